@@ -15,21 +15,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Addr is an address of a link, with the prefix of its subnet.
+// An Addr is an address of a link, with the length of the subnet's prefix.
 type Addr struct {
 	Prefix netip.Prefix
 	Dev    string
 	// NoDAD makes an IPv6 address usable at once, without duplicate address detection. The detection is not necessary,
-	// because EC2 gives an address to one ENI only. Between slaves of one link, the detection would fail: a slave would
-	// take the probe of another slave for its own.
+	// because EC2 gives an address to one ENI only. Between slaves of one link, the detection would not work: each
+	// slave would take the other slave's probe for its own.
 	NoDAD bool
-	// Apart makes the kernel use the address only for programs that ask for it. The kernel adds no route to the
-	// address's subnet (IFA_F_NOPREFIXROUTE). If a program has chosen no source for a packet, the kernel does not
-	// choose this address. The reason is that an IPv4 address gets the scope link, and an IPv6 address is deprecated
-	// (inet_select_addr; RFC 6724, section 5, rule 3).
+	// Apart makes the kernel never choose the address as the source of a packet: only a program that binds to the
+	// address uses it. To this end, an IPv4 address gets the scope link, and an IPv6 address becomes deprecated
+	// (inet_select_addr; RFC 6724, section 5, rule 3). The kernel also adds no route to the address's subnet
+	// (IFA_F_NOPREFIXROUTE).
 	Apart bool
 
-	// Addrs sets the following fields. Add ignores them.
+	// The method Addrs of an NS sets the following fields. Add ignores them.
 	Secondary  bool // IPv4: the link already had an address of the same subnet; IPv6: a temporary address, for privacy
 	Dynamic    bool // the address has a lifetime, like an address from DHCP
 	Deprecated bool // not for new connections: preferred_lft is over
@@ -44,13 +44,13 @@ func (a Addr) String() string {
 }
 
 // Add adds the address. If Apart is not set, the kernel also adds the route to the address's subnet.
-func (a Addr) Add(n *NS) error { return a.change(n, unix.RTM_NEWADDR, addNew) }
+func (a Addr) Add(n *NS) error { return a.sendMessage(n, unix.RTM_NEWADDR, addNew) }
 
 // Del removes the address.
-func (a Addr) Del(n *NS) error { return a.change(n, unix.RTM_DELADDR, 0) }
+func (a Addr) Del(n *NS) error { return a.sendMessage(n, unix.RTM_DELADDR, 0) }
 
-func (a Addr) change(n *NS, typ, flags int) error {
-	index, err := n.index(a.Dev)
+func (a Addr) sendMessage(n *NS, typ, flags int) error {
+	index, err := n.linkIndex(a.Dev)
 	if err != nil {
 		return err
 	}
@@ -66,39 +66,40 @@ func (a Addr) change(n *NS, typ, flags int) error {
 		if addr.Is4() {
 			msg.Scope = unix.RT_SCOPE_LINK
 		} else {
-			attrs = append(attrs, attr(unix.IFA_CACHEINFO, deprecated()))
+			attrs = append(attrs, attr(unix.IFA_CACHEINFO, deprecatedLifetimes()))
 		}
 	}
-	if b, ok := broadcast(a.Prefix); ok {
+	if b, ok := broadcastAddr(a.Prefix); ok {
 		attrs = append(attrs, attrAddr(unix.IFA_BROADCAST, b))
 	}
-	return n.change(typ, flags, msg, attrs...)
+	return n.applyChange(typ, flags, msg, attrs...)
 }
 
-// deprecated returns a struct ifa_cacheinfo of linux/if_addr.h. It has the lifetimes of an address that stays for ever,
-// but that new connections do not use.
-func deprecated() []byte {
-	lifetimes := make([]byte, 16) // preferred, valid, and two times that the kernel sets
+// deprecatedLifetimes returns a struct ifa_cacheinfo of linux/if_addr.h for a deprecated address: the valid lifetime is
+// infinite, and the preferred lifetime is 0.
+func deprecatedLifetimes() []byte {
+	lifetimes := make([]byte, 16) // preferred lifetime, valid lifetime, and two timestamps that the kernel sets
 	binary.NativeEndian.PutUint32(lifetimes[4:], math.MaxUint32)
 	return lifetimes
 }
 
-// broadcast returns the last address of an IPv4 subnet, as "brd +" of ip(8) adds it. Subnets of one or two addresses
-// have no broadcast address (RFC 3021).
-func broadcast(p netip.Prefix) (netip.Addr, bool) {
+// broadcastAddr returns the broadcast address of an IPv4 subnet: its last address, as with "brd +" in ip(8). Subnets of
+// one or two addresses have no broadcast address (RFC 3021).
+func broadcastAddr(p netip.Prefix) (netip.Addr, bool) {
 	if !p.Addr().Is4() || p.Bits() > 30 {
 		return netip.Addr{}, false
 	}
-	return last(p), true
+	return lastAddr(p), true
 }
 
-// Check returns an error if the address is missing, or if IPv6 has found the address at another host.
+// Check returns an error if the address is missing, or if duplicate address detection has found that another host has
+// it.
 func (a Addr) Check(n *NS) error {
-	index, err := n.index(a.Dev)
+	index, err := n.linkIndex(a.Dev)
 	if err != nil {
 		return err
 	}
-	found, err := n.addrs(n.request, FamilyOf(a.Prefix.Addr()), index)
+	found, err := n.kernelAddrs(n.sendRequest, FamilyOf(a.Prefix.Addr()), index)
 	if err != nil {
 		return err
 	}
@@ -114,14 +115,15 @@ func (a Addr) Check(n *NS) error {
 	return fmt.Errorf("%s has no address %s: %w", a.Dev, a.Prefix, fs.ErrNotExist)
 }
 
-// Addrs lists the addresses of a link, or of all links if dev is "". In IPv4, Secondary addresses come last, and older
-// addresses come before newer addresses. In IPv6, newer addresses come first (ipv6_link_dev_addr).
+// Addrs lists the addresses of a link, or of all links if dev is "". The order of one link's IPv4 addresses: those with
+// Secondary set come last, and otherwise the oldest address comes first. Of one link's IPv6 addresses, the newest comes
+// first (ipv6_link_dev_addr).
 func (n *NS) Addrs(dev string) ([]Addr, error) {
 	index, names, err := n.indexOrNames(dev)
 	if err != nil {
 		return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
 	}
-	found, err := n.addrs(n.request, bothFamilies, index)
+	found, err := n.kernelAddrs(n.sendRequest, bothFamilies, index)
 	if err != nil {
 		return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
 	}
@@ -133,9 +135,9 @@ func (n *NS) Addrs(dev string) ([]Addr, error) {
 	return all, nil
 }
 
-// AllAddrs lists the addresses of all links, for callers who must know that no address is missing.
+// AllAddrs lists the addresses of all links. It fails if the list may lack addresses.
 func (n *NS) AllAddrs() (addrs []netip.Addr, err error) {
-	found, err := n.addrs(n.exact, bothFamilies, 0)
+	found, err := n.kernelAddrs(n.sendExact, bothFamilies, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: list addresses: %w", n.Name, err)
 	}
@@ -149,7 +151,7 @@ func (n *NS) AllAddrs() (addrs []netip.Addr, err error) {
 // 0, and a map from the indices of all links to their names.
 func (n *NS) indexOrNames(dev string) (int, map[int]string, error) {
 	if dev != "" {
-		index, err := n.index(dev)
+		index, err := n.linkIndex(dev)
 		return index, map[int]string{index: dev}, err
 	}
 	links, err := n.Links()
@@ -165,15 +167,16 @@ type kernelAddr struct {
 	index int
 }
 
-// bothFamilies asks for IPv4 and IPv6, in this order (rtnl_dump_all).
+// bothFamilies in a request makes the kernel list IPv4 addresses, and then IPv6 addresses (rtnl_dump_all).
 const bothFamilies = Family(unix.AF_UNSPEC)
 
-// addrs reads the addresses of one link, or of all links if index is 0. request is the method that asks the kernel.
-func (n *NS) addrs(request requester, family Family, index int) ([]kernelAddr, error) {
+// kernelAddrs lists the addresses of the link with an index, or of all links if index is 0. send is the method that
+// sends the request.
+func (n *NS) kernelAddrs(send sender, family Family, index int) ([]kernelAddr, error) {
 	msg := nl.NewIfAddrmsg(int(family))
 	msg.Index = uint32(index)
-	msgs, err := request(unix.NETLINK_ROUTE, unix.RTM_GETADDR, unix.NLM_F_DUMP, unix.RTM_NEWADDR, msg)
-	if absent(err) {
+	msgs, err := send(unix.NETLINK_ROUTE, unix.RTM_GETADDR, unix.NLM_F_DUMP, unix.RTM_NEWADDR, msg)
+	if isNotExist(err) {
 		return nil, nil
 	}
 	if err != nil {
@@ -207,7 +210,7 @@ func parseAddr(m []byte) kernelAddr {
 				local = addrFrom(value)
 			}
 		case unix.IFA_FLAGS:
-			flags = number(value)
+			flags = nativeUint(value)
 		}
 	}
 	is := func(flag uint32) bool { return flags&flag != 0 }

@@ -14,7 +14,7 @@ import (
 // An AltName is an alternative name of a link (see altname in ip-link(8)). Alternative names need Linux 5.5.
 type AltName struct {
 	Dev  string
-	MAC  string // of the link Dev: if that link was deleted, another link may have the name Dev by now
+	MAC  string // the MAC address of the link: if the link was deleted, another link may now have the name Dev
 	Name string
 }
 
@@ -22,13 +22,13 @@ func (a AltName) String() string {
 	return command("ip link property add").option("dev", a.Dev).option("altname", a.Name).String()
 }
 
-// Add gives the link the name. A link may have several alternative names.
-func (a AltName) Add(n *NS) error { return a.change(n, unix.RTM_NEWLINKPROP, addNew) }
+// Add adds the alternative name to the link. A link may have several.
+func (a AltName) Add(n *NS) error { return a.sendMessage(n, unix.RTM_NEWLINKPROP, addNew) }
 
-// Del removes the name from the link.
-func (a AltName) Del(n *NS) error { return a.change(n, unix.RTM_DELLINKPROP, 0) }
+// Del removes the alternative name from the link.
+func (a AltName) Del(n *NS) error { return a.sendMessage(n, unix.RTM_DELLINKPROP, 0) }
 
-func (a AltName) change(n *NS, typ, flags int) error {
+func (a AltName) sendMessage(n *NS, typ, flags int) error {
 	if err := checkName(a.Name); err != nil {
 		return err
 	}
@@ -39,25 +39,25 @@ func (a AltName) change(n *NS, typ, flags int) error {
 	delete(n.seen, a.Dev)
 	msg := linkMessage()
 	msg.Index = int32(l.Index)
-	return n.change(typ, flags, msg,
+	return n.applyChange(typ, flags, msg,
 		nest(unix.IFLA_PROP_LIST|unix.NLA_F_NESTED, attrString(unix.IFLA_ALT_IFNAME, a.Name)))
 }
 
-// Check returns an error if the link Dev is missing, has another MAC address, or does not have the name.
+// Check returns an error if the link is missing, has another MAC address, or does not have the alternative name.
 func (a AltName) Check(n *NS) error {
 	l, err := a.link(n)
 	if err == nil && !slices.Contains(l.Names()[1:], a.Name) {
-		err = fmt.Errorf("%s: %w", a.lacking(), fs.ErrNotExist)
+		err = fmt.Errorf("%s: %w", a.missingText(), fs.ErrNotExist)
 	}
 	return err
 }
 
-func (a AltName) lacking() string { return a.Dev + " does not have the alternative name " + a.Name }
+func (a AltName) missingText() string { return a.Dev + " does not have the alternative name " + a.Name }
 
 func (a AltName) link(n *NS) (Link, error) {
 	l, err := n.LinkByName(a.Dev)
 	if err == nil && l.MAC != a.MAC {
-		err = absence{unix.ENODEV}
+		err = notExistError{unix.ENODEV}
 	}
 	return l, err
 }

@@ -12,12 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An attribute is a struct rtattr of rtnetlink(7) with its value, as the kernel reads it: padded to four bytes. Several
-// attributes in a row form a list of attributes. Package netlink builds a tree of attributes instead, with several
-// allocations for each attribute.
+// An attribute is a struct rtattr of rtnetlink(7) and its value, padded to a multiple of four bytes. A list of
+// attributes is the bytes of these attributes, one after the other. vishvananda/netlink builds a tree of attributes
+// instead, with several allocations for each attribute.
 type attribute []byte
 
-func attr(typ int, value []byte) attribute { return append(header(typ, len(value)), value...).pad() }
+func attr(typ int, value []byte) attribute {
+	return append(attrHeader(typ, len(value)), value...).pad()
+}
 
 func attrAddr(typ int, a netip.Addr) attribute {
 	if a.Is4() {
@@ -28,48 +30,49 @@ func attrAddr(typ int, a netip.Addr) attribute {
 }
 
 func attr16(typ int, v uint16) attribute {
-	return attribute(binary.NativeEndian.AppendUint16(header(typ, 2), v)).pad()
+	return attribute(binary.NativeEndian.AppendUint16(attrHeader(typ, 2), v)).pad()
 }
 
 func attr32(typ int, v uint32) attribute {
-	return binary.NativeEndian.AppendUint32(header(typ, 4), v)
+	return binary.NativeEndian.AppendUint32(attrHeader(typ, 4), v)
 }
 
-// attrOrdered is a number in network byte order, as nftables wants it.
-func attrOrdered(typ int, v uint32) attribute {
-	return binary.BigEndian.AppendUint32(header(typ, 4), v)
+// attrBigEndian returns an attribute whose value is v in network byte order, as nftables wants numbers.
+func attrBigEndian(typ int, v uint32) attribute {
+	return binary.BigEndian.AppendUint32(attrHeader(typ, 4), v)
 }
 
-// attrString is a text and the zero at its end.
+// attrString returns an attribute whose value is s and a zero byte.
 func attrString(typ int, s string) attribute {
-	return append(append(header(typ, len(s)+1), s...), 0).pad()
+	return append(append(attrHeader(typ, len(s)+1), s...), 0).pad()
 }
 
-// nest is an attribute whose value is a list of attributes.
+// nest returns an attribute whose value is the list of the other attributes.
 func nest(typ int, inside ...attribute) attribute {
 	size := 0
 	for _, a := range inside {
 		size += len(a)
 	}
-	b := header(typ, size)
+	b := attrHeader(typ, size)
 	for _, a := range inside {
 		b = append(b, a...)
 	}
 	return b
 }
 
-// header returns the beginning of an attribute. The slice has room for size bytes of the value, and for the padding.
-func header(typ, size int) attribute {
+// attrHeader returns the header of an attribute. The returned slice has capacity for size bytes of the value, and for
+// the padding.
+func attrHeader(typ, size int) attribute {
 	b := make(attribute, 0, aligned(unix.SizeofRtAttr+size))
 	return binary.NativeEndian.AppendUint16(binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+size)),
 		uint16(typ))
 }
 
-func (a attribute) pad() attribute { return a[:aligned(len(a))] } // header has made a slice whose unused room has zeros
+func (a attribute) pad() attribute { return a[:aligned(len(a))] } // attrHeader has filled the capacity with zeros
 
 func aligned(size int) int { return (size + unix.NLA_ALIGNTO - 1) &^ (unix.NLA_ALIGNTO - 1) }
 
-// attrsOf yields the type and the value of each attribute of a message. attrsOf stops at an incomplete attribute.
+// attrsOf yields the type and the value of each attribute of the list b. attrsOf stops at an incomplete attribute.
 func attrsOf(b []byte) iter.Seq2[int, []byte] {
 	return func(yield func(int, []byte) bool) {
 		for len(b) >= unix.SizeofNlAttr {
@@ -83,8 +86,9 @@ func attrsOf(b []byte) iter.Seq2[int, []byte] {
 	}
 }
 
-// number reads a number of one, two or four bytes. For other sizes it returns 0.
-func number(b []byte) uint32 {
+// nativeUint returns the number of one, two or four bytes in b, in the CPU's byte order. For other sizes, nativeUint
+// returns 0.
+func nativeUint(b []byte) uint32 {
 	switch len(b) {
 	case 1:
 		return uint32(b[0])
@@ -96,17 +100,18 @@ func number(b []byte) uint32 {
 	return 0
 }
 
-// ordered reads a number of four bytes in network byte order, as nftables writes it.
-func ordered(b []byte) uint32 {
+// bigEndianUint returns the number of four bytes in b, in network byte order, which nftables uses. For other sizes,
+// bigEndianUint returns 0.
+func bigEndianUint(b []byte) uint32 {
 	if len(b) != 4 {
 		return 0
 	}
 	return binary.BigEndian.Uint32(b)
 }
 
-// inside follows a path of attributes, each inside the one before, and returns the value of the last attribute. It
-// returns nil if an attribute is missing.
-func inside(list []byte, types ...int) (value []byte) {
+// attrAt returns the value of a nested attribute, or nil if there is none. types is the path from the list to this
+// attribute: each attribute is in the value of the attribute before.
+func attrAt(list []byte, types ...int) (value []byte) {
 	for _, want := range types {
 		value = nil
 		for typ, v := range attrsOf(list) {

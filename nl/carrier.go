@@ -13,59 +13,58 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Carrier is a link that can carry the addresses of a network card, and the addresses that the link has.
+// A Carrier is a link that can have addresses of an ENI, and its addresses.
 type Carrier struct {
 	Link
 	Addrs []netip.Addr
 }
 
-// Slaves lists the links of n that were made on a link of another namespace, home: ipvlan, macvlan and VLANs. The field
-// Peer of a slave is the index of that link in home.
+// Slaves lists the links of n whose master is in another namespace, masterNS. The links are of the kinds ipvlan,
+// macvlan or VLAN. The field Peer of a returned link is the index of its master.
 //
-// The owner of a namespace chooses the names, indices, groups and MAC addresses of its links, and can make links of all
-// kinds. The owner cannot choose the namespace of the link below. Only a process with the privileges of home can make a
-// link on a link of home. So Slaves relies only on the namespace of the link below, which the kernel reports.
+// The owner of a namespace, such as a pod, can make links of all kinds there, and chooses their names, indices, groups
+// and MAC addresses. But only a process with privileges in masterNS can make a link whose master is in masterNS. So
+// Slaves relies only on the master's namespace, which the kernel reports.
 //
-// When the kernel describes a link of n that was made on a link of home, it gives n a number for home. n keeps this
-// number (peernet2id_alloc). So a namespace without a number for home has no such link, and Slaves does not ask for its
-// links.
+// When the kernel first describes a link of n whose master is in masterNS, it gives masterNS an ID in n, and keeps it
+// (peernet2id_alloc). So if masterNS has no ID in n, there is no such link, and Slaves does not list the links.
 //
-// If links change all the time, all lists of the kernel may be incomplete. Then Slaves returns all slaves that several
-// lists have shown. By such changes, a namespace can hide only its own slaves. No other slave can have the addresses of
-// hidden slaves meanwhile.
-func (n *NS) Slaves(home *NS) ([]Carrier, error) {
-	number, err := n.numberOf(home)
+// If links change all the time, each list of the kernel may be incomplete. Then Slaves returns the slaves of several
+// lists together. By such changes, the owner of a namespace can hide only slaves in this namespace.
+func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
+	number, err := n.nsNumber(masterNS)
 	if err != nil {
-		return nil, fmt.Errorf("%s: ask for the number by which this namespace knows %s: %w", n.Name, home.Name, err)
+		return nil, fmt.Errorf("%s: ask for the number by which this namespace knows %s: %w", n.Name, masterNS.Name,
+			err)
 	}
 	if number == 0 {
 		return nil, nil
 	}
-	return n.carriers(func(l Link) bool { return l.peerNS == number && borrows(l) })
+	return n.listCarriers(func(l Link) bool { return l.peerNS == number && borrowsMAC(l) })
 }
 
-// HasOn reports whether the namespace has a link that was made on l, a link of home. HasOn is also right if l came to
-// home after that link was made. Only a card that a pod has had comes to home so late. In this case, n has no number
-// for home before the kernel lists the links of n. So HasOn first lists the links of n.
-func (n *NS) HasOn(home *NS, l Link) (bool, error) {
+// HasOn reports whether n has a link whose master is l, a link of masterNS. HasOn is also right if that link was made
+// before l moved to masterNS: a network card comes back from a pod so late. In this case, masterNS gets its ID in n
+// (see Slaves) only when the kernel lists the links of n. So HasOn first lists them.
+func (n *NS) HasOn(masterNS *NS, l Link) (bool, error) {
 	if _, err := n.Links(); err != nil {
 		return false, err
 	}
-	slaves, err := n.Slaves(home)
+	slaves, err := n.Slaves(masterNS)
 	return slices.ContainsFunc(slaves, func(c Carrier) bool { return c.Peer == l.Index }), err
 }
 
-// CardsOf lists the links of the namespace that are network cards, by their kinds (see [Link]). Like Slaves, it returns
-// all cards that several lists have shown.
+// CardsOf lists the links of the namespace that are of one of the kinds (see [Link]), without lo. If links change all
+// the time, CardsOf returns the links of several lists together, like Slaves.
 func (n *NS) CardsOf(kinds ...string) ([]Carrier, error) {
-	return n.carriers(func(l Link) bool { return l.Index != loopback && slices.Contains(kinds, l.Kind) })
+	return n.listCarriers(func(l Link) bool { return l.Index != loopback && slices.Contains(kinds, l.Kind) })
 }
 
-// carriers lists the links for which the function wanted returns true, with their addresses.
-func (n *NS) carriers(wanted func(Link) bool) ([]Carrier, error) {
+// listCarriers lists the links for which isWanted returns true, with their addresses.
+func (n *NS) listCarriers(isWanted func(Link) bool) ([]Carrier, error) {
 	links := map[int]Link{}
-	err := n.several(unix.RTM_GETLINK, unix.RTM_NEWLINK, func(m []byte) {
-		if l := parseLink(m); wanted(l) {
+	err := n.requestSeveral(unix.RTM_GETLINK, unix.RTM_NEWLINK, func(m []byte) {
+		if l := parseLink(m); isWanted(l) {
 			links[l.Index] = l
 		}
 	}, linkMessage(), skipStats())
@@ -83,13 +82,13 @@ func (n *NS) carriers(wanted func(Link) bool) ([]Carrier, error) {
 	return all, nil
 }
 
-// addrsOf lists the addresses of a link. Since Linux 4.20, the kernel lists the addresses of only this link
-// (inet_dump_ifaddr, inet6_dump_addr).
+// addrsOf lists the addresses of a link. Linux before 4.20 sends the addresses of all links (inet_dump_ifaddr,
+// inet6_dump_addr).
 func (n *NS) addrsOf(index int) ([]netip.Addr, error) {
 	addrs := map[netip.Addr]bool{}
 	msg := nl.NewIfAddrmsg(int(bothFamilies))
 	msg.Index = uint32(index)
-	err := n.several(unix.RTM_GETADDR, unix.RTM_NEWADDR, func(m []byte) {
+	err := n.requestSeveral(unix.RTM_GETADDR, unix.RTM_NEWADDR, func(m []byte) {
 		if !slices.Contains(Families, Family(m[0])) {
 			return
 		}
@@ -97,24 +96,26 @@ func (n *NS) addrsOf(index int) ([]netip.Addr, error) {
 			addrs[a.Prefix.Addr()] = true
 		}
 	}, msg)
-	if absent(err) { // the link has gone
+	if isNotExist(err) { // the link has gone
 		err = nil
 	}
 	return slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare), err
 }
 
-// several asks the kernel for a list, and passes every message to the function each. If a change interrupts the list,
-// several asks again, a few times.
-func (n *NS) several(typ int, answer uint16, each func([]byte), head nl.NetlinkRequestData, attrs ...attribute) error {
-	err := retry(func() error {
-		msgs, err := n.once(unix.NETLINK_ROUTE, typ, unix.NLM_F_DUMP, answer, head, attrs...)
+// requestSeveral asks the kernel for a dump, and passes every message to visit. If a change interrupts the dump,
+// requestSeveral asks again, ten times at most. So visit may get a message several times.
+func (n *NS) requestSeveral(
+	typ int, answerType uint16, visit func([]byte), head nl.NetlinkRequestData, attrs ...attribute,
+) error {
+	err := retryDump(func() error {
+		msgs, err := n.sendOnce(unix.NETLINK_ROUTE, typ, unix.NLM_F_DUMP, answerType, head, attrs...)
 		for _, m := range msgs {
-			each(m)
+			visit(m)
 		}
 		return err
 	})
 	if err == nl.ErrDumpInterrupted {
 		return nil
 	}
-	return kernel(err)
+	return wrapNotExist(err)
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Chain is a chain of a table, with the hook of netfilter that calls it.
+// A Chain is a chain of a table of nftables, called by a hook of netfilter.
 type Chain struct {
 	Name     string
 	Type     string // filter, nat or route
@@ -35,13 +35,13 @@ func (c Chain) appendHeader(b []byte) []byte {
 
 func (c Chain) policy() string { return cmp.Or(c.Policy, "accept") }
 
-// calledAs reports whether both chains have the same type, hook, priority and policy.
-func (c Chain) calledAs(o Chain) bool {
+// isCalledLike reports whether both chains have the same type, hook, priority and policy.
+func (c Chain) isCalledLike(o Chain) bool {
 	return c.Type == o.Type && c.Hook == o.Hook && c.Priority == o.Priority && c.policy() == o.policy()
 }
 
 func (c Chain) add(x *transaction) error {
-	hook, ok := hooksOf(x.family).number(c.Hook)
+	hook, ok := hooksOf(x.family).numberOf(c.Hook)
 	if !ok {
 		return fmt.Errorf("chain %s: unknown hook %q", c.Name, c.Hook)
 	}
@@ -49,9 +49,9 @@ func (c Chain) add(x *transaction) error {
 	if c.Policy == "drop" {
 		policy = verdictDrop
 	}
-	x.chain(c.Name, nested(unix.NFTA_CHAIN_HOOK, attrOrdered(unix.NFTA_HOOK_HOOKNUM, hook),
-		attrOrdered(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))),
-		attrOrdered(unix.NFTA_CHAIN_POLICY, policy), attrString(unix.NFTA_CHAIN_TYPE, c.Type))
+	x.addChain(c.Name, nested(unix.NFTA_CHAIN_HOOK, attrBigEndian(unix.NFTA_HOOK_HOOKNUM, hook),
+		attrBigEndian(unix.NFTA_HOOK_PRIORITY, uint32(c.Priority))),
+		attrBigEndian(unix.NFTA_CHAIN_POLICY, policy), attrString(unix.NFTA_CHAIN_TYPE, c.Type))
 	return c.addRules(x)
 }
 
@@ -66,26 +66,27 @@ func (c Chain) addRules(x *transaction) error {
 			}
 			code = append(code, part...)
 		}
-		x.rule(c.Name, prints[i].comment, code)
+		x.addRule(c.Name, prints[i].comment, code)
 	}
 	return nil
 }
 
-// revision is a part of the text whose hash is the comment of a rule. Increase it when the same rule compiles to other
-// code.
+// revision is a part of the text whose hash is a rule's comment (see ruleFingerprint). Increase revision when the same
+// text of a rule compiles to other code.
 const revision = "1"
 
-// A fingerprinted is a rule's chain and comment, by which Check recognizes the rule. The comment is a hash of the
-// rule's text, of the chain's name, type, hook, priority and policy, and of revision.
-type fingerprinted struct{ chain, comment string }
+// A ruleFingerprint is the name of a rule's chain and the comment of the rule. Check compares rules by their
+// fingerprints. We give each rule a hash as its comment: of the rule's text, of the chain's name, type, hook, priority
+// and policy, and of revision.
+type ruleFingerprint struct{ chain, comment string }
 
-// ours reports whether the comment is as long as the comments that we give to rules.
-func (f fingerprinted) ours() bool { return len(f.comment) == hex.EncodedLen(8) }
+// isOurs reports whether the rule is ours: its comment then has the length of our hashes.
+func (f ruleFingerprint) isOurs() bool { return len(f.comment) == hex.EncodedLen(8) }
 
-// fingerprints returns the fingerprints of the rules.
-func (c Chain) fingerprints() []fingerprinted {
+// fingerprints returns the fingerprints that the chain's rules have if we install them.
+func (c Chain) fingerprints() []ruleFingerprint {
 	chain := []byte(revision + " " + c.Name + " " + c.header())
-	all := make([]fingerprinted, len(c.Rules))
+	all := make([]ruleFingerprint, len(c.Rules))
 	h := fnv.New64a()
 	var sum [8]byte
 	for i, r := range c.Rules {
@@ -95,35 +96,35 @@ func (c Chain) fingerprints() []fingerprinted {
 		}
 		h.Reset()
 		h.Write(append(text, '\n'))
-		all[i] = fingerprinted{c.Name, hex.EncodeToString(h.Sum(sum[:0]))}
+		all[i] = ruleFingerprint{c.Name, hex.EncodeToString(h.Sum(sum[:0]))}
 	}
 	return all
 }
 
 // check returns an error if the kernel's chain has another type, hook, priority or policy than c. check does not
-// compare the rules. check is necessary: if an operator or another program sets another policy, the comments of the
-// rules do not change.
+// compare the rules. The fingerprints of the rules do not show that another program has set another policy, because the
+// comments do not change then.
 func (c Chain) check(n *NS, t Table) error {
-	is, _, err := t.chain(n, c.Name)
+	is, _, err := t.getChain(n, c.Name)
 	if err != nil {
 		return err
 	}
 	if got, want := is.header(), c.header(); got != want {
-		return differs("chain "+c.Name, got, want)
+		return mismatchError("chain "+c.Name, got, want)
 	}
 	return nil
 }
 
-// chain asks the kernel for a chain of the table. c has the chain's name, type, hook, priority and policy, but no
-// rules. rules is the number of uses: the chain's rules, and the elements and rules that lead to the chain.
-func (t Table) chain(n *NS, name string) (c Chain, rules int, err error) {
-	msg, err := t.get(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name),
+// getChain asks the kernel for a chain of the table. The returned c has all fields but Rules. rules is the kernel's use
+// count: the number of the chain's rules, and of the elements and rules that lead to the chain.
+func (t Table) getChain(n *NS, name string) (c Chain, rules int, err error) {
+	msg, err := t.getObject(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name),
 		attrString(unix.NFTA_CHAIN_NAME, name))
 	c, rules = parseChain(t.family(), msg)
 	return c, rules, err
 }
 
-// parseChain reads the attributes of a chain in a table of a family.
+// parseChain decodes the attributes of a chain. family is the family of its table.
 func parseChain(family uint8, msg []byte) (c Chain, rules int) {
 	for typ, value := range attrsOf(msg) {
 		switch typ {
@@ -132,38 +133,38 @@ func parseChain(family uint8, msg []byte) (c Chain, rules int) {
 		case unix.NFTA_CHAIN_TYPE:
 			c.Type = unix.ByteSliceToString(value)
 		case unix.NFTA_CHAIN_POLICY:
-			if ordered(value) == verdictDrop {
+			if bigEndianUint(value) == verdictDrop {
 				c.Policy = "drop"
 			}
 		case unix.NFTA_CHAIN_HOOK:
 			c.parseHook(hooksOf(family), value)
-		case unix.NFTA_CHAIN_USE: // only rules, if a hook of netfilter calls the chain: nothing else leads to it
-			rules = int(ordered(value))
+		case unix.NFTA_CHAIN_USE: // only the chain's own rules, if a hook calls the chain
+			rules = int(bigEndianUint(value))
 		}
 	}
 	return c, rules
 }
 
-func (c *Chain) parseHook(hooks names, msg []byte) {
+func (c *Chain) parseHook(hooks nameTable, msg []byte) {
 	for typ, value := range attrsOf(msg) {
 		switch typ {
 		case unix.NFTA_HOOK_HOOKNUM:
-			c.Hook = hooks.name(ordered(value))
+			c.Hook = hooks.nameOf(bigEndianUint(value))
 		case unix.NFTA_HOOK_PRIORITY:
-			c.Priority = int(int32(ordered(value)))
+			c.Priority = int(int32(bigEndianUint(value)))
 		}
 	}
 }
 
-// hooksOf are the hooks of a family.
-func hooksOf(family uint8) names {
+// hooksOf returns the hooks of a family by their names in nft(8).
+func hooksOf(family uint8) nameTable {
 	if family == unix.NFPROTO_ARP {
-		return names{{"input", 0}, {"output", 1}} // NF_ARP_IN, NF_ARP_OUT of linux/netfilter_arp.h
+		return nameTable{{"input", 0}, {"output", 1}} // NF_ARP_IN, NF_ARP_OUT of linux/netfilter_arp.h
 	}
 	return hooks
 }
 
-var hooks = names{
+var hooks = nameTable{
 	{"prerouting", unix.NF_INET_PRE_ROUTING}, {"input", unix.NF_INET_LOCAL_IN}, {"forward", unix.NF_INET_FORWARD},
 	{"output", unix.NF_INET_LOCAL_OUT}, {"postrouting", unix.NF_INET_POST_ROUTING},
 }

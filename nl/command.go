@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// A cmd is a line of shell being written.
+// A cmd builds a shell command, for the String methods of Objects.
 type cmd struct{ b strings.Builder }
 
 func command(name string) *cmd {
@@ -24,7 +24,7 @@ func (c *cmd) word(w string) *cmd {
 	return c
 }
 
-// option writes a name and its value, unless the value is empty.
+// option appends a name and its value, unless the value is empty.
 func (c *cmd) option(name, value string) *cmd {
 	if value != "" {
 		c.word(name).word(value)
@@ -32,7 +32,7 @@ func (c *cmd) option(name, value string) *cmd {
 	return c
 }
 
-// number writes a name and its value, unless the value is 0.
+// number appends a name and its value, unless the value is 0.
 func (c *cmd) number(name string, value int) *cmd {
 	if value != 0 {
 		c.option(name, strconv.Itoa(value))
@@ -40,7 +40,7 @@ func (c *cmd) number(name string, value int) *cmd {
 	return c
 }
 
-// flag writes a word if on.
+// flag appends a word if on is true.
 func (c *cmd) flag(name string, on bool) *cmd {
 	if on {
 		c.word(name)

@@ -16,21 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Counted is a rule with a counter, and the value of the counter.
+// A Counted is a rule of nftables that has a counter.
 type Counted struct {
 	Chain   string
-	IIF     bool // the rule is about packets that have arrived by certain links
+	IIF     bool // the rule compares the name of the link by which packets have arrived
 	Drops   bool
 	Packets uint64
 }
 
-// Counters returns the values of the counters in the rules of a table. The error is fs.ErrNotExist if there is no such
+// Counters returns the rules of the kernel's table that have a counter. The error is fs.ErrNotExist if there is no such
 // table.
 func (t Table) Counters(n *NS) (all []Counted, err error) {
-	if _, err := t.itself(n); err != nil {
+	if _, err := t.getTable(n); err != nil {
 		return nil, err
 	}
-	rules, err := t.rules(n)
+	rules, err := t.listRules(n)
 	if err != nil {
 		return nil, fmt.Errorf("%s: list the rules of %s: %w", n.Name, t.Name, err)
 	}
@@ -43,13 +43,13 @@ func (t Table) Counters(n *NS) (all []Counted, err error) {
 }
 
 func countedBy(rule []byte) (c Counted, counts bool) {
-	c.Chain = unix.ByteSliceToString(inside(rule, unix.NFTA_RULE_CHAIN))
+	c.Chain = unix.ByteSliceToString(attrAt(rule, unix.NFTA_RULE_CHAIN))
 	for name, data := range expressions(rule) {
 		switch name {
 		case "meta":
-			c.IIF = c.IIF || ordered(inside(data, unix.NFTA_META_KEY)) == unix.NFT_META_IIFNAME
+			c.IIF = c.IIF || bigEndianUint(attrAt(data, unix.NFTA_META_KEY)) == unix.NFT_META_IIFNAME
 		case "counter":
-			if packets := inside(data, unix.NFTA_COUNTER_PACKETS); len(packets) == 8 {
+			if packets := attrAt(data, unix.NFTA_COUNTER_PACKETS); len(packets) == 8 {
 				c.Packets, counts = binary.BigEndian.Uint64(packets), true
 			}
 		case "immediate":

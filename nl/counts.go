@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// dropCounts are the names of the kernel's counters of packets that IP drops: see snmp and netstat in proc_net(5). The
-// counters of a namespace count all packets in it.
-var dropCounts = []string{"InNoRoutes", "OutNoRoutes", "IPReversePathFilter", "InAddrErrors", "FragFails",
+// dropCounterNames has the names of counters of packets that IP drops: see snmp and netstat in proc_net(5). Each
+// namespace has its own counters.
+var dropCounterNames = []string{"InNoRoutes", "OutNoRoutes", "IPReversePathFilter", "InAddrErrors", "FragFails",
 	"InHdrErrors"}
 
-// DropCounts returns the values of the counters that dropCounts names, by these names.
+// DropCounts returns the values of the counters in dropCounterNames, by name.
 func (n *NS) DropCounts() (map[string]uint64, error) {
 	var text string
 	err := n.Do(func() error {
@@ -36,7 +36,7 @@ func (n *NS) DropCounts() (map[string]uint64, error) {
 			continue
 		}
 		for i, name := range names {
-			for _, wanted := range dropCounts {
+			for _, wanted := range dropCounterNames {
 				if v, err := strconv.ParseUint(words[i], 10, 64); name == wanted && err == nil {
 					counts[name] = v
 				}

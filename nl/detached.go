@@ -12,22 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveDetached deletes rules about links that do not exist any more, and returns these rules. It deletes only rules
-// for which the function ours returns true. When a link is deleted, the kernel removes the link's routes and
-// neighbours, but not the rules about the link. The kernel marks these rules: ip(8) shows "iif veth7e00 [detached]". So
-// RemoveDetached does not ask for the links of unmarked rules.
+// RemoveDetached deletes rules whose IIF is a link that does not exist any more, and returns the deleted rules. It
+// deletes only rules for which isOurs returns true. When a link is deleted, the kernel removes the link's routes and
+// neighbours, but not the rules with this IIF. The kernel marks these rules as detached: ip(8) shows "iif veth7e00
+// [detached]".
 //
-// RemoveDetached may run while plugins add links and rules. A plugin adds a link before the rules about it.
-// RemoveDetached asks for the link of each marked rule, because a plugin may have added the link after RemoveDetached
-// listed the rules. RemoveDetached deletes a rule by all its properties, and the table is one of them. So the rules
-// about a new link of the same name stay, because they have another table.
-func (n *NS) RemoveDetached(ours func(Rule) bool) (removed []Rule, failed error) {
-	rules, err := n.detached()
+// RemoveDetached may run while plugins add links and rules. A plugin adds a link before its rules. So the link of a
+// detached rule may exist again, and RemoveDetached asks for this link before it deletes the rule. If a plugin adds the
+// link after this question, the link's rules stay. The reason is that RemoveDetached deletes a rule by all its
+// properties, and the new rules have another table.
+func (n *NS) RemoveDetached(isOurs func(Rule) bool) (removed []Rule, failed error) {
+	rules, err := n.detachedRules()
 	if err != nil {
 		return nil, fmt.Errorf("%s: list rules: %w", n.Name, err)
 	}
 	for _, r := range rules {
-		if !ours(r) {
+		if !isOurs(r) {
 			continue
 		}
 		if _, err := n.LinkByName(r.IIF); err == nil {
@@ -45,8 +45,8 @@ func (n *NS) RemoveDetached(ours func(Rule) bool) (removed []Rule, failed error)
 	return removed, failed
 }
 
-// detached lists the rules that the kernel marks as detached.
-func (n *NS) detached() (rules []Rule, err error) {
+// detachedRules lists the rules that the kernel marks as detached.
+func (n *NS) detachedRules() (rules []Rule, err error) {
 	for _, family := range Families {
 		msgs, err := n.ruleMessages(family)
 		if err != nil {

@@ -14,21 +14,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A DroppingChain is a chain of netfilter that may drop packets of pods. If From is valid, the chain drops packets with
-// a source in this range. Otherwise, a chain at the hook forward drops or rejects a packet that none of its rules
-// accepts. A chain at prerouting drops a packet whose source has no route by the link by which the packet has arrived.
+// A DroppingChain is a chain of another program that may drop packets of pods, for one of three reasons. If From is
+// valid, the chain drops all packets from this range of addresses. If Source is true, the chain drops packets that
+// arrive by a link that has no route to their source. Otherwise the chain drops or rejects forwarded packets that no
+// earlier rule accepts.
 type DroppingChain struct {
 	Name   string       // as nft(8) writes it: "ip filter FORWARD"
-	Empty  bool         // the chain has no rules, so it accepts no packet
-	Source bool         // the chain is at prerouting
-	From   netip.Prefix // the chain is at input, forward or prerouting, or such a chain jumps to it
+	Empty  bool         // the chain has no rules, so it drops all packets
+	Source bool         // the hook of such a chain is prerouting
+	From   netip.Prefix // the hook is input, forward or prerouting, or a chain with such a hook jumps to this chain
 }
 
-// DroppingChains lists the chains that drop packets of a family. DroppingChains does not find out which packets earlier
-// rules accept. It sees the rules of nftables and iptables-nft, but not the rules of iptables-legacy, which is another
-// engine.
+// DroppingChains lists the chains that may drop packets of a family. It does not find out which packets earlier rules
+// accept. DroppingChains sees the rules of nftables and iptables-nft, but not those of iptables-legacy, because the
+// kernel keeps them elsewhere.
 func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
-	chains, err := n.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
+	chains, err := n.dumpObjects(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
 	if err != nil {
 		return nil, fmt.Errorf("%s: list chains: %w", n.Name, err)
 	}
@@ -39,23 +40,23 @@ func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	var found []DroppingChain
 	for _, m := range chains {
 		c, _ := parseChain(m[0], m[nl.SizeofNfgenmsg:])
-		t := Table{Family: tableFamilies.name(uint32(m[0])),
-			Name: unix.ByteSliceToString(inside(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_TABLE))}
+		t := Table{Family: tableFamilies.nameOf(uint32(m[0])),
+			Name: unix.ByteSliceToString(attrAt(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_TABLE))}
 		if m[0] != unix.NFPROTO_INET && m[0] != own || c.Type != "filter" || isOwnTable(t.Name) ||
 			!slices.Contains([]string{"input", "forward", "prerouting"}, c.Hook) {
 			continue
 		}
-		rules, err := t.rulesOf(n, c.Name)
+		rules, err := t.rulesOfChain(n, c.Name)
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, c.dropping(t, rules, own)...)
+		found = append(found, c.droppingChains(t, rules, own)...)
 		for _, rule := range rules {
-			to := target(rule)
+			to := jumpTarget(rule)
 			if to == "" {
 				continue
 			}
-			more, err := t.rulesOf(n, to)
+			more, err := t.rulesOfChain(n, to)
 			if err != nil {
 				return nil, err
 			}
@@ -65,10 +66,10 @@ func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	return slices.Compact(found), nil
 }
 
-// rulesOf lists the rules of a chain, without the headers of their messages.
-func (t Table) rulesOf(n *NS, chain string) ([][]byte, error) {
-	rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, chain))
-	if err != nil && !absent(err) { // meanwhile, a program may have deleted the chain
+// rulesOfChain returns the attributes of each rule of a chain.
+func (t Table) rulesOfChain(n *NS, chain string) ([][]byte, error) {
+	rules, err := t.listRules(n, attrString(unix.NFTA_RULE_CHAIN, chain))
+	if err != nil && !isNotExist(err) { // if a program has deleted the chain meanwhile, the chain has no rules
 		return nil, fmt.Errorf("%s: list the rules of %s %s %s: %w", n.Name, t.Family, t.Name, chain, err)
 	}
 	for i, m := range rules {
@@ -77,8 +78,8 @@ func (t Table) rulesOf(n *NS, chain string) ([][]byte, error) {
 	return rules, nil
 }
 
-// dropping returns an entry for each reason for which a chain may drop packets of pods.
-func (c Chain) dropping(t Table, rules [][]byte, family uint8) []DroppingChain {
+// droppingChains returns a DroppingChain for each reason for which c may drop packets of pods.
+func (c Chain) droppingChains(t Table, rules [][]byte, family uint8) []DroppingChain {
 	name := t.Family + " " + t.Name + " " + c.Name
 	found := droppedSources(t, c.Name, rules, family)
 	checks := func(rule []byte) bool { return checksSource(rule, family) }
@@ -91,7 +92,7 @@ func (c Chain) dropping(t Table, rules [][]byte, family uint8) []DroppingChain {
 	return found
 }
 
-// droppedSources returns an entry for each rule of a chain that drops all packets from a range of sources.
+// droppedSources returns a DroppingChain for each rule that drops all packets from a range of addresses.
 func droppedSources(t Table, chain string, rules [][]byte, family uint8) []DroppingChain {
 	var found []DroppingChain
 	for _, rule := range rules {
@@ -103,28 +104,28 @@ func droppedSources(t Table, chain string, rules [][]byte, family uint8) []Dropp
 	return found
 }
 
-// droppedSource returns the range of sources whose packets a rule drops or rejects. The rule may spare the packets that
-// arrive by some links. For example, the rule of Tailscale spares the packets from Tailscale's link. The result is
-// invalid if the rule has any other condition.
+// droppedSource returns the range of source addresses whose packets a rule drops or rejects. The rule may except
+// packets that arrive by some links: for example, Tailscale's rule excepts packets that arrive by Tailscale's link. If
+// the rule has any other condition, the result is not valid.
 func droppedSource(rule []byte, family uint8) (from netip.Prefix) {
-	var register string // what the last expression has loaded
+	var register string // what the last expression has loaded into the register
 	var mask []byte
 	for name, data := range expressions(rule) {
 		switch name {
 		case "counter", "log":
 		case "meta":
 			register = map[uint32]string{unix.NFT_META_NFPROTO: "family", unix.NFT_META_IIFNAME: "link",
-				unix.NFT_META_IIF: "link"}[ordered(inside(data, unix.NFTA_META_KEY))]
+				unix.NFT_META_IIF: "link"}[bigEndianUint(attrAt(data, unix.NFTA_META_KEY))]
 		case "payload":
 			register, mask = "", nil
 			if isSource(data, family) {
 				register = "source"
 			}
 		case "bitwise":
-			mask = inside(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE)
+			mask = attrAt(data, unix.NFTA_BITWISE_MASK, unix.NFTA_DATA_VALUE)
 		case "cmp":
-			equal := ordered(inside(data, unix.NFTA_CMP_OP)) == unix.NFT_CMP_EQ
-			value := inside(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
+			equal := bigEndianUint(attrAt(data, unix.NFTA_CMP_OP)) == unix.NFT_CMP_EQ
+			value := attrAt(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)
 			switch {
 			case register == "source" && equal:
 				from = prefixOf(value, mask, family)
@@ -146,15 +147,15 @@ func droppedSource(rule []byte, family uint8) (from netip.Prefix) {
 	return netip.Prefix{}
 }
 
-// isSource reports whether a payload expression loads the first bytes of the source address.
+// isSource reports whether a payload expression loads the source address, or its first bytes.
 func isSource(payload []byte, family uint8) bool {
 	offset := map[uint8]uint32{unix.NFPROTO_IPV4: 12, unix.NFPROTO_IPV6: 8}[family]
-	return ordered(inside(payload, unix.NFTA_PAYLOAD_BASE)) == unix.NFT_PAYLOAD_NETWORK_HEADER &&
-		ordered(inside(payload, unix.NFTA_PAYLOAD_OFFSET)) == offset
+	return bigEndianUint(attrAt(payload, unix.NFTA_PAYLOAD_BASE)) == unix.NFT_PAYLOAD_NETWORK_HEADER &&
+		bigEndianUint(attrAt(payload, unix.NFTA_PAYLOAD_OFFSET)) == offset
 }
 
-// prefixOf returns the prefix whose addresses begin with value, in the bits of mask. Without a mask, all bits of value
-// count.
+// prefixOf returns the prefix with the first address value and the netmask mask. If mask is nil, the prefix has all
+// bits of value.
 func prefixOf(value, mask []byte, family uint8) netip.Prefix {
 	size := map[uint8]int{unix.NFPROTO_IPV4: 4, unix.NFPROTO_IPV6: 16}[family]
 	if len(value) > size {
@@ -165,7 +166,7 @@ func prefixOf(value, mask []byte, family uint8) netip.Prefix {
 		var of int
 		bits, of = net.IPMask(mask).Size()
 		if of == 0 {
-			return netip.Prefix{} // the mask is no prefix
+			return netip.Prefix{} // the one-bits of the mask are not all at its beginning
 		}
 	}
 	whole := make([]byte, size)
@@ -173,9 +174,9 @@ func prefixOf(value, mask []byte, family uint8) netip.Prefix {
 	return netip.PrefixFrom(addrFrom(whole), bits)
 }
 
-// Chains lists the chains of nftables as nft(8) writes them: "ip filter FORWARD".
+// Chains lists the chains of nftables in the form "ip filter FORWARD".
 func (n *NS) Chains() ([]string, error) {
-	chains, err := n.dump(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
+	chains, err := n.dumpObjects(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
 	if err != nil {
 		return nil, fmt.Errorf("%s: list chains: %w", n.Name, err)
 	}
@@ -186,30 +187,30 @@ func (n *NS) Chains() ([]string, error) {
 	return all, nil
 }
 
-// chainName returns the table and the chain in a message, as nft(8) writes them.
+// chainName returns the name of the chain that a message of the kernel describes, in the form "ip filter FORWARD".
 func chainName(m []byte) string {
-	return nftName(m[0], inside(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_TABLE)) + " " +
-		unix.ByteSliceToString(inside(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_NAME))
+	return nftName(m[0], attrAt(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_TABLE)) + " " +
+		unix.ByteSliceToString(attrAt(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_NAME))
 }
 
-// checksSource reports whether a rule drops packets of a family whose source has no route by the link by which they
-// have arrived. firewalld has such a rule of nftables, and iptables has the match "rpfilter".
+// checksSource reports whether a rule drops packets of a family that arrive by a link that has no route to their
+// source. firewalld has such a rule of nftables. Rules of iptables do this by the match "rpfilter".
 func checksSource(rule []byte, family uint8) bool {
-	checks, ofFamily := false, false // ofFamily: the last expression has loaded the family of the packet
+	checks, ofFamily := false, false // ofFamily: the register has the family of the packet
 	for name, data := range expressions(rule) {
 		switch name {
 		case "meta":
-			ofFamily = ordered(inside(data, unix.NFTA_META_KEY)) == unix.NFT_META_NFPROTO
+			ofFamily = bigEndianUint(attrAt(data, unix.NFTA_META_KEY)) == unix.NFT_META_NFPROTO
 			continue
 		case "cmp":
-			if ofFamily && !bytes.Equal(inside(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE), []byte{family}) {
+			if ofFamily && !bytes.Equal(attrAt(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE), []byte{family}) {
 				return false
 			}
 		case "fib":
 			const source = unix.NFTA_FIB_F_SADDR | unix.NFTA_FIB_F_IIF
-			checks = ordered(inside(data, unix.NFTA_FIB_FLAGS))&source == source
+			checks = bigEndianUint(attrAt(data, unix.NFTA_FIB_FLAGS))&source == source
 		case "match":
-			checks = unix.ByteSliceToString(inside(data, unix.NFTA_MATCH_NAME)) == "rpfilter"
+			checks = unix.ByteSliceToString(attrAt(data, unix.NFTA_MATCH_NAME)) == "rpfilter"
 		case "immediate":
 			code, is := verdictOf(data)
 			return checks && is && code == verdictDrop
@@ -219,7 +220,7 @@ func checksSource(rule []byte, family uint8) bool {
 	return false
 }
 
-// dropsAll reports whether a rule drops or rejects every packet, as the last rule of firewalld does.
+// dropsAll reports whether a rule drops or rejects every packet. firewalld's last rule is an example.
 func dropsAll(rule []byte) bool {
 	for name, data := range expressions(rule) {
 		switch name {
@@ -230,7 +231,7 @@ func dropsAll(rule []byte) bool {
 			code, is := verdictOf(data)
 			return is && code == verdictDrop
 		default:
-			return false // the rule is about some packets only
+			return false // perhaps the rule matches only some packets
 		}
 	}
 	return false

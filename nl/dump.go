@@ -18,32 +18,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A TableDump is one of our tables of nftables, as the kernel has it.
+// A TableDump is the kernel's state of one of our tables of nftables.
 type TableDump struct {
-	Name   string      `json:"name"` // as nft(8) writes it: "inet cni_ipvlan_vpc_k8s"
+	Name   string      `json:"name"` // the family and the name: "inet cni_ipvlan_vpc_k8s"
 	Chains []ChainDump `json:"chains"`
 }
 
-// A ChainDump is a chain of such a table.
+// A ChainDump is a chain in a TableDump.
 type ChainDump struct {
 	Name     string     `json:"name"`
-	Type     string     `json:"type"` // "": no hook of netfilter calls the chain
+	Type     string     `json:"type"` // "" if no hook calls the chain
 	Hook     string     `json:"hook"`
 	Priority int        `json:"priority"`
-	Policy   string     `json:"policy"` // "" is accept
+	Policy   string     `json:"policy"` // "" means accept
 	Rules    []RuleDump `json:"rules"`
 }
 
-// A RuleDump has a string for each expression of a rule: the expression's name, and the kernel's attributes in
-// hexadecimal. It omits the attributes of expressions that our rules never have, because such attributes may contain
-// text of other programs.
+// A RuleDump has a string for each expression of a rule: the name of the expression, and its attributes in hexadecimal.
+// For expressions that our rules never have, it has only the name, because their attributes may contain text of other
+// programs.
 type RuleDump []string
 
-// ours are the names of the expressions that our rules have.
-var ours = []string{"bitwise", "byteorder", "cmp", "counter", "ct", "exthdr", "fib", "immediate", "limit", "lookup",
-	"masq", "meta", "nat", "payload", "range", "rt"}
+// ownExpressions has the names of the expressions that our rules may have.
+var ownExpressions = []string{"bitwise", "byteorder", "cmp", "counter", "ct", "exthdr", "fib", "immediate", "limit",
+	"lookup", "masq", "meta", "nat", "payload", "range", "rt"}
 
-// DumpTables reads our tables of nftables.
+// DumpTables returns our tables of nftables in the namespace.
 func (n *NS) DumpTables() ([]TableDump, error) {
 	names, err := n.Tables()
 	if err != nil {
@@ -66,18 +66,18 @@ func (n *NS) DumpTables() ([]TableDump, error) {
 }
 
 func (n *NS) dumpTable(t Table) (d TableDump, err error) {
-	chains, err := n.dump(unix.NFT_MSG_GETCHAIN, t.family())
+	chains, err := n.dumpObjects(unix.NFT_MSG_GETCHAIN, t.family())
 	if err != nil {
 		return d, err
 	}
 	for _, m := range chains {
 		msg := m[nl.SizeofNfgenmsg:]
-		if unix.ByteSliceToString(inside(msg, unix.NFTA_CHAIN_TABLE)) != t.Name {
+		if unix.ByteSliceToString(attrAt(msg, unix.NFTA_CHAIN_TABLE)) != t.Name {
 			continue
 		}
 		c, _ := parseChain(m[0], msg)
 		dump := ChainDump{Name: c.Name, Type: c.Type, Hook: c.Hook, Priority: c.Priority, Policy: c.Policy}
-		rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, c.Name))
+		rules, err := t.listRules(n, attrString(unix.NFTA_RULE_CHAIN, c.Name))
 		if err != nil {
 			return d, err
 		}
@@ -92,10 +92,10 @@ func (n *NS) dumpTable(t Table) (d TableDump, err error) {
 func dumpRule(msg []byte) (r RuleDump) {
 	for name, data := range expressions(msg) {
 		switch {
-		case !slices.Contains(ours, name):
+		case !slices.Contains(ownExpressions, name):
 			r = append(r, name)
 		case name == "counter":
-			packets := inside(data, unix.NFTA_COUNTER_PACKETS)
+			packets := attrAt(data, unix.NFTA_COUNTER_PACKETS)
 			if len(packets) == 8 {
 				name += fmt.Sprintf(" packets %d", binary.BigEndian.Uint64(packets))
 			}
@@ -107,18 +107,18 @@ func dumpRule(msg []byte) (r RuleDump) {
 	return r
 }
 
-// A ProgramDump is one of our BPF objects: an object that is pinned in the file system of BPF, or a filter at a link.
+// A ProgramDump is one of our BPF objects: a pinned program or map, or the program of a filter at a link.
 type ProgramDump struct {
 	Name string `json:"name"`
-	Link string `json:"link"` // "": the object is pinned
-	Hook string `json:"hook"` // ingress or egress
-	ID   uint32 `json:"id"`   // the kernel's number, 0 if the kernel does not report it
-	Tag  string `json:"tag"`  // the kernel's hash of the instructions
+	Link string `json:"link"` // "" for a pinned object
+	Hook string `json:"hook"` // "ingress" or "egress"; "" for a pinned object
+	ID   uint32 `json:"id"`   // the ID of the program or map; 0 if the kernel does not report it
+	Tag  string `json:"tag"`  // the kernel's hash of the program's instructions
 }
 
-// DumpPins reads our pinned objects. Pinned objects belong to the machine, and not to a namespace.
+// DumpPins returns our pinned BPF objects. They belong to the machine, and not to a network namespace.
 func DumpPins() (all []ProgramDump, failed error) {
-	files, err := filepath.Glob(filepath.Join(pins, OwnTable+":*"))
+	files, err := filepath.Glob(filepath.Join(pinDir, OwnTable+":*"))
 	failed = err
 	for _, f := range files {
 		p := ProgramDump{Name: filepath.Base(f)}
@@ -137,11 +137,11 @@ func DumpPins() (all []ProgramDump, failed error) {
 	return all, failed
 }
 
-// DumpFilters reads our filters at links of the namespace.
+// DumpFilters returns our filters at links of the namespace.
 func (n *NS) DumpFilters(links []Link) (all []ProgramDump, failed error) {
 	for _, l := range links {
 		for hook, parent := range map[string]uint32{"ingress": tcIngress, "egress": tcEgress} {
-			of, err := n.filters(l, hook, parent)
+			of, err := n.ownFilters(l, hook, parent)
 			all, failed = append(all, of...), errors.Join(failed, err)
 		}
 	}
@@ -151,30 +151,31 @@ func (n *NS) DumpFilters(links []Link) (all []ProgramDump, failed error) {
 	return all, failed
 }
 
-// filters lists our filters at a hook of a link.
-func (n *NS) filters(l Link, hook string, parent uint32) (all []ProgramDump, err error) {
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETTFILTER, unix.NLM_F_DUMP, unix.RTM_NEWTFILTER,
+// ownFilters returns our filters at a hook of a link. parent is tcIngress or tcEgress.
+func (n *NS) ownFilters(l Link, hook string, parent uint32) (all []ProgramDump, err error) {
+	msgs, err := n.sendRequest(unix.NETLINK_ROUTE, unix.RTM_GETTFILTER, unix.NLM_F_DUMP, unix.RTM_NEWTFILTER,
 		&nl.TcMsg{Ifindex: int32(l.Index), Parent: parent})
-	if absent(err) || errors.Is(err, unix.EINVAL) {
-		return nil, nil // the link has no hook
+	if isNotExist(err) || errors.Is(err, unix.EINVAL) {
+		return nil, nil // the link has no qdisc with this hook
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list the filters of %s: %w", l.Name, err)
 	}
 	for _, m := range msgs {
-		options := inside(m[nl.SizeofTcMsg:], nl.TCA_OPTIONS)
-		name := unix.ByteSliceToString(inside(options, nl.TCA_BPF_NAME))
+		options := attrAt(m[nl.SizeofTcMsg:], nl.TCA_OPTIONS)
+		name := unix.ByteSliceToString(attrAt(options, nl.TCA_BPF_NAME))
 		if strings.HasPrefix(name, OwnTable+":") {
 			all = append(all, ProgramDump{Name: name, Link: l.Name, Hook: hook,
-				ID: number(inside(options, nl.TCA_BPF_ID)), Tag: hex.EncodeToString(inside(options, nl.TCA_BPF_TAG))})
+				ID:  nativeUint(attrAt(options, nl.TCA_BPF_ID)),
+				Tag: hex.EncodeToString(attrAt(options, nl.TCA_BPF_TAG))})
 		}
 	}
 	return all, nil
 }
 
-// progInfo returns the kernel's number of a program or a map, and the tag of a program.
+// progInfo returns the ID of a program or map, and the tag of a program.
 func progInfo(fd int) (id uint32, tag string) {
-	var info struct { // the beginning of struct bpf_prog_info; struct bpf_map_info has the number at the same place
+	var info struct { // the beginning of struct bpf_prog_info; struct bpf_map_info has the ID at the same offset
 		progType, id uint32
 		tag          [8]byte
 	}

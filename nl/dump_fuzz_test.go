@@ -15,14 +15,14 @@ import (
 // what is in those about its namespace. Each reader must end, and take nothing that is not there.
 func FuzzDump(f *testing.F) {
 	rule := slices.Concat(attrString(unix.NFTA_RULE_CHAIN, "forward"),
-		attr(unix.NFTA_RULE_USERDATA, commented("0123456789abcdef")))
+		attr(unix.NFTA_RULE_USERDATA, encodeComment("0123456789abcdef")))
 	f.Add([]byte(rule))
 	f.Add([]byte(slices.Concat(attrString(unix.NFTA_CHAIN_NAME, "forward"), attrString(unix.NFTA_CHAIN_TYPE, "filter"),
 		nested(unix.NFTA_CHAIN_HOOK, attr32(unix.NFTA_HOOK_HOOKNUM, 1<<24)), attr32(unix.NFTA_CHAIN_POLICY, 0))))
 	var x transaction
-	x.rule("forward", "0123456789abcdef", []attribute{equal([]byte{1, 2, 3, 4}),
-		immediate(unix.NFT_REG_VERDICT, native(1))})
-	f.Add(x.encode(1))
+	x.addRule("forward", "0123456789abcdef", []attribute{equal([]byte{1, 2, 3, 4}),
+		immediate(unix.NFT_REG_VERDICT, nativeBytes(1))})
+	f.Add(x.encodeMessages(1))
 	f.Add(make([]byte, 64))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		n := 0
@@ -38,7 +38,7 @@ func FuzzDump(f *testing.F) {
 		if !bytes.Contains(b, []byte(c.Name)) || !slices.Contains([]string{"", "drop"}, c.Policy) {
 			t.Errorf("the chain %+v", c)
 		}
-		if text := comment(b); !bytes.Contains(b, []byte(text)) {
+		if text := decodeComment(b); !bytes.Contains(b, []byte(text)) {
 			t.Errorf("the comment %q", text)
 		}
 		for name, data := range expressions(b) {

@@ -14,25 +14,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cardSetting is a setting of ethtool(8). Its value is the structure that the kernel fills for the command get,
-// without the number of the command. The command set takes the same structure.
+// A cardSetting is a setting of ethtool(8). Its value is a C structure of linux/ethtool.h, without the number of the
+// command in its first four bytes. The kernel fills this structure for getCommand, and takes it for setCommand.
 type cardSetting struct {
-	name     string
-	get, set uint32
-	size     int
-	args     []uint32 // the numbers behind the number of the command
+	name                   string
+	getCommand, setCommand uint32
+	size                   int
+	args                   []uint32 // the numbers after the number of the command
 }
 
-// The commands of linux/ethtool.h that have functions of their own here.
+// Commands of linux/ethtool.h for the two settings that no cardSetting describes.
 const (
-	ethtoolGetRSS      = 0x46 // takes two requests: see rss
+	ethtoolGetRSS      = 0x46 // needs two requests: see readRSS
 	ethtoolSetRSS      = 0x47
-	ethtoolGetFeatures = 0x3a // the command set takes another structure: see features
+	ethtoolGetFeatures = 0x3a // fills another structure than ethtoolSetFeatures takes: see readFeatures
 	ethtoolSetFeatures = 0x3b
 )
 
-// cardSettings returns the settings that a driver for EC2 may have, and that pods may change. If set is 0, no command
-// can put the setting back.
+// cardSettings returns the settings that EC2's drivers may have and pods can change. If setCommand is 0, no command can
+// put the setting back.
 func cardSettings() []cardSetting {
 	const getHash, setHash, getTunable, setTunable, u32, u16 = 0x29, 0x2a, 0x48, 0x49, 3, 2
 	all := []cardSetting{
@@ -58,39 +58,41 @@ func cardSettings() []cardSetting {
 
 const featuresSetting, rssSetting = "offloads", "receive side scaling"
 
-// cardSettings reads the settings of a link's driver into s.
+// cardSettings adds the settings of a link's driver to s.
 func (n *NS) cardSettings(l Link, s Settings) error {
 	read := func(name string, value []byte, err error) error {
 		switch {
 		case err == nil:
 			s[name] = hex.EncodeToString(value)
-		case !lacks(err):
+		case !lacksSetting(err):
 			return fmt.Errorf("read the %s of %s: %w", name, l.Name, err)
 		}
 		return nil
 	}
 	var failed error
 	for _, c := range cardSettings() {
-		b := words(c.size, append([]uint32{c.get}, c.args...)...)
-		err := n.ethtool(l, b)
+		b := structOf(c.size, append([]uint32{c.getCommand}, c.args...)...)
+		err := n.runEthtool(l, b)
 		failed = errors.Join(failed, read(c.name, b[4:], err))
 	}
-	value, err := n.features(l)
+	value, err := n.readFeatures(l)
 	failed = errors.Join(failed, read(featuresSetting, value, err))
-	value, err = n.rss(l)
+	value, err = n.readRSS(l)
 	return errors.Join(failed, read(rssSetting, value, err))
 }
 
-// lacks reports whether an error of ethtool means that the driver does not have the setting. A driver that has the
-// command, but not this kind of setting, returns EINVAL.
-func lacks(err error) bool { return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) }
+// lacksSetting reports whether an error of runEthtool means that the driver does not have a setting. Some drivers have
+// the command but not the setting, and then return EINVAL.
+func lacksSetting(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
+}
 
-// features reads the offloads. For each 32 offloads, features returns two bit masks. The first mask has the offloads
-// that can be changed. The second mask has those of them that were requested.
-func (n *NS) features(l Link) (value []byte, err error) {
+// readFeatures returns the offloads of a link. Each group of 32 offloads has two bit masks: the offloads that can be
+// changed, and those of them that are requested.
+func (n *NS) readFeatures(l Link) (value []byte, err error) {
 	const header, block = 8, 16
-	b := words(header+8*block, ethtoolGetFeatures, 8)
-	if err := n.ethtool(l, b); err != nil {
+	b := structOf(header+8*block, ethtoolGetFeatures, 8)
+	if err := n.runEthtool(l, b); err != nil {
 		return nil, err
 	}
 	for i := range min(binary.NativeEndian.Uint32(b[4:]), 8) {
@@ -102,41 +104,41 @@ func (n *NS) features(l Link) (value []byte, err error) {
 	return value, nil
 }
 
-// rss reads one structure with the driver's RSS settings. The structure has the key of the hash, and the table by
-// which the driver chooses the queue of a packet. The first request asks for the sizes of the table and the key.
-func (n *NS) rss(l Link) ([]byte, error) {
+// readRSS returns the driver's settings of receive side scaling: the key of the hash, and the table that maps hashes to
+// queues. Its first request asks for the sizes of the table and the key.
+func (n *NS) readRSS(l Link) ([]byte, error) {
 	const header, indirAt, keyAt, most = 24, 8, 12, 1 << 12
-	sizes := words(header, ethtoolGetRSS)
-	if err := n.ethtool(l, sizes); err != nil {
+	sizes := structOf(header, ethtoolGetRSS)
+	if err := n.runEthtool(l, sizes); err != nil {
 		return nil, err
 	}
 	indir, key := binary.NativeEndian.Uint32(sizes[indirAt:]), binary.NativeEndian.Uint32(sizes[keyAt:])
 	if indir > most || key > most {
 		return nil, fmt.Errorf("the driver has %d queues to choose from, and a key of %d bytes", indir, key)
 	}
-	b := words(int(header+4*indir+key), ethtoolGetRSS, 0, indir, key)
-	err := n.ethtool(l, b)
+	b := structOf(int(header+4*indir+key), ethtoolGetRSS, 0, indir, key)
+	err := n.runEthtool(l, b)
 	return b[4:], err
 }
 
-// setCard sets a setting of the driver.
+// setCard sets a setting of a link's driver.
 func (n *NS) setCard(l Link, name string, value []byte) error {
 	switch name {
 	case featuresSetting: // struct ethtool_set_features_block has the same two masks
-		return n.ethtool(l, append(words(8, ethtoolSetFeatures, uint32(len(value)/8)), value...))
+		return n.runEthtool(l, append(structOf(8, ethtoolSetFeatures, uint32(len(value)/8)), value...))
 	case rssSetting:
-		return n.ethtool(l, append(words(4, ethtoolSetRSS), value...))
+		return n.runEthtool(l, append(structOf(4, ethtoolSetRSS), value...))
 	}
 	for _, c := range cardSettings() {
-		if c.name == name && c.set != 0 {
-			return n.ethtool(l, append(words(4, c.set), value...))
+		if c.name == name && c.setCommand != 0 {
+			return n.runEthtool(l, append(structOf(4, c.setCommand), value...))
 		}
 	}
 	return errors.New("the kernel has no command for that")
 }
 
-// words returns a structure of this size that begins with these numbers.
-func words(size int, numbers ...uint32) []byte {
+// structOf returns a C structure of size bytes that begins with numbers, and otherwise has zeros.
+func structOf(size int, numbers ...uint32) []byte {
 	b := make([]byte, 0, size)
 	for _, v := range numbers {
 		b = binary.NativeEndian.AppendUint32(b, v)
@@ -144,12 +146,12 @@ func words(size int, numbers ...uint32) []byte {
 	return append(b, make([]byte, size-len(b))...)
 }
 
-// ethtool carries out a command of ethtool. The ioctl works with any socket, also with a netlink socket, and acts in
-// the namespace of the socket.
-func (n *NS) ethtool(l Link, command []byte) error {
+// runEthtool executes a command of ethtool(8) for a link. The ioctl accepts any socket, also a netlink socket, and
+// looks for the link in the socket's namespace.
+func (n *NS) runEthtool(l Link, command []byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s, err := n.socket(unix.NETLINK_ROUTE)
+	s, err := n.familySocket(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
 	}

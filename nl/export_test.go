@@ -12,17 +12,17 @@ import (
 
 // Paused lists what is of IPv4 by a socket of its own. It calls pause after the kernel has written the first part.
 func (n *NS) Paused(typ int, answer uint16, pause func() error) ([][]byte, error) {
-	s, err := n.netlink(unix.NETLINK_ROUTE)
+	s, err := n.openNetlink(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
 	defer s.close()
 	msg := &nl.RtMsg{} // as long as struct ndmsg, and with the same first field
 	msg.Family = unix.AF_INET
-	if err = errors.Join(s.send(typ, unix.NLM_F_DUMP, msg, nil), pause()); err != nil {
+	if err = errors.Join(s.sendRequest(typ, unix.NLM_F_DUMP, msg, nil), pause()); err != nil {
 		return nil, err
 	}
-	return s.collect(typ, answer, false)
+	return s.readAnswers(typ, answer, false)
 }
 
 // ParseRules reads the kernel's messages about rules.

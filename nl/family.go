@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Family is the kernel's number of an address family. The zero value is any family.
+// A Family is the kernel's number of an address family. The zero value stands for any family.
 type Family uint8
 
 // The families that this package knows.
@@ -18,10 +18,10 @@ const (
 	IPv6 Family = unix.AF_INET6
 )
 
-// Families are both families, in the order in which the functions of this package list objects.
+// Families has both families, in the order in which the functions of this package list objects.
 var Families = []Family{IPv4, IPv6}
 
-// FamilyOf returns the family of an address. For the zero address, it returns any family, 0.
+// FamilyOf returns the family of an address. For the zero netip.Addr, FamilyOf returns 0.
 func FamilyOf(a netip.Addr) Family {
 	switch {
 	case !a.IsValid():
@@ -32,7 +32,7 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// String is the name that Kubernetes gives the family.
+// String returns the name of the family in Kubernetes.
 func (f Family) String() string {
 	switch f {
 	case IPv4:
@@ -43,7 +43,7 @@ func (f Family) String() string {
 	return "any family"
 }
 
-// Everywhere is the destination of the family's default route.
+// Everywhere returns the prefix with all addresses of the family, which is the destination of a default route.
 func (f Family) Everywhere() netip.Prefix {
 	if f == IPv6 {
 		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)

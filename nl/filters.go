@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// at returns a copy of the filter for each of the links.
-func (f filter) at(n *NS, devs []string) (all []filter, err error) {
+// onLinks returns copies of f for links, with the indices of the links.
+func (f filter) onLinks(n *NS, devs []string) (all []filter, err error) {
 	for _, dev := range devs {
-		if f.index, err = n.index(dev); err != nil {
+		if f.index, err = n.linkIndex(dev); err != nil {
 			return nil, err
 		}
 		all = append(all, f)
@@ -20,16 +20,17 @@ func (f filter) at(n *NS, devs []string) (all []filter, err error) {
 	return all, nil
 }
 
-// addFilters adds the filter f with the program code to links, or replaces filters that differ from f.
+// addFilters adds the filter f to links, or replaces the filters of the links that differ from f. code is the program.
+// After an error, addFilters removes the filters that it has added.
 func addFilters(n *NS, devs []string, f filter, code []byte) error {
-	filters, err := f.at(n, devs)
+	filters, err := f.onLinks(n, devs)
 	if err != nil {
 		return err
 	}
-	if eachFilter(n, filters, filter.same) == nil {
+	if eachFilter(n, filters, filter.checkSame) == nil {
 		return errSame
 	}
-	program, err := pinned(f.name, func() (int, error) { return loadBPF(code) })
+	program, err := openPinned(f.name, func() (int, error) { return loadBPF(code) })
 	if err != nil {
 		return err
 	}
@@ -45,32 +46,31 @@ func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	return nil
 }
 
-// delFilters deletes the filter of each link that is in the place of f: at the same hook, with the same priority and
-// handle.
+// delFilters deletes from each link our filter in the place of f (see findInKernel).
 func delFilters(n *NS, devs []string, f filter) error {
 	var errs []error
 	missing := 0
 	for _, dev := range devs {
-		index, err := n.index(dev)
+		index, err := n.linkIndex(dev)
 		if err == nil {
 			f.index = index
 			err = f.del(n)
 		}
-		if absent(err) {
+		if isNotExist(err) {
 			missing++
 			continue
 		}
 		errs = append(errs, err)
 	}
 	if missing == len(devs) {
-		return absence{unix.ENOENT}
+		return notExistError{unix.ENOENT}
 	}
 	return errors.Join(errs...)
 }
 
-// checkFilters returns an error if the filter of a link differs from f.
+// checkFilters returns an error if a link does not have the filter f.
 func checkFilters(n *NS, devs []string, f filter) error {
-	filters, err := f.at(n, devs)
+	filters, err := f.onLinks(n, devs)
 	if err != nil {
 		return err
 	}

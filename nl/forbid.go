@@ -13,14 +13,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Forbid drops packets that leave by some links for some addresses, from any program.
+// A Forbid drops packets to some addresses that leave by some links, whichever program sends them.
 //
-// A route that refuses a destination does not stop a socket that is bound to a link. If IPv4 finds no route for such a
+// An unreachable or blackhole route would not stop a socket that is bound to a link. If IPv4 finds no route for such a
 // socket, it assumes that the destination is on that link (ip_route_output_key_hash_rcu, "Apparently, routing tables
 // are wrong"). So a Forbid is a BPF program at the egress of each link. This program sees all packets that leave by the
 // link, also packets from packet sockets.
 //
-// Each family has one address at most: see [bpf.Refuse].
+// Addrs may have one address of each family: see [bpf.Refuse].
 type Forbid struct {
 	Devs  []string
 	Addrs []netip.Addr
@@ -39,7 +39,7 @@ func (f Forbid) String() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// Supported fails if this kernel refuses the program. The error is ErrNoBPF.
+// Supported returns [ErrNoBPF] if this kernel refuses the program.
 func (f Forbid) Supported() error {
 	program, err := loadBPF(bpf.Refuse(f.Addrs))
 	if err != nil {
@@ -48,16 +48,16 @@ func (f Forbid) Supported() error {
 	return unix.Close(program)
 }
 
-// filter returns the filter for each of the links, without the index of the link.
+// filter returns the filter for the links of the Forbid, without the index of a link.
 func (f Forbid) filter() filter {
-	return filter{name: fingerprint(fmt.Sprint("refuse ", f.Addrs)), hook: tcEgress}
+	return filter{name: programName(fmt.Sprint("refuse ", f.Addrs)), hook: tcEgress}
 }
 
-// Add adds the filters, or replaces filters that differ. The error is ErrNoBPF if the kernel cannot run their program.
+// Add adds the filters, or replaces filters that differ. The error is [ErrNoBPF] if the kernel cannot run the program.
 func (f Forbid) Add(n *NS) error { return addFilters(n, f.Devs, f.filter(), bpf.Refuse(f.Addrs)) }
 
-// Del deletes the filters. The qdiscs (clsact) to which Add has attached the filters stay on the links.
+// Del deletes the filters. The links keep the qdiscs (clsact) that Add has added.
 func (f Forbid) Del(n *NS) error { return delFilters(n, f.Devs, filter{hook: tcEgress}) }
 
-// Check returns an error if a filter is missing, or has another effect.
+// Check returns an error if a link has no such filter.
 func (f Forbid) Check(n *NS) error { return checkFilters(n, f.Devs, f.filter()) }

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A FOU is a UDP port of the address Local. The kernel unpacks the packets of a [Tunnel] that arrive at this port
-// (ip-fou(8)). The port ends with its namespace.
+// A FOU is a UDP port at which the kernel unpacks the packets of a [Tunnel] (ip-fou(8)). The port is open only at the
+// address Local, and ends with its namespace.
 type FOU struct {
 	Local netip.Addr
 	Port  uint16
@@ -30,7 +30,7 @@ func (f FOU) String() string {
 		f.Local.String()).String()
 }
 
-// proto is the protocol of the packets inside: IP in IP, or IPv6 in IPv6.
+// proto returns the protocol number of the packets inside: of IPv4 if Local is an IPv4 address, otherwise of IPv6.
 func (f FOU) proto() uint8 {
 	if f.Local.Is6() {
 		return unix.IPPROTO_IPV6
@@ -38,16 +38,16 @@ func (f FOU) proto() uint8 {
 	return unix.IPPROTO_IPIP
 }
 
-// The commands and attributes of linux/fou.h, and the version of the protocol.
+// The commands, attributes and values of linux/fou.h.
 const (
 	fouAdd, fouDel, fouGet                  = 1, 2, 3
 	fouPort, fouAF, fouProto, fouType       = 1, 2, 3, 4
 	fouLocal4, fouLocal6                    = 6, 7
-	fouDirect                               = 1 // no other header is behind the UDP header
+	fouDirect                               = 1 // the packet inside begins directly after the UDP header
 	fouVersion                        uint8 = 1
 )
 
-// ErrNoFOU reports that the kernel has no FOU, and could not load the module.
+// ErrNoFOU reports that the kernel does not have FOU, and could not load its module.
 var ErrNoFOU = errors.New("this kernel has no foo over UDP (the module fou)")
 
 // Add opens the port.
@@ -85,8 +85,8 @@ func (f FOU) Check(n *NS) error {
 	return fmt.Errorf("there is no such port: %w", fs.ErrNotExist)
 }
 
-// attrs returns the attributes that describe the port. In a message that deletes a port, the kernel wants no protocol:
-// proto is 0.
+// attrs returns the attributes of a request about the port. If proto is 0, there is no attribute for the protocol, as
+// in a request that deletes the port.
 func (f FOU) attrs(proto uint8) []attribute {
 	af, local := uint8(unix.AF_INET), fouLocal4
 	if f.Local.Is6() {
@@ -115,14 +115,14 @@ func parseFOU(m []byte) (f FOU) {
 	return f
 }
 
-// fou sends a command of the family fou of generic netlink.
+// fou sends a command of the generic netlink family fou, and returns the answers.
 func (n *NS) fou(command uint8, flags int, attrs ...attribute) ([][]byte, error) {
 	family, err := n.fouFamily()
 	if err != nil {
 		return nil, err
 	}
 	head := &nl.Genlmsg{Command: command, Version: fouVersion}
-	return n.request(unix.NETLINK_GENERIC, family, flags, 0, head, attrs...)
+	return n.sendRequest(unix.NETLINK_GENERIC, family, flags, 0, head, attrs...)
 }
 
 func (n *NS) fouFamily() (int, error) {
@@ -132,14 +132,14 @@ func (n *NS) fouFamily() (int, error) {
 		family, err = n.genericFamily("fou")
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		err = unloaded(ErrNoFOU) // not fs.ErrNotExist: no port can be made
+		err = addMayNotLoad(ErrNoFOU) // not fs.ErrNotExist: no port can be made
 	}
 	return family, err
 }
 
-// genericFamily returns the number of a family of generic netlink.
+// genericFamily returns the number of the generic netlink family with a name.
 func (n *NS) genericFamily(name string) (int, error) {
-	answers, err := n.request(unix.NETLINK_GENERIC, unix.GENL_ID_CTRL, 0, 0,
+	answers, err := n.sendRequest(unix.NETLINK_GENERIC, unix.GENL_ID_CTRL, 0, 0,
 		&nl.Genlmsg{Command: unix.CTRL_CMD_GETFAMILY, Version: 1}, attrString(unix.CTRL_ATTR_FAMILY_NAME, name))
 	if err != nil {
 		return 0, err
@@ -147,14 +147,14 @@ func (n *NS) genericFamily(name string) (int, error) {
 	for _, m := range answers {
 		for typ, value := range attrsOf(m[min(nl.SizeofGenlmsg, len(m)):]) {
 			if typ == unix.CTRL_ATTR_FAMILY_ID {
-				return int(number(value)), nil
+				return int(nativeUint(value)), nil
 			}
 		}
 	}
 	return 0, fmt.Errorf("the kernel reports no number of the generic netlink family %s", name)
 }
 
-// Supported returns [ErrNoFOU] if the kernel has no FOU, not even as a module.
+// Supported returns [ErrNoFOU] if the kernel does not have FOU, not even as a module.
 func (FOU) Supported(n *NS) error {
 	_, err := n.fouFamily()
 	return err

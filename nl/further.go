@@ -8,91 +8,91 @@ import (
 	"slices"
 )
 
-// The first attachment of a pod has the pod's veth pair, its default route, and its first NIC. Other attachments to
-// networks of ours are further attachments. They have only NICs. Each of these NICs has a rule and a routing table of
-// its own. So the answers to packets that arrive by a NIC leave by the same NIC.
+// A pod has one first attachment, with the pod's veth pair, default route and first NIC. Its other attachments to our
+// networks are further attachments, which have only NICs. Each of these NICs has a rule and a routing table of its own.
+// So the answers to packets that arrive by a NIC leave by the same NIC.
 //
-// The groups of the links show which attachment is the first. A link has its group from its creation on, so the group
-// is right even if an ADD was killed. If other attachments begin or end later, a first attachment stays the first, and
-// a further attachment stays further. The reason is that Further checks the attachment's own links before other links.
-// The first attachment may end before the further attachments. Then the pod has no pair until an attachment begins that
-// has no link yet.
+// The groups of a pod's links show which attachment is the first. A link gets its group when it is created, so this is
+// right even if an ADD was killed. An attachment never changes from first to further or back, because Further looks at
+// the links of the attachment itself before all others. If the first attachment ends before the further attachments,
+// the pod has no pair until the next new attachment: this becomes the first.
 
-// furtherGroup is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
-// first attachments. In both groups, the other three bytes are the attachment's number.
-const furtherGroup, sameAttachment = OwnGroup + 1, 1<<24 - 1
+// furtherGroupByte is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
+// first attachments. The other three bytes (attachmentMask) are a number of the attachment.
+const furtherGroupByte, attachmentMask = OwnGroup + 1, 1<<24 - 1
 
-// FurtherGroup returns the group of the links of a further attachment. own is the attachment's [PodGroup].
-func FurtherGroup(own uint32) uint32 { return furtherGroup<<24 | own&sameAttachment }
+// FurtherGroup returns the group of the links of a further attachment. podGroup is the [PodGroup] of the attachment.
+func FurtherGroup(podGroup uint32) uint32 { return furtherGroupByte<<24 | podGroup&attachmentMask }
 
-// Further reports whether an attachment is a further attachment of its pod. links are all links of the pod, and own is
-// the attachment's [PodGroup].
-func Further(links []Link, own uint32) bool {
+// Further reports whether an attachment is a further attachment of its pod. links has all links of the pod, and
+// podGroup is the [PodGroup] of the attachment.
+func Further(links []Link, podGroup uint32) bool {
 	has := func(group uint32) bool {
 		return slices.ContainsFunc(links, func(l Link) bool { return Attachment(l.Group) == group })
 	}
-	return has(FurtherGroup(own)) || !has(own) && OtherFirst(links, own)
+	return has(FurtherGroup(podGroup)) || !has(podGroup) && OtherFirst(links, podGroup)
 }
 
-// OtherFirst reports whether one of the links belongs to a first attachment that is not own. own is the [PodGroup] of
-// an attachment.
-func OtherFirst(links []Link, own uint32) bool {
+// OtherFirst reports whether one of the links belongs to the first attachment of the pod, and this is not the
+// attachment with the [PodGroup] podGroup.
+func OtherFirst(links []Link, podGroup uint32) bool {
 	return slices.ContainsFunc(links, func(l Link) bool {
 		g := Attachment(l.Group)
-		return g>>24 == OwnGroup && g != own
+		return g>>24 == OwnGroup && g != podGroup
 	})
 }
 
-// A pod's network card (see [MovedLink]) is in another group than the other links of its attachment. There are two
-// reasons. The kernel deletes no link of a group if the group has a card. And DelGroup must not touch the card, because
-// a card goes back to the node.
-const cardGroups = furtherGroup - OwnGroup + 1
+// A pod's network card (see [MovedLink]) has another group than the other links of its attachment, for two reasons. If
+// a group has a card, the kernel refuses to delete the group. And DelGroup must not touch the card, because the card
+// goes back to the node.
+const cardGroupOffset = furtherGroupByte - OwnGroup + 1
 
-// CardGroup returns the group of an attachment's cards. group is the group of the attachment's other links.
-func CardGroup(group uint32) uint32 { return group + cardGroups<<24 }
+// CardGroup returns the group of an attachment's network cards. group is the group of the attachment's other links.
+func CardGroup(group uint32) uint32 { return group + cardGroupOffset<<24 }
 
-// IsCard reports whether a group is one that CardGroup returns for groups of ours.
+// IsCard reports whether a link with this group is the network card of an attachment (see CardGroup).
 func IsCard(group uint32) bool {
-	return group>>24 == OwnGroup+cardGroups || group>>24 == furtherGroup+cardGroups
+	return group>>24 == OwnGroup+cardGroupOffset || group>>24 == furtherGroupByte+cardGroupOffset
 }
 
-// Attachment returns the group of those links of an attachment that are not cards. group is the group of any link of
-// the attachment.
+// Attachment does the opposite of CardGroup: for the group of an attachment's cards, it returns the group of the
+// attachment's other links. Attachment returns any other group unchanged.
 func Attachment(group uint32) uint32 {
 	if IsCard(group) {
-		return group - cardGroups<<24
+		return group - cardGroupOffset<<24
 	}
 	return group
 }
 
-// Cards lists the cards of an attachment in the namespace n. If n is the pod, these are all cards of the attachment. If
-// n is the node, these are the cards that have come back from the pod. own is the attachment's [PodGroup].
-func (n *NS) Cards(own uint32) (cards []MovedLink, err error) {
+// Cards lists the network cards of an attachment that are in the namespace n. n is the pod, or the node: the kernel
+// moves a pod's cards to the node when the pod's namespace ends. podGroup is the [PodGroup] of the attachment.
+func (n *NS) Cards(podGroup uint32) (cards []MovedLink, err error) {
 	links, err := n.Links()
 	for _, l := range links {
-		if IsCard(l.Group) && l.Group&sameAttachment == own&sameAttachment {
+		if IsCard(l.Group) && l.Group&attachmentMask == podGroup&attachmentMask {
 			cards = append(cards, MovedLink{Name: l.Name, MAC: l.MAC, Group: l.Group})
 		}
 	}
 	return cards, err
 }
 
-// FurtherTable returns the number of the routing table in the pod for the NIC i of an attachment. own is the
-// attachment's [PodGroup]. An attachment has 128 NICs at most. No table of another program in a pod has such a number.
-func FurtherTable(own uint32, i int) uint32 {
-	return 1<<31 | own&sameAttachment<<furtherBits | uint32(i)&(1<<furtherBits-1)
+// FurtherTable returns the number of the pod's routing table for the i-th NIC of a further attachment. An attachment
+// has 128 NICs at most. podGroup is the [PodGroup] of the attachment. In a pod, no other program uses tables with such
+// numbers.
+func FurtherTable(podGroup uint32, i int) uint32 {
+	return 1<<31 | podGroup&attachmentMask<<nicBits | uint32(i)&(1<<nicBits-1)
 }
 
-const furtherBits = 7
+const nicBits = 7
 
-// IsFurtherTable reports whether the number of a routing table is one that FurtherTable returns.
+// IsFurtherTable reports whether FurtherTable returns this number for an attachment and a NIC.
 func IsFurtherTable(table uint32) bool { return table>>31 == 1 }
 
-// DelFurther deletes the rules and the routes of an attachment's tables (see [FurtherTable]). own is the attachment's
-// [PodGroup]. DelFurther finds the rules and routes by their tables, so their links may be gone.
-func (n *NS) DelFurther(own uint32) error {
+// DelFurther deletes our rules and routes with a [FurtherTable] of an attachment, even if their links are gone.
+// podGroup is the [PodGroup] of the attachment.
+func (n *NS) DelFurther(podGroup uint32) error {
 	ours := func(table uint32, protocol int) bool {
-		return protocol == RouteProtocol && table>>furtherBits == FurtherTable(own, 0)>>furtherBits
+		return protocol == RouteProtocol && table>>nicBits == FurtherTable(podGroup, 0)>>nicBits
 	}
 	rules, err1 := n.Rules()
 	routes, err2 := n.Routes(RouteFilter{Protocol: RouteProtocol})

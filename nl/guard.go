@@ -15,31 +15,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Guard drops packets that slaves of a link send to the namespace of the link.
+// A Guard drops packets that the slaves of an ipvlan master send to the master's namespace.
 //
-// In mode l2, ipvlan gives some frames of a slave to its master, as if they had arrived by the master
-// (ipvlan_xmit_mode_l2). The destination and the source of such a frame are the same MAC address. This MAC address is
-// the master's own address, or the address of a group, such as ff:ff:ff:ff:ff:ff. The kernel drops all other frames,
-// because it takes them for frames to another host. Any program with a packet socket can send such a frame, with any IP
-// address as the source. No frame from outside has one of these two sources.
+// In mode l2, ipvlan handles some frames of a slave as if they had arrived by the master (ipvlan_xmit_mode_l2). These
+// are the frames with equal source and destination MAC addresses. The kernel then drops a frame to another host's MAC
+// address. So two cases remain: the source is the master's own MAC address, or a multicast address such as
+// ff:ff:ff:ff:ff:ff. Any program with a packet socket can send such frames, with any IP address as the source. No frame
+// from outside has one of these source addresses.
 //
-// So the Guard drops packets of IPv4, IPv6 and ARP that have arrived by the link and whose source is the link's own MAC
-// address. On any link, the Guard drops packets whose source is the MAC address of a group. The Guard drops packets in
-// netfilter, after ipvlan, so packets to slaves do not cost more. A filter of tc would also see other protocols, but
-// each packet to a slave would cost more. A slave can also bypass such a filter. A packet that has gone through a link
-// of type ifb skips tc and netfilter's ingress at the next link (tc_skip_classify).
+// So a Guard drops packets of IPv4, IPv6 and ARP that arrive by the master and have the master's MAC address as their
+// source. It also drops packets with a multicast source that arrive by any link. The rules are in netfilter hooks that
+// come after ipvlan, so packets to slaves do not cost more. A filter of tc would see all protocols, but would make each
+// packet to a slave slower. A slave can also bypass such a filter. The reason is that a packet from a link of type ifb
+// skips tc and netfilter's ingress hook at the next link (tc_skip_classify).
 //
 // All Guards of a namespace are elements of a set. Two tables have this set, one of the family inet and one of the
-// family arp. Del does nothing, because another slave may need the Guard. When Add adds a Guard, it deletes elements
-// whose links are gone.
+// family arp. Del does nothing, because another slave may need the Guard. Add deletes the elements of links that are
+// gone.
 type Guard struct {
 	Link  string
-	Index int    // of the link; used if MAC is set: then no method has to ask for the link
-	MAC   string // "" if the caller does not know it
+	Index int    // the index of the link; ignored if MAC is ""
+	MAC   string // the MAC address of the link; "": the methods ask the kernel for it and for the index
 }
 
-// GuardTable is the name of the two tables. No network's table can have this name. GuardSet is the name of the set in
-// both tables.
+// GuardTable is the name of the two tables, which OwnTableOf returns for no network. GuardSet is the name of their set.
 const (
 	GuardTable = OwnTable + "._guard"
 	GuardSet   = "masters"
@@ -60,11 +59,11 @@ func (g Guard) String() string {
 	return lines
 }
 
-// guardTables returns the two tables, with members as the elements of their sets. The chain of the family inet comes
-// before the priority -400, at which the kernel joins fragments. This chain accepts all packets that arrive by links of
-// the group OwnGroup. These links are ends of veth pairs, and have no slaves.
-func guardTables(members []guarded) []Table {
-	drop := []NFRule{{arrivedFromItself(members), Count(), Drop()}, {fromGroup(), Count(), Drop()}}
+// guardTables returns the two tables, with their sets. The chain of the family inet has a priority below -400, because
+// the kernel joins fragments at -400. Its first rule accepts all packets that arrive by links of the group OwnGroup.
+// These links are ends of veth pairs, and have no slaves.
+func guardTables(elements []guardElement) []Table {
+	drop := []NFRule{{arrivedFromItself(elements), Count(), Drop()}, {fromGroupMAC(), Count(), Drop()}}
 	chain := Chain{Name: "guard", Type: "filter", Hook: "prerouting", Priority: -450,
 		Rules: append([]NFRule{{IIFGroup(OwnGroup), Accept()}}, drop...)}
 	arp := Chain{Name: "guard", Type: "filter", Hook: "input", Rules: drop}
@@ -72,11 +71,11 @@ func guardTables(members []guarded) []Table {
 		{Family: "arp", Name: GuardTable, Chains: []Chain{arp}}}
 }
 
-// A guarded is an element of the set: the index of a link in the CPU's byte order, and a MAC address. It fills three
-// registers of 4 bytes.
-type guarded [12]byte
+// A guardElement is an element of the set: a link's index in the CPU's byte order, and its MAC address. It is padded to
+// three registers of 4 bytes.
+type guardElement [12]byte
 
-func (g Guard) element(n *NS) (e guarded, err error) {
+func (g Guard) element(n *NS) (e guardElement, err error) {
 	index, mac := g.Index, g.MAC
 	if mac == "" {
 		l, err := n.SeenLink(g.Link)
@@ -94,22 +93,22 @@ func (g Guard) element(n *NS) (e guarded, err error) {
 	return e, nil
 }
 
-func (e guarded) index() int { return int(binary.NativeEndian.Uint32(e[:])) }
+func (e guardElement) index() int { return int(binary.NativeEndian.Uint32(e[:])) }
 
-// Add adds the Guard, and the tables if they are not there. If the set already has the element, Add does not check the
-// rules, but Check does.
+// Add adds the Guard, and makes the tables if they do not exist. If the set has the element already, Add does nothing,
+// and does not check the rules as Check does.
 func (g Guard) Add(n *NS) error {
 	e, err := g.element(n)
 	if err != nil {
 		return err
 	}
-	if guardTables(nil)[0].member(n, e) == nil {
+	if guardTables(nil)[0].checkElement(n, e) == nil {
 		return errSame
 	}
-	return n.guard(e)
+	return n.installGuard(e)
 }
 
-// Restore adds the Guard if it is missing. Restore also replaces the tables if a rule or a chain differs.
+// Restore adds the Guard, and makes both tables again, if Check returns an error.
 func (g Guard) Restore(n *NS) error {
 	if g.Check(n) == nil {
 		return nil
@@ -118,20 +117,20 @@ func (g Guard) Restore(n *NS) error {
 	if err != nil {
 		return err
 	}
-	return n.guard(e)
+	return n.installGuard(e)
 }
 
 // Del does nothing.
 func (Guard) Del(*NS) error { return nil }
 
-// Check returns an error if a table lacks the element, or if the rules of a table differ.
+// Check returns an error if the set of a table lacks the element, or if a rule or a chain differs.
 func (g Guard) Check(n *NS) error {
 	e, err := g.element(n)
 	if err != nil {
 		return err
 	}
 	for _, t := range guardTables(nil) {
-		if err := t.member(n, e); err != nil {
+		if err := t.checkElement(n, e); err != nil {
 			return fmt.Errorf("pods can send to their node past security groups: %s %s: %w", t.Family, t.Name, err)
 		}
 		if err := t.Check(n); err != nil {
@@ -141,16 +140,16 @@ func (g Guard) Check(n *NS) error {
 	return nil
 }
 
-// guard makes both tables in one transaction, with e and with the earlier elements whose links exist. If another
-// process has changed any table since guard read the elements, that process may have added another Guard. The kernel
-// then refuses the transaction, and guard tries again.
-func (n *NS) guard(e guarded) (err error) {
+// installGuard replaces both tables in one transaction. The new sets have e and those of the old elements whose links
+// exist. If another process changes any table after installGuard has read the elements, that process may have added
+// another Guard. The kernel then refuses the transaction, and installGuard tries again.
+func (n *NS) installGuard(e guardElement) (err error) {
 	for range 100 {
 		var generation uint32
-		if generation, err = n.generation(); err != nil {
+		if generation, err = n.rulesetGeneration(); err != nil {
 			return err
 		}
-		members, failed := n.members()
+		members, failed := n.liveElements()
 		if failed != nil {
 			return failed
 		}
@@ -159,39 +158,39 @@ func (n *NS) guard(e guarded) (err error) {
 		}
 		x := &transaction{generation: generation}
 		for _, t := range guardTables(members) {
-			if err := t.replace(x); err != nil {
+			if err := t.addReplacement(x); err != nil {
 				return err
 			}
 		}
 		if err = n.commit(x); !errors.Is(err, unix.ERESTART) {
-			return guardTables(nil)[0].lacking(err)
+			return guardTables(nil)[0].addModuleNames(err)
 		}
 	}
 	return err
 }
 
-// generation returns the kernel's number of the present state of all tables. Each change gives the state another
-// number.
-func (n *NS) generation() (uint32, error) {
-	msg, err := Table{}.get(n, unix.NFT_MSG_GETGEN)
-	return ordered(inside(msg, unix.NFTA_GEN_ID)), err
+// rulesetGeneration returns the kernel's generation number of the namespace's tables. Each change of a table increases
+// it.
+func (n *NS) rulesetGeneration() (uint32, error) {
+	msg, err := Table{}.getObject(n, unix.NFT_MSG_GETGEN)
+	return bigEndianUint(attrAt(msg, unix.NFTA_GEN_ID)), err
 }
 
-// members returns the elements of the set whose links exist.
-func (n *NS) members() (found []guarded, err error) {
+// liveElements returns the elements of the kernel's set whose links exist.
+func (n *NS) liveElements() (found []guardElement, err error) {
 	t := guardTables(nil)[0]
-	if _, err := t.itself(n); absent(err) {
+	if _, err := t.getTable(n); isNotExist(err) {
 		return nil, nil
 	}
-	msgs, err := n.dump(unix.NFT_MSG_GETSETELEM, t.family(), t.ofSet()...)
+	msgs, err := n.dumpObjects(unix.NFT_MSG_GETSETELEM, t.family(), t.guardSetAttrs()...)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	links, err := n.exactLinks()
 	for _, m := range msgs {
-		for _, value := range attrsOf(inside(m[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
-			var e guarded
-			key := inside(value, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)
+		for _, value := range attrsOf(attrAt(m[4:], unix.NFTA_SET_ELEM_LIST_ELEMENTS)) {
+			var e guardElement
+			key := attrAt(value, unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)
 			if copy(e[:], key) == len(e) && slices.ContainsFunc(links,
 				func(l Link) bool { return l.Index == e.index() }) {
 				found = append(found, e)
@@ -201,72 +200,74 @@ func (n *NS) members() (found []guarded, err error) {
 	return found, err
 }
 
-// ofSet returns the attributes of a request about elements of the set.
-func (t Table) ofSet() []attribute {
+// guardSetAttrs returns the attributes of a request about elements of the set GuardSet of t.
+func (t Table) guardSetAttrs() []attribute {
 	return []attribute{attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name),
 		attrString(unix.NFTA_SET_ELEM_LIST_SET, GuardSet)}
 }
 
-// member asks for one element of the set. The error is fs.ErrNotExist if the set does not have the element.
-func (t Table) member(n *NS, e guarded) error {
-	key := nested(1, content(unix.NFTA_SET_ELEM_KEY, e[:]))
-	msg, err := t.get(n, unix.NFT_MSG_GETSETELEM, append(t.ofSet(), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, key))...)
+// checkElement returns nil if the kernel's set has the element e. The error is fs.ErrNotExist if it does not.
+func (t Table) checkElement(n *NS, e guardElement) error {
+	key := nested(1, dataAttr(unix.NFTA_SET_ELEM_KEY, e[:]))
+	msg, err := t.getObject(n, unix.NFT_MSG_GETSETELEM,
+		append(t.guardSetAttrs(), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, key))...)
 	if err == nil && !bytes.Contains(msg, e[:]) {
 		err = fs.ErrNotExist
 	}
 	return err
 }
 
-// replace adds requests to a transaction that replace the table, or add it if it is not there.
-func (t Table) replace(x *transaction) error {
-	own, err := t.begin()
+// addReplacement adds requests to x that replace the kernel's table by t, or add t if there is no such table.
+func (t Table) addReplacement(x *transaction) error {
+	own, err := t.newTransaction()
 	if err != nil {
 		return err
 	}
 	x.family, x.table = own.family, own.table
 	x.replaceTable()
-	return t.fill(x)
+	return t.addContent(x)
 }
 
-// arrivedFromItself matches frames that have arrived by a link of the set, and whose source is the MAC address of this
-// link.
-func arrivedFromItself(members []guarded) Term {
+// arrivedFromItself matches frames that have arrived by a link of the set and have this link's MAC address as their
+// source.
+func arrivedFromItself(elements []guardElement) Term {
 	return Term{"iif . ether saddr @" + GuardSet, func(x *transaction) ([]attribute, error) {
 		const first, second = unix.NFT_REG32_00, unix.NFT_REG32_01
-		x.masters(members)
+		x.addGuardSet(elements)
 		return exprs(
-			expression("meta", attrOrdered(unix.NFTA_META_KEY, unix.NFT_META_IIF),
-				attrOrdered(unix.NFTA_META_DREG, first)),
-			expression("payload", attrOrdered(unix.NFTA_PAYLOAD_DREG, second),
-				attrOrdered(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_LL_HEADER),
-				attrOrdered(unix.NFTA_PAYLOAD_OFFSET, 6), attrOrdered(unix.NFTA_PAYLOAD_LEN, 6)),
-			expression("lookup", attrOrdered(unix.NFTA_LOOKUP_SREG, first), attrString(unix.NFTA_LOOKUP_SET, GuardSet),
-				attrOrdered(unix.NFTA_LOOKUP_SET_ID, x.sets))), nil
+			expression("meta", attrBigEndian(unix.NFTA_META_KEY, unix.NFT_META_IIF),
+				attrBigEndian(unix.NFTA_META_DREG, first)),
+			expression("payload", attrBigEndian(unix.NFTA_PAYLOAD_DREG, second),
+				attrBigEndian(unix.NFTA_PAYLOAD_BASE, unix.NFT_PAYLOAD_LL_HEADER),
+				attrBigEndian(unix.NFTA_PAYLOAD_OFFSET, 6), attrBigEndian(unix.NFTA_PAYLOAD_LEN, 6)),
+			expression("lookup", attrBigEndian(unix.NFTA_LOOKUP_SREG, first),
+				attrString(unix.NFTA_LOOKUP_SET, GuardSet),
+				attrBigEndian(unix.NFTA_LOOKUP_SET_ID, x.sets))), nil
 	}}
 }
 
-// fromGroup matches Ethernet frames whose source is the MAC address of a group.
-func fromGroup() Term {
+// fromGroupMAC matches Ethernet frames whose source is a multicast MAC address.
+func fromGroupMAC() Term {
 	return term("meta iiftype ether ether saddr & 01:00:00:00:00:00 == 01:00:00:00:00:00", func() []attribute {
 		return exprs(meta(unix.NFT_META_IIFTYPE), equal(binary.NativeEndian.AppendUint16(nil, unix.ARPHRD_ETHER)),
 			payload(unix.NFT_PAYLOAD_LL_HEADER, 6, 1), bitwise([]byte{1}, []byte{0}), equal([]byte{1}))
 	})
 }
 
-// masters adds the set GuardSet, with members as its elements. The type of the set is nft(8)'s type "ifindex .
-// ether_addr", so that nft(8) can print the elements.
-func (x *transaction) masters(members []guarded) {
+// addGuardSet adds the set GuardSet with its elements. The set has nft(8)'s type "ifindex . ether_addr", so that nft(8)
+// can print the elements.
+func (x *transaction) addGuardSet(elements []guardElement) {
 	const typ, size = 20<<6 | 9, 12
 	x.sets++
 	x.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_TABLE, x.table),
 		attrString(unix.NFTA_SET_NAME, GuardSet),
-		attrOrdered(unix.NFTA_SET_KEY_TYPE, typ), attrOrdered(unix.NFTA_SET_KEY_LEN, size),
-		attrOrdered(unix.NFTA_SET_ID, x.sets))
+		attrBigEndian(unix.NFTA_SET_KEY_TYPE, typ), attrBigEndian(unix.NFTA_SET_KEY_LEN, size),
+		attrBigEndian(unix.NFTA_SET_ID, x.sets))
 	var list []attribute
-	for i, e := range members {
-		list = append(list, nested(i+1, content(unix.NFTA_SET_ELEM_KEY, e[:])))
+	for i, e := range elements {
+		list = append(list, nested(i+1, dataAttr(unix.NFTA_SET_ELEM_KEY, e[:])))
 	}
 	x.add(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_ELEM_LIST_TABLE, x.table),
 		attrString(unix.NFTA_SET_ELEM_LIST_SET, GuardSet),
-		attrOrdered(unix.NFTA_SET_ELEM_LIST_SET_ID, x.sets), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...))
+		attrBigEndian(unix.NFTA_SET_ELEM_LIST_SET_ID, x.sets), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...))
 }

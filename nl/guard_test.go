@@ -19,8 +19,8 @@ import (
 
 const masterMAC, routerMAC = "0a:00:00:00:00:06", "0a:00:00:00:00:01"
 
-// guarded is a node with the links ens6 and ens7, and what is at their other ends.
-func guarded(t *testing.T) (node, outside *nl.NS) {
+// guardElement is a node with the links ens6 and ens7, and what is at their other ends.
+func guardElement(t *testing.T) (node, outside *nl.NS) {
 	nltest.Need(t, "root", "nftables")
 	node, _ = nltest.NS(t, "node")
 	outside, _ = nltest.NS(t, "outside")
@@ -62,7 +62,7 @@ func claim(t *testing.T, n *nl.NS, dev, to, from string, address [4]byte) {
 
 // TestGuard: frames from the link's own MAC address, and from that of a group, do not reach the node. Others do.
 func TestGuard(t *testing.T) {
-	node, outside := guarded(t)
+	node, outside := guardElement(t)
 	g := nl.Guard{Link: "ens6"}
 	w := nl.Wiring{{NS: node, Object: g}}
 	if err := w.Check(); err == nil {
@@ -110,7 +110,7 @@ func TestGuard(t *testing.T) {
 
 // TestGuardCheck has Check find each change, and Restore undo it, for all links.
 func TestGuardCheck(t *testing.T) {
-	node, _ := guarded(t)
+	node, _ := guardElement(t)
 	guards := []nl.Guard{{Link: "ens6"}, {Link: "ens7"}}
 	for _, g := range guards {
 		if err := (nl.Wiring{{NS: node, Object: g}}).Add(); err != nil {
@@ -157,7 +157,7 @@ func TestGuardCheck(t *testing.T) {
 
 // TestGuardAtOnce adds guards of several links at once. None is lost, and those of links that are gone do not stay.
 func TestGuardAtOnce(t *testing.T) {
-	node, _ := guarded(t)
+	node, _ := guardElement(t)
 	var wg sync.WaitGroup
 	var links []string
 	for i := range 10 {

@@ -16,26 +16,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An IPVlan is a slave of the link Master, created in the namespace NS. It has the MAC address
-// of its master, and addresses of its own.
+// An IPVlan is an ipvlan slave in the namespace NS. It has the MAC address of its master, but IP addresses of its own.
 type IPVlan struct {
 	Name   string
-	Master string       // in the namespace of the step
-	NS     *NS          // of the slave; nil if the namespace is gone, and the slave with it
+	Master string       // the name of the master, a link in the namespace of the Step
+	NS     *NS          // the namespace of the slave; nil if it is gone, and the slave with it
 	Mode   string       // l2, l3 or l3s; "" is l2
-	MTU    int          // 0: the slave always has the MTU of its master, and Check accepts any MTU
-	Group  uint32       // links to be deleted together; 0 is the default group
-	Down   bool         // leave the slave down: the caller changes something first, and then an Up sets the slave up
-	Only   []netip.Addr // the only addresses of pods that Check accepts on the slave; nil: Check accepts any
-	Fresh  bool         // the caller has seen that NS has no link of this name, so Add does not ask
+	MTU    int          // 0: the slave follows the MTU of its master, and Check accepts any MTU
+	Group  uint32       // see DelGroup; 0 is the default group
+	Down   bool         // Add leaves the slave down: a later Up of the Wiring sets it up
+	Only   []netip.Addr // Check accepts only these and link-local addresses on the slave; nil: all addresses
+	Fresh  bool         // the caller has made sure that NS has no link of this name, so Add does not
 }
 
-// modes in the order of IPVLAN_MODE_*, see linux/if_link.h.
-var modes = []string{"l2", "l3", "l3s"}
+// ipvlanModes has the names of the modes in the order of IPVLAN_MODE_* of linux/if_link.h.
+var ipvlanModes = []string{"l2", "l3", "l3s"}
 
 func modeName(m uint16) string {
-	if int(m) < len(modes) {
-		return modes[m]
+	if int(m) < len(ipvlanModes) {
+		return ipvlanModes[m]
 	}
 	return fmt.Sprint(m)
 }
@@ -50,20 +49,19 @@ func (v IPVlan) String() string {
 
 func (v IPVlan) mode() string {
 	if v.Mode == "" {
-		return modes[0]
+		return ipvlanModes[0]
 	}
 	return v.Mode
 }
 
-// Add creates the slave in its namespace, under its name, and up, in one request.
+// Add creates the slave. One request creates it in its namespace, with its name, and sets it up.
 //
-// The request goes to the master's namespace and names the slave's namespace. So the kernel makes the link in its final
-// namespace. Moving or renaming a link would take 10 ms or more, and all other changes of links would wait meanwhile
-// (synchronize_rcu).
+// The request goes to the master's namespace, and has the slave's namespace as an attribute. To move or rename the
+// slave later would take 10 ms or more, and all other changes of links would wait meanwhile (synchronize_rcu).
 //
-// Kernels before 6.15 look for a link of the same name in the namespace of the request, and find the node's own eth0.
-// Such a kernel does not look for the name if the request has an index. So Add chooses an index that no kernel gives by
-// itself.
+// Kernels before 6.15 look for a link of the same name in the namespace to which the request goes. So if the name is
+// eth0, they find the node's own eth0, and refuse the request. But if the request has an index, such a kernel does not
+// look for the name. So Add chooses an index that no kernel chooses by itself.
 func (v IPVlan) Add(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -72,13 +70,13 @@ func (v IPVlan) Add(n *NS) error {
 		return err
 	}
 	if !v.Fresh {
-		if _, err := v.NS.linkByName(v.Name); err == nil {
+		if _, err := v.NS.rawLinkByName(v.Name); err == nil {
 			return fmt.Errorf("link %s: %w", v.Name, fs.ErrExist)
 		}
 	}
 	var err error
-	for i := range int32(slaves) {
-		err = v.create(n, slaveIndex+i)
+	for i := range int32(mostSlaves) {
+		err = v.create(n, firstSlaveIndex+i)
 		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.EEXIST) {
 			break // EBUSY, EEXIST: a link in one of the two namespaces has the index
 		}
@@ -89,18 +87,18 @@ func (v IPVlan) Add(n *NS) error {
 	return err
 }
 
-// slaveIndex is the index of the first slave in a namespace. A namespace counts its links from one, and does not reach
-// this index. The next slaves have the next indices. No instance has more ENIs than the number slaves. The index is the
-// same in all pods, so pods can share BPF programs that depend on the index: see Splice.
-const slaveIndex, slaves = 1 << 24, 64
+// firstSlaveIndex is the index of the first slave in each pod, and the next slaves have the next indices. The kernel
+// gives indices from 1 on, and does not reach firstSlaveIndex. Because the index is the same in all pods, pods can
+// share BPF programs that depend on it: see Splice. No instance has more than mostSlaves ENIs.
+const firstSlaveIndex, mostSlaves = 1 << 24, 64
 
-// create asks the kernel to make the slave with an index.
+// create asks the kernel to create the slave with an index.
 func (v IPVlan) create(n *NS, index int32) error {
-	mode := slices.Index(modes, v.mode())
+	mode := slices.Index(ipvlanModes, v.mode())
 	if mode < 0 {
 		return fmt.Errorf("unknown ipvlan mode %q", v.Mode)
 	}
-	master, err := n.index(v.Master)
+	master, err := n.linkIndex(v.Master)
 	if err != nil {
 		return err
 	}
@@ -118,16 +116,15 @@ func (v IPVlan) create(n *NS, index int32) error {
 	if v.Group != 0 {
 		attrs = append(attrs, attr32(unix.IFLA_GROUP, v.Group))
 	}
-	err = n.change(unix.RTM_NEWLINK, addNew, msg, attrs...)
+	err = n.applyChange(unix.RTM_NEWLINK, addNew, msg, attrs...)
 	if err == nil {
-		v.made(n, int(index))
+		v.rememberSlave(n, int(index))
 	}
 	return err
 }
 
-// made makes the slave's namespace remember the slave. The slave has the MAC address of its master, and, if v.MTU is 0,
-// also the MTU.
-func (v IPVlan) made(n *NS, index int) {
+// rememberSlave makes v.NS remember the new slave, so that no method has to ask the kernel for it.
+func (v IPVlan) rememberSlave(n *NS, index int) {
 	if v.NS.indices != nil {
 		v.NS.indices[v.Name] = index
 	}
@@ -138,10 +135,11 @@ func (v IPVlan) made(n *NS, index int) {
 	}
 }
 
-// Supported fails if the kernel has no ipvlan and no module for it. Supported asks for a slave without a master, of a
-// mode that does not exist. A kernel with ipvlan loads the module and refuses the mode, before it makes anything.
+// Supported returns an error if the kernel has neither ipvlan nor a module for it. It asks for a slave with a mode that
+// does not exist and without a master. A kernel with ipvlan loads the module, and then refuses the mode before it
+// creates a link.
 func (IPVlan) Supported(n *NS) error {
-	err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(),
+	err := n.applyChange(unix.RTM_NEWLINK, addNew, linkMessage(),
 		linkInfo("ipvlan", attr16(nl.IFLA_IPVLAN_MODE, math.MaxUint16)),
 		attrString(unix.IFLA_IFNAME, "ipvlan-probe"))
 	if errors.Is(err, unix.EINVAL) {
@@ -150,8 +148,8 @@ func (IPVlan) Supported(n *NS) error {
 	return fmt.Errorf("ask for an ipvlan without a master: %w", cmp.Or(err, errors.ErrUnsupported))
 }
 
-// Del deletes the slave, and needs no Master for this. If the link of that name is not an ipvlan, the link is not ours,
-// and stays.
+// Del deletes the slave, even if Master is "". If the link with the name is not an ipvlan link, it is not ours, and
+// stays.
 func (v IPVlan) Del(*NS) error {
 	if v.NS == nil {
 		return errGone
@@ -166,7 +164,7 @@ func (v IPVlan) Del(*NS) error {
 	return v.NS.delLink(v.Name)
 }
 
-// Check compares the slave with v. If Master is not "", Check also compares the slave's master.
+// Check returns an error if the slave differs from v. If Master is "", Check accepts any master.
 func (v IPVlan) Check(n *NS) error {
 	if v.NS == nil {
 		return errGone
@@ -183,25 +181,25 @@ func (v IPVlan) Check(n *NS) error {
 	}
 	switch {
 	case l.Kind != "ipvlan":
-		return differs(v.Name, l.Kind, "ipvlan")
+		return mismatchError(v.Name, l.Kind, "ipvlan")
 	case v.Group != 0 && Foreign(l.Group, v.Group):
 		return fmt.Errorf("%s belongs to another attachment of the pod", v.Name)
 	case l.Peer != master.Index && v.Master != "":
 		return fmt.Errorf("the master of %s is not %s", v.Name, v.Master)
 	case l.Mode != v.mode():
-		return differs("mode", l.Mode, v.mode())
+		return mismatchError("mode", l.Mode, v.mode())
 	case v.MTU != 0 && l.MTU != v.MTU:
-		return differs("mtu", l.MTU, v.MTU)
+		return mismatchError("mtu", l.MTU, v.MTU)
 	case !l.Up && !v.Down:
 		return errors.New("the link is down")
 	}
 	return v.checkAddrs()
 }
 
-// checkAddrs returns an error if the slave has an address that is not in Only. There are two reasons for such an
-// address. Two ADDs of one attachment may run at the same time. If a DEL was between them, the ADDs have different
-// addresses, and both add them to the slave. Or the pod itself has added the address of another pod, and takes that
-// pod's packets.
+// checkAddrs returns an error if the slave has an address that is not in Only. There are two possible reasons for such
+// an address. The pod itself may have added another pod's address, to get that pod's packets. Or two ADDs of one
+// attachment ran at the same time, and a DEL between them made them take different addresses. Both then add their
+// address to the slave.
 func (v IPVlan) checkAddrs() error {
 	if v.Only == nil {
 		return nil

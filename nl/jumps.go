@@ -12,41 +12,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Jumps are the rules in a chain of another program that have the text Comment in their comment. The rules jump to a
-// chain whose name begins with To. The program iptables refuses to work on a table if iptables cannot print one of the
-// table's rules. So Del does not use iptables.
+// Jumps stands for some rules in a chain of another program. These are the rules whose comment contains Comment, and
+// that jump to a chain whose name begins with To. Del deletes them without iptables(8), which refuses to change a table
+// if it cannot print one of the table's rules.
 type Jumps struct {
-	Table, Chain string // of the family ip
+	Table, Chain string // a table of the family ip, and a chain of this table
 	Comment, To  string
 }
 
-// Del deletes the rules, and the chains to which they jump, in one transaction. If there are no such rules, Del returns
-// no error.
+// Del deletes the rules and the chains to which they jump, in one transaction. If there are no such rules, Del returns
+// nil.
 func (j Jumps) Del(n *NS) error {
 	t := Table{Family: "ip", Name: j.Table}
-	rules, err := t.rules(n, attrString(unix.NFTA_RULE_CHAIN, j.Chain))
-	if absent(err) {
+	rules, err := t.listRules(n, attrString(unix.NFTA_RULE_CHAIN, j.Chain))
+	if isNotExist(err) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	x, err := t.begin()
+	x, err := t.newTransaction()
 	if err != nil {
 		return err
 	}
 	var chains []string
 	for _, m := range rules {
 		rule := m[nl.SizeofNfgenmsg:]
-		to := target(rule)
-		// Depending on the version of iptables, the comment is an expression, or it is in the user data.
+		to := jumpTarget(rule)
+		// Look for the comment in the whole rule: older versions of iptables store it as an expression, newer ones as
+		// user data.
 		if !strings.HasPrefix(to, j.To) || !bytes.Contains(rule, []byte(j.Comment)) ||
-			string(inside(rule, unix.NFTA_RULE_CHAIN)) != j.Chain+"\x00" {
+			string(attrAt(rule, unix.NFTA_RULE_CHAIN)) != j.Chain+"\x00" {
 			continue
 		}
 		x.add(unix.NFT_MSG_DELRULE, 0, attrString(unix.NFTA_RULE_TABLE, j.Table),
 			attrString(unix.NFTA_RULE_CHAIN, j.Chain),
-			attr(unix.NFTA_RULE_HANDLE, inside(rule, unix.NFTA_RULE_HANDLE)))
+			attr(unix.NFTA_RULE_HANDLE, attrAt(rule, unix.NFTA_RULE_HANDLE)))
 		if !slices.Contains(chains, to) {
 			chains = append(chains, to)
 		}
@@ -63,11 +64,11 @@ func (j Jumps) Del(n *NS) error {
 	return n.commit(x)
 }
 
-// target is the chain that a rule jumps to, or "".
-func target(rule []byte) (chain string) {
-	for _, e := range attrsOf(inside(rule, unix.NFTA_RULE_EXPRESSIONS)) {
-		to := inside(e, unix.NFTA_EXPR_DATA, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)
-		if string(inside(e, unix.NFTA_EXPR_NAME)) == "immediate\x00" && to != nil {
+// jumpTarget returns the name of the chain to which a rule jumps, or "".
+func jumpTarget(rule []byte) (chain string) {
+	for _, e := range attrsOf(attrAt(rule, unix.NFTA_RULE_EXPRESSIONS)) {
+		to := attrAt(e, unix.NFTA_EXPR_DATA, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CHAIN)
+		if string(attrAt(e, unix.NFTA_EXPR_NAME)) == "immediate\x00" && to != nil {
 			chain = unix.ByteSliceToString(to)
 		}
 	}

@@ -18,38 +18,39 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Limit limits the rate of the packets that arrive by some links, or of the packets that leave by them. The rate is
-// for all the links together. The kernel drops packets above the rate (tc-police(8)). Each link has a filter, and all
-// the filters share one action, which has the bucket of tokens. The action ends soon after the last filter.
+// A Limit limits the bandwidth of some links together, in one direction: the kernel drops packets above the rate
+// (tc-police(8)). Each link has a filter, and all these filters share one police action with one token bucket. The
+// kernel deletes the action soon after the last of the filters.
 //
-// The limit counts each packet once. The limit does not count packets that a [Splice] sends from one link to the other.
-// There are two reasons: the filters for arriving packets come after the filters of the Splice. And the filters for
-// outgoing packets ignore packets that have arrived by another link.
+// A Limit does not count the packets that a [Splice] sends from one link to the other. At ingress, the filters of the
+// Limit come after the filters of the Splice. At egress, the filters of the Limit ignore packets that have arrived by
+// another link. So each packet counts only once.
 type Limit struct {
 	Devs   []string
 	Egress bool
-	Rate   uint64 // bytes in a second, not 0
-	Burst  uint64 // bytes at once, at least 1
+	Rate   uint64 // bytes per second, not 0
+	Burst  uint64 // the size of the token bucket in bytes, at least 1
 }
 
-// limitPref is the priority of the filters, after the filters that redirect or drop a packet.
+// limitPref is the priority of a Limit's filters. They come after the filters of a Splice or a Forbid, which have
+// filterPref.
 const limitPref = filterPref + 1
 
-// name returns the name of the program. The hash in the name depends on the rate and the burst.
-func (l Limit) name() string { return fingerprint(l.purpose()) }
+// programName returns the name of the program. It differs for another direction, rate or burst.
+func (l Limit) programName() string { return programName(l.effectText()) }
 
-func (l Limit) purpose() string { return fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst) }
+func (l Limit) effectText() string { return fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst) }
 
-// index returns the index of the shared action in its namespace. A limit with another direction, rate or burst has
-// another index. Otherwise a new filter would use an old action, because an action outlives its filters for a while.
-func (l Limit) index() uint32 {
+// actionIndex returns the index by which the filters share the action. It differs for another direction, rate or burst.
+// An action outlives its filters for a while, so with a fixed index, new filters could use an old action.
+func (l Limit) actionIndex() uint32 {
 	h := fnv.New32a()
-	io.WriteString(h, l.purpose())
+	io.WriteString(h, l.effectText())
 	return max(h.Sum32(), 1)
 }
 
 func (l Limit) String() string {
-	f := l.place()
+	f := l.position()
 	what := "all"
 	if l.Egress {
 		what = "what the namespace sends itself"
@@ -58,24 +59,23 @@ func (l Limit) String() string {
 	for _, dev := range l.Devs {
 		lines = append(lines,
 			fmt.Sprintf("%s action police rate %dbps burst %d conform-exceed drop/continue index %d # %s",
-				f.command(dev), l.Rate, l.Burst, l.index(), what))
+				f.command(dev), l.Rate, l.Burst, l.actionIndex(), what))
 	}
 	return strings.Join(lines, "\n\t")
 }
 
-// place returns a filter that has only the hook and the priority of the limit's filters. The hook and the priority do
-// not depend on the rate and the burst.
-func (l Limit) place() filter {
+// position returns a filter with the hook and the priority of the Limit's filters, and nothing else.
+func (l Limit) position() filter {
 	if l.Egress {
 		return filter{hook: tcEgress, pref: limitPref}
 	}
 	return filter{hook: tcIngress, pref: limitPref}
 }
 
-// filter returns the filter for each of the links, without the index of the link.
+// filter returns the filter for the links of the Limit, without the index of a link.
 func (l Limit) filter() filter {
-	f := l.place()
-	f.name, f.police = l.name(), l.police()
+	f := l.position()
+	f.name, f.police = l.programName(), l.policeAction()
 	return f
 }
 
@@ -89,27 +89,26 @@ func (l Limit) Add(n *NS) error {
 	return err
 }
 
-// Del deletes the filters, whatever their rate and burst. The qdiscs to which Add has attached the filters stay on the
-// links.
-func (l Limit) Del(n *NS) error { return delFilters(n, l.Devs, l.place()) }
+// Del deletes the filters, also filters with another rate and burst. The links keep the qdiscs that Add has added.
+func (l Limit) Del(n *NS) error { return delFilters(n, l.Devs, l.position()) }
 
-// Check returns an error if a filter is missing, or has another effect.
+// Check returns an error if a link has no such filter.
 func (l Limit) Check(n *NS) error { return checkFilters(n, l.Devs, l.filter()) }
 
-// police returns the action of the filters, struct tc_police of linux/pkt_cls.h. The action drops packets above the
-// rate, and lets the next filter decide on all other packets.
-func (l Limit) police() attribute {
+// policeAction returns the attribute for the police action (struct tc_police of linux/pkt_cls.h). The action drops
+// packets above the rate. For all other packets, the kernel goes on with the next filter.
+func (l Limit) policeAction() attribute {
 	const (
 		tbf, rateTable, result, rate64 = 1, 2, 5, 8 // TCA_POLICE_*
 		shot                           = 2          // TC_ACT_SHOT
 		ethernet, cells                = 1, 15      // the kernel wants a table of rates, but does not use it
 	)
 	ne := binary.NativeEndian
-	b := ne.AppendUint32(nil, l.index())
+	b := ne.AppendUint32(nil, l.actionIndex())
 	b = ne.AppendUint32(b, shot)
 	b = ne.AppendUint32(b, 0) // limit, which the kernel does not use
 	b = ne.AppendUint32(b, l.ticks())
-	b = ne.AppendUint32(b, math.MaxInt32) // mtu: also for packets that are segmented later
+	b = ne.AppendUint32(b, math.MaxInt32) // mtu: no packet is too large, also not one that is segmented later
 	b = append(b, cells, ethernet)
 	b = append(b, make([]byte, 6)...) // overhead, align, mpu
 	b = ne.AppendUint32(b, uint32(min(l.Rate, math.MaxUint32)))
@@ -124,8 +123,8 @@ func (l Limit) police() attribute {
 		attrString(nl.TCA_ACT_KIND, "police"), nest(unix.NLA_F_NESTED|nl.TCA_ACT_OPTIONS, options...)))
 }
 
-// ticks returns the time to send the burst at the rate, in the kernel's unit of 64 ns (see /proc/net/psched): 4 minutes
-// at most.
+// ticks returns the time that Burst bytes take at the rate Rate, in the kernel's unit of 64 ns (see /proc/net/psched).
+// It is 4 minutes at most.
 func (l Limit) ticks() uint32 {
 	return uint32(min(float64(l.Burst)/float64(l.Rate)*1e9/64, math.MaxUint32))
 }

@@ -18,25 +18,25 @@ import (
 type Link struct {
 	Index int
 	Name  string
-	Kind  string // "veth", "ipvlan", "ipip", "device" for lo and network cards
+	Kind  string // "veth", "ipvlan" and so on, as in ip-link(8); RealLink for lo and network cards
 	MAC   string
 	MTU   int
-	MTU6  int // of IPv6, see the type MTU6; 0 without IPv6
+	MTU6  int // the MTU of IPv6, see the type MTU6; 0 if the link has no IPv6
 	Up    bool
 	Alias string
 	Group uint32
-	Peer  int    // the index of the other end or of the master, maybe in another namespace
-	Mode  string // of an ipvlan: l2, l3 or l3s
+	Peer  int    // the index of a pair's other end or of a slave's master, perhaps in another namespace
+	Mode  string // of an ipvlan link: l2, l3 or l3s
 
-	props  []byte // the attributes with the alternative names
-	tunnel tunnel // of a tunnel: its address and its port
-	peerNS uint32 // 1 + the ID of the namespace that has the link Peer; 0 if the link's own namespace has it
+	props  []byte // a list of attributes: the alternative names
+	tunnel tunnel // only for a tunnel
+	peerNS uint32 // 1 + the ID of the namespace of the link Peer; 0 if Peer is in the link's own namespace
 }
 
-// Unhooked reports whether the packets that arrive by the link bypass tc, XDP and the hooks of netfilter of the link's
-// namespace. An ipvlan in mode l3s is such a link: the kernel passes its packets through the hooks of the master's
+// Unhooked reports whether packets that arrive by the link bypass tc, XDP and the netfilter hooks of the link's
+// namespace. This is so for an ipvlan link in mode l3s: the kernel passes its packets through the hooks of the master's
 // namespace instead (ipvlan_l3_rcv).
-func (l Link) Unhooked() bool { return l.Kind == "ipvlan" && l.Mode == modes[2] }
+func (l Link) Unhooked() bool { return l.Kind == "ipvlan" && l.Mode == ipvlanModes[2] }
 
 // Names returns the name of the link, and then its alternative names (see altname in ip-link(8)). The kernel finds the
 // link by each of these names, but netfilter, rules and /proc/sys accept only the first name.
@@ -53,21 +53,21 @@ func (l Link) Names() []string {
 // RealLink is the Kind of lo and of network cards, which cannot be deleted.
 const RealLink = "device"
 
-// String is the command of ip(8) that adds the link, without its master or its other end.
+// String returns the command of ip(8) that would add the link, without the master or the other end.
 func (l Link) String() string {
 	return command("ip link add").word(l.Name).number("mtu", l.MTU).number("group", int(l.Group)).
 		option("type", l.Kind).option("mode", l.Mode).String()
 }
 
 // Links lists the links of the namespace, in the kernel's order.
-func (n *NS) Links() ([]Link, error) { return n.links(n.request) }
+func (n *NS) Links() ([]Link, error) { return n.listLinks(n.sendRequest) }
 
-// exactLinks is Links for callers who must know that no link is missing.
-func (n *NS) exactLinks() ([]Link, error) { return n.links(n.exact) }
+// exactLinks is like Links, but fails if the list may lack links.
+func (n *NS) exactLinks() ([]Link, error) { return n.listLinks(n.sendExact) }
 
-// links lists the links. request is the method that asks the kernel.
-func (n *NS) links(request requester) ([]Link, error) {
-	msgs, err := request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.RTM_NEWLINK, linkMessage(),
+// listLinks lists the links. send is the method that sends the request.
+func (n *NS) listLinks(send sender) ([]Link, error) {
+	msgs, err := send(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.RTM_NEWLINK, linkMessage(),
 		skipStats())
 	if err != nil {
 		return nil, fmt.Errorf("%s: list links: %w", n.Name, err)
@@ -79,10 +79,9 @@ func (n *NS) links(request requester) ([]Link, error) {
 	return links, nil
 }
 
-// LinkByName returns the link of that name. The error is fs.ErrNotExist
-// if there is none.
+// LinkByName returns the link with a name or an alternative name. The error is fs.ErrNotExist if there is none.
 func (n *NS) LinkByName(name string) (Link, error) {
-	m, err := n.linkByName(name)
+	m, err := n.rawLinkByName(name)
 	if err != nil {
 		return Link{}, fmt.Errorf("link %s: %w", name, err)
 	}
@@ -96,9 +95,9 @@ func (n *NS) LinkByName(name string) (Link, error) {
 	return l, nil
 }
 
-// SeenLink is LinkByName. But if a context keeps the namespace (see [KeepOpen]), SeenLink may return the link as this
-// command found or made it earlier. So use SeenLink only for properties that no program changes in the milliseconds of
-// a command: the MAC address, the MTU and the group.
+// SeenLink is like LinkByName. But if a context keeps the namespace open (see [KeepOpen]), SeenLink may return an
+// earlier state of the link, from the same command. So use SeenLink only for properties that no program changes in the
+// milliseconds of a command: the MAC address, the MTU and the group.
 func (n *NS) SeenLink(name string) (Link, error) {
 	if l, seen := n.seen[name]; seen {
 		return l, nil
@@ -106,16 +105,16 @@ func (n *NS) SeenLink(name string) (Link, error) {
 	return n.LinkByName(name)
 }
 
-// linkByName returns the kernel's message about one link, without the statistics. The error is fs.ErrNotExist if there
-// is no such link, also for an invalid name.
-func (n *NS) linkByName(name string) ([]byte, error) {
+// rawLinkByName returns the kernel's message about a link, without the statistics. The error is fs.ErrNotExist if there
+// is no such link, also if the name is invalid.
+func (n *NS) rawLinkByName(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
-		return nil, absence{err}
+		return nil, notExistError{err}
 	}
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK,
+	msgs, err := n.sendRequest(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK,
 		linkMessage(), skipStats(), attrString(unix.IFLA_IFNAME, name))
 	if err == nil && len(msgs) != 1 {
-		err = absence{unix.ENODEV}
+		err = notExistError{unix.ENODEV}
 	}
 	if err != nil {
 		return nil, err
@@ -123,18 +122,18 @@ func (n *NS) linkByName(name string) ([]byte, error) {
 	return msgs[0], nil
 }
 
-// HasLink reports whether the namespace has a link of an index. HasLink returns false only if the kernel answers that
-// there is no such link. After any other error, the link may exist.
+// HasLink reports whether the namespace has a link with an index. HasLink returns false only if the kernel answers that
+// there is no such link. After any other error it returns true, because the link may exist.
 func (n *NS) HasLink(index int) bool {
 	_, err := n.LinkByIndex(index)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// LinkByIndex returns the link of that index. The error is fs.ErrNotExist if there is none.
+// LinkByIndex returns the link with an index. The error is fs.ErrNotExist if there is none.
 func (n *NS) LinkByIndex(index int) (Link, error) {
 	msg := linkMessage()
 	msg.Index = int32(index)
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, skipStats())
+	msgs, err := n.sendRequest(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, skipStats())
 	if err == nil && len(msgs) != 1 {
 		err = errors.New("the kernel did not answer with one link")
 	}
@@ -144,12 +143,12 @@ func (n *NS) LinkByIndex(index int) (Link, error) {
 	return parseLink(msgs[0]), nil
 }
 
-// index returns the index of a link. Most messages need no other property of the link.
-func (n *NS) index(name string) (int, error) {
+// linkIndex returns the index of a link. If n remembers the index, linkIndex does not ask the kernel.
+func (n *NS) linkIndex(name string) (int, error) {
 	if i, known := n.indices[name]; known {
 		return i, nil
 	}
-	m, err := n.linkByName(name)
+	m, err := n.rawLinkByName(name)
 	if err != nil {
 		return 0, fmt.Errorf("link %s: %w", name, err)
 	}
@@ -160,8 +159,8 @@ func (n *NS) index(name string) (int, error) {
 	return i, nil
 }
 
-// checkName returns an error for a name that the kernel would refuse. It also refuses the empty name, because a message
-// with this name would be about other links.
+// checkName returns an error for a link name that the kernel would refuse, and for the empty name. A request with the
+// empty name would apply to other links.
 func checkName(name string) error {
 	if fault := ifname.Fault(name); fault != "" {
 		return fmt.Errorf("link name %q %s", name, fault)
@@ -169,7 +168,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// setLink sets a link up, with its MTU and alias if they are given, and with further attributes.
+// setLink sets a link up, and sets its MTU (unless mtu is 0), its alias (unless alias is empty) and the attributes in
+// more.
 func (n *NS) setLink(name string, mtu int, alias string, more ...attribute) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -184,7 +184,7 @@ func (n *NS) setLink(name string, mtu int, alias string, more ...attribute) erro
 	if alias != "" {
 		attrs = append(attrs, attr(unix.IFLA_IFALIAS, []byte(alias)))
 	}
-	return n.change(unix.RTM_SETLINK, 0, msg, append(attrs, more...)...)
+	return n.applyChange(unix.RTM_SETLINK, 0, msg, append(attrs, more...)...)
 }
 
 // SetDown sets a link down. The kernel then removes the link's routes.
@@ -195,42 +195,42 @@ func (n *NS) SetDown(name string) error {
 	delete(n.seen, name)
 	msg := linkMessage()
 	msg.Change = unix.IFF_UP
-	if err := n.change(unix.RTM_SETLINK, 0, msg, attrString(unix.IFLA_IFNAME, name)); err != nil {
+	if err := n.applyChange(unix.RTM_SETLINK, 0, msg, attrString(unix.IFLA_IFNAME, name)); err != nil {
 		return fmt.Errorf("%s: ip link set %s down: %w", n.Name, name, err)
 	}
 	return nil
 }
 
-// delLink deletes a link by its name. If n remembers the link's index, delLink deletes the link by the index. So a link
-// of the same name that another process has made meanwhile stays.
+// delLink deletes a link. If n remembers the index of the link, delLink deletes the link with this index. So if another
+// process has replaced the link meanwhile, the new link of the same name stays.
 func (n *NS) delLink(name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	n.lost = true
+	n.linkDeleted = true
 	i, known := n.indices[name]
-	n.renew(name)
+	n.forgetLink(name)
 	msg := linkMessage()
 	if known {
 		msg.Index = int32(i)
-		return n.change(unix.RTM_DELLINK, 0, msg)
+		return n.applyChange(unix.RTM_DELLINK, 0, msg)
 	}
-	return n.change(unix.RTM_DELLINK, 0, msg, attrString(unix.IFLA_IFNAME, name))
+	return n.applyChange(unix.RTM_DELLINK, 0, msg, attrString(unix.IFLA_IFNAME, name))
 }
 
-// renew makes n forget the index and the properties of a link.
-func (n *NS) renew(name string) {
+// forgetLink makes n forget the index and the properties of a link.
+func (n *NS) forgetLink(name string) {
 	delete(n.indices, name)
 	delete(n.seen, name)
 }
 
 func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }
 
-// skipStats makes the kernel leave out the counters, which are half of an answer: RTEXT_FILTER_SKIP_STATS of
-// linux/rtnetlink.h.
+// skipStats returns an attribute of a request: the kernel then leaves out the statistics, which are half of each answer
+// (RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h).
 func skipStats() attribute { return attr32(unix.IFLA_EXT_MASK, 1<<3) }
 
-// linkInfo returns the attribute for the kind of a new link and its options.
+// linkInfo returns the attribute that gives a new link its kind and the options of this kind.
 func linkInfo(kind string, options ...attribute) attribute {
 	info := []attribute{attr(nl.IFLA_INFO_KIND, []byte(kind))}
 	if len(options) > 0 {

@@ -8,71 +8,73 @@ import (
 	"slices"
 )
 
-// A listing has lists of the rules and routes of a namespace. A listing asks the kernel for a list when a check first
-// needs the list. Without a listing, each check of a rule asks the kernel for all rules, and the kernel lists the rules
-// of all pods. So a caller that makes many checks uses one listing for all of them.
-type listing struct {
-	dev   int // the index of the link whose routes are listed; 0: the routes by all links
-	rules map[Family]*ruleList
-	all   map[Family]*routeList
+// A listCache has the rules and routes of a namespace, for a caller that checks many rules and routes (see [NS.List]).
+// Without a listCache, each check of a rule reads the rules of all pods from the kernel. A listCache reads each list
+// once, when a check first needs the list.
+type listCache struct {
+	dev    int // the index of the link whose routes are read; 0: all links
+	rules  map[Family]*ruleList
+	routes map[Family]*routeList
 }
 
-// A ruleList has the rules in the kernel's order. The field has is a set of the same rules without their protocols.
+// A ruleList has the rules in the kernel's order, and the same rules without their protocols as a set.
 type ruleList struct {
 	rules []Rule
 	err   error
-	has   map[Rule]bool
+	set   map[Rule]bool
 }
 
-// A routeList has the routes by the indices of their links; index 0 has the routes without a link.
+// A routeList has the routes by the index of their link, with index 0 for routes without a link.
 type routeList struct {
 	byLink map[int][]kernelRoute
 	err    error
 }
 
-// List makes n read the rules, and the routes by the link dev, only once. Until forget is called, all checks use these
-// lists. If dev is "", n reads the routes by all links. The lists do not show later changes, so call forget before a
-// change.
+// List makes n remember the rules, and the routes by the link dev (or by all links if dev is ""), until forget is
+// called. So checks of many rules and routes read each list only once. The lists do not show later changes, so call
+// forget before you change a rule or a route.
 func (n *NS) List(dev string) (forget func(), err error) {
-	l := &listing{rules: map[Family]*ruleList{}, all: map[Family]*routeList{}}
+	l := &listCache{rules: map[Family]*ruleList{}, routes: map[Family]*routeList{}}
 	if dev != "" {
-		if l.dev, err = n.index(dev); err != nil {
+		if l.dev, err = n.linkIndex(dev); err != nil {
 			return func() {}, err
 		}
 	}
-	n.listed = l
-	return func() { n.listed = nil }, nil
+	n.listCache = l
+	return func() { n.listCache = nil }, nil
 }
 
-// rulesOf returns the rules of a family.
-func (l *listing) rulesOf(n *NS, f Family) *ruleList {
+// rulesOf returns the rules of a family, and reads them from the kernel if the listCache does not have them yet.
+func (l *listCache) rulesOf(n *NS, f Family) *ruleList {
 	list, known := l.rules[f]
 	if !known {
-		list = &ruleList{has: map[Rule]bool{}}
-		list.rules, list.err = n.askRules(f)
+		list = &ruleList{set: map[Rule]bool{}}
+		list.rules, list.err = n.requestRules(f)
 		for _, r := range list.rules {
 			r.Protocol = 0
-			list.has[r] = true
+			list.set[r] = true
 		}
 		l.rules[f] = list
 	}
 	return list
 }
 
-// serves reports whether the listing has all routes by the link of an index. The index 0 stands for any link.
-func (l *listing) serves(index int) bool { return l.dev == 0 || l.dev == index }
+// hasRoutesBy reports whether the listCache is for all routes by the link with an index. The index 0 stands for all
+// links.
+func (l *listCache) hasRoutesBy(index int) bool { return l.dev == 0 || l.dev == index }
 
-// routes returns the routes of a family that a filter and the index of a link select. The index 0 stands for any link.
-func (l *listing) routes(n *NS, f RouteFilter, family Family, index int) (found []kernelRoute, err error) {
-	list, known := l.all[family]
+// selectRoutes returns the routes of a family that a filter selects, by the link with an index. The index 0 stands for
+// all links.
+func (l *listCache) selectRoutes(n *NS, f RouteFilter, family Family, index int) (found []kernelRoute, err error) {
+	list, known := l.routes[family]
 	if !known {
 		list = &routeList{byLink: map[int][]kernelRoute{}}
 		var all []kernelRoute
-		all, list.err = n.askRoutes(n.request, RouteFilter{}, family, l.dev)
+		all, list.err = n.requestRoutes(n.sendRequest, RouteFilter{}, family, l.dev)
 		for _, r := range all {
 			list.byLink[r.index] = append(list.byLink[r.index], r)
 		}
-		l.all[family] = list
+		l.routes[family] = list
 	}
 	indices := []int{index}
 	if index == 0 {

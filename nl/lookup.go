@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HasHostRoute reports whether the main table has a route to this single address, a /32 or /128. The node's main table
-// has such a route to each pod. HasHostRoute asks the kernel for one route ("ip route get ADDR fibmatch"), even if
-// there are many routes.
+// HasHostRoute reports whether the main table has a host route to an address (/32 or /128). The node's main table has
+// such a route to each pod. HasHostRoute asks the kernel for one route ("ip route get ADDR fibmatch"), and does not
+// list all routes.
 func (n *NS) HasHostRoute(a netip.Addr) (bool, error) {
-	r, err := n.lookup(a)
+	r, err := n.lookupRoute(a)
 	return err == nil && r.Table == MainTable && r.Dst.IsSingleIP(), err
 }
 
-// HostRoutes lists the addresses for which HasHostRoute is true. HostRoutes fails if changes interrupt each try to list
-// the routes. The reason is that callers take each missing address for an address without a pod.
+// HostRoutes lists the addresses for which HasHostRoute returns true. HostRoutes fails if the list may lack routes,
+// because callers assume that no pod has an address that is not in the list.
 func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
 	routes, err := n.exactRoutes(RouteFilter{Table: MainTable})
 	for _, r := range routes {
@@ -32,33 +32,32 @@ func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
 	return addrs, err
 }
 
-// DefaultSource is the source address in the default route by a link, for packets that the namespace itself sends. The
-// command for this is "ip route get ADDR oif DEV fibmatch". DefaultSource returns the zero address if there is no such
-// route, or if the route has no source.
+// DefaultSource returns the source address (src) of the default route by the link dev, as "ip route get ADDR oif DEV
+// fibmatch" shows this route. It returns the zero netip.Addr if there is no such route, or if the route has no src.
 func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
-	// RFC 5737 and RFC 3849: an address for documentation, to which no other route leads
+	// an address for documentation (RFC 5737, RFC 3849): only the default route leads to it
 	far := netip.AddrFrom4([4]byte{192, 0, 2, 1})
 	if family == IPv6 {
 		far = netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: 1})
 	}
-	index, err := n.index(dev)
+	index, err := n.linkIndex(dev)
 	if err != nil {
 		return netip.Addr{}, err
 	}
-	r, err := n.lookup(far, attr32(unix.RTA_OIF, uint32(index)))
+	r, err := n.lookupRoute(far, attr32(unix.RTA_OIF, uint32(index)))
 	if err != nil || r.Dst.Bits() != 0 {
 		return netip.Addr{}, err
 	}
 	return r.Src, nil
 }
 
-// lookup returns the route that the kernel finds in its routing tables for an address, or the zero route if no route
-// leads there.
-func (n *NS) lookup(a netip.Addr, more ...attribute) (kernelRoute, error) {
+// lookupRoute returns the route that the kernel chooses for packets to an address, or the zero kernelRoute if there is
+// none. The attributes in more restrict the choice.
+func (n *NS) lookupRoute(a netip.Addr, more ...attribute) (kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Flags = uint8(FamilyOf(a)), uint8(a.BitLen()), unix.RTM_F_FIB_MATCH
 	attrs := append([]attribute{attrAddr(unix.RTA_DST, a)}, more...)
-	found, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, 0, unix.RTM_NEWROUTE, msg, attrs...)
+	found, err := n.sendRequest(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, 0, unix.RTM_NEWROUTE, msg, attrs...)
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || err == nil && len(found) == 0 {
 		return kernelRoute{}, nil
 	}

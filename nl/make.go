@@ -12,26 +12,26 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Make makes a network namespace without a name, with its loopback up. Only [NS.Path] leads to the namespace. So the
-// namespace ends with Close, and at the latest with the process, even if the process is killed. The kernel then removes
-// the namespace's links.
+// Make creates a network namespace that is mounted nowhere, and sets its lo up. name is for people. The namespace and
+// its links end with Close, or with the process if the process is killed before. Other processes can open the namespace
+// by [NS.Path].
 func Make(name string) (*NS, error) {
 	fd, err := newNetNS()
 	if err != nil {
 		return nil, fmt.Errorf("make network namespace %s: %w", name, err)
 	}
-	n := open(name, fd)
+	n := newNS(name, fd)
 	if err := (Up{Dev: "lo"}).Add(n); err != nil && !errors.Is(err, errSame) {
 		return nil, errors.Join(err, n.Close())
 	}
 	return n, nil
 }
 
-// Path returns a path by which other processes can open the namespace, as long as this process has it open.
+// Path returns a path by which other processes can open the namespace, while this process has it open.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.fd) }
 
-// newNetNS makes a namespace on a thread, which then returns to its old namespace. If the thread cannot return, it ends
-// with its goroutine.
+// newNetNS creates a namespace. A new namespace is at first the namespace of a thread: this thread then returns to its
+// old namespace, or ends if it cannot return.
 func newNetNS() (netns.NsHandle, error) {
 	type made struct {
 		fd  netns.NsHandle

@@ -3,15 +3,15 @@
 
 package nl
 
-// names has words of a command, each with the kernel's number for it. The type is a slice and not a map, because each
-// process would have to fill a map before main.
-type names []struct {
+// A nameTable has names of ip(8) or nft(8), and the kernel's numbers for these names. It is a slice and not a map,
+// because each process would have to fill a map before main.
+type nameTable []struct {
 	name   string
 	number uint32
 }
 
-// number returns the number of a name.
-func (n names) number(name string) (number uint32, ok bool) {
+// numberOf returns the kernel's number for a name.
+func (n nameTable) numberOf(name string) (number uint32, ok bool) {
 	for _, e := range n {
 		if e.name == name {
 			return e.number, true
@@ -20,8 +20,8 @@ func (n names) number(name string) (number uint32, ok bool) {
 	return 0, false
 }
 
-// name returns the name of a number, or "" if the number has no name.
-func (n names) name(number uint32) string {
+// nameOf returns the name for a number of the kernel, or "" if the table does not have the number.
+func (n nameTable) nameOf(number uint32) string {
 	for _, e := range n {
 		if e.number == number {
 			return e.name

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Neigh tells the kernel the MAC address of an address on a link, so the kernel does not ask for the MAC address. An
-// unnumbered link needs a Neigh, because it has no address of its own. In IPv6, the kernel answers a question only for
-// the addresses of the link that gets the question. In IPv4, the kernel does the same if arp_ignore is 1. With
-// strictARP, kube-proxy sets arp_ignore=1 on the whole node.
+// A Neigh is a permanent neighbour entry: the MAC address for an IP address on a link. With the entry, the kernel does
+// not ask for the MAC address. The entry is necessary if the other end of the link is unnumbered, because such an end
+// does not answer. A kernel answers in IPv6 only for addresses of the link that gets the question. In IPv4 it does so
+// if arp_ignore is 1, and kube-proxy's strictARP sets arp_ignore=1 on the whole node.
 type Neigh struct {
 	Addr netip.Addr
 	MAC  string
@@ -31,33 +31,33 @@ func (e Neigh) String() string {
 	return fmt.Sprintf("ip neigh add %s lladdr %s dev %s", e.Addr, e.MAC, e.Dev)
 }
 
-// Add adds a permanent entry. Add replaces an entry that the kernel has learned.
+// Add adds the entry, or replaces an entry that is not permanent or has another MAC address.
 func (e Neigh) Add(n *NS) error {
-	msg, attrs, err := e.message(n)
+	msg, attrs, err := e.netlinkMessage(n)
 	if err != nil {
 		return err
 	}
-	err = n.change(unix.RTM_NEWNEIGH, addNew, msg, attrs...)
+	err = n.applyChange(unix.RTM_NEWNEIGH, addNew, msg, attrs...)
 	switch {
 	case !errors.Is(err, fs.ErrExist):
 		return err
 	case e.Check(n) == nil:
 		return errSame
 	}
-	return n.change(unix.RTM_NEWNEIGH, addReplace, msg, attrs...)
+	return n.applyChange(unix.RTM_NEWNEIGH, addReplace, msg, attrs...)
 }
 
 // Del deletes the entry.
 func (e Neigh) Del(n *NS) error {
-	msg, attrs, err := e.message(n)
+	msg, attrs, err := e.netlinkMessage(n)
 	if err != nil {
 		return err
 	}
-	return n.change(unix.RTM_DELNEIGH, 0, msg, attrs...)
+	return n.applyChange(unix.RTM_DELNEIGH, 0, msg, attrs...)
 }
 
-func (e Neigh) message(n *NS) (*neighMessage, []attribute, error) {
-	index, err := n.index(e.Dev)
+func (e Neigh) netlinkMessage(n *NS) (*neighMessage, []attribute, error) {
+	index, err := n.linkIndex(e.Dev)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -66,14 +66,14 @@ func (e Neigh) message(n *NS) (*neighMessage, []attribute, error) {
 	return msg, []attribute{attrAddr(unix.NDA_DST, e.Addr), attr(unix.NDA_LLADDR, mac)}, err
 }
 
-// Check reports an entry that is missing, has another MAC address, or is not permanent.
+// Check returns an error if the entry is missing, has another MAC address, or is not permanent.
 func (e Neigh) Check(n *NS) error {
-	index, err := n.index(e.Dev)
+	index, err := n.linkIndex(e.Dev)
 	if err != nil {
 		return err
 	}
 	ask := &neighMessage{Family: uint8(FamilyOf(e.Addr)), Ifindex: int32(index)}
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, 0, unix.RTM_NEWNEIGH, ask,
+	msgs, err := n.sendRequest(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, 0, unix.RTM_NEWNEIGH, ask,
 		attrAddr(unix.NDA_DST, e.Addr))
 	if err != nil {
 		return err
@@ -86,15 +86,14 @@ func (e Neigh) Check(n *NS) error {
 	case err != nil:
 		return err
 	case mac != e.MAC:
-		return differs("lladdr", mac, e.MAC)
+		return mismatchError("lladdr", mac, e.MAC)
 	case state&unix.NUD_PERMANENT == 0:
 		return errors.New("the entry is not permanent")
 	}
 	return nil
 }
 
-// parseNeigh reads an answer to RTM_GETNEIGH, rtnetlink(7): a struct ndmsg and attributes. In the struct, the state is
-// behind the family, padding and the index.
+// parseNeigh decodes an answer to RTM_GETNEIGH, rtnetlink(7): a struct ndmsg and attributes.
 func parseNeigh(m []byte) (mac string, state uint16, err error) {
 	if len(m) < unix.SizeofNdMsg {
 		return "", 0, fmt.Errorf("%d bytes are no neighbour", len(m))
@@ -107,20 +106,21 @@ func parseNeigh(m []byte) (mac string, state uint16, err error) {
 	return mac, binary.NativeEndian.Uint16(m[8:]), nil
 }
 
-// Neighbours lists the addresses of the permanent neighbours on the links of a namespace, by the index of the link.
-// Only root makes such entries. Programs that remove routes and rules of other programs leave these entries.
+// Neighbours maps the index of each link to the IP addresses of the link's permanent neighbour entries. Only root can
+// add such entries. Programs that remove routes and rules of other programs do not remove these entries.
 //
-// The kernel does not mark a list of neighbours that a change has interrupted. Two lists cannot be compared as a whole,
-// because the message about an entry has the entry's age. So if a list has several parts, Neighbours reads the list
-// again, until a reading has no entry that the earlier readings lack. After ten such readings, Neighbours fails.
+// A dump of neighbours is an unmarked dump (see isUnmarkedDump). Two such dumps are never equal, because they contain
+// the ages of the entries. So if a dump has several parts, Neighbours repeats it until a dump has no entry that all
+// earlier dumps lack. After ten dumps, Neighbours fails.
 func (n *NS) Neighbours() (map[int][]netip.Addr, error) {
 	all, known := map[int][]netip.Addr{}, -1
-	err := retry(func() error {
-		msgs, err := n.once(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, unix.NLM_F_DUMP, unix.RTM_NEWNEIGH, &neighMessage{})
+	err := retryDump(func() error {
+		msgs, err := n.sendOnce(unix.NETLINK_ROUTE, unix.RTM_GETNEIGH, unix.NLM_F_DUMP, unix.RTM_NEWNEIGH,
+			&neighMessage{})
 		before := known
 		known = 0
 		for _, m := range msgs {
-			if index, a, is := permanent(m); is && !slices.Contains(all[index], a) {
+			if index, a, is := permanentNeigh(m); is && !slices.Contains(all[index], a) {
 				all[index] = append(all[index], a)
 			}
 		}
@@ -132,12 +132,11 @@ func (n *NS) Neighbours() (map[int][]netip.Addr, error) {
 		}
 		return err
 	})
-	return all, kernel(err)
+	return all, wrapNotExist(err)
 }
 
-// permanent returns the address of a neighbour in an answer, and the index of its link. The last result reports whether
-// the neighbour is permanent.
-func permanent(m []byte) (index int, a netip.Addr, is bool) {
+// permanentNeigh decodes an answer to RTM_GETNEIGH. is reports whether the entry is permanent and has an IP address.
+func permanentNeigh(m []byte) (index int, a netip.Addr, is bool) {
 	_, state, err := parseNeigh(m)
 	if err != nil || state&unix.NUD_PERMANENT == 0 {
 		return 0, a, false
@@ -150,7 +149,7 @@ func permanent(m []byte) (index int, a netip.Addr, is bool) {
 	return int(int32(binary.NativeEndian.Uint32(m[4:]))), a, a.IsValid()
 }
 
-// neighMessage is the header of a message about a neighbour, struct ndmsg of rtnetlink(7).
+// A neighMessage is a struct ndmsg of rtnetlink(7), as the header of a request.
 type neighMessage unix.NdMsg
 
 func (m *neighMessage) Len() int { return unix.SizeofNdMsg }

@@ -13,26 +13,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A transaction is a list of requests to nftables. The kernel carries out all of them, or none.
+// A transaction is a list of requests to nftables. The kernel executes all of them, or none.
 type transaction struct {
-	family   uint8 // of the table that the next requests are about
+	family   uint8 // the family of the table to which the next requests apply
 	table    string
-	requests []request
-	sets     uint32 // the number of sets among the requests
-	// if not 0, the kernel refuses the transaction with ERESTART when its tables have another generation
+	requests []batchRequest
+	sets     uint32 // the number of the requests that add a set; also the number of the last such set
+	// if not 0, the kernel refuses the transaction with ERESTART if a table has changed since rulesetGeneration
+	// returned it
 	generation uint32
 }
 
-// A request is one message of a transaction.
-type request struct {
+// A batchRequest is one request of a transaction.
+type batchRequest struct {
 	family     uint8
 	typ, flags int
 	attrs      []attribute
 }
 
-// begin begins a transaction about the table.
-func (t Table) begin() (*transaction, error) {
-	family, ok := tableFamilies.number(t.Family)
+// newTransaction returns a transaction whose requests apply to the table.
+func (t Table) newTransaction() (*transaction, error) {
+	family, ok := tableFamilies.numberOf(t.Family)
 	if !ok {
 		return nil, fmt.Errorf("unknown family of tables %q", t.Family)
 	}
@@ -40,70 +41,71 @@ func (t Table) begin() (*transaction, error) {
 }
 
 func (x *transaction) add(typ, flags int, attrs ...attribute) {
-	x.requests = append(x.requests, request{x.family, unix.NFNL_SUBSYS_NFTABLES<<8 | typ, flags, attrs})
+	x.requests = append(x.requests, batchRequest{x.family, unix.NFNL_SUBSYS_NFTABLES<<8 | typ, flags, attrs})
 }
 
-// itself adds a request about the table itself.
-func (x *transaction) itself(typ, flags int) {
-	x.add(typ, flags, attrString(unix.NFTA_TABLE_NAME, x.table), attrOrdered(unix.NFTA_TABLE_FLAGS, 0))
+// addTableRequest adds a request that adds or deletes the table itself.
+func (x *transaction) addTableRequest(typ, flags int) {
+	x.add(typ, flags, attrString(unix.NFTA_TABLE_NAME, x.table), attrBigEndian(unix.NFTA_TABLE_FLAGS, 0))
 }
 
-// replaceTable adds requests to delete the table, if it is there, and to add it.
+// replaceTable adds requests that replace the table by an empty one, or add an empty one if there is no such table.
 func (x *transaction) replaceTable() {
-	// add the table first: otherwise the deletion fails if there is none, or another program has deleted it meanwhile
-	x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
-	x.itself(unix.NFT_MSG_DELTABLE, 0)
-	x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
+	// add the table first, because the deletion would fail if there is no such table
+	x.addTableRequest(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
+	x.addTableRequest(unix.NFT_MSG_DELTABLE, 0)
+	x.addTableRequest(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 }
 
-// chain adds a chain. If a hook of netfilter calls the chain, called are the attributes about the hook.
-func (x *transaction) chain(name string, called ...attribute) {
+// addChain adds a request that adds a chain. hookAttrs has the attributes about the hook that calls the chain, if there
+// is one.
+func (x *transaction) addChain(name string, hookAttrs ...attribute) {
 	x.add(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE,
 		append([]attribute{attrString(unix.NFTA_CHAIN_TABLE, x.table), attrString(unix.NFTA_CHAIN_NAME, name)},
-			called...)...)
+			hookAttrs...)...)
 }
 
-// rule adds a rule at the end of a chain.
-func (x *transaction) rule(chain, comment string, code []attribute) {
+// addRule adds a request that adds a rule at the end of a chain.
+func (x *transaction) addRule(chain, comment string, code []attribute) {
 	x.add(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, attrString(unix.NFTA_RULE_TABLE, x.table),
 		attrString(unix.NFTA_RULE_CHAIN, chain),
-		nested(unix.NFTA_RULE_EXPRESSIONS, code...), attr(unix.NFTA_RULE_USERDATA, commented(comment)))
+		nested(unix.NFTA_RULE_EXPRESSIONS, code...), attr(unix.NFTA_RULE_USERDATA, encodeComment(comment)))
 }
 
-// encode makes the messages of the transaction. seq is the sequence number of the first message.
-func (x *transaction) encode(seq uint32) (b []byte) {
+// encodeMessages returns the messages of the transaction. seq is the sequence number of the first message.
+func (x *transaction) encodeMessages(seq uint32) (b []byte) {
 	all := &nl.Nfgenmsg{ResId: binary.NativeEndian.Uint16([]byte{0, unix.NFNL_SUBSYS_NFTABLES})}
 	var unchanged []attribute
 	if x.generation != 0 {
-		unchanged = append(unchanged, attrOrdered(unix.NFNL_BATCH_GENID, x.generation))
+		unchanged = append(unchanged, attrBigEndian(unix.NFNL_BATCH_GENID, x.generation))
 	}
-	b = encode(unix.NFNL_MSG_BATCH_BEGIN, 0, seq, all, unchanged)
+	b = encodeMessage(unix.NFNL_MSG_BATCH_BEGIN, 0, seq, all, unchanged)
 	for _, r := range x.requests {
 		seq++
-		b = append(b, encode(r.typ, r.flags, seq, &nl.Nfgenmsg{NfgenFamily: r.family}, r.attrs)...)
+		b = append(b, encodeMessage(r.typ, r.flags, seq, &nl.Nfgenmsg{NfgenFamily: r.family}, r.attrs)...)
 	}
-	return append(b, encode(unix.NFNL_MSG_BATCH_END, 0, seq+1, all, nil)...)
+	return append(b, encodeMessage(unix.NFNL_MSG_BATCH_END, 0, seq+1, all, nil)...)
 }
 
-// commit sends the transaction, and returns the first failure. The socket stays open until n is closed. When a socket
-// is closed, the kernel waits until all deleted objects are freed, 10 ms or more (nft_rcv_nl_event). When n is closed,
-// the kernel must wait anyway, for other reasons.
+// commit sends the transaction, and returns the first error. The socket stays open until n is closed. At the close of a
+// socket, the kernel waits until all deleted objects are freed, 10 ms or more (nft_rcv_nl_event). When n is closed, the
+// kernel waits anyway, for other reasons.
 func (n *NS) commit(x *transaction) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	s, err := n.socket(unix.NETLINK_NETFILTER)
+	s, err := n.familySocket(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return err
 	}
-	return kernel(s.commit(x))
+	return wrapNotExist(s.commit(x))
 }
 
 func (s *socket) commit(x *transaction) error {
 	first := s.seq + 1
-	b := x.encode(first)
-	s.seq += uint32(len(x.requests)) + 2 // also for the messages that begin and end the transaction
+	b := x.encodeMessages(first)
+	s.seq += uint32(len(x.requests)) + 2 // 2 for the messages that begin and end the transaction
 	_, err := unix.Write(s.fd, b)
-	if err == unix.EMSGSIZE { // larger than the socket's buffer, net.core.wmem_default
+	if err == unix.EMSGSIZE { // the messages are larger than the socket's buffer (net.core.wmem_default)
 		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, len(b)); err != nil {
 			return os.NewSyscallError("setsockopt", err)
 		}
@@ -112,22 +114,22 @@ func (s *socket) commit(x *transaction) error {
 	if err != nil {
 		return err
 	}
-	return s.failure(first)
+	return s.firstFailure(first)
 }
 
-// failure returns the first failure that the kernel reports about the messages of a transaction. first is the sequence
-// number of the transaction's first message. The kernel reports each failure before write(2) returns, in the order of
-// the messages (nfnl_err_deliver). So if there is no report, the transaction has succeeded, and the kernel need not
-// acknowledge the messages. If a module is missing, each message fails. If the socket has no room for all the reports,
-// read(2) fails once with ENOBUFS, and then returns the reports for which there was room.
-func (s *socket) failure(first uint32) (failed error) {
+// firstFailure returns the first error that the kernel reports about the messages of a transaction, or nil. first is
+// the sequence number of the transaction's first message. The kernel reports each error before write(2) returns, in the
+// order of the messages (nfnl_err_deliver). So without such a report, the transaction has succeeded, and no
+// acknowledgement is necessary. If a module is missing, each message fails. If the socket has no room for all these
+// reports, read(2) first fails with ENOBUFS, and then returns the reports for which there was room.
+func (s *socket) firstFailure(first uint32) (failed error) {
 	var lost error
 	for {
-		b, err := s.receive()
+		b, err := s.readDatagram()
 		switch {
-		case err == errNothing && failed == nil && lost != nil:
+		case err == errNoAnswer && failed == nil && lost != nil:
 			return fmt.Errorf("%w: %w", ErrUnanswered, lost)
-		case err == errNothing:
+		case err == errNoAnswer:
 			return failed
 		case errors.Is(err, unix.ENOBUFS):
 			lost = err
@@ -136,7 +138,7 @@ func (s *socket) failure(first uint32) (failed error) {
 		}
 		for len(b) > 0 {
 			var m message
-			if m, b, err = cut(b); err != nil {
+			if m, b, err = cutMessage(b); err != nil {
 				return err
 			}
 			if m.typ == unix.NLMSG_ERROR && m.seq-first <= s.seq-first && failed == nil {
@@ -146,15 +148,14 @@ func (s *socket) failure(first uint32) (failed error) {
 	}
 }
 
-// commented returns a comment as nft(8) stores it with a rule: NFTNL_UDATA_RULE_COMMENT, its length, and a text with a
-// zero at its end.
-func commented(comment string) []byte {
+// encodeComment returns a rule's comment in the form in which nft(8) stores it as user data. This is
+// NFTNL_UDATA_RULE_COMMENT, the length, and the text with a zero byte at its end.
+func encodeComment(comment string) []byte {
 	return append(append([]byte{0, byte(len(comment) + 1)}, comment...), 0)
 }
 
-// comment returns the comment in userdata, or "" if there is none. userdata is the data that a program has stored with
-// a rule.
-func comment(userdata []byte) string {
+// decodeComment returns the comment in the user data of a rule, or "" if there is none.
+func decodeComment(userdata []byte) string {
 	for len(userdata) >= 2 {
 		end := 2 + int(userdata[1])
 		if end > len(userdata) {

@@ -145,7 +145,7 @@ func TestTerms(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ours.rule("chain", "comment", code)
+		ours.addRule("chain", "comment", code)
 		theirs := sent(t, func(conn *nftables.Conn) {
 			table := &nftables.Table{Family: nftables.TableFamilyINet, Name: "words"}
 			if c.set != nil {
@@ -195,21 +195,21 @@ func TestTransactions(t *testing.T) {
 		ours   func(*transaction)
 		theirs func(*nftables.Conn)
 	}{
-		{"create", func(x *transaction) { x.itself(unix.NFT_MSG_NEWTABLE, addNew) },
+		{"create", func(x *transaction) { x.addTableRequest(unix.NFT_MSG_NEWTABLE, addNew) },
 			func(c *nftables.Conn) { c.CreateTable(theirs) }},
-		{"add", func(x *transaction) { x.itself(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE) },
+		{"add", func(x *transaction) { x.addTableRequest(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE) },
 			func(c *nftables.Conn) { c.AddTable(theirs) }},
-		{"delete", func(x *transaction) { x.itself(unix.NFT_MSG_DELTABLE, 0) },
+		{"delete", func(x *transaction) { x.addTableRequest(unix.NFT_MSG_DELTABLE, 0) },
 			func(c *nftables.Conn) { c.DelTable(theirs) }},
 		{"seal", func(x *transaction) {
-			x.chain("rules_0")
+			x.addChain("rules_0")
 		}, func(c *nftables.Conn) { c.AddChain(&nftables.Chain{Table: theirs, Name: "rules_0"}) }},
 		{"chains", func(x *transaction) {
 			if err := errors.Join(table.Chains[0].add(x), table.Chains[1].add(x)); err != nil {
 				t.Fatal(err)
 			}
 		}, func(c *nftables.Conn) {
-			rule := func(k *nftables.Chain, print fingerprinted, code ...expr.Any) {
+			rule := func(k *nftables.Chain, print ruleFingerprint, code ...expr.Any) {
 				c.AddRule(&nftables.Rule{Table: theirs, Chain: k, Exprs: code,
 					UserData: userdata.AppendString(nil, userdata.TypeComment, print.comment)})
 			}
@@ -224,7 +224,7 @@ func TestTransactions(t *testing.T) {
 			rule(k, table.Chains[1].fingerprints()[1], &expr.Verdict{Kind: expr.VerdictAccept})
 		}},
 	} {
-		x, err := table.begin()
+		x, err := table.newTransaction()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -248,11 +248,11 @@ func TestComment(t *testing.T) {
 		{userdata.AppendUint32(nil, userdata.TypeEbtablesPolicy, 7), ""},
 		{nil, ""}, {[]byte{0}, ""}, {[]byte{0, 9, 'h'}, ""},
 	} {
-		if got := comment(c.userdata); got != c.want {
+		if got := decodeComment(c.userdata); got != c.want {
 			t.Errorf("%q: %q, want %q", c.userdata, got, c.want)
 		}
 	}
-	if d := cmp.Diff(userdata.AppendString(nil, userdata.TypeComment, "hello"), commented("hello")); d != "" {
+	if d := cmp.Diff(userdata.AppendString(nil, userdata.TypeComment, "hello"), encodeComment("hello")); d != "" {
 		t.Error(d)
 	}
 }
@@ -287,8 +287,8 @@ func sent(t *testing.T, what func(*nftables.Conn)) (all []string) {
 // lines are the messages that we send.
 func lines(t *testing.T, x *transaction) (all []string) {
 	t.Helper()
-	for b, seq := x.encode(7), uint32(7); len(b) > 0; seq++ {
-		m, rest, err := cut(b)
+	for b, seq := x.encodeMessages(7), uint32(7); len(b) > 0; seq++ {
+		m, rest, err := cutMessage(b)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,19 +3,19 @@
 
 // Package nl configures the network of two namespaces, the node's and a pod's.
 //
-// The package uses the words of ip(8), sysctl(8) and nft(8). An Object is a link, an address, a route, a rule, a
-// neighbour, a sysctl or a table of netfilter rules. A caller can add, delete and check an Object, and an Object prints
-// as the command that would add it. A Wiring is a list of objects. ADD adds the objects of a list, CHECK checks them,
-// and DEL deletes them. docs/node.md shows the lists that our plugins use, as these commands.
+// The package uses the words of ip(8), sysctl(8) and nft(8). An [Object] is a link, an address, a route, a rule, a
+// neighbour, a sysctl or a table of nftables. An Object can be added, checked and deleted, and its String method
+// returns the command that would add it. A [Wiring] is a list of Objects. On ADD, a plugin adds all Objects of its
+// Wiring. On CHECK it checks them, and on DEL it deletes them. docs/node.md shows the Wirings of our plugins as
+// commands.
 //
-// Adding an object twice has the same effect as adding it once. Deleting an object twice has the same effect as
-// deleting it once. If an object exists with other properties, Add returns an error and does not change the object. The
-// Add methods of some objects replace it instead, and their comments say so.
+// Wiring.Add and Wiring.Del are idempotent: a second call changes nothing and succeeds. If an Object exists with other
+// properties, Add returns an error and does not change the Object. Some Add methods replace such an Object instead: the
+// comments of these methods say so.
 //
 // The package uses netlink, bpf(2), ioctl(2) and the files of sysctls, and executes no program. In our programs, no
-// other package opens namespaces as file descriptors or uses nftables. Of the other packages, only package ask uses
-// netlink, by vishvananda/netlink. The simulators also use vishvananda/netlink. Package nl knows nothing of CNI, EC2,
-// or the purpose of a wiring.
+// other package opens network namespaces or uses nftables, and only package ask also uses netlink. Package nl knows
+// nothing of CNI, EC2, or the purpose of a Wiring.
 package nl
 
 import (
@@ -30,35 +30,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RouteProtocol marks our routes and rules: "protocol 72" in ip(8). Other programs use the numbers below 64, and some
-// numbers above 64: see rt_protos of iproute2.
+// RouteProtocol is the protocol number of our routes and rules: "protocol 72" in ip(8). Other programs use the numbers
+// below 64, and some numbers above 64: see rt_protos of iproute2.
 const RouteProtocol = 72
 
-// An NS is a network namespace, with its file descriptor and the netlink sockets that were opened in it. A socket stays
-// in its namespace, whichever thread uses it. So a thread enters the namespace only in Do, and while a socket or a file
-// is opened. Only one goroutine at a time may use an NS.
+// An NS is a network namespace, with its file descriptor and the netlink sockets that were opened in it. A socket
+// belongs to the namespace in which it was opened, whichever thread uses the socket. So a thread must enter the
+// namespace only in Do, and while a socket or a file is opened. Only one goroutine at a time may use an NS.
 type NS struct {
 	Name string // for people: "node", "pod"
 
-	fd      netns.NsHandle
-	process bool   // this is the namespace of the process: all threads that no goroutine has locked are in it
-	home    *NS    // the NS of the process, if OpenOther of that NS has opened this NS
-	kept    bool   // Close does nothing: the release of KeepOpen closes the namespace
-	other   *NS    // the first namespace that OpenOther has opened, if kept is set
-	path    string // the path of other
+	fd        netns.NsHandle
+	isProcess bool   // all threads that no goroutine has locked are in this namespace
+	processNS *NS    // the NS whose OpenOther has opened this NS, if its isProcess is true
+	keptOpen  bool   // Close does nothing: the function release of KeepOpen closes the namespace
+	keptOther *NS    // the first namespace that OpenOther has opened, if keptOpen is true
+	keptPath  string // the path of keptOther
 
-	mu      sync.Mutex      // held while an entry of the next two maps is opened, used or closed:
-	sockets map[int]*socket // by netlink family
-	sysctls map[string]int  // directories below /proc/sys, see openSysctl
+	mu         sync.Mutex      // held while an entry of sockets or sysctlDirs is opened, used or closed
+	sockets    map[int]*socket // by netlink family
+	sysctlDirs map[string]int  // directories below /proc/sys, see openSysctl
 
-	indices map[string]int  // of links, by name; nil unless a Wiring or a command needs them repeatedly
-	seen    map[string]Link // for SeenLink, by name; nil unless kept is set
-	lost    bool            // a link has been deleted
-	listed  *listing        // see List
+	indices     map[string]int  // of links, by the link's name; nil: remember none, see rememberIndices
+	seen        map[string]Link // links for SeenLink, by the link's name; nil unless keptOpen is true
+	linkDeleted bool            // since the last forgetDeleted
+	listCache   *listCache      // nil unless List was called
 }
 
-// Open opens the namespace at path. The error is fs.ErrNotExist if there is no file, or if no namespace is mounted on
-// the file any more.
+// Open opens the namespace at path. The error is fs.ErrNotExist if there is no file at path, or if the file is not a
+// namespace any more.
 func Open(name, path string) (*NS, error) {
 	fd, err := netns.GetFromPath(path)
 	if err != nil {
@@ -68,15 +68,16 @@ func Open(name, path string) (*NS, error) {
 		fd.Close()
 		return nil, fmt.Errorf("open network namespace %s: %w", path, os.ErrNotExist)
 	}
-	return open(name, fd), nil
+	return newNS(name, fd), nil
 }
 
-// OpenOther opens the namespace at path like [Open]. If path leads to n itself, the error is fs.ErrNotExist. After the
-// container's process has ended, a path like /proc/PID/ns/net can lead to another namespace, also to the node's. If a
-// context keeps n (see [KeepOpen]), the context also keeps the first namespace that OpenOther opens.
+// OpenOther opens the namespace at path like [Open]. If path leads to n itself, the error is fs.ErrNotExist. The reason
+// is that the kernel may reuse the PID of a container's process. Then a path like /proc/PID/ns/net leads to another
+// namespace, perhaps to the node's. If a context keeps n open (see [KeepOpen]), the context also keeps the first
+// namespace open that OpenOther opens.
 func (n *NS) OpenOther(name, path string) (*NS, error) {
-	if n.other != nil && n.path == path {
-		return n.other, nil
+	if n.keptOther != nil && n.keptPath == path {
+		return n.keptOther, nil
 	}
 	other, err := Open(name, path)
 	if err != nil {
@@ -87,12 +88,12 @@ func (n *NS) OpenOther(name, path string) (*NS, error) {
 		return nil, fmt.Errorf("open network namespace %s: it is the %s's own namespace: %w", path, n.Name,
 			os.ErrNotExist)
 	}
-	if n.process {
-		other.home = n
+	if n.isProcess {
+		other.processNS = n
 	}
-	if n.kept && n.other == nil {
-		other.keep()
-		n.other, n.path = other, path
+	if n.keptOpen && n.keptOther == nil {
+		other.keepOpen()
+		n.keptOther, n.keptPath = other, path
 	}
 	return other, nil
 }
@@ -110,18 +111,18 @@ func isNamespace(fd int) bool {
 	return unix.Fstatfs(fd, &s) == nil && s.Type == unix.NSFS_MAGIC
 }
 
-func open(name string, fd netns.NsHandle) *NS {
+func newNS(name string, fd netns.NsHandle) *NS {
 	return &NS{Name: name, fd: fd, sockets: map[int]*socket{}}
 }
 
-// ofThread opens the namespace of the calling thread in one system call. If a goroutine first asked for its thread's
-// number, the goroutine could move to another thread before it opens the first thread's file.
-func ofThread() (netns.NsHandle, error) { return netns.GetFromPath("/proc/thread-self/ns/net") }
+// openThreadNS opens the namespace of the calling thread. The path /proc/thread-self makes this one system call. With
+// /proc/self/task/TID, the goroutine could move to another thread between the call that asks for TID and the open.
+func openThreadNS() (netns.NsHandle, error) { return netns.GetFromPath("/proc/thread-self/ns/net") }
 
-// ofProcess reports whether n, the calling thread's namespace, is also the namespace of the threads that no goroutine
-// has locked. All such threads have the same namespace. The file /proc/self/ns/net may lead to another namespace: the
-// namespace of the first thread, which Do may have moved.
-func (n *NS) ofProcess() (is bool) {
+// isProcessNS reports whether n is the namespace of the process: the namespace of all threads that no goroutine has
+// locked. n must be the namespace of the calling thread. /proc/self/ns/net does not help: this file leads to the
+// namespace of the process's first thread, and Do may have moved that thread.
+func (n *NS) isProcessNS() (is bool) {
 	thread := unix.Gettid()
 	done := make(chan struct{})
 	go func() {
@@ -129,7 +130,7 @@ func (n *NS) ofProcess() (is bool) {
 		if is = unix.Gettid() == thread; is { // so the caller has not locked its thread
 			return
 		}
-		fd, err := ofThread()
+		fd, err := openThreadNS()
 		is = err == nil && n.fd.Equal(fd)
 		fd.Close()
 	}()
@@ -137,9 +138,10 @@ func (n *NS) ofProcess() (is bool) {
 	return is
 }
 
-// Close releases the namespace.
+// Close closes the namespace's file descriptor and its sockets. If a context keeps n open (see [KeepOpen]), Close does
+// nothing.
 func (n *NS) Close() error {
-	if n.kept {
+	if n.keptOpen {
 		return nil
 	}
 	n.mu.Lock()
@@ -148,19 +150,19 @@ func (n *NS) Close() error {
 		s.close()
 	}
 	clear(n.sockets)
-	for _, fd := range n.sysctls {
+	for _, fd := range n.sysctlDirs {
 		unix.Close(fd)
 	}
-	clear(n.sysctls)
+	clear(n.sysctlDirs)
 	return n.fd.Close()
 }
 
-// Do runs f in the namespace. Use Do only if neither a netlink socket nor a file that was opened in the namespace is
-// enough. If the namespace is not the one of the process, f runs on a thread of its own. Goroutines that f starts do
-// not run in the namespace. f must not use an NS: the NS of the process assumes that the calling thread is in the
-// namespace of the process. If f panics, Do panics on the goroutine of the caller, where the caller can recover.
+// Do runs f on a thread that is in the namespace. Use Do only if f needs more than a netlink socket or a file, because
+// these can be opened in the namespace without Do. Goroutines that f starts do not run in the namespace. f must not use
+// any NS, because the NS of the process assumes that the calling thread is in the namespace of the process. If f
+// panics, Do panics on the goroutine of the caller, where the caller can recover.
 func (n *NS) Do(f func() error) error {
-	if n.process {
+	if n.isProcess {
 		return f()
 	}
 	there, err := ns.GetNS(fmt.Sprintf("/proc/self/fd/%d", n.fd))

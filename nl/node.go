@@ -11,26 +11,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Node opens the namespace of the calling thread. A plugin runs in the node's namespace. Node also finds out whether
-// this namespace is the namespace of the process.
+// Node opens the namespace of the calling thread: plugins run in the node's namespace.
 func Node() (*NS, error) {
-	n, err := bySocket()
-	if err != nil { // Linux before 4.10, or the process lacks a capability
-		fd, err := ofThread()
+	n, err := nodeBySocket()
+	if err != nil { // the kernel is older than 4.10, or the process lacks a capability
+		fd, err := openThreadNS()
 		if err != nil {
 			return nil, fmt.Errorf("open the node's network namespace: %w", err)
 		}
-		n = open("node", fd)
+		n = newNS("node", fd)
 	}
-	n.process = n.ofProcess()
+	n.isProcess = n.isProcessNS()
 	return n, nil
 }
 
-// bySocket opens the namespace of the calling thread by a netlink socket (ioctl_ns(2)). Nearly all callers also need
-// this socket for other purposes. Opening the namespace by /proc takes three times as long.
-func bySocket() (*NS, error) {
-	n := &NS{Name: "node", process: true, sockets: map[int]*socket{}}
-	s, err := n.netlink(unix.NETLINK_ROUTE)
+// nodeBySocket opens the namespace of the calling thread by a netlink socket (ioctl_ns(2)), which nearly all callers
+// need anyway. The way by /proc takes three times as long.
+func nodeBySocket() (*NS, error) {
+	n := &NS{Name: "node", isProcess: true, sockets: map[int]*socket{}}
+	s, err := n.openNetlink(unix.NETLINK_ROUTE)
 	if err != nil {
 		return nil, err
 	}
@@ -43,27 +42,27 @@ func bySocket() (*NS, error) {
 	return n, nil
 }
 
-// A keeper holds the node's namespace for one command.
+// A keeper is the value that [KeepOpen] stores in a context: the node's namespace, or nil before the first NodeOf.
 type keeper struct{ node *NS }
 
 type keeperKey struct{}
 
-// KeepOpen returns a context that keeps namespaces open. With this context, [NodeOf] opens the node's namespace only
-// once, and OpenOther of this namespace opens the pod's namespace only once. A process in which several plugins answer
-// one command uses KeepOpen. Close of the two namespaces does nothing until release is called. All users of the context
-// work one after the other, in the same node's namespace, and for one pod.
+// KeepOpen is for a process in which several plugins answer one command, one after the other. With the returned
+// context, [NodeOf] opens the node's namespace only once, and OpenOther of this NS opens the pod's namespace only once.
+// Close of these two does nothing. The function release closes both. All users of the context must run in the same
+// node's namespace, and for the same pod.
 func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	k := &keeper{}
 	return context.WithValue(ctx, keeperKey{}, k), func() {
-		for n := k.node; n != nil; n = n.other {
-			n.kept = false
+		for n := k.node; n != nil; n = n.keptOther {
+			n.keptOpen = false
 			_ = n.Close() // closing a file of nsfs cannot lose anything
 		}
 	}
 }
 
-// NodeOf returns the node's namespace that the context keeps, or opens the node's namespace. The caller closes the
-// namespace.
+// NodeOf is like [Node]. But if ctx is from [KeepOpen], NodeOf opens the namespace only once, and then returns the same
+// NS. The caller calls Close in any case.
 func NodeOf(ctx context.Context) (*NS, error) {
 	k, keeps := ctx.Value(keeperKey{}).(*keeper)
 	if !keeps {
@@ -74,16 +73,16 @@ func NodeOf(ctx context.Context) (*NS, error) {
 		if err != nil {
 			return nil, err
 		}
-		n.keep()
+		n.keepOpen()
 		k.node = n
 	}
 	return k.node, nil
 }
 
-// keep makes Close do nothing, and makes the namespace remember links: see remember and SeenLink.
-func (n *NS) keep() { n.kept, n.indices, n.seen = true, map[string]int{}, map[string]Link{} }
+// keepOpen makes Close do nothing, and makes n remember links (see rememberIndices and SeenLink).
+func (n *NS) keepOpen() { n.keptOpen, n.indices, n.seen = true, map[string]int{}, map[string]Link{} }
 
-// InPod calls f with the node's namespace and the pod's namespace, which is at the path.
+// InPod opens the node's namespace and the pod's namespace, which is at path, and calls f with both.
 func InPod(ctx context.Context, path string, f func(node, pod *NS) error) error {
 	node, err := NodeOf(ctx)
 	if err != nil {

@@ -10,16 +10,17 @@ import (
 	"strings"
 )
 
-// These marks and [RouteProtocol] identify our objects on a node.
+// OwnGroup, OwnTable and [RouteProtocol] identify our objects on a node.
 const (
-	OwnGroup = 72                   // of the node's ends of veth pairs: see 'ip link show group 72'
-	OwnTable = "cni_ipvlan_vpc_k8s" // of nftables, in the family inet, on the node and in pods
+	OwnGroup = 72                   // the group of the node's ends of veth pairs: see 'ip link show group 72'
+	OwnTable = "cni_ipvlan_vpc_k8s" // the name of our tables of nftables, or its beginning
 )
 
-// OwnTableOf is the name of a network's table on the node. For the network that the shipped configurations name, the
-// table's name is [OwnTable]. Each network has its own table, so that two networks with different configurations do not
-// replace each other's table. A dash in the network's name becomes an underscore. A name with underscores or dots stays
-// as it is, behind a dot.
+// OwnTableOf returns the name of a network's table on the node. Each network has a table of its own, because two
+// networks may have different configurations. For the network name in the example configurations, the table's name is
+// [OwnTable]. The names of other tables begin with OwnTable. Then comes an underscore and the network's name, whose
+// dashes become underscores. If the network's name contains underscores or dots, a dot and the unchanged name come
+// instead.
 func OwnTableOf(network string) string {
 	if strings.ContainsAny(network, "_.") {
 		return OwnTable + "." + network
@@ -31,121 +32,121 @@ func OwnTableOf(network string) string {
 	return OwnTable + "_" + name
 }
 
-// isOwnTable reports whether a table of this name is ours, of this or an earlier release.
+// isOwnTable reports whether a table with this name is ours, from this or an earlier release.
 func isOwnTable(name string) bool {
 	rest, own := strings.CutPrefix(name, OwnTable)
 	return own && (rest == "" || rest[0] == '_' || rest[0] == '.')
 }
 
-// RemoveShared removes from the namespace the objects that serve all pods. These are our tables of nftables, our rules,
-// the routes and addresses for routed pods, and the programs that pods share. RemoveShared removes them only if the
-// kernel shows in this call that no pod is left. Otherwise RemoveShared returns false. Each pod has a veth pair and
-// routes. So RemoveShared looks for a pair, and for a route of ours to a pod.
+// RemoveShared removes the node's objects that serve all pods. These are our tables of nftables, our rules, the routes
+// and addresses for routed pods, and the BPF objects that pods share. It removes them only if no pod is left, and
+// otherwise returns false. Each pod has a veth pair and routes on the node. So RemoveShared looks for such a pair, and
+// for our routes to pods.
 //
-// RemoveShared never removes objects that belong to one pod. The veth pair and the routes of a pod end with the pod's
-// namespace. If they exist, a pod uses them.
+// RemoveShared never removes a pod's veth pair or routes. They end with the pod's namespace, so as long as they exist,
+// a pod uses them.
 //
-// An ADD makes the pair first, and then checks the objects that serve all pods. So either RemoveShared finds the pair,
-// or the ADD finds that objects are missing. If an ADD and RemoveShared run at the same time, there may be a pair after
-// the removal. Then the error is [ErrPods], and the caller must repair the removed objects.
+// If an ADD runs at the same time, the ADD first makes its pair, and then checks the objects that serve all pods. So
+// either RemoveShared finds the pair, or the ADD finds that objects are missing. If RemoveShared finds a pair only
+// after the removal, the error is [ErrPods]: the caller must then repair the removed objects.
 func (n *NS) RemoveShared() (removed bool, err error) {
-	return removeUnused(n.Vacant, func() (Wiring, error) { return n.shared(isOwnTable, isOwnRule) }, unpin)
+	return removeUnused(n.Vacant, func() (Wiring, error) { return n.sharedObjects(isOwnTable, isOwnRule) }, removePins)
 }
 
-// RemoveRouted is [NS.RemoveShared] for the objects that serve only routed pods. RemoveRouted looks only for a pair of
-// a routed pod. If the node has no table for routed pods, RemoveRouted returns after one request.
+// RemoveRouted is like [NS.RemoveShared], but removes only objects that serve only routed pods, if no pair of a routed
+// pod is left. If the node has no table for routed pods, RemoveRouted sends only one request.
 func (n *NS) RemoveRouted() (removed bool, err error) {
 	tables, err := n.ownTables(isRoutedTable)
 	if err != nil || len(tables) == 0 {
 		return false, err
 	}
-	return removeUnused(n.unrouted, func() (Wiring, error) { return n.shared(isRoutedTable, isRoutedRule) },
+	return removeUnused(n.checkNoRouted, func() (Wiring, error) { return n.sharedObjects(isRoutedTable, isRoutedRule) },
 		func() error { return nil })
 }
 
-// removeUnused calls the function unused. If unused returns nil, removeUnused removes the objects that the function
-// list returns, and calls the function further. If unused returns [ErrPods], removeUnused removes nothing, and returns
-// no error. After the removal, removeUnused calls unused again and returns its error, also [ErrPods]. removed reports
-// that list returned objects.
-func removeUnused(unused func() error, list func() (Wiring, error), further func() error) (removed bool, err error) {
-	if err := unused(); err != nil {
+// removeUnused removes the objects that listObjects returns, and calls removeMore. But if checkUnused returns
+// [ErrPods], removeUnused removes nothing, and returns no error. After the removal, removeUnused calls checkUnused
+// again, and returns its error, also [ErrPods]. removed reports whether there were objects to remove.
+func removeUnused(
+	checkUnused func() error, listObjects func() (Wiring, error), removeMore func() error,
+) (removed bool, err error) {
+	if err := checkUnused(); err != nil {
 		if errors.Is(err, ErrPods) {
 			err = nil
 		}
 		return false, err
 	}
-	shared, err := list()
+	shared, err := listObjects()
 	if err != nil {
 		return false, err
 	}
-	if err := errors.Join(shared.Del(), further()); err != nil {
+	if err := errors.Join(shared.Del(), removeMore()); err != nil {
 		return len(shared) > 0, err
 	}
-	return len(shared) > 0, unused()
+	return len(shared) > 0, checkUnused()
 }
 
-// ErrPods reports that the node has pods: links or routes of ours lead to them.
+// ErrPods reports that the node still has pods, because it has veth pairs of pods or routes to pods.
 var ErrPods = errors.New("there are pods on the node")
 
-// Vacant returns nil if the kernel shows that there is no pod. If the kernel could not complete a list, Vacant returns
-// an error, because such a list proves nothing.
+// Vacant returns nil if the node has no pod of ours, and otherwise [ErrPods]. If a list of links or routes may be
+// incomplete, Vacant returns another error: such a list does not prove that there is no pod.
 func (n *NS) Vacant() error {
-	if err := n.noPair(IsPair); err != nil {
+	if err := n.checkNoPair(IsPair); err != nil {
 		return err
 	}
 	routes, err := n.exactRoutes(RouteFilter{Protocol: RouteProtocol})
-	if i := slices.IndexFunc(routes, func(r kernelRoute) bool { return !ofENI(r.Route) }); i >= 0 {
+	if i := slices.IndexFunc(routes, func(r kernelRoute) bool { return !isENIRoute(r.Route) }); i >= 0 {
 		err = fmt.Errorf("%w: %s", ErrPods, routes[i])
 	}
 	return err
 }
 
-// unrouted returns nil if the kernel shows that there is no routed pod.
-func (n *NS) unrouted() error { return n.noPair(IsRouted) }
+// checkNoRouted returns nil if the node has no routed pod, and otherwise [ErrPods].
+func (n *NS) checkNoRouted() error { return n.checkNoPair(IsRouted) }
 
-// RoutedPairs lists the node's ends of the pairs of an ENI's routed pods. eni is the index of the ENI's link. If the
-// kernel could not complete the list, RoutedPairs returns an error.
+// RoutedPairs lists the node's ends of the veth pairs of an ENI's routed pods. eni is the index of the ENI's link.
+// RoutedPairs fails if the list may lack links.
 func (n *NS) RoutedPairs(eni int) ([]Link, error) {
 	links, err := n.exactLinks()
 	return slices.DeleteFunc(links, func(l Link) bool { return l.Group != RoutedGroup(eni) }), err
 }
 
-// noPair asks the function is about the group of each link. If the function returns true for a group, the error is
-// [ErrPods].
-func (n *NS) noPair(is func(group uint32) bool) error {
+// checkNoPair returns [ErrPods] if isPairGroup returns true for the group of a link.
+func (n *NS) checkNoPair(isPairGroup func(group uint32) bool) error {
 	links, err := n.exactLinks()
-	if i := slices.IndexFunc(links, func(l Link) bool { return is(l.Group) }); err == nil && i >= 0 {
+	if i := slices.IndexFunc(links, func(l Link) bool { return isPairGroup(l.Group) }); err == nil && i >= 0 {
 		err = fmt.Errorf("%w: %s is in group %d", ErrPods, links[i].Name, links[i].Group)
 	}
 	return err
 }
 
-// ofENI reports whether a route of ours serves all routed pods of an ENI.
-func ofENI(r Route) bool {
+// isENIRoute reports whether one of our routes serves all routed pods of an ENI, and not a single pod.
+func isENIRoute(r Route) bool {
 	_, is := OfRoutedTable(r.Table)
 	return is
 }
 
-// shared lists the addresses and routes that serve only routed pods. It also lists the tables and rules for which the
-// functions table and rule return true.
-func (n *NS) shared(table func(name string) bool, rule func(Rule) bool) (Wiring, error) {
+// sharedObjects lists the addresses and routes that serve all routed pods of an ENI. It also lists our tables for which
+// isWantedTable returns true, and the rules for which isWantedRule returns true.
+func (n *NS) sharedObjects(isWantedTable func(name string) bool, isWantedRule func(Rule) bool) (Wiring, error) {
 	rules, err1 := n.Rules()
-	tables, err2 := n.ownTables(table)
+	tables, err2 := n.ownTables(isWantedTable)
 	routes, err3 := n.Routes(RouteFilter{Protocol: RouteProtocol})
 	addrs, err4 := n.Addrs("")
 	var w Wiring
 	for _, a := range addrs {
-		if a.Prefix == routedAddr() {
+		if a.Prefix == routedPrefix() {
 			w = append(w, Step{n, a})
 		}
 	}
 	for _, r := range routes {
-		if ofENI(r) {
+		if isENIRoute(r) {
 			w = append(w, Step{n, r})
 		}
 	}
 	for _, r := range rules {
-		if rule(r) {
+		if isWantedRule(r) {
 			w = append(w, Step{n, r})
 		}
 	}
@@ -158,21 +159,21 @@ func (n *NS) shared(table func(name string) bool, rule func(Rule) bool) (Wiring,
 // isOwnRule reports whether a rule is ours.
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
-// isRoutedRule reports whether a rule is ours and serves only routed pods. Such a rule leads to the table of an ENI, or
-// has Goto or Nop. Or the rule is about all packets, or about all packets that the node itself sends. No other rule of
-// ours has one of these properties. A rule that drops packets which arrive by an ENI has none of them. Such a rule
-// stays as long as the ENI's link, because the VPC still delivers packets for pods that have ended.
+// isRoutedRule reports whether a rule is ours and serves only routed pods. Such a rule has the routing table of an ENI,
+// or Goto, or Nop. Or it applies to all packets, or to all packets that the node itself sends. No other rule of ours
+// has one of these properties. In particular, the rules that drop packets that arrive by an ENI have none of them.
+// These rules stay as long as the ENI's link, because the VPC still delivers packets for pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
-	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.marked()
+	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.hasMark()
 	return isOwnRule(r) && (ofENI || ofAll || r.Goto != 0 || r.Nop)
 }
 
-// ownTables lists our tables for whose names the function such returns true.
-func (n *NS) ownTables(such func(name string) bool) (own []Table, err error) {
+// ownTables lists the tables of the families inet and arp for whose names isWanted returns true.
+func (n *NS) ownTables(isWanted func(name string) bool) (own []Table, err error) {
 	all, err := n.Tables()
 	for _, t := range all {
-		if family, name, _ := strings.Cut(t, " "); such(name) && (family == "inet" || family == "arp") {
+		if family, name, _ := strings.Cut(t, " "); isWanted(name) && (family == "inet" || family == "arp") {
 			own = append(own, Table{Family: family, Name: name})
 		}
 	}

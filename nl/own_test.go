@@ -75,7 +75,7 @@ func TestOwnTableOf(t *testing.T) {
 		}
 	}
 	owners := map[string]string{}
-	for _, network := range words("ab1-_.", 5) {
+	for _, network := range structOf("ab1-_.", 5) {
 		table := nl.OwnTableOf(network)
 		if other, taken := owners[table]; taken {
 			t.Fatalf("%s and %s have the table %s", other, network, table)
@@ -84,8 +84,8 @@ func TestOwnTableOf(t *testing.T) {
 	}
 }
 
-// words are all of 1 to n letters.
-func words(letters string, n int) (all []string) {
+// structOf are all of 1 to n letters.
+func structOf(letters string, n int) (all []string) {
 	last := []string{""}
 	for range n {
 		var longer []string

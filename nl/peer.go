@@ -8,48 +8,48 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsPeer reports whether two links are the ends of one veth pair. One link is near, a link of n. The other link is in
-// the namespace other, and has the index. IsPeer uses only the kernel's answer about near. A pod chooses the names and
-// indices of its own links. So two links of a pod could have the names and indices of another pod's pair.
-func (n *NS) IsPeer(near Link, other *NS, index int) bool {
-	if near.Kind != "veth" || near.Peer != index || near.peerNS == 0 {
+// IsPeer reports whether nearEnd, a link of n, and the link of other with an index are the two ends of a veth pair.
+// IsPeer relies only on what the kernel says about nearEnd. It does not rely on the links of other, because a pod can
+// give its links the names and indices of another pod's links.
+func (n *NS) IsPeer(nearEnd Link, other *NS, index int) bool {
+	if nearEnd.Kind != "veth" || nearEnd.Peer != index || nearEnd.peerNS == 0 {
 		return false
 	}
-	ns, err := n.numberOf(other)
-	return err == nil && near.peerNS == ns
+	ns, err := n.nsNumber(other)
+	return err == nil && nearEnd.peerNS == ns
 }
 
-// A Namespaces maps a number to the path of a namespace. The number is 1 + the ID that the kernel has given to the
-// namespace in another namespace. By the number, a caller finds the namespace to which a link leads, and need not open
-// each namespace.
+// Namespaces maps namespaces that have an ID in one namespace (ip-netns(8)) to their paths. The key is 1 + the ID. With
+// this map, a caller finds the namespace of a pair's other end without opening all namespaces again for each pair.
 type Namespaces map[uint32]string
 
-// Know adds the namespace at a path to the map. Know leaves out a namespace that is gone, and a namespace to which no
-// link of n leads.
+// Know adds the namespace at a path to the map, with its ID in n. It does nothing if the namespace is gone or has no ID
+// in n: then no link of n has its other end there.
 func (k Namespaces) Know(n *NS, path string) {
 	other, err := n.OpenOther("pod", path)
 	if err != nil {
 		return
 	}
 	defer other.Close()
-	if number, err := n.numberOf(other); err == nil && number != 0 {
+	if number, err := n.nsNumber(other); err == nil && number != 0 {
 		k[number] = path
 	}
 }
 
-// At returns the path of the namespace that has the other end of a pair, or "".
-func (k Namespaces) At(near Link) string { return k[near.peerNS] }
+// At returns the path of the namespace that has the other end of nearEnd, or "" if the map does not have this
+// namespace.
+func (k Namespaces) At(nearEnd Link) string { return k[nearEnd.peerNS] }
 
-// numberOf returns 1 + the ID that another namespace has in n (ip-netns(8)), or 0 if it has no ID there. When the
-// kernel describes a link of n that leads to another namespace, the kernel gives that namespace an ID.
-func (n *NS) numberOf(other *NS) (ns uint32, err error) {
+// nsNumber returns 1 + the ID that the namespace other has in n (ip-netns(8)), or 0 if it has none. The kernel gives
+// another namespace an ID when it describes a link of n whose other end or master is in that namespace.
+func (n *NS) nsNumber(other *NS) (ns uint32, err error) {
 	gen := nl.NewRtGenMsg()
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETNSID, 0, unix.RTM_NEWNSID, gen,
+	msgs, err := n.sendRequest(unix.NETLINK_ROUTE, unix.RTM_GETNSID, 0, unix.RTM_NEWNSID, gen,
 		attr32(unix.NETNSA_FD, uint32(other.fd)))
 	for _, m := range msgs {
 		for typ, value := range attrsOf(m[gen.Len():]) {
 			if typ == unix.NETNSA_NSID {
-				ns = number(value) + 1 // 0 for NETNSA_NSID_NOT_ASSIGNED, which is -1
+				ns = nativeUint(value) + 1 // 0 for NETNSA_NSID_NOT_ASSIGNED, which is -1
 			}
 		}
 	}

@@ -13,32 +13,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pins is the directory where systemd, and other programs that use BPF, mount the file system for BPF objects. The name
-// of a pinned object identifies its content. So all pods share the objects, and only the first pod waits until the
-// kernel has verified a program.
-const pins = "/sys/fs/bpf"
+// pinDir is the directory where systemd and other programs mount the BPF file system. In it, we pin BPF objects under
+// names that identify their content. So all pods share the objects, and only the first pod waits until the kernel has
+// verified a program.
+const pinDir = "/sys/fs/bpf"
 
-// unpinned makes an object without pinning it, so no other process gets it.
-func unpinned(_ string, open func() (int, error)) (int, error) { return open() }
+// makeUnpinned makes an object without pinning it, so that no other process uses it.
+func makeUnpinned(_ string, makeObject func() (int, error)) (int, error) { return makeObject() }
 
-// canPin reports whether the file system for BPF objects is mounted.
+// canPin reports whether the BPF file system is mounted.
 func canPin() bool {
 	var s unix.Statfs_t
-	return unix.Statfs(pins, &s) == nil && s.Type == unix.BPF_FS_MAGIC
+	return unix.Statfs(pinDir, &s) == nil && s.Type == unix.BPF_FS_MAGIC
 }
 
-// pinned returns the file descriptor of the object that is pinned under a name. If there is no such object, pinned
-// makes it by open, and pins it if the file system is mounted.
-func pinned(name string, open func() (int, error)) (int, error) {
+// openPinned returns the file descriptor of the object that is pinned under a name. If there is no such object,
+// openPinned makes it by makeObject, and pins it if the BPF file system is mounted.
+func openPinned(name string, makeObject func() (int, error)) (int, error) {
 	if fd, err := objCommand(unix.BPF_OBJ_GET, name, 0); err == nil {
 		return fd, nil
 	}
-	fd, err := open()
+	fd, err := makeObject()
 	if err != nil {
 		return -1, err
 	}
 	if _, err := objCommand(unix.BPF_OBJ_PIN, name, fd); errors.Is(err, fs.ErrExist) {
-		// Another process was faster: use its object, as other processes do.
+		// Another process has pinned this object meanwhile: use that object, as all other processes do.
 		if other, err := objCommand(unix.BPF_OBJ_GET, name, 0); err == nil {
 			return other, unix.Close(fd)
 		}
@@ -46,18 +46,18 @@ func pinned(name string, open func() (int, error)) (int, error) {
 	return fd, nil
 }
 
-// unpin removes all our pinned objects. Programs at links stay as long as the links.
-func unpin() (err error) {
-	files, _ := filepath.Glob(filepath.Join(pins, OwnTable+":*"))
+// removePins unpins all our objects. Programs that are attached to links stay attached.
+func removePins() (err error) {
+	files, _ := filepath.Glob(filepath.Join(pinDir, OwnTable+":*"))
 	for _, f := range files {
 		err = errors.Join(err, os.Remove(f))
 	}
 	return err
 }
 
-// objCommand opens or pins an object, see bpf(2).
+// objCommand opens a pinned object, or pins one: command is BPF_OBJ_GET or BPF_OBJ_PIN, see bpf(2).
 func objCommand(command uintptr, name string, fd int) (int, error) {
-	file := append([]byte(pins+"/"+name), 0)
+	file := append([]byte(pinDir+"/"+name), 0)
 	attr := struct {
 		path      *byte
 		fd, flags uint32
@@ -65,8 +65,7 @@ func objCommand(command uintptr, name string, fd int) (int, error) {
 	return bpfCommand(command, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 }
 
-// mapID returns the kernel's number of a map. No two maps have the same number at the same time. The number is 0 if the
-// kernel does not answer.
+// mapID returns the ID of a map, or 0 if the kernel does not answer. No two maps have the same ID at the same time.
 func mapID(fd int) uint32 {
 	var info struct{ mapType, id uint32 } // the beginning of struct bpf_map_info
 	attr := struct {

@@ -8,22 +8,23 @@ import (
 	"strings"
 )
 
-// LocalPorts are the ports from which the kernel chooses the source ports of a namespace's own connections. If another
-// program has chosen a range that begins at Last or below, Add does not change this range. Del does nothing, like the
-// Del of a Sysctl.
+// LocalPorts is the range of ports from which the kernel chooses the source ports of a namespace's own connections. If
+// another program has set a range whose first port is at most Last, Add does not change this range, and Check accepts
+// it. Del does nothing, like [Sysctl.Del].
 type LocalPorts struct{ First, Last uint16 }
 
 func (p LocalPorts) String() string { return p.sysctl().String() }
 
 func (p LocalPorts) sysctl() Sysctl {
-	return Sysctl{Key: "net/ipv4/ip_local_port_range", Value: decimal(p.First) + " " + decimal(p.Last)} // also for IPv6
+	// IPv6 uses the same sysctl
+	return Sysctl{Key: "net/ipv4/ip_local_port_range", Value: decimal(p.First) + " " + decimal(p.Last)}
 }
 
-// Add sets the range.
+// Add sets the range, unless isAccepted accepts the present one.
 func (p LocalPorts) Add(n *NS) error {
 	s := p.sysctl()
-	return s.change(n, func(is string) string {
-		if p.accepts(is) {
+	return s.updateValue(n, func(is string) string {
+		if p.isAccepted(is) {
 			return is
 		}
 		return s.Value
@@ -33,22 +34,24 @@ func (p LocalPorts) Add(n *NS) error {
 // Del does nothing.
 func (p LocalPorts) Del(*NS) error { return nil }
 
-// Check accepts the ranges that Add does not change.
+// Check returns an error if Add would change the range.
 func (p LocalPorts) Check(n *NS) error {
 	s := p.sysctl()
-	is, err := s.read(n)
-	if err == nil && !p.accepts(is) {
-		err = differs(s.Key, is, s.Value)
+	current, err := s.readValue(n)
+	if err == nil && !p.isAccepted(current) {
+		err = mismatchError(s.Key, current, s.Value)
 	}
 	return err
 }
 
-func (p LocalPorts) accepts(is string) bool { return is == p.sysctl().Value || p.chosen(is) }
+func (p LocalPorts) isAccepted(current string) bool {
+	return current == p.sysctl().Value || p.isChosen(current)
+}
 
-// chosen reports whether another program has chosen a range that begins at Last or below.
-func (p LocalPorts) chosen(is string) bool {
-	const byDefault = "32768 60999" // of each new namespace (inet_init_net)
-	first, _, _ := strings.Cut(is, " ")
+// isChosen reports whether another program has set the range current, and its first port is at most Last.
+func (p LocalPorts) isChosen(current string) bool {
+	const byDefault = "32768 60999" // the range of each new namespace (inet_init_net)
+	first, _, _ := strings.Cut(current, " ")
 	n, err := strconv.Atoi(first)
-	return is != byDefault && err == nil && n <= int(p.Last)
+	return current != byDefault && err == nil && n <= int(p.Last)
 }

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inPrefixes matches packets whose source or destination is in one of the prefixes, or, if not is set, in none of them.
-// word is saddr or daddr. If there is one prefix, the code of the Term compares the address with the prefix. If there
-// are several prefixes, the code looks for the address in an anonymous set.
+// inPrefixes matches packets whose source (word is saddr) or destination (word is daddr) is in one of the prefixes.
+// With not, it matches packets of the same family whose address is in none of them. The code compares the address with
+// a single prefix, or looks for it in an anonymous set.
 func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
-	prefixes = outermost(prefixes)
+	prefixes = outermostPrefixes(prefixes)
 	if len(prefixes) == 0 {
 		return Term{"ip " + word + " {}", func(*transaction) ([]attribute, error) {
 			return nil, errors.New("no prefixes")
@@ -30,7 +30,7 @@ func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	}
 	switch p := prefixes[0]; {
 	case len(prefixes) > 1:
-		text += "{ " + list(prefixes) + " }"
+		text += "{ " + joinPrefixes(prefixes) + " }"
 	case p.IsSingleIP():
 		text += p.Addr().String()
 	default:
@@ -46,11 +46,11 @@ func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 		}
 		return append(exprs(meta(unix.NFT_META_NFPROTO), equal([]byte{family}),
 			payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, size)),
-			compare(x, prefixes, not)...), nil
+			comparePrefixes(x, prefixes, not)...), nil
 	}}
 }
 
-func list(prefixes []netip.Prefix) string {
+func joinPrefixes(prefixes []netip.Prefix) string {
 	words := make([]string, len(prefixes))
 	for i, p := range prefixes {
 		words[i] = p.String()
@@ -58,10 +58,10 @@ func list(prefixes []netip.Prefix) string {
 	return strings.Join(words, ", ")
 }
 
-// compare returns the code that compares the address in the register with prefixes.
-func compare(x *transaction, prefixes []netip.Prefix, not bool) []attribute {
+// comparePrefixes returns the code that compares the address in register 1 with prefixes.
+func comparePrefixes(x *transaction, prefixes []netip.Prefix, not bool) []attribute {
 	if len(prefixes) > 1 {
-		return exprs(lookup(x.set(prefixes), not))
+		return exprs(lookupSet(x.addSet(prefixes), not))
 	}
 	p := prefixes[0]
 	network := bitwise(net.CIDRMask(p.Bits(), p.Addr().BitLen()), make([]byte, p.Addr().BitLen()/8))
@@ -71,17 +71,18 @@ func compare(x *transaction, prefixes []netip.Prefix, not bool) []attribute {
 	return exprs(network, equal(p.Addr().AsSlice()))
 }
 
-// anonymous is the name of a set that belongs to one rule. The kernel replaces %d by a number.
+// anonymous is the name in a request for a set that belongs to one rule. The kernel replaces %d by a number.
 const anonymous = "__set%d"
 
-// together is the maximum number of elements in a message. An attribute must be smaller than 64 kB. The report of a
-// failure repeats the message, and must also be smaller.
-const together = 1000
+// mostElements is the maximum number of elements in one message. The reason is that an attribute must be smaller than
+// 64 kB, and so must the kernel's report of an error, which repeats the message.
+const mostElements = 1000
 
-// set adds a set of the prefixes for the rule that is added next, and returns its number in the transaction.
-func (x *transaction) set(prefixes []netip.Prefix) (number uint32) {
+// addSet adds requests that make an anonymous set of prefixes, for the rule that is added next. number identifies the
+// set in this transaction.
+func (x *transaction) addSet(prefixes []netip.Prefix) (number uint32) {
 	x.sets++
-	all := elements(prefixes)
+	all := intervalElements(prefixes)
 	typ, size := uint32(7), uint32(4) // ipv4_addr, of nftables/datatype.h: nft(8) needs the type to print the elements
 	if prefixes[0].Addr().Is6() {
 		typ, size = 8, 16 // ipv6_addr
@@ -89,26 +90,26 @@ func (x *transaction) set(prefixes []netip.Prefix) (number uint32) {
 	bigEndian := []byte{0, 4, 2, 0, 0, 0} // NFTNL_UDATA_SET_KEYBYTEORDER, also for nft(8)
 	x.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_TABLE, x.table),
 		attrString(unix.NFTA_SET_NAME, anonymous),
-		attrOrdered(unix.NFTA_SET_FLAGS, unix.NFT_SET_ANONYMOUS|unix.NFT_SET_CONSTANT|unix.NFT_SET_INTERVAL),
-		attrOrdered(unix.NFTA_SET_KEY_TYPE, typ), attrOrdered(unix.NFTA_SET_KEY_LEN, size),
-		attrOrdered(unix.NFTA_SET_ID, x.sets),
-		nested(unix.NFTA_SET_DESC, attrOrdered(unix.NFTA_SET_DESC_SIZE, uint32(len(all)))),
+		attrBigEndian(unix.NFTA_SET_FLAGS, unix.NFT_SET_ANONYMOUS|unix.NFT_SET_CONSTANT|unix.NFT_SET_INTERVAL),
+		attrBigEndian(unix.NFTA_SET_KEY_TYPE, typ), attrBigEndian(unix.NFTA_SET_KEY_LEN, size),
+		attrBigEndian(unix.NFTA_SET_ID, x.sets),
+		nested(unix.NFTA_SET_DESC, attrBigEndian(unix.NFTA_SET_DESC_SIZE, uint32(len(all)))),
 		attr(unix.NFTA_SET_USERDATA, bigEndian))
-	for part := range slices.Chunk(all, together) {
+	for part := range slices.Chunk(all, mostElements) {
 		list := make([]attribute, len(part))
 		for i, e := range part {
 			list[i] = e.attribute(i + 1)
 		}
 		x.add(unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_ELEM_LIST_SET, anonymous),
-			attrOrdered(unix.NFTA_SET_ELEM_LIST_SET_ID, x.sets), attrString(unix.NFTA_SET_ELEM_LIST_TABLE, x.table),
+			attrBigEndian(unix.NFTA_SET_ELEM_LIST_SET_ID, x.sets), attrString(unix.NFTA_SET_ELEM_LIST_TABLE, x.table),
 			nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, list...))
 	}
 	return x.sets
 }
 
-// outermost sorts prefixes, and omits prefixes that are in another prefix, because the intervals of a set must not
+// outermostPrefixes returns the prefixes that are not inside another prefix, sorted. The intervals of a set must not
 // overlap.
-func outermost(prefixes []netip.Prefix) []netip.Prefix {
+func outermostPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	var sorted []netip.Prefix
 	for _, p := range prefixes { // there are few prefixes, and slices.SortFunc would add 10 kB to the program
 		sorted = append(sorted, p.Masked())
@@ -125,35 +126,36 @@ func outermost(prefixes []netip.Prefix) []netip.Prefix {
 	return kept
 }
 
-// An element of a set of intervals is the first address of an interval or, if beyond is set, the first address behind
-// an interval.
-type element struct {
+// An intervalElement is an element of a set of intervals. It is the first address of an interval, or, if beyond is
+// true, the first address after an interval.
+type intervalElement struct {
 	addr   netip.Addr
 	beyond bool
 }
 
-func (e element) attribute(number int) attribute {
-	key := content(unix.NFTA_SET_ELEM_KEY, e.addr.AsSlice())
+func (e intervalElement) attribute(number int) attribute {
+	key := dataAttr(unix.NFTA_SET_ELEM_KEY, e.addr.AsSlice())
 	if e.beyond {
-		return nested(number, attrOrdered(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END), key)
+		return nested(number, attrBigEndian(unix.NFTA_SET_ELEM_FLAGS, unix.NFT_SET_ELEM_INTERVAL_END), key)
 	}
 	return nested(number, key)
 }
 
-// elements returns, for each prefix, its first address and the first address behind it.
-func elements(prefixes []netip.Prefix) []element {
-	var all []element
+// intervalElements returns two elements for each prefix: its first address, and the first address after it, if there is
+// one.
+func intervalElements(prefixes []netip.Prefix) []intervalElement {
+	var all []intervalElement
 	for _, p := range prefixes {
-		all = append(all, element{addr: p.Addr()})
-		if beyond := last(p).Next(); beyond.IsValid() {
-			all = append(all, element{beyond, true})
+		all = append(all, intervalElement{addr: p.Addr()})
+		if beyond := lastAddr(p).Next(); beyond.IsValid() {
+			all = append(all, intervalElement{beyond, true})
 		}
 	}
 	return all
 }
 
-// last returns the last address of a prefix.
-func last(p netip.Prefix) netip.Addr {
+// lastAddr returns the last address of a prefix.
+func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
 		b[i/8] |= 0x80 >> (i % 8)

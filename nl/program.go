@@ -14,12 +14,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// ErrNoBPF reports a kernel that cannot run a program on a link's packets: this kernel is too old, built without BPF,
-// or locked down. In an error, the kernel's reason follows the text of ErrNoBPF.
+// ErrNoBPF reports that the kernel cannot run a BPF program on a link's packets: it is too old, built without BPF, or
+// locked down. An error that wraps ErrNoBPF also has the kernel's reason.
 var ErrNoBPF = errors.New("this kernel does not run our BPF programs")
 
-// loadBPF gives the kernel a program for packets of links, and returns its file descriptor. If the kernel refuses the
-// program, loadBPF tries once more with a log, to learn the reason.
+// loadBPF loads a program into the kernel, and returns its file descriptor. If the kernel refuses the program, loadBPF
+// tries once more with a log, to get the verifier's reason.
 func loadBPF(code []byte) (fd int, err error) {
 	err = withMemory(func() (err error) { fd, err = progLoad(code, nil); return err })
 	if err == nil {
@@ -29,11 +29,12 @@ func loadBPF(code []byte) (fd int, err error) {
 	if fd, again := progLoad(code, log); again == nil {
 		return fd, nil
 	}
-	return -1, fmt.Errorf("%w: %w%s", ErrNoBPF, err, reason(log))
+	return -1, fmt.Errorf("%w: %w%s", ErrNoBPF, err, verifierReason(log))
 }
 
-// reason returns the verifier's last line about the program itself.
-func reason(log []byte) string {
+// verifierReason returns the last line of the verifier's log that is about the program itself, and not about the
+// verifier's work.
+func verifierReason(log []byte) string {
 	lines := strings.Split(strings.TrimSpace(unix.ByteSliceToString(log)), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {
 		if lines[i] != "" && !strings.HasPrefix(lines[i], "processed ") {
@@ -43,8 +44,8 @@ func reason(log []byte) string {
 	return ""
 }
 
-// progLoad loads a program, and tries again if a signal has interrupted the verifier (bpf_check: signal_pending). Go's
-// runtime sends signals to its threads.
+// progLoad loads a program. It tries again if a signal interrupts the verifier (bpf_check: signal_pending), because
+// Go's runtime sends signals to its threads.
 func progLoad(code, log []byte) (fd int, err error) {
 	const tries = 20
 	for range tries {
@@ -76,8 +77,8 @@ func progLoadOnce(code, log []byte) (int, error) {
 	return int(fd), nil
 }
 
-// createMap makes a map, and returns its file descriptor. A full map drops the entry that was not used for the longest
-// time.
+// createMap creates an LRU map, and returns its file descriptor. When the map is full, a new entry replaces the entry
+// that was not used for the longest time.
 func createMap(keySize, valueSize, entries uint32) (fd int, err error) {
 	attr := struct{ mapType, keySize, valueSize, maxEntries, flags uint32 }{unix.BPF_MAP_TYPE_LRU_HASH, keySize,
 		valueSize, entries, 0}
@@ -96,8 +97,8 @@ func createMap(keySize, valueSize, entries uint32) (fd int, err error) {
 	return fd, nil
 }
 
-// withMemory calls f. If f fails with EPERM, withMemory lifts the limit of locked memory, and calls f again. Kernels
-// before 5.11 count programs and maps as locked memory.
+// withMemory calls f. If f fails with EPERM, withMemory removes the limit of locked memory (RLIMIT_MEMLOCK), and calls
+// f again. Kernels before 5.11 count programs and maps as locked memory.
 func withMemory(f func() error) error {
 	err := f()
 	if errors.Is(err, unix.EPERM) && unix.Setrlimit(unix.RLIMIT_MEMLOCK,

@@ -23,7 +23,7 @@ func TestQueues(t *testing.T) {
 	peer := attrIn(t, attrIn(t, info, nl.IFLA_INFO_DATA), nl.VETH_INFO_PEER)
 	for end, attrs := range map[string][]byte{"near": near, "far": peer[unix.SizeofIfInfomsg:]} {
 		for _, typ := range []uint16{unix.IFLA_NUM_TX_QUEUES, unix.IFLA_NUM_RX_QUEUES} {
-			if n := number(attrIn(t, attrs, typ)); n != 1 {
+			if n := nativeUint(attrIn(t, attrs, typ)); n != 1 {
 				t.Errorf("the %s end has %d for attribute %d", end, n, typ)
 			}
 		}

@@ -31,7 +31,7 @@ func TestRetry(t *testing.T) {
 		{"never", 1 << 30, nil, netlink.ErrDumpInterrupted, 10},
 	} {
 		calls := 0
-		err := retry(func() error {
+		err := retryDump(func() error {
 			if calls++; calls <= c.interrupted {
 				return netlink.ErrDumpInterrupted
 			}
@@ -50,12 +50,12 @@ func TestKernel(t *testing.T) {
 		unix.EEXIST: fs.ErrExist, unix.ENOENT: fs.ErrNotExist, unix.ESRCH: fs.ErrNotExist,
 		unix.ENODEV: fs.ErrNotExist, unix.EADDRNOTAVAIL: fs.ErrNotExist, unix.EPERM: fs.ErrPermission,
 	} {
-		err := kernel(errno)
+		err := wrapNotExist(errno)
 		if !errors.Is(err, want) || !errors.Is(err, errno) || err.Error() != errno.Error() {
 			t.Errorf("%v does not answer to %v", err, want)
 		}
 	}
-	if err := kernel(unix.ENETUNREACH); errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
+	if err := wrapNotExist(unix.ENETUNREACH); errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) {
 		t.Errorf("%v is neither", err)
 	}
 }
@@ -85,7 +85,7 @@ func TestElements(t *testing.T) {
 	for _, s := range []string{"255.0.0.0/8", "10.0.5.1/16", "10.0.1.0/24", "10.1.0.0/16", "10.0.0.0/16"} {
 		prefixes = append(prefixes, netip.MustParsePrefix(s))
 	}
-	for _, e := range elements(outermost(prefixes)) {
+	for _, e := range intervalElements(outermostPrefixes(prefixes)) {
 		s := e.addr.String()
 		if e.beyond {
 			s = "before " + s

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Route is a route to Dst by the link Dev. It has the next hop Via, or none if the destination is on the link itself.
+// A Route is a route to Dst by the link Dev. If Dst is not on the link itself, packets go to the next hop Via.
 type Route struct {
 	Dst      netip.Prefix
 	Via      netip.Addr
@@ -24,10 +24,11 @@ type Route struct {
 	Src      netip.Addr
 	Metric   int
 	MTU      int
-	OnLink   bool   // Via is on the link, even if no other route leads to it
-	Type     string // "" is unicast; unreachable and blackhole routes have no Dev
+	OnLink   bool   // assume that Via is on the link, even if no other route leads to Via
+	Type     string // "" is unicast; routes of the types unreachable and blackhole have no Dev
 	Protocol int    // 0 is boot, as with ip(8)
-	// Replace makes Add replace another route to Dst. A pod that has ended may have left such a route to its address.
+	// Replace makes Add replace another route to Dst. For example, a pod that has ended may have left a route to its
+	// address.
 	Replace bool
 }
 
@@ -62,7 +63,7 @@ func (r Route) String() string {
 
 func (r Route) table() int { return int(cmp.Or(r.Table, unix.RT_TABLE_MAIN)) }
 
-// scope returns the distance of Dst: on the link, or beyond the link. IPv6 has no scopes of routes.
+// scope returns the scope of the route: link if Dst is on the link, otherwise global. IPv6 routes have no scope.
 func (r Route) scope() int {
 	if r.Type == "" && !r.Via.IsValid() && r.Dst.Addr().Is4() {
 		return unix.RT_SCOPE_LINK
@@ -70,33 +71,33 @@ func (r Route) scope() int {
 	return unix.RT_SCOPE_UNIVERSE
 }
 
-// Add adds the route. If Replace is set, Add replaces another route to Dst.
+// Add adds the route. If Replace is true, Add replaces another route to Dst.
 func (r Route) Add(n *NS) error {
-	msg, attrs, err := r.message(n)
+	msg, attrs, err := r.netlinkMessage(n)
 	if err != nil {
 		return err
 	}
-	err = n.change(unix.RTM_NEWROUTE, addNew, msg, attrs...)
+	err = n.applyChange(unix.RTM_NEWROUTE, addNew, msg, attrs...)
 	if !r.Replace || !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	if r.Check(n) == nil {
 		return errSame
 	}
-	return n.change(unix.RTM_NEWROUTE, addReplace, msg, attrs...)
+	return n.applyChange(unix.RTM_NEWROUTE, addReplace, msg, attrs...)
 }
 
 // Del deletes the route, but no other route to Dst.
 func (r Route) Del(n *NS) error {
-	msg, attrs, err := r.message(n)
+	msg, attrs, err := r.netlinkMessage(n)
 	if err != nil {
 		return err
 	}
-	return n.change(unix.RTM_DELROUTE, 0, msg, attrs...)
+	return n.applyChange(unix.RTM_DELROUTE, 0, msg, attrs...)
 }
 
-// message returns the header and the attributes of a message about the route.
-func (r Route) message(n *NS) (*nl.RtMsg, []attribute, error) {
+// netlinkMessage returns the header and the attributes of a request about the route.
+func (r Route) netlinkMessage(n *NS) (*nl.RtMsg, []attribute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Scope = uint8(FamilyOf(r.Dst.Addr())), uint8(r.Dst.Bits()), uint8(r.scope())
 	msg.Protocol, msg.Type = uint8(cmp.Or(r.Protocol, unix.RTPROT_BOOT)), unix.RTN_UNICAST
@@ -104,7 +105,7 @@ func (r Route) message(n *NS) (*nl.RtMsg, []attribute, error) {
 		msg.Flags = unix.RTNH_F_ONLINK
 	}
 	if r.Type != "" {
-		t, ok := routeTypes.number(r.Type)
+		t, ok := routeTypes.numberOf(r.Type)
 		if !ok {
 			return nil, nil, fmt.Errorf("unknown type of route %q", r.Type)
 		}
@@ -126,29 +127,30 @@ func (r Route) message(n *NS) (*nl.RtMsg, []attribute, error) {
 	if r.Dev == "" {
 		return msg, attrs, nil
 	}
-	index, err := n.index(r.Dev)
+	index, err := n.linkIndex(r.Dev)
 	return msg, append(attrs, attr32(unix.RTA_OIF, uint32(index))), err
 }
 
-// routeTypes are the types of rtnetlink(7) by ip(8)'s names.
-var routeTypes = names{
+// routeTypes has the types of routes (rtnetlink(7)) by their names in ip(8).
+var routeTypes = nameTable{
 	{"local", unix.RTN_LOCAL}, {"broadcast", unix.RTN_BROADCAST}, {"anycast", unix.RTN_ANYCAST},
 	{"multicast", unix.RTN_MULTICAST},
 	{"blackhole", unix.RTN_BLACKHOLE}, {"unreachable", unix.RTN_UNREACHABLE}, {"prohibit", unix.RTN_PROHIBIT},
 	{"throw", unix.RTN_THROW},
 }
 
-// Check returns an error if the route's table has no such route by the link. Any program may have added the route.
+// Check returns an error if the table does not have the route. It ignores the protocol, so any program may have added
+// the route. It also ignores the metric and the MTU of the kernel's route if r has none.
 func (r Route) Check(n *NS) error {
 	var index int
 	if r.Dev != "" {
-		i, err := n.index(r.Dev)
+		i, err := n.linkIndex(r.Dev)
 		if err != nil {
 			return err
 		}
 		index = i
 	}
-	found, err := n.routes(RouteFilter{Table: uint32(r.table())}, FamilyOf(r.Dst.Addr()), index)
+	found, err := n.selectRoutes(RouteFilter{Table: uint32(r.table())}, FamilyOf(r.Dst.Addr()), index)
 	if err != nil {
 		return err
 	}
@@ -167,12 +169,12 @@ func (r Route) Check(n *NS) error {
 			return nil
 		}
 	}
-	return r.missing(n)
+	return r.missingError(n)
 }
 
-// missing returns the error about a route that is not there. If the table has another route to Dst, the error names
-// that route.
-func (r Route) missing(n *NS) error {
+// missingError returns the error of Check if the route is missing. If the table has another route to Dst, the error
+// names that route.
+func (r Route) missingError(n *NS) error {
 	all, err := n.Routes(RouteFilter{Table: uint32(r.table()), Family: FamilyOf(r.Dst.Addr())})
 	if i := slices.IndexFunc(all, func(o Route) bool { return o.Dst == r.Dst }); err == nil && i >= 0 {
 		return fmt.Errorf("there is another route, %s: %w", all[i], fs.ErrNotExist)
@@ -180,10 +182,10 @@ func (r Route) missing(n *NS) error {
 	return fmt.Errorf("there is no such route: %w", fs.ErrNotExist)
 }
 
-// MainTable is the table of routes that ip(8) calls main.
+// MainTable is the number of the routing table main.
 const MainTable = unix.RT_TABLE_MAIN
 
-// A RouteFilter selects the routes to list. A field with the zero value selects all routes.
+// A RouteFilter selects routes by their properties. A field with the zero value selects all routes.
 type RouteFilter struct {
 	Family   Family
 	Table    uint32
@@ -197,7 +199,8 @@ func (f RouteFilter) Matches(r Route) bool {
 		(f.Dev == "" || f.Dev == r.Dev) && (f.Protocol == 0 || f.Protocol == r.Protocol)
 }
 
-// Routes lists routes, IPv4 first. Routes lists the local table only if the filter asks for it.
+// Routes lists the routes that a filter selects, IPv4 first. It leaves out the table local, unless f.Table is this
+// table.
 func (n *NS) Routes(f RouteFilter) ([]Route, error) {
 	all, err := n.listRoutes(f)
 	if err != nil {
@@ -209,7 +212,7 @@ func (n *NS) Routes(f RouteFilter) ([]Route, error) {
 func (n *NS) listRoutes(f RouteFilter) (all []Route, err error) {
 	var index int
 	if f.Dev != "" {
-		if index, err = n.index(f.Dev); err != nil {
+		if index, err = n.linkIndex(f.Dev); err != nil {
 			return nil, err
 		}
 	}
@@ -218,7 +221,7 @@ func (n *NS) listRoutes(f RouteFilter) (all []Route, err error) {
 		if f.Family != 0 && f.Family != family {
 			continue
 		}
-		more, err := n.routes(f, family, index)
+		more, err := n.selectRoutes(f, family, index)
 		if err != nil {
 			return nil, err
 		}
@@ -235,14 +238,14 @@ func (n *NS) listRoutes(f RouteFilter) (all []Route, err error) {
 	return all, err
 }
 
-// RoutesIn lists the routes of a table and a family. Of the links, RoutesIn names only dev: other routes have no Dev.
-// So RoutesIn need not list all links, which is slow on a node with many pods.
+// RoutesIn lists the routes of a table and a family. Only routes by the link dev have Dev set. RoutesIn does not look
+// up the names of other links, because a list of all links is slow on a node with many pods.
 func (n *NS) RoutesIn(table uint32, f Family, dev string) (all []Route, err error) {
-	index, err := n.index(dev)
+	index, err := n.linkIndex(dev)
 	if err != nil {
 		return nil, err
 	}
-	found, err := n.routes(RouteFilter{Table: table}, f, 0)
+	found, err := n.selectRoutes(RouteFilter{Table: table}, f, 0)
 	for _, k := range found {
 		if k.index == index {
 			k.Dev = dev
@@ -257,21 +260,20 @@ type kernelRoute struct {
 	index int
 }
 
-// routes returns the routes of a table, a protocol and a link. The number 0 stands for any table, protocol or link.
-// After [NS.List], it reads them from the listing.
-func (n *NS) routes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
-	if n.listed != nil && n.listed.serves(index) && f.Table != unix.RT_TABLE_LOCAL {
-		return n.listed.routes(n, f, family, index)
+// selectRoutes returns the routes of a family that a filter selects, by the link with an index. The index 0 stands for
+// all links. After [NS.List], selectRoutes takes the routes from the listCache.
+func (n *NS) selectRoutes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
+	if n.listCache != nil && n.listCache.hasRoutesBy(index) && f.Table != unix.RT_TABLE_LOCAL {
+		return n.listCache.selectRoutes(n, f, family, index)
 	}
-	return n.askRoutes(n.request, f, family, index)
+	return n.requestRoutes(n.sendRequest, f, family, index)
 }
 
-// exactRoutes lists the routes of all families for callers who must know that no route is missing. Unlike Routes, it
-// does not ask for the names of links. Asking for names would be slow: when the kernel lists links, it searches the
-// list of all namespaces for the other end of each pair.
+// exactRoutes lists the routes of both families, and fails if the list may lack routes. The routes have no Dev, because
+// a list of all links would be slow. For each pair in this list, the kernel searches all namespaces for the other end.
 func (n *NS) exactRoutes(f RouteFilter) (all []kernelRoute, err error) {
 	for _, family := range Families {
-		routes, err := n.askRoutes(n.exact, f, family, 0)
+		routes, err := n.requestRoutes(n.sendExact, f, family, 0)
 		if err != nil {
 			return nil, fmt.Errorf("%s: list routes: %w", n.Name, err)
 		}
@@ -280,8 +282,8 @@ func (n *NS) exactRoutes(f RouteFilter) (all []kernelRoute, err error) {
 	return all, nil
 }
 
-// askRoutes asks the kernel for the routes. request is the method that asks.
-func (n *NS) askRoutes(request requester, f RouteFilter, family Family, index int) ([]kernelRoute, error) {
+// requestRoutes is like selectRoutes, but always asks the kernel. send is the method that sends the request.
+func (n *NS) requestRoutes(send sender, f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Protocol = uint8(family), uint8(f.Protocol)
 	var attrs []attribute
@@ -291,8 +293,8 @@ func (n *NS) askRoutes(request requester, f RouteFilter, family Family, index in
 	if index != 0 {
 		attrs = append(attrs, attr32(unix.RTA_OIF, uint32(index)))
 	}
-	msgs, err := request(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RTM_NEWROUTE, msg, attrs...)
-	if absent(err) { // the kernel lacks the table, or the family
+	msgs, err := send(unix.NETLINK_ROUTE, unix.RTM_GETROUTE, unix.NLM_F_DUMP, unix.RTM_NEWROUTE, msg, attrs...)
+	if isNotExist(err) { // the kernel does not have the table, or the family
 		return nil, nil
 	}
 	if err != nil {

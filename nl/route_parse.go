@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// parseRoute reads an answer to RTM_GETROUTE.
+// parseRoute decodes an answer to RTM_GETROUTE.
 func parseRoute(m []byte) kernelRoute {
 	msg := nl.DeserializeRtMsg(m)
 	r := kernelRoute{Route: Route{Table: uint32(msg.Table), Protocol: int(msg.Protocol)}}
 	r.OnLink = msg.Flags&unix.RTNH_F_ONLINK != 0
-	r.Type = routeTypes.name(uint32(msg.Type))
+	r.Type = routeTypes.nameOf(uint32(msg.Type))
 	dst := Family(msg.Family).Everywhere().Addr()
 	for typ, value := range attrsOf(m[msg.Len():]) {
 		switch typ {
@@ -26,11 +26,11 @@ func parseRoute(m []byte) kernelRoute {
 		case unix.RTA_PREFSRC:
 			r.Src = addrFrom(value)
 		case unix.RTA_TABLE:
-			r.Table = number(value)
+			r.Table = nativeUint(value)
 		case unix.RTA_OIF:
-			r.index = int(number(value))
+			r.index = int(nativeUint(value))
 		case unix.RTA_PRIORITY:
-			r.Metric = int(number(value))
+			r.Metric = int(nativeUint(value))
 		case unix.RTA_METRICS:
 			r.MTU = routeMTU(value)
 		}
@@ -38,7 +38,7 @@ func parseRoute(m []byte) kernelRoute {
 	r.Dst = netip.PrefixFrom(dst, int(msg.Dst_len))
 	switch r.Type {
 	case "blackhole", "unreachable", "prohibit", "throw":
-		r.index = 0 // for IPv6, the kernel names the loopback link
+		r.index = 0 // for IPv6, the kernel gives these routes the index of the loopback link
 	}
 	return r
 }
@@ -46,7 +46,7 @@ func parseRoute(m []byte) kernelRoute {
 func routeMTU(metrics []byte) int {
 	for typ, value := range attrsOf(metrics) {
 		if typ == unix.RTAX_MTU {
-			return int(number(value))
+			return int(nativeUint(value))
 		}
 	}
 	return 0

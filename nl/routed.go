@@ -10,108 +10,107 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The node's end of a routed pod's pair is in a group that names the pod's ENI. The group's first byte is routedGroups,
-// and the rest is the index of the ENI's link. So the node finds the ENI of a pod's packet by one rule for each ENI,
-// and not by one rule for each pod.
+// The group of the node's end of a routed pod's veth pair identifies the pod's ENI. The first byte of the group is
+// routedGroupByte, and the other bytes are the index of the ENI's link. So the node needs only one rule for each ENI,
+// and not one for each pod, to find the ENI of a pod's packet.
 
-// routedGroups is the first byte of the groups of the node's ends of routed pairs. The bytes 72 to 75 are the first
-// bytes of groups in pods.
-const routedGroups = OwnGroup + 4
+// routedGroupByte is the first byte of the groups that RoutedGroup returns. The groups in pods begin with 72 to 75.
+const routedGroupByte = OwnGroup + 4
 
-// RoutedGroup returns the group of the node's ends of routed pairs. eni is the index of the link of their ENI.
-func RoutedGroup(eni int) uint32 { return routedGroups<<24 | uint32(eni)&sameAttachment }
+// RoutedGroup returns the group of the node's ends of the veth pairs of an ENI's routed pods. eni is the index of the
+// ENI's link.
+func RoutedGroup(eni int) uint32 { return routedGroupByte<<24 | uint32(eni)&attachmentMask }
 
-// IsRouted reports whether a group is one that RoutedGroup returns.
-func IsRouted(group uint32) bool { return group>>24 == routedGroups }
+// IsRouted reports whether RoutedGroup returns this group for an ENI.
+func IsRouted(group uint32) bool { return group>>24 == routedGroupByte }
 
-// OfRoutedGroup returns the index of the ENI's link for which RoutedGroup returns this group. The second result reports
-// whether there is such an index.
+// OfRoutedGroup returns the index for which RoutedGroup returns the group. is reports whether there is such an index.
 func OfRoutedGroup(group uint32) (eni int, is bool) {
-	return int(group & sameAttachment), IsRouted(group)
+	return int(group & attachmentMask), IsRouted(group)
 }
 
-// IsPair reports whether a group is the group of the node's ends of pairs, routed or not.
+// IsPair reports whether a link with this group is the node's end of the veth pair of a pod, routed or not.
 func IsPair(group uint32) bool { return group == OwnGroup || IsRouted(group) }
 
-// routedTables are the first two bits of the numbers of ENIs' routing tables. The routing table of a single pod has
-// other first bits.
-const routedTables = 3 << 30
+// routedTableBits has the first two bits of the numbers that RoutedTable returns. The numbers that FurtherTable returns
+// have other first bits.
+const routedTableBits = 3 << 30
 
-// RoutedTable returns the number of the routing table for packets that routed pods send by their ENI. eni is the index
-// of the ENI's link.
-func RoutedTable(eni int) uint32 { return routedTables | uint32(eni)&sameAttachment }
+// RoutedTable returns the number of the node's routing table for packets that the routed pods of an ENI send. eni is
+// the index of the ENI's link.
+func RoutedTable(eni int) uint32 { return routedTableBits | uint32(eni)&attachmentMask }
 
-// OfRoutedTable returns the index of the ENI's link for which RoutedTable returns this number. The second result
-// reports whether there is such an index.
+// OfRoutedTable returns the index for which RoutedTable returns the number. is reports whether there is such an index.
 func OfRoutedTable(table uint32) (eni int, is bool) {
-	return int(table & sameAttachment), table&^uint32(sameAttachment) == routedTables
+	return int(table & attachmentMask), table&^uint32(attachmentMask) == routedTableBits
 }
 
-// routedAddr is the address of the links of ENIs that have routed pods.
-func routedAddr() netip.Prefix {
+// routedPrefix returns the address of RoutedAddr.
+func routedPrefix() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254, 72, 2}), 32)
 }
 
-// RoutedAddr is an address for the link of an ENI that has routed pods. The value of the address does not matter, but
-// the link must have an address.
-func RoutedAddr(eni string) Addr { return Addr{Prefix: routedAddr(), Dev: eni, Apart: true} }
+// RoutedAddr returns the address that we add to the link of an ENI with routed pods. The link needs any IPv4 address,
+// so each such link has the same one. eni is the name of the link.
+func RoutedAddr(eni string) Addr { return Addr{Prefix: routedPrefix(), Dev: eni, Apart: true} }
 
-// The names of the tables of nftables for routed pods. ENITable sets the marks of all ENIs. The name of the table for
-// the ARP requests by one ENI begins with askTables. The name of the table for a network's routed pods begins with
-// routedNames. StrayTable drops packets that arrive by the boot ENI for pods that have ended.
+// The names of the tables of nftables for routed pods, or their beginnings. The table ENITable gives packets the mark
+// of their ENI. The table StrayTable drops packets that arrive by the boot ENI for pods that have ended. See [AskTable]
+// and [RoutedTableOf] for the other tables.
 const (
-	ENITable    = OwnTable + "._enis"
-	StrayTable  = OwnTable + "._strays"
-	askTables   = OwnTable + "._ask."
-	routedNames = OwnTable + "._routed."
+	ENITable          = OwnTable + "._enis"
+	StrayTable        = OwnTable + "._strays"
+	askTablePrefix    = OwnTable + "._ask."
+	routedTablePrefix = OwnTable + "._routed."
 )
 
-// AskTable is the name of the table for the node's ARP requests by one ENI. eni is the name of the ENI's link.
-func AskTable(eni string) string { return askTables + eni }
+// AskTable returns the name of the table for the ARP requests that the node sends by an ENI. eni is the name of the
+// ENI's link.
+func AskTable(eni string) string { return askTablePrefix + eni }
 
-// AskTables lists the names of the ENIs' links for which the namespace has an [AskTable].
+// AskTables lists the links for which the namespace has an [AskTable], by their names.
 func (n *NS) AskTables() (enis []string, err error) {
-	tables, err := n.ownTables(func(name string) bool { return strings.HasPrefix(name, askTables) })
+	tables, err := n.ownTables(func(name string) bool { return strings.HasPrefix(name, askTablePrefix) })
 	for _, t := range tables {
-		enis = append(enis, strings.TrimPrefix(t.Name, askTables))
+		enis = append(enis, strings.TrimPrefix(t.Name, askTablePrefix))
 	}
 	return enis, err
 }
 
-// RoutedTableOf is the name of the table for the routed pods of a network.
-func RoutedTableOf(network string) string { return routedNames + network }
+// RoutedTableOf returns the name of the table of nftables for the routed pods of a network.
+func RoutedTableOf(network string) string { return routedTablePrefix + network }
 
-// isRoutedTable reports whether a table of this name serves routed pods that run. [StrayTable] does not: that table is
-// for pods that have ended, and stays.
+// isRoutedTable reports whether the table of nftables with this name serves only routed pods that run. It is false for
+// [StrayTable], which stays, because it serves pods that have ended.
 func isRoutedTable(name string) bool {
-	return name == ENITable || strings.HasPrefix(name, askTables) || strings.HasPrefix(name, routedNames)
+	return name == ENITable || strings.HasPrefix(name, askTablePrefix) || strings.HasPrefix(name, routedTablePrefix)
 }
 
-// IIFRouted matches packets that have arrived by the pair of a routed pod.
-func IIFRouted() Term { return ofRouted("iifgroup", unix.NFT_META_IIFGROUP) }
+// IIFRouted matches packets that have arrived by the veth pair of a routed pod.
+func IIFRouted() Term { return routedTerm("iifgroup", unix.NFT_META_IIFGROUP) }
 
-// OIFRouted matches packets that leave by the pair of a routed pod.
-func OIFRouted() Term { return ofRouted("oifgroup", unix.NFT_META_OIFGROUP) }
+// OIFRouted matches packets that leave by the veth pair of a routed pod.
+func OIFRouted() Term { return routedTerm("oifgroup", unix.NFT_META_OIFGROUP) }
 
-func ofRouted(word string, key uint32) Term {
+func routedTerm(word string, key uint32) Term {
 	const first = 0xff << 24
-	return term(word+" & "+hexadecimal(first)+" == "+hexadecimal(routedGroups<<24), func() []attribute {
-		return exprs(meta(key), masked(first), equal(native(routedGroups<<24)))
+	return term(word+" & "+hexadecimal(first)+" == "+hexadecimal(routedGroupByte<<24), func() []attribute {
+		return exprs(meta(key), keepBits(first), equal(nativeBytes(routedGroupByte<<24)))
 	})
 }
 
-// SetMarkBits replaces the bits that mask selects in the mark of a packet by the bits of mark. The other bits of the
+// SetMarkBits replaces those bits of the packet's mark that are set in mask by the bits of mark. The other bits of the
 // packet's mark stay.
 func SetMarkBits(mark, mask uint32) Term {
 	return term("meta mark set meta mark & "+hexadecimal(^mask)+" | "+hexadecimal(mark), func() []attribute {
-		return exprs(meta(unix.NFT_META_MARK), bitwise(native(^mask), native(mark)), setMeta(unix.NFT_META_MARK))
+		return exprs(meta(unix.NFT_META_MARK), bitwise(nativeBytes(^mask), nativeBytes(mark)),
+			setMeta(unix.NFT_META_MARK))
 	})
 }
 
-// SetARPSender replaces the sender's IPv4 address in a packet of ARP on Ethernet: the address of the host that asks or
-// answers.
+// SetARPSender replaces the sender's IPv4 address in an ARP packet on Ethernet.
 func SetARPSender(a netip.Addr) Term {
-	const sender, size = 14, 4 // RFC 826: behind the types, the lengths, the operation and the MAC address
+	const sender, size = 14, 4 // RFC 826: after the types, the lengths, the operation and the sender's MAC address
 	return term("arp saddr ip set "+a.String(), func() []attribute {
 		return exprs(immediate(unix.NFT_REG_1, a.AsSlice()),
 			setPayload(unix.NFT_PAYLOAD_NETWORK_HEADER, sender, size))

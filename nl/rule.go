@@ -16,21 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Rule sends packets to the routes of a table.
+// A Rule is a rule of policy routing, ip-rule(8). Packets that match it use the routing table Table, unless Goto, Nop
+// or Drop is set.
 type Rule struct {
 	Pref     int
 	Family   Family // only for a rule without From and To; 0 is IPv4
-	Not      bool   // for packets that do not match
+	Not      bool   // invert the rule: it applies to packets that do not match the other fields
 	From, To netip.Prefix
-	OIF      string // for packets of the namespace's own sockets that are bound to this link
-	IIF      string // "lo" for packets that the namespace itself sends, and for the check of sources (rp_filter)
+	OIF      string // match packets of the namespace's own sockets that are bound to this link
+	IIF      string // match packets that arrive by this link; "lo": packets of the namespace itself, and rp_filter
 	Mark     uint32
 	Mask     uint32 // 0 is all bits
-	Table    uint32 // 0 if the rule leads to no table; to delete a rule, 0 is any table
+	Table    uint32 // 0: no table; for Del, any table
 	Goto     int    // the Pref of the rule to continue with
-	Nop      bool   // the rule does nothing: other rules go to it
-	Drop     bool   // the rule drops the packets that it matches, without an ICMP error (blackhole)
-	// the kernel ignores routes with shorter prefixes than MinLen (suppress_prefixlength MinLen-1); 0: it ignores none
+	Nop      bool   // the rule does nothing, but is the destination of rules with Goto
+	Drop     bool   // the rule drops packets without an ICMP error (blackhole)
+	// the rule ignores routes whose prefix is shorter than MinLen (suppress_prefixlength MinLen-1); 0: it ignores none
 	MinLen   int
 	Protocol int // 0 is kernel, as with ip(8)
 }
@@ -47,7 +48,7 @@ func (r Rule) String() string {
 	if r.To.IsValid() {
 		c.option("to", r.To.String())
 	}
-	if r.marked() {
+	if r.hasMark() {
 		c.option("fwmark", fmt.Sprintf("%#x/%#x", r.Mark, r.mask()))
 	}
 	c.option("iif", r.IIF).option("oif", r.OIF).option("lookup", tableName(r.Table)).number("goto", r.Goto)
@@ -64,11 +65,11 @@ func (r Rule) family() Family {
 
 func (r Rule) mask() uint32 { return cmp.Or(r.Mask, ^uint32(0)) }
 
-// marked reports whether the rule is for packets with a mark. With a mask the mark may be 0.
-func (r Rule) marked() bool { return r.Mark != 0 || r.Mask != 0 }
+// hasMark reports whether the rule compares the packet's mark. If Mask is set, Mark may be 0.
+func (r Rule) hasMark() bool { return r.Mark != 0 || r.Mask != 0 }
 
-// action returns the kernel's number for the effect of the rule.
-func (r Rule) action() uint8 {
+// kernelAction returns the rule's action, such as FR_ACT_TO_TBL.
+func (r Rule) kernelAction() uint8 {
 	switch {
 	case r.Goto != 0:
 		return unix.FR_ACT_GOTO
@@ -80,8 +81,8 @@ func (r Rule) action() uint8 {
 	return unix.FR_ACT_TO_TBL
 }
 
-// tableName returns the name of a table if every host has this table (see rt_tables of iproute2), and otherwise its
-// number.
+// tableName returns the name of a table that every host has (see rt_tables of iproute2), and the number of any other
+// table.
 func tableName(t uint32) string {
 	switch t {
 	case 0:
@@ -96,10 +97,10 @@ func tableName(t uint32) string {
 	return strconv.FormatUint(uint64(t), 10)
 }
 
-// Add adds the rule. The kernel refuses the rule only if the kernel already has the same rule. Two rules that differ
-// only in the protocol are the same rule (rule_exists). So Add need not list and compare the rules of all pods.
+// Add adds the rule. If the kernel answers EEXIST, it has the same rule already, except for the protocol (rule_exists).
+// So Add does not list and compare the rules of all pods.
 func (r Rule) Add(n *NS) error {
-	err := r.change(n, unix.RTM_NEWRULE, addNew, r.action())
+	err := r.sendMessage(n, unix.RTM_NEWRULE, addNew, r.kernelAction())
 	if errors.Is(err, fs.ErrExist) {
 		return errSame
 	}
@@ -110,13 +111,13 @@ func (r Rule) Add(n *NS) error {
 func (r Rule) Del(n *NS) error {
 	action := uint8(0)
 	if r.Goto != 0 { // the kernel refuses to delete a rule with Goto without this action
-		action = r.action()
+		action = r.kernelAction()
 	}
-	return r.change(n, unix.RTM_DELRULE, 0, action)
+	return r.sendMessage(n, unix.RTM_DELRULE, 0, action)
 }
 
-// DelRules deletes all rules about packets that arrive by a link. DelRules does not list the rules, because a node has
-// several rules for each pod.
+// DelRules deletes all rules with a given IIF. DelRules does not list the rules, because a node has several rules for
+// each pod.
 func (n *NS) DelRules(iif string) error {
 	if err := checkName(iif); err != nil { // without a name the kernel deletes any rule
 		return err
@@ -126,8 +127,8 @@ func (n *NS) DelRules(iif string) error {
 		msg := &nl.RtMsg{}
 		msg.Family = uint8(family)
 		for range most {
-			err := n.change(unix.RTM_DELRULE, 0, msg, attrString(nl.FRA_IIFNAME, iif))
-			if absent(err) {
+			err := n.applyChange(unix.RTM_DELRULE, 0, msg, attrString(nl.FRA_IIFNAME, iif))
+			if isNotExist(err) {
 				break
 			}
 			if err != nil {
@@ -138,8 +139,9 @@ func (n *NS) DelRules(iif string) error {
 	return nil
 }
 
-// change sends a message about the rule. In a message that deletes a rule, action 0 stands for any action.
-func (r Rule) change(n *NS, typ, flags int, action uint8) error {
+// sendMessage sends a request that adds or deletes the rule. In a request that deletes a rule, action 0 matches rules
+// with any action.
+func (r Rule) sendMessage(n *NS, typ, flags int, action uint8) error {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Type = uint8(r.family()), action
 	if r.Not {
@@ -162,7 +164,7 @@ func (r Rule) change(n *NS, typ, flags int, action uint8) error {
 	if r.Goto != 0 {
 		attrs = append(attrs, attr32(nl.FRA_GOTO, uint32(r.Goto)))
 	}
-	if r.marked() {
+	if r.hasMark() {
 		attrs = append(attrs, attr32(nl.FRA_FWMARK, r.Mark), attr32(nl.FRA_FWMASK, r.mask()))
 	}
 	if r.IIF != "" {
@@ -177,13 +179,14 @@ func (r Rule) change(n *NS, typ, flags int, action uint8) error {
 	if r.Protocol != 0 {
 		attrs = append(attrs, attr(nl.FRA_PROTOCOL, []byte{uint8(r.Protocol)}))
 	}
-	return n.change(typ, flags, msg, attrs...)
+	return n.applyChange(typ, flags, msg, attrs...)
 }
 
-// Check returns an error if there is no such rule. Any program may have added the rule.
+// Check returns an error if the namespace does not have the rule. It ignores the protocol, so any program may have
+// added the rule.
 func (r Rule) Check(n *NS) error {
 	r.Family, r.Protocol = r.family(), 0
-	if r.marked() {
+	if r.hasMark() {
 		r.Mask = r.mask()
 	}
 	has, err := n.hasRule(r)
@@ -193,21 +196,22 @@ func (r Rule) Check(n *NS) error {
 	return err
 }
 
-// hasRule reports whether the namespace has a rule, from any program.
+// hasRule reports whether the namespace has the rule r with any protocol. r.Protocol must be 0.
 func (n *NS) hasRule(r Rule) (bool, error) {
-	if n.listed != nil {
-		list := n.listed.rulesOf(n, r.Family)
-		return list.has[r], list.err
+	if n.listCache != nil {
+		list := n.listCache.rulesOf(n, r.Family)
+		return list.set[r], list.err
 	}
-	found, err := n.askRules(r.Family)
+	found, err := n.requestRules(r.Family)
 	return slices.ContainsFunc(found, func(f Rule) bool { f.Protocol = 0; return f == r }), err
 }
 
-// Rules lists the rules, IPv4 first, in the order in which the kernel applies them.
+// Rules lists the rules of both families, IPv4 first. The rules of a family are in the order in which the kernel
+// applies them.
 func (n *NS) Rules() ([]Rule, error) {
 	var all []Rule
 	for _, family := range Families {
-		found, err := n.rules(family)
+		found, err := n.listRules(family)
 		if err != nil {
 			return nil, fmt.Errorf("%s: list rules: %w", n.Name, err)
 		}
@@ -216,16 +220,16 @@ func (n *NS) Rules() ([]Rule, error) {
 	return all, nil
 }
 
-// rules returns the rules of a family. After [NS.List], it reads them from the listing.
-func (n *NS) rules(family Family) ([]Rule, error) {
-	if n.listed != nil {
-		list := n.listed.rulesOf(n, family)
+// listRules returns the rules of a family. After [NS.List], listRules takes the rules from the listCache.
+func (n *NS) listRules(family Family) ([]Rule, error) {
+	if n.listCache != nil {
+		list := n.listCache.rulesOf(n, family)
 		return list.rules, list.err
 	}
-	return n.askRules(family)
+	return n.requestRules(family)
 }
 
-func (n *NS) askRules(family Family) ([]Rule, error) {
+func (n *NS) requestRules(family Family) ([]Rule, error) {
 	msgs, err := n.ruleMessages(family)
 	rules := make([]Rule, 0, len(msgs))
 	for _, m := range msgs {
@@ -234,13 +238,13 @@ func (n *NS) askRules(family Family) ([]Rule, error) {
 	return rules, err
 }
 
-// ruleMessages are the kernel's messages about all rules of a family.
+// ruleMessages returns the kernel's messages about all rules of a family.
 func (n *NS) ruleMessages(family Family) ([][]byte, error) {
-	// struct fib_rule_hdr has the size and the first field of struct rtmsg.
+	// a struct rtmsg can stand for a struct fib_rule_hdr here: both have the same size and the same first field
 	msg := &nl.RtMsg{}
 	msg.Family = uint8(family)
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETRULE, unix.NLM_F_DUMP, unix.RTM_NEWRULE, msg)
-	if absent(err) {
+	msgs, err := n.sendRequest(unix.NETLINK_ROUTE, unix.RTM_GETRULE, unix.NLM_F_DUMP, unix.RTM_NEWRULE, msg)
+	if isNotExist(err) {
 		return nil, nil
 	}
 	return msgs, err
@@ -253,7 +257,7 @@ func parseRule(m []byte) Rule {
 	for typ, value := range attrsOf(m[msg.Len():]) {
 		switch typ {
 		case nl.FRA_PRIORITY:
-			r.Pref = int(number(value))
+			r.Pref = int(nativeUint(value))
 		case nl.FRA_SRC:
 			r.From = netip.PrefixFrom(addrFrom(value), int(msg.Src_len))
 		case nl.FRA_DST:
@@ -263,17 +267,17 @@ func parseRule(m []byte) Rule {
 		case nl.FRA_OIFNAME:
 			r.OIF = unix.ByteSliceToString(value)
 		case nl.FRA_FWMARK:
-			r.Mark = number(value)
+			r.Mark = nativeUint(value)
 		case nl.FRA_FWMASK:
-			r.Mask = number(value)
+			r.Mask = nativeUint(value)
 		case nl.FRA_TABLE:
-			r.Table = number(value)
+			r.Table = nativeUint(value)
 		case nl.FRA_GOTO:
-			r.Goto = int(number(value))
-		case nl.FRA_SUPPRESS_PREFIXLEN: // each rule has it; -1 is none
-			r.MinLen = int(int32(number(value))) + 1
+			r.Goto = int(nativeUint(value))
+		case nl.FRA_SUPPRESS_PREFIXLEN: // all rules have this attribute; -1: the rule ignores no routes
+			r.MinLen = int(int32(nativeUint(value))) + 1
 		case nl.FRA_PROTOCOL:
-			r.Protocol = int(number(value))
+			r.Protocol = int(nativeUint(value))
 		}
 	}
 	return r

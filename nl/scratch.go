@@ -9,15 +9,15 @@ import (
 	"github.com/containernetworking/plugins/pkg/ns"
 )
 
-// Scratch runs f with a namespace that no other process sees, and that ends with f. In such a namespace, f can try what
-// the kernel supports. Modules that the kernel loads for f stay loaded.
+// Scratch runs f with a new namespace that no other process sees, and that ends when f returns. f can try there whether
+// the kernel supports something. Modules that the kernel loads for f stay loaded.
 func Scratch(f func(*NS) error) error {
 	temp, err := ns.TempNetNS()
 	if err != nil {
 		return fmt.Errorf("create a network namespace: %w", err)
 	}
 	defer temp.Close()
-	// temp.Path leads to a thread that has left the namespace
+	// not temp.Path(), which leads to a thread that has left the namespace
 	n, err := Open("scratch", fmt.Sprintf("/proc/self/fd/%d", temp.Fd()))
 	if err != nil {
 		return err

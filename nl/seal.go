@@ -9,53 +9,54 @@ import (
 	"slices"
 )
 
-// The seal of a table is an empty chain that no hook and no rule calls. Its name is a hash of all rules, and of how the
-// kernel calls the chains. One transaction makes the seal and the rules. So a table with the seal had these rules once,
-// and only an operator who edits the table by hand can have changed them. Add looks for the seal, and counts the rules
-// of each chain. Looking and counting take half as long as reading the rules. Check reads the rules.
+// The seal of a table is an empty chain that no hook and no rule calls. Its name is a hash of the table's content: of
+// all rules, and of the type, hook, priority and policy of each chain. One transaction makes the seal and the rules. So
+// if the kernel's table has the seal, it also had these rules, and only another program or an operator can have changed
+// them since. Add only looks for the seal and counts the rules of each chain, which takes half as long as reading the
+// rules. Check reads the rules.
 //
-// A table with chains that vary has a second seal, for its other chains (see [Table.Lasting]). The second seal shows
-// that the kernel has all parts of nftables that these chains need.
+// A table with chains that have Varies set has a second seal, for its other chains only (see [Table.Lasting]). A kernel
+// that has this second seal also has all parts of nftables that these other chains need.
 
-// Sealed reports whether the kernel's table has the seal of t. A table with this seal was made with the rules of t, and
-// for the same text Of.
+// Sealed reports whether the kernel's table has the seal of t. A table with this seal was made from a Table with the
+// same chains and the same Of.
 func (t Table) Sealed(n *NS) bool {
-	_, _, err := t.chain(n, t.sealName())
+	_, _, err := t.getChain(n, t.sealName())
 	return err == nil
 }
 
-// stands reports whether the kernel's table has the seal of t, is not dormant, and has the right number of rules in
-// each chain. Each chain in the kernel must also have the type, the hook, the priority and the policy that it has in t.
-func (t Table) stands(n *NS) bool {
+// isInstalled reports whether the kernel's table is t, without reading the rules. The kernel's table must have the seal
+// of t, and must not be dormant. Each of its chains must have the right type, hook, priority, policy and number of
+// rules.
+func (t Table) isInstalled(n *NS) bool {
 	if !t.Sealed(n) {
 		return false
 	}
 	for _, c := range t.Chains {
-		is, rules, err := t.chain(n, c.Name)
-		if err != nil || rules != len(c.Rules) || !is.calledAs(c) {
+		is, rules, err := t.getChain(n, c.Name)
+		if err != nil || rules != len(c.Rules) || !is.isCalledLike(c) {
 			return false
 		}
 	}
-	return t.awake(n) == nil
+	return t.checkAwake(n) == nil
 }
 
-// Lasting returns the table without the chains that have Varies set. The returned table has a seal of its own, which
-// does not depend on these chains.
+// Lasting returns a copy of t without the chains that have Varies set. Its seal does not depend on these chains.
 func (t Table) Lasting() Table {
 	t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c Chain) bool { return c.Varies })
 	return t
 }
 
-// addSeals adds the seal of the whole table, and the seal of its lasting part.
+// addSeals adds requests that make the seals of t and of t.Lasting().
 func (t Table) addSeals(x *transaction) {
 	for _, name := range slices.Compact([]string{t.sealName(), t.Lasting().sealName()}) {
-		x.chain(name)
+		x.addChain(name)
 	}
 }
 
-// seal adds the seals to the kernel's table, which must have all rules of t.
-func (t Table) seal(n *NS) error {
-	x, err := t.begin()
+// commitSeals adds the seals of t to the kernel's table. The kernel's table must have the rules of t.
+func (t Table) commitSeals(n *NS) error {
+	x, err := t.newTransaction()
 	if err != nil {
 		return err
 	}
@@ -66,7 +67,8 @@ func (t Table) seal(n *NS) error {
 func (t Table) sealName() string {
 	text := make([]byte, 0, 2<<10)
 	if slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Varies }) {
-		text = append(text, "lasting\n"...) // earlier releases made no second seal, so they never used this name
+		// earlier releases made only one seal for such tables: the names of the two seals differ from its name
+		text = append(text, "lasting\n"...)
 	}
 	for _, c := range t.Chains {
 		text = c.appendHeader(append(append(append(text, revision+" "...), c.Name...), ' '))

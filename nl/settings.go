@@ -16,18 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settings have, by name, the values of the properties that a network card keeps when it moves to another namespace. A
-// pod with CAP_NET_ADMIN can change all of them, and the next pod would get the changed settings. The settings of
-// ethtool(8) are in the card itself. The other settings are in the link, and __dev_change_net_namespace does not change
-// them.
+// Settings maps names to values. It has the properties that a network card keeps when it moves to another namespace.
+// These are the settings of ethtool(8), and properties of the link that __dev_change_net_namespace does not change. A
+// pod with CAP_NET_ADMIN can change these settings, and the next pod with this card would get the changed settings.
 //
-// Settings leaves out the following properties. Addresses, routes, neighbours, queueing disciplines and their filters
-// end with a move. The link's sysctls also end, and the kernel makes new sysctls. A [MovedLink] removes programs and
-// alternative names. Some values can be changed only by sysfs (RPS, XPS, NAPI). For this, a pod needs a writable /sys,
-// which only privileged pods have. The drivers for EC2 do not change a MAC address.
+// Settings does not have the following properties. Addresses, routes, neighbours, queueing disciplines and their
+// filters end with a move, and the link gets new sysctls. [MovedLink.Del] removes programs and alternative names. Some
+// values can only be changed by sysfs (RPS, XPS, NAPI): this needs a writable /sys, which only privileged pods have.
+// The MAC address cannot be changed, because the drivers for EC2 refuse it.
 type Settings map[string]string
 
-// The attributes of a link that [NS.PutBack] can set.
+// linkSettings has the attributes of a link that [NS.PutBack] can set.
 var linkSettings = [...]linkSetting{
 	{"MTU", unix.IFLA_MTU, 4},
 	{"txqueuelen", unix.IFLA_TXQLEN, 4},
@@ -44,18 +43,19 @@ var linkSettings = [...]linkSetting{
 
 type linkSetting struct {
 	name      string
-	typ, size int // size: of a number, in bytes; 0 if the value is not a number
+	typ, size int // size: the number of bytes if the value is a number, otherwise 0
 }
 
-// text returns the value as text, and parse reads this text.
-func (a linkSetting) text(value []byte) string {
+// formatValue returns an attribute's value as text: a number in decimal, any other value in hexadecimal. parseValue
+// does the opposite.
+func (a linkSetting) formatValue(value []byte) string {
 	if a.size == 0 {
 		return hex.EncodeToString(value)
 	}
-	return decimal(number(value))
+	return decimal(nativeUint(value))
 }
 
-func (a linkSetting) parse(text string) ([]byte, error) {
+func (a linkSetting) parseValue(text string) ([]byte, error) {
 	if a.size == 0 {
 		return hex.DecodeString(text)
 	}
@@ -64,23 +64,24 @@ func (a linkSetting) parse(text string) ([]byte, error) {
 	return binary.NativeEndian.AppendUint32(nil, uint32(v))[:a.size], err
 }
 
-// Attributes of linux/if_link.h that package unix lacks, since Linux 5.19 and 6.3.
+// Attributes of linux/if_link.h that package unix does not have. The kernel has them since Linux 5.19 (the first) and
+// 6.3.
 const iflaGROMaxSize, iflaGSOIPv4MaxSize, iflaGROIPv4MaxSize = 58, 63, 64
 
-// settableFlags are the flags that any process with CAP_NET_ADMIN may change (__dev_change_flags), and that a move
-// keeps.
+// settableFlags has the flags of a link that any process with CAP_NET_ADMIN can change (__dev_change_flags), and that
+// the link keeps when it moves.
 const settableFlags = unix.IFF_DEBUG | unix.IFF_NOTRAILERS | unix.IFF_NOARP | unix.IFF_DYNAMIC | unix.IFF_MULTICAST |
 	unix.IFF_PORTSEL | unix.IFF_AUTOMEDIA | unix.IFF_PROMISC | unix.IFF_ALLMULTI
 
 const flagsSetting = "flags"
 
-// Settings reads the settings of a link. Settings leaves out settings that the kernel or the driver does not have.
+// Settings returns the settings of a link, without those that the kernel or the driver does not have.
 func (n *NS) Settings(l Link) (Settings, error) {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)
-	msgs, err := n.request(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, skipStats())
+	msgs, err := n.sendRequest(unix.NETLINK_ROUTE, unix.RTM_GETLINK, 0, unix.RTM_NEWLINK, msg, skipStats())
 	if err == nil && len(msgs) != 1 {
-		err = absence{unix.ENODEV}
+		err = notExistError{unix.ENODEV}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the settings of %s: %w", l.Name, err)
@@ -90,7 +91,7 @@ func (n *NS) Settings(l Link) (Settings, error) {
 	for typ, value := range attrsOf(msgs[0][msg.Len():]) {
 		for _, a := range linkSettings {
 			if a.typ == typ {
-				s[a.name] = a.text(value)
+				s[a.name] = a.formatValue(value)
 			}
 		}
 	}
@@ -98,64 +99,64 @@ func (n *NS) Settings(l Link) (Settings, error) {
 	return s, err
 }
 
-// PutBack sets the settings of a link to the values in was. The error names the settings that the link does not take.
-func (n *NS) PutBack(l Link, was Settings) error {
+// PutBack sets the settings of a link to the saved values. The error names the settings that could not be set.
+func (n *NS) PutBack(l Link, saved Settings) error {
 	var failed error
-	for range 3 { // one setting may change another: channels change receive side scaling
+	for range 3 { // several tries, because one setting may change another: channels change receive side scaling
 		now, err := n.Settings(l)
 		if err != nil {
 			return err
 		}
-		differ := was.differ(now)
+		differ := saved.changedNames(now)
 		if len(differ) == 0 {
 			return nil
 		}
 		failed = nil
 		for _, name := range differ {
-			if err := n.putBack(l, name, was[name]); err != nil {
+			if err := n.putBackOne(l, name, saved[name]); err != nil {
 				failed = errors.Join(failed, fmt.Errorf("put back the %s of %s: %w", name, l.Name, err))
 			}
 		}
 	}
-	return errors.Join(failed, n.Kept(l, was))
+	return errors.Join(failed, n.Kept(l, saved))
 }
 
-// Kept returns an error that names the changed settings of a link. was has the settings before the change.
-func (n *NS) Kept(l Link, was Settings) (err error) {
+// Kept returns an error that names the settings of a link that differ from the saved values.
+func (n *NS) Kept(l Link, saved Settings) (err error) {
 	now, err := n.Settings(l)
 	if err != nil {
 		return err
 	}
-	for _, name := range was.differ(now) {
-		err = errors.Join(err, differs("the "+name+" of "+l.Name, now[name], was[name]))
+	for _, name := range saved.changedNames(now) {
+		err = errors.Join(err, mismatchError("the "+name+" of "+l.Name, now[name], saved[name]))
 	}
 	return err
 }
 
-// differ lists the names of the settings that have another value in now. It ignores settings that are only in now.
-func (was Settings) differ(now Settings) []string {
+// changedNames lists the names of the settings in was that have another value in now.
+func (was Settings) changedNames(now Settings) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(was)), func(name string) bool { return now[name] == was[name] })
 }
 
-// putBack sets one setting.
-func (n *NS) putBack(l Link, name, text string) error {
+// putBackOne sets the setting with a name. text is its value, as in Settings.
+func (n *NS) putBackOne(l Link, name, text string) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)
 	if name == flagsSetting {
-		flags, err := linkSetting{size: 4}.parse(text)
+		flags, err := linkSetting{size: 4}.parseValue(text)
 		if err != nil {
 			return err
 		}
-		msg.Flags, msg.Change = number(flags), settableFlags
-		return n.change(unix.RTM_SETLINK, 0, msg)
+		msg.Flags, msg.Change = nativeUint(flags), settableFlags
+		return n.applyChange(unix.RTM_SETLINK, 0, msg)
 	}
 	for _, a := range linkSettings {
 		if a.name == name {
-			value, err := a.parse(text)
+			value, err := a.parseValue(text)
 			if err != nil {
 				return err
 			}
-			return n.change(unix.RTM_SETLINK, 0, msg, attr(a.typ, value))
+			return n.applyChange(unix.RTM_SETLINK, 0, msg, attr(a.typ, value))
 		}
 	}
 	value, err := hex.DecodeString(text)

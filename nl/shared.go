@@ -11,23 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrShared reports that other links send and receive by a link. The other links are slaves of ipvlan, maybe in the
-// namespaces of pods, or a bridge or bond that has the link.
+// ErrShared reports that other links use a link. These are ipvlan slaves, perhaps in the namespaces of pods, or a
+// bridge or bond of which the link is a port.
 var ErrShared = errors.New("other links use this link: slaves of ipvlan, maybe in pods, or a bridge; end these pods " +
 	"first")
 
-// Unshared returns [ErrShared] if a link has slaves. If a link moves to another namespace, its slaves stay its slaves.
-// All their packets then go through that namespace (ipvlan_device_event). The kernel lists slaves only in their own
-// namespaces, and a namespace that is ending is in no list.
+// Unshared returns [ErrShared] if other links use a link. If a link with ipvlan slaves moves to another namespace, it
+// stays their master, and all their packets then go through that namespace (ipvlan_device_event). To list the slaves is
+// not enough: each namespace lists only its own links, and a namespace that is ending cannot be found.
 //
-// So Unshared asks the kernel for a macvlan link on the link, with an option that the mode does not have. The kernel
-// always refuses this request. If another kind of link receives the packets of the link, the error is EBUSY
+// So Unshared asks the kernel for a macvlan link on top of the link, with an option that does not fit the mode. The
+// kernel refuses this request in any case. If an ipvlan, bridge or bond uses the link, the error is EBUSY
 // (macvlan_port_create, since Linux 4.5). Otherwise the error is EINVAL, because of the option.
 //
-// Unshared does not find a link of the kind macvlan or vlan in another namespace. [NS.Slaves] of that namespace finds
-// it.
+// Unshared does not find macvlan and VLAN links in other namespaces. [NS.Slaves] of those namespaces finds them.
 func (n *NS) Unshared(l Link) error {
-	above, err := n.above(l)
+	above, err := n.linksAbove(l)
 	if err != nil {
 		return err
 	}
@@ -35,8 +34,8 @@ func (n *NS) Unshared(l Link) error {
 		return fmt.Errorf("link %s, on which %s was made: %w", l.Name, above[0].Name, ErrShared)
 	}
 	info := linkInfo("macvlan", attr32(nl.IFLA_MACVLAN_MODE, nl.MACVLAN_MODE_PRIVATE),
-		attr32(nl.IFLA_MACVLAN_MACADDR_MODE, nl.MACVLAN_MACADDR_FLUSH)) // an option of only MACVLAN_MODE_SOURCE
-	err = n.change(unix.RTM_NEWLINK, addNew, linkMessage(), info,
+		attr32(nl.IFLA_MACVLAN_MACADDR_MODE, nl.MACVLAN_MACADDR_FLUSH)) // only MACVLAN_MODE_SOURCE has this option
+	err = n.applyChange(unix.RTM_NEWLINK, addNew, linkMessage(), info,
 		attrString(unix.IFLA_IFNAME, "macvlan-probe"), attr32(unix.IFLA_LINK, uint32(l.Index)))
 	switch {
 	case errors.Is(err, unix.EINVAL):

@@ -17,7 +17,7 @@ func TestForeignSender(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	s, err := n.netlink(unix.NETLINK_ROUTE)
+	s, err := n.openNetlink(unix.NETLINK_ROUTE)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +31,7 @@ func TestForeignSender(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(foreign)
-	forged := encode(unix.NLMSG_DONE, 0, 1, linkMessage(), nil)
+	forged := encodeMessage(unix.NLMSG_DONE, 0, 1, linkMessage(), nil)
 	if err := unix.Sendto(foreign, forged, 0, at); !errors.Is(err, unix.ECONNREFUSED) {
 		t.Errorf("a forged answer: %v, want %v", err, unix.ECONNREFUSED)
 	}

@@ -15,59 +15,61 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// strip removes the things that a pod has attached to a card: links that the pod has made on the card, and programs.
-// Otherwise these links and programs would stay at the card when the card moves. The links and programs could then see,
-// change or drop the next pod's packets.
-func (n *NS) strip(l Link) error { return errors.Join(n.delAbove(l), n.delPrograms(l)) }
+// stripCard removes the things that a pod has attached to a network card: BPF programs, and links whose master is the
+// card. Otherwise they would stay attached when the card moves, and could see, change or drop the next pod's packets.
+func (n *NS) stripCard(l Link) error { return errors.Join(n.delLinksAbove(l), n.delPrograms(l)) }
 
-// delPrograms detaches the programs of XDP and of tcx. Unlike filters, these programs move with a card. The programs
-// stay even if no process has them open.
+// delPrograms detaches the programs of XDP and tcx from a network card. Unlike filters of tc, these programs move with
+// the card. They stay attached even if no process has them open.
 func (n *NS) delPrograms(l Link) error { return errors.Join(n.delXDP(l), n.delTCX(l)) }
 
-// delAbove deletes the links of the namespace that were made on a card. Links that a pod has moved to another namespace
-// stay: [NS.Unshared] and [NS.Slaves] find them.
-func (n *NS) delAbove(l Link) error {
-	above, failed := n.above(l)
+// delLinksAbove deletes the links of the namespace whose master is l. Such links that a pod has moved to another
+// namespace stay: [NS.Unshared] and [NS.Slaves] find them.
+func (n *NS) delLinksAbove(l Link) error {
+	above, failed := n.linksAbove(l)
 	for _, a := range above {
 		msg := linkMessage()
 		msg.Index = int32(a.Index)
-		n.renew(a.Name)
-		if err := n.change(unix.RTM_DELLINK, 0, msg); err != nil && !absent(err) {
+		n.forgetLink(a.Name)
+		if err := n.applyChange(unix.RTM_DELLINK, 0, msg); err != nil && !isNotExist(err) {
 			failed = errors.Join(failed, fmt.Errorf("delete %s, which is on %s: %w", a.Name, l.Name, err))
 		}
 	}
 	return failed
 }
 
-// above lists the links of the namespace that were made on l, another link of the namespace.
-func (n *NS) above(l Link) ([]Link, error) {
+// linksAbove lists the links of the namespace whose master is l, a link of the same namespace.
+func (n *NS) linksAbove(l Link) ([]Link, error) {
 	links, err := n.Links()
-	return slices.DeleteFunc(links, func(a Link) bool { return a.Peer != l.Index || a.peerNS != 0 || !borrows(a) }), err
+	return slices.DeleteFunc(links, func(a Link) bool {
+		return a.Peer != l.Index || a.peerNS != 0 || !borrowsMAC(a)
+	}), err
 }
 
-// delXDP detaches the programs of XDP. The kernel does not detach a program that a bpf_link holds (EBUSY). Such a
-// bpf_link ends with the processes that have it open. The kernel also detaches no program as long as an upper link has
-// a program (EEXIST). Not all drivers have all modes.
+// delXDP detaches the XDP programs from a link. Not all drivers have all modes of XDP. The kernel refuses to detach a
+// program that a bpf_link holds (EBUSY): such a bpf_link ends with the processes that have it open. The kernel also
+// refuses if an upper link, such as a bond, has a program (EEXIST).
 func (n *NS) delXDP(l Link) (failed error) {
 	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
 		msg := linkMessage()
 		msg.Index = int32(l.Index)
 		const none = math.MaxUint32 // -1
 		xdp := nest(unix.IFLA_XDP|unix.NLA_F_NESTED, attr32(nl.IFLA_XDP_FD, none), attr32(nl.IFLA_XDP_FLAGS, mode))
-		if err := n.change(unix.RTM_SETLINK, 0, msg, xdp); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
+		if err := n.applyChange(unix.RTM_SETLINK, 0, msg, xdp); err != nil && !errors.Is(err, unix.EOPNOTSUPP) {
 			failed = errors.Join(failed, fmt.Errorf("detach XDP from %s: %w", l.Name, err))
 		}
 	}
 	return failed
 }
 
-// The commands and hooks of linux/bpf.h that package unix lacks.
+// Numbers of linux/bpf.h that package unix does not have.
 const (
 	tcxIngress, tcxEgress = 46, 47
 	mostTCX               = 64 // BPF_MPROG_MAX
 )
 
-// delTCX detaches the programs of tcx. The kernel looks for the link in the namespace of the calling thread.
+// delTCX detaches the programs of tcx from a link. It uses Do, because bpf(2) looks for the link in the namespace of
+// the calling thread.
 func (n *NS) delTCX(l Link) error {
 	return n.Do(func() (failed error) {
 		for _, hook := range []uint32{tcxIngress, tcxEgress} {
@@ -76,7 +78,7 @@ func (n *NS) delTCX(l Link) error {
 				return fmt.Errorf("ask which programs of tcx %s has: %w", l.Name, err)
 			}
 			for i, id := range programs {
-				if err := detachTCX(l.Index, hook, id, links[i]); err != nil && !absent(kernel(err)) {
+				if err := detachTCX(l.Index, hook, id, links[i]); err != nil && !isNotExist(wrapNotExist(err)) {
 					failed = errors.Join(failed, fmt.Errorf("detach program %d of tcx from %s: %w", id, l.Name, err))
 				}
 			}
@@ -85,8 +87,8 @@ func (n *NS) delTCX(l Link) error {
 	})
 }
 
-// queryTCX lists the IDs of the programs at a hook. For each program, links has the ID of the bpf_link that holds the
-// program, or 0. Linux before 6.6 has no such hook: then both lists are empty.
+// queryTCX lists the IDs of the programs at a hook of tcx. links has, at the same position, the ID of the bpf_link that
+// holds the program, or 0. Linux before 6.6 has no tcx: then both lists are empty.
 func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
 	programs, links = make([]uint32, mostTCX), make([]uint32, mostTCX)
 	query := struct { // of union bpf_attr, for BPF_PROG_QUERY
@@ -106,8 +108,8 @@ func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
 	return programs[:count], links[:count], err
 }
 
-// detachTCX detaches a program. If a bpf_link holds the program, detachTCX detaches this bpf_link, even if a process
-// has it open or it is pinned in a bpffs.
+// detachTCX detaches a program from a hook of tcx. If a bpf_link holds the program, detachTCX detaches this bpf_link.
+// This also works if a process has the bpf_link open, or if it is pinned.
 func detachTCX(index int, hook, program, link uint32) error {
 	open, id := uintptr(unix.BPF_PROG_GET_FD_BY_ID), program
 	if link != 0 {
@@ -129,7 +131,7 @@ func detachTCX(index int, hook, program, link uint32) error {
 	return err
 }
 
-// bpfCommand is bpf(2).
+// bpfCommand calls bpf(2).
 func bpfCommand(command uintptr, attr unsafe.Pointer, size uintptr) (int, error) {
 	r, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(attr), size)
 	if errno != 0 {

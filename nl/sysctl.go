@@ -14,15 +14,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Sysctl is a parameter of the kernel under net. Each namespace has its own value of the parameter. Del does nothing:
-// a link's parameters end with the link, and other programs may rely on the namespace's other parameters by then.
+// A Sysctl is a parameter of a network namespace below /proc/sys/net, and its value. Del does nothing. The reason is
+// that a link's parameters end with the link, and other programs may rely on the namespace's other parameters.
 type Sysctl struct {
-	// Key is the path below /proc/sys, "net/ipv4/ip_forward". Slashes separate its parts: if dots did so, the name of a
-	// link that contains a dot would be ambiguous.
+	// Key is the path below /proc/sys, such as "net/ipv4/ip_forward". Its separators are slashes and not dots, because
+	// the name of a link may contain a dot.
 	Key   string
 	Value string
-	Also  bool // the value is a range in a list of ranges of numbers, and Add keeps the other entries of the list
-	// Optional is for a parameter that a kernel may not have, such as all parameters of IPv6.
+	Also  bool // the parameter is a list of ranges of numbers: Add adds the range Value to it
+	// Optional: Add and Check succeed if the kernel does not have the parameter. Kernels without IPv6 have no
+	// parameters of IPv6.
 	Optional bool
 }
 
@@ -40,80 +41,80 @@ func (s Sysctl) String() string {
 
 // Add sets the value.
 func (s Sysctl) Add(n *NS) error {
-	err := s.change(n, s.over)
+	err := s.updateValue(n, s.mergedValue)
 	if s.Optional && errors.Is(err, fs.ErrNotExist) {
 		return errSame
 	}
 	return err
 }
 
-// over returns the value to set. Its argument is the present value of the parameter.
-func (s Sysctl) over(is string) string {
+// mergedValue returns the value that Add writes if the parameter has the value current.
+func (s Sysctl) mergedValue(current string) string {
 	switch {
-	case s.has(is):
-		return is
-	case s.Also && is != "":
-		return is + "," + s.Value
+	case s.hasValue(current):
+		return current
+	case s.Also && current != "":
+		return current + "," + s.Value
 	}
 	return s.Value
 }
 
-// change replaces the value by the value that the function wanted returns for it. change does not write an equal value,
-// because even such a write has effects. For example, ip_forward=1 resets a dozen other parameters. Opening the file
-// costs the most, so change opens the file once.
-func (s Sysctl) change(n *NS, wanted func(is string) string) error {
-	fd, err := s.open(n, unix.O_RDWR)
+// updateValue reads the parameter, passes its value to newValue, and writes the result if it differs. The write of an
+// equal value could have effects: for example, ip_forward=1 resets a dozen other parameters. updateValue opens the file
+// only once, because opening costs more than reading and writing.
+func (s Sysctl) updateValue(n *NS, newValue func(current string) string) error {
+	fd, err := s.openFile(n, unix.O_RDWR)
 	if err != nil {
-		return s.refused(n, err, wanted)
+		return s.writeError(n, err, newValue)
 	}
 	defer unix.Close(fd)
-	is, err := s.readFrom(fd)
-	value := wanted(is)
-	if err == nil && value == is {
+	current, err := s.readFrom(fd)
+	value := newValue(current)
+	if err == nil && value == current {
 		return errSame
 	}
 	return s.writeTo(fd, value)
 }
 
-// ErrReadOnly reports that a parameter has another value than the wanted one, and that this process may not write it.
+// ErrReadOnly reports that a sysctl has a wrong value, and that this process cannot write it.
 var ErrReadOnly = errors.New("this process may not write this sysctl: set the value before, for example in " +
 	"/etc/sysctl.d, or give the container runtime a writable /proc/sys")
 
-// refused returns the error about a parameter that this process cannot open to write it. If the value is right, the
-// error is errSame.
-func (s Sysctl) refused(n *NS, err error, wanted func(is string) string) error {
-	is, unread := s.read(n)
+// writeError returns the error if the file cannot be opened for writing, and err is the error of the open. If the
+// parameter already has the value that newValue returns, writeError returns errSame.
+func (s Sysctl) writeError(n *NS, err error, newValue func(current string) string) error {
+	current, unread := s.readValue(n)
 	if unread != nil {
 		return err
 	}
-	want := wanted(is)
-	if want == is {
+	want := newValue(current)
+	if want == current {
 		return errSame
 	}
-	return fmt.Errorf("%w: the value is %q, and %q is needed: %w", err, is, want, ErrReadOnly)
+	return fmt.Errorf("%w: the value is %q, and %q is needed: %w", err, current, want, ErrReadOnly)
 }
 
-// Settable fails if the parameter has another value, and this process may not write the parameter. Then Add would also
-// fail.
+// Settable returns an error if Add would fail, because the parameter has another value and this process cannot write
+// it.
 func (s Sysctl) Settable(n *NS) error {
-	fd, err := s.open(n, unix.O_WRONLY)
+	fd, err := s.openFile(n, unix.O_WRONLY)
 	if err == nil {
 		unix.Close(fd)
 		return nil
 	}
-	err = s.refused(n, err, s.over)
+	err = s.writeError(n, err, s.mergedValue)
 	if errors.Is(err, errSame) || s.Optional && errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
 }
 
-// write sets the value without reading the old value. If this process may not write the parameter, write fails only if
-// the value is wrong.
-func (s Sysctl) write(n *NS) error {
-	fd, err := s.open(n, unix.O_WRONLY)
+// writeValue writes the value without reading the parameter first. If this process cannot write the parameter,
+// writeValue fails only if the parameter has another value.
+func (s Sysctl) writeValue(n *NS) error {
+	fd, err := s.openFile(n, unix.O_WRONLY)
 	if err != nil {
-		if err = s.refused(n, err, s.over); errors.Is(err, errSame) {
+		if err = s.writeError(n, err, s.mergedValue); errors.Is(err, errSame) {
 			return nil
 		}
 		return err
@@ -122,7 +123,7 @@ func (s Sysctl) write(n *NS) error {
 	return s.writeTo(fd, s.Value)
 }
 
-// writeTo writes at the beginning of the file, because the kernel ignores what a process writes at another offset
+// writeTo writes a value to a file. It writes at offset 0, because the kernel ignores writes at other offsets
 // (sysctl_writes_strict).
 func (s Sysctl) writeTo(fd int, value string) error {
 	if _, err := unix.Pwrite(fd, []byte(value), 0); err != nil {
@@ -131,10 +132,10 @@ func (s Sysctl) writeTo(fd int, value string) error {
 	return nil
 }
 
-// open opens the parameter of the namespace. The file belongs to the namespace in which it was opened
-// (net_ctl_header_lookup). open does not use package os, which would register the file with the runtime's poller. The
-// registration would double the cost of reading or writing a parameter.
-func (s Sysctl) open(n *NS, mode int) (int, error) {
+// openFile opens the parameter's file. The file belongs to the namespace in which it was opened
+// (net_ctl_header_lookup). openFile does not use package os, because os.Open registers the file with the runtime's
+// poller: this would double the cost of a read or write.
+func (s Sysctl) openFile(n *NS, mode int) (int, error) {
 	fd, err := n.openSysctl(s.Key, mode)
 	if err != nil {
 		return -1, &fs.PathError{Op: "open", Path: s.path(), Err: err}
@@ -142,30 +143,30 @@ func (s Sysctl) open(n *NS, mode int) (int, error) {
 	return fd, nil
 }
 
-// openSysctl opens a parameter. If n is the namespace of the process, openSysctl keeps the directory /proc/sys/net/ipv4
-// or ipv6 open, and opens the parameter relative to it.
+// openSysctl opens the file of a parameter. If n is the namespace of the process, openSysctl keeps the directory
+// /proc/sys/net/ipv4 or ipv6 open, and opens the file relative to this directory.
 //
-// The reason is the kernel's cache of names, which has these directories once for each namespace, in one list. A lookup
-// compares the directories one after the other, the newest first (proc_sys_compare). On a node with 1500 pods, a lookup
-// for the node takes a fiftieth of an ADD. A lookup for a pod is quick, because the pod to which an ADD applies is the
-// newest.
+// The reason is that a lookup of this directory is slow for the node's namespace. In the kernel's dentry cache, one
+// list has this directory for each namespace, and a lookup compares all entries, the newest first (proc_sys_compare).
+// On a node with 1500 pods, a lookup for the node takes a fiftieth of an ADD. A lookup for a pod is quick, because an
+// ADD works on the newest namespace.
 func (n *NS) openSysctl(key string, mode int) (int, error) {
 	at := len("net/ipv4")
-	if !n.process || len(key) <= at || key[at] != '/' {
-		return n.open(sysctls+key, mode)
+	if !n.isProcess || len(key) <= at || key[at] != '/' {
+		return n.openFile(sysctlDir+key, mode)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	dir, known := n.sysctls[key[:at]]
+	dir, known := n.sysctlDirs[key[:at]]
 	if !known {
 		var err error
-		if dir, err = n.open(sysctls+key[:at], unix.O_PATH|unix.O_DIRECTORY); err != nil {
+		if dir, err = n.openFile(sysctlDir+key[:at], unix.O_PATH|unix.O_DIRECTORY); err != nil {
 			return -1, err
 		}
-		if n.sysctls == nil {
-			n.sysctls = map[string]int{}
+		if n.sysctlDirs == nil {
+			n.sysctlDirs = map[string]int{}
 		}
-		n.sysctls[key[:at]] = dir
+		n.sysctlDirs[key[:at]] = dir
 	}
 	return unix.Openat(dir, key[at+1:], mode|unix.O_CLOEXEC, 0)
 }
@@ -173,21 +174,21 @@ func (n *NS) openSysctl(key string, mode int) (int, error) {
 // Del does nothing.
 func (s Sysctl) Del(*NS) error { return nil }
 
-// Check returns an error if the parameter has another value.
+// Check returns an error if the parameter has another value, or with Also, if its list does not contain the range.
 func (s Sysctl) Check(n *NS) error {
-	v, err := s.read(n)
+	v, err := s.readValue(n)
 	switch {
 	case s.Optional && errors.Is(err, fs.ErrNotExist):
 		return nil
-	case err == nil && !s.has(v):
+	case err == nil && !s.hasValue(v):
 		return fmt.Errorf("the value is %s", v)
 	}
 	return err
 }
 
-// has reports whether value is the wanted value, or, with Also, a list with a range that contains the wanted range. The
-// kernel merges ranges that overlap or that touch each other (proc_do_large_bitmap).
-func (s Sysctl) has(value string) bool {
+// hasValue reports whether value is s.Value. With Also, it also reports whether value is a list with a range that
+// contains the range s.Value. The kernel merges ranges that overlap or touch (proc_do_large_bitmap).
+func (s Sysctl) hasValue(value string) bool {
 	if !s.Also || value == s.Value {
 		return value == s.Value
 	}
@@ -200,7 +201,7 @@ func (s Sysctl) has(value string) bool {
 	return false
 }
 
-// parseRange reads a range of numbers, "1-3", or a single number.
+// parseRange parses a range of numbers, such as "1-3", or a single number.
 func parseRange(text string) (first, last int, valid bool) {
 	from, to, several := strings.Cut(text, "-")
 	if !several {
@@ -211,9 +212,9 @@ func parseRange(text string) (first, last int, valid bool) {
 	return first, last, err1 == nil && err2 == nil
 }
 
-// read reads the value, with a space instead of the kernel's tab between two numbers.
-func (s Sysctl) read(n *NS) (string, error) {
-	fd, err := s.open(n, unix.O_RDONLY)
+// readValue reads the parameter. Numbers in the result are separated by spaces, and not by tabs as in the file.
+func (s Sysctl) readValue(n *NS) (string, error) {
+	fd, err := s.openFile(n, unix.O_RDONLY)
 	if err != nil {
 		return "", err
 	}
@@ -222,8 +223,8 @@ func (s Sysctl) read(n *NS) (string, error) {
 }
 
 func (s Sysctl) readFrom(fd int) (string, error) {
-	room := rooms.Get().(*[nl.RECEIVE_BUFFER_SIZE]byte)
-	defer rooms.Put(room)
+	room := answerBuffers.Get().(*[nl.RECEIVE_BUFFER_SIZE]byte)
+	defer answerBuffers.Put(room)
 	n, err := unix.Read(fd, room[:4096]) // the kernel returns no more in one read
 	if err != nil {
 		return "", &fs.PathError{Op: "read", Path: s.path(), Err: err}
@@ -231,10 +232,10 @@ func (s Sysctl) readFrom(fd int) (string, error) {
 	return strings.Join(strings.Fields(string(room[:n])), " "), nil
 }
 
-// sysctls is where the kernel has its parameters.
-const sysctls = "/proc/sys/"
+// sysctlDir is the directory below which all sysctls have their files.
+const sysctlDir = "/proc/sys/"
 
-func (s Sysctl) path() string { return sysctls + s.Key }
+func (s Sysctl) path() string { return sysctlDir + s.Key }
 
-// Sysctl reads a parameter of the namespace.
-func (n *NS) Sysctl(key string) (string, error) { return Sysctl{Key: key}.read(n) }
+// Sysctl returns the value of a parameter of the namespace. key is as in [Sysctl].
+func (n *NS) Sysctl(key string) (string, error) { return Sysctl{Key: key}.readValue(n) }

@@ -16,22 +16,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Table is a table of nftables that only we use. Its methods install, compare and replace the whole table. An
-// installation or a replacement is one transaction. The table must have at least one rule, because Check identifies the
-// kernel's table by its rules.
+// A Table is a table of nftables that only we use. Add and Put install or replace the whole table in one transaction. A
+// Table must have at least one rule, because Check takes a table without rules for a missing table.
 type Table struct {
 	Family string // inet, ip, ip6 or arp
 	Name   string
 	Chains []Chain
-	Of     string // a text for which the table was made, besides its rules: see [Table.Sealed]
-	More   bool   // Check ignores chains that are not in Chains
-	// Others makes Check accept a table that was made for another configuration. The kernel's table may have further
-	// rules of ours. A chain that has Alike set may be missing, or may have other rules of ours, as many as this Table
-	// has in the chain.
+	Of     string // a text that the seal depends on in addition to the chains: see [Table.Sealed]
+	More   bool   // the kernel's table may have other chains, which Check ignores
+	// Others makes Check accept a kernel's table that was made for another configuration. Check then ignores additional
+	// rules of ours. A chain with Alike set may be missing in the kernel's table. If such a chain exists, Check
+	// compares only the number of our rules in it, and not their content.
 	Others bool
 }
 
-// An NFRule is a rule of netfilter. Its last terms act on the packets that all other terms match.
+// An NFRule is a rule of nftables. The last Terms act on the packets that all Terms before them match.
 type NFRule []Term
 
 func (r NFRule) String() string {
@@ -42,7 +41,7 @@ func (r NFRule) String() string {
 	return strings.Join(words, " ")
 }
 
-// String is the table as a command of nft(8), quoted for the shell.
+// String returns the command of nft(8) that would add the table, quoted for the shell.
 func (t Table) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "nft 'table %s %s {\n", t.Family, t.Name)
@@ -57,34 +56,34 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Add installs the table. Add replaces a table of the same name that differs: another program may have flushed that
-// table, or another version may have made it. Add first checks the kernel's table, so Add of an unchanged table is
-// cheap.
+// Add installs the table, or replaces a table of the same name that differs from t. For example, another program may
+// have flushed the table, or another release may have made it. If the kernel's table does not differ, Add is cheap,
+// because it first looks for the seal.
 func (t Table) Add(n *NS) error {
-	if t.stands(n) {
+	if t.isInstalled(n) {
 		return errSame
 	}
 	err := t.Check(n)
-	if err == nil { // an earlier release has made it, without a seal
-		return cmp.Or(t.seal(n), errSame)
+	if err == nil { // the rules are right, but the table lacks a seal of t
+		return cmp.Or(t.commitSeals(n), errSame)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		// Deletion is slow, so do not delete a table that is not there.
-		if err = t.install(n, func(x *transaction) { x.itself(unix.NFT_MSG_NEWTABLE, addNew) }); !errors.Is(err,
-			fs.ErrExist) {
-			return t.lacking(err)
+		// try without a deletion first, because a deletion is slow
+		newTable := func(x *transaction) { x.addTableRequest(unix.NFT_MSG_NEWTABLE, addNew) }
+		if err = t.install(n, newTable); !errors.Is(err, fs.ErrExist) {
+			return t.addModuleNames(err)
 		}
-		if t.stands(n) { // another process has just added it
+		if t.isInstalled(n) { // another process has just added the table
 			return errSame
 		}
 	}
-	return t.lacking(t.install(n, (*transaction).replaceTable))
+	return t.addModuleNames(t.install(n, (*transaction).replaceTable))
 }
 
-// AddPrepared is Add. But if the kernel's table differs, AddPrepared first calls prepare, and adds the table that
-// prepare returns.
+// AddPrepared is like Add. But if the kernel's table differs, AddPrepared calls prepare, and adds the Table that
+// prepare returns instead of t.
 func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
-	if t.stands(n) {
+	if t.isInstalled(n) {
 		return errSame
 	}
 	t, err := prepare()
@@ -94,22 +93,22 @@ func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
 	return t.Add(n)
 }
 
-// Put is Add, but after Put the kernel's table has only the seals of t. If the kernel's table has the same rules and
-// was made for another Of, Add keeps the old seal, and adds the seals of t.
+// Put is like Add, but after Put, the kernel's table has only the seals of t. This matters if the kernel's table has
+// the same rules, but was made from a Table with another Of. Add would then keep the old seals, and add those of t.
 func (t Table) Put(n *NS) error {
-	if t.stands(n) {
+	if t.isInstalled(n) {
 		return errSame
 	}
-	return t.lacking(t.install(n, (*transaction).replaceTable))
+	return t.addModuleNames(t.install(n, (*transaction).replaceTable))
 }
 
-// ErrNoModule reports that the kernel has nftables, but not all parts that a table needs.
+// ErrNoModule reports that the kernel has nftables, but lacks a part of it that a table needs.
 var ErrNoModule = errors.New("this kernel lacks a part of nftables")
 
-// lacking adds the names of the table's modules to an error that shows that the kernel lacks one of them. A kernel that
-// could not load a module answers each message of the transaction with "no such file or directory" (nft_expr_type_get,
-// nf_tables_chain_type_lookup).
-func (t Table) lacking(err error) error {
+// addModuleNames wraps an error that means that the kernel lacks a module, and adds the names of the modules that the
+// table needs. A kernel that could not load a module answers each message of the transaction with "no such file or
+// directory" (nft_expr_type_get, nf_tables_chain_type_lookup).
+func (t Table) addModuleNames(err error) error {
 	if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) {
 		return err
 	}
@@ -127,21 +126,21 @@ func (t Table) lacking(err error) error {
 	return fmt.Errorf("%w, one of the modules %s: %w", ErrNoModule, strings.Join(modules, ", "), err)
 }
 
-// install begins a transaction, adds the chains of the table, and commits it.
+// install commits a transaction with the requests that begin adds and the requests of addContent.
 func (t Table) install(n *NS, begin func(*transaction)) error {
-	x, err := t.begin()
+	x, err := t.newTransaction()
 	if err != nil {
 		return err
 	}
 	begin(x)
-	if err := t.fill(x); err != nil {
+	if err := t.addContent(x); err != nil {
 		return err
 	}
 	return n.commit(x)
 }
 
-// fill adds the seals and the chains of the table to a transaction.
-func (t Table) fill(x *transaction) error {
+// addContent adds requests that make the seals and the chains of the table.
+func (t Table) addContent(x *transaction) error {
 	t.addSeals(x)
 	for _, c := range t.Chains {
 		if err := c.add(x); err != nil {
@@ -151,36 +150,36 @@ func (t Table) fill(x *transaction) error {
 	return nil
 }
 
-// Del deletes the table. It first asks whether the table exists, because the kernel waits for all readers after a
-// transaction that fails (__nf_tables_abort: synchronize_rcu, 10 ms).
+// Del deletes the table. It first asks whether the table exists, because after a transaction that fails, the kernel
+// waits 10 ms (__nf_tables_abort: synchronize_rcu).
 func (t Table) Del(n *NS) error {
-	if _, err := t.itself(n); absent(err) {
+	if _, err := t.getTable(n); isNotExist(err) {
 		return err
 	}
-	x, err := t.begin()
+	x, err := t.newTransaction()
 	if err != nil {
 		return err
 	}
-	x.itself(unix.NFT_MSG_DELTABLE, 0)
+	x.addTableRequest(unix.NFT_MSG_DELTABLE, 0)
 	return n.commit(x)
 }
 
-// Check compares the kernel's rules with the table's rules by their fingerprints. The comparison takes one request,
-// about this table only, and decodes no expressions. If the rules are equal, Check also checks that the kernel calls
-// the chains, and with which policy.
+// Check compares the rules of the kernel's table with those of t by their fingerprints (see ruleFingerprint). This
+// takes one request, and decodes no expressions. If the rules are equal, Check also compares the types, hooks,
+// priorities and policies of the chains.
 func (t Table) Check(n *NS) error {
-	got, err := t.fingerprints(n)
+	got, err := t.readFingerprints(n)
 	if err != nil {
 		return err
 	}
-	var want []fingerprinted
+	var want []ruleFingerprint
 	if t.Others {
 		t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c Chain) bool {
-			return c.Alike && absent(c.check(n, t))
+			return c.Alike && isNotExist(c.check(n, t))
 		})
 	}
 	if t.More {
-		got = slices.DeleteFunc(got, func(f fingerprinted) bool {
+		got = slices.DeleteFunc(got, func(f ruleFingerprint) bool {
 			return !slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Name == f.chain })
 		})
 	}
@@ -188,26 +187,26 @@ func (t Table) Check(n *NS) error {
 		want = append(want, c.fingerprints()...)
 	}
 	if t.Others {
-		got, want = t.alike(got), t.alike(want)
-		got = slices.DeleteFunc(got, func(f fingerprinted) bool { return f.ours() && !slices.Contains(want, f) })
+		got, want = t.unifyAlike(got), t.unifyAlike(want)
+		got = slices.DeleteFunc(got, func(f ruleFingerprint) bool { return f.isOurs() && !slices.Contains(want, f) })
 	}
 	switch {
 	case slices.Equal(got, want):
-		return t.works(n)
+		return t.checkCalled(n)
 	case len(got) == 0:
 		return fmt.Errorf("the table has no rules: %w", fs.ErrNotExist)
 	}
 	return ErrOtherRules
 }
 
-// Intact returns an error if the kernel shows that a table has changed since we made it. The caller need not know the
-// rules. The table may be gone or dormant. One of its chains may be gone or empty, or have another hook or policy. Or
-// another program may have added a rule.
+// Intact returns an error if another program has changed the kernel's table. Unlike Check, it does not need the rules
+// of the table: it uses only the Chains of t without their Rules. The table may be gone or dormant. A chain may be gone
+// or empty, or have another hook or policy. Or a rule is not ours.
 func (t Table) Intact(n *NS) error {
-	if err := t.awake(n); err != nil {
+	if err := t.checkAwake(n); err != nil {
 		return err
 	}
-	got, err := t.fingerprints(n)
+	got, err := t.readFingerprints(n)
 	if err != nil {
 		return err
 	}
@@ -215,34 +214,34 @@ func (t Table) Intact(n *NS) error {
 		if err := c.check(n, t); err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(got, func(f fingerprinted) bool { return f.chain == c.Name }) {
+		if !slices.ContainsFunc(got, func(f ruleFingerprint) bool { return f.chain == c.Name }) {
 			return fmt.Errorf("the chain %s of the table %s has no rules: %w", c.Name, t.Name, fs.ErrNotExist)
 		}
 	}
-	if i := slices.IndexFunc(got, func(f fingerprinted) bool { return !f.ours() }); i >= 0 {
+	if i := slices.IndexFunc(got, func(f ruleFingerprint) bool { return !f.isOurs() }); i >= 0 {
 		return fmt.Errorf("%w in the chain %s of the table %s: one rule is another program's", ErrOtherRules,
 			got[i].chain, t.Name)
 	}
 	return nil
 }
 
-// alike gives the same comment to all our rules in chains that have Alike set. So these rules are equal.
-func (t Table) alike(rules []fingerprinted) []fingerprinted {
+// unifyAlike gives the same comment to all our rules in chains that have Alike set, so that Check finds them equal.
+func (t Table) unifyAlike(rules []ruleFingerprint) []ruleFingerprint {
 	for i, f := range rules {
-		if f.ours() && slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Alike && c.Name == f.chain }) {
+		if f.isOurs() && slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Alike && c.Name == f.chain }) {
 			rules[i].comment = "alike"
 		}
 	}
 	return rules
 }
 
-// ErrOtherRules is the error of Check about a table with other rules than it should have.
+// ErrOtherRules reports that the kernel's table has other rules than it should have.
 var ErrOtherRules = errors.New("the rules differ")
 
-// works returns an error if the table is dormant, or if another program has changed the hook, the priority or the
-// policy of a chain.
-func (t Table) works(n *NS) error {
-	if err := t.awake(n); err != nil {
+// checkCalled returns an error if the kernel's table is dormant, or if a chain has another type, hook, priority or
+// policy than in t.
+func (t Table) checkCalled(n *NS) error {
+	if err := t.checkAwake(n); err != nil {
 		return err
 	}
 	for _, c := range t.Chains {
@@ -253,29 +252,29 @@ func (t Table) works(n *NS) error {
 	return nil
 }
 
-// awake returns an error if the table is dormant. Then the kernel does not call its chains.
-func (t Table) awake(n *NS) error {
-	msg, err := t.itself(n)
+// checkAwake returns an error if the kernel's table is dormant: the kernel then does not call its chains.
+func (t Table) checkAwake(n *NS) error {
+	msg, err := t.getTable(n)
 	if err != nil {
 		return err
 	}
 	for typ, value := range attrsOf(msg) {
-		if typ == unix.NFTA_TABLE_FLAGS && ordered(value)&unix.NFT_TABLE_F_DORMANT != 0 {
+		if typ == unix.NFTA_TABLE_FLAGS && bigEndianUint(value)&unix.NFT_TABLE_F_DORMANT != 0 {
 			return errors.New("the table is dormant")
 		}
 	}
 	return nil
 }
 
-// itself asks for the table.
-func (t Table) itself(n *NS) ([]byte, error) {
-	return t.get(n, unix.NFT_MSG_GETTABLE, attrString(unix.NFTA_TABLE_NAME, t.Name))
+// getTable returns the attributes of the kernel's table itself, without chains and rules.
+func (t Table) getTable(n *NS) ([]byte, error) {
+	return t.getObject(n, unix.NFT_MSG_GETTABLE, attrString(unix.NFTA_TABLE_NAME, t.Name))
 }
 
-// get asks for the one object of the table's family that the attributes name, and returns the
-// attributes of that object.
-func (t Table) get(n *NS, typ int, which ...attribute) ([]byte, error) {
-	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, 0, 0,
+// getObject asks the kernel for one object of nftables, and returns its attributes. typ is the type of the request, and
+// which names the object.
+func (t Table) getObject(n *NS, typ int, which ...attribute) ([]byte, error) {
+	msgs, err := n.sendRequest(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, 0, 0,
 		&nl.Nfgenmsg{NfgenFamily: t.family()}, which...)
 	if err == nil && (len(msgs) != 1 || len(msgs[0]) < nl.SizeofNfgenmsg) {
 		err = fmt.Errorf("netlink sent %d answers about one object", len(msgs))
@@ -286,48 +285,48 @@ func (t Table) get(n *NS, typ int, which ...attribute) ([]byte, error) {
 	return msgs[0][nl.SizeofNfgenmsg:], nil
 }
 
-// Has returns a function that reports whether the kernel's table of this name has all rules of a chain. The table may
-// have more rules. Has reads the kernel's table once.
+// Has reads the rules of the kernel's table, and returns a function that reports whether they include all rules of a
+// chain.
 func (t Table) Has(n *NS) (func(Chain) bool, error) {
-	got, err := t.fingerprints(n)
-	if err != nil && !absent(err) {
+	got, err := t.readFingerprints(n)
+	if err != nil && !isNotExist(err) {
 		return nil, err
 	}
 	return func(c Chain) bool {
-		return !slices.ContainsFunc(c.fingerprints(), func(f fingerprinted) bool { return !slices.Contains(got, f) })
+		return !slices.ContainsFunc(c.fingerprints(), func(f ruleFingerprint) bool { return !slices.Contains(got, f) })
 	}, nil
 }
 
-// fingerprints reads the chain and the comment of each rule of the table.
-func (t Table) fingerprints(n *NS) ([]fingerprinted, error) {
-	msgs, err := t.rules(n)
+// readFingerprints returns the fingerprints of the rules of the kernel's table.
+func (t Table) readFingerprints(n *NS) ([]ruleFingerprint, error) {
+	msgs, err := t.listRules(n)
 	if err != nil {
 		return nil, err
 	}
-	found := make([]fingerprinted, len(msgs))
+	found := make([]ruleFingerprint, len(msgs))
 	for i, m := range msgs {
 		for typ, value := range attrsOf(m[nl.SizeofNfgenmsg:]) {
 			switch typ {
 			case unix.NFTA_RULE_CHAIN:
 				found[i].chain = unix.ByteSliceToString(value)
 			case unix.NFTA_RULE_USERDATA:
-				found[i].comment = comment(value)
+				found[i].comment = decodeComment(value)
 			}
 		}
 	}
 	return found, nil
 }
 
-// rules asks for the rules of the table, or only for the rules of a chain.
-func (t Table) rules(n *NS, which ...attribute) ([][]byte, error) {
-	return n.dump(unix.NFT_MSG_GETRULE, t.family(), append([]attribute{attrString(unix.NFTA_RULE_TABLE, t.Name)},
+// listRules returns the kernel's messages about the rules of the table. which may restrict them to a chain.
+func (t Table) listRules(n *NS, which ...attribute) ([][]byte, error) {
+	return n.dumpObjects(unix.NFT_MSG_GETRULE, t.family(), append([]attribute{attrString(unix.NFTA_RULE_TABLE, t.Name)},
 		which...)...)
 }
 
-// dump asks for all objects of nftables of a type and a family that the attributes are about. Each answer has a header
-// and the object's attributes. The header begins with the object's family.
-func (n *NS) dump(typ int, family uint8, which ...attribute) ([][]byte, error) {
-	msgs, err := n.request(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, unix.NLM_F_DUMP, 0,
+// dumpObjects asks the kernel for all objects of nftables of a family that match which. typ is the type of the request.
+// Each answer has a struct nfgenmsg, whose first byte is the object's family, and the object's attributes.
+func (n *NS) dumpObjects(typ int, family uint8, which ...attribute) ([][]byte, error) {
+	msgs, err := n.sendRequest(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, unix.NLM_F_DUMP, 0,
 		&nl.Nfgenmsg{NfgenFamily: family}, which...)
 	if err != nil {
 		return nil, err
@@ -340,29 +339,29 @@ func (n *NS) dump(typ int, family uint8, which ...attribute) ([][]byte, error) {
 	return msgs, nil
 }
 
-// Tables lists the tables of nftables as nft(8) does: "inet filter".
+// Tables lists the tables of nftables in the form "inet filter".
 func (n *NS) Tables() ([]string, error) {
-	msgs, err := n.dump(unix.NFT_MSG_GETTABLE, unix.NFPROTO_UNSPEC)
+	msgs, err := n.dumpObjects(unix.NFT_MSG_GETTABLE, unix.NFPROTO_UNSPEC)
 	if err != nil {
 		return nil, fmt.Errorf("%s: list tables: %w", n.Name, err)
 	}
 	all := make([]string, len(msgs))
 	for i, m := range msgs {
-		all[i] = nftName(m[0], inside(m[nl.SizeofNfgenmsg:], unix.NFTA_TABLE_NAME))
+		all[i] = nftName(m[0], attrAt(m[nl.SizeofNfgenmsg:], unix.NFTA_TABLE_NAME))
 	}
 	return all, nil
 }
 
-// nftName returns the name of a table as nft(8) writes it.
+// nftName returns the family and the name of a table in the form "inet filter".
 func nftName(family uint8, name []byte) string {
-	return cmp.Or(tableFamilies.name(uint32(family)), strconv.Itoa(int(family))) + " " + unix.ByteSliceToString(name)
+	return cmp.Or(tableFamilies.nameOf(uint32(family)), strconv.Itoa(int(family))) + " " + unix.ByteSliceToString(name)
 }
 
-// family is the number of the table's family, or 0 if there is no such family.
+// family returns the number of the table's family, or 0 if there is no such family.
 func (t Table) family() uint8 {
-	number, _ := tableFamilies.number(t.Family)
+	number, _ := tableFamilies.numberOf(t.Family)
 	return uint8(number)
 }
 
-var tableFamilies = names{{"inet", unix.NFPROTO_INET}, {"ip", unix.NFPROTO_IPV4}, {"ip6", unix.NFPROTO_IPV6},
+var tableFamilies = nameTable{{"inet", unix.NFPROTO_INET}, {"ip", unix.NFPROTO_IPV4}, {"ip6", unix.NFPROTO_IPV6},
 	{"arp", unix.NFPROTO_ARP}}

@@ -15,23 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Tap sees the packets from and to some addresses at links of a namespace, as tcpdump(8) does. The kernel compares
-// the addresses, so other packets cost little, and no packet changes. The tap ends with the process.
+// A Tap records the packets from and to some addresses at some links of a namespace, like tcpdump(8). It does not
+// change packets. Other packets cost little, because the kernel filters them. A Tap ends with the process.
 type Tap struct {
-	links map[int]string // by socket
+	links map[int]string // maps a socket's file descriptor to the name of the link
 	addrs []netip.Addr
 }
 
-// A Sighting is a packet that a Tap has seen.
+// A Sighting is a packet that a Tap has recorded at a link.
 type Sighting struct {
 	At       time.Time
 	Link     string
 	Out      bool // the packet leaves the namespace by the link
 	From, To netip.Addr
-	Size     int // of the packet, in bytes
+	Size     int // the size of the packet in bytes
 }
 
-// Tap begins to record the packets from and to addrs at the links.
+// Tap returns a Tap that records packets from and to addrs at the links.
 func (n *NS) Tap(addrs []netip.Addr, links ...string) (*Tap, error) {
 	t := &Tap{links: map[int]string{}, addrs: addrs}
 	for _, l := range links {
@@ -43,11 +43,12 @@ func (n *NS) Tap(addrs []netip.Addr, links ...string) (*Tap, error) {
 }
 
 func (t *Tap) add(n *NS, link string) error {
-	index, err := n.index(link)
+	index, err := n.linkIndex(link)
 	if err != nil {
 		return err
 	}
-	// Without a protocol, the socket gets no packet until bind. So no packet can come before the filter is set.
+	// The socket has no protocol, so it gets no packets before bind(2). So it gets no packet before the filter is
+	// attached.
 	fd, err := n.openSocket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
@@ -62,8 +63,8 @@ func (t *Tap) add(n *NS, link string) error {
 			Protocol: binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ALL))})))
 }
 
-// The offsets of the addresses in the headers of IP. The filter compares only the last four bytes of an IPv6 address,
-// and Seen compares the whole address.
+// The offsets of the addresses in the IP headers. The filter compares only the last four bytes of IPv6 addresses (at
+// tailOf6). Seen compares whole addresses.
 const (
 	atSource4, atTarget4 = 12, 16
 	atSource6, atTarget6 = 8, 24
@@ -71,7 +72,7 @@ const (
 	headers              = 64 // the first bytes of a packet, enough to read the addresses
 )
 
-// tapFilter returns a program of bpf(4) that accepts packets from or to one of the addresses.
+// tapFilter returns a classic BPF program that accepts packets from or to one of the addresses.
 func tapFilter(addrs []netip.Addr) []unix.SockFilter {
 	const load, jump = unix.BPF_LD | unix.BPF_ABS, unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 	of := map[Family][]unix.SockFilter{}
@@ -92,7 +93,7 @@ func tapFilter(addrs []netip.Addr) []unix.SockFilter {
 	size4 := len(of[IPv4])
 	program := slices.Concat([]unix.SockFilter{
 		{Code: load | unix.BPF_B, K: 0}, {Code: unix.BPF_ALU | unix.BPF_RSH | unix.BPF_K, K: 4},
-		{Code: jump, K: 6, Jt: uint8(size4 + 1)}, // not IPv6: go on as for IPv4
+		{Code: jump, K: 6, Jt: uint8(size4 + 1)}, // skip the IPv4 part if the packet is IPv6
 	}, of[IPv4], []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}}, of[IPv6],
 		[]unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K}, {Code: unix.BPF_RET | unix.BPF_K, K: headers}})
 	take := len(program) - 1
@@ -104,7 +105,7 @@ func tapFilter(addrs []netip.Addr) []unix.SockFilter {
 	return program
 }
 
-// Seen returns the packets that the Tap has seen since the last call, in the order of time.
+// Seen returns the packets that the Tap has recorded since the last call of Seen, sorted by time.
 func (t *Tap) Seen() (all []Sighting) {
 	for fd, link := range t.links {
 		for {
@@ -145,7 +146,7 @@ func (t *Tap) read(fd int) (s Sighting, err error) {
 	return s, err
 }
 
-// addressesOf reads the addresses of a packet of IP.
+// addressesOf returns the source and the destination of an IP packet.
 func addressesOf(packet []byte) (from, to netip.Addr) {
 	switch packet[0] >> 4 {
 	case 4:
@@ -156,7 +157,7 @@ func addressesOf(packet []byte) (from, to netip.Addr) {
 	return from, to
 }
 
-// Close ends the Tap.
+// Close stops the Tap.
 func (t *Tap) Close() (err error) {
 	for fd := range t.links {
 		err = cmp.Or(err, os.NewSyscallError("close", unix.Close(fd)))

@@ -11,41 +11,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Term is one part of a rule of netfilter. A Term has the text of nft(8), and the code for the kernel: expressions,
-// see expression.
+// A Term is a part of a rule of nftables: a condition or an action. It has a text in the language of nft(8), and the
+// code for the kernel, which is a list of expressions (see expression).
 type Term struct {
 	text string
-	code func(*transaction) ([]attribute, error) // returns the expressions, and adds their set to the transaction
+	// code returns the expressions, and adds requests that make their set to the transaction.
+	code func(*transaction) ([]attribute, error)
 }
 
-// term returns a Term whose code needs no set. code is a function, because a check compares only texts and needs no
-// code.
+// term returns a Term whose code uses no set. code is a function, because a check needs only the text.
 func term(text string, code func() []attribute) Term {
 	return Term{text, func(*transaction) ([]attribute, error) { return code(), nil }}
 }
 
-// exprs returns its arguments, which are the code of a Term.
+// exprs returns its arguments as a slice, for the code of a Term.
 func exprs(code ...attribute) []attribute { return code }
 
-// IIFName matches packets that have arrived by a link. A name that ends in an asterisk stands
-// for all links whose names begin with the part before it.
+// IIFName matches packets that have arrived by the link with a name. If the name ends with an asterisk, IIFName matches
+// packets that have arrived by any link whose name begins with the part before the asterisk.
 func IIFName(name string) Term { return linkName("iifname", unix.NFT_META_IIFNAME, name) }
 
-// OIFName matches packets that leave by a link; see IIFName.
+// OIFName matches packets that leave by the link with a name, which may end with an asterisk: see IIFName.
 func OIFName(name string) Term { return linkName("oifname", unix.NFT_META_OIFNAME, name) }
 
 func linkName(word string, key uint32, name string) Term {
 	return term(word+" "+strconv.Quote(name), func() []attribute { return exprs(meta(key), equal(nameBytes(name))) })
 }
 
-// NotOIFName matches packets that do not leave by the link; see IIFName.
+// NotOIFName matches packets that OIFName does not match.
 func NotOIFName(name string) Term {
 	return term("oifname != "+strconv.Quote(name), func() []attribute {
 		return exprs(meta(unix.NFT_META_OIFNAME), notEqual(nameBytes(name)))
 	})
 }
 
-// nameBytes returns the bytes with which the kernel compares the name of a link.
+// nameBytes returns the bytes with which the kernel must compare the name of a link: all 16 bytes, or the part before
+// an asterisk.
 func nameBytes(name string) []byte {
 	if prefix, ok := strings.CutSuffix(name, "*"); ok {
 		return []byte(prefix)
@@ -63,14 +64,14 @@ func OIFGroup(group uint32) Term { return ifgroup("oifgroup", unix.NFT_META_OIFG
 
 func ifgroup(word string, key uint32, group uint32) Term {
 	return term(word+" "+decimal(group), func() []attribute {
-		return exprs(meta(key), equal(native(group)))
+		return exprs(meta(key), equal(nativeBytes(group)))
 	})
 }
 
 // SAddr matches packets whose source is in one of the prefixes. All prefixes must be of the same family.
 func SAddr(p ...netip.Prefix) Term { return inPrefixes("saddr", false, p) }
 
-// DAddr matches packets whose destination is in one of the prefixes; see SAddr.
+// DAddr matches packets whose destination is in one of the prefixes. All prefixes must be of the same family.
 func DAddr(p ...netip.Prefix) Term { return inPrefixes("daddr", false, p) }
 
 // NotSAddr matches packets of the prefixes' family whose source is in none of the prefixes.
@@ -79,32 +80,32 @@ func NotSAddr(p ...netip.Prefix) Term { return inPrefixes("saddr", true, p) }
 // NotDAddr matches packets of the prefixes' family whose destination is in none of the prefixes.
 func NotDAddr(p ...netip.Prefix) Term { return inPrefixes("daddr", true, p) }
 
-// NextHop matches packets whose route has the next hop a.
-func NextHop(a netip.Addr) Term {
-	f, _ := nfFamily(a)
-	key := uint32(unix.NFT_RT_NEXTHOP4) // it matches only packets of its family
-	if a.Is6() {
+// NextHop matches packets whose route has the next hop hop.
+func NextHop(hop netip.Addr) Term {
+	f, _ := nfFamily(hop)
+	key := uint32(unix.NFT_RT_NEXTHOP4) // matches only IPv4 packets
+	if hop.Is6() {
 		key = unix.NFT_RT_NEXTHOP6
 	}
-	return term("rt "+f+" nexthop "+a.String(), func() []attribute { return exprs(rt(key), equal(a.AsSlice())) })
+	return term("rt "+f+" nexthop "+hop.String(), func() []attribute { return exprs(rt(key), equal(hop.AsSlice())) })
 }
 
-// L4Proto matches a protocol over IP: tcp, udp, icmp, icmpv6, sctp, 4 (IPv4) or 41 (IPv6).
+// L4Proto matches packets of a protocol over IP: tcp, udp, icmp, icmpv6, sctp, 4 (IPv4) or 41 (IPv6).
 func L4Proto(name string) Term {
 	return term("meta l4proto "+name, func() []attribute { return l4proto(name) })
 }
 
 func l4proto(name string) []attribute {
-	number, _ := protocols.number(name)
+	number, _ := protocols.numberOf(name)
 	return exprs(meta(unix.NFT_META_L4PROTO), equal([]byte{byte(number)}))
 }
 
-var protocols = names{
+var protocols = nameTable{
 	{"tcp", unix.IPPROTO_TCP}, {"udp", unix.IPPROTO_UDP}, {"4", unix.IPPROTO_IPIP}, {"41", unix.IPPROTO_IPV6},
 	{"sctp", unix.IPPROTO_SCTP}, {"icmp", unix.IPPROTO_ICMP}, {"icmpv6", unix.IPPROTO_ICMPV6},
 }
 
-// DPort matches packets of a protocol to the ports from first to last.
+// DPort matches packets of a protocol whose destination port is from first to last.
 func DPort(proto string, first, last uint16) Term {
 	text := proto + " dport " + decimal(first)
 	if first != last {
@@ -113,13 +114,13 @@ func DPort(proto string, first, last uint16) Term {
 	return term(text, func() []attribute {
 		code := append(l4proto(proto), payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2))
 		if first == last {
-			return append(code, equal(port(first)))
+			return append(code, equal(portBytes(first)))
 		}
-		return append(code, within(port(first), port(last)))
+		return append(code, inRange(portBytes(first), portBytes(last)))
 	})
 }
 
-// NoRouteBack matches packets whose source has no route by the link by which the packets have arrived.
+// NoRouteBack matches packets that have arrived by a link that has no route to their source.
 func NoRouteBack() Term {
 	return term("fib saddr . iif oif missing", func() []attribute {
 		return exprs(fib(unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, unix.NFT_FIB_RESULT_OIF),
@@ -130,7 +131,7 @@ func NoRouteBack() Term {
 // ToLocal matches packets to an address of the namespace itself.
 func ToLocal() Term {
 	return term("fib daddr type local", func() []attribute {
-		return exprs(fib(unix.NFTA_FIB_F_DADDR, unix.NFT_FIB_RESULT_ADDRTYPE), equal(native(unix.RTN_LOCAL)))
+		return exprs(fib(unix.NFTA_FIB_F_DADDR, unix.NFT_FIB_RESULT_ADDRTYPE), equal(nativeBytes(unix.RTN_LOCAL)))
 	})
 }
 
@@ -140,134 +141,133 @@ func CTState(states ...string) Term {
 	return term("ct state "+strings.Join(states, ","), func() []attribute {
 		var bits uint32
 		for _, s := range states {
-			bit, _ := ctStates.number(s)
+			bit, _ := ctStates.numberOf(s)
 			bits |= bit
 		}
-		return exprs(ct(unix.NFT_CT_STATE), masked(bits), notZero())
+		return exprs(ct(unix.NFT_CT_STATE), keepBits(bits), notZero())
 	})
 }
 
-// ctStates are the bits of linux/netfilter/nf_conntrack_common.h.
-var ctStates = names{{"invalid", 1}, {"established", 1 << 1}, {"related", 1 << 2}, {"new", 1 << 3},
+// ctStates has the bits for states in linux/netfilter/nf_conntrack_common.h.
+var ctStates = nameTable{{"invalid", 1}, {"established", 1 << 1}, {"related", 1 << 2}, {"new", 1 << 3},
 	{"untracked", 1 << 6}}
 
 // CTReply matches packets in the opposite direction to the packets that began their connection.
-func CTReply() Term { return direction("reply", 1) } // IP_CT_DIR_REPLY
+func CTReply() Term { return ctDirection("reply", 1) } // IP_CT_DIR_REPLY
 
 // CTOriginal matches packets in the same direction as the packets that began their connection.
-func CTOriginal() Term { return direction("original", 0) } // IP_CT_DIR_ORIGINAL
+func CTOriginal() Term { return ctDirection("original", 0) } // IP_CT_DIR_ORIGINAL
 
-func direction(name string, number byte) Term {
+func ctDirection(name string, number byte) Term {
 	return term("ct direction "+name, func() []attribute {
 		return exprs(ct(unix.NFT_CT_DIRECTION), equal([]byte{number}))
 	})
 }
 
 // CTStatusDNAT matches packets of a connection whose destination was translated.
-func CTStatusDNAT() Term { return status("dnat", 1<<5) } // IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h
+func CTStatusDNAT() Term { return ctStatus("dnat", 1<<5) } // IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h
 
 // CTStatusSNAT matches packets of a connection whose source was translated.
-func CTStatusSNAT() Term { return status("snat", 1<<4) } // IPS_SRC_NAT
+func CTStatusSNAT() Term { return ctStatus("snat", 1<<4) } // IPS_SRC_NAT
 
-func status(name string, bit uint32) Term {
+func ctStatus(name string, bit uint32) Term {
 	return term("ct status "+name, func() []attribute {
-		return exprs(ct(unix.NFT_CT_STATUS), masked(bit), notZero())
+		return exprs(ct(unix.NFT_CT_STATUS), keepBits(bit), notZero())
 	})
 }
 
-// CTMark matches packets of a connection that has all bits of the mark.
+// CTMark matches packets whose connection's mark has all bits of mark.
 func CTMark(mark uint32) Term {
 	return term("ct mark & "+hexadecimal(mark)+" == "+hexadecimal(mark), func() []attribute {
-		return exprs(ct(unix.NFT_CT_MARK), masked(mark), equal(native(mark)))
+		return exprs(ct(unix.NFT_CT_MARK), keepBits(mark), equal(nativeBytes(mark)))
 	})
 }
 
-// CTUnmarked matches packets of a connection that has no bit of the mark.
+// CTUnmarked matches packets whose connection's mark has no bit of mark.
 func CTUnmarked(mark uint32) Term {
 	return term("ct mark & "+hexadecimal(mark)+" == 0x0", func() []attribute {
-		return exprs(ct(unix.NFT_CT_MARK), masked(mark), equal(native(0)))
+		return exprs(ct(unix.NFT_CT_MARK), keepBits(mark), equal(nativeBytes(0)))
 	})
 }
 
-// SetCTMark sets the bits of the mark on the connection. The other bits of the connection's mark stay.
+// SetCTMark sets the bits of mark in the mark of the packet's connection. The other bits of the connection's mark stay.
 func SetCTMark(mark uint32) Term {
 	return term("ct mark set ct mark | "+hexadecimal(mark), func() []attribute {
-		return exprs(ct(unix.NFT_CT_MARK), or(mark), setCT(unix.NFT_CT_MARK))
+		return exprs(ct(unix.NFT_CT_MARK), setBits(mark), setCT(unix.NFT_CT_MARK))
 	})
 }
 
-// SetMark sets the bits of the mark on the packet. The other bits of the packet's mark stay.
+// SetMark sets the bits of mark in the packet's mark. The other bits of the packet's mark stay.
 func SetMark(mark uint32) Term {
 	return term("meta mark set meta mark | "+hexadecimal(mark), func() []attribute {
-		return exprs(meta(unix.NFT_META_MARK), or(mark), setMeta(unix.NFT_META_MARK))
+		return exprs(meta(unix.NFT_META_MARK), setBits(mark), setMeta(unix.NFT_META_MARK))
 	})
 }
 
-// Count counts packets and bytes.
+// Count counts the packets and bytes that the Terms before it match.
 func Count() Term { return term("counter", func() []attribute { return exprs(counter()) }) }
 
 // Drop ends a rule: the kernel drops the packet.
 func Drop() Term { return term("drop", func() []attribute { return exprs(verdict(verdictDrop)) }) }
 
-// Accept ends a rule: the packet passes the chain.
+// Accept ends a rule: the packet passes the chain, and the kernel ignores the chain's next rules.
 func Accept() Term {
 	return term("accept", func() []attribute { return exprs(verdict(verdictAccept)) })
 }
 
-// Reset ends a rule about TCP: the sender of the packet learns that its connection has ended. The packet goes no
-// further.
+// Reset ends a rule about TCP: the kernel drops the packet, and sends a TCP reset to the packet's source.
 func Reset() Term { return term("reject with tcp reset", func() []attribute { return exprs(reset()) }) }
 
-// Masquerade ends a rule: the source becomes an address of the link by which the packet leaves,
-// and any free port. Ports chosen in order collide when two CPUs choose at once, and the later
-// packet is lost. So the choice is fully-random.
+// Masquerade ends a rule: the source becomes an address of the link by which the packet leaves, with any free port. The
+// kernel chooses the port at random ("fully-random"). If two CPUs chose ports in order at the same time, both could
+// choose the same port, and one packet would be lost.
 func Masquerade() Term {
 	return term("masquerade fully-random", func() []attribute {
 		return exprs(masq(unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY))
 	})
 }
 
-// SNAT ends a rule: the source becomes a, with any free port.
-func SNAT(a netip.Addr) Term {
-	f, family := nfFamily(a)
-	return term("snat "+f+" to "+a.String()+" fully-random", func() []attribute {
-		return exprs(immediate(unix.NFT_REG_1, a.AsSlice()),
-			nat(unix.NFT_NAT_SNAT, family, attrOrdered(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1),
-				attrOrdered(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)))
+// SNAT ends a rule: the source becomes the address source, with any free port.
+func SNAT(source netip.Addr) Term {
+	f, family := nfFamily(source)
+	return term("snat "+f+" to "+source.String()+" fully-random", func() []attribute {
+		return exprs(immediate(unix.NFT_REG_1, source.AsSlice()),
+			nat(unix.NFT_NAT_SNAT, family, attrBigEndian(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1),
+				attrBigEndian(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)))
 	})
 }
 
-// SNATWithin ends a rule: the source becomes a, with a free port from first to last. For ICMP, the port is the
-// identifier of an echo request.
-func SNATWithin(a netip.Addr, first, last uint16) Term {
-	f, family := nfFamily(a)
-	return term("snat "+f+" to "+portRange(a, first, last)+" fully-random", func() []attribute {
-		return exprs(immediate(unix.NFT_REG_1, a.AsSlice()),
-			immediate(unix.NFT_REG_2, port(first)),
-			immediate(unix.NFT_REG_3, port(last)),
-			nat(unix.NFT_NAT_SNAT, family, attrOrdered(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1),
-				attrOrdered(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2),
-				attrOrdered(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_3),
-				attrOrdered(unix.NFTA_NAT_FLAGS,
+// SNATWithin ends a rule: the source becomes the address source, with a free port from first to last. In ICMP, the
+// identifier of an echo request stands for the port.
+func SNATWithin(source netip.Addr, first, last uint16) Term {
+	f, family := nfFamily(source)
+	return term("snat "+f+" to "+portRange(source, first, last)+" fully-random", func() []attribute {
+		return exprs(immediate(unix.NFT_REG_1, source.AsSlice()),
+			immediate(unix.NFT_REG_2, portBytes(first)),
+			immediate(unix.NFT_REG_3, portBytes(last)),
+			nat(unix.NFT_NAT_SNAT, family, attrBigEndian(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1),
+				attrBigEndian(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2),
+				attrBigEndian(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_3),
+				attrBigEndian(unix.NFTA_NAT_FLAGS,
 					unix.NF_NAT_RANGE_PROTO_SPECIFIED|unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)))
 	})
 }
 
-// portRange returns an address with ports, as nft(8) writes them.
+// portRange returns an address with a range of ports, in the form of nft(8).
 func portRange(a netip.Addr, first, last uint16) string {
 	return netip.AddrPortFrom(a, first).String() + "-" + decimal(last)
 }
 
-// Notrack makes the connection tracker ignore a packet. The chain must have a priority below -200, the priority of the
-// tracker.
+// Notrack makes the connection tracker ignore a packet. The priority of the chain must be below that of the tracker,
+// -200.
 func Notrack() Term {
 	return term("notrack", func() []attribute {
 		return exprs(nested(unix.NFTA_LIST_ELEM, attrString(unix.NFTA_EXPR_NAME, "notrack")))
 	})
 }
 
-// ClampMSS lowers the segment size that a SYN of TCP announces to the size that fits the MTU of the route. ClampMSS
-// helps where ICMP errors about the MTU of a path get lost.
+// ClampMSS lowers the maximum segment size in a TCP SYN, so that segments fit the MTU of the packet's route. This helps
+// if ICMP errors about the MTU of the path get lost.
 func ClampMSS() Term {
 	const syn, maxseg = 0x02, 2 // RFC 9293, sections 3.1 and 3.2
 	return term("tcp flags syn tcp option maxseg size set rt mtu", func() []attribute {
@@ -277,26 +277,26 @@ func ClampMSS() Term {
 	})
 }
 
-// SNATPorts ends a rule: the source keeps its address. If the port is free and is from first to last, the source also
-// keeps its port. Otherwise the source gets a free port from first to last.
+// SNATPorts ends a rule: the source keeps its address, and gets a free port from first to last. If its own port is free
+// and from first to last, the source keeps this port, too.
 func SNATPorts(first, last uint16) Term {
 	return term("snat to :"+decimal(first)+"-"+decimal(last), func() []attribute {
-		return exprs(immediate(unix.NFT_REG_1, port(first)),
-			immediate(unix.NFT_REG_2, port(last)),
-			nat(unix.NFT_NAT_SNAT, unix.NFPROTO_INET, attrOrdered(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_1),
-				attrOrdered(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_2),
-				attrOrdered(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_PROTO_SPECIFIED)))
+		return exprs(immediate(unix.NFT_REG_1, portBytes(first)),
+			immediate(unix.NFT_REG_2, portBytes(last)),
+			nat(unix.NFT_NAT_SNAT, unix.NFPROTO_INET, attrBigEndian(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_1),
+				attrBigEndian(unix.NFTA_NAT_REG_PROTO_MAX, unix.NFT_REG_2),
+				attrBigEndian(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_PROTO_SPECIFIED)))
 	})
 }
 
-// DNAT ends a rule: the destination becomes to.
-func DNAT(to netip.AddrPort) Term {
-	f, family := nfFamily(to.Addr())
-	return term("dnat "+f+" to "+to.String(), func() []attribute {
-		return exprs(immediate(unix.NFT_REG_1, to.Addr().AsSlice()),
-			immediate(unix.NFT_REG_2, port(to.Port())),
-			nat(unix.NFT_NAT_DNAT, family, attrOrdered(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1),
-				attrOrdered(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2)))
+// DNAT ends a rule: the destination becomes the address and port target.
+func DNAT(target netip.AddrPort) Term {
+	f, family := nfFamily(target.Addr())
+	return term("dnat "+f+" to "+target.String(), func() []attribute {
+		return exprs(immediate(unix.NFT_REG_1, target.Addr().AsSlice()),
+			immediate(unix.NFT_REG_2, portBytes(target.Port())),
+			nat(unix.NFT_NAT_DNAT, family, attrBigEndian(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1),
+				attrBigEndian(unix.NFTA_NAT_REG_PROTO_MIN, unix.NFT_REG_2)))
 	})
 }
 

@@ -13,37 +13,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Tunnel puts packets into UDP ("foo over UDP", FOU): IPv4 in IPv4, or IPv6 in IPv6. A Tunnel has no remote address.
-// A packet goes to the next hop of its route. If the route has no next hop, the packet goes to its own destination. So
-// one link serves any number of far ends (ip_tunnel_xmit, "NBMA tunnel"). The other side needs a [FOU] at the same
-// port.
+// A Tunnel is a link that sends IP packets inside UDP packets ("foo over UDP", FOU): IPv4 in IPv4, or IPv6 in IPv6. A
+// Tunnel has no remote address. The outer packet goes to the next hop of the inner packet's route, or without a next
+// hop, to the inner packet's destination. So one link serves any number of far ends (ip_tunnel_xmit, "NBMA tunnel").
+// Each far end needs a [FOU] at the same port.
 //
-// The kernel chooses the source port by the connection of the packet inside. So EC2 and the CPUs see several flows, and
-// not one flow.
+// The kernel derives the outer source port from the inner packet's connection. So EC2 and the CPUs of the hosts see a
+// flow for each connection, and not a single flow.
 //
 // The UDP header has no checksum, even in IPv6 (RFC 6935, RFC 6936). The reason is that a host may translate the
-// addresses of the outer packet. If the network card computes the checksum of the packet inside, the kernel cannot also
-// correct a checksum outside. The packets inside have checksums of their own.
+// addresses of the outer packet. If the network card is to compute the inner packet's checksum, the kernel cannot also
+// correct an outer checksum. The inner packets have checksums of their own.
 type Tunnel struct {
 	Name  string
-	Local netip.Addr // source of the packets outside
-	Port  uint16     // UDP port of the far ends
-	MTU   int        // of the packets inside; for Check, 0 is any
-	Group uint32     // links to be deleted together; 0 is the default group
+	Local netip.Addr // the source of the outer packets
+	Port  uint16     // the UDP port of the far ends
+	MTU   int        // the MTU of the inner packets; 0: Check accepts any
+	Group uint32     // see DelGroup; 0 is the default group
 }
 
-// The bytes that a tunnel adds: the header of IP and the header of UDP.
+// The number of bytes that a Tunnel adds to a packet: an IP header and a UDP header.
 const (
 	tunnelBytes4 = 20 + 8
 	tunnelBytes6 = 40 + 8
 )
 
-// TunnelMTU returns the MTU of a tunnel whose packets leave by a link with the MTU mtu.
-func TunnelMTU(f Family, mtu int) int {
+// TunnelMTU returns the MTU of a Tunnel whose outer packets leave by a link with the MTU linkMTU.
+func TunnelMTU(f Family, linkMTU int) int {
 	if f == IPv6 {
-		return mtu - tunnelBytes6
+		return linkMTU - tunnelBytes6
 	}
-	return mtu - tunnelBytes4
+	return linkMTU - tunnelBytes4
 }
 
 func (t Tunnel) String() string {
@@ -63,7 +63,7 @@ func (t Tunnel) kind() string {
 	return "ipip"
 }
 
-// module returns the name of the module that has the encapsulation.
+// module returns the name of the kernel module with the encapsulation.
 func (t Tunnel) module() string {
 	if t.Local.Is6() {
 		return "fou6"
@@ -71,14 +71,14 @@ func (t Tunnel) module() string {
 	return "fou"
 }
 
-// The values of linux/if_tunnel.h and linux/ip6_tunnel.h.
+// Values of linux/if_tunnel.h and linux/ip6_tunnel.h, and the TTL of outer packets.
 const (
 	encapFOU       = 1
-	ignEncapLimit  = 1 // leave out the IPv6 option that limits the encapsulation: it takes 8 bytes
+	ignEncapLimit  = 1 // without the IPv6 option that limits nested tunnels: it takes 8 bytes
 	tunnelHopLimit = 64
 )
 
-// ErrNoTunnel reports that the kernel lacks a part that a tunnel needs.
+// ErrNoTunnel reports that the kernel lacks a part that a Tunnel needs.
 var ErrNoTunnel = errors.New("this kernel lacks ipip or ip6_tunnel, or their encapsulation by fou " +
 	"(CONFIG_NET_FOU_IP_TUNNELS, the module fou6)")
 
@@ -100,14 +100,14 @@ func (t Tunnel) Add(n *NS) error {
 	msg := linkMessage()
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
 	add := func() error {
-		return n.change(unix.RTM_NEWLINK, addNew, msg, attrString(unix.IFLA_IFNAME, t.Name),
+		return n.applyChange(unix.RTM_NEWLINK, addNew, msg, attrString(unix.IFLA_IFNAME, t.Name),
 			attr32(unix.IFLA_MTU, uint32(t.MTU)), attr32(unix.IFLA_GROUP, t.Group), linkInfo(t.kind(), options...))
 	}
 	err := add()
 	if errors.Is(err, unix.EINVAL) { // the encapsulation may be in a module
 		n.loadModule(t.module())
 		if err = add(); errors.Is(err, unix.EINVAL) {
-			err = unloaded(err)
+			err = addMayNotLoad(err)
 		}
 	}
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
@@ -127,25 +127,25 @@ func (t Tunnel) Check(n *NS) error {
 	}
 	switch {
 	case l.Kind != t.kind():
-		return differs(t.Name, l.Kind, t.kind())
+		return mismatchError(t.Name, l.Kind, t.kind())
 	case l.tunnel != tunnel{t.Local, t.Port}:
-		return differs(t.Name, l.tunnel, tunnel{t.Local, t.Port})
+		return mismatchError(t.Name, l.tunnel, tunnel{t.Local, t.Port})
 	case t.MTU != 0 && l.MTU != t.MTU:
-		return differs("mtu", l.MTU, t.MTU)
+		return mismatchError("mtu", l.MTU, t.MTU)
 	case t.Group != 0 && l.Group != t.Group:
-		return differs("group", l.Group, t.Group)
+		return mismatchError("group", l.Group, t.Group)
 	case !l.Up:
 		return errors.New("the link is down")
 	}
 	return nil
 }
 
-// Tunnel reports whether the link is a [Tunnel], and returns its local address and the UDP port.
+// Tunnel returns the local address and the UDP port of a link that is a [Tunnel]. is reports whether the link is one.
 func (l Link) Tunnel() (local netip.Addr, port uint16, is bool) {
 	return l.tunnel.local, l.tunnel.port, l.tunnel.port != 0
 }
 
-// A tunnel has the properties by which a link that is a [Tunnel] differs from other links of its kind.
+// A tunnel has the properties that only a link that is a [Tunnel] has. For other links, it is the zero value.
 type tunnel struct {
 	local netip.Addr
 	port  uint16 // of FOU
@@ -153,7 +153,7 @@ type tunnel struct {
 
 func (t tunnel) String() string { return fmt.Sprintf("a tunnel of %s by UDP port %d", t.local, t.port) }
 
-// parseTunnel reads the options of a link of the kind ipip or ip6tnl. It returns the zero tunnel if the link is not a
+// parseTunnel decodes the options of a link of the kind ipip or ip6tnl. It returns the zero value if the link is not a
 // [Tunnel].
 func parseTunnel(data []byte) (t tunnel) {
 	encapsulated := false

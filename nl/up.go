@@ -5,8 +5,7 @@ package nl
 
 import "errors"
 
-// Up is the state of a link that is up. If MTU is not 0, the link also has this MTU. Del does nothing: a link that was
-// set up stays up.
+// An Up sets a link up, and sets its MTU unless MTU is 0. Del does nothing, so the link stays up.
 type Up struct {
 	Dev string
 	MTU int
@@ -16,7 +15,7 @@ func (u Up) String() string {
 	return command("ip link set").word(u.Dev).number("mtu", u.MTU).word("up").String()
 }
 
-// Add sets the link up, and sets the MTU if it is not 0.
+// Add sets the link up and sets its MTU, if Check returns an error.
 func (u Up) Add(n *NS) error {
 	if u.Check(n) == nil {
 		return errSame
@@ -36,7 +35,7 @@ func (u Up) Check(n *NS) error {
 	case !l.Up:
 		return errors.New("the link is down")
 	case u.MTU > 0 && l.MTU != u.MTU:
-		return differs("mtu", l.MTU, u.MTU)
+		return mismatchError("mtu", l.MTU, u.MTU)
 	}
 	return nil
 }

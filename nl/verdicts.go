@@ -14,20 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Verdicts collects the decisions of netfilter's rules about the packets from and to some addresses, as "nft monitor
-// trace" shows such decisions. A table asks the kernel to report these decisions. The table belongs to the socket of
-// the Verdicts. So the kernel removes the table with the socket, even if the process is killed. The table does not
-// change packets.
+// Verdicts records which rules of nftables drop packets from and to some addresses, like "nft monitor trace". A
+// temporary table makes the kernel report the verdicts about these packets, and does not change them. The table belongs
+// to the socket of the Verdicts, so the kernel removes the table with the socket, even if the process is killed.
 type Verdicts struct{ socket *socket }
 
-// A Dropper is a rule, or the policy of a chain, that has dropped or rejected a packet.
+// A Dropper is a rule of nftables, or the policy of a chain, that has dropped or rejected a packet.
 type Dropper struct {
-	Table  string // as nft(8) writes it: "inet filter"
+	Table  string // the family and the name: "inet filter"
 	Chain  string
-	Handle uint64 // of the rule; 0: the chain's policy
+	Handle uint64 // the handle of the rule; 0: the chain's policy has dropped the packet
 }
 
-// String names the rule as "nft --handle list chain" shows it.
+// String describes the rule by its handle, which "nft --handle list chain" shows, or the policy.
 func (d Dropper) String() string {
 	if d.Handle == 0 {
 		return fmt.Sprintf("the policy of the chain %s of the table %s", d.Chain, d.Table)
@@ -35,16 +34,16 @@ func (d Dropper) String() string {
 	return fmt.Sprintf("the rule with the handle %d of the chain %s of the table %s", d.Handle, d.Chain, d.Table)
 }
 
-// traceBefore is the priority of the chains that ask for verdicts: before all our chains, and all chains of other
-// programs.
+// traceBefore is the priority of the temporary table's chains: the kernel calls them before all other chains.
 const traceBefore = -1000
 
-// tableOwned is NFT_TABLE_F_OWNER of linux/netfilter/nf_tables.h.
+// tableOwned is the flag NFT_TABLE_F_OWNER of linux/netfilter/nf_tables.h.
 const tableOwned = 2
 
-// Verdicts begins to collect decisions. It fails on Linux before 5.12, which has no tables that belong to a socket.
+// Verdicts returns a Verdicts that records packets from and to addrs. It fails on Linux before 5.12, which has no
+// tables that belong to a socket.
 func (n *NS) Verdicts(addrs []netip.Addr) (*Verdicts, error) {
-	s, err := n.netlink(unix.NETLINK_NETFILTER)
+	s, err := n.openNetlink(unix.NETLINK_NETFILTER)
 	if err != nil {
 		return nil, err
 	}
@@ -54,15 +53,15 @@ func (n *NS) Verdicts(addrs []netip.Addr) (*Verdicts, error) {
 		c := Chain{Name: hook, Type: "filter", Hook: hook, Priority: traceBefore}
 		for _, a := range addrs {
 			host := netip.PrefixFrom(a, a.BitLen())
-			c.Rules = append(c.Rules, NFRule{SAddr(host), traced()}, NFRule{DAddr(host), traced()})
+			c.Rules = append(c.Rules, NFRule{SAddr(host), traceTerm()}, NFRule{DAddr(host), traceTerm()})
 		}
 		t.Chains = append(t.Chains, c)
 	}
-	x, err := t.begin()
+	x, err := t.newTransaction()
 	if err == nil {
 		x.add(unix.NFT_MSG_NEWTABLE, addNew, attrString(unix.NFTA_TABLE_NAME, x.table),
-			attrOrdered(unix.NFTA_TABLE_FLAGS, tableOwned))
-		err = cmp.Or(t.fill(x), s.commit(x))
+			attrBigEndian(unix.NFTA_TABLE_FLAGS, tableOwned))
+		err = cmp.Or(t.addContent(x), s.commit(x))
 	}
 	if err == nil {
 		err = os.NewSyscallError("setsockopt", unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP,
@@ -75,24 +74,24 @@ func (n *NS) Verdicts(addrs []netip.Addr) (*Verdicts, error) {
 	return v, nil
 }
 
-// traced asks the kernel for the verdicts about a packet.
-func traced() Term {
+// traceTerm makes the kernel report the verdicts about a packet.
+func traceTerm() Term {
 	return term("meta nftrace set 1", func() []attribute {
 		return exprs(immediate(unix.NFT_REG_1, []byte{1}), setMeta(unix.NFT_META_NFTRACE))
 	})
 }
 
-// Drops returns the rules and policies that have dropped packets since the last call of Drops, each once.
+// Drops returns the rules and policies that have dropped packets since the last call of Drops, each only once.
 func (v *Verdicts) Drops() (all []Dropper) {
 	seen := map[Dropper]bool{}
 	for {
-		b, err := v.socket.receive()
+		b, err := v.socket.readDatagram()
 		if err != nil {
 			return all // there are no more messages
 		}
 		for len(b) > 0 {
 			var m message
-			if m, b, err = cut(b); err != nil {
+			if m, b, err = cutMessage(b); err != nil {
 				return all
 			}
 			if d, is := dropOf(m); is && !seen[d] {
@@ -103,7 +102,7 @@ func (v *Verdicts) Drops() (all []Dropper) {
 	}
 }
 
-// dropOf reads a message about a verdict. The second result reports whether the verdict has dropped a packet.
+// dropOf decodes a message about a verdict. is reports whether the verdict has dropped a packet.
 func dropOf(m message) (d Dropper, is bool) {
 	if m.typ != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_TRACE || len(m.data) < nl.SizeofNfgenmsg {
 		return d, false
@@ -120,7 +119,7 @@ func dropOf(m message) (d Dropper, is bool) {
 				d.Handle = binary.BigEndian.Uint64(value)
 			}
 		case unix.NFTA_TRACE_VERDICT:
-			verdict = inside(value, unix.NFTA_VERDICT_CODE)
+			verdict = attrAt(value, unix.NFTA_VERDICT_CODE)
 		case unix.NFTA_TRACE_POLICY:
 			policy = value
 		}
@@ -129,7 +128,7 @@ func dropOf(m message) (d Dropper, is bool) {
 	if policy != nil {
 		code, d.Handle = policy, 0
 	}
-	return d, len(code) == 4 && ordered(code) == verdictDrop
+	return d, len(code) == 4 && bigEndianUint(code) == verdictDrop
 }
 
 // Close closes the socket. The kernel then removes the table.

@@ -16,37 +16,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Veth is a pair of links: the near end in the namespace of the step, and the far end in another namespace. Add
-// creates both ends in their final namespaces, and sets them up. If one end is deleted, the kernel deletes both.
+// A Veth is a veth pair: the near end is in the namespace of the Step, and the far end (the peer) is in PeerNS. If one
+// end is deleted, the kernel deletes both.
 //
-// The caller chooses the MAC addresses. Otherwise udev would change the near end's MAC address later (systemd.link(5),
-// MACAddressPolicy=persistent). If the MAC addresses are known, the kernel also does not have to ask for neighbours.
+// The caller chooses the MAC addresses, because udev changes a MAC address that the kernel has chosen (systemd.link(5),
+// MACAddressPolicy=persistent). With known MAC addresses, the caller can also add a [Neigh], and then the kernel does
+// not ask for neighbours.
 //
-// Each end has one queue in each direction. Otherwise Linux since 5.15 makes a queue for each CPU that the machine can
-// have. Linux announces each queue to udev, and then keeps only one queue (veth_get_num_queues, veth_init_queues).
+// Each end has one queue in each direction. Otherwise Linux since 5.15 would make a queue for each possible CPU, tell
+// udev about each queue, and then use only one (veth_get_num_queues, veth_init_queues).
 type Veth struct {
 	Name string
-	// AltName is an alternative name of the near end, or empty. If AltName is set, another pair may have Name before
-	// this pair exists, and after it. So Add sets the near end up by AltName. An alternative name needs Linux 5.5.
+	// AltName is an alternative name of the near end, or "". Set AltName if pairs of different pods use the same Name
+	// one after the other. Add then sets the near end up by AltName, so it does not touch another pair. AltName needs
+	// Linux 5.5.
 	AltName string
 	MAC     string
 	Peer    string
 	PeerMAC string
-	PeerNS  *NS // nil to delete, or to check the near end alone
+	PeerNS  *NS // the namespace of the far end; nil: Check ignores the far end, Add fails
 	MTU     int
-	Group   uint32 // of the near end; 0 is the default group
-	Alias   string // of the near end; 255 bytes at most
+	Group   uint32 // the group of the near end; 0 is the default group
+	Alias   string // the alias of the near end, 255 bytes at most
 	// PeerGroup is the group of the far end. Check ignores it, because the pod may change it.
 	PeerGroup uint32
-	PeerDown  bool // leave the far end down
-	// NoLinkLocal makes the kernel give the near end no link-local address when the near end comes up. Without such an
-	// address, the near end sends no redirects (RFC 4861, section 8.2). It also cannot ask for its neighbours, so the
+	PeerDown  bool // Add leaves the far end down
+	// NoLinkLocal: the near end gets no IPv6 link-local address when it comes up. Without such an address, the kernel
+	// sends no redirects by the near end (RFC 4861, section 8.2). It also cannot ask for neighbours there, so the
 	// caller must add them (see [Neigh]).
 	NoLinkLocal bool
-	// NoRA makes the near end ignore router advertisements, which any process in the other namespace can send (RFC
-	// 4861, section 4.2). A node that forwards IPv6 ignores them even without NoRA.
+	// NoRA: the near end ignores IPv6 router advertisements (RFC 4861, section 4.2), which any process in PeerNS could
+	// send. A node that forwards IPv6 ignores them even without NoRA.
 	NoRA bool
-	// NoRedirects makes a new near end send no ICMP redirects of IPv4. The sysctl send_redirects can change that.
+	// NoRedirects: the near end sends no ICMP redirects of IPv4. Add sets its sysctl send_redirects to 0.
 	NoRedirects bool
 }
 
@@ -70,7 +72,7 @@ func (v Veth) String() string {
 		c.word(v.Name).word("addrgenmode none")
 	}
 	if v.NoRA {
-		c.b.WriteString("\n\t" + v.advice().String())
+		c.b.WriteString("\n\t" + v.acceptRASysctl().String())
 	}
 	return c.String()
 }
@@ -84,24 +86,24 @@ func (v Veth) Add(n *NS) error {
 	if err != nil {
 		return err
 	}
-	if err := n.change(unix.RTM_NEWLINK, addNew, linkMessage(), attrs...); err != nil {
+	if err := n.applyChange(unix.RTM_NEWLINK, addNew, linkMessage(), attrs...); err != nil {
 		return err
 	}
-	// The kernel accepts alternative names and an alias only for an existing link, and sets one end up only if the
-	// other end exists.
+	// not in the same request: the kernel accepts alternative names and aliases only for existing links, and sets up an
+	// end only if the other exists
 	if v.AltName != "" {
 		err = v.Alternative().Add(n)
 	}
 	if err == nil {
-		err = v.setUp(n)
+		err = v.setNearUp(n)
 	}
 	if err == nil && !v.PeerDown {
 		err = v.PeerNS.setLink(v.Peer, 0, "")
 	}
 	switch {
 	case err == nil:
-	case v.AltName != "": // by the far end, which no other pair has
-		n.renew(v.Name)
+	case v.AltName != "": // delete the far end: another pair may have the name of the near end
+		n.forgetLink(v.Name)
 		_ = v.PeerNS.delLink(v.Peer)
 	default:
 		_ = n.delLink(v.Name)
@@ -109,16 +111,16 @@ func (v Veth) Add(n *NS) error {
 	return err
 }
 
-// Alternative returns the alternative name of the near end.
+// Alternative returns the AltName of the near end as an Object.
 func (v Veth) Alternative() AltName { return AltName{Dev: v.Name, MAC: v.MAC, Name: v.AltName} }
 
-// attrs returns the attributes of the message that creates the pair.
+// attrs returns the attributes of the request that creates the pair.
 func (v Veth) attrs() ([]attribute, error) {
-	near, err := v.end(v.Name, v.MAC, v.Group)
+	near, err := v.endAttrs(v.Name, v.MAC, v.Group)
 	if err != nil {
 		return nil, err
 	}
-	far, err := v.end(v.Peer, v.PeerMAC, v.PeerGroup)
+	far, err := v.endAttrs(v.Peer, v.PeerMAC, v.PeerGroup)
 	if err != nil {
 		return nil, err
 	}
@@ -126,8 +128,8 @@ func (v Veth) attrs() ([]attribute, error) {
 	return append(near, linkInfo("veth", nest(nl.VETH_INFO_PEER, peer...))), nil
 }
 
-// end returns the attributes of one end.
-func (v Veth) end(name, mac string, group uint32) ([]attribute, error) {
+// endAttrs returns the attributes of one end of the pair.
+func (v Veth) endAttrs(name, mac string, group uint32) ([]attribute, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
@@ -149,17 +151,17 @@ func (v Veth) end(name, mac string, group uint32) ([]attribute, error) {
 	return attrs, nil
 }
 
-// setUp sets the near end up. It also sets the mode of link-local addresses, which the kernel accepts only for an
-// existing link. One message does both: the kernel first sets the link up, and then sets the mode. The mode is still in
-// time, because the link carries no packets before the far end is up.
-func (v Veth) setUp(n *NS) error {
+// setNearUp sets the near end up, with its alias. For NoLinkLocal and NoRedirects, it also sets two properties that the
+// kernel accepts only for an existing link. One request does all this. The kernel first sets the link up, and then
+// these properties. This is early enough, because the link carries no packets before the far end is up.
+func (v Veth) setNearUp(n *NS) error {
 	if v.NoRA {
-		if err := v.advice().write(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := v.acceptRASysctl().writeValue(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	var spec []attribute
-	if v.NoRedirects { // a message of its own, or the sysctl's file, would take the kernel several times as long
+	if v.NoRedirects { // a separate request, or a write to the sysctl's file, would take several times as long
 		const sendRedirects = 6 // IPV4_DEVCONF_SEND_REDIRECTS of linux/ip.h
 		spec = append(spec, nest(unix.AF_INET, nest(unix.IFLA_INET_CONF, attr32(sendRedirects, 0))))
 	}
@@ -170,7 +172,7 @@ func (v Veth) setUp(n *NS) error {
 			unix.EAFNOSUPPORT) {
 			return err
 		}
-		// The kernel has no IPv6, or the MTU is too small for IPv6.
+		// EAFNOSUPPORT: the kernel has no IPv6, or the MTU is too small for IPv6
 	}
 	if spec == nil {
 		return n.setLink(name, 0, v.Alias)
@@ -178,8 +180,8 @@ func (v Veth) setUp(n *NS) error {
 	return n.setLink(name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, spec...))
 }
 
-// Near returns the near end, as the kernel shows it. If fresh is set, the far end's namespace also remembers the index
-// of the far end, so no method has to ask for the index.
+// Near returns the kernel's state of the near end. Set fresh if this command has created the pair. Then PeerNS
+// remembers the index of the far end, and no method has to ask the kernel for it.
 func (v Veth) Near(n *NS, fresh bool) (Link, error) {
 	l, err := n.LinkByName(v.Name)
 	if err == nil && fresh && v.PeerNS != nil && v.PeerNS.indices != nil {
@@ -188,28 +190,28 @@ func (v Veth) Near(n *NS, fresh bool) (Link, error) {
 	return l, err
 }
 
-// advice returns the sysctl that makes the near end ignore router advertisements.
-func (v Veth) advice() Sysctl {
+// acceptRASysctl returns the sysctl that makes the near end ignore router advertisements.
+func (v Veth) acceptRASysctl() Sysctl {
 	return Sysctl{Key: "net/ipv6/conf/" + v.Name + "/accept_ra", Value: "0"}
 }
 
-// DelPair deletes a veth pair by its end in n, and the rules about that end. The kernel removes the routes and
-// neighbours with the link, but not the rules. DelPair deletes the link by near.Index, so another link that has the
-// name by now stays. If near.Index is 0, DelPair deletes the link by its name.
+// DelPair deletes a veth pair and the rules whose IIF is the end near, a link of n. The kernel removes the routes and
+// neighbours with the link, but not the rules. DelPair deletes the link with near.Index, so another link that now has
+// the name stays. If near.Index is 0, DelPair deletes the link with near.Name.
 func (n *NS) DelPair(near Link) error {
 	pair := Wiring{{n, Veth{Name: near.Name}}}
-	defer pair.remember()()
+	defer pair.rememberIndices()()
 	if near.Index != 0 {
 		n.indices[near.Name] = near.Index
 	}
 	return errors.Join(n.DelRules(near.Name), pair.Del())
 }
 
-// Del deletes both ends.
+// Del deletes the near end, and so the pair.
 func (v Veth) Del(n *NS) error { return n.delLink(v.Name) }
 
-// Check returns an error if an end differs from v, or if the two ends are not a pair. Check ignores NoRA, NoLinkLocal
-// and NoRedirects.
+// Check returns an error if an end differs from v, or if the two ends are not a pair. It ignores NoRA, NoLinkLocal and
+// NoRedirects.
 func (v Veth) Check(n *NS) error {
 	near, err := n.LinkByName(v.Name)
 	if err != nil {
@@ -220,11 +222,11 @@ func (v Veth) Check(n *NS) error {
 	}
 	switch {
 	case near.Alias != v.Alias:
-		return differs("alias", near.Alias, v.Alias)
+		return mismatchError("alias", near.Alias, v.Alias)
 	case near.Group != v.Group:
-		return differs("group", near.Group, v.Group)
+		return mismatchError("group", near.Group, v.Group)
 	case v.AltName != "" && !slices.Contains(near.Names(), v.AltName):
-		return errors.New(v.Alternative().lacking())
+		return errors.New(v.Alternative().missingText())
 	case v.PeerNS == nil:
 		return nil
 	}
@@ -233,7 +235,7 @@ func (v Veth) Check(n *NS) error {
 		return err
 	}
 	if far.Peer != near.Index || near.Peer != far.Index {
-		return differs("peer of "+v.Name, "another link", v.Peer)
+		return mismatchError("peer of "+v.Name, "another link", v.Peer)
 	}
 	far.Up = far.Up || v.PeerDown
 	return v.checkEnd(far, v.PeerMAC)
@@ -242,11 +244,11 @@ func (v Veth) Check(n *NS) error {
 func (v Veth) checkEnd(l Link, mac string) error {
 	switch {
 	case l.Kind != "veth":
-		return differs(l.Name, l.Kind, "veth")
+		return mismatchError(l.Name, l.Kind, "veth")
 	case mac != "" && l.MAC != mac:
-		return differs("the MAC address of "+l.Name, l.MAC, mac)
+		return mismatchError("the MAC address of "+l.Name, l.MAC, mac)
 	case v.MTU > 0 && l.MTU != v.MTU:
-		return differs("mtu of "+l.Name, l.MTU, v.MTU)
+		return mismatchError("mtu of "+l.Name, l.MTU, v.MTU)
 	case !l.Up:
 		return fmt.Errorf("%s is down", l.Name)
 	}

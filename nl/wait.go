@@ -16,10 +16,9 @@ import (
 )
 
 // LinkByMAC returns the link with a MAC address. If there is no such link yet, LinkByMAC waits for it until ctx is
-// done. An ENI that has just been attached needs the wait. The kernel takes a moment to make the link, and then udev
-// renames the link.
+// done. After EC2 has attached an ENI, the kernel takes a moment to make the link, and then udev renames the link.
 //
-// The wait ignores links that have the MAC address of another link (ipvlan, macvlan, VLANs).
+// LinkByMAC ignores links that borrow the MAC address of another link (see borrowsMAC).
 func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {
@@ -35,11 +34,12 @@ func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
 	return l, nil
 }
 
-// errLost reports that the kernel had more events than the socket could hold.
+// errLost reports that the socket's buffer overflowed, so the kernel dropped events.
 var errLost = errors.New("netlink events were lost")
 
-// awaitMAC subscribes to the events of links, looks for the link, and waits for an event, in this order. So if the link
-// appears after awaitMAC has looked for it, there is an event. The error is errLost if events were lost.
+// awaitMAC waits until there is a link with a MAC address. It first subscribes to events about links, then looks for
+// the link, and then waits for events. In this order, awaitMAC misses no link: if the link appears after the look,
+// there is an event. The error is errLost if events were lost.
 func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	events, err := nl.SubscribeAt(n.fd, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
@@ -48,12 +48,11 @@ func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	defer events.Close()
 	defer context.AfterFunc(ctx, events.Close)()
 	for {
-		// An event may be out of date, if a later event has renamed the link. So each event is only a reason to look
-		// again.
+		// Do not return the link of the event: by now, udev may have renamed this link. So only look again.
 		if l, err := n.findMAC(hw); !errors.Is(err, fs.ErrNotExist) {
 			return l, err
 		}
-		if err := announced(events, hw); err != nil {
+		if err := awaitEvent(events, hw); err != nil {
 			if ctx.Err() != nil {
 				return Link{}, context.Cause(ctx)
 			}
@@ -62,8 +61,8 @@ func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	}
 }
 
-// announced waits until the kernel announces a link with the MAC address, or a change of such a link.
-func announced(events *nl.NetlinkSocket, hw net.HardwareAddr) error {
+// awaitEvent waits for an event about a new or changed link with the MAC address hw.
+func awaitEvent(events *nl.NetlinkSocket, hw net.HardwareAddr) error {
 	for {
 		msgs, from, err := events.Receive()
 		if err != nil {
@@ -85,11 +84,10 @@ func (n *NS) findMAC(hw net.HardwareAddr) (Link, error) {
 	if l, ok := links[hw.String()]; ok {
 		return l, nil
 	}
-	return Link{}, absence{unix.ENODEV}
+	return Link{}, notExistError{unix.ENODEV}
 }
 
-// FindMAC is LinkByMAC without waiting. The error is fs.ErrNotExist if there is no such
-// link.
+// FindMAC is like LinkByMAC, but does not wait. The error is fs.ErrNotExist if there is no such link.
 func (n *NS) FindMAC(mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)
 	if err == nil {
@@ -101,10 +99,9 @@ func (n *NS) FindMAC(mac string) (Link, error) {
 	return Link{}, fmt.Errorf("%s: find the link with MAC address %s: %w", n.Name, mac, err)
 }
 
-// LinksByMAC maps MAC addresses to the links of the namespace. It leaves out links that have the MAC address of the
-// link below them. If several other links have the same MAC address, the map has the first of these links. LinksByMAC
-// fails if changes interrupt each try to list the links, because an ENI without a link in the map gives pods no
-// addresses.
+// LinksByMAC maps MAC addresses to the links of the namespace. It leaves out links that borrow the MAC address of the
+// link below them. If several other links have the same MAC address, the map has the first of them. LinksByMAC fails if
+// the list may lack links, because pods get no addresses of an ENI whose link is not in the map.
 func (n *NS) LinksByMAC() (map[string]Link, error) {
 	links, err := n.exactLinks()
 	if err != nil {
@@ -113,10 +110,10 @@ func (n *NS) LinksByMAC() (map[string]Link, error) {
 	return ByMAC(links), nil
 }
 
-// LinksOf is LinksByMAC for callers who need only some links, and who know the earlier names of these links. names maps
-// MAC addresses to these names. If a link no longer has its earlier name, LinksOf does what LinksByMAC does. The cost
-// of a list of all links grows with the square of the number of pairs. The reason is that for each pair, the kernel
-// goes through all namespaces that n knows (net_eq_idr).
+// LinksOf is like LinksByMAC, but faster for a caller that needs only some links and knows their earlier names. names
+// maps their MAC addresses to these names. If one of the links no longer has its name, LinksOf returns what LinksByMAC
+// returns. LinksByMAC is slow because it lists all links: for each pair, the kernel goes through all namespaces with an
+// ID in n (net_eq_idr). So the cost grows with the square of the number of pairs.
 func (n *NS) LinksOf(names map[string]string) (map[string]Link, error) {
 	links := map[string]Link{}
 	for mac, name := range names {
@@ -129,22 +126,23 @@ func (n *NS) LinksOf(names map[string]string) (map[string]Link, error) {
 	return links, nil
 }
 
-// ByMAC maps MAC addresses to links, as LinksByMAC does. The links must be in the order of Links.
+// ByMAC maps MAC addresses to links, as LinksByMAC does. links must be in the order in which Links returns them.
 func ByMAC(links []Link) map[string]Link {
 	byMAC := map[string]Link{}
 	for _, l := range links {
-		if _, known := byMAC[l.MAC]; !known && !borrows(l) {
+		if _, known := byMAC[l.MAC]; !known && !borrowsMAC(l) {
 			byMAC[l.MAC] = l
 		}
 	}
 	return byMAC
 }
 
-// Owns reports whether the link has the MAC address, and does not borrow it.
-func (l Link) Owns(mac string) bool { return l.MAC == mac && !borrows(l) }
+// Owns reports whether the link has the MAC address, and does not borrow it from another link.
+func (l Link) Owns(mac string) bool { return l.MAC == mac && !borrowsMAC(l) }
 
-// borrows reports whether a link has the MAC address of the link below it.
-func borrows(l Link) bool {
+// borrowsMAC reports whether a link borrows its MAC address: ipvlan, macvlan and VLAN links have the MAC address of the
+// link below them.
+func borrowsMAC(l Link) bool {
 	switch l.Kind {
 	case "ipvlan", "ipvtap", "macvlan", "macvtap", "vlan":
 		return true

@@ -12,35 +12,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Object is an object as in ip(8). A namespace either has the object or does not have it. Compare the errors of the
-// methods by errors.Is.
+// An Object is an object of the kernel as in ip(8): a link, an address, a route and so on. Use errors.Is to compare the
+// errors of its methods.
 type Object interface {
-	Add(*NS) error   // the error is fs.ErrExist if the object is there
-	Del(*NS) error   // the error is fs.ErrNotExist if the object is not there
-	Check(*NS) error // nil if the object is right; the error is fs.ErrNotExist if it is not there
-	fmt.Stringer     // the command that adds the object
+	Add(*NS) error   // fs.ErrExist: the object exists
+	Del(*NS) error   // fs.ErrNotExist: the object does not exist
+	Check(*NS) error // nil: the object exists with all its properties; fs.ErrNotExist: it does not exist
+	fmt.Stringer     // the command that would add the object
 }
 
-// A Step is an object and its namespace. NS is nil if the namespace is gone, with everything in it.
+// A Step is an Object and its namespace. NS is nil if the namespace is gone.
 type Step struct {
 	NS *NS
 	Object
 }
 
-// A Wiring lists objects in the order in which they are added.
+// A Wiring is a list of Objects, in the order in which Add adds them.
 type Wiring []Step
 
-// errSame is the error of an Add that has found the object there and right. After errSame, Wiring.Add need not call
-// Check.
-var errSame error = &meaning{"as it should be", &fs.ErrExist}
+// errSame is the error of an Object's Add if the namespace already has the object, with all its properties. It is also
+// fs.ErrExist, but tells Wiring.Add that Check is not necessary.
+var errSame error = &textError{"as it should be", &fs.ErrExist}
 
-// Add adds every object that is not there yet. If an object fails, Add deletes the objects that it has added, but no
-// object that was there before.
+// Add adds all Objects that do not exist yet. After an error, Add deletes the Objects that it has added, but no Object
+// that existed before.
 func (w Wiring) Add() error {
-	defer w.remember()()
+	defer w.rememberIndices()()
 	var added Wiring
 	for _, s := range w {
-		was, err := s.add()
+		existed, err := s.add()
 		if err != nil {
 			err = fmt.Errorf("%s: %w", s.label(), err)
 			if undo := added.Del(); undo != nil {
@@ -48,17 +48,17 @@ func (w Wiring) Add() error {
 			}
 			return err
 		}
-		if !was {
+		if !existed {
 			added = append(added, s)
 		}
 	}
 	return nil
 }
 
-// remember makes the namespaces of the steps remember the indices of links until forget is called. A namespace that a
-// context keeps (see [KeepOpen]) remembers the indices for the whole command. If another process replaces a link
-// meanwhile, the remembered index is invalid, and a request fails.
-func (w Wiring) remember() (forget func()) {
+// rememberIndices makes the namespaces of the Steps remember the indices of links until forget is called. A namespace
+// that a context keeps open (see [KeepOpen]) remembers them for the whole command. If another process replaces a link
+// meanwhile, no link has the remembered index, and requests with this index fail.
+func (w Wiring) rememberIndices() (forget func()) {
 	for _, s := range w {
 		if s.NS != nil && s.NS.indices == nil {
 			s.NS.indices = map[string]int{}
@@ -66,34 +66,35 @@ func (w Wiring) remember() (forget func()) {
 	}
 	return func() {
 		for _, s := range w {
-			if s.NS != nil && !s.NS.kept {
+			if s.NS != nil && !s.NS.keptOpen {
 				s.NS.indices = nil
 			}
 		}
 	}
 }
 
-// deleted makes the namespaces forget all indices if a link has been deleted. The reason is that the other end of a
-// deleted pair is gone, too.
-func (w Wiring) deleted() {
+// forgetDeleted makes the namespaces forget all links if a link has been deleted. If it was one end of a veth pair, the
+// other end is gone, too.
+func (w Wiring) forgetDeleted() {
 	lost := false
-	w.each(func(n *NS) { lost, n.lost = lost || n.lost, false })
+	w.eachNS(func(n *NS) { lost, n.linkDeleted = lost || n.linkDeleted, false })
 	if lost {
-		w.each(func(n *NS) { clear(n.indices); clear(n.seen) })
+		w.eachNS(func(n *NS) { clear(n.indices); clear(n.seen) })
 	}
 }
 
-// each calls f with the namespaces of the steps, and with the namespaces that a context keeps beside them (NS.other).
-func (w Wiring) each(f func(*NS)) {
+// eachNS calls f with the namespaces of the Steps. For a node's namespace that a context keeps open, it also calls f
+// with the pod's namespace that this context keeps open (keptOther).
+func (w Wiring) eachNS(f func(*NS)) {
 	for _, s := range w {
-		for n := s.NS; n != nil; n = n.other {
+		for n := s.NS; n != nil; n = n.keptOther {
 			f(n)
 		}
 	}
 }
 
-// add adds one object. The first result reports that the object was there already, and right.
-func (s Step) add() (was bool, err error) {
+// add adds the Object of s. existed reports whether the namespace already had it.
+func (s Step) add() (existed bool, err error) {
 	if s.NS == nil {
 		return false, errGone
 	}
@@ -115,23 +116,23 @@ func (s Step) add() (was bool, err error) {
 	return false, err
 }
 
-// Del deletes every object that is there, last first, and joins the errors.
+// Del deletes all Objects that exist, in reverse order. It continues after an error, and returns all errors together.
 func (w Wiring) Del() (err error) {
-	defer w.remember()()
-	defer w.deleted()
+	defer w.rememberIndices()()
+	defer w.forgetDeleted()
 	for i := len(w) - 1; i >= 0; i-- {
 		s := w[i]
 		if s.NS == nil {
 			continue
 		}
-		if e := s.Object.Del(s.NS); e != nil && !absent(e) {
+		if e := s.Object.Del(s.NS); e != nil && !isNotExist(e) {
 			err = errors.Join(err, fmt.Errorf("%s: delete: %w", s.label(), e))
 		}
 	}
 	return err
 }
 
-// Check reports each object that is missing or wrong.
+// Check returns an error that lists all Objects that are missing or have a wrong property.
 func (w Wiring) Check() (err error) {
 	for _, f := range w.Faults() {
 		err = errors.Join(err, f)
@@ -139,7 +140,7 @@ func (w Wiring) Check() (err error) {
 	return err
 }
 
-// A Fault is a step whose object is missing or wrong.
+// A Fault is a Step whose Object is missing or has a wrong property. Wrong is the error of Check.
 type Fault struct {
 	Step
 	Wrong error
@@ -148,9 +149,9 @@ type Fault struct {
 func (f Fault) Error() string { return f.label() + ": " + f.Wrong.Error() }
 func (f Fault) Unwrap() error { return f.Wrong }
 
-// Faults lists the steps whose object is missing or wrong.
+// Faults returns a Fault for each Step whose Object is missing or has a wrong property.
 func (w Wiring) Faults() (all []Fault) {
-	defer w.remember()()
+	defer w.rememberIndices()()
 	for _, s := range w {
 		wrong := errGone
 		if s.NS != nil {
@@ -163,8 +164,7 @@ func (w Wiring) Faults() (all []Fault) {
 	return all
 }
 
-// String is the wiring as a script: a line for each object, with the name of the namespace
-// before it.
+// String returns the commands that would add the Objects, each with the name of its namespace before it.
 func (w Wiring) String() string {
 	var b strings.Builder
 	for _, s := range w {
@@ -173,20 +173,20 @@ func (w Wiring) String() string {
 	return b.String()
 }
 
-// errGone is the error of a namespace that is gone.
-var errGone error = &meaning{"the namespace is gone", &fs.ErrNotExist}
+// errGone reports that the namespace of an Object is gone.
+var errGone error = &textError{"the namespace is gone", &fs.ErrNotExist}
 
-// A meaning is an error with a text, and wraps an error of package fs. The compiler puts a meaning into the program's
-// data. Errors of fmt.Errorf in package variables would cost each process time before main.
-type meaning struct {
+// A textError is an error with a text that wraps an error of package fs. Package variables use it because the compiler
+// initialises it: fmt.Errorf would cost each process time before main.
+type textError struct {
 	text string
 	of   *error
 }
 
-func (m *meaning) Error() string { return m.text + ": " + m.Unwrap().Error() }
-func (m *meaning) Unwrap() error { return *m.of }
+func (m *textError) Error() string { return m.text + ": " + m.Unwrap().Error() }
+func (m *textError) Unwrap() error { return *m.of }
 
-// label names the step in an error, by the first line of its command.
+// label returns the name of s in errors: its namespace and the first line of its command.
 func (s Step) label() string {
 	line, _, more := strings.Cut(s.Object.String(), "\n")
 	if more {
@@ -202,8 +202,8 @@ func (s Step) name() string {
 	return s.NS.Name
 }
 
-// absent reports whether an error of Del means that there was nothing to delete. A kernel without an address family, or
-// with the family disabled, has no objects of this family.
-func absent(err error) bool {
+// isNotExist reports whether an error means that the namespace does not have an object. This includes the errors of a
+// kernel that does not have the object's address family, or has it disabled.
+func isNotExist(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
 }

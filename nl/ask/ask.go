@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ask has questions to the kernel that only the commands for people need. Package ask uses vishvananda/netlink,
-// which would make each plugin larger and slower. So plugins do not import package ask.
+// Package ask has queries to the kernel for the commands of the tool. It uses vishvananda/netlink, which would make
+// each plugin larger and slower, so plugins do not import this package.
 package ask
 
 import (
@@ -16,31 +16,31 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// ErrSource reports that the kernel drops a packet because of its source: the route back to the source leads by another
-// link than the link by which the packet arrived (rp_filter).
+// ErrSource reports that the kernel drops a packet because of its source (rp_filter). The route to this source uses
+// another link than the link by which the packet arrived.
 var ErrSource = errors.New("the route back to the packet's source is not by the link by which the packet arrived")
 
-// Leaves returns the link by which a packet from one of the namespace's own addresses leaves for another address,
-// according to all rules and tables. Leaves returns "" if no route leads there. The command for this is "ip route get
-// TO from FROM".
+// Leaves returns the name of the link by which a packet from one of the namespace's own addresses leaves the namespace.
+// It does the same as "ip route get TO from FROM", and returns "" if there is no route.
 func Leaves(n *nl.NS, from, to netip.Addr) (dev string, err error) {
-	return way(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice()})
+	return routeLink(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice()})
 }
 
-// Forwards returns the link by which the namespace forwards a packet that arrives by the link iif, according to all
-// rules and tables. Forwards returns "" if the kernel forwards no such packet. The command for this is "ip route get TO
-// from FROM iif IIF". Forwards assumes that the packet has no mark.
+// Forwards returns the name of the link by which the namespace forwards a packet that arrives by the link iif. It does
+// the same as "ip route get TO from FROM iif IIF", and returns "" if the namespace does not forward such a packet.
+// Forwards assumes that the packet has no mark.
 func Forwards(n *nl.NS, iif string, from, to netip.Addr) (dev string, err error) {
-	dev, err = way(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice(), Iif: iif})
-	// Since Linux 6.14, the kernel answers with EINVAL for each reason to drop a packet that has usual addresses.
+	dev, err = routeLink(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice(), Iif: iif})
+	// before Linux 6.14, the error is EXDEV; since then it is EINVAL, for this and other reasons to drop a packet
 	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINVAL) {
 		return "", ErrSource
 	}
 	return dev, err
 }
 
-// way returns the link of the route that the kernel takes to an address, or "" if there is no route.
-func way(n *nl.NS, to netip.Addr, how *netlink.RouteGetOptions) (dev string, err error) {
+// routeLink returns the name of the link of the route that the kernel chooses to an address, or "" if there is no
+// route.
+func routeLink(n *nl.NS, to netip.Addr, how *netlink.RouteGetOptions) (dev string, err error) {
 	err = n.Do(func() error {
 		found, err := netlink.RouteGetWithOptions(to.AsSlice(), how)
 		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
@@ -61,18 +61,18 @@ func way(n *nl.NS, to netip.Addr, how *netlink.RouteGetOptions) (dev string, err
 	return dev, nil
 }
 
-// Answered reports whether the host with the address a has answered a request for its MAC address by the link dev. The
-// request is an ARP request, or a neighbour solicitation of IPv6.
-func Answered(n *nl.NS, dev string, a netip.Addr) (is bool, err error) {
+// Answered reports whether the kernel knows the MAC address for addr on the link dev. Then a host has answered an ARP
+// request or an IPv6 neighbour solicitation, or the neighbour entry is permanent. Answered itself sends no request.
+func Answered(n *nl.NS, dev string, addr netip.Addr) (is bool, err error) {
 	const valid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT
 	err = n.Do(func() error {
 		l, err := netlink.LinkByName(dev)
 		if err != nil {
 			return err
 		}
-		all, _ := netlink.NeighList(l.Attrs().Index, int(nl.FamilyOf(a))) // after an error, the caller asks again
+		all, _ := netlink.NeighList(l.Attrs().Index, int(nl.FamilyOf(addr))) // after an error, the caller asks again
 		for _, e := range all {
-			is = is || e.IP.Equal(a.AsSlice()) && len(e.HardwareAddr) > 0 && e.State&valid != 0
+			is = is || e.IP.Equal(addr.AsSlice()) && len(e.HardwareAddr) > 0 && e.State&valid != 0
 		}
 		return nil
 	})

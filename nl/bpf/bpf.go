@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package bpf has BPF programs. Package nl attaches the programs to links, and the kernel runs them on the links'
-// packets. A Splice uses [Onward] and [Unawaited], a Forbid uses [Refuse], and a Limit uses [Count]. Package nl
-// explains Splice, Forbid and Limit. Package bpf does not use namespaces, and does not talk to the kernel.
+// Package bpf has the BPF programs that package nl attaches to links. [Onward] and [Unawaited] are the programs of an
+// nl.Splice, [Refuse] is the program of an nl.Forbid, and [Count] of an nl.Limit. Package bpf only returns
+// instructions, and does not load them into the kernel.
 package bpf
 
 import (
@@ -12,34 +12,33 @@ import (
 	"net/netip"
 )
 
-// The programs of a Splice change the ports from Own to First - 1 into the ports from First to the highest port, and
-// back. A port and its replacement differ by one bit. src/program.h must have the same constants.
+// The programs of a Splice change ports from OwnPort to FirstPort - 1 into ports from FirstPort to the highest port,
+// and back. To do so, they set and clear the bit PortBit. src/program.h must have the same constants.
 const (
-	Own   = 0x8000
-	First = Own | Bit
-	Bit   = 0x4000
+	OwnPort   = 0x8000
+	FirstPort = OwnPort | PortBit
+	PortBit   = 0x4000
 )
 
 // InsnSize is the size of an instruction, in bytes.
 const InsnSize = 8
 
-// Maps are the file descriptors of the maps that the programs of a Splice share: see src/memory.h.
+// Maps has the file descriptors of the BPF maps that the two programs of a Splice share: see src/memory.h.
 type Maps struct {
-	Kept   int // the keys of packets for which the sockets do not show correctly whether they are awaited
-	Looped int // the last connections of TCP that have begun by the veth, to recognise their answers
+	Kept   int // has the packets for which the namespace's sockets do not show whether a socket awaits them
+	Looped int // has the last TCP connections that have begun by the veth, so that the programs recognise their answers
 }
 
-// Revision returns 16 characters that identify the sources of the programs. TestSources checks that the programs are
-// made of these sources.
+// Revision returns 16 characters of a hash of the programs' sources.
 func Revision() string { return sources[:16] }
 
-// Onward returns the program of a Splice for the veth. If the destination of a packet is the MAC address to, the
-// program forwards the packet by the link with the index eni. A source port of this packet from Own to First - 1
-// becomes the port that stands for it. All other packets get the bits of the mark.
-func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
-	return onwardProgram.with(map[string]uint64{
-		"mac_head": uint64(binary.LittleEndian.Uint32(to)),
-		"mac_tail": uint64(binary.LittleEndian.Uint16(to[4:])),
+// Onward returns the program of a Splice for the veth. The program sends a packet whose destination is the MAC address
+// mac by the link with the index eni. If the packet's source port is from OwnPort to FirstPort - 1, the program sets
+// the bit PortBit in it. In the marks of all other packets, the program sets the bits of mark.
+func Onward(mac net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
+	return onwardProgram.withValues(map[string]uint64{
+		"mac_head": uint64(binary.LittleEndian.Uint32(mac)),
+		"mac_tail": uint64(binary.LittleEndian.Uint16(mac[4:])),
 		"mark":     uint64(mark),
 		"eni":      uint64(eni),
 		"kept":     uint64(m.Kept),
@@ -47,15 +46,15 @@ func Onward(to net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	})
 }
 
-// Unawaited returns the program of a Splice for the ENI. If no socket of the namespace awaits a packet, the program
-// sends the packet to the other end of the link with the index veth.
+// Unawaited returns the program of a Splice for the ENI. The program passes a packet that no socket of the namespace
+// awaits to the other end of the link with the index veth.
 func Unawaited(m Maps, veth int) []byte {
-	return unawaitedProgram.with(map[string]uint64{"veth": uint64(veth), "kept": uint64(m.Kept),
+	return unawaitedProgram.withValues(map[string]uint64{"veth": uint64(veth), "kept": uint64(m.Kept),
 		"looped": uint64(m.Looped)})
 }
 
-// Refuse returns the program of a Forbid, which drops packets to one of the addresses. Refuse panics if a family has
-// more than one address.
+// Refuse returns the program of a Forbid. The program drops packets to the addresses. Refuse panics if two of the
+// addresses are of the same family.
 func Refuse(addrs []netip.Addr) []byte {
 	values := map[string]uint64{"has4": 0, "addr4": 0, "has6": 0, "addr6_0": 0, "addr6_1": 0, "addr6_2": 0,
 		"addr6_3": 0}
@@ -73,15 +72,15 @@ func Refuse(addrs []netip.Addr) []byte {
 			values[word] = uint64(binary.LittleEndian.Uint32(b[4*i:]))
 		}
 	}
-	return refuseProgram.with(values)
+	return refuseProgram.withValues(values)
 }
 
-// Count returns the program of a Limit. The program matches the packets that the limit counts: all packets, or, if own
-// is set, only packets that the namespace itself sends.
-func Count(own bool) []byte {
+// Count returns the program of a Limit. The program matches the packets that the Limit counts: all packets, or, if
+// onlyOwn is true, only packets that the namespace itself sends.
+func Count(onlyOwn bool) []byte {
 	var v uint64
-	if own {
+	if onlyOwn {
 		v = 1
 	}
-	return countProgram.with(map[string]uint64{"own": v})
+	return countProgram.withValues(map[string]uint64{"own": v})
 }

@@ -3,8 +3,8 @@
 
 //go:build ignore
 
-// generate compiles the programs in src, and writes programs.go. With -check, it only compares programs.go with its
-// output. generate needs clang, which is large. So make lint runs generate, but make build and make test do not.
+// generate.go compiles the programs in src, and writes programs.go. With -check, it only reports whether programs.go is
+// up to date. It needs clang, which is large. So only make lint runs generate.go, and neither make build nor make test.
 package main
 
 import (
@@ -25,8 +25,8 @@ import (
 	"strings"
 )
 
-// Another release of clang may make other instructions. A developer who changes the release must measure the new
-// instructions (make bench-traffic), and load them on the kernels of nodes (make test-kernels).
+// Another release of clang may make other instructions. If you change the release, measure the new instructions (make
+// bench-traffic), and load them on the kernels of nodes (make test-kernels).
 const (
 	clang   = "clang-16"
 	release = "16.0.6"
@@ -81,11 +81,11 @@ func generate() []byte {
 		"authors\n\n")
 	fmt.Fprintf(&b, "// Code generated from src by generate.go with clang %s; DO NOT EDIT.\n\npackage bpf\n", release)
 	fmt.Fprintf(&b, "\n// sources is the SHA-256 of the files in src, one after the other.\nconst sources = %q\n",
-		sum())
+		sourcesHash())
 	var sizes []uint32
 	for _, source := range sources {
 		name := strings.TrimSuffix(filepath.Base(source), ".c")
-		p := read(source, compile(source))
+		p := readProgram(source, compile(source))
 		p.print(&b, name)
 		if sizes != nil && p.sizes != nil && !slices.Equal(sizes, p.sizes) {
 			log.Fatalf("%s: its maps have the sizes %d, and the maps of another source have %d", source, p.sizes, sizes)
@@ -101,8 +101,9 @@ func generate() []byte {
 	return text
 }
 
-// sum returns the SHA-256 of all sources. A test uses it to find, without clang, that a source has changed.
-func sum() string {
+// sourcesHash returns the SHA-256 of all sources. With it, a test finds without clang that a source has changed since
+// the last run of generate.go.
+func sourcesHash() string {
 	h := sha256.New()
 	files, err := filepath.Glob("src/*")
 	must(err)
@@ -114,9 +115,9 @@ func sum() string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// compile returns the object file of a source. Linux has version 3 of the instructions since 5.1. Debian has
-// asm/types.h in a directory for each type of machine. All these files define the types of our programs in the same
-// way, so compile takes any of these directories.
+// compile returns the object file of a source. It uses version 3 of the instruction set (-mcpu=v3), which Linux has
+// since 5.1. Debian has a file asm/types.h for each architecture. All these files define the types that our programs
+// use in the same way, so compile takes the first.
 func compile(source string) []byte {
 	machine, _ := filepath.Glob("/usr/include/*-linux-gnu")
 	if len(machine) == 0 {
@@ -133,21 +134,21 @@ func compile(source string) []byte {
 	return object
 }
 
-// A program is a linked program: the code of its section, and behind it the functions that it calls.
+// A program is a linked program: its own code, and then the functions that it calls.
 type program struct {
-	code  []byte
-	given []given
-	sizes []uint32 // the numbers in struct map of src/memory.h; nil if the program has no maps
+	code     []byte
+	operands []operand
+	sizes    []uint32 // the numbers in struct map of src/memory.h; nil if the program uses no maps
 }
 
-// A given is a number that Go code writes into the instruction that loads it.
-type given struct {
+// An operand is a number that is not known at compile time: Go code writes it into the instruction that loads it.
+type operand struct {
 	name string
 	at   int
 	fd   bool // the number is the file descriptor of a map
 }
 
-func read(source string, object []byte) (p program) {
+func readProgram(source string, object []byte) (p program) {
 	f, err := elf.NewFile(bytes.NewReader(object))
 	must(err)
 	symbols, err := f.Symbols()
@@ -156,17 +157,17 @@ func read(source string, object []byte) (p program) {
 	for _, name := range []string{"tc", ".text"} {
 		if s := f.Section(name); s != nil {
 			start[name] = len(p.code)
-			p.code = append(p.code, data(s)...)
+			p.code = append(p.code, sectionData(s)...)
 		}
 	}
 	for name, at := range start {
-		for rel := data(f.Section(".rel" + name)); len(rel) > 0; rel = rel[16:] {
+		for rel := sectionData(f.Section(".rel" + name)); len(rel) > 0; rel = rel[16:] {
 			info := binary.LittleEndian.Uint64(rel[8:])
 			p.relocate(f, at+int(binary.LittleEndian.Uint64(rel)), uint32(info), symbols[info>>32-1], start)
 		}
 	}
-	slices.SortFunc(p.given, func(a, b given) int { return a.at - b.at })
-	if b := data(f.Section("maps")); len(b) > 0 {
+	slices.SortFunc(p.operands, func(a, b operand) int { return a.at - b.at })
+	if b := sectionData(f.Section("maps")); len(b) > 0 {
 		const one = 12
 		for size := range slices.Chunk(b[:one], 4) {
 			p.sizes = append(p.sizes, binary.LittleEndian.Uint32(size))
@@ -178,7 +179,7 @@ func read(source string, object []byte) (p program) {
 	return p
 }
 
-func data(s *elf.Section) []byte {
+func sectionData(s *elf.Section) []byte {
 	if s == nil {
 		return nil
 	}
@@ -187,13 +188,13 @@ func data(s *elf.Section) []byte {
 	return b
 }
 
-// relocate records a given, or makes a call lead to the new place of its function.
+// relocate records an operand, or corrects a call of a function that has another position now.
 func (p *program) relocate(f *elf.File, at int, kind uint32, s elf.Symbol, start map[string]int) {
 	switch {
 	case kind == relocValue && s.Section == elf.SHN_UNDEF:
-		p.given = append(p.given, given{s.Name, at / insnSize, false})
+		p.operands = append(p.operands, operand{s.Name, at / insnSize, false})
 	case kind == relocValue && f.Sections[s.Section].Name == "maps":
-		p.given = append(p.given, given{s.Name, at / insnSize, true})
+		p.operands = append(p.operands, operand{s.Name, at / insnSize, true})
 	case kind == relocCall && p.code[at] == callInsn:
 		// The number in the call is the distance of the function from the symbol, in instructions, minus one.
 		imm := p.code[at+4:]
@@ -214,8 +215,8 @@ func (p *program) print(b *bytes.Buffer, name string) {
 		}
 		fmt.Fprintf(b, "%#016x, ", binary.LittleEndian.Uint64(p.code[i:]))
 	}
-	b.WriteString("\n},\ngiven: []given{\n")
-	for _, g := range p.given {
+	b.WriteString("\n},\noperands: []operand{\n")
+	for _, g := range p.operands {
 		fmt.Fprintf(b, "{%q, %d, %t},\n", g.name, g.at, g.fd)
 	}
 	b.WriteString("},\n}\n")

@@ -12,30 +12,30 @@ import (
 
 //go:generate go run generate.go
 
-// A program is the output of the compiler: instructions (struct bpf_insn of linux/bpf.h), and the places of numbers
-// that the compiler does not know.
+// A program is the output of generate.go: instructions (struct bpf_insn of linux/bpf.h), and the operands that the
+// compiler does not know.
 type program struct {
-	code  []uint64
-	given []given
+	code     []uint64
+	operands []operand
 }
 
-// A given is a number that the caller of the method with chooses. The instruction BPF_LD | BPF_IMM | BPF_DW, which has
-// two parts, loads the number.
-type given struct {
+// An operand is a number that a caller of withValues chooses. The instruction that loads it is BPF_LD | BPF_IMM |
+// BPF_DW, which is twice as long as other instructions.
+type operand struct {
 	name string
 	at   int
 	fd   bool // the number is the file descriptor of a map
 }
 
-// with puts the numbers into the instructions, and returns these instructions. with panics if a number is missing, or
-// if the program does not use a number.
-func (p program) with(values map[string]uint64) []byte {
+// withValues returns the instructions with the values of the operands. values maps the name of each operand to its
+// value. withValues panics if an operand has no value, or if the program has no operand of a name in values.
+func (p program) withValues(values map[string]uint64) []byte {
 	b := make([]byte, 0, InsnSize*len(p.code))
 	for _, insn := range p.code {
 		b = binary.LittleEndian.AppendUint64(b, insn)
 	}
 	used := map[string]bool{}
-	for _, g := range p.given {
+	for _, g := range p.operands {
 		v, ok := values[g.name]
 		if !ok {
 			panic(fmt.Sprintf("the program has no %q", g.name))

@@ -37,8 +37,8 @@ func TestSources(t *testing.T) {
 // TestWith: a number is in both parts of its instruction, a map's file in the first, and marked.
 func TestWith(t *testing.T) {
 	p := program{
-		code:  []uint64{0x95, 0x0218, 0, 0x0318, 0},
-		given: []given{{"number", 1, false}, {"map", 3, true}},
+		code:     []uint64{0x95, 0x0218, 0, 0x0318, 0},
+		operands: []operand{{"number", 1, false}, {"map", 3, true}},
 	}
 	want := []byte{
 		0x95, 0, 0, 0, 0, 0, 0, 0,
@@ -46,7 +46,7 @@ func TestWith(t *testing.T) {
 		0x18, 0x13, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, // BPF_PSEUDO_MAP_FD << 4
 	}
 	for range 2 { // the first leaves nothing behind
-		got := p.with(map[string]uint64{"number": 0x5566778811223344, "map": 7})
+		got := p.withValues(map[string]uint64{"number": 0x5566778811223344, "map": 7})
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("-want +got:\n%s", d)
 		}
@@ -57,8 +57,8 @@ func TestWith(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	four := netip.MustParseAddr("169.254.169.254")
 	for name, mistake := range map[string]func(){
-		"a number is missing":       func() { countProgram.with(nil) },
-		"a number too many":         func() { countProgram.with(map[string]uint64{"own": 1, "other": 1}) },
+		"a number is missing":       func() { countProgram.withValues(nil) },
+		"a number too many":         func() { countProgram.withValues(map[string]uint64{"own": 1, "other": 1}) },
 		"two addresses of a family": func() { Refuse([]netip.Addr{four, four.Next()}) },
 	} {
 		func() {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ifname holds the rules for the name of a link: the kernel's rules, and our rules for a name that pods or
-// requests choose. The package imports nothing else of ours, so a program that only checks names does not contain
-// netlink.
+// Package ifname checks the names of links: by the kernel's rules, and by our rules for names that pods or requests
+// choose. It imports no other package of ours, so a program that only checks names does not contain netlink.
 package ifname
 
 import (
@@ -12,14 +11,15 @@ import (
 	"unicode"
 )
 
-// Longest is the number of bytes that a name may have: IFNAMSIZ without the final zero byte.
+// Longest is the maximum length of a link name in bytes: IFNAMSIZ without the final zero byte.
 const Longest = 15
 
-// Egress is the beginning of the names of the links that package egress makes in a pod.
+// Egress is the prefix of the names of the links that package egress makes in a pod.
 const Egress = "egress"
 
-// Fault says why the kernel refuses a name for a link (dev_valid_name). Fault returns "" for a name that the kernel
-// accepts: 1 to 15 bytes without white space, / and :. A zero byte would end the name.
+// Fault returns the reason why the kernel refuses a link name (dev_valid_name), for example "is too long". It returns
+// "" if the kernel accepts the name: 1 to 15 bytes without white space, / and :. Fault also refuses a zero byte,
+// because it would end the name.
 func Fault(name string) string {
 	switch {
 	case name == "":
@@ -36,12 +36,12 @@ func Fault(name string) string {
 	return ""
 }
 
-// Wanted describes the names that Refused allows, for messages.
+// Wanted is a description of the names that Refused accepts, for messages.
 const Wanted = "1 to 15 bytes of printable ASCII without /, : and %"
 
-// Refused says why neither a pod nor a request may choose a name for a link of a pod. Refused returns "" for a name
-// that they may choose. Our code checks all names that come from pods and from requests with Refused. Refused refuses
-// names with characters that would control a terminal, and names that belong to the kernel or to us.
+// Refused returns the reason why a pod or a request must not choose a name for a link of a pod, or "" if it may. Use
+// Refused for all names that come from pods or from requests. It accepts only names that Fault accepts, without
+// characters that could control a terminal, and without names that the kernel or our plugins use.
 func Refused(name string) string {
 	if fault := Fault(name); fault != "" {
 		return fault
@@ -51,7 +51,7 @@ func Refused(name string) string {
 		return "contains a character that is not printable ASCII"
 	case strings.Contains(name, "%"):
 		return "contains %, which the kernel replaces by a number"
-	case slices.Contains(ofKernel(), name):
+	case slices.Contains(kernelNames(), name):
 		return "is one that the kernel uses itself"
 	case strings.HasPrefix(name, Egress):
 		return "begins with " + Egress + ", as the links of an egress do"
@@ -59,10 +59,10 @@ func Refused(name string) string {
 	return ""
 }
 
-// ofKernel are names that the kernel uses in each namespace. Each namespace has the link lo, and all and default are
-// names of sysctls. The other names are the names of fallback devices of tunnels. If a link of any namespace has such a
-// name, the kernel cannot load the module of the tunnel.
-func ofKernel() []string {
+// kernelNames returns the names that the kernel itself uses in each namespace: the link lo, and the directories all and
+// default of sysctls. The other names are those of the tunnels' fallback devices. If a link in any namespace has such a
+// name, the kernel cannot load the module of this tunnel.
+func kernelNames() []string {
 	return []string{"lo", "all", "default", "tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip6gre0",
 		"ip_vti0", "ip6_vti0"}
 }

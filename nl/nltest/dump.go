@@ -13,15 +13,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// Dump prints what namespaces hold, a line for each link, address, route, rule and table of nftables, in the words of
-// ip(8) and nft(8). The same content gives the same text. So the text has no indexes, no MAC addresses, and nothing of
-// IPv6 that the kernel derives from MAC addresses. The text also leaves out the tables of nl.Guard, because Del of a
-// Guard does not remove them.
+// Dump returns the state of namespaces as text. It has a line for each link, address, route, rule and table of
+// nftables: a command of ip(8) or nft(8). Tests compare the dumps of several runs. So Dump leaves out indices, MAC
+// addresses, and the IPv6 addresses and routes that the kernel derives from MAC addresses. Dump also leaves out the
+// tables of nl.Guard, because Guard.Del does not remove them.
 func Dump(t testing.TB, namespaces ...*nl.NS) string {
 	t.Helper()
 	var b strings.Builder
 	for _, n := range namespaces {
-		lines, err := dump(n)
+		lines, err := dumpLines(n)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,9 +32,9 @@ func Dump(t testing.TB, namespaces ...*nl.NS) string {
 	return b.String()
 }
 
-func dump(n *nl.NS) ([]string, error) {
+func dumpLines(n *nl.NS) ([]string, error) {
 	var all []string
-	for _, list := range []func(*nl.NS) ([]string, error){links, addrs, routes, rules, tables} {
+	for _, list := range []func(*nl.NS) ([]string, error){linkLines, addrLines, routeLines, ruleLines, tableLines} {
 		lines, err := list(n)
 		if err != nil {
 			return nil, err
@@ -44,8 +44,8 @@ func dump(n *nl.NS) ([]string, error) {
 	return all, nil
 }
 
-// links lists the links, sorted by name, because the order in which they were made does not matter.
-func links(n *nl.NS) ([]string, error) {
+// linkLines returns a line for each link, sorted, because the order in which links were made does not matter.
+func linkLines(n *nl.NS) ([]string, error) {
 	found, err := n.Links()
 	lines := make([]string, len(found))
 	for i, l := range found {
@@ -64,25 +64,25 @@ func links(n *nl.NS) ([]string, error) {
 	return lines, err
 }
 
-// addrs lists the addresses, sorted by link. The addresses of one link stay in the kernel's order, because the first
-// address is the primary address.
-func addrs(n *nl.NS) ([]string, error) {
+// addrLines returns a line for each address, sorted by link. The addresses of one link stay in the kernel's order,
+// because the first of them is the primary address.
+func addrLines(n *nl.NS) ([]string, error) {
 	found, err := n.Addrs("")
 	slices.SortStableFunc(found, func(a, b nl.Addr) int { return strings.Compare(a.Dev, b.Dev) })
 	var lines []string
 	for _, a := range found {
-		if !derived(a.Prefix) {
+		if !isKernelDerived(a.Prefix) {
 			lines = append(lines, a.String())
 		}
 	}
 	return lines, err
 }
 
-func routes(n *nl.NS) ([]string, error) {
+func routeLines(n *nl.NS) ([]string, error) {
 	found, err := n.Routes(nl.RouteFilter{})
 	var lines []string
 	for _, r := range found {
-		if !derived(r.Dst) {
+		if !isKernelDerived(r.Dst) {
 			lines = append(lines, r.String())
 		}
 	}
@@ -90,8 +90,9 @@ func routes(n *nl.NS) ([]string, error) {
 	return lines, err
 }
 
-// rules lists the rules in the kernel's order, because the kernel takes the first rule that matches.
-func rules(n *nl.NS) ([]string, error) {
+// ruleLines returns a line for each rule. The rules stay in the kernel's order, because this is the order in which the
+// kernel applies them.
+func ruleLines(n *nl.NS) ([]string, error) {
 	found, err := n.Rules()
 	lines := make([]string, len(found))
 	for i, r := range found {
@@ -100,7 +101,7 @@ func rules(n *nl.NS) ([]string, error) {
 	return lines, err
 }
 
-func tables(n *nl.NS) ([]string, error) {
+func tableLines(n *nl.NS) ([]string, error) {
 	found, err := n.Tables()
 	var lines []string
 	for _, name := range found {
@@ -112,7 +113,7 @@ func tables(n *nl.NS) ([]string, error) {
 	return lines, err
 }
 
-// derived reports whether the kernel itself adds addresses or routes with such a prefix, for each link that is up.
-func derived(p netip.Prefix) bool {
+// isKernelDerived reports whether the kernel itself adds addresses or routes with this prefix for each link that is up.
+func isKernelDerived(p netip.Prefix) bool {
 	return p.Addr().Is6() && (p.Addr().IsLinkLocalUnicast() || p.Addr().IsMulticast())
 }

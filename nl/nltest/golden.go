@@ -11,9 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Section compares a section of a document with the text want, and returns the text after the section. The section is
-// between two comments. The first comment has the command that writes the section. With update, Section first writes
-// want into the section.
+// Section checks that a section of a document is equal to want, and returns the text after the section. The section is
+// between two HTML comments, of which the first contains command, the command that updates the section. If update is
+// true, Section first writes want into the section.
 func Section(t *testing.T, file, command, want string, update bool) (after string) {
 	t.Helper()
 	begin, end := "<!-- "+command+" -->\n", "<!-- end of the wiring -->\n"
@@ -38,7 +38,8 @@ func Section(t *testing.T, file, command, want string, update bool) (after strin
 	return after
 }
 
-// Golden compares a text with a file of testdata. With update, Golden first writes the text into the file.
+// Golden checks that got is equal to the content of testdata/NAME.golden. If update is true, Golden first writes got
+// into this file.
 func Golden(t *testing.T, name, got string, update bool) {
 	t.Helper()
 	file := "testdata/" + name + ".golden"

@@ -17,42 +17,43 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A Guard runs the tests of a package. It fails the run if the tests left behind a namespace, a thread in another
-// namespace, a file descriptor or a process. It also fails the run if Dump shows something new in the namespace of the
-// run itself.
+// A Guard runs the tests of a package. It fails if the tests leave behind a namespace, a thread in another namespace, a
+// file descriptor or a process. It also fails if Dump of the test process's own namespace has new lines after the
+// tests.
 //
 //	func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 type Guard struct {
 	*testing.M
-	Patience time.Duration // how long Run waits for things that are ending; 0: a minute, which a busy machine may need
+	Patience time.Duration // how long Run waits for things that are ending; 0: a minute
 }
 
-// Run runs the tests and returns the exit status.
+// Run runs the tests, and returns the exit status for os.Exit.
 func (g Guard) Run() int {
-	warm()
-	before := traces()
+	openPoller()
+	before := countTraces()
 	status := g.M.Run()
-	if left := leftover(before, cmp.Or(g.Patience, time.Minute)); len(left) > 0 && status == 0 {
+	if left := listLeftovers(before, cmp.Or(g.Patience, time.Minute)); len(left) > 0 && status == 0 {
 		fmt.Fprintf(os.Stderr, "the tests left behind:\n\t%s\n", strings.Join(left, "\n\t"))
 		status = 1
 	}
 	return status
 }
 
-// warm makes the runtime open its poller. The runtime opens the poller with the first pipe, and keeps it open.
-func warm() {
+// openPoller makes Go's runtime open its poller now. Otherwise the runtime would open the poller during the tests, and
+// Run would take the poller's file descriptor for one that a test left behind.
+func openPoller() {
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
 		w.Close()
 	}
 }
 
-// leftover lists the things that traces counts now and that are not in before. leftover waits for things that are
-// ending: threads that end, connections that close, namespaces that the kernel removes.
-func leftover(before map[string]int, patience time.Duration) (left []string) {
+// listLeftovers lists the things that countTraces counts now and that are not in before. It first waits, at most
+// patience, for things that take time to end: threads, connections, and namespaces that the kernel removes.
+func listLeftovers(before map[string]int, patience time.Duration) (left []string) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		left = nil
-		after := traces()
+		after := countTraces()
 		for what := range maps.Keys(after) {
 			if more := after[what] - before[what]; more > 0 {
 				left = append(left, fmt.Sprintf("%s (%d)", what, more))
@@ -65,26 +66,26 @@ func leftover(before map[string]int, patience time.Duration) (left []string) {
 	}
 }
 
-// traces counts the things that tests may leave behind, each under a text that describes it.
-func traces() map[string]int {
+// countTraces counts the things that tests may leave behind. The keys are descriptions of these things.
+func countTraces() map[string]int {
 	found := map[string]int{}
-	for _, path := range mounted() {
+	for _, path := range mountedNamespaces() {
 		found["namespace "+path]++
 	}
-	for _, target := range targets("/proc/self/fd/*") {
-		found["descriptor of "+target]++ // no two sockets or pipes have the same target
+	for _, target := range linkTargets("/proc/self/fd/*") {
+		found["descriptor of "+target]++ // each socket and each pipe has a target of its own
 	}
 	home, _ := os.Readlink("/proc/thread-self/ns/net")
-	for _, target := range targets("/proc/self/task/*/ns/net") {
+	for _, target := range linkTargets("/proc/self/task/*/ns/net") {
 		if target != home {
 			found["thread in "+target]++
 		}
 	}
-	for _, name := range children() {
+	for _, name := range childNames() {
 		found["process "+name]++
 	}
-	for _, line := range own() {
-		// these links come with the modules of tunnels
+	for _, line := range dumpOwn() {
+		// these links appear when the modules of tunnels are loaded
 		if !strings.HasPrefix(line, "ip link add tunl0 ") && !strings.HasPrefix(line, "ip link add ip6tnl0 ") {
 			found[line]++
 		}
@@ -92,8 +93,8 @@ func traces() map[string]int {
 	return found
 }
 
-// targets reads the symbolic links that match a pattern.
-func targets(pattern string) (all []string) {
+// linkTargets returns the targets of the symbolic links that match a pattern.
+func linkTargets(pattern string) (all []string) {
 	paths, _ := filepath.Glob(pattern)
 	for _, p := range paths {
 		if target, err := os.Readlink(p); err == nil {
@@ -103,8 +104,8 @@ func targets(pattern string) (all []string) {
 	return all
 }
 
-// children lists the names of the processes that this process has started.
-func children() (names []string) {
+// childNames returns the names of the child processes of this process.
+func childNames() (names []string) {
 	paths, _ := filepath.Glob("/proc/self/task/*/children")
 	for _, p := range paths {
 		pids, _ := os.ReadFile(p)
@@ -116,13 +117,13 @@ func children() (names []string) {
 	return names
 }
 
-// own returns the dump of the namespace of this process, or nil if the process may not open it.
-func own() []string {
+// dumpOwn returns the dump of the namespace of this process, or nil if this process cannot open the namespace.
+func dumpOwn() []string {
 	n, err := nl.Node()
 	if err != nil {
 		return nil
 	}
 	defer n.Close()
-	lines, _ := dump(n)
+	lines, _ := dumpLines(n)
 	return lines
 }

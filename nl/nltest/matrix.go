@@ -8,13 +8,14 @@ import (
 	"strings"
 )
 
-// A Matrix is a table with the results of a test, with rows and columns in the order in which they were first set.
+// A Matrix is a table with the results of a test. Its rows and columns are in the order in which Set has first got
+// them.
 type Matrix struct {
 	rows, columns []string
 	cells         map[[2]string]string
 }
 
-// Set sets a cell.
+// Set sets the text of a cell, and adds the row and the column if they are new.
 func (m *Matrix) Set(row, column, text string) {
 	if m.cells == nil {
 		m.cells = map[[2]string]string{}
@@ -28,10 +29,11 @@ func (m *Matrix) Set(row, column, text string) {
 	m.cells[[2]string{row, column}] = text
 }
 
-// Columns is the number of the columns.
+// Columns returns the number of columns.
 func (m *Matrix) Columns() int { return len(m.columns) }
 
-// Markdown is the table between empty lines. The corner is above the names of the rows.
+// Markdown returns the table in Markdown, between empty lines. corner is the heading of the column with the names of
+// the rows.
 func (m *Matrix) Markdown(corner string) string {
 	var b strings.Builder
 	b.WriteString("\n| " + corner + " | " + strings.Join(m.columns, " | ") + " |\n|---" +

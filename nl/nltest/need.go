@@ -17,9 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// Need skips a test if this machine lacks a feature that the test needs: root, netns, ipvlan, nftables, police, fib,
-// fou, iptables, owner or tcx. If CI is set in the environment, Need fails the test instead, because a test that CI
-// never runs is worse than no test.
+// Need skips a test if this machine lacks one of the features that the test needs. Features are root, netns, ipvlan,
+// nftables, police, fib, fou, iptables, owner and tcx. If the environment variable CI is set, Need fails the test
+// instead, because a test that CI never runs is worse than no test.
 func Need(t testing.TB, features ...string) {
 	t.Helper()
 	for _, f := range features {
@@ -38,50 +38,50 @@ func Need(t testing.TB, features ...string) {
 	}
 }
 
-// probes has a function for each feature. The function asks the kernel once, and its error names the missing part.
+// probes has a function for each feature that a test may need. The function returns an error if this machine lacks the
+// feature. It tries the feature only once.
 var probes = map[string]func() error{
-	"root":     sync.OnceValue(root),
+	"root":     sync.OnceValue(probeRoot),
 	"netns":    sync.OnceValue(func() error { return nl.Scratch(func(*nl.NS) error { return nil }) }),
 	"ipvlan":   sync.OnceValue(func() error { return nl.Scratch(nl.IPVlan{}.Supported) }),
-	"nftables": sync.OnceValue(func() error { return nl.Scratch(nftables) }),
+	"nftables": sync.OnceValue(func() error { return nl.Scratch(probeNFTables) }),
 	"police": sync.OnceValue(func() error {
 		return nl.Scratch(nl.Limit{Devs: []string{"lo"}, Rate: 1 << 20, Burst: 1 << 20}.Add)
 	}),
-	"fib": sync.OnceValue(func() error { return nl.Scratch(routeBack) }), // Linux 5.10 lacks it
-	"fou": sync.OnceValue(func() error { return nl.Scratch(tunnels) }),
-	// the program, and the part of the kernel that it needs
-	"iptables": sync.OnceValue(func() error { return nl.Scratch(run("iptables", "-w", "-t", "nat", "-S")) }),
+	"fib": sync.OnceValue(func() error { return nl.Scratch(probeRouteBack) }), // not in Linux 5.10
+	"fou": sync.OnceValue(func() error { return nl.Scratch(probeTunnels) }),
+	// iptables(8), and the part of the kernel that it needs
+	"iptables": sync.OnceValue(func() error { return nl.Scratch(runProbe("iptables", "-w", "-t", "nat", "-S")) }),
 	// since Linux 5.12
-	"owner": sync.OnceValue(func() error { return nl.Scratch(run("nft", "add table probe { flags owner; }")) }),
-	"tcx":   sync.OnceValue(tcx), // since Linux 6.6
+	"owner": sync.OnceValue(func() error { return nl.Scratch(runProbe("nft", "add table probe { flags owner; }")) }),
+	"tcx":   sync.OnceValue(probeTCX), // since Linux 6.6
 }
 
-func root() error {
+func probeRoot() error {
 	if uid := os.Geteuid(); uid != 0 {
 		return fmt.Errorf("the user is %d", uid)
 	}
 	return nil
 }
 
-// nftables installs a table with two features that the plugins need: NAT and connection tracking.
-func nftables(n *nl.NS) error {
+// probeNFTables tries the parts of nftables that the plugins need most: NAT and connection tracking.
+func probeNFTables(n *nl.NS) error {
 	return nl.Table{Family: "inet", Name: "probe", Chains: []nl.Chain{
 		{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100,
 			Rules: []nl.NFRule{{nl.CTState("new"), nl.Masquerade()}}},
 	}}.Add(n)
 }
 
-// routeBack installs a rule that a client of an egress has. The rule looks for a route back by the link by which a
-// packet has arrived.
-func routeBack(n *nl.NS) error {
+// probeRouteBack tries a rule with nl.NoRouteBack, which clients of an egress need.
+func probeRouteBack(n *nl.NS) error {
 	return nl.Table{Family: "inet", Name: "probe", Chains: []nl.Chain{
 		{Name: "input", Type: "filter", Hook: "input", Rules: []nl.NFRule{{nl.NoRouteBack(), nl.Drop()}}},
 	}}.Add(n)
 }
 
-// tunnels makes tunnels of both families. If the tunnels are in modules, each new namespace then has the links tunl0
-// and ip6tnl0.
-func tunnels(n *nl.NS) error {
+// probeTunnels tries tunnels of both families. If the kernel loads modules for this, each new namespace then has the
+// links tunl0 and ip6tnl0.
+func probeTunnels(n *nl.NS) error {
 	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: "lo"}}}
 	for _, local := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {
 		w = append(w, nl.Step{NS: n, Object: nl.FOU{Local: local, Port: 5555}},
@@ -91,8 +91,8 @@ func tunnels(n *nl.NS) error {
 	return w.Add()
 }
 
-// tcx asks for the programs of tcx at the loopback link.
-func tcx() error {
+// probeTCX tries to list the programs of tcx at lo.
+func probeTCX() error {
 	const loopback, tcxIngress = 1, 46 // linux/bpf.h
 	query := [16]uint32{loopback, tcxIngress}
 	if _, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_QUERY, uintptr(unsafe.Pointer(&query)),
@@ -102,8 +102,8 @@ func tcx() error {
 	return nil
 }
 
-// run returns a probe that runs a program.
-func run(name string, args ...string) func(*nl.NS) error {
+// runProbe returns a function that executes a program, for Scratch. Its error has the output of the program.
+func runProbe(name string, args ...string) func(*nl.NS) error {
 	return func(*nl.NS) error {
 		out, err := exec.Command(name, args...).CombinedOutput()
 		if err != nil {

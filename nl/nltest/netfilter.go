@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// Tracked returns the number of connections that a namespace tracks.
+// Tracked returns the number of connections that the connection tracker has in a namespace.
 func Tracked(t testing.TB, n *nl.NS) int {
 	t.Helper()
 	text, err := n.Sysctl("net/netfilter/nf_conntrack_count")
@@ -28,8 +28,8 @@ func Tracked(t testing.TB, n *nl.NS) int {
 	return count
 }
 
-// Hooked lists the tables of netfilter in a namespace: the tables of nftables and of iptables. If there are none,
-// nothing uses a hook of netfilter, not even the connection tracker.
+// Hooked lists the tables of nftables and of iptables in a namespace. If there are none, nothing uses a hook of
+// netfilter, not even the connection tracker.
 func Hooked(t testing.TB, n *nl.NS) []string {
 	t.Helper()
 	tables, err := n.Tables()

@@ -3,15 +3,14 @@
 
 // Package nltest has namespaces for tests, and a kernel to run them on.
 //
-// NS makes a namespace, Shell runs a script in a namespace, and Dump prints what is in a namespace. Need skips a test
-// if the machine lacks a feature. Guard fails a run whose tests left something behind. The scripts in the directory vm
-// run a test binary unchanged. The scripts run the binary on this machine's kernel if the kernel has ipvlan, and
-// otherwise in user-mode Linux or a virtual machine:
+// [NS] makes a namespace, [Shell] runs a script in a namespace, and [Dump] returns the state of a namespace. [Need]
+// skips a test if the machine lacks a feature. A [Guard] fails if the tests leave something behind. The scripts in the
+// directory vm run a test binary on this machine's kernel if the kernel has ipvlan. Otherwise they run it in user-mode
+// Linux or a virtual machine:
 //
 //	go test -exec "$PWD/nl/nltest/vm/exec" ./nl/...
 //
-// Nothing here is a fake: a test runs on a real kernel, or it does not run. The package knows what a namespace holds,
-// but knows nothing of CNI or EC2.
+// Nothing here is a fake: a test runs on a real kernel, or it does not run. The package knows nothing of CNI or EC2.
 package nltest
 
 import (
@@ -36,19 +35,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-const dir = "/run/netns" // where ip-netns(8) looks for namespaces
+const netnsDir = "/run/netns" // where ip-netns(8) looks for namespaces
 
-// The main goroutine locks the first thread, so that no other goroutine runs on it. A goroutine that has changed its
-// thread's namespace ends, and its thread ends with it. But the first thread cannot end: the first thread would stay in
-// that namespace, and keep the namespace alive, as long as the process runs.
+// The main goroutine locks the process's first thread, so that no other goroutine runs on it. When a goroutine that has
+// changed its thread's namespace ends, the runtime also ends the thread. But the runtime cannot end the first thread:
+// that thread would stay in the namespace, and the namespace would exist as long as the process.
 func init() { runtime.LockOSThread() }
 
-// NS makes a network namespace with its loopback up, opens it under the given name and mounts it at path. The namespace
-// and the mount end with the test.
+// NS makes a network namespace with lo up, mounts it at path, and opens it. Both end with the test. name is the Name of
+// n.
 func NS(t testing.TB, name string) (n *nl.NS, path string) {
 	t.Helper()
 	Need(t, "netns")
-	path, err := create(name)
+	path, err := createNamespace(name)
 	if err != nil {
 		t.Fatalf("make namespace %s: %v", name, err)
 	}
@@ -68,7 +67,7 @@ func NS(t testing.TB, name string) (n *nl.NS, path string) {
 	return n, path
 }
 
-// Shell runs a script in a namespace, and returns its output. The test fails if a command of the script fails.
+// Shell runs a script in a namespace, and returns the script's output. The test fails if a command of the script fails.
 func Shell(t testing.TB, n *nl.NS, script string) string {
 	t.Helper()
 	var out []byte
@@ -81,7 +80,7 @@ func Shell(t testing.TB, n *nl.NS, script string) string {
 	return string(out)
 }
 
-// Without runs f on this thread without a capability.
+// Without removes a capability from the calling thread, calls f on this thread, and puts the capability back.
 func Without(t testing.TB, capability int, f func()) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -101,9 +100,9 @@ func Without(t testing.TB, capability int, f func()) {
 	f()
 }
 
-// Remove removes the file of a namespace before its test ends. A container runtime may also remove this file before it
-// calls DEL. The kernel keeps the namespace as long as a process is in it, but nl.Open cannot find it any more. A
-// second Remove does nothing.
+// Remove unmounts a namespace that NS has made, and removes the file at path, before the test ends. Container runtimes
+// sometimes do so before they call DEL. The namespace exists as long as a process is in it, but nl.Open does not find
+// it any more. A second Remove does nothing.
 func Remove(t testing.TB, path string) {
 	t.Helper()
 	err := syscall.Unmount(path, syscall.MNT_DETACH)
@@ -115,10 +114,10 @@ func Remove(t testing.TB, path string) {
 	}
 }
 
-// create makes a new namespace, as "ip netns add" does. The name contains the process ID, which mounted needs. So
-// create cannot use testutils.NewNS of containernetworking/plugins, which chooses the name itself. testutils.NewNS also
-// mounts the directory over itself.
-func create(name string) (path string, err error) {
+// createNamespace makes a new namespace, like "ip netns add". The file's name contains the process ID, which
+// mountedNamespaces needs. So createNamespace does not use testutils.NewNS of containernetworking/plugins, which
+// chooses the file's name itself, and also mounts the directory over itself.
+func createNamespace(name string) (path string, err error) {
 	name = fmt.Sprintf("%s-%d-%d", strings.ReplaceAll(name, "/", "-"), os.Getpid(), rand.Uint32())
 	done := make(chan error)
 	go func() {
@@ -129,18 +128,18 @@ func create(name string) (path string, err error) {
 		}
 		done <- err
 	}()
-	return filepath.Join(dir, name), <-done
+	return filepath.Join(netnsDir, name), <-done
 }
 
-// mounted lists the files of the namespaces in dir. It leaves out namespaces that create has made in other processes,
+// mountedNamespaces lists the files in netnsDir. It leaves out files that createNamespace has made in other processes,
 // because the tests of another package may run at the same time.
-func mounted() []string {
-	names, _ := filepath.Glob(filepath.Join(dir, "*"))
+func mountedNamespaces() []string {
+	names, _ := filepath.Glob(filepath.Join(netnsDir, "*"))
 	return slices.DeleteFunc(names, func(name string) bool {
-		made := created.FindStringSubmatch(name)
+		made := createdName.FindStringSubmatch(name)
 		return made != nil && made[1] != strconv.Itoa(os.Getpid())
 	})
 }
 
-// created matches the names that create makes.
-var created = regexp.MustCompile(`-(\d+)-\d+$`)
+// createdName matches the file names that createNamespace chooses.
+var createdName = regexp.MustCompile(`-(\d+)-\d+$`)

@@ -12,9 +12,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// Stranger starts a process of a user without privileges, in a user namespace and a network namespace of its own. Any
-// process on a node can make such namespaces. Stranger returns the network namespace, with lo up, and the namespace's
-// path. The process ends with the test.
+// Stranger starts a process without privileges, in a user namespace and a network namespace of its own. Any process on
+// a node can make such namespaces. Stranger returns this network namespace, with lo up, and its path. The process ends
+// with the test.
 func Stranger(t testing.TB) (n *nl.NS, path string) {
 	t.Helper()
 	Need(t, "root", "netns")
@@ -38,8 +38,8 @@ func Stranger(t testing.TB) (n *nl.NS, path string) {
 	return n, path
 }
 
-// Idle starts a process that does nothing. The process ends when stop is called, when the test ends, or when this
-// process ends. Idle does not use Pdeathsig, which would end the process with the thread that has started it.
+// Idle starts a process that does nothing. It ends when stop is called, when the test ends, or when this process ends.
+// Idle does not use Pdeathsig, which would end the new process as soon as the thread that has started it ends.
 func Idle(t testing.TB, attr *syscall.SysProcAttr) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command("cat")

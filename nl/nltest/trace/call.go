@@ -14,21 +14,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Call is a system call that a thread begins.
+// A Call is a system call of a traced thread.
 type Call struct {
-	Nr   uint64 // its number, see unix.SYS_WRITE and others
+	Nr   uint64 // the number of the system call, such as unix.SYS_WRITE
 	Args [6]uint64
 
 	tid int
 }
 
-// File returns the name of the open file whose descriptor is the n-th argument.
+// File returns the path of the open file whose descriptor is Args[n].
 func (c Call) File(n int) string {
 	path, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", c.tid, c.Args[n]))
 	return path
 }
 
-// Text returns the string whose address is the n-th argument, but at most 255 bytes of it.
+// Text returns the string at the address Args[n], or its first 255 bytes.
 func (c Call) Text(n int) string {
 	var b [256]byte
 	got, _ := syscall.PtracePeekData(c.tid, uintptr(c.Args[n]), b[:255])
@@ -36,7 +36,7 @@ func (c Call) Text(n int) string {
 	return s
 }
 
-// Bytes returns n bytes of the program's memory.
+// Bytes returns n bytes of the traced program's memory, from addr on.
 func (c Call) Bytes(addr uintptr, n int) ([]byte, error) {
 	b := make([]byte, n)
 	got, err := syscall.PtracePeekData(c.tid, addr, b)
@@ -49,16 +49,16 @@ func (c Call) Bytes(addr uintptr, n int) ([]byte, error) {
 	return b, nil
 }
 
-// The places at which a thread may have stopped: see PTRACE_GET_SYSCALL_INFO in ptrace(2).
+// The points of a system call at which a thread may have stopped: see PTRACE_GET_SYSCALL_INFO in ptrace(2).
 const (
 	entry  = 1
 	exit   = 2
-	filter = 3 // the beginning of a call, at which the seccomp filter has stopped the thread
+	filter = 3 // like entry, but the seccomp filter has stopped the thread
 )
 
-// read asks the kernel for the call at whose beginning or end a thread is. At the end of a call, the answer has no
-// number. op is one of the places above, or 0 if the kernel does not answer.
-func read(tid int) (c Call, op uint8) {
+// readCall returns the system call in which a thread has stopped. op is entry, exit or filter, or 0 if the kernel does
+// not answer. At exit, the kernel does not report the number and the arguments, so c does not have them.
+func readCall(tid int) (c Call, op uint8) {
 	var info struct { // ptrace_syscall_info
 		op     uint8
 		_      [3]uint8

@@ -11,26 +11,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filtered is an environment variable. If it is set, the program does not stop at the calls in the list passing. The Go
-// runtime makes ten times as many of these calls as of all other calls.
-const filtered = "TRACE_FILTERED"
+// filterEnv is the name of an environment variable. If it is set, the traced program installs a seccomp filter, so that
+// it does not stop at the system calls in harmless. The Go runtime makes ten times as many of these calls as of all
+// others.
+const filterEnv = "TRACE_FILTERED"
 
-// The traced program is a test binary, which contains this package. So this function also runs in the traced program.
+// This function runs in the traced program, because the traced program is a test binary that contains this package.
 func init() {
-	if os.Getenv(filtered) == "" {
+	if os.Getenv(filterEnv) == "" {
 		return
 	}
-	if err := install(); err != nil {
+	if err := installFilter(); err != nil {
 		panic(fmt.Errorf("install a filter of system calls: %w", err))
 	}
 }
 
-// install makes all threads of this process stop at calls that are not in the list passing, by seccomp(2).
-func install() error {
+// installFilter installs a filter of seccomp(2), so that all threads of this process stop at system calls that are not
+// in harmless.
+func installFilter() error {
 	code := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // the number of the call
-	for i, nr := range passing {
-		code = append(code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jt: uint8(len(passing) - i),
-			K: uint32(nr)})
+	for i, nr := range harmless {
+		code = append(code, unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K,
+			Jt: uint8(len(harmless) - i), K: uint32(nr)})
 	}
 	code = append(code, unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_TRACE},
 		unix.SockFilter{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW})

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// passing are the system calls that have no effect, or whose effect ends with the process. If a program is killed after
-// such a call, it leaves the same things as if it was killed before the call.
-var passing = slices.Concat(
+// harmless has the system calls that have no effect, or whose effect ends with the process. Whether a program is killed
+// before or after such a call, it leaves the same things behind.
+var harmless = slices.Concat(
 	// Memory, threads, signals, and the clock.
 	[]uint64{threadMemory, unix.SYS_MMAP, unix.SYS_MUNMAP, unix.SYS_MPROTECT, unix.SYS_MADVISE, unix.SYS_BRK,
 		unix.SYS_CLONE, unix.SYS_CLONE3,
@@ -34,12 +34,12 @@ var passing = slices.Concat(
 		unix.SYS_SCHED_GETAFFINITY, unix.SYS_UNAME, unix.SYS_GETRANDOM, unix.SYS_CLOCK_GETTIME, unix.SYS_GETTIMEOFDAY},
 )
 
-// Lasting names the system calls whose effect may still be there when the process is gone. Lasting returns "" for other
-// calls. The other calls are: calls in the list passing, close, opening a file to read it, output, and waking another
-// thread of the same process.
+// Lasting returns the name of a call whose effect may last longer than the process, and "" for all other calls. These
+// are the calls in harmless, close, an open for reading, output, and a write that wakes another thread of the same
+// process.
 func Lasting(c Call) string {
 	switch {
-	case slices.Contains(passing, c.Nr), c.Nr == unix.SYS_CLOSE, // the kernel would close it at the end
+	case slices.Contains(harmless, c.Nr), c.Nr == unix.SYS_CLOSE, // the kernel would close it at the end
 		c.Nr == unix.SYS_OPENAT && c.Args[2]&(unix.O_ACCMODE|unix.O_CREAT|unix.O_TRUNC) == unix.O_RDONLY,
 		c.Nr == unix.SYS_WRITE && c.Args[0] <= 2,
 		c.Nr == unix.SYS_WRITE && strings.HasPrefix(c.File(0), "anon_inode:"):
@@ -48,14 +48,14 @@ func Lasting(c Call) string {
 	return Name(c)
 }
 
-var names = map[uint64]string{
+var callNames = map[uint64]string{
 	unix.SYS_BPF: "bpf", unix.SYS_CLOSE: "close", unix.SYS_OPENAT: "openat", unix.SYS_SENDMSG: "sendmsg",
 	unix.SYS_SENDTO: "sendto", unix.SYS_SETNS: "setns", unix.SYS_WRITE: "write",
 }
 
 // Name returns the name of any system call, with its file or another argument.
 func Name(c Call) string {
-	name, ok := names[c.Nr]
+	name, ok := callNames[c.Nr]
 	if !ok {
 		return fmt.Sprint("call ", c.Nr)
 	}

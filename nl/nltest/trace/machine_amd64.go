@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// System calls that have other names on other machines, or do not exist there.
+// System calls that have other names on other architectures, or do not exist there.
 const (
 	fstatat      = unix.SYS_NEWFSTATAT
 	threadMemory = unix.SYS_ARCH_PRCTL
 )
 
-// fail makes a system call of a thread fail with errno. The thread must be at the beginning of this call. fail replaces
-// the call by a call that does not exist, so the kernel does not carry out the call.
-func fail(tid int, errno syscall.Errno) error {
+// failCall makes the system call at whose beginning a thread has stopped fail with errno. The kernel does not execute
+// this call, because failCall replaces its number by one that does not exist.
+func failCall(tid int, errno syscall.Errno) error {
 	var regs syscall.PtraceRegs
 	if err := syscall.PtraceGetRegs(tid, &regs); err != nil {
 		return err

@@ -16,10 +16,10 @@ import (
 
 const (
 	fstatat      = unix.SYS_FSTATAT
-	threadMemory = 1<<32 - 1 // no call: other machines set a register instead
+	threadMemory = 1<<32 - 1 // no call has this number: other architectures set a register instead
 )
 
-// fail returns an error, because it does not know the registers of this machine.
+// failCall returns an error, because it does not know the registers of this architecture.
 func fail(int, syscall.Errno) error {
 	return fmt.Errorf("make a system call fail on %s: %w", runtime.GOARCH, errors.ErrUnsupported)
 }

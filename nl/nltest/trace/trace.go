@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package trace executes a program, and follows its system calls by ptrace(2). At the call that a test has chosen, it
-// kills the program, or makes the call fail.
+// Package trace executes a program, and follows its system calls by ptrace(2). At a call that a test has chosen, it
+// kills the program or makes the call fail. Or the program waits there while a function of the test runs.
 //
-// strace can also kill a program, or make a call fail, at the n-th call. But strace counts the calls of each thread
-// separately. A goroutine runs on a different thread in each run. This package counts the calls of all threads in one
-// sequence.
+// strace(1) can also kill a program at its n-th call, or make this call fail. But strace counts the calls of each
+// thread separately, and a goroutine may run on a different thread in each run. This package counts the calls of all
+// threads together.
 //
-// A trace can also stop the program at a call, while the test does something else: [Trace.Meets].
-//
-// A trace does not know the program's purpose: a test says which calls count.
+// The package does not know the program's purpose: [Trace.Counts] says which calls count.
 package trace
 
 import (
@@ -25,28 +23,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Trace is one execution of a program.
+// A Trace is one execution of a program. Set the exported fields but Seen before Run.
 type Trace struct {
-	Counts func(Call) string // returns a name for a call that counts, and "" for other calls
-	Every  bool              // stop also at calls that every program makes often and that change nothing: slow
-	Kill   int               // the number of the call at which the program is killed, counted from 1; 0: none
-	After  bool              // the program is killed when the call has been carried out, and not before
-	// if it is not nil, the program is not killed: it waits at the call until Meets has returned, and goes on
+	Counts func(Call) string // returns a name for a call that counts, and "" for all other calls
+	Every  bool              // also stop at the calls in harmless, which is slow
+	Kill   int               // kill the program at the call with this number, counted from 1; 0: do not kill it
+	After  bool              // kill the program after the call, and not before it
+	// if not nil, call Meets at the call instead of killing the program, which waits until Meets returns, and goes on
 	Meets func()
-	Errno syscall.Errno // if it is not 0, the program is not killed: the call is not carried out, and fails with Errno
+	Errno syscall.Errno // if not 0, make the call fail with Errno instead of killing the program
 
-	Seen []string // the calls that count and were begun, in order
+	Seen []string // the names of the calls that count, in the order in which they began
 
-	pid    int
-	killed bool
-	met    bool
-	failed error        // the error if a call could not be made to fail
-	begun  map[int]bool // the threads that have been seen
-	at     map[int]int  // the number of the call that a thread is in, from 1; 0: a call that does not count
+	pid          int
+	killed       bool
+	met          bool
+	failed       error        // the error of failCall
+	knownThreads map[int]bool // the threads that have stopped for the first time
+	currentCall  map[int]int  // maps a thread to the number of the call that it is in; 0: the call does not count
 }
 
-// Run executes the command in the calling thread's namespaces, and returns how the command has ended. Of cmd, it uses
-// only Path, Args, Env, Stdin and Stdout. The program writes both stdout and stderr to cmd.Stdout.
+// Run executes the program in the namespaces of the calling thread, and returns its wait status. It uses only the
+// fields Path, Args, Env, Stdin and Stdout of cmd. The program's stderr also goes to cmd.Stdout.
 func (t *Trace) Run(cmd *exec.Cmd) (status syscall.WaitStatus, err error) {
 	runtime.LockOSThread() // ptrace(2) belongs to a thread, not to a process
 	defer runtime.UnlockOSThread()
@@ -56,10 +54,10 @@ func (t *Trace) Run(cmd *exec.Cmd) (status syscall.WaitStatus, err error) {
 	}
 	defer stdin.Close()
 	defer stdout.Close()
-	if err := t.start(cmd, stdin, stdout); err != nil {
+	if err := t.startProgram(cmd, stdin, stdout); err != nil {
 		return 0, err
 	}
-	status, err = t.follow()
+	status, err = t.followThreads()
 	t.killed = status.Signaled()
 	if cmd.Stdout != nil {
 		stdout.Seek(0, 0)
@@ -68,23 +66,23 @@ func (t *Trace) Run(cmd *exec.Cmd) (status syscall.WaitStatus, err error) {
 	return status, errors.Join(err, t.failed)
 }
 
-// start starts the program, which stops before its first instruction. Then start lets the program run to its first
+// startProgram starts the program, which first stops before its first instruction, and lets it run to its first system
 // call.
-func (t *Trace) start(cmd *exec.Cmd, stdin, stdout *os.File) (err error) {
+func (t *Trace) startProgram(cmd *exec.Cmd, stdin, stdout *os.File) (err error) {
 	env := cmd.Env
 	if !t.Every {
-		env = append(slices.Clone(env), filtered+"=1")
+		env = append(slices.Clone(env), filterEnv+"=1")
 	}
 	t.pid, err = syscall.ForkExec(cmd.Path, cmd.Args, &syscall.ProcAttr{
 		Env: env, Files: []uintptr{stdin.Fd(), stdout.Fd(), stdout.Fd()},
-		// The program gets a process group of its own. So follow waits only for the threads of the program, and for no
-		// other child.
+		// The program gets a process group of its own, so that followThreads can wait for its threads, and for no other
+		// child.
 		Sys: &syscall.SysProcAttr{Ptrace: true, Setpgid: true},
 	})
 	if err != nil {
 		return err
 	}
-	t.begun, t.at = map[int]bool{t.pid: true}, map[int]int{}
+	t.knownThreads, t.currentCall = map[int]bool{t.pid: true}, map[int]int{}
 	var status syscall.WaitStatus
 	if _, err := syscall.Wait4(t.pid, &status, 0, nil); err != nil {
 		return err
@@ -94,18 +92,18 @@ func (t *Trace) start(cmd *exec.Cmd, stdin, stdout *os.File) (err error) {
 	if err := syscall.PtraceSetOptions(t.pid, options); err != nil {
 		return err
 	}
-	return t.resume(t.pid, 0)
+	return t.resumeThread(t.pid, 0)
 }
 
-// resume lets a thread run to its next call, or to the end of the call that it is in.
-func (t *Trace) resume(tid, signal int) error {
-	if t.Every || t.After && t.Kill > 0 && t.at[tid] == t.Kill {
+// resumeThread lets a thread run until it stops again: at its next call, or at the end of the call that it is in.
+func (t *Trace) resumeThread(tid, signal int) error {
+	if t.Every || t.After && t.Kill > 0 && t.currentCall[tid] == t.Kill {
 		return syscall.PtraceSyscall(tid, signal)
 	}
 	return syscall.PtraceCont(tid, signal)
 }
 
-// stdio returns a file with the input of a command, and a file for its output.
+// stdio returns a file with the content of cmd.Stdin, and a file for the output.
 func stdio(cmd *exec.Cmd) (stdin, stdout *os.File, err error) {
 	if stdin, err = os.CreateTemp("", "stdin"); err != nil {
 		return nil, nil, err
@@ -123,8 +121,9 @@ func stdio(cmd *exec.Cmd) (stdin, stdout *os.File, err error) {
 	return stdin, stdout, os.Remove(stdout.Name())
 }
 
-// follow waits until a thread stops, and lets the thread run again, until the process ends.
-func (t *Trace) follow() (syscall.WaitStatus, error) {
+// followThreads handles each stop of a thread and resumes the thread, until the program ends. It returns the wait
+// status of the program.
+func (t *Trace) followThreads() (syscall.WaitStatus, error) {
 	for {
 		var status syscall.WaitStatus
 		tid, err := syscall.Wait4(-t.pid, &status, syscall.WALL, nil)
@@ -139,45 +138,45 @@ func (t *Trace) follow() (syscall.WaitStatus, error) {
 			}
 			continue
 		}
-		if err := t.resume(tid, t.stopped(tid, status)); err != nil && !errors.Is(err, syscall.ESRCH) {
+		if err := t.resumeThread(tid, t.handleStop(tid, status)); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return 0, fmt.Errorf("continue %d: %w", tid, err)
 		}
 	}
 }
 
-// stopped finds out why a thread has stopped, and returns the signal that the thread gets when it runs again.
-func (t *Trace) stopped(tid int, status syscall.WaitStatus) (signal int) {
+// handleStop handles a stop of a thread, and returns the signal to deliver to the thread, or 0.
+func (t *Trace) handleStop(tid int, status syscall.WaitStatus) (signal int) {
 	const sysgood = 0x80
 	switch sig := status.StopSignal(); {
 	case sig == syscall.SIGTRAP|sysgood, status.TrapCause() == unix.PTRACE_EVENT_SECCOMP:
-		t.call(tid)
+		t.handleCall(tid)
 		return 0
 	case sig == syscall.SIGTRAP:
 		return 0 // a thread was made
-	case sig == syscall.SIGSTOP && !t.begun[tid]:
-		t.begun[tid] = true
+	case sig == syscall.SIGSTOP && !t.knownThreads[tid]:
+		t.knownThreads[tid] = true
 		return 0 // a thread begins
 	default:
 		return int(sig)
 	}
 }
 
-// call counts the system call that a thread begins. At the system call with the number t.Kill, the method call kills
-// the program, calls Meets, or makes the system call fail with Errno. The method does so at the beginning or the end of
-// the system call.
-func (t *Trace) call(tid int) {
-	c, op := read(tid)
+// handleCall handles a stop of a thread at the beginning or the end of a system call. At the beginning, it counts the
+// system call. If the system call has the number t.Kill, handleCall kills the program, calls Meets, or makes the system
+// call fail with Errno.
+func (t *Trace) handleCall(tid int) {
+	c, op := readCall(tid)
 	if op == entry || op == filter {
-		t.at[tid] = 0
+		t.currentCall[tid] = 0
 		if what := t.Counts(c); what != "" {
 			t.Seen = append(t.Seen, what)
-			t.at[tid] = len(t.Seen)
+			t.currentCall[tid] = len(t.Seen)
 		}
 	}
 	switch {
-	case op == 0 || t.Kill == 0 || t.at[tid] != t.Kill:
+	case op == 0 || t.Kill == 0 || t.currentCall[tid] != t.Kill:
 	case t.Errno != 0 && op != exit:
-		t.failed = errors.Join(t.failed, fail(tid, t.Errno))
+		t.failed = errors.Join(t.failed, failCall(tid, t.Errno))
 	case t.Errno != 0 || t.After != (op == exit) || t.met:
 	case t.Meets != nil:
 		t.met = true
@@ -187,8 +186,8 @@ func (t *Trace) call(tid int) {
 	}
 }
 
-// Again returns a trace for the same execution once more. If errno is not 0, the program is not killed at the call: the
-// call fails with errno.
+// Again returns a new Trace with the same call. It kills the program at this call, or if errno is not 0, makes this
+// call fail with errno.
 func (t *Trace) Again(errno syscall.Errno) *Trace {
 	return &Trace{Counts: t.Counts, Every: t.Every, Kill: t.Kill, After: t.After && errno == 0, Errno: errno}
 }

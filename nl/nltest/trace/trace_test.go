@@ -21,7 +21,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest/trace"
 )
 
-var names = []string{"a", "b", "c"}
+var callNames = []string{"a", "b", "c"}
 
 // The test binary is the program that is traced where it is told a directory: it makes
 // directories in there, each by a thread of its own.
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	if dir == "" {
 		os.Exit(m.Run())
 	}
-	for _, name := range names {
+	for _, name := range callNames {
 		done := make(chan error)
 		go func() {
 			runtime.LockOSThread() // and never unlocked
@@ -82,11 +82,11 @@ func testRun(t *testing.T, every bool) {
 		made []string
 		out  string
 	}{
-		{trace.Trace{}, names, ""},
+		{trace.Trace{}, callNames, ""},
 		{trace.Trace{Kill: 1}, nil, ""},
-		{trace.Trace{Kill: 2}, names[:1], ""},
-		{trace.Trace{Kill: 2, After: true}, names[:2], ""},
-		{trace.Trace{Kill: 4}, names, ""},
+		{trace.Trace{Kill: 2}, callNames[:1], ""},
+		{trace.Trace{Kill: 2, After: true}, callNames[:2], ""},
+		{trace.Trace{Kill: 4}, callNames, ""},
 		{trace.Trace{Kill: 2, Errno: syscall.ENOSPC}, []string{"a", "c"}, "no space left on device\n"},
 	} {
 		tr := c.Trace
@@ -96,7 +96,7 @@ func testRun(t *testing.T, every bool) {
 		if d := cmp.Diff(c.made, made); d != "" || out != c.out || status.Signaled() != killed {
 			t.Errorf("%d, after %v, %v: made %v, printed %q, status %x", c.Kill, c.After, c.Errno, made, out, status)
 		}
-		if want := names[:len(tr.Seen)]; !killed && len(want) != 3 || !slices.Equal(tr.Seen, want) {
+		if want := callNames[:len(tr.Seen)]; !killed && len(want) != 3 || !slices.Equal(tr.Seen, want) {
 			t.Errorf("seen %v", tr.Seen)
 		}
 	}
@@ -112,7 +112,7 @@ func TestEverywhere(t *testing.T) {
 		made, _, _ := run(t, tr)
 		all = append(all, made)
 	})
-	want := [][]string{names[:1], names[:2], names, names, names, names}
+	want := [][]string{callNames[:1], callNames[:2], callNames, callNames, callNames, callNames}
 	if d := cmp.Diff(want, all); d != "" || points != 3 {
 		t.Errorf("%d points; -want +got\n%s", points, d)
 	}
@@ -147,7 +147,7 @@ func TestBytes(t *testing.T) {
 		paths = append(paths, filepath.Base(string(b)))
 		return "mkdirat"
 	}})
-	if d := cmp.Diff(names, paths); d != "" {
+	if d := cmp.Diff(callNames, paths); d != "" {
 		t.Errorf("paths: -want +got\n%s", d)
 	}
 }
