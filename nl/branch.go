@@ -44,8 +44,9 @@ func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branch
 // there is no such Branch, the kernel goes on with the next rule.
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivalMap, 20) }
 
-// byMap returns a Term that sends a packet to the chain to which the map named set maps a property of the packet, the
-// key. typ is nft(8)'s number of the type of the keys (devgroup or ifindex), which nft(8) needs to print the elements.
+// byMap returns a Term that sends a packet to the chain that a map has for a property of the packet. set is the name of
+// the map, and key is the kernel's number of the property. typ is nft(8)'s number of the property's type (devgroup or
+// ifindex): nft(8) needs it to print the elements.
 func byMap(word string, key uint32, set string, typ uint32) Term {
 	return Term{word + " vmap @" + set, func(x *transaction) ([]attribute, error) {
 		const size = 4
@@ -255,12 +256,12 @@ func (b Branch) Restore(n *NS) (taken bool, err error) {
 	if err = b.Add(n); !errors.Is(err, fs.ErrExist) {
 		return false, err
 	}
-	_, uses, err := b.Table.getChain(n, b.Chain) // of the chain: its rules, and the elements that map to it
+	_, useCount, err := b.Table.getChain(n, b.Chain) // of the chain: its rules, and the elements that map to it
 	if err != nil {
 		return false, err
 	}
 	rules, err := b.Table.listRules(n, attrString(unix.NFTA_RULE_CHAIN, b.Chain))
-	if err != nil || uses > len(rules) {
+	if err != nil || useCount > len(rules) {
 		return true, err
 	}
 	return false, b.Put(n)
@@ -269,7 +270,7 @@ func (b Branch) Restore(n *NS) (taken bool, err error) {
 // Claim returns the chain of the group's Branch. If the group has no Branch, Claim adds b. taken reports that the chain
 // belongs to another group.
 func (b Branch) Claim(n *NS) (chain string, taken bool, err error) {
-	for range 2 { // twice, because another process may add a Branch for the group after the first look
+	for range 2 { // another process may add a Branch for the group between Branch and Add
 		if chain, err = b.Table.Branch(n, b.Group); !errors.Is(err, fs.ErrNotExist) {
 			return chain, false, err
 		}

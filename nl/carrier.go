@@ -30,7 +30,8 @@ type Carrier struct {
 // (peernet2id_alloc). So if masterNS has no ID in n, there is no such link, and Slaves does not list the links.
 //
 // If links change all the time, each list of the kernel may be incomplete. Then Slaves returns the slaves of several
-// lists together. By such changes, the owner of a namespace can hide only slaves in this namespace.
+// lists together. By such changes, the owner of a namespace can hide only slaves in this namespace. No other slave can
+// have the addresses of hidden slaves meanwhile.
 func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	number, err := n.nsNumber(masterNS)
 	if err != nil {
@@ -43,9 +44,9 @@ func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	return n.listCarriers(func(l Link) bool { return l.peerNS == number && borrowsMAC(l) })
 }
 
-// HasOn reports whether n has a link whose master is l, a link of masterNS. HasOn is also right if that link was made
-// before l moved to masterNS: a network card comes back from a pod so late. In this case, masterNS gets its ID in n
-// (see Slaves) only when the kernel lists the links of n. So HasOn first lists them.
+// HasOn reports whether n has a link whose master is l, a link of masterNS. HasOn is also right if l was moved to
+// masterNS after that link was made. This is so if l is a network card that has come back from a pod. In this case,
+// masterNS gets its ID in n (see Slaves) only when the kernel lists the links of n. So HasOn first lists them.
 func (n *NS) HasOn(masterNS *NS, l Link) (bool, error) {
 	if _, err := n.Links(); err != nil {
 		return false, err
@@ -82,8 +83,8 @@ func (n *NS) listCarriers(isWanted func(Link) bool) ([]Carrier, error) {
 	return all, nil
 }
 
-// addrsOf lists the addresses of a link. Linux before 4.20 sends the addresses of all links (inet_dump_ifaddr,
-// inet6_dump_addr).
+// addrsOf lists the addresses of a link. Linux before 4.20 answers with the addresses of all links (inet_dump_ifaddr,
+// inet6_dump_addr), so addrsOf leaves out the others.
 func (n *NS) addrsOf(index int) ([]netip.Addr, error) {
 	addrs := map[netip.Addr]bool{}
 	msg := nl.NewIfAddrmsg(int(bothFamilies))

@@ -115,17 +115,17 @@ func (c Chain) check(n *NS, t Table) error {
 	return nil
 }
 
-// getChain asks the kernel for a chain of the table. The returned c has all fields but Rules. rules is the kernel's use
-// count: the number of the chain's rules, and of the elements and rules that lead to the chain.
-func (t Table) getChain(n *NS, name string) (c Chain, rules int, err error) {
+// getChain asks the kernel for a chain of the table. The returned Chain has no Rules. useCount counts the chain's
+// rules, and the elements and rules that lead to the chain.
+func (t Table) getChain(n *NS, name string) (c Chain, useCount int, err error) {
 	msg, err := t.getObject(n, unix.NFT_MSG_GETCHAIN, attrString(unix.NFTA_CHAIN_TABLE, t.Name),
 		attrString(unix.NFTA_CHAIN_NAME, name))
-	c, rules = parseChain(t.family(), msg)
-	return c, rules, err
+	c, useCount = parseChain(t.family(), msg)
+	return c, useCount, err
 }
 
 // parseChain decodes the attributes of a chain. family is the family of its table.
-func parseChain(family uint8, msg []byte) (c Chain, rules int) {
+func parseChain(family uint8, msg []byte) (c Chain, useCount int) {
 	for typ, value := range attrsOf(msg) {
 		switch typ {
 		case unix.NFTA_CHAIN_NAME:
@@ -139,10 +139,10 @@ func parseChain(family uint8, msg []byte) (c Chain, rules int) {
 		case unix.NFTA_CHAIN_HOOK:
 			c.parseHook(hooksOf(family), value)
 		case unix.NFTA_CHAIN_USE: // only the chain's own rules, if a hook calls the chain
-			rules = int(bigEndianUint(value))
+			useCount = int(bigEndianUint(value))
 		}
 	}
-	return c, rules
+	return c, useCount
 }
 
 func (c *Chain) parseHook(hooks nameTable, msg []byte) {

@@ -154,8 +154,8 @@ func isSource(payload []byte, family uint8) bool {
 		bigEndianUint(attrAt(payload, unix.NFTA_PAYLOAD_OFFSET)) == offset
 }
 
-// prefixOf returns the prefix with the first address value and the netmask mask. If mask is nil, the prefix has all
-// bits of value.
+// prefixOf returns the prefix of the addresses that begin with value. value may be shorter than an address. If mask is
+// not nil, it is the netmask of the prefix.
 func prefixOf(value, mask []byte, family uint8) netip.Prefix {
 	size := map[uint8]int{unix.NFPROTO_IPV4: 4, unix.NFPROTO_IPV6: 16}[family]
 	if len(value) > size {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A TableDump is the kernel's state of one of our tables of nftables.
+// A TableDump is the content of one of our tables of nftables in the kernel.
 type TableDump struct {
 	Name   string      `json:"name"` // the family and the name: "inet cni_ipvlan_vpc_k8s"
 	Chains []ChainDump `json:"chains"`

@@ -175,9 +175,9 @@ func expressions(rule []byte) iter.Seq2[string, []byte] {
 	}
 }
 
-// verdictOf returns the verdict of an expression "immediate". is is false if the expression loads a value into a
+// verdictOf returns the verdict of an expression "immediate". ok is false if the expression loads a value into a
 // register instead.
-func verdictOf(immediate []byte) (code uint32, is bool) {
+func verdictOf(immediate []byte) (code uint32, ok bool) {
 	value := attrAt(immediate, unix.NFTA_IMMEDIATE_DATA, unix.NFTA_DATA_VERDICT, unix.NFTA_VERDICT_CODE)
 	return bigEndianUint(value), value != nil
 }

@@ -85,7 +85,7 @@ func (f filter) qdiscKind() string {
 }
 
 // handle returns the handle of the filter, which differs between ingress and egress. The reason is the qdisc ingress:
-// there, the kernel answers a request for a filter at egress with the filter at ingress of the same handle.
+// with it, the kernel would answer a request for a filter at egress with a filter at ingress.
 func (f filter) handle() uint32 {
 	if f.hook == tcEgress && !f.oldHandle {
 		return 2

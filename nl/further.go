@@ -33,8 +33,8 @@ func Further(links []Link, podGroup uint32) bool {
 	return has(FurtherGroup(podGroup)) || !has(podGroup) && OtherFirst(links, podGroup)
 }
 
-// OtherFirst reports whether one of the links belongs to the first attachment of the pod, and this is not the
-// attachment with the [PodGroup] podGroup.
+// OtherFirst reports whether another attachment than the one with the [PodGroup] podGroup is the first attachment of
+// the pod. links has the links of the pod.
 func OtherFirst(links []Link, podGroup uint32) bool {
 	return slices.ContainsFunc(links, func(l Link) bool {
 		g := Attachment(l.Group)

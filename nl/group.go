@@ -16,12 +16,12 @@ import (
 // namespace has this group. Operators do not choose groups with such large numbers.
 //
 // One request deletes all links of a group, in some 10 ms. Other changes of links and routes on the machine wait
-// meanwhile. If each link was deleted by a request of its own, they would wait 10 ms for each link.
+// meanwhile. If each link was deleted by a request of its own, these changes would wait 10 ms for each link.
 func PodGroup(digest []byte) uint32 { return OwnGroup<<24 | binary.BigEndian.Uint32(digest)>>8 }
 
 // Foreign reports whether a link in a pod belongs to another attachment to one of our networks. group is the link's
-// group, and podGroup is the [PodGroup] of the caller's attachment. Then either the pod has several attachments, or the
-// caller's path to the pod's namespace now leads to another pod's namespace.
+// group, and podGroup is the [PodGroup] of the caller's attachment. If Foreign returns true, either the pod has several
+// attachments, or the caller's path now leads to another pod's namespace.
 func Foreign(group, podGroup uint32) bool {
 	group = Attachment(group)
 	return (group>>24 == OwnGroup || group>>24 == furtherGroupByte) && group&attachmentMask != podGroup&attachmentMask

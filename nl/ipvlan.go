@@ -26,7 +26,7 @@ type IPVlan struct {
 	Group  uint32       // see DelGroup; 0 is the default group
 	Down   bool         // Add leaves the slave down: a later Up of the Wiring sets it up
 	Only   []netip.Addr // Check accepts only these and link-local addresses on the slave; nil: all addresses
-	Fresh  bool         // the caller has made sure that NS has no link of this name, so Add does not
+	Fresh  bool         // the caller has made sure that NS has no link of this name, so Add does not check
 }
 
 // ipvlanModes has the names of the modes in the order of IPVLAN_MODE_* of linux/if_link.h.

@@ -135,8 +135,8 @@ func (n *NS) Neighbours() (map[int][]netip.Addr, error) {
 	return all, wrapNotExist(err)
 }
 
-// permanentNeigh decodes an answer to RTM_GETNEIGH. is reports whether the entry is permanent and has an IP address.
-func permanentNeigh(m []byte) (index int, a netip.Addr, is bool) {
+// permanentNeigh decodes an answer to RTM_GETNEIGH. ok reports whether the entry is permanent and has an IP address.
+func permanentNeigh(m []byte) (index int, a netip.Addr, ok bool) {
 	_, state, err := parseNeigh(m)
 	if err != nil || state&unix.NUD_PERMANENT == 0 {
 		return 0, a, false

@@ -42,7 +42,7 @@ type NS struct {
 
 	fd        netns.NsHandle
 	isProcess bool   // all threads that no goroutine has locked are in this namespace
-	processNS *NS    // the NS whose OpenOther has opened this NS, if its isProcess is true
+	processNS *NS    // the NS whose OpenOther has opened this NS, if that NS is the namespace of the process
 	keptOpen  bool   // Close does nothing: the function release of KeepOpen closes the namespace
 	keptOther *NS    // the first namespace that OpenOther has opened, if keptOpen is true
 	keptPath  string // the path of keptOther

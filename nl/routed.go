@@ -14,7 +14,8 @@ import (
 // routedGroupByte, and the other bytes are the index of the ENI's link. So the node needs only one rule for each ENI,
 // and not one for each pod, to find the ENI of a pod's packet.
 
-// routedGroupByte is the first byte of the groups that RoutedGroup returns. The groups in pods begin with 72 to 75.
+// routedGroupByte is the first byte of the groups that RoutedGroup returns. The first bytes of the groups in pods are
+// 72 to 75.
 const routedGroupByte = OwnGroup + 4
 
 // RoutedGroup returns the group of the node's ends of the veth pairs of an ENI's routed pods. eni is the index of the
@@ -24,8 +25,8 @@ func RoutedGroup(eni int) uint32 { return routedGroupByte<<24 | uint32(eni)&atta
 // IsRouted reports whether RoutedGroup returns this group for an ENI.
 func IsRouted(group uint32) bool { return group>>24 == routedGroupByte }
 
-// OfRoutedGroup returns the index for which RoutedGroup returns the group. is reports whether there is such an index.
-func OfRoutedGroup(group uint32) (eni int, is bool) {
+// OfRoutedGroup returns the index for which RoutedGroup returns the group. ok reports whether there is such an index.
+func OfRoutedGroup(group uint32) (eni int, ok bool) {
 	return int(group & attachmentMask), IsRouted(group)
 }
 
@@ -40,8 +41,8 @@ const routedTableBits = 3 << 30
 // the index of the ENI's link.
 func RoutedTable(eni int) uint32 { return routedTableBits | uint32(eni)&attachmentMask }
 
-// OfRoutedTable returns the index for which RoutedTable returns the number. is reports whether there is such an index.
-func OfRoutedTable(table uint32) (eni int, is bool) {
+// OfRoutedTable returns the index for which RoutedTable returns the number. ok reports whether there is such an index.
+func OfRoutedTable(table uint32) (eni int, ok bool) {
 	return int(table & attachmentMask), table&^uint32(attachmentMask) == routedTableBits
 }
 
@@ -50,8 +51,8 @@ func routedPrefix() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254, 72, 2}), 32)
 }
 
-// RoutedAddr returns the address that we add to the link of an ENI with routed pods. The link needs any IPv4 address,
-// so each such link has the same one. eni is the name of the link.
+// RoutedAddr returns the address that we add to the link of an ENI with routed pods. The link needs an IPv4 address,
+// but the value does not matter, so all these links get the same one. eni is the name of the link.
 func RoutedAddr(eni string) Addr { return Addr{Prefix: routedPrefix(), Dev: eni, Apart: true} }
 
 // The names of the tables of nftables for routed pods, or their beginnings. The table ENITable gives packets the mark

@@ -133,9 +133,10 @@ func (n *NS) Kept(l Link, saved Settings) (err error) {
 	return err
 }
 
-// changedNames lists the names of the settings in was that have another value in now.
-func (was Settings) changedNames(now Settings) []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(was)), func(name string) bool { return now[name] == was[name] })
+// changedNames lists the names of the saved settings that have another value in current.
+func (saved Settings) changedNames(current Settings) []string {
+	names := slices.Sorted(maps.Keys(saved))
+	return slices.DeleteFunc(names, func(name string) bool { return current[name] == saved[name] })
 }
 
 // putBackOne sets the setting with a name. text is its value, as in Settings.

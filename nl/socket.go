@@ -80,7 +80,7 @@ func (s *socket) sendRequest(typ, flags int, head nl.NetlinkRequestData, attrs [
 func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers [][]byte, err error) {
 	// A part of a dump with more than fullPart bytes may have had no room for one more message. The kernel's smallest
 	// buffer for a part has 3.7 kB.
-	const full = 3 << 10
+	const fullPart = 3 << 10
 	interrupted := false
 	for {
 		b, err := s.readDatagram()
@@ -117,7 +117,7 @@ func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers 
 				return answers, err
 			}
 		}
-		interrupted = interrupted || size > full && len(answers) > 0 && isUnmarkedDump(typ, answers[0])
+		interrupted = interrupted || size > fullPart && len(answers) > 0 && isUnmarkedDump(typ, answers[0])
 	}
 }
 

@@ -65,9 +65,9 @@ func (s Splice) Supported() error {
 	return s.load(link, link, false, func(onward, unawaited int) error { return nil })
 }
 
-// load loads the programs of both filters, or with share, opens the pinned programs if they exist. Then it calls use
-// with the file descriptors.
-func (s Splice) load(atVeth, atENI filter, share bool, use func(onward, unawaited int) error) error {
+// load loads the programs of both filters. If share is true and the programs are pinned, load opens them instead. Then
+// load calls attach with the file descriptors.
+func (s Splice) load(atVeth, atENI filter, share bool, attach func(onward, unawaited int) error) error {
 	l := newLoader(share)
 	defer l.close()
 	first, err := l.loadProgram(atVeth.name, func(m bpf.Maps) []byte { return s.onwardCode(m, atENI.index) })
@@ -80,7 +80,7 @@ func (s Splice) load(atVeth, atENI filter, share bool, use func(onward, unawaite
 		return err
 	}
 	defer unix.Close(second)
-	return use(first, second)
+	return attach(first, second)
 }
 
 // onwardCode returns the code of the program at Veth.

@@ -126,13 +126,13 @@ func (t Table) addModuleNames(err error) error {
 	return fmt.Errorf("%w, one of the modules %s: %w", ErrNoModule, strings.Join(modules, ", "), err)
 }
 
-// install commits a transaction with the requests that begin adds and the requests of addContent.
-func (t Table) install(n *NS, begin func(*transaction)) error {
+// install commits a transaction with the requests that addFirst adds, and then those that addContent adds.
+func (t Table) install(n *NS, addFirst func(*transaction)) error {
 	x, err := t.newTransaction()
 	if err != nil {
 		return err
 	}
-	begin(x)
+	addFirst(x)
 	if err := t.addContent(x); err != nil {
 		return err
 	}
@@ -272,10 +272,10 @@ func (t Table) getTable(n *NS) ([]byte, error) {
 }
 
 // getObject asks the kernel for one object of nftables, and returns its attributes. typ is the type of the request, and
-// which names the object.
-func (t Table) getObject(n *NS, typ int, which ...attribute) ([]byte, error) {
+// selector names the object.
+func (t Table) getObject(n *NS, typ int, selector ...attribute) ([]byte, error) {
 	msgs, err := n.sendRequest(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, 0, 0,
-		&nl.Nfgenmsg{NfgenFamily: t.family()}, which...)
+		&nl.Nfgenmsg{NfgenFamily: t.family()}, selector...)
 	if err == nil && (len(msgs) != 1 || len(msgs[0]) < nl.SizeofNfgenmsg) {
 		err = fmt.Errorf("netlink sent %d answers about one object", len(msgs))
 	}
@@ -317,17 +317,18 @@ func (t Table) readFingerprints(n *NS) ([]ruleFingerprint, error) {
 	return found, nil
 }
 
-// listRules returns the kernel's messages about the rules of the table. which may restrict them to a chain.
-func (t Table) listRules(n *NS, which ...attribute) ([][]byte, error) {
+// listRules returns the kernel's messages about the rules of the table, or, with a selector, about the rules of a
+// chain.
+func (t Table) listRules(n *NS, selector ...attribute) ([][]byte, error) {
 	return n.dumpObjects(unix.NFT_MSG_GETRULE, t.family(), append([]attribute{attrString(unix.NFTA_RULE_TABLE, t.Name)},
-		which...)...)
+		selector...)...)
 }
 
-// dumpObjects asks the kernel for all objects of nftables of a family that match which. typ is the type of the request.
-// Each answer has a struct nfgenmsg, whose first byte is the object's family, and the object's attributes.
-func (n *NS) dumpObjects(typ int, family uint8, which ...attribute) ([][]byte, error) {
+// dumpObjects asks the kernel for all objects of nftables of a family that match selector. typ is the type of the
+// request. Each answer has a struct nfgenmsg, whose first byte is the object's family, and the object's attributes.
+func (n *NS) dumpObjects(typ int, family uint8, selector ...attribute) ([][]byte, error) {
 	msgs, err := n.sendRequest(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, unix.NLM_F_DUMP, 0,
-		&nl.Nfgenmsg{NfgenFamily: family}, which...)
+		&nl.Nfgenmsg{NfgenFamily: family}, selector...)
 	if err != nil {
 		return nil, err
 	}

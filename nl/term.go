@@ -80,14 +80,14 @@ func NotSAddr(p ...netip.Prefix) Term { return inPrefixes("saddr", true, p) }
 // NotDAddr matches packets of the prefixes' family whose destination is in none of the prefixes.
 func NotDAddr(p ...netip.Prefix) Term { return inPrefixes("daddr", true, p) }
 
-// NextHop matches packets whose route has the next hop hop.
-func NextHop(hop netip.Addr) Term {
-	f, _ := nfFamily(hop)
+// NextHop matches packets whose route has the next hop addr.
+func NextHop(addr netip.Addr) Term {
+	f, _ := nfFamily(addr)
 	key := uint32(unix.NFT_RT_NEXTHOP4) // matches only IPv4 packets
-	if hop.Is6() {
+	if addr.Is6() {
 		key = unix.NFT_RT_NEXTHOP6
 	}
-	return term("rt "+f+" nexthop "+hop.String(), func() []attribute { return exprs(rt(key), equal(hop.AsSlice())) })
+	return term("rt "+f+" nexthop "+addr.String(), func() []attribute { return exprs(rt(key), equal(addr.AsSlice())) })
 }
 
 // L4Proto matches packets of a protocol over IP: tcp, udp, icmp, icmpv6, sctp, 4 (IPv4) or 41 (IPv6).
@@ -218,31 +218,31 @@ func Accept() Term {
 // Reset ends a rule about TCP: the kernel drops the packet, and sends a TCP reset to the packet's source.
 func Reset() Term { return term("reject with tcp reset", func() []attribute { return exprs(reset()) }) }
 
-// Masquerade ends a rule: the source becomes an address of the link by which the packet leaves, with any free port. The
-// kernel chooses the port at random ("fully-random"). If two CPUs chose ports in order at the same time, both could
-// choose the same port, and one packet would be lost.
+// Masquerade ends a rule: the packet's source becomes an address of the link by which the packet leaves, with any free
+// port. The kernel chooses the port at random ("fully-random"). If two CPUs chose ports in order at the same time, both
+// could choose the same port, and one packet would be lost.
 func Masquerade() Term {
 	return term("masquerade fully-random", func() []attribute {
 		return exprs(masq(unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY))
 	})
 }
 
-// SNAT ends a rule: the source becomes the address source, with any free port.
-func SNAT(source netip.Addr) Term {
-	f, family := nfFamily(source)
-	return term("snat "+f+" to "+source.String()+" fully-random", func() []attribute {
-		return exprs(immediate(unix.NFT_REG_1, source.AsSlice()),
+// SNAT ends a rule: the packet's source becomes addr, with any free port.
+func SNAT(addr netip.Addr) Term {
+	f, family := nfFamily(addr)
+	return term("snat "+f+" to "+addr.String()+" fully-random", func() []attribute {
+		return exprs(immediate(unix.NFT_REG_1, addr.AsSlice()),
 			nat(unix.NFT_NAT_SNAT, family, attrBigEndian(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1),
 				attrBigEndian(unix.NFTA_NAT_FLAGS, unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY)))
 	})
 }
 
-// SNATWithin ends a rule: the source becomes the address source, with a free port from first to last. In ICMP, the
+// SNATWithin ends a rule: the packet's source becomes addr, with a free port from first to last. In ICMP, the
 // identifier of an echo request stands for the port.
-func SNATWithin(source netip.Addr, first, last uint16) Term {
-	f, family := nfFamily(source)
-	return term("snat "+f+" to "+portRange(source, first, last)+" fully-random", func() []attribute {
-		return exprs(immediate(unix.NFT_REG_1, source.AsSlice()),
+func SNATWithin(addr netip.Addr, first, last uint16) Term {
+	f, family := nfFamily(addr)
+	return term("snat "+f+" to "+portRange(addr, first, last)+" fully-random", func() []attribute {
+		return exprs(immediate(unix.NFT_REG_1, addr.AsSlice()),
 			immediate(unix.NFT_REG_2, portBytes(first)),
 			immediate(unix.NFT_REG_3, portBytes(last)),
 			nat(unix.NFT_NAT_SNAT, family, attrBigEndian(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1),
@@ -277,8 +277,8 @@ func ClampMSS() Term {
 	})
 }
 
-// SNATPorts ends a rule: the source keeps its address, and gets a free port from first to last. If its own port is free
-// and from first to last, the source keeps this port, too.
+// SNATPorts ends a rule: the packet's source gets a free port from first to last, and keeps its address. If the present
+// port is free and from first to last, the source keeps this port.
 func SNATPorts(first, last uint16) Term {
 	return term("snat to :"+decimal(first)+"-"+decimal(last), func() []attribute {
 		return exprs(immediate(unix.NFT_REG_1, portBytes(first)),
@@ -289,7 +289,7 @@ func SNATPorts(first, last uint16) Term {
 	})
 }
 
-// DNAT ends a rule: the destination becomes the address and port target.
+// DNAT ends a rule: the packet's destination becomes target.
 func DNAT(target netip.AddrPort) Term {
 	f, family := nfFamily(target.Addr())
 	return term("dnat "+f+" to "+target.String(), func() []attribute {

@@ -140,8 +140,8 @@ func (t Tunnel) Check(n *NS) error {
 	return nil
 }
 
-// Tunnel returns the local address and the UDP port of a link that is a [Tunnel]. is reports whether the link is one.
-func (l Link) Tunnel() (local netip.Addr, port uint16, is bool) {
+// Tunnel returns the local address and the UDP port of a link that is a [Tunnel]. ok reports whether the link is one.
+func (l Link) Tunnel() (local netip.Addr, port uint16, ok bool) {
 	return l.tunnel.local, l.tunnel.port, l.tunnel.port != 0
 }
 

@@ -15,8 +15,9 @@ import (
 )
 
 // Verdicts records which rules of nftables drop packets from and to some addresses, like "nft monitor trace". A
-// temporary table makes the kernel report the verdicts about these packets, and does not change them. The table belongs
-// to the socket of the Verdicts, so the kernel removes the table with the socket, even if the process is killed.
+// temporary table makes the kernel report the verdicts about these packets, and does not change the packets. The table
+// belongs to the socket of the Verdicts, so the kernel removes the table with the socket, even if the process is
+// killed.
 type Verdicts struct{ socket *socket }
 
 // A Dropper is a rule of nftables, or the policy of a chain, that has dropped or rejected a packet.
@@ -102,8 +103,8 @@ func (v *Verdicts) Drops() (all []Dropper) {
 	}
 }
 
-// dropOf decodes a message about a verdict. is reports whether the verdict has dropped a packet.
-func dropOf(m message) (d Dropper, is bool) {
+// dropOf decodes a message about a verdict. ok reports whether the verdict has dropped a packet.
+func dropOf(m message) (d Dropper, ok bool) {
 	if m.typ != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_TRACE || len(m.data) < nl.SizeofNfgenmsg {
 		return d, false
 	}

@@ -89,8 +89,8 @@ func (v Veth) Add(n *NS) error {
 	if err := n.applyChange(unix.RTM_NEWLINK, addNew, linkMessage(), attrs...); err != nil {
 		return err
 	}
-	// not in the same request: the kernel accepts alternative names and aliases only for existing links, and sets up an
-	// end only if the other exists
+	// in further requests: the kernel accepts alternative names and aliases only for existing links, and sets up an end
+	// only if the other exists
 	if v.AltName != "" {
 		err = v.Alternative().Add(n)
 	}

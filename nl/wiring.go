@@ -15,9 +15,9 @@ import (
 // An Object is an object of the kernel as in ip(8): a link, an address, a route and so on. Use errors.Is to compare the
 // errors of its methods.
 type Object interface {
-	Add(*NS) error   // fs.ErrExist: the object exists
-	Del(*NS) error   // fs.ErrNotExist: the object does not exist
-	Check(*NS) error // nil: the object exists with all its properties; fs.ErrNotExist: it does not exist
+	Add(*NS) error   // the error is fs.ErrExist if the object exists
+	Del(*NS) error   // the error is fs.ErrNotExist if the object does not exist
+	Check(*NS) error // nil if the object exists with all its properties; fs.ErrNotExist if it does not exist
 	fmt.Stringer     // the command that would add the object
 }
 
