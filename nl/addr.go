@@ -170,8 +170,8 @@ type kernelAddr struct {
 // bothFamilies in a request makes the kernel list IPv4 addresses, and then IPv6 addresses (rtnl_dump_all).
 const bothFamilies = Family(unix.AF_UNSPEC)
 
-// kernelAddrs lists the addresses of the link with an index, or of all links if index is 0. send is the method that
-// sends the request.
+// kernelAddrs lists the addresses of the link with the given index, or of all links if index is 0. send is the method
+// that sends the request.
 func (n *NS) kernelAddrs(send sender, family Family, index int) ([]kernelAddr, error) {
 	msg := nl.NewIfAddrmsg(int(family))
 	msg.Index = uint32(index)

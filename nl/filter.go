@@ -144,8 +144,8 @@ func (f filter) del(n *NS) error {
 	return err
 }
 
-// checkSame returns an error if the kernel's filter is missing, has another class, or has another program. The program
-// of another release is another program, even if it has the same effect.
+// checkSame returns an error if the kernel's filter is missing, has another class, or has another program. A program of
+// another release is another program, even if both have the same effect.
 func (f filter) checkSame(n *NS) error {
 	is, err := f.readProgram(n)
 	switch {
@@ -229,8 +229,8 @@ func objectName(content, suffix string) string {
 // had no such hash.
 func hasEffectHash(name string) bool { return strings.Count(name, ":") == 2 }
 
-// hasSameEffect reports whether the program with the kernel's name has the same effect as the wanted program. A program
-// of ours without a hash of its effect counts as right.
+// hasSameEffect reports whether the program with the kernel's name has the same effect as the wanted program. If the
+// kernel's name has no hash of the effect, hasSameEffect returns true for any program of ours.
 func hasSameEffect(name, want string) bool {
 	if !hasEffectHash(name) {
 		return strings.HasPrefix(name, OwnTable+":")

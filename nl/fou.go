@@ -137,7 +137,7 @@ func (n *NS) fouFamily() (int, error) {
 	return family, err
 }
 
-// genericFamily returns the number of the generic netlink family with a name.
+// genericFamily returns the number of the generic netlink family with the given name.
 func (n *NS) genericFamily(name string) (int, error) {
 	answers, err := n.sendRequest(unix.NETLINK_GENERIC, unix.GENL_ID_CTRL, 0, 0,
 		&nl.Genlmsg{Command: unix.CTRL_CMD_GETFAMILY, Version: 1}, attrString(unix.CTRL_ATTR_FAMILY_NAME, name))

@@ -92,7 +92,7 @@ func (v IPVlan) Add(n *NS) error {
 // share BPF programs that depend on it: see Splice. No instance has more than mostSlaves ENIs.
 const firstSlaveIndex, mostSlaves = 1 << 24, 64
 
-// create asks the kernel to create the slave with an index.
+// create asks the kernel to create the slave with the given index.
 func (v IPVlan) create(n *NS, index int32) error {
 	mode := slices.Index(ipvlanModes, v.mode())
 	if mode < 0 {

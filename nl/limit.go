@@ -20,7 +20,7 @@ import (
 
 // A Limit limits the bandwidth of some links together, in one direction: the kernel drops packets above the rate
 // (tc-police(8)). Each link has a filter, and all these filters share one police action with one token bucket. The
-// kernel deletes the action soon after the last of the filters.
+// kernel deletes the action soon after the last filter is deleted.
 //
 // A Limit does not count the packets that a [Splice] sends from one link to the other. At ingress, the filters of the
 // Limit come after the filters of the Splice. At egress, the filters of the Limit ignore packets that have arrived by

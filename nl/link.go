@@ -79,7 +79,7 @@ func (n *NS) listLinks(send sender) ([]Link, error) {
 	return links, nil
 }
 
-// LinkByName returns the link with a name or an alternative name. The error is fs.ErrNotExist if there is none.
+// LinkByName returns the link with the given name or an alternative name. The error is fs.ErrNotExist if there is none.
 func (n *NS) LinkByName(name string) (Link, error) {
 	m, err := n.rawLinkByName(name)
 	if err != nil {
@@ -122,14 +122,14 @@ func (n *NS) rawLinkByName(name string) ([]byte, error) {
 	return msgs[0], nil
 }
 
-// HasLink reports whether the namespace has a link with an index. HasLink returns false only if the kernel answers that
-// there is no such link. After any other error it returns true, because the link may exist.
+// HasLink reports whether the namespace has a link with the given index. HasLink returns false only if the kernel
+// answers that there is no such link. After any other error it returns true, because the link may exist.
 func (n *NS) HasLink(index int) bool {
 	_, err := n.LinkByIndex(index)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// LinkByIndex returns the link with an index. The error is fs.ErrNotExist if there is none.
+// LinkByIndex returns the link with the given index. The error is fs.ErrNotExist if there is none.
 func (n *NS) LinkByIndex(index int) (Link, error) {
 	msg := linkMessage()
 	msg.Index = int32(index)

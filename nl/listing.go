@@ -59,12 +59,12 @@ func (l *listCache) rulesOf(n *NS, f Family) *ruleList {
 	return list
 }
 
-// hasRoutesBy reports whether the listCache is for all routes by the link with an index. The index 0 stands for all
-// links.
+// hasRoutesBy reports whether the listCache is for all routes by the link with the given index. The index 0 stands for
+// all links.
 func (l *listCache) hasRoutesBy(index int) bool { return l.dev == 0 || l.dev == index }
 
-// selectRoutes returns the routes of a family that a filter selects, by the link with an index. The index 0 stands for
-// all links.
+// selectRoutes returns the routes of a family that a filter selects, by the link with the given index. The index 0
+// stands for all links.
 func (l *listCache) selectRoutes(n *NS, f RouteFilter, family Family, index int) (found []kernelRoute, err error) {
 	list, known := l.routes[family]
 	if !known {

@@ -19,9 +19,9 @@ import (
 // itself. The link of the card may have another name and index in the pod, so its MAC address identifies it.
 //
 // One request moves the link, renames it and sets it up. The kernel sets the link down before the move
-// (dev_change_net_namespace), so that even a kernel that renames only links that are down can rename it. The kernel
-// completes the request even if the process is killed meanwhile. So the link is either on the node, or in the pod with
-// its name and up.
+// (dev_change_net_namespace). So kernels before 6.2, which rename only links that are down, can also rename it. The
+// kernel completes the request even if the process is killed meanwhile. So the link is either on the node, or in the
+// pod with its name and up.
 //
 // A link loses its addresses, routes, neighbours, queueing disciplines and their filters when it moves, but keeps its
 // [Settings].
@@ -237,9 +237,9 @@ func (n *NS) delAltNames(l Link) error {
 	return nil
 }
 
-// findCard returns the network card with a MAC address. Unlike [NS.FindMAC], it also works in a pod, which can give the
-// same MAC address to other links, even to lo. So findCard ignores lo, and prefers a RealLink to one end of a veth
-// pair, which is a card only in tests. The error is fs.ErrNotExist if there is no such card.
+// findCard returns the network card with the given MAC address. Unlike [NS.FindMAC], it also works in a pod, which can
+// give the same MAC address to other links, even to lo. So findCard ignores lo, and prefers a RealLink to one end of a
+// veth pair, which is a card only in tests. The error is fs.ErrNotExist if there is no such card.
 func (n *NS) findCard(mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {

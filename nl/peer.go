@@ -23,7 +23,7 @@ func (n *NS) IsPeer(nearEnd Link, other *NS, index int) bool {
 // this map, a caller finds the namespace of a pair's other end without opening all namespaces again for each pair.
 type Namespaces map[uint32]string
 
-// Know adds the namespace at a path to the map, with its ID in n. It does nothing if the namespace is gone or has no ID
+// Know adds the namespace at path to the map, with its ID in n. It does nothing if the namespace is gone or has no ID
 // in n: then no link of n has its other end there.
 func (k Namespaces) Know(n *NS, path string) {
 	other, err := n.OpenOther("pod", path)

@@ -27,7 +27,7 @@ func canPin() bool {
 	return unix.Statfs(pinDir, &s) == nil && s.Type == unix.BPF_FS_MAGIC
 }
 
-// openPinned returns the file descriptor of the object that is pinned under a name. If there is no such object,
+// openPinned returns the file descriptor of the object that is pinned under the given name. If there is no such object,
 // openPinned makes it by makeObject, and pins it if the BPF file system is mounted.
 func openPinned(name string, makeObject func() (int, error)) (int, error) {
 	if fd, err := objCommand(unix.BPF_OBJ_GET, name, 0); err == nil {

@@ -260,8 +260,8 @@ type kernelRoute struct {
 	index int
 }
 
-// selectRoutes returns the routes of a family that a filter selects, by the link with an index. The index 0 stands for
-// all links. After [NS.List], selectRoutes takes the routes from the listCache.
+// selectRoutes returns the routes of a family that a filter selects, by the link with the given index. The index 0
+// stands for all links. After [NS.List], selectRoutes takes the routes from the listCache.
 func (n *NS) selectRoutes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	if n.listCache != nil && n.listCache.hasRoutesBy(index) && f.Table != unix.RT_TABLE_LOCAL {
 		return n.listCache.selectRoutes(n, f, family, index)

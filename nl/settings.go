@@ -139,7 +139,7 @@ func (saved Settings) changedNames(current Settings) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return current[name] == saved[name] })
 }
 
-// putBackOne sets the setting with a name. text is its value, as in Settings.
+// putBackOne sets the setting with the given name. text is its value, as in Settings.
 func (n *NS) putBackOne(l Link, name, text string) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)

@@ -40,8 +40,7 @@ type Splice struct {
 	Pod       uint16
 }
 
-// The ports that a Splice changes are from SpliceOwn to SpliceFirst - 1, and become ports from SpliceFirst to the
-// highest port.
+// A Splice changes ports from SpliceOwn to SpliceFirst - 1 into ports from SpliceFirst to the highest port, and back.
 const (
 	SpliceOwn   = bpf.OwnPort
 	SpliceFirst = bpf.FirstPort

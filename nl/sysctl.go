@@ -94,8 +94,7 @@ func (s Sysctl) writeError(n *NS, err error, newValue func(current string) strin
 	return fmt.Errorf("%w: the value is %q, and %q is needed: %w", err, current, want, ErrReadOnly)
 }
 
-// Settable returns an error if Add would fail, because the parameter has another value and this process cannot write
-// it.
+// Settable returns an error if Add would fail because the parameter has another value and this process cannot write it.
 func (s Sysctl) Settable(n *NS) error {
 	fd, err := s.openFile(n, unix.O_WRONLY)
 	if err == nil {

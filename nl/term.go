@@ -27,11 +27,11 @@ func term(text string, code func() []attribute) Term {
 // exprs returns its arguments as a slice, for the code of a Term.
 func exprs(code ...attribute) []attribute { return code }
 
-// IIFName matches packets that have arrived by the link with a name. If the name ends with an asterisk, IIFName matches
-// packets that have arrived by any link whose name begins with the part before the asterisk.
+// IIFName matches packets that have arrived by the link with the given name. If the name ends with an asterisk, IIFName
+// matches packets that have arrived by any link whose name begins with the part before the asterisk.
 func IIFName(name string) Term { return linkName("iifname", unix.NFT_META_IIFNAME, name) }
 
-// OIFName matches packets that leave by the link with a name, which may end with an asterisk: see IIFName.
+// OIFName matches packets that leave by the link with the given name, which may end with an asterisk: see IIFName.
 func OIFName(name string) Term { return linkName("oifname", unix.NFT_META_OIFNAME, name) }
 
 func linkName(word string, key uint32, name string) Term {

@@ -196,8 +196,8 @@ func (v Veth) acceptRASysctl() Sysctl {
 }
 
 // DelPair deletes a veth pair and the rules whose IIF is the end near, a link of n. The kernel removes the routes and
-// neighbours with the link, but not the rules. DelPair deletes the link with near.Index, so another link that now has
-// the name stays. If near.Index is 0, DelPair deletes the link with near.Name.
+// neighbours with the link, but not the rules. DelPair deletes the link by near.Index. So if another link has the name
+// near.Name by now, that link stays. If near.Index is 0, DelPair deletes the link by near.Name.
 func (n *NS) DelPair(near Link) error {
 	pair := Wiring{{n, Veth{Name: near.Name}}}
 	defer pair.rememberIndices()()

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LinkByMAC returns the link with a MAC address. If there is no such link yet, LinkByMAC waits for it until ctx is
-// done. After EC2 has attached an ENI, the kernel takes a moment to make the link, and then udev renames the link.
+// LinkByMAC returns the link with the given MAC address. If there is no such link yet, LinkByMAC waits for it until ctx
+// is done. After EC2 has attached an ENI, the kernel takes a moment to make the link, and then udev renames the link.
 //
 // LinkByMAC ignores links that borrow the MAC address of another link (see borrowsMAC).
 func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
@@ -37,9 +37,9 @@ func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
 // errLost reports that the socket's buffer overflowed, so the kernel dropped events.
 var errLost = errors.New("netlink events were lost")
 
-// awaitMAC waits until there is a link with a MAC address. It first subscribes to events about links, then looks for
-// the link, and then waits for events. In this order, awaitMAC misses no link: if the link appears after the look,
-// there is an event. The error is errLost if events were lost.
+// awaitMAC waits until there is a link with the given MAC address. It first subscribes to events about links, then
+// looks for the link, and then waits for events. In this order, awaitMAC misses no link: if the link appears after the
+// look, there is an event. The error is errLost if events were lost.
 func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	events, err := nl.SubscribeAt(n.fd, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {

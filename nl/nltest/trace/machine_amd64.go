@@ -15,8 +15,8 @@ const (
 	threadMemory = unix.SYS_ARCH_PRCTL
 )
 
-// failCall makes the system call at whose beginning a thread has stopped fail with errno. The kernel does not execute
-// this call, because failCall replaces its number by one that does not exist.
+// failCall makes a system call of a thread fail with errno. The thread must have stopped at the beginning of this call.
+// The kernel does not execute the call, because failCall replaces its number by one that does not exist.
 func failCall(tid int, errno syscall.Errno) error {
 	var regs syscall.PtraceRegs
 	if err := syscall.PtraceGetRegs(tid, &regs); err != nil {

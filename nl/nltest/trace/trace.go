@@ -186,8 +186,8 @@ func (t *Trace) handleCall(tid int) {
 	}
 }
 
-// Again returns a new Trace with the same call. It kills the program at this call, or if errno is not 0, makes this
-// call fail with errno.
+// Again returns a Trace for another run up to the same call. At this call, it kills the program, or if errno is not 0,
+// makes the call fail with errno.
 func (t *Trace) Again(errno syscall.Errno) *Trace {
 	return &Trace{Counts: t.Counts, Every: t.Every, Kill: t.Kill, After: t.After && errno == 0, Errno: errno}
 }
