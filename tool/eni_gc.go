@@ -140,7 +140,7 @@ func (l *leaks) collect(ctx context.Context) error {
 	var failed error
 	for _, e := range enis {
 		first, again := seen[e.ID]
-		if !again {
+		if !again || first.After(now) { // an operator or another program has set the clock back
 			first = now
 		}
 		row := leakRow{e.ID, e.Tags[book.TagInstance], e.Subnet, first}
