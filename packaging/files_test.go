@@ -151,12 +151,13 @@ func TestCloudInitRefused(t *testing.T) {
 	command(t, "bash", dir+"/usr/local/sbin/pod-network")
 	calls := strings.Split(strings.TrimSpace(read(t, dir+"/calls")), "\n")
 	for _, call := range []string{"cni-tool new-interface --subnet_filter=kubernetes_kubelet=true --ip_batch_size=10 " +
-		"sg-1234 sg-5678", "systemctl enable cni-warm.service", "systemctl start --no-block cni-warm.service"} {
+		"sg-1234 sg-5678", "systemctl enable cni-warm.service", "systemctl start --no-block cni-warm.service",
+		"systemctl enable kubelet.service"} {
 		if !slices.Contains(calls, call) {
 			t.Errorf("the script has not called: %s", call)
 		}
 	}
-	if last := calls[len(calls)-1]; last != "systemctl enable --now kubelet.service" {
+	if last := calls[len(calls)-1]; last != "systemctl restart kubelet.service" {
 		t.Errorf("the script ends with: %s", last)
 	}
 	conflist := read(t, dir+"/etc/cni/net.d/10-cni-ipvlan-vpc-k8s.conflist")
