@@ -90,8 +90,8 @@ func (o *Outdated) look(host *nl.NS, do func(*egress.Renewal) error) error {
 	}
 	defer pod.Close()
 	x, err := egress.Outdated(o.request, pod)
-	if _, gone := pod.LinkByName(o.request.IfName); errors.Is(gone, fs.ErrNotExist) {
-		return nil // the pod has ended by a DEL
+	if !hasOne(pod, o.request.IfName, o.request.Prev) {
+		return nil // the pod has ended, and another pod may have the namespace by now
 	}
 	if err != nil || x == nil || x.None() {
 		return err

@@ -409,6 +409,16 @@ func TestRenewalRefused(t *testing.T) {
 	if did := n.repair(); len(did) > 0 {
 		t.Errorf("of a pod that has ended, repair did %v", did)
 	}
+	ended := *n.request().Prev
+	ended.IPs = []*types100.IPConfig{{Address: net.IPNet{IP: net.IPv4(10, 0, 1, 99), Mask: net.CIDRMask(24, 32)}}}
+	n.keep(map[string]any{"result": ended})
+	if did := n.repair(); len(did) > 0 {
+		t.Errorf("of a pod that has ended, and whose namespace's path is that of another pod now, repair did %v", did)
+	}
+	n.keep(nil)
+	if did := n.repair(); len(did) == 0 {
+		t.Error("of the pod that has its address, repair did nothing")
+	}
 }
 
 // TestRenewalOfLoss: CHECK and doctor find what a client or a router has lost, and repair puts it back.

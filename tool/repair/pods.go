@@ -11,6 +11,8 @@ import (
 	"log/slog"
 	"slices"
 
+	types100 "github.com/containernetworking/cni/pkg/types/100"
+
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
@@ -123,9 +125,12 @@ func (a Attachment) withoutLink(host, pod *nl.NS, l *Loss, missing error) error 
 }
 
 // has reports whether the pod has one of the attachment's addresses.
-func (a Attachment) has(pod *nl.NS) bool {
-	found, _ := pod.Addrs(a.lease.IfName) // if this fails, the pod has ended
-	wanted := plugin.NICs(a.pair.Prev, a.lease.IfName)[0].Addrs()
+func (a Attachment) has(pod *nl.NS) bool { return hasOne(pod, a.lease.IfName, a.pair.Prev) }
+
+// hasOne reports whether the pod's link has one of the addresses in the result of the pod's ADD.
+func hasOne(pod *nl.NS, link string, added *types100.Result) bool {
+	found, _ := pod.Addrs(link) // if this fails, the pod has ended
+	wanted := plugin.NIC{IPs: added.IPs}.Addrs()
 	return slices.ContainsFunc(found, func(f nl.Addr) bool { return slices.Contains(wanted, f.Prefix.Addr()) })
 }
 
