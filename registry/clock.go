@@ -43,10 +43,19 @@ const tolerance = time.Second
 
 // Uptime returns how long the machine has been running, by a clock that no process can set (clock_gettime(2),
 // CLOCK_BOOTTIME). Tests in a synctest bubble replace Uptime, because the bubble has its own time.
-var Uptime = func() time.Duration {
+var Uptime = func() time.Duration { return reading(unix.CLOCK_BOOTTIME) }
+
+// suspended returns how long the machine has been suspended since its boot, for example by a hibernation. The clock of
+// time.Since (CLOCK_MONOTONIC) does not count this time. Tests replace suspended.
+var suspended = func() time.Duration { return reading(unix.CLOCK_BOOTTIME) - reading(unix.CLOCK_MONOTONIC) }
+
+// suspendedAtStart is the value of suspended at the start of this process.
+var suspendedAtStart = suspended()
+
+func reading(clock int32) time.Duration {
 	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {
-		panic(err) // every Linux since 2.6.39 has this clock
+	if err := unix.ClockGettime(clock, &t); err != nil {
+		panic(err) // every Linux since 2.6.39 has the clocks that this package reads
 	}
 	return time.Duration(t.Nano())
 }
@@ -98,14 +107,16 @@ func (s *State) after(since, t time.Time) bool {
 	return !t.IsZero() && since.After(adjusted(t)) && since.Before(s.read)
 }
 
-// adjusted converts a time of this process to the current clock, because the times of a State are by this clock.
+// adjusted converts a time of this process to the current clock, because the times of a State are by this clock. If the
+// machine was suspended between the start of the process and the time, the result is too early by the duration of the
+// suspension. Then a lease may count as later, and does not end.
 func adjusted(t time.Time) time.Time {
 	now := time.Now()
 	step := now.Round(0).Sub(t.Round(0)) - now.Sub(t) // elapsed by the wall clock, minus by the monotonic clock
 	if step.Abs() < tolerance {
 		return t
 	}
-	return t.Round(0).Add(step)
+	return t.Round(0).Add(step - (suspended() - suspendedAtStart))
 }
 
 // setClock moves the times of a state from the clock of the file to the current clock.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
@@ -245,6 +246,27 @@ func TestClockCreeps(t *testing.T) {
 	since, _ := view(t, r).Free.At(addr("10.0.0.10"))
 	if wrong := when.Add(7 * 400 * time.Millisecond).Sub(since); wrong.Abs() > tolerance+time.Second/4 {
 		t.Errorf("%v wrong", wrong)
+	}
+}
+
+// TestBegunAfterSuspend: a command began, a lease began a second later, and then the machine was suspended for an hour.
+// The wall clock counts this hour, and the monotonic clock of the command's time does not.
+func TestBegunAfterSuspend(t *testing.T) {
+	command := time.Now()
+	const hour, secondsOfWall = time.Hour, 30 // in the field wall of a time.Time with a monotonic clock
+	*(*uint64)(unsafe.Pointer(&command)) -= uint64(hour/time.Second) << secondsOfWall
+	if elapsed := time.Now().Round(0).Sub(command.Round(0)); elapsed < hour || time.Since(command) > hour/2 {
+		t.Fatalf("the command began %v ago by the wall clock, and %v by the other", elapsed, time.Since(command))
+	}
+	was := suspended
+	suspended = func() time.Duration { return was() + hour }
+	t.Cleanup(func() { suspended = was })
+	s := newState()
+	s.read, _ = clocks()
+	for after, want := range map[time.Duration]bool{time.Second: true, -time.Second: false} {
+		if got := s.BegunAfter(Lease{Since: command.Round(0).Add(after)}, command); got != want {
+			t.Errorf("a lease that began %v after the command counts as later: %v", after, got)
+		}
 	}
 }
 
