@@ -118,6 +118,31 @@ func TestFollowEnded(t *testing.T) {
 	}
 }
 
+// TestFollowSuspended: EC2 says that the old instance is stopped, and then the machine of the other node is suspended
+// for a minute. The old instance may run again by now, so the node does not take the address.
+func TestFollowSuspended(t *testing.T) {
+	for _, s := range []setup{ofIPv4, ofIPv6} {
+		quietPair(t, s, func(p *pair) {
+			a, b := p.nodes[0], p.nodes[1]
+			b.addAny()
+			a.addNamed("db-0", p.chosen(0))
+			a.Stop(false)
+			a.machine = machineStopped
+			a.powerOff()
+			p.EC2.ResetCalls()
+			uptime := registry.Uptime
+			defer func() { registry.Uptime = uptime }()
+			registry.Uptime = func() time.Duration {
+				return uptime() + time.Duration(p.EC2.Asked("DescribeInstances"))*time.Minute
+			}
+			second, taken := b.addNamed("db-0", p.chosen(0)), p.EC2.Asked(book.UnassignActionOf(p.chosen(0)))
+			if second.alive || taken > 0 || p.EC2.Asked("DescribeInstances") == 0 {
+				t.Errorf("%v: %d calls have taken the address from the old node, want none", s.families[0], taken)
+			}
+		})
+	}
+}
+
 // TestReleaseThrottled: EC2 throttles a release, or the release that repeats that of a killed process. The node records
 // until when it does not call that action. The action of the other family may go on.
 func TestReleaseThrottled(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/call"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
 // This file is about a chosen address that an ENI of another node has. A pod of that node, the old node, may still use
@@ -110,7 +111,7 @@ func (p *Node) takeOver(ctx context.Context, e aws.ENI, a netip.Addr) (taken boo
 	if err := p.Turn(ctx, action); err != nil { // wait here, because StateOf's answer must not become old
 		return false, err
 	}
-	asked := time.Now()
+	asked, up := time.Now(), registry.Uptime()
 	state, err := p.StateOf(ctx, instance)
 	// if EC2 does not show the instance of an attached ENI, the instance may be new
 	if err != nil || !state.Ended() || state.Name == "" && e.Instance != "" {
@@ -124,7 +125,13 @@ func (p *Node) takeOver(ctx context.Context, e aws.ENI, a netip.Addr) (taken boo
 			return p.Cloud.UnassignIPv6(ctx, eni, addrs, nil)
 		}
 	}
-	err = p.InTurn(ctx, action, func(ctx context.Context) error { return do(ctx, e.ID, a) })
+	err = p.InTurn(ctx, action, func(ctx context.Context) error {
+		// if this machine was suspended, the deadline of ctx does not count that time
+		if registry.Uptime()-up > freshness {
+			return context.DeadlineExceeded
+		}
+		return do(ctx, e.ID, a)
+	})
 	if call.IsPartial(err) || errors.Is(err, aws.ErrNotFound) {
 		return true, nil // another node was faster, or the ENI is deleted: EC2 gives the address to only one node
 	}
