@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs before the last version is removed, not at an upgrade. It disables the units, so that no link to a unit stays.
+# Runs before the last version is removed, not at an upgrade. It disables the units, so that no link to a unit stays. It
+# removes the metrics: otherwise node_exporter would export the last values for ever.
 # The argument is "remove" from dpkg (deb-prerm(5)), and the number of remaining versions from rpm.
 case ${1:-} in
 remove | 0) ;;
@@ -9,6 +10,9 @@ units="cni-advertise.timer cni-doctor.timer cni-gc.timer cni-metrics.timer cni-w
 # shellcheck disable=SC2086 # a list
 if [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
 	systemctl disable --now $units || :
+	systemctl stop cni-doctor.service cni-metrics.service || : # a run would write its metrics again
 elif command -v systemctl >/dev/null; then
 	systemctl --root="${DPKG_ROOT:-/}" disable $units || :
 fi
+metrics=${DPKG_ROOT:-}/var/lib/node_exporter/textfile_collector
+rm -f "$metrics/cni_ipvlan_vpc.prom" "$metrics/cni_ipvlan_vpc_doctor.prom"

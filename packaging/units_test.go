@@ -64,6 +64,8 @@ func TestUnits(t *testing.T) {
 // disabled. Removal of the package must also disable each.
 func TestPresets(t *testing.T) {
 	preset, removal := read(t, "../systemd/system-preset/80-cni-ipvlan-vpc-k8s.preset"), read(t, "preremove.sh")
+	_, removal, _ = strings.Cut(removal, "units=")
+	removal, _, _ = strings.Cut(removal, "\n")
 	units, err := filepath.Glob("../systemd/system/cni-*")
 	if err != nil {
 		t.Fatal(err)
@@ -84,5 +86,23 @@ func copyFile(t *testing.T, from, to string, mode os.FileMode) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestRemovalOfMetrics: node_exporter would export the last metrics of a removed package for ever. An upgrade leaves
+// them.
+func TestRemovalOfMetrics(t *testing.T) {
+	const ours, others = "cni_ipvlan_vpc.prom cni_ipvlan_vpc_doctor.prom", "others.prom"
+	for argument, want := range map[string]string{"remove": others, "0": others, "upgrade": ours + " " + others} {
+		root := t.TempDir()
+		dir := filepath.Join(root, "var/lib/node_exporter/textfile_collector")
+		for _, name := range strings.Fields(ours + " " + others) {
+			put(t, filepath.Join(dir, name), "")
+		}
+		t.Setenv("DPKG_ROOT", root)
+		command(t, "sh", "preremove.sh", argument)
+		if left := strings.Join(strings.Fields(command(t, "ls", dir)), " "); left != want {
+			t.Errorf("%s: left %s, want %s", argument, left, want)
+		}
 	}
 }

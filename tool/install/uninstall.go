@@ -21,8 +21,15 @@ import (
 // ErrInUse means that pods of the node have addresses of ours. These pods need the plugins for their DEL.
 var ErrInUse = errors.New("the node has pods of this network")
 
+// metrics are the files with metrics, in the default directory of our units.
+var metrics = []string{
+	"/var/lib/node_exporter/textfile_collector/cni_ipvlan_vpc.prom",
+	"/var/lib/node_exporter/textfile_collector/cni_ipvlan_vpc_doctor.prom",
+}
+
 // Uninstall removes everything that Install can have installed, the conflist first. It also removes all other conflists
-// that have a plugin of ours. Uninstall returns what it has removed, also after an error. It does not remove the state
+// that have a plugin of ours, and the metrics: otherwise node_exporter would export the last values for ever. Uninstall
+// returns what it has removed, also after an error. It does not remove the state
 // in /run, which the next boot removes. If mayNot returns an error, Uninstall removes nothing. Uninstall calls mayNot
 // under the lock: pods may come while it waits for another run.
 func (i *Installation) Uninstall(ctx context.Context, mayNot func() error) ([]Change, error) {
@@ -46,6 +53,11 @@ func (i *Installation) Uninstall(ctx context.Context, mayNot func() error) ([]Ch
 				return err
 			}
 			i.tidy(path.Dir(f.path))
+		}
+		for _, f := range metrics {
+			if err := i.remove(f); err != nil {
+				return err
+			}
 		}
 		if err := i.removeEnvironment(); err != nil {
 			return err

@@ -170,13 +170,14 @@ func (i *Installation) startWarm(ctx context.Context) error {
 	return systemctl(ctx, "start", "--no-block", warmUnit)
 }
 
-// stopUnits stops all units of ours that can be enabled.
+// stopUnits stops all units of ours that can be enabled, and the services that write metrics: a run would write its
+// metrics again after the removal.
 func (i *Installation) stopUnits(ctx context.Context, units []file) error {
 	if !i.Systemd || i.Check || !booted() {
 		return nil
 	}
 	var installed []string
-	for _, unit := range enableable(units) {
+	for _, unit := range append(enableable(units), "cni-doctor.service", "cni-metrics.service") {
 		if has(path.Join(system, unit))() {
 			installed = append(installed, unit)
 		}
