@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -136,6 +137,25 @@ func TestInstallKillEverywhere(t *testing.T) {
 	if least := 4 * len(programs) / *trace.Step; points < least { // create, write, sync and rename each
 		t.Errorf("install was killed at %d points, want at least %d", points, least)
 	}
+	trace.Everywhere(t, "a conflist with another name", func(t *testing.T, tr *trace.Trace) {
+		const dir, name = "etc/cni/net.d/", "05-pods.conflist"
+		s := newSite(t, "1")
+		s.install()
+		text := first[dir+"10-pods.conflist"]
+		s.conflist = filepath.Join(s.image, name)
+		s.write(s.conflist, text)
+		s.killed(tr, "--conflist", s.conflist)
+		if now := s.files(); now[dir+name] != text && now[dir+"10-pods.conflist"] != text {
+			t.Errorf("the node has no whole conflist: %v", now)
+		}
+		s.install()
+		want := maps.Clone(first)
+		delete(want, dir+"10-pods.conflist")
+		want[dir+name] = text
+		if d := cmp.Diff(want, s.files()); d != "" {
+			t.Errorf("the next run (-want +got):\n%s", d)
+		}
+	})
 	points = trace.Everywhere(t, "uninstall", func(t *testing.T, tr *trace.Trace) {
 		s := newSite(t, "1")
 		s.install()

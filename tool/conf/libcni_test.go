@@ -91,7 +91,7 @@ func TestWhatLibcniRefuses(t *testing.T) {
 	refused, right := 0, 0
 	for range lists {
 		text := g.list()
-		found, err := MistakesIn("none/10-pods.conflist", []byte(text), "")
+		found, err := MistakesIn("none/10-pods.conflist", []byte(text), "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,9 +23,11 @@ func (r *review) neighbours() {
 		if filepath.Base(f.Path) == filepath.Base(r.file) || replaces(filepath.Base(r.file), filepath.Base(f.Path)) {
 			continue
 		}
+		r.against = f.Path
 		for _, other := range f.Lists { // the review of f reports the mistakes in f
 			r.neighbour(f.Path, other)
 		}
+		r.against = ""
 	}
 }
 

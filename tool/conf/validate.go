@@ -31,6 +31,8 @@ type Mistake struct {
 
 	// Tolerated means that the network works in most cases: install warns of the mistake, and goes on.
 	Tolerated bool `json:"-"`
+	// Against is another file of the directory. The configuration contradicts that file.
+	Against string `json:"-"`
 }
 
 func (m Mistake) String() string {
@@ -55,6 +57,7 @@ type review struct {
 	beside   *Conflists // conflists of the file's directory; nil: no runtime reads the directory
 	coming   []string   // programs that will be installed before the file
 	mistakes []Mistake
+	against  string // the other file with which the review compares
 	text     []byte
 }
 
@@ -69,6 +72,7 @@ func (r *review) tolerated(format string, args ...any) {
 }
 
 func (r *review) add(m Mistake) {
+	m.Against = r.against
 	if !slices.Contains(r.mistakes, m) {
 		r.mistakes = append(r.mistakes, m)
 	}
@@ -82,9 +86,11 @@ func (f File) Mistakes(binDir string, beside *Conflists) ([]Mistake, error) {
 }
 
 // MistakesIn is Mistakes for the text of a file that is not written yet. The programs in coming count as installed:
-// they will be in binDir before the file is written.
-func MistakesIn(file string, b []byte, binDir string, coming ...string) ([]Mistake, error) {
-	return (&review{file: file, coming: coming, beside: Load(filepath.Dir(file))}).read(b, binDir, nil)
+// they will be in binDir before the file is written. The file will replace the files at the paths in old.
+func MistakesIn(file string, b []byte, binDir string, old []string, coming ...string) ([]Mistake, error) {
+	beside := Load(filepath.Dir(file))
+	beside.Files = slices.DeleteFunc(beside.Files, func(f File) bool { return slices.Contains(old, f.Path) })
+	return (&review{file: file, coming: coming, beside: beside}).read(b, binDir, nil)
 }
 
 func (r *review) read(b []byte, binDir string, unread error) ([]Mistake, error) {

@@ -44,33 +44,52 @@ func (c *Conflist) SetHostInterface(link string) {
 	c.Text = auto.ReplaceAll(c.Text, fmt.Appendf(nil, "${1}%q", link))
 }
 
+// otherNames returns the files of the node that have this conflist under another name. Plugins that other programs have
+// added to such a file do not count.
+func (c *Conflist) otherNames(p Place) (old []string) {
+	for _, f := range conf.Load(p.ConfDir).Files {
+		if filepath.Base(f.Path) == c.Name || !slices.ContainsFunc(f.Lists, installable) {
+			continue
+		}
+		has, err := os.ReadFile(f.Path)
+		text, _, failed := c.beside(has)
+		if err == nil && failed == nil && same(has, text) {
+			old = append(old, f.Path)
+		}
+	}
+	return old
+}
+
 // refuse returns an error with all mistakes of the conflist. It only warns of mistakes that are tolerated, because a
 // node with such a mistake would else get no new release.
 func (c *Conflist) refuse(p Place) error {
-	found, err := conf.MistakesIn(filepath.Join(p.ConfDir, c.Name), c.Text, p.BinDir, plugins...)
+	found, err := conf.MistakesIn(filepath.Join(p.ConfDir, c.Name), c.Text, p.BinDir, c.otherNames(p), plugins...)
 	if err != nil {
 		return err
 	}
 	var mistakes error
-	count := 0
+	count, hint := 0, "correct the conflist; "+cli.Name+" validate finds the same mistakes on any machine"
 	for _, m := range found {
 		if m.Tolerated {
 			slog.Warn("the conflist is installed, although it has a mistake: " + m.String())
 			continue
 		}
 		mistakes = errors.Join(mistakes, errors.New(m.String()))
-		count++
+		if count++; m.Against != "" {
+			hint = "if this conflist is a new version of " + m.Against + ", delete that file on the node, or install " +
+				"the conflist under the name of that file. Otherwise correct the conflist"
+		}
 	}
 	if count == 0 {
 		return nil
 	}
 	return cli.Hint(fmt.Errorf("%w\nthe conflist is not installed, because it has %s. The node keeps its old conflist",
 		mistakes,
-		cli.Count(count, "mistake")),
-		"correct the conflist; "+cli.Name+" validate finds the same mistakes on any machine")
+		cli.Count(count, "mistake")), hint)
 }
 
-// putConflist puts the conflist in place, or warns if there is none.
+// putConflist puts the conflist in place, or warns if there is none. If the node has the conflist under another name,
+// putConflist then removes that file. So the runtime always has a conflist, also if this process is killed.
 func (i *Installation) putConflist() error {
 	if i.Conflist == nil {
 		if ours, err := i.conflists(); err == nil && len(ours) == 0 {
@@ -81,14 +100,24 @@ func (i *Installation) putConflist() error {
 		return nil
 	}
 	target := filepath.Join(i.ConfDir, i.Conflist.Name)
-	text, err := i.Conflist.textFor(target)
+	old := i.Conflist.otherNames(i.Place)
+	from := target // this file, too, has plugins that other programs have added
+	if len(old) > 0 && !(file{path: target}).exists() {
+		from = old[0]
+	}
+	text, err := i.Conflist.textFor(from)
 	if err != nil {
 		return err
 	}
 	if err := i.put(file{path: target, text: text, mode: 0o644}); err != nil {
 		return err
 	}
-	before := func(f conf.File) bool { return f.Path < target && !f.Multus }
+	for _, f := range old {
+		if err := i.remove(f); err != nil {
+			return err
+		}
+	}
+	before := func(f conf.File) bool { return f.Path < target && !f.Multus && !slices.Contains(old, f.Path) }
 	files := conf.Load(i.ConfDir).Files
 	if first := slices.IndexFunc(files, before); first >= 0 {
 		slog.Warn("the runtime uses another file, because its name sorts before the name of our conflist: remove "+
