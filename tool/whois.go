@@ -36,10 +36,11 @@ func whois() *cli.Command {
     ` + Name + ` whois --flow-log flow.log.gz /var/log/nodes
 
 A LOG is a file, or a directory with the logs of one or many nodes. The files may be
-compressed by gzip. Without a LOG, it reads the log of this node. Between a boot and
-the first pod, it reads the leaseLog of the first network. A TIME has the format of
-RFC 3339, or is seconds since 1970, or is as above in the time zone of this machine.
-A time of day without a date is of today. Without --at, it lists all leases of the
+compressed by gzip. Without a LOG, it reads the log of this node, and leaves out the
+lines of other instances: an image has such lines. Between a boot and the first pod,
+it reads the leaseLog of the first network. A TIME has the format of RFC 3339, or is
+seconds since 1970, or is as above in the time zone of this machine. A time of day
+without a date is of today. Without --at, it lists all leases of the
 address.
 
 A flow log has EC2's default format, or a header line that names its fields. The
@@ -93,11 +94,13 @@ named another pod, the answer is "unknown".` +
 	}
 }
 
-// readHistory reads the logs at the paths, or this node's log if there are no paths.
+// readHistory reads the logs at the paths, or this node's log if there are no paths. This node's log may come from the
+// image of a used node. The lines of that other instance do not count, because they do not show how its leases ended.
 func readHistory(config string, paths []string) (*history.History, error) {
+	instance := ""
 	if len(paths) == 0 {
 		var err error
-		if paths, err = nodesLogs(config); err != nil {
+		if paths, instance, err = nodesLogs(config); err != nil {
 			return nil, err
 		}
 	}
@@ -106,6 +109,9 @@ func readHistory(config string, paths []string) (*history.History, error) {
 		return nil, cli.Rooted(err)
 	}
 	warn(damage)
+	if instance != "" {
+		h.Keep(instance)
+	}
 	return h, nil
 }
 
@@ -125,14 +131,14 @@ func warn(damage []history.Damage) {
 	}
 }
 
-// nodesLogs returns the files of this node's lease log. The registry names the log. Before the first pod after a boot,
-// the first network that has a log names the log. nodesLogs returns the files of only one log. If networks have
-// different logs, the node writes its lines now to one log, now to another. But package history reads one file after
-// the other.
-func nodesLogs(config string) ([]string, error) {
+// nodesLogs returns the files of this node's lease log, and the instance if the registry knows it. The registry names
+// the log. Before the first pod after a boot, the first network that has a log names the log. nodesLogs returns the
+// files of only one log. If networks have different logs, the node writes its lines now to one log, now to another. But
+// package history reads one file after the other.
+func nodesLogs(config string) (files []string, instance string, err error) {
 	s, err := cli.ViewRegistry()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	file := s.Log.File
 	networks, _ := conf.Load(config).All() // if a network has a mistake, the other networks count
@@ -140,18 +146,18 @@ func nodesLogs(config string) ([]string, error) {
 		file = cmp.Or(file, l.IPAM.Policies()[0].Log.File)
 	}
 	if file == "" {
-		return nil, cli.Hint(fmt.Errorf("this node writes no lease log"),
+		return nil, "", cli.Hint(fmt.Errorf("this node writes no lease log"),
 			"give the lease logs as arguments, or set leaseLog in the conflist: the log then begins with the next pod")
 	}
-	files, _ := filepath.Glob(file + ".*")
+	files, _ = filepath.Glob(file + ".*")
 	files = slices.DeleteFunc(files, func(f string) bool { return !history.Rotated(f, file) })
 	if _, err = os.Stat(file); err == nil {
 		files = append(files, file)
 	}
 	if len(files) == 0 {
-		return nil, cli.Rooted(err)
+		return nil, "", cli.Rooted(err)
 	}
-	return files, nil
+	return files, s.Instance.ID, nil
 }
 
 // parseTime reads a time that a person has typed. An empty text is the zero time.

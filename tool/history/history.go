@@ -53,6 +53,12 @@ type History struct {
 	known map[netip.Addr]*tenancy
 }
 
+// Keep keeps only the lines of an instance, and lines that name no instance. The caller must not have asked for an
+// address yet.
+func (h *History) Keep(instance string) {
+	h.nodes = slices.DeleteFunc(h.nodes, func(n *node) bool { return n.instance != "" && n.instance != instance })
+}
+
 // of returns what is known of an address.
 func (h *History) of(a netip.Addr) *tenancy {
 	if !slices.ContainsFunc(h.nodes, func(n *node) bool { return n.has(a) }) {

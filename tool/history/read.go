@@ -144,7 +144,7 @@ var errNoLine = errors.New("it is no line of a lease log")
 func (r *reader) add(c *content, id string, line registry.Line) {
 	n := r.nodes[id]
 	if n == nil {
-		n = &node{}
+		n = &node{instance: line.Instance}
 		r.nodes[id] = n
 	}
 	c.nodes[id] = n

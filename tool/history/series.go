@@ -17,10 +17,11 @@ import (
 
 // A node has the lines of one node's lease logs, divided into series.
 type node struct {
-	series []*series
-	cut    bool     // the end of a file of the node is lost, with an unknown number of lines
-	named  []string // names of the series that have fragments
-	lost   bool     // a series in named is lost
+	instance string // "" if its lines do not name the instance
+	series   []*series
+	cut      bool     // the end of a file of the node is lost, with an unknown number of lines
+	named    []string // names of the series that have fragments
+	lost     bool     // a series in named is lost
 }
 
 // A series has the lines of one registry, in one boot of the machine, by one clock.
