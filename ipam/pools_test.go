@@ -4,10 +4,12 @@
 package ipam
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
@@ -170,6 +172,73 @@ func retiresPool(t *testing.T, pool string) {
 		t.Errorf("after the pool was removed, a collection has released %+v", c)
 	}
 	w.consistent()
+}
+
+// TestRetiredMakesRoom fills an instance, and a pool has an empty ENI there. The ENI makes room for a pod of another
+// pool if the configuration no longer has its pool, or if an operator has retired it. Otherwise the pool keeps the ENI.
+// Addresses that cool, or that the kernel shows in a pod, stay on the ENI.
+func TestRetiredMakesRoom(t *testing.T) {
+	removed := func(w *world, base, _ lease.Policy) { w.collect(base) }
+	for name, c := range map[string]struct {
+		leaves func(w *world, base, db lease.Policy)
+		cools  time.Duration
+		runs   bool
+		room   bool
+	}{
+		"removed":     {leaves: removed, cools: time.Minute, room: true},
+		"it cools":    {leaves: removed, cools: 59 * time.Second},
+		"a pod runs":  {leaves: removed, cools: time.Minute, runs: true},
+		"configured":  {leaves: func(w *world, base, db lease.Policy) { w.collect(base, db) }, cools: time.Hour},
+		"not noticed": {leaves: func(*world, lease.Policy, lease.Policy) {}, cools: time.Hour},
+		"back again": {leaves: func(w *world, base, db lease.Policy) {
+			w.collect(base)
+			w.collect(base, db)
+		}, cools: time.Hour},
+		"used again": {leaves: func(w *world, base, db lease.Policy) {
+			w.collect(base)
+			w.policy = db // the pool of a network that is in no file
+			w.mustAcquire(51)
+			w.end(51)
+			w.policy = base
+		}, cools: time.Hour},
+		"renewed": {leaves: func(w *world, base, db lease.Policy) {
+			w.Edit(func(s *registry.State) {
+				for id, e := range s.ENIs {
+					e.Retired = e.Pool == db.Pool
+					s.ENIs[id] = e
+				}
+			})
+		}, cools: time.Minute, room: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.policy.Pools, w.policy.ReuseWait = true, time.Second
+				w.fill(1)
+				for a := range w.State().Leases.All() {
+					w.runPod(a)
+				}
+				base := w.policy
+				w.policy.Pool, w.policy.Batch = "db", 1
+				db := w.policy
+				a := w.mustAcquire(50)
+				if c.runs {
+					w.runPod(a)
+				}
+				w.policy = base
+				w.end(50)
+				c.leaves(w, base, db)
+				time.Sleep(c.cools)
+				b, err := w.acquire(52)
+				if c.room != (err == nil) || !c.room && !errors.Is(err, aws.ErrInstanceFull) {
+					w.Errorf("the pod of the other pool has %v: %v", b, err)
+				}
+				if want := 3; len(w.ENIs()) != want {
+					w.Errorf("the instance has %d ENIs, want %d", len(w.ENIs()), want)
+				}
+				w.consistent()
+			})
+		})
+	}
 }
 
 // TestIndexRaised raises interfaceIndex while the boot ENI has free addresses. They count as ready no more, and all go

@@ -36,6 +36,8 @@ type ENI struct {
 	Keep bool   `json:"keep,omitempty"` // skipDeallocation: the ENI's addresses are never unassigned
 	// an operator renews the ENI: new pods get none of its addresses, and a collection deletes it after its last pod
 	Retired bool `json:"retired,omitempty"`
+	// the configuration no longer has the pool, and no pod of the pool runs, as a collection has found
+	PoolGone bool `json:"poolGone,omitempty"`
 
 	// The phase of the ENI follows from these fields: see Phase. Only the steps in phase.go change these fields.
 	Draining  bool      `json:"draining,omitempty"`

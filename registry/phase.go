@@ -107,9 +107,9 @@ func (e *ENI) Serve() {
 
 // Configure records what the configuration says about the ENI. The argument fits says that the ENI fits its pool, and
 // serves says that its device index is for pods. The argument keep says that its addresses are never unassigned, for
-// example because of skipDeallocation.
+// example because of skipDeallocation. The configuration has the pool of the ENI.
 func (e *ENI) Configure(fits, serves, keep bool) {
-	e.Serving, e.Passed, e.Keep = fits && !e.OnRequest, !serves, keep
+	e.Serving, e.Passed, e.Keep, e.PoolGone = fits && !e.OnRequest, !serves, keep, false
 }
 
 // Closed reports whether new pods get no address of the ENI, because interfaceIndex is now above its index, or because

@@ -30,6 +30,7 @@ func (e *ENI) describe(j *codec.Codec) {
 		codec.Optional(j, "pool", &e.Pool, codec.Text)
 		codec.Optional(j, "keep", &e.Keep, codec.Flag)
 		codec.Optional(j, "retired", &e.Retired, codec.Flag)
+		codec.Optional(j, "poolGone", &e.PoolGone, codec.Flag)
 		codec.Optional(j, "draining", &e.Draining, codec.Flag)
 		codec.Optional(j, "detaching", &e.Detaching, codec.Time)
 		codec.Optional(j, "foreign", &e.Foreign, codec.Flag)
@@ -66,6 +67,7 @@ func (e *ENI) same(other *ENI) bool {
 		e.Pool == other.Pool &&
 		e.Keep == other.Keep &&
 		e.Retired == other.Retired &&
+		e.PoolGone == other.PoolGone &&
 		e.Draining == other.Draining &&
 		e.Detaching == other.Detaching &&
 		e.Foreign == other.Foreign &&

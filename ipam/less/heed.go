@@ -51,7 +51,8 @@ func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 }
 
 // retire is for pools that the configuration no longer has. When no pod has an address of such a pool, the pool keeps
-// nothing, and collections release its free addresses.
+// nothing, and collections release its free addresses. A growth deletes an empty ENI of the pool if
+// another ENI needs its slot.
 func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 	configured := map[string]bool{}
 	for _, q := range conflists {
@@ -66,9 +67,10 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 			continue
 		}
 		_, kept := s.Warm[e.Pool]
-		changed = changed || kept || e.Keep || !e.Serving
+		changed = changed || kept || e.Keep || !e.Serving || !e.PoolGone
 		delete(s.Warm, e.Pool)
 		e.Configure(true, !e.Passed, false)
+		e.PoolGone = true
 		s.ENIs[id] = e
 	}
 	return changed
@@ -91,7 +93,7 @@ func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	for id, e := range s.ENIs {
 		serves, keeps, has := wishes(conflists, e)
 		unknown := e.Origin() == registry.ThisNode && !e.Serving // no ADD has come since the node lost the registry
-		if has && (unknown || e.Serving && (e.Passed == serves || e.Keep != keeps)) {
+		if has && (unknown || e.PoolGone || e.Serving && (e.Passed == serves || e.Keep != keeps)) {
 			e.Configure(true, serves, keeps)
 			s.ENIs[id], changed = e, true
 		}

@@ -118,12 +118,40 @@ func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry
 			continue
 		}
 		err := p.deleteENI(ctx, id, p.Used(), nil)
-		if err != nil && !errors.Is(err, errNotOurs) && !errors.Is(err, errUsed) && !errors.Is(err, errUndrained) &&
-			!call.GoesOn(err, true) {
+		if err != nil && !goesOn(err) {
 			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
 		}
 	}
 	return p.Registry.View()
+}
+
+// DeleteUnwanted deletes one empty ENI that gets no new pods, and returns the state afterwards. An operator has retired
+// this ENI, or the configuration no longer has its pool. A collection would delete this ENI later, but another ENI
+// needs its slot now. DeleteUnwanted does not delete an empty ENI of another pool of the configuration: if pods of two
+// pools start in turn, each of these pods would wait for a new ENI.
+func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry.State, error) {
+	const least = time.Minute // the default of reuseIPWait: the registry does not have the value of a removed pool
+	c := &Collecting{Collection: Collection{FreeAfter: max(least, p.Policy.ReuseWait), Max: -1}}
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		if e := s.ENIs[id]; !e.Retired && !e.PoolGone {
+			continue
+		}
+		c.Used = p.Used()
+		deleted, err := p.deleteIfEmpty(ctx, c, id)
+		if err != nil && !goesOn(err) {
+			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
+		}
+		if deleted {
+			break
+		}
+	}
+	return p.Registry.View()
+}
+
+// goesOn reports whether a growth goes on, although it could not delete an ENI.
+func goesOn(err error) bool {
+	return errors.Is(err, errNotOurs) || errors.Is(err, errUsed) || errors.Is(err, errUndrained) ||
+		call.GoesOn(err, true)
 }
 
 // isForgotten reports whether the registry no longer has an ENI.

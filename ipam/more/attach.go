@@ -71,16 +71,23 @@ func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) e
 }
 
 // MakeRoom returns why the instance can have no more ENIs, or nil if it can. If the instance seems full, MakeRoom first
-// asks EC2 which ENIs are attached, and deletes those that a collection has begun to delete.
+// asks EC2 which ENIs are attached, and deletes those that a collection has begun to delete. If the instance is still
+// full, MakeRoom deletes an empty ENI that gets no new pods.
 func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *registry.State, err error) {
 	if full = cmp.Or(p.full(s), refused(s)); full == nil {
 		return nil, s, nil
 	}
 	p.NoteDetached(ctx, seemsFull(s))
-	if s, err = p.DeleteDraining(ctx, s); err != nil {
-		return full, s, err
+	for _, makeRoom := range []func(context.Context, *registry.State) (*registry.State, error){
+		p.DeleteDraining, p.DeleteUnwanted} {
+		if s, err = makeRoom(ctx, s); err != nil {
+			return full, s, err
+		}
+		if full = cmp.Or(p.full(s), refused(s)); full == nil {
+			return nil, s, nil
+		}
 	}
-	return cmp.Or(p.full(s), refused(s)), s, nil
+	return full, s, nil
 }
 
 // KnowsMore reports whether the registry now has more ENIs than s. An operator or another program may attach an ENI,
