@@ -97,10 +97,8 @@ func (e *MetadataError) hint() string {
 		return "metadata is switched off. To switch it on, run " + modifyMetadata + "--http-endpoint enabled"
 	case http.StatusNotFound, http.StatusMethodNotAllowed:
 		if e.Token {
-			return "this program needs IMDSv2, and the server at " + e.URL + " does not have it. If the server is " +
-				"EC2's, run " + modifyMetadata +
-				"--http-endpoint enabled --http-tokens optional. If the server is a proxy, such as kube2iam, the " +
-				"proxy must let requests of the node itself pass"
+			return "this program needs IMDSv2, and the server at " + e.URL + " lacks IMDSv2. So this server is not " +
+				"EC2's. If it is a proxy, such as kube2iam, the proxy must let requests of the node itself pass"
 		}
 	case http.StatusTooManyRequests:
 		return "the metadata service limits the requests of this instance per second: find out which program on it " +

@@ -182,10 +182,8 @@ func TestMetadataFaults(t *testing.T) {
 	const (
 		noToken = "EC2 metadata /latest/dynamic/instance-identity/document: the service gives no session token " +
 			"(IMDSv2): PUT /latest/api/token: "
-		imdsv2 = "this program needs IMDSv2, and the server at http://metadata.test does not have it. If the server " +
-			"is EC2's, run aws ec2 modify-instance-metadata-options --instance-id ID --http-endpoint enabled " +
-			"--http-tokens optional. If the server is a proxy, such as kube2iam, the proxy must let requests of the " +
-			"node itself pass"
+		imdsv2 = "this program needs IMDSv2, and the server at http://metadata.test lacks IMDSv2. So this server is " +
+			"not EC2's. If it is a proxy, such as kube2iam, the proxy must let requests of the node itself pass"
 	)
 	tests := []struct {
 		name     string

@@ -51,8 +51,8 @@ func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 }
 
 // retire is for pools that the configuration no longer has. When no pod has an address of such a pool, the pool keeps
-// nothing, and collections release its free addresses. A growth deletes an empty ENI of the pool if
-// another ENI needs its slot.
+// nothing, and collections release its free addresses. A growth deletes an empty ENI of the pool if another ENI needs
+// its slot.
 func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 	configured := map[string]bool{}
 	for _, q := range conflists {
