@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -513,5 +514,62 @@ func TestRepoPhases(t *testing.T) {
 				t.Errorf("%s has %q: registry/phase.go has the steps", path.Join(p.ImportPath, file), line)
 			}
 		}
+	}
+}
+
+// TestRepoIMDSv2 checks that no page, hint or file of a platform makes an instance answer by IMDSv1. The plugins use
+// only IMDSv2, and docs/security.md requires it.
+func TestRepoIMDSv2(t *testing.T) {
+	optional := regexp.MustCompile(`(?i)http-?_?tokens["': =]+optional`)
+	if !optional.MatchString("--http-tokens "+"optional") || !optional.MatchString(`"HttpTokens": "`+`optional"`) {
+		t.Error("the test finds nothing")
+	}
+	err := filepath.WalkDir(".", func(file string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && slices.Contains([]string{".git", ".cache", "bin", "dist"}, file) {
+			return fs.SkipDir
+		}
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		text, err := os.ReadFile(file)
+		if found := optional.Find(text); found != nil {
+			t.Errorf("%s has %q", file, found)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRepoExecuted checks that docs/security.md names each program of others that ours execute.
+func TestRepoExecuted(t *testing.T) {
+	page, err := os.ReadFile("docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	executed := regexp.MustCompile(`\b(?:exec\.Command\w*|output)\([^"\n]*"([a-z]+)"`)
+	found := 0
+	for _, p := range packages(t) {
+		top, _, _ := strings.Cut(p.ImportPath, "/")
+		if !slices.Contains([]string{"ipam", "plugin", "tool", "unnumbered-ptp"}, top) {
+			continue
+		}
+		for _, file := range p.GoFiles {
+			text, err := os.ReadFile(filepath.Join(p.Dir, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range executed.FindAllSubmatch(text, -1) {
+				found++
+				if !bytes.Contains(page, fmt.Appendf(nil, "`%s`", m[1])) &&
+					!bytes.Contains(page, fmt.Appendf(nil, "`%s ", m[1])) {
+					t.Errorf("%s executes %s: docs/security.md does not say so", path.Join(p.ImportPath, file), m[1])
+				}
+			}
+		}
+	}
+	if found < 4 {
+		t.Errorf("only %d calls are found", found)
 	}
 }
