@@ -15,6 +15,10 @@ import (
 	"testing"
 )
 
+// TestRules plays stories with the alerts. The tests are in a module of their own, because Prometheus' engine requires
+// 80 others.
+func TestRules(t *testing.T) { command(t, "go", "test", "-C", "rules", "./...") }
+
 // TestMetricNames checks that the tool's source has each metric that the rules and the
 // dashboard use.
 func TestMetricNames(t *testing.T) {

@@ -12,6 +12,7 @@
 //	chart            a Helm chart, whose DaemonSet installs by that image
 //	kubernetes       the objects of the chart with two files of values, for kubectl apply
 //	render           the program that renders the chart, and the tests of all YAML here
+//	rules            the tests of alerts.yaml, by the engine of Prometheus
 //	expression       the program that evaluates numbers of pods as Karpenter and nodeadm do, for tests
 //	kubectl          the plugin of kubectl for a whole cluster, and its manifest for krew
 //	platforms        user data and configurations for EKS, Karpenter, kOps, k3s, Talos and others

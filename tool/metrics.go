@@ -40,7 +40,8 @@ metrics are gauges, except two that count the plugins' commands.` + cli.JSON("[]
 				return err
 			}
 			conflists := conf.Load(c.String("config"))
-			all := view.Metrics(s, conflists.MostENIs(s), conflists.ReuseWait, conflists.Wanted(s), time.Now())
+			most := view.Most{ENIs: conflists.MostENIs(s), Assigns: conflists.Assigns()}
+			all := view.Metrics(s, most, conflists.ReuseWait, conflists.Wanted(s), time.Now())
 			commands, err := registry.Counts(registry.Dir())
 			all = append(all, view.CommandMetrics(commands)...)
 			pods, failed := egressPods(conflists, s)

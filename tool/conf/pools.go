@@ -108,14 +108,26 @@ func (c *Conflists) LowestIndex() (int, error) {
 	}).MinIndex, nil
 }
 
-// MostENIs returns how many ENIs the instance may have, by its type and by maxENIs of the networks. It returns 0 if the
-// registry does not know the type's limits yet.
+// MostENIs returns how many ENIs the instance may have, by its type and by maxENIs of the networks. A network whose
+// provision is not full can have no more ENIs than are attached. MostENIs returns 0 if the registry does not know the
+// type's limits yet.
 func (c *Conflists) MostENIs(s *registry.State) int {
 	most := 0
 	for _, p := range c.Whole() {
-		most = max(most, cmp.Or(p.MaxENIs, s.Instance.ENIs))
+		n := cmp.Or(p.MaxENIs, s.Instance.ENIs)
+		if p.Provision != lease.ProvisionFull {
+			n = min(n, s.Attached())
+		}
+		most = max(most, n)
 	}
 	return min(cmp.Or(most, s.Instance.ENIs), s.Instance.ENIs)
+}
+
+// Assigns reports whether the node asks EC2 for addresses: provision of some network is not none, or is not known.
+func (c *Conflists) Assigns() bool {
+	all := c.Whole()
+	return len(all) == 0 ||
+		slices.ContainsFunc(all, func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone })
 }
 
 // Misfit returns why pods get no addresses of an ENI that others have attached. Misfit returns "" if pods of a network

@@ -15,10 +15,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Metrics returns what the registry knows of the node. wait returns how long the addresses of a pool cool. most is the
-// number of ENIs that the node may have. wanted has the number of free addresses that each pool should have.
+// Most says how far the node can grow.
+type Most struct {
+	ENIs    int  // the number of ENIs that the node may have
+	Assigns bool // the node asks EC2 for addresses
+}
+
+// Metrics returns what the registry knows of the node. wait returns how long the addresses of a pool cool. wanted has
+// the number of free addresses that each pool should have.
 func Metrics(
-	s *registry.State, most int, wait func(string) time.Duration, wanted map[string]int, now time.Time,
+	s *registry.State, most Most, wait func(string) time.Duration, wanted map[string]int, now time.Time,
 ) []Metric {
 	all := Tally(s, wait, now)
 	return append(append(addressMetrics(s, all, wanted, now), growthMetrics(s, most, now)...), fileMetrics()...)
@@ -122,13 +128,17 @@ func reservedMetric(s *registry.State, all []Holding) Metric {
 func familyLabel(f nl.Family) string { return strings.ToLower(f.String()) }
 
 // growthMetrics show how many ENIs and addresses the node can have, and until when EC2 refuses growth.
-func growthMetrics(s *registry.State, most int, now time.Time) []Metric {
+func growthMetrics(s *registry.State, most Most, now time.Time) []Metric {
 	limit := Metric{Name: "enis_max",
-		Help: "How many ENIs the instance may have, by its type and by maxENIs, with the boot ENI."}
+		Help: "How many ENIs the instance may have, by its type and by maxENIs, with the boot ENI. If provision is " +
+			"not full: how many it has."}
 	each := Metric{Name: "eni_addresses_max",
-		Help: "How many addresses and prefixes of a family one ENI can have, with the primary address."}
+		Help: "How many addresses and prefixes of a family one ENI can have, with the primary address. Not if " +
+			"provision is none."}
 	if s.Instance.ENIs > 0 {
-		limit.Add(float64(most))
+		limit.Add(float64(most.ENIs))
+	}
+	if s.Instance.ENIs > 0 && most.Assigns {
 		each.Add(float64(s.Instance.IPv4PerENI), "family", familyLabel(nl.IPv4))
 		each.Add(float64(s.Instance.IPv6PerENI), "family", familyLabel(nl.IPv6))
 	}
