@@ -133,8 +133,8 @@ var alerts = map[string]struct{ fires, quiet []story }{
 		quiet: []story{{`subnet_free_addresses{instance="a", subnet="s"}`: is(300)}}},
 }
 
-// TestRules plays the stories of each alert. No alert is without stories: an alert that can never fire helps nobody, and
-// so does one that fires without a cause.
+// TestRules plays the stories of each alert. No alert is without stories: an alert that can never fire is useless, and so is
+// an alert that fires without a cause.
 func TestRules(t *testing.T) {
 	groups, errs := rulefmt.ParseFile("../alerts.yaml", false, model.UTF8Validation, parser.NewParser(parser.Options{}),
 		slog.Default())
