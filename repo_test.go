@@ -573,3 +573,28 @@ func TestRepoExecuted(t *testing.T) {
 		t.Errorf("only %d calls are found", found)
 	}
 }
+
+// TestRepoComparison checks that README.md and docs/comparison.md say the same of the same property.
+func TestRepoComparison(t *testing.T) {
+	rows := map[string]map[string]string{}
+	for _, file := range []string{"README.md", "docs/comparison.md"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, table, _ := strings.Cut(string(text), "| | this | the original |")
+		table, _, _ = strings.Cut(table, "\n\n")
+		rows[file] = map[string]string{}
+		for row := range strings.Lines(table) {
+			if cells := strings.SplitN(row, "|", 3); len(cells) == 3 {
+				rows[file][strings.TrimSpace(cells[1])] = cells[2]
+			}
+		}
+	}
+	for _, property := range []string{"runs on a node", "Kubernetes NetworkPolicy"} {
+		short, long := rows["README.md"][property], rows["docs/comparison.md"][property]
+		if short == "" || short != long {
+			t.Errorf("%s: README.md has %q, and docs/comparison.md has %q", property, short, long)
+		}
+	}
+}
