@@ -6,10 +6,12 @@ package ptp_test
 import (
 	"net"
 	"net/netip"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -211,4 +213,37 @@ func (f *fabric) routedPods(more ...func(*types100.Result)) (pods []*pod) {
 		pods = append(pods, p)
 	}
 	return pods
+}
+
+// TestRoutedSandbox: a routed pod has no qdisc, so a runtime that runs pods in virtual machines can add its own. A
+// block of the metadata service adds a qdisc: by default, only the block of IPv6.
+func TestRoutedSandbox(t *testing.T) {
+	nltest.Need(t, "police")
+	byENI := func(res *types100.Result) {
+		dual(res)
+		res.Routes = append(res.Routes, &types.Route{Dst: cidr("::/0")})
+	}
+	for _, c := range []struct {
+		name  string
+		more  []func(*types100.Result)
+		block *bool
+		free  bool
+	}{
+		{"IPv4", nil, nil, true}, {"IPv6", []func(*types100.Result){byENI}, nil, false},
+		{"unblocked", []func(*types100.Result){byENI}, new(false), true}, {"blocked", nil, new(true), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFabric(t)
+			p := f.configured(f.routed("pod1", pod1Addr, c.more...), func(conf *ptp.Config) {
+				conf.BlockInstanceMetadata = c.block
+			})
+			must(t, f.ADD(p))
+			err := p.NS.Do(func() error {
+				return exec.Command("tc", "qdisc", "add", "dev", "eth0", "ingress").Run()
+			})
+			if (err == nil) != c.free {
+				t.Errorf("another qdisc: %v", err)
+			}
+		})
+	}
 }
