@@ -27,6 +27,8 @@ type Link struct {
 	Group uint32
 	Peer  int    // the index of a pair's other end or of a slave's master, perhaps in another namespace
 	Mode  string // of an ipvlan link: l2, l3 or l3s
+	// Forwards reports whether the kernel forwards IPv4 packets that arrive by the link.
+	Forwards bool
 
 	props  []byte // a list of attributes: the alternative names
 	tunnel tunnel // only for a tunnel
@@ -97,7 +99,7 @@ func (n *NS) LinkByName(name string) (Link, error) {
 
 // SeenLink is like LinkByName. But if a context keeps the namespace open (see [KeepOpen]), SeenLink may return an
 // earlier state of the link, from the same command. So use SeenLink only for properties that no program changes in the
-// milliseconds of a command: the MAC address, the MTU and the group.
+// milliseconds of a command: the MAC address, the MTU, the group and Forwards.
 func (n *NS) SeenLink(name string) (Link, error) {
 	if l, seen := n.seen[name]; seen {
 		return l, nil

@@ -37,7 +37,7 @@ func parseLink(m []byte) Link {
 		case unix.IFLA_GROUP:
 			l.Group = nativeUint(value)
 		case unix.IFLA_AF_SPEC:
-			l.MTU6 = parseMTU6(value)
+			l.MTU6, l.Forwards = parseMTU6(value), parseForwards4(value)
 		case unix.IFLA_LINKINFO:
 			l.parseInfo(value)
 		}
@@ -67,4 +67,10 @@ func parseMode(data []byte) (mode string) {
 		}
 	}
 	return mode
+}
+
+// parseForwards4 reads the first of the link's parameters of IPv4 (IPV4_DEVCONF_FORWARDING of linux/ip.h).
+func parseForwards4(families []byte) bool {
+	values := inside(families, unix.AF_INET, unix.IFLA_INET_CONF)
+	return len(values) >= 4 && number(values[:4]) == 1
 }

@@ -45,11 +45,15 @@ type Veth struct {
 	// sends no redirects by the near end (RFC 4861, section 8.2). It also cannot ask for neighbours there, so the
 	// caller must add them (see [Neigh]).
 	NoLinkLocal bool
-	// NoRA: the near end ignores IPv6 router advertisements (RFC 4861, section 4.2), which any process in PeerNS could
-	// send. A node that forwards IPv6 ignores them even without NoRA.
+	// NoRA: the near end ignores IPv6 router advertisements, which any process in PeerNS could send (RFC 4861, section
+	// 4.2). Without NoRA, the kernel ignores them only if the near end's own sysctl forwarding is 1, and its accept_ra is
+	// not 2 (ipv6_accept_ra). The sysctl forwarding of "all" does not count.
 	NoRA bool
 	// NoRedirects: the near end sends no ICMP redirects of IPv4. Add sets its sysctl send_redirects to 0.
 	NoRedirects bool
+	// Forwards makes a new near end forward IPv4, even if default/forwarding is 0. For a packet, the kernel asks only
+	// the link by which the packet arrives (ip_mkroute_input).
+	Forwards bool
 }
 
 func (v Veth) String() string {
@@ -70,9 +74,6 @@ func (v Veth) String() string {
 	if v.NoLinkLocal {
 		c.b.WriteString("\n\tip link set")
 		c.word(v.Name).word("addrgenmode none")
-	}
-	if v.NoRA {
-		c.b.WriteString("\n\t" + v.acceptRASysctl().String())
 	}
 	return c.String()
 }
@@ -160,10 +161,17 @@ func (v Veth) setNearUp(n *NS) error {
 			return err
 		}
 	}
-	var spec []attribute
-	if v.NoRedirects { // a separate request, or a write to the sysctl's file, would take several times as long
-		const sendRedirects = 6 // IPV4_DEVCONF_SEND_REDIRECTS of linux/ip.h
-		spec = append(spec, nest(unix.AF_INET, nest(unix.IFLA_INET_CONF, attr32(sendRedirects, 0))))
+	// A message of its own, or the sysctl's file, would take the kernel several times as long.
+	var spec, conf []attribute
+	const forwarding, sendRedirects = 1, 6 // IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_SEND_REDIRECTS of linux/ip.h
+	if v.NoRedirects {
+		conf = append(conf, attr32(sendRedirects, 0))
+	}
+	if v.Forwards {
+		conf = append(conf, attr32(forwarding, 1))
+	}
+	if conf != nil {
+		spec = append(spec, nest(unix.AF_INET, nest(unix.IFLA_INET_CONF, conf...)))
 	}
 	name := cmp.Or(v.AltName, v.Name)
 	if v.NoLinkLocal {
@@ -210,8 +218,8 @@ func (n *NS) DelPair(near Link) error {
 // Del deletes the near end, and so the pair.
 func (v Veth) Del(n *NS) error { return n.delLink(v.Name) }
 
-// Check returns an error if an end differs from v, or if the two ends are not a pair. It ignores NoRA, NoLinkLocal and
-// NoRedirects.
+// Check returns an error if an end differs from v, or if the two ends are not a pair. Check ignores NoRA, NoLinkLocal,
+// NoRedirects and Forwards.
 func (v Veth) Check(n *NS) error {
 	near, err := n.LinkByName(v.Name)
 	if err != nil {

@@ -125,7 +125,8 @@ func (s *scene) needs(p pair, n node) (nl.Wiring, error) {
 //
 // A later plugin may have added routes to prevResult, or may lead a destination of the pod by another link. So the node
 // needs a route that sends packets back to the pod only if the pod then sends these packets out by its ENI. And the pod
-// may lack one of our routes if it reaches the same destination by a link that is not ours.
+// may lack one of our routes if it reaches the same destination by a link that is not ours. The sysctl ip_forward=1,
+// which all pods share, also lets each pair forward.
 func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 	byENI := func(r nl.Route) bool { return r.Dev == s.IfName }
 	switch o := step.Object.(type) {
@@ -137,7 +138,8 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 		return slices.Equal(o.Devs, s.podLinks()) && s.unblocked(p) &&
 			s.blocks(o.Devs, slices.DeleteFunc(slices.Clone(o.Addrs), netip.Addr.Is4))
 	case nl.Sysctl:
-		return o.Also && s.portsEndBefore(nl.SpliceFirst)
+		return o.Also && s.portsEndBefore(nl.SpliceFirst) ||
+			step.NS == s.nodeNS && o == forwards4(p.veth.Name) && s.off("net/ipv4/ip_forward")
 	case nl.Route:
 		switch to := func(r nl.Route) bool { return r.Dst == o.Dst.Masked() }; {
 		case step.NS == s.nodeNS && p.routed:
@@ -193,6 +195,9 @@ func (s *scene) unblocked(p pair) bool {
 func (s *scene) blocks(devs []string, addrs []netip.Addr) bool {
 	return len(addrs) == 0 || nl.Forbid{Devs: devs, Addrs: addrs}.Check(s.podNS) == nil
 }
+
+// off reports whether a sysctl of the node is 0.
+func (s *scene) off(key string) bool { v, _ := s.nodeNS.Sysctl(key); return v == "0" }
 
 // portsEndBefore reports whether the pod's own connections get only ports below port. Then it does not matter whether
 // the ports from port on are reserved. The runtime sets the sysctls of a pod after the ADD, and may have replaced the

@@ -45,6 +45,9 @@ func (s *scene) eniObjects(p pair) []nl.Object {
 			Protocol: nl.RouteProtocol})...)
 	}
 	if s.arrives() {
+		if !s.eni.Forwards {
+			objects = append(objects, forwards4(dev))
+		}
 		objects = append(objects, accepts(dev)...)
 		objects = append(objects, intact{asks(dev, s.sender)})
 	}

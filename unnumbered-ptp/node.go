@@ -22,7 +22,7 @@ type node struct {
 	addrs    []netip.Addr // of hostInterface without link-local ones; in each family, the primary address is first
 	subnet   netip.Prefix // the IPv4 subnet of the boot ENI
 	acceptRA bool         // hostInterface accepts router advertisements, as long as the node does not forward IPv6
-	believes bool         // a new link accepts router advertisements, even while the node forwards IPv6
+	forwards bool         // hostInterface forwards IPv4
 	rationed bool         // the kernel waits more than refusals6 milliseconds between two ICMPv6 refusals to a host
 }
 
@@ -41,7 +41,7 @@ func readNode(ns *nl.NS, c *Config) (node, error) {
 		return node{}, fmt.Errorf("hostInterface: %w", err)
 	}
 	c.HostInterface = l.Name
-	n := node{mtu: l.MTU}
+	n := node{mtu: l.MTU, forwards: l.Forwards}
 	found, err := nodeAddrs(ns, c.HostInterface)
 	if err != nil {
 		return n, err
@@ -58,8 +58,6 @@ func readNode(ns *nl.NS, c *Config) (node, error) {
 	if n.has(nl.IPv6) {
 		v, _ := ns.Sysctl(conf6(c.HostInterface) + "accept_ra")
 		n.acceptRA = v == "1"
-		v, _ = ns.Sysctl(conf6("default") + "accept_ra")
-		n.believes = v == "2"
 		v, _ = ns.Sysctl(ration6)
 		ms, _ := strconv.Atoi(v)
 		n.rationed = ms > refusals6

@@ -183,3 +183,69 @@ func TestAltName(t *testing.T) {
 		})
 	}
 }
+
+// TestForwardingOfLink: the node forwards, but one link, or each new link, does not forward IPv4. ADD makes the link
+// forward. If a link of the pod's way stops to forward later, CHECK fails, and Restore repairs the link.
+func TestForwardingOfLink(t *testing.T) {
+	for _, link := range []string{"default", "eth0", "eth1"} {
+		t.Run(link, func(t *testing.T) {
+			f := newFabric(t)
+			stop := func(link string) nl.Sysctl {
+				return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/forwarding", Value: "0"}
+			}
+			f.add(f.node, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}, stop(link))
+			p := f.routed("pod1", pod1Addr)
+			must(t, f.ADD(p))
+			must(t, f.CHECK(p))
+			serve(t, f.router, internet+":443")
+			serve(t, f.other, ":8080")
+			for _, to := range []string{internet + ":443", otherAddr + ":8080"} {
+				if seen, err := call(p.NS, "tcp4", to); err != nil {
+					t.Errorf("%s: a call gets %q, %v", to, seen, err)
+				}
+			}
+			for _, link := range []string{"eth0", "eth1", p.veth()} {
+				f.add(f.node, stop(link))
+				if err := f.CHECK(p); err == nil || !strings.Contains(err.Error(), link+".forwarding=1") {
+					t.Errorf("%s does not forward, and CHECK reports %v", link, err)
+				}
+				_, err := f.restore(f.missing(p))
+				must(t, err)
+				must(t, f.CHECK(p))
+			}
+		})
+	}
+}
+
+// TestForwardingOff: the node does not forward at all. CHECK and Missing name only ip_forward, and no sysctl of a pair.
+func TestForwardingOff(t *testing.T) {
+	f, p := prepared(t)
+	must(t, f.ADD(p))
+	f.add(f.node, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"})
+	if err := f.CHECK(p); err == nil || !strings.Contains(err.Error(), "ip_forward=1") {
+		t.Errorf("CHECK reports %v", err)
+	}
+	if l := f.missing(p); !l.None() {
+		t.Errorf("the pod misses %v", l.Node)
+	}
+	_, err := ptp.Repair(f.node, p.request.Network, p.request.Config)
+	must(t, err)
+	must(t, f.CHECK(p))
+}
+
+// TestForwardingOfPodLinks: the namespace of a new pod has the sysctls of a node whose new links do not forward. The
+// loop masquerade, in which the pod forwards, works.
+func TestForwardingOfPodLinks(t *testing.T) {
+	f := newFabric(t)
+	f.add(f.node, kubeProxy("tcp4"))
+	serve(t, f.other, ":8080")
+	p := f.configured(f.pod("pod1", pod1Addr), func(c *ptp.Config) { c.ServiceLoop = "masquerade" })
+	f.add(p.NS, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
+		nl.Sysctl{Key: "net/ipv4/conf/default/forwarding", Value: "0"},
+		nl.Sysctl{Key: "net/ipv4/conf/eth0/forwarding", Value: "0"})
+	must(t, f.ADD(p))
+	must(t, f.CHECK(p))
+	if seen, err := call(p.NS, "tcp4", "172.20.0.10:80"); err != nil || seen != pod1Addr {
+		t.Errorf("the Service's backend sees %q; %v", seen, err)
+	}
+}

@@ -76,6 +76,9 @@ func forwarding(c Config, n node) []nl.Object {
 		// value.
 		nl.Sysctl{Key: conf4("all") + "send_redirects", Value: "0"},
 	}
+	if !n.forwards {
+		objects = append(objects, forwards4(c.HostInterface))
+	}
 	if !n.forwards6(c) {
 		return objects
 	}
@@ -88,6 +91,12 @@ func forwarding(c Config, n node) []nl.Object {
 	}
 	return objects
 }
+
+// forwards4 is the sysctl that lets a link forward IPv4. Each link by which a packet may arrive needs this sysctl,
+// besides ip_forward. When ip_forward changes, the kernel sets the sysctl of all links. But systemd-networkd and
+// hardening profiles also set the sysctl of one link, or of new links. For IPv6, the kernel asks only "all"
+// (ip6_forward).
+func forwards4(link string) nl.Sysctl { return nl.Sysctl{Key: conf4(link) + "forwarding", Value: "1"} }
 
 // rules are a rule for IPv4, and the same rule for IPv6 if the node has IPv6.
 func rules(n node, r nl.Rule) []nl.Object {

@@ -38,7 +38,7 @@ func newPair(s *scene) pair {
 			Name: VethName(s.Network, s.Attachment), MAC: near,
 			Peer: s.Config.ContainerInterface, PeerMAC: far, PeerNS: s.podNS, PeerGroup: nl.PodGroup(s.Digest()),
 			MTU: cmp.Or(s.Config.MTU, s.node.mtu), Group: nl.OwnGroup, Alias: alias(s.request),
-			NoLinkLocal: true, NoRA: s.node.believes || !s.node.forwards6(s.Config), NoRedirects: true,
+			NoLinkLocal: true, NoRA: true, NoRedirects: true, Forwards: s.Config.IPMasq,
 		},
 		addrs:   s.addrs,
 		mtu:     s.podMTU,

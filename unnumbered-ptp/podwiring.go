@@ -116,8 +116,12 @@ func byENI(r *request, p pair) []netip.Prefix {
 // nodeRoutes are the node's routes to the pod, with the node's primary address as the source. The veth has no address:
 // if a route had no source, the kernel would take the first address of any link.
 func nodeRoutes(p pair, n node) (objects []nl.Object) {
-	if !p.fresh { // see nl.Veth.NoRedirects
-		objects = append(objects, nl.Sysctl{Key: conf4(p.veth.Name) + "send_redirects", Value: "0"})
+	if !p.fresh { // see nl.Veth.NoRedirects, and nl.Veth.NoRA: pairs of earlier releases may accept advertisements
+		objects = append(objects, nl.Sysctl{Key: conf4(p.veth.Name) + "send_redirects", Value: "0"},
+			nl.Sysctl{Key: conf6(p.veth.Name) + "accept_ra", Value: "0", Optional: true})
+		if p.veth.Forwards && p.has(nl.IPv4) {
+			objects = append(objects, forwards4(p.veth.Name))
+		}
 	}
 	if p.has(nl.IPv6) {
 		objects = append(objects, nl.Sysctl{Key: conf6(p.veth.Name) + "disable_ipv6", Value: "0"})

@@ -408,21 +408,27 @@ func TestHostInterfaceMissing(t *testing.T) {
 }
 
 // TestBelievingNode: on a node that forwards IPv6, and whose new links accept router advertisements nevertheless, a pod
-// is no router.
+// is no router. The kernel asks the link itself whether it forwards, and not the node. Repair also closes a pair that
+// an earlier release has made.
 func TestBelievingNode(t *testing.T) {
-	for _, value := range []string{"1", "2"} {
-		f, _ := prepared(t)
-		f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/default/accept_ra", Value: value})
-		p := f.pod("pod2", pod2Addr, dual)
+	for _, c := range []struct{ ra, forwarding string }{{"1", "1"}, {"2", "1"}, {"1", "0"}} {
+		f := newFabric(t)
+		f.add(f.node, nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}, // first: it resets the next
+			nl.Sysctl{Key: "net/ipv6/conf/default/forwarding", Value: c.forwarding},
+			nl.Sysctl{Key: "net/ipv6/conf/default/accept_ra", Value: c.ra})
+		p := f.routed("pod1", pod1Addr, dual)
 		must(t, f.ADD(p))
-		veth := p.result.Interfaces[1].Name
-		forwards, err := f.node.Sysctl("net/ipv6/conf/" + veth + "/forwarding")
-		must(t, err)
-		accepts, err := f.node.Sysctl("net/ipv6/conf/" + veth + "/accept_ra")
-		if err != nil || accepts == "2" || accepts == "1" && forwards != "1" {
-			t.Errorf("with %s: %s accepts router advertisements: %s, forwarding is %s; %v", value, veth, accepts,
-				forwards, err)
+		believes := nl.Sysctl{Key: "net/ipv6/conf/" + p.veth() + "/accept_ra", Value: c.ra}
+		if ignores := (nl.Sysctl{Key: believes.Key, Value: "0"}); ignores.Check(f.node) != nil {
+			t.Errorf("%+v: %s accepts router advertisements: %v", c, p.veth(), ignores.Check(f.node))
 		}
+		f.add(f.node, believes)
+		must(t, f.CHECK(p)) // the pod works
+		l := f.missing(p)
+		if _, err := f.restore(l); err != nil || l.Serious() || len(l.Node) != 1 {
+			t.Errorf("%+v: Missing finds %v; Restore: %v", c, l.Node, err)
+		}
+		must(t, nl.Sysctl{Key: believes.Key, Value: "0"}.Check(f.node))
 	}
 }
 

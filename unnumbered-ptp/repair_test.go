@@ -46,6 +46,7 @@ func TestRepair(t *testing.T) {
 		f.add(f.node, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"},
 			nl.Sysctl{Key: "net/ipv4/conf/eth0/rp_filter", Value: "0"})
 	}
+	link := func() { f.add(f.node, nl.Sysctl{Key: "net/ipv4/conf/eth0/forwarding", Value: "0"}) }
 	asleep := func() { f.nft("add", "table", "inet", "cni_ipvlan_vpc_k8s_net", "{ flags dormant; }") }
 	drops := func() { f.nft("add", "chain", "inet", "cni_ipvlan_vpc_k8s_net", "prerouting", "{ policy drop; }") }
 	table() // without the tables of the ipvlan plugin, which only the tool's repair restores
@@ -55,7 +56,7 @@ func TestRepair(t *testing.T) {
 		"Repair": func() error { _, err := repair(); return err },
 		"GC":     func() error { return f.GC(p, p.request.Attachment) },
 	} {
-		for _, lose := range []func(){table, rest, asleep, drops} {
+		for _, lose := range []func(){table, rest, link, asleep, drops} {
 			lose()
 			if f.CHECK(p) == nil {
 				t.Error("CHECK is content with what a firewall has left")

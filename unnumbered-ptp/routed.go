@@ -116,7 +116,7 @@ func (s *scene) running() (p pair, there bool) {
 
 // route turns the pair into the pair of a routed pod.
 func (p *pair) route(s *scene) {
-	p.routed, p.callers = true, false
+	p.routed, p.callers, p.veth.Forwards = true, false, true
 	p.veth.Peer, p.veth.MTU = s.IfName, cmp.Or(s.Config.MTU, s.eni.MTU)
 	p.veth.Group = nl.RoutedGroup(s.eni.Index)
 	if name := engineName(s.request); name != "" {

@@ -135,7 +135,9 @@ func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 				Also: true})
 	case masquerade:
 		if p.has(nl.IPv4) {
-			objects = append(objects, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
+			// A new namespace inherits ip_forward and default/forwarding from the node, and these may differ.
+			objects = append(objects, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
+				forwards4(r.Config.ContainerInterface), forwards4(r.IfName))
 		}
 		if p.has(nl.IPv6) {
 			objects = append(objects, nl.Sysctl{Key: conf6("all") + "forwarding", Value: "1"})

@@ -144,7 +144,7 @@ func (p *pod) lost() error {
 		families = append(families, f)
 		objects = append(append(objects, p.tunnel(f, 0)...), nl.FOU{Local: a, Port: p.port})
 		if router {
-			objects = slices.Concat(objects, []nl.Object{p.routeBack(f)}, p.routerRules(f), forwards(f))
+			objects = slices.Concat(objects, []nl.Object{p.routeBack(f)}, p.routerRules(f), p.forwards(f))
 		} else {
 			objects = append(objects, p.clientRules(f)...)
 		}

@@ -35,21 +35,25 @@ func (p *pod) router(e Egress) (nl.Wiring, error) {
 		}
 		objects = append(objects, p.routesOut(f)...)
 		objects = append(objects, p.routerRules(f)...)
-		objects = append(objects, forwards(f)...)
 	}
 	for _, f := range families {
 		objects = append(objects, p.tunnel(f, e.MTU)...)
+		objects = append(objects, p.forwards(f)...)
 		objects = append(objects, p.routeBack(f))
 	}
 	return p.steps(append(objects, p.doors(families)...)), nil
 }
 
-func forwards(f nl.Family) []nl.Object {
+// forwards are the sysctls that permit forwarding. For IPv4, the kernel also asks the link by which a packet arrives. A
+// new namespace inherits ip_forward and default/forwarding from the node, and these may differ.
+func (p *pod) forwards(f nl.Family) []nl.Object {
 	if f == nl.IPv6 {
 		return []nl.Object{nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"},
 			nl.Sysctl{Key: "net/ipv6/fwmark_reflect", Value: "1"}}
 	}
 	return []nl.Object{nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
+		nl.Sysctl{Key: "net/ipv4/conf/" + linkName(f) + "/forwarding", Value: "1"},
+		nl.Sysctl{Key: "net/ipv4/conf/" + p.nic.Name + "/forwarding", Value: "1"},
 		nl.Sysctl{Key: "net/ipv4/fwmark_reflect", Value: "1"}}
 }
 

@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"strings"
@@ -98,6 +99,31 @@ func TestAddTimeout(t *testing.T) {
 	for within, want := range map[time.Duration]time.Duration{Least: 6 * time.Second, time.Hour: conf.MostAddTimeout} {
 		if got := (Test{Within: within}).addTimeout(); got != want {
 			t.Errorf("--within %v: addTimeout %v, want %v", within, got, want)
+		}
+	}
+}
+
+// TestStopped: the node forwards IPv4, but the link by which a packet arrives does not. IPv6 asks only the node.
+func TestStopped(t *testing.T) {
+	n, _ := nltest.NS(t, "node")
+	s := &scene{node: n}
+	for _, c := range []struct {
+		key, value string
+		family     nl.Family
+		want       string
+	}{
+		{"net/ipv4/ip_forward", "1", nl.IPv4, ""},
+		{"net/ipv4/conf/lo/forwarding", "0", nl.IPv4, "net/ipv4/conf/lo/forwarding"},
+		{"net/ipv4/ip_forward", "0", nl.IPv4, "net/ipv4/ip_forward"},
+		{"net/ipv6/conf/all/forwarding", "0", nl.IPv6, "net/ipv6/conf/all/forwarding"},
+		{"net/ipv6/conf/all/forwarding", "1", nl.IPv6, ""},
+		{"net/ipv6/conf/lo/forwarding", "0", nl.IPv6, ""},
+	} {
+		if err := (nl.Sysctl{Key: c.key, Value: c.value}).Add(n); err != nil && !errors.Is(err, fs.ErrExist) {
+			t.Fatal(err)
+		}
+		if got := s.stopped(c.family, "lo").Key; got != c.want {
+			t.Errorf("after %s=%s: %q, want %q", c.key, c.value, got, c.want)
 		}
 	}
 }

@@ -94,17 +94,16 @@ func (s *scene) whyLarge(f finding) (cause, do string) {
 // whyKept returns the cause for a packet that has reached the node and was not sent on.
 func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	dev, err := ask.Forwards(s.node, l.Link, l.From, l.To)
-	forward, key := s.forwarding(f.family)
+	forward := s.stopped(f.family, l.Link)
 	switch {
 	case errors.Is(err, ask.ErrSource) && f.family == nl.IPv4:
 		return f.counts(fmt.Sprintf("the kernel's reverse path filter (rp_filter) drops the packet at %s, because "+
 				"the route to its source %s is by another link", l.Link, l.From)),
 			fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=2, and correct the file "+
 				"in /etc/sysctl.d that sets this value", l.Link)
-	case forward == "0":
-		return "the node does not forward packets, because " +
-				key + " is 0", "sysctl -w " + key + "=1, and correct the file in " +
-				"/etc/sysctl.d that sets this value"
+	case forward.Key != "":
+		return fmt.Sprintf("the node does not forward packets that arrive by %s, because a sysctl is 0: %s", l.Link,
+			forward.Key), forward.String() + ", and correct the program or the file in /etc/sysctl.d that sets 0"
 	case err != nil:
 		return err.Error(), "run " + cli.Name + " doctor"
 	case dev == "":
@@ -116,13 +115,19 @@ func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	return "", ""
 }
 
-func (s *scene) forwarding(f nl.Family) (value, key string) {
-	key = "net.ipv4.ip_forward"
+// stopped returns the sysctl without which the node does not forward packets of a family that arrive by a link. For
+// IPv4, the kernel asks the node and the link. For IPv6, it asks only the node. If no sysctl is 0, the key is empty.
+func (s *scene) stopped(f nl.Family, link string) nl.Sysctl {
+	keys := []string{"net/ipv4/ip_forward", "net/ipv4/conf/" + link + "/forwarding"}
 	if f == nl.IPv6 {
-		key = "net.ipv6.conf.all.forwarding"
+		keys = []string{"net/ipv6/conf/all/forwarding"}
 	}
-	value, _ = s.node.Sysctl(strings.ReplaceAll(key, ".", "/"))
-	return value, key
+	for _, key := range keys {
+		if v, _ := s.node.Sysctl(key); v == "0" {
+			return nl.Sysctl{Key: key, Value: "1"}
+		}
+	}
+	return nl.Sysctl{}
 }
 
 // whyOutside returns the cause for a packet that has left the node. The node cannot see what EC2 does with the packet.

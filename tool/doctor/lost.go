@@ -74,6 +74,11 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 		if !l.Serious() {
 			put.Severity = note
 		}
+		if p.believes(l.Veth) {
+			put.Severity = severe
+			put.Means += ". The node accepts router advertisements of the pod: a process in the pod that may send " +
+				"raw packets can become the node's IPv6 router"
+		}
 		found = append(found, put)
 	}
 	const replace = "delete the pod: its controller makes a new one"
@@ -92,6 +97,13 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 				"the change"})
 	}
 	return found
+}
+
+// believes reports whether the node accepts router advertisements that arrive by a link (ipv6_accept_ra).
+func (p *Node) believes(link string) bool {
+	accepts, _ := p.kernel.Sysctl("net/ipv6/conf/" + link + "/accept_ra")
+	forwards, _ := p.kernel.Sysctl("net/ipv6/conf/" + link + "/forwarding")
+	return accepts == "2" || accepts == "1" && forwards == "0"
 }
 
 // unknownPod returns the finding about a pod whose routes the node has lost, if neither the registry nor the runtime
@@ -121,7 +133,7 @@ func oneLine(err error) string {
 
 // unwired returns what a pod cannot do because the node has lost a part of the pod's wiring.
 func unwired(l repair.Loss) string {
-	var services, source, cut, unnamed bool
+	var services, source, cut, unnamed, still bool
 	main := map[netip.Prefix]int{}
 	for _, s := range l.Node {
 		switch o := s.Object.(type) {
@@ -139,6 +151,8 @@ func unwired(l repair.Loss) string {
 			cut = cut || main[o.Dst] > 1 || o.Table == 0 && o.Dst.Addr().Is6() // IPv6 has no spare route
 		case nl.Rule:
 			services = true
+		case nl.Sysctl:
+			still = still || strings.HasSuffix(o.Key, "/forwarding")
 		case nl.Neigh:
 			services = services || o.Addr.IsLinkLocalUnicast()
 			cut = cut || !o.Addr.IsLinkLocalUnicast()
@@ -147,6 +161,9 @@ func unwired(l repair.Loss) string {
 	switch {
 	case cut:
 		return "Node and pod do not reach each other: probes fail, and so do Services and the internet"
+	case still:
+		return "The kernel drops the packets of this pod that arrive by this link and that the node should forward. " +
+			"Services or the internet fail; for a routed pod, also the VPC"
 	case services:
 		return "Calls to Services fail, or leave by the node with the node's address, and bypass the pod's security " +
 			"groups"

@@ -71,6 +71,8 @@ func (p *Node) parameters(c ptp.Config) []parameter {
 	host := func(key string) string { v, _ := p.kernel.Sysctl(key); return v }
 	if c.IPMasq {
 		need("net/ipv4/ip_forward", "1", severe, "Pods reach neither Services nor the internet")
+		need("net/ipv4/conf/"+c.HostInterface+"/forwarding", "1", severe,
+			"The kernel drops answers to pods that arrive by this link, so pods do not reach the internet")
 		need("net/ipv4/conf/all/send_redirects", "0", warning,
 			"The node sends ICMP redirects to pods, and with the routes of these redirects, pods do not reach Services")
 		routed := "net/ipv6/conf/" + c.HostInterface + "/accept_ra"
