@@ -173,10 +173,11 @@ func (s *scene) leads(r nl.Route) bool {
 }
 
 // hasWithoutMTU reports whether the node has the route r, with any MTU. The ADD gave the route the MTU that the pod's
-// link had then. A later plugin, such as tuning, may have changed the MTU of the link since.
+// link had then. A later plugin, such as tuning, may have changed the MTU of the link since. A repair sets the new MTU,
+// so for a repair, hasWithoutMTU returns false.
 func (s *scene) hasWithoutMTU(r nl.Route) bool {
 	r.MTU = 0
-	return r.Check(s.nodeNS) == nil
+	return !s.repairs && r.Check(s.nodeNS) == nil
 }
 
 // unblocked reports whether the pod has no block of the IPv4 metadata service, and its ADD need not have made such a

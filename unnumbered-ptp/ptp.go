@@ -157,6 +157,7 @@ type scene struct {
 	eni     nl.Link // for a routed pod: the link of its ENI
 	linked  bool    // the namespace of a routed pod already has a link with the name IfName
 
+	repairs  bool // see hasWithoutMTU
 	unhooked bool // see [nl.Link.Unhooked]
 }
 

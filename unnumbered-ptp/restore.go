@@ -117,6 +117,7 @@ func (s *scene) judge(p pair, l *Loss) error {
 	}
 	var least []nl.Fault
 	found := false
+	s.repairs = true
 	for _, form := range s.Config.anyPair(p) {
 		needs, e := s.needs(form, n)
 		if e != nil {
@@ -133,6 +134,10 @@ func (s *scene) judge(p pair, l *Loss) error {
 	}
 	without := s.node.meets(s.request)
 	for _, f := range least {
+		if r, is := f.Object.(nl.Route); is && r.MTU != 0 {
+			r.Replace = true // the route may be there with another MTU
+			f.Object = r
+		}
 		switch {
 		case f.NS == s.podNS && !minor(f.Step):
 			l.Pod = append(l.Pod, f)

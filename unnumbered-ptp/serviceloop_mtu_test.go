@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 // loopsOfAll are service loops that all pods of a scene have.
@@ -76,6 +77,31 @@ func TestSmallENI(t *testing.T) {
 	p := f.pod("pod1", pod1Addr, dual)
 	f.add(p.NS, nl.Up{Dev: "eth0", MTU: 1500})
 	must(t, f.ADD(p))
+	must(t, f.CHECK(p))
+	if got, err := send(p.NS, "tcp4", "172.20.0.16:80", 300_000); err != nil || got != "300000" {
+		t.Errorf("arrived %q; %v", got, err)
+	}
+}
+
+// TestENIBecomesSmall gives the pod's link to the VPC a smaller MTU after the ADD, as when the MTU of the ENI changes.
+// The routes of the service loop do not have the new MTU, so large packets to Services are lost. Restore repairs that.
+func TestENIBecomesSmall(t *testing.T) {
+	nltest.Need(t, "ipvlan")
+	f := newFabric(t)
+	f.add(f.node, kubeProxy("tcp4"), kubeProxy("tcp6"))
+	listen(t, f.other, ":8081", drain)
+	p := f.pod("pod1", pod1Addr, dual)
+	must(t, f.ADD(p))
+	f.add(f.node, nl.Up{Dev: "eth1", MTU: 1500})
+	f.add(p.NS, nl.MTU6{Dev: "eth0"})
+	must(t, f.CHECK(p))
+	l := f.missing(p)
+	if w, err := f.restore(l); err != nil || len(w) == 0 || !l.Serious() {
+		t.Fatalf("Restore puts back %v; %v", w, err)
+	}
+	if again := f.missing(p); !again.None() {
+		t.Errorf("after Restore, the pod misses %v", again.Node)
+	}
 	must(t, f.CHECK(p))
 	if got, err := send(p.NS, "tcp4", "172.20.0.16:80", 300_000); err != nil || got != "300000" {
 		t.Errorf("arrived %q; %v", got, err)

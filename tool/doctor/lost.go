@@ -133,7 +133,7 @@ func oneLine(err error) string {
 
 // unwired returns what a pod cannot do because the node has lost a part of the pod's wiring.
 func unwired(l repair.Loss) string {
-	var services, source, cut, unnamed, still bool
+	var services, source, cut, unnamed, still, large bool
 	main := map[netip.Prefix]int{}
 	for _, s := range l.Node {
 		switch o := s.Object.(type) {
@@ -142,9 +142,12 @@ func unwired(l repair.Loss) string {
 		case nl.AltName:
 			unnamed = true
 		case nl.Route:
-			if o.Table == 0 {
+			switch {
+			case o.Table == 0:
 				main[o.Dst]++
-			} else {
+			case o.MTU != 0:
+				large = true
+			default:
 				services = true
 			}
 			source = source || o.Src.IsValid()
@@ -167,6 +170,9 @@ func unwired(l repair.Loss) string {
 	case services:
 		return "Calls to Services fail, or leave by the node with the node's address, and bypass the pod's security " +
 			"groups"
+	case large:
+		return "Calls to Services hang as soon as the pod sends large packets. The pod's link to the VPC has a " +
+			"smaller MTU than its pair, and the routes do not know this MTU"
 	case source:
 		return "The spare route is still there, but with this route the node may send from the wrong address"
 	case unnamed:
