@@ -71,6 +71,6 @@ func parseMode(data []byte) (mode string) {
 
 // parseForwards4 reads the first of the link's parameters of IPv4 (IPV4_DEVCONF_FORWARDING of linux/ip.h).
 func parseForwards4(families []byte) bool {
-	values := inside(families, unix.AF_INET, unix.IFLA_INET_CONF)
-	return len(values) >= 4 && number(values[:4]) == 1
+	values := attrAt(families, unix.AF_INET, unix.IFLA_INET_CONF)
+	return len(values) >= 4 && nativeUint(values[:4]) == 1
 }
