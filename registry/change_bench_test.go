@@ -34,7 +34,7 @@ func BenchmarkChange(b *testing.B) {
 		for range b.N {
 			cpu += changing(b, r.dir) - changing(b, "")
 		}
-		b.ReportMetric(float64(view(b, r).size), "bytes")
+		b.ReportMetric(float64(view(b, r).fileSize), "bytes")
 		b.ReportMetric(float64(cpu.Nanoseconds())/float64(b.N), "cpu-ns/op")
 	})
 }

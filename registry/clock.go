@@ -14,32 +14,32 @@ import (
 
 // The times of a State are by the wall clock, so that people can read them. An operator or a program may set that
 // clock, by seconds or by days. For example, NTP sets it on a machine that boots with a wrong clock. Then a time of the
-// State may be in the future, and could stop the node for a day. Another time may seem older than it is, and could end
-// a wait that is needed for safety.
+// State may be in the future, and a wait until that time could stop the node for a day. Or a time may seem older than
+// it is, and a wait that is needed for safety could end too early.
 //
-// So the file also has the boot time of the machine, by the same clock as the other times in the file. If the boot time
-// by the current clock differs, an operator or a program has set the clock in between. Then the process that reads the
-// file moves all times by the difference.
+// So the registry's file also has the boot time of the machine, by the same clock as the other times in the file. A
+// process that reads the file computes the boot time again, by the current clock. If the two boot times differ, an
+// operator or a program has set the clock in between. Then the process moves all times by the difference.
 //
-// The file may have no boot time, or a person or another program may have written the file. Then the process cuts each
-// time that is later than the latest possible time: it replaces such a time by the latest possible time. So a wait can
-// only become longer.
+// The file may have no boot time, or a person or another program may have written the file. Then a time in the file may
+// be later than the latest possible time. The process replaces such a time by the latest possible time. So no wait
+// lasts longer from now than its maximum.
 //
-// The process does not move the times in the lease log: a snapshot says by which clock the lines after the snapshot
-// are.
+// The process does not move the times in the lease log. There, each snapshot names the clock of the lines after the
+// snapshot.
 
 // The longest times from now to the deadlines of a State. No process sets a later deadline.
 const (
-	MostBackoff = 8 * time.Second  // of NotBefore, for an action that EC2 throttles
+	MostBackoff = 8 * time.Second  // of NotBefore: EC2 throttles the action
 	MostQuota   = 3 * time.Minute  // of QuotaUntil
 	MostFull    = 5 * time.Minute  // of FullUntil
-	MostEmpty   = 30 * time.Second // of a Failure, if a subnet is full
+	MostEmpty   = 30 * time.Second // of a Failure: a subnet is full
 	MostRefusal = 5 * time.Minute  // of a Refusal
 	MostWait    = 90 * time.Second // of a Waiter: the longest addTimeout
 )
 
-// tolerance is the largest change of the clock that is ignored.
-const tolerance = time.Second
+// clockTolerance is the largest change of the clock that is ignored.
+const clockTolerance = time.Second
 
 // Uptime returns how long the machine has been running, by a clock that no process can set (clock_gettime(2),
 // CLOCK_BOOTTIME). Tests in a synctest bubble replace Uptime, because the bubble has its own time.
@@ -70,85 +70,87 @@ var BootID = func() string {
 	return strings.TrimSpace(string(id))
 }
 
-// clocks returns the time, and the boot time by the same clock. It reads both again if this process was delayed between
-// the two reads.
-func clocks() (now, booted time.Time) {
+// nowAndBootTime returns the time, and the boot time by the same clock. If the process was delayed between the reads of
+// the two clocks, nowAndBootTime reads the clocks again.
+func nowAndBootTime() (now, booted time.Time) {
 	const tries = 5
 	for range tries {
 		up := Uptime()
 		now = time.Now().UTC().Round(0)
 		booted = now.Add(-up)
-		if Uptime()-up < tolerance/10 {
+		if Uptime()-up < clockTolerance/10 {
 			break
 		}
 	}
 	return now, booted
 }
 
-// blank is the state of a registry that has no file.
-func blank() *State {
+// blankState is the state of a registry that has no file.
+func blankState() *State {
 	s := newState()
-	_, s.booted = clocks()
+	_, s.bootTime = nowAndBootTime()
 	return s
 }
 
 // BegunAfter reports whether a lease began after the time t, which this process got from time.Now. If t is zero,
-// BegunAfter returns false. It also returns false if the lease's time was cut, because then no process knows when the
-// lease began.
-func (s *State) BegunAfter(l Lease, t time.Time) bool { return s.after(l.Since, t) }
+// BegunAfter returns false. BegunAfter also returns false if l.Since was in the future, because then no process knows
+// when the lease began.
+func (s *State) BegunAfter(l Lease, t time.Time) bool { return s.isAfter(l.Since, t) }
 
 // FreedAfter reports whether the last lease of a free address ended after the time t.
 func (s *State) FreedAfter(a netip.Addr, t time.Time) bool {
 	since, free := s.Free.At(a)
-	return free && s.after(since, t)
+	return free && s.isAfter(since, t)
 }
 
-func (s *State) after(since, t time.Time) bool {
-	return !t.IsZero() && since.After(adjusted(t)) && since.Before(s.read)
+func (s *State) isAfter(since, t time.Time) bool {
+	return !t.IsZero() && since.After(toCurrentClock(t)) && since.Before(s.readAt)
 }
 
-// adjusted converts a time of this process to the current clock, because the times of a State are by this clock. If the
-// machine was suspended between the start of the process and the time, the result is too early by the duration of the
-// suspension. Then a lease may count as later, and does not end.
-func adjusted(t time.Time) time.Time {
+// toCurrentClock converts a time t, which this process got from time.Now, to the current wall clock. The times of a
+// State are by that clock. If the machine was suspended between the start of the process and t, the result is too early
+// by the duration of the suspension. Then a lease may count as later, and does not end.
+func toCurrentClock(t time.Time) time.Time {
 	now := time.Now()
-	step := now.Round(0).Sub(t.Round(0)) - now.Sub(t) // elapsed by the wall clock, minus by the monotonic clock
-	if step.Abs() < tolerance {
+	// time since t by the wall clock, minus time since t by the monotonic clock
+	step := now.Round(0).Sub(t.Round(0)) - now.Sub(t)
+	if step.Abs() < clockTolerance {
 		return t
 	}
 	return t.Round(0).Add(step - (suspended() - suspendedAtStart))
 }
 
-// setClock moves the times of a state from the clock of the file to the current clock.
+// setClock converts the times of a state from the clock of the file to the current clock. The results have this clock's
+// time now and boot time booted.
 func (s *State) setClock(now, booted time.Time) {
-	s.read = now
-	step := booted.Sub(s.booted)
-	same := step.Abs() < tolerance
-	if same && s.ours {
+	s.readAt = now
+	step := booted.Sub(s.bootTime)
+	same := step.Abs() < clockTolerance
+	if same && s.isOurs {
 		return
 	}
-	if same || s.booted.IsZero() {
+	if same || s.bootTime.IsZero() {
 		step = 0
 	}
-	s.stepped = step != 0
-	s.eachTime(func(t time.Time, ahead time.Duration) time.Time {
-		moved, latest := t.Add(step), now.Add(ahead)
+	s.clockSet = step != 0
+	s.replaceTimes(func(t time.Time, maxAhead time.Duration) time.Time {
+		moved, latest := t.Add(step), now.Add(maxAhead)
 		if moved.After(latest) || moved.Year() < 1 {
 			return latest
 		}
 		return moved
 	})
-	s.booted = booted
+	s.bootTime = booted
 }
 
-// eachTime replaces each time of the state that is not zero with the result of f. The
-// argument ahead is how far in the future such a time can be.
-func (s *State) eachTime(f func(t time.Time, ahead time.Duration) time.Time) {
-	until := func(t time.Time, ahead time.Duration) time.Time {
+// replaceTimes replaces each nonzero time t of the state with f(t, maxAhead). A valid time t is at most maxAhead in the
+// future.
+func (s *State) replaceTimes(f func(t time.Time, maxAhead time.Duration) time.Time) {
+	until := func(t time.Time, maxAhead time.Duration) time.Time {
 		if t.IsZero() {
 			return t
 		}
-		return f(t, ahead)
+		return f(t, maxAhead)
 	}
 	since := func(t time.Time) time.Time { return until(t, 0) }
 	for a, t := range s.Free.All() {

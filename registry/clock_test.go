@@ -30,7 +30,7 @@ func stepped(t *testing.T, d time.Duration) {
 }
 
 // allTimes is a state whose times all have this value. It is made by reflection, so that it
-// includes fields that eachTime does not know yet.
+// includes fields that replaceTimes does not know yet.
 func allTimes(t *testing.T, when time.Time) *State {
 	t.Helper()
 	s, a, l := newState(), addr("10.0.0.10"), Lease{}
@@ -134,7 +134,7 @@ func TestFutureTimes(t *testing.T) {
 		r := open(t)
 		s := allTimes(t, time.Now().Add(day))
 		if booted != "" {
-			_, s.booted = clocks()
+			_, s.bootTime = nowAndBootTime()
 		}
 		b := unsealed(t, encoded(t, s))
 		write(t, r, string(b))
@@ -164,12 +164,12 @@ func TestClockSet(t *testing.T) {
 		for _, step := range []time.Duration{-day, -2 * time.Second, 2 * time.Second, day} {
 			r, when := open(t), time.Now().Add(-3*day).UTC().Round(0)
 			update(t, r, func(s *State) {
-				booted := s.booted
+				booted := s.bootTime
 				*s = *allTimes(t, when)
-				s.booted = booted
+				s.bootTime = booted
 			})
 			if edited {
-				b, err := os.ReadFile(r.file())
+				b, err := os.ReadFile(r.filePath())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -210,16 +210,16 @@ func TestClockZero(t *testing.T) {
 func TestClockUntouched(t *testing.T) {
 	r := open(t)
 	update(t, r, func(s *State) {
-		booted := s.booted
+		booted := s.bootTime
 		*s = *allTimes(t, time.Now().Add(day)) // not possible, but not checked in a file of ours
-		s.booted = booted
+		s.bootTime = booted
 	})
-	before, err := os.ReadFile(r.file())
+	before, err := os.ReadFile(r.filePath())
 	if err != nil {
 		t.Fatal(err)
 	}
 	update(t, r, func(*State) {})
-	after, err := os.ReadFile(r.file())
+	after, err := os.ReadFile(r.filePath())
 	if err != nil || !bytes.Equal(withoutTime(t, before), withoutTime(t, after)) {
 		t.Errorf("written %s (%v)\nafter   %s", after, err, before)
 	}
@@ -228,7 +228,7 @@ func TestClockUntouched(t *testing.T) {
 // withoutTime is a file without its modification time.
 func withoutTime(t *testing.T, file []byte) []byte {
 	t.Helper()
-	body, _, ok := bytes.Cut(file, []byte(member))
+	body, _, ok := bytes.Cut(file, []byte(writtenMember))
 	if !ok {
 		t.Fatalf("no time in %s", file)
 	}
@@ -244,7 +244,7 @@ func TestClockCreeps(t *testing.T) {
 		update(t, r, func(*State) {})
 	}
 	since, _ := view(t, r).Free.At(addr("10.0.0.10"))
-	if wrong := when.Add(7 * 400 * time.Millisecond).Sub(since); wrong.Abs() > tolerance+time.Second/4 {
+	if wrong := when.Add(7 * 400 * time.Millisecond).Sub(since); wrong.Abs() > clockTolerance+time.Second/4 {
 		t.Errorf("%v wrong", wrong)
 	}
 }
@@ -291,9 +291,9 @@ func TestBegunAfter(t *testing.T) {
 			t.Errorf("lease of %s begun after no command", l.ContainerID)
 		}
 	}
-	b, err := os.ReadFile(r.file())
+	b, err := os.ReadFile(r.filePath())
 	if err == nil {
-		err = os.WriteFile(r.file(), append(b, '\n'), 0o600) // as by another program
+		err = os.WriteFile(r.filePath(), append(b, '\n'), 0o600) // as by another program
 	}
 	if err != nil {
 		t.Fatal(err)

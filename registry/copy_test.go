@@ -58,14 +58,14 @@ func TestParseEdited(t *testing.T) {
 	}
 	s.ENIs["eni-1"] = e
 	text, err := s.Text()
-	if err != nil || !bytes.HasSuffix(text, seal(time.Time{})) || !bytes.Contains(text, []byte("prefixesIndex")) {
+	if err != nil || !bytes.HasSuffix(text, sealText(time.Time{})) || !bytes.Contains(text, []byte("prefixesIndex")) {
 		t.Fatalf("%v: %s", err, text)
 	}
 	edited, err := Parse(bytes.ReplaceAll(text, []byte(`"10.9.3.16/28"`), []byte(`"10.8.7.16/28"`)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := edited.ENIs["eni-1"].Prefixes[3].CIDR; got != netip.MustParsePrefix("10.8.7.16/28") || edited.ours {
-		t.Errorf("the prefix is %s, it is ours: %v", got, edited.ours)
+	if got := edited.ENIs["eni-1"].Prefixes[3].CIDR; got != netip.MustParsePrefix("10.8.7.16/28") || edited.isOurs {
+		t.Errorf("the prefix is %s, it is ours: %v", got, edited.isOurs)
 	}
 }

@@ -17,21 +17,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A node counts its commands in a file of numbers. Each process maps the file into its memory, and adds to the numbers
-// by atomic instructions of the CPU. So no process waits for another, no command is lost in a burst, and a killed
-// process leaves whole numbers. The registry cannot have the counts: an ADD writes the registry before the ADD knows
-// how long it takes.
+// A node counts its ADDs and DELs in a file of numbers. Each process maps the file into its memory, and increments the
+// numbers with atomic CPU instructions. So no process waits for another, all commands of a burst are counted, and a
+// killed process leaves no half-written number. The counts cannot be in the registry, because an ADD writes the
+// registry before it knows how long it took.
 //
-// The file is on tmpfs: the numbers begin at zero with each boot. Counters of Prometheus may return to zero, but may
-// not decrease in another way.
+// The file is on tmpfs, so the numbers begin at zero with each boot. For Prometheus, a counter may return to zero, but
+// must not decrease otherwise.
 
 // countsFile is the name of the file of numbers. A release whose file has other rows must use another name, because a
 // process of an earlier release may still add to this file.
 const countsFile = "commands"
 
-// The outcomes of commands. OK means that the command succeeded without a wait for EC2, and Waited that it succeeded
-// with such a wait. Again is CNI's error code 11: the runtime repeats the command. Refused means that the pod asks for
-// something that it may not have.
+// The outcomes of commands. OK means that the command succeeded and did not wait for EC2. Waited means that the command
+// succeeded after a wait for EC2. Again is CNI's error code 11: the runtime repeats the command. Refused means that the
+// pod asked for something that it must not have.
 const (
 	OK      = "ok"
 	Waited  = "waited"
@@ -41,8 +41,8 @@ const (
 )
 
 var (
-	counted  = [...]string{"ADD", "DEL"}
-	outcomes = [...]string{OK, Waited, Again, Refused, Failed}
+	countedCommands = [...]string{"ADD", "DEL"}
+	outcomes        = [...]string{OK, Waited, Again, Refused, Failed}
 )
 
 // Bounds divide the durations into ranges: each bound is the upper end of a range, and each range has one count.
@@ -50,26 +50,26 @@ var Bounds = [...]time.Duration{10 * time.Millisecond, 25 * time.Millisecond, 50
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
 	5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute}
 
-// The file of numbers has a row for each command with each outcome. The row has a count for each bound: how often the
-// command took at most this time, and more than the previous bound. Then the row has the count of longer commands, and
-// the sum of all durations in microseconds.
+// The file of numbers has a row for each pair of command and outcome. The row has a count for each of Bounds: how many
+// commands took at most this bound, but more than the previous bound. Then the row has the count of commands that took
+// more than the last bound, and the sum of all durations in microseconds.
 const (
-	perRow    = len(Bounds) + 2
-	countSize = len(counted) * len(outcomes) * perRow * 8
+	countsPerRow = len(Bounds) + 2
+	countSize    = len(countedCommands) * len(outcomes) * countsPerRow * 8
 )
 
 // A Tally says how often a command has had an outcome, and how long it took.
 type Tally struct {
 	Command, Outcome string
-	Within           []uint64 // for each of Bounds, how often the command took at most this time
+	Within           []uint64 // for each of Bounds, how many commands took at most this time
 	Total            uint64
 	Took             time.Duration // sum of all durations
 }
 
-// Count counts a command that has ended, in the registry's directory. It counts only ADDs and DELs. If Count cannot
-// count the command, it returns no error, because the command has done its work.
+// Count counts a command that has ended, in the file of numbers in the registry's directory dir. Count ignores commands
+// other than ADD and DEL. It returns no error: a failed count must not fail the command.
 func Count(dir, command, outcome string, took time.Duration) {
-	of, how := slices.Index(counted[:], command), slices.Index(outcomes[:], outcome)
+	of, how := slices.Index(countedCommands[:], command), slices.Index(outcomes[:], outcome)
 	if of < 0 || how < 0 {
 		return
 	}
@@ -79,15 +79,17 @@ func Count(dir, command, outcome string, took time.Duration) {
 	if err != nil {
 		return
 	}
-	// A full file system has no page for the file: the kernel sends SIGBUS, which would end the process.
+	// If the file system is full, a write to the mapped file causes SIGBUS, which would end the process.
 	defer func() { _ = recover() }()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	add := func(i int, n uint64) { atomic.AddUint64((*uint64)(unsafe.Pointer(&numbers[(row*perRow+i)*8])), n) }
+	add := func(i int, n uint64) {
+		atomic.AddUint64((*uint64)(unsafe.Pointer(&numbers[(row*countsPerRow+i)*8])), n)
+	}
 	add(bucket, 1)
-	add(perRow-1, uint64(took.Microseconds()))
+	add(countsPerRow-1, uint64(took.Microseconds()))
 }
 
-// mapCounts maps the file of the counts into memory until the process ends. If there is no file, mapCounts creates it.
+// mapCounts maps the file of numbers into memory until the process ends. If there is no file, mapCounts creates it.
 func mapCounts(dir string) ([]byte, error) {
 	path := dir + "/" + countsFile
 	const flags = unix.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
@@ -109,8 +111,8 @@ func mapCounts(dir string) ([]byte, error) {
 	return unix.Mmap(fd, 0, countSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }
 
-// Counts returns the tallies of the commands that have ended since the boot, or since another program deleted the file.
-// There is a Tally for each command and outcome. If there is no file, there is no Tally.
+// Counts returns a Tally for each pair of command and outcome. A Tally begins at zero with the boot, or when another
+// program deletes the file of numbers. If there is no file, Counts returns no Tally.
 func Counts(dir string) ([]Tally, error) {
 	text, err := os.ReadFile(dir + "/" + countsFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -122,14 +124,14 @@ func Counts(dir string) ([]Tally, error) {
 	text = append(text, make([]byte, max(0, countSize-len(text)))...)
 	number := func(i int) uint64 { return binary.NativeEndian.Uint64(text[i*8:]) }
 	var all []Tally
-	for row := range len(counted) * len(outcomes) {
-		c := Tally{Command: counted[row/len(outcomes)], Outcome: outcomes[row%len(outcomes)]}
-		for i := range perRow - 1 {
-			c.Total += number(row*perRow + i)
+	for row := range len(countedCommands) * len(outcomes) {
+		c := Tally{Command: countedCommands[row/len(outcomes)], Outcome: outcomes[row%len(outcomes)]}
+		for i := range countsPerRow - 1 {
+			c.Total += number(row*countsPerRow + i)
 			c.Within = append(c.Within, c.Total)
 		}
 		c.Within = c.Within[:len(Bounds)]
-		c.Took = time.Duration(number(row*perRow+perRow-1)) * time.Microsecond
+		c.Took = time.Duration(number(row*countsPerRow+countsPerRow-1)) * time.Microsecond
 		all = append(all, c)
 	}
 	return all, nil

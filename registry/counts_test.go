@@ -112,7 +112,7 @@ func TestCountNowhere(t *testing.T) {
 		if err := spoil(filepath.Join(r.dir, countsFile)); err != nil {
 			t.Fatal(err)
 		}
-		if Count(r.dir, "ADD", OK, time.Second); name == "no registry" && has(r.dir) {
+		if Count(r.dir, "ADD", OK, time.Second); name == "no registry" && fileExists(r.dir) {
 			t.Errorf("%s: a count has made %s", name, r.dir)
 		}
 	}

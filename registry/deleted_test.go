@@ -53,7 +53,7 @@ func TestDirectoryDeleted(t *testing.T) {
 				t.Errorf("a reader sees: %v", err)
 			}
 		}
-		if bad, _ := filepath.Glob(r.file() + ".bad-*"); bad != nil {
+		if bad, _ := filepath.Glob(r.filePath() + ".bad-*"); bad != nil {
 			t.Errorf("set aside: %v", bad)
 		}
 		remove(t, r.dir)

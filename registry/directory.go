@@ -26,17 +26,16 @@ const fileName = "registry.json"
 //
 // The lock is on the directory itself. A lock on a file in the directory would not always keep two processes apart. If
 // another program deletes that file, the next process creates and locks a new file. Then both processes write into the
-// same directory. All operations here use the open directory, not its path. If another program deletes the directory, a
-// process that has it open can no longer write into it. The process also cannot write into a new directory with the
-// same path.
+// same directory. All operations in this file use the open directory, not its path. So if another program deletes the
+// directory, the process that has the directory open writes nothing, not even into a new directory with the same path.
 type directory struct {
 	*os.File
-	lock *flock.Flock // flock opens the directory once more, because it does not give its open file to callers
+	lock *flock.Flock // the library opens the directory a second time, because it does not return its open file
 }
 
-// enter opens and locks the directory. It creates the directory if there is none.
-func (r *Registry) enter(ctx context.Context) (*directory, error) {
-	l, err := r.hold(ctx, ".", unix.O_DIRECTORY)
+// openDirectory opens and locks the registry's directory. If there is no directory, openDirectory creates one.
+func (r *Registry) openDirectory(ctx context.Context) (*directory, error) {
+	l, err := r.lockNamed(ctx, ".", unix.O_DIRECTORY)
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", r.dir, err)
 	}
@@ -46,26 +45,26 @@ func (r *Registry) enter(ctx context.Context) (*directory, error) {
 		opened, err = d.Stat()
 	}
 	if err == nil {
-		err = isOf(l, opened)
+		err = checkSameFile(l, opened)
 	}
 	if err != nil {
-		d.leave()
-		return nil, deleted(err)
+		d.unlockAndClose()
+		return nil, asDeleted(err)
 	}
 	return d, nil
 }
 
-// leave unlocks and closes the directory.
-func (d *directory) leave() {
+// unlockAndClose unlocks and closes the directory.
+func (d *directory) unlockAndClose() {
 	d.lock.Unlock()
 	d.Close()
 }
 
-// state reads the registry's file. If the file cannot be parsed, state renames it, so that people can inspect it, and
-// returns a blank state.
-func (d *directory) state() (*State, error) {
-	b, written, err := content(openAt(d.fd(), fileName, os.O_RDONLY))
-	s, err := read(d.path(fileName), b, written, err)
+// loadState reads the registry's file. If the file cannot be parsed, loadState renames it, so that people can inspect
+// it, and returns a blank state.
+func (d *directory) loadState() (*State, error) {
+	b, written, err := readContent(openAt(d.fd(), fileName, os.O_RDONLY))
+	s, err := parseContent(d.path(fileName), b, written, err)
 	if !IsGarbage(err) {
 		return s, err
 	}
@@ -75,34 +74,33 @@ func (d *directory) state() (*State, error) {
 	}
 	slog.Warn("the registry cannot be read: it was set aside, and a new one is built from the kernel, metadata and EC2",
 		"file", bad, "because", err)
-	return blank(), nil
+	return blankState(), nil
 }
 
-// setAside renames the registry's file, and returns the new path, which contains why.
+// setAside renames the registry's file, and returns the new path. The new name has the word why in it.
 func (d *directory) setAside(why string) (path string, err error) {
 	aside := fileName + "." + why + "-" + time.Now().UTC().Format("20060102T150405.000000000")
 	if err := unix.Renameat(d.fd(), fileName, d.fd(), aside); err != nil {
-		return "", fmt.Errorf("set registry aside: %w", deleted(err))
+		return "", fmt.Errorf("set registry aside: %w", asDeleted(err))
 	}
 	return d.path(aside), nil
 }
 
-// SetAside renames the registry's file if it is of another node, and returns the new path. The function other decides
-// whether the file is of another node. The next change then begins with a Blank state. If the file is not of another
-// node, SetAside returns "".
-func (r *Registry) SetAside(ctx context.Context, other func(*State) bool) (path string, err error) {
+// SetAside renames the registry's file if isOther reports that the file belongs to another node, and returns the new
+// path. The next change then begins with a Blank state. If isOther returns false, SetAside returns "".
+func (r *Registry) SetAside(ctx context.Context, isOther func(*State) bool) (path string, err error) {
 	unlock, err := r.Lock(ctx, lockName)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	d, err := r.enter(ctx)
+	d, err := r.openDirectory(ctx)
 	if err != nil {
 		return "", err
 	}
-	defer d.leave()
-	s, err := d.state()
-	if err != nil || !other(s) {
+	defer d.unlockAndClose()
+	s, err := d.loadState()
+	if err != nil || !isOther(s) {
 		return "", err
 	}
 	return d.setAside("other")
@@ -112,23 +110,24 @@ func (d *directory) fd() int { return int(d.Fd()) }
 
 func (d *directory) path(name string) string { return filepath.Join(d.Name(), name) }
 
-// read parses the content of a file, and moves its times to the current clock.
-func read(path string, b []byte, written time.Time, err error) (*State, error) {
+// parseContent parses the content b of the file path, which was written at the time written. It converts the times to
+// the current clock. The error err is the one from reading the file.
+func parseContent(path string, b []byte, written time.Time, err error) (*State, error) {
 	if errors.Is(err, fs.ErrNotExist) {
-		return blank(), nil
+		return blankState(), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read registry: %w", err)
 	}
-	s, err := parse(b, written)
+	s, err := parseState(b, written)
 	if err != nil {
 		return nil, fmt.Errorf("read registry: %s: %w", path, err)
 	}
-	s.setClock(clocks())
+	s.setClock(nowAndBootTime())
 	return s, nil
 }
 
-// IsGarbage reports whether the error means that the file was read but cannot be parsed.
+// IsGarbage reports whether an error of View means that the file was read, but cannot be parsed.
 func IsGarbage(err error) bool {
 	if _, ok := errors.AsType[*fs.PathError](err); ok {
 		return false
@@ -136,13 +135,13 @@ func IsGarbage(err error) bool {
 	return err != nil && !errors.Is(err, ErrVersion)
 }
 
-// replace replaces the registry's file by a file with this data and this modification time.
-func (d *directory) replace(written time.Time, data [][]byte) error {
-	return deleted(atomicfile.Exchange(d.File, fileName, 0o600, written, data...))
+// replaceFile replaces the content and the modification time of the registry's file.
+func (d *directory) replaceFile(written time.Time, data [][]byte) error {
+	return asDeleted(atomicfile.Exchange(d.File, fileName, 0o600, written, data...))
 }
 
-// deleted returns errDeleted if err says that a file does not exist, and err otherwise.
-func deleted(err error) error {
+// asDeleted returns errDeleted if err says that a file does not exist, and err otherwise.
+func asDeleted(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return errDeleted
 	}

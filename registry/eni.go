@@ -12,14 +12,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
-// An ENI has all that the warm path needs to know about a network interface. So the warm path need not ask EC2 or
-// metadata.
+// An ENI is the registry's entry of an ENI. It has all that the warm path needs to know about the ENI, so that the warm
+// path need not ask EC2 or metadata.
 //
 //codec:describe kept
 type ENI struct {
-	MAC    string       `json:"mac"`
-	Link   string       `json:"link,omitempty"` // the link's name when last seen: only a hint, the MAC decides
-	Index  int          `json:"index"`          // device index on its network card
+	MAC string `json:"mac"`
+	// the link's name when last seen: only a hint, because the name may change; the MAC identifies the link
+	Link   string       `json:"link,omitempty"`
+	Index  int          `json:"index"` // device index on its network card
 	Card   int          `json:"card,omitempty"`
 	Subnet string       `json:"subnet"`
 	CIDR   netip.Prefix `json:"cidr,omitzero"`  // of the subnet; zero if the subnet has no IPv4
@@ -28,20 +29,22 @@ type ENI struct {
 
 	// Addrs are the addresses of both families. If the ENI has IPv4, the primary address is the first.
 	Addrs    []netip.Addr `json:"addrs" codec:"member indexed.Addrs"`
-	Prefixes []Prefix     `json:"prefixes,omitempty" codec:"member prefixes"`
+	Prefixes []Prefix     `json:"prefixes,omitempty" codec:"member describePrefixes"`
 	Read     time.Time    `json:"read"`           // when EC2 or metadata last reported the ENI
 	Grown    time.Time    `json:"grown,omitzero"` // when EC2 last gave the ENI addresses
 
 	Pool string `json:"pool,omitempty"` // the pool that the ENI serves; empty: the default pool
 	Keep bool   `json:"keep,omitempty"` // skipDeallocation: the ENI's addresses are never unassigned
-	// an operator renews the ENI: new pods get none of its addresses, and a collection deletes it after its last pod
+	// an operator renews the ENI: new pods get none of its addresses, and a collection deletes the ENI when its last
+	// pod has gone
 	Retired bool `json:"retired,omitempty"`
 	// the configuration no longer has the pool, and no pod of the pool runs, as a collection has found
 	PoolGone bool `json:"poolGone,omitempty"`
 
-	// The phase of the ENI follows from these fields: see Phase. Only the steps in phase.go change these fields.
-	Draining  bool      `json:"draining,omitempty"`
-	Detaching time.Time `json:"detaching,omitzero"` // when a process began to detach it; zero: none did, or EC2 refused
+	// The phase of the ENI follows from these fields: see Phase. Only the methods in phase.go change these fields.
+	Draining bool `json:"draining,omitempty"`
+	// when a process began to detach the ENI; zero: not yet, or EC2 refused
+	Detaching time.Time `json:"detaching,omitzero"`
 	Foreign   bool      `json:"foreign,omitempty"`
 	Detached  bool      `json:"detached,omitempty"`
 	// why EC2 has not reported the ENI's tags: NotAsked or NotAllowed; empty: EC2 has reported them. For the boot ENI,
@@ -51,70 +54,71 @@ type ENI struct {
 	Serving     bool   `json:"serving,omitempty"`
 
 	// The origin of the ENI follows from these fields: see Origin.
-	Boot      bool `json:"boot,omitempty"`      // the boot ENI by metadata; earlier releases may not set it: see IsBoot
+	// metadata reports it as the boot ENI; not always set by earlier releases: see IsBoot
+	Boot      bool `json:"boot,omitempty"`
 	OnRequest bool `json:"onRequest,omitempty"` // a pod has asked for this ENI
 	Managed   bool `json:"managed,omitempty"`   // this node has created it for pods
-	// an operator's command is making this ENI, and has not returned it yet; if the operator repeats the command, the
-	// command returns this ENI
+	// an operator's command has created this ENI, and has not finished yet; if the operator repeats the command, it
+	// uses this ENI again
 	Provisioning bool `json:"provisioning,omitempty"`
 
-	// Missed is the time since when the ENI's link is missing on the node. It is zero if no process has found the link
-	// missing.
+	// Missed is when a process first found that the ENI's link is missing on the node. It is zero as long as no process
+	// has found the link missing.
 	Missed time.Time `json:"missed,omitzero"`
 
-	// Groups are the ENI's security groups, Tags the ENI's tags, and SubnetTags the tags of its subnet, as EC2 has
-	// reported them. Only an ENI that an operator or another program attached has these fields. An ENI that a node
-	// created for pods does not have them.
+	// Groups are the ENI's security groups, Tags are the ENI's tags, and SubnetTags are the tags of the ENI's subnet,
+	// as EC2 has reported them. Only ENIs that an operator or another program attached have these fields.
 	Groups     []string          `json:"groups,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
 	SubnetTags map[string]string `json:"subnetTags,omitempty"`
 
 	// Settings are the settings that the link had before a pod got the whole ENI. They stay in the registry until a
-	// process has put them back on the link.
+	// process has restored them on the link.
 	Settings map[string]string `json:"settings,omitempty"`
 }
 
-// keepingENI compares and copies ENIs for the registry's table of ENIs: see [indexed.KeptTable].
-var keepingENI = indexed.Keeping[ENI]{Same: (*ENI).same, Clone: (*ENI).clone}
+// eniFuncs are for the registry's table of ENIs: see [indexed.KeptTable].
+var eniFuncs = indexed.ValueFuncs[ENI]{Same: (*ENI).same, Clone: (*ENI).clone}
 
-// IsBoot reports whether the ENI is the boot ENI, which is the node's own. Almost always it is at device index 0 of
-// card 0. SageMaker HyperPod launches instances that have the boot ENI at another index (aws/amazon-vpc-cni-k8s#3753).
+// IsBoot reports whether the ENI is the boot ENI. Almost always, the boot ENI is at device index 0 of card 0. But
+// SageMaker HyperPod launches instances whose boot ENI is at another index (aws/amazon-vpc-cni-k8s#3753).
 func (e ENI) IsBoot() bool { return e.Boot || e.Index == 0 && e.Card == 0 }
 
 // Detachable reports whether the node may detach the ENI. The node never detaches the boot ENI. The node also never
 // detaches an ENI at device index 0 of another card, because it never attaches an ENI there.
 func (e ENI) Detachable() bool { return e.Index > 0 && !e.Boot }
 
-// Why EC2 has not reported the tags of an ENI. An ENI with unknown tags may belong to another owner, so the node
-// releases nothing of it.
+// The reasons why the tags of an ENI are unknown. An ENI with unknown tags may belong to another owner, so the node
+// releases neither the ENI nor its addresses.
 const (
-	NotAsked   = "not asked"   // the node could not ask EC2: no pod gets addresses of the ENI until EC2 answers
-	NotAllowed = "not allowed" // the role may not ask EC2: the ENI serves pods like an ENI without tags
+	// the node has not asked EC2, or got no answer: no pod gets addresses of the ENI until EC2 answers
+	NotAsked   = "not asked"
+	NotAllowed = "not allowed" // the role has no permission to ask: the ENI serves pods like an ENI without tags
 )
 
 // LinkPatience is how long the link of a new ENI may be missing. The kernel needs some seconds to find an ENI that was
-// just attached. The original plugin waited for the same time.
+// just attached. The original plugin also waited 20 seconds.
 const LinkPatience = 20 * time.Second
 
-// NoLink reports whether an ENI can serve no pods because its link is not on the node. The link has vanished, or did
-// not appear in time, or EC2 says that the ENI is not attached. A link of a new ENI has LinkPatience to appear.
+// NoLink reports whether the ENI cannot serve pods because its link is not on the node. The missing link of a new ENI
+// has LinkPatience to appear. NoLink returns true earlier if the link was on the node before, or if EC2 says that the
+// ENI is not attached.
 func (e ENI) NoLink(now time.Time) bool {
 	return !e.Missed.IsZero() && (e.Link != "" || e.Detached || now.Sub(e.Missed) >= LinkPatience)
 }
 
-// A Prefix is a block of addresses that is delegated to an ENI: a /28, or a /80 of IPv6.
-// Its addresses are leased one by one. An address that was never leased has no entry in
-// Free.
+// A Prefix is a block of addresses that EC2 has delegated to an ENI: a /28 of IPv4, or a /80 of IPv6. Pods lease its
+// single addresses. An address of the block that was never leased has no entry in State.Free.
 //
 //codec:describe
 type Prefix struct {
 	CIDR  netip.Prefix `json:"cidr"`
-	Since time.Time    `json:"since"` // when EC2 delegated the prefix; the zero time if unknown
+	Since time.Time    `json:"since"` // when EC2 delegated the prefix; zero if unknown
 }
 
-// prefixes describes the member of an ENI that has its prefixes. If there are many prefixes, an index precedes the
-// member: see [indexed.List].
-func prefixes(c *codec.Codec, name string, v *[]Prefix) {
+// describePrefixes describes the member of an ENI with the list of its prefixes. If there are many prefixes, an index
+// precedes the member: see [indexed.List].
+func describePrefixes(c *codec.Codec, name string, v *[]Prefix) {
 	if c.Writes() && len(*v) == 0 {
 		return
 	}
@@ -138,8 +142,8 @@ func prefixes(c *codec.Codec, name string, v *[]Prefix) {
 	indexed.List(c, name, r, func() { codec.List(c, name, v, (*Prefix).describe) })
 }
 
-// Primary is the address with which the ENI was created. The primary address serves pods, and is never unassigned. For
-// an ENI without IPv4, Primary returns an invalid address.
+// Primary returns the ENI's primary private IPv4 address. The primary address serves pods like the others, but EC2
+// cannot unassign it. For an ENI without IPv4, Primary returns the zero Addr.
 func (e ENI) Primary() netip.Addr {
 	if len(e.Addrs) == 0 || !e.Addrs[0].Is4() {
 		return netip.Addr{}
@@ -147,7 +151,7 @@ func (e ENI) Primary() netip.Addr {
 	return e.Addrs[0]
 }
 
-// Has reports whether the ENI has the address, by itself or in a prefix.
+// Has reports whether the ENI has the address, as a single address or in a prefix.
 func (e ENI) Has(a netip.Addr) bool {
 	return slices.Contains(e.Addrs, a) || slices.ContainsFunc(e.Prefixes,
 		func(p Prefix) bool { return p.CIDR.Contains(a) })
@@ -159,16 +163,16 @@ func (e ENI) HasPrefix(c netip.Prefix) bool {
 }
 
 // Assigned returns how many addresses of a family the ENI has. A prefix counts as one address (EC2 user guide, "Prefix
-// delegation"). The argument selects the family: netip.Addr.Is4 or netip.Addr.Is6.
-func (e ENI) Assigned(is func(netip.Addr) bool) int {
+// delegation"). The function isFamily is netip.Addr.Is4 or netip.Addr.Is6.
+func (e ENI) Assigned(isFamily func(netip.Addr) bool) int {
 	n := 0
 	for _, a := range e.Addrs {
-		if is(a) {
+		if isFamily(a) {
 			n++
 		}
 	}
 	for _, p := range e.Prefixes {
-		if is(p.CIDR.Addr()) {
+		if isFamily(p.CIDR.Addr()) {
 			n++
 		}
 	}

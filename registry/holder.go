@@ -17,11 +17,11 @@ import (
 // A Holder is a process that holds a lock.
 type Holder struct {
 	PID     int
-	Program string // the name of the program, as in /proc/PID/comm; "" if the process has ended
+	Program string // name of the program, as in /proc/PID/comm; "" if the process has ended
 	Stopped bool   // a signal or a debugger has stopped the process: it does not go on by itself
 }
 
-// String says which process holds the lock, and what an operator can do about it.
+// String returns a message for the operator: which process holds the lock, and how to end it.
 func (h Holder) String() string {
 	state := ""
 	if h.Stopped {
@@ -32,11 +32,11 @@ func (h Holder) String() string {
 		h.PID, h.Program, state, h.PID)
 }
 
-// Holder returns the process that holds one of the two locks for changes of the registry at this moment, if any. Holder
-// itself takes no lock.
+// Holder returns the process that holds one of the two locks that tryUpdate takes, if there is one at this moment.
+// Holder itself takes no lock.
 func (r *Registry) Holder() (Holder, bool) {
 	for _, path := range []string{r.lockFile(lockName), r.dir} {
-		if h, ok := holderOf(path); ok {
+		if h, ok := lockHolder(path); ok {
 			return h, true
 		}
 	}
@@ -64,36 +64,36 @@ func Locks(dir string) ([]LockUse, error) {
 		if path == dir {
 			name = "directory"
 		}
-		if pid, waiting := usersOf(table, path); pid > 0 {
-			held = append(held, LockUse{name, waiting, holder(pid)})
+		if pid, waiting := lockUsers(table, path); pid > 0 {
+			held = append(held, LockUse{name, waiting, newHolder(pid)})
 		}
 	}
 	return held, err
 }
 
-// holderOf returns the process that holds the flock(2) of a file.
-func holderOf(path string) (h Holder, ok bool) {
+// lockHolder returns the process that holds a lock (flock(2)) on the file.
+func lockHolder(path string) (h Holder, ok bool) {
 	table, err := os.ReadFile("/proc/locks")
 	if err != nil {
 		return h, false
 	}
-	pid, _ := usersOf(table, path)
+	pid, _ := lockUsers(table, path)
 	if pid == 0 {
 		return h, false
 	}
-	return holder(pid), true
+	return newHolder(pid), true
 }
 
-// usersOf returns the process that holds the flock(2) of a file, or 0, and how many processes wait for it. It reads the
-// kernel's list of locks (proc_locks(5)).
-func usersOf(table []byte, path string) (pid, waiting int) {
+// lockUsers returns the PID of the process that holds a lock (flock(2)) on the file, or 0, and how many processes wait
+// for the lock. The table is the kernel's list of locks (proc_locks(5)).
+func lockUsers(table []byte, path string) (pid, waiting int) {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {
 		return 0, 0
 	}
 	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
 	for line := range bytes.Lines(table) {
-		// a line is 1: FLOCK ADVISORY WRITE 4242 00:19:77 0 EOF; if the process waits, the line has -> before FLOCK
+		// a line is "1: FLOCK ADVISORY WRITE 4242 00:19:77 0 EOF"; for a process that waits, "->" precedes "FLOCK"
 		f := strings.Fields(string(line))
 		waits := len(f) > 6 && f[1] == "->"
 		if waits {
@@ -111,14 +111,14 @@ func usersOf(table []byte, path string) (pid, waiting int) {
 	return pid, waiting
 }
 
-func holder(pid int) Holder {
+func newHolder(pid int) Holder {
 	h := Holder{PID: pid}
-	h.Program, h.Stopped = process(pid)
+	h.Program, h.Stopped = processStatus(pid)
 	return h
 }
 
-// process returns the name of a process, and whether it is stopped (proc_pid_stat(5)).
-func process(pid int) (name string, stopped bool) {
+// processStatus returns the name of the process's program, and whether the process is stopped (proc_pid_stat(5)).
+func processStatus(pid int) (name string, stopped bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	begin, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
 	if err != nil || begin < 0 || end < begin || end+2 >= len(stat) {

@@ -98,7 +98,7 @@ func holdStopped(t *testing.T, file string) int {
 		t.Fatalf("%q, %v", line, err)
 	}
 	for {
-		if _, stopped := process(c.Process.Pid); stopped {
+		if _, stopped := processStatus(c.Process.Pid); stopped {
 			return c.Process.Pid
 		}
 	}

@@ -10,16 +10,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
-// This file has the layout on disk. For a new field of a type, write a struct tag, and run go generate. For a new field
-// of State, write a line in describe, and for a map also a line in newState. If a file does not have the field, the
-// field gets its zero value.
+// This Go file defines the layout of the registry's file. To add a field to State, add a line to describe. If the field
+// is a map, also add a line to newState. To add a field to another type, write its struct tag, and run go generate. If
+// a registry's file does not have the field, the field gets its zero value.
 
 func (s *State) describe(c *codec.Codec, version *int) {
 	c.ObjectAndRest(func() {
 		codec.Field(c, "schema_version", version, codec.Number)
-		indexed.Entered(c, "ips", &s.Free, cooling)
-		indexed.Entered(c, "leases", &s.Leases, (*Lease).describe)
-		indexed.KeptTable(c, "enis", &s.ENIs, &s.keptENIs, keepingENI, (*ENI).describe)
+		indexed.EntriesTable(c, "ips", &s.Free, describeCooling)
+		indexed.EntriesTable(c, "leases", &s.Leases, (*Lease).describe)
+		indexed.KeptTable(c, "enis", &s.ENIs, &s.keptENIs, eniFuncs, (*ENI).describe)
 		codec.Table(c, "vpcs", &s.VPCs, codec.ByName, (*VPC).describe)
 		codec.OptionalTable(c, "intents", &s.Intents, codec.ByName, (*Intent).describe)
 		codec.OptionalTable(c, "gone", &s.Gone, codec.ByAddr, codec.Time)
@@ -35,21 +35,22 @@ func (s *State) describe(c *codec.Codec, version *int) {
 		codec.Field(c, "instance", &s.Instance, (*Instance).describe)
 		codec.Optional(c, "leaseLog", &s.Log, (*Logging).describe)
 		codec.OptionalList(c, "logLines", &s.LogLines, (*Line).describe)
-		codec.Optional(c, "booted", &s.booted, codec.Time)
-		codec.Optional(c, "written", new(string), codec.Text) // encode writes this member, and parse checks it
+		codec.Optional(c, "booted", &s.bootTime, codec.Time)
+		codec.Optional(c, "written", new(string), codec.Text) // sealText writes this member, and isSealed checks it
 		codec.Optional(c, "sum", new(string), codec.Text)     // earlier releases wrote this member
-	}, s.unknown)
+	}, s.unknownFields)
 }
 
-// cooling describes an entry of the original plugin's file. The zero time means that the address is reusable at once.
-func cooling(since *time.Time, c *codec.Codec) {
+// describeCooling describes an entry of State.Free, in the format of the original plugin's file. The zero time means
+// that the address is reusable at once.
+func describeCooling(since *time.Time, c *codec.Codec) {
 	c.Object(func() {
 		codec.Field(c, "released_on", since, codec.Time)
 	})
 }
 
-// attachment describes the members of an attachment, which is a type of the CNI library.
-func attachment(a *Attachment, c *codec.Codec) {
+// describeAttachment describes the members of an attachment, which is a type of the CNI library.
+func describeAttachment(a *Attachment, c *codec.Codec) {
 	codec.Field(c, "containerID", &a.ContainerID, codec.Text)
 	codec.Field(c, "ifname", &a.IfName, codec.Text)
 }

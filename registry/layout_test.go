@@ -83,7 +83,7 @@ func randomState() *State {
 		for a, l := range leases {
 			s.Leases.Set(a, l)
 		}
-		if s.check() == nil {
+		if s.checkInvariants() == nil {
 			return s
 		}
 	}
@@ -138,7 +138,7 @@ func TestLayoutRead(t *testing.T) {
 		sorted, _ := json.Marshal(codectest.Value(t, ordered))
 		spaced, _ := json.MarshalIndent(codectest.Value(t, ordered), "", "\t")
 		for _, b := range [][]byte{ordered, sorted, spaced} {
-			got, err := parse(b, then)
+			got, err := parseState(b, then)
 			if err != nil {
 				t.Fatalf("%v: %s", err, b)
 			}
@@ -152,7 +152,7 @@ func TestLayoutRead(t *testing.T) {
 // Fields of a later release in an entry are kept and ignored; null is the zero value.
 func TestLaterFields(t *testing.T) {
 	const b = `{"colour":null,"schema_version":1,"leases":{"10.0.0.1":{"network":"n","containerID":"c","ifname":"eth0","mood":["x]",{"y":"\"}"}],"eni":"eni-1","bound":true,"since":null,"age":1.5e3}},"enis":null,"size":[]}`
-	s, err := parse([]byte(b), then)
+	s, err := parseState([]byte(b), then)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,10 +190,10 @@ func TestSyntax(t *testing.T) {
 		{`{"schema_version":1,"x":}`, "x: this is no JSON"},
 		{`{"schema_version":1,"x":[1,2}`, "x: this is no JSON"},
 	} {
-		if _, _, err := decode([]byte(tt.in), codec.Read); err == nil || !strings.Contains(err.Error(), tt.want) {
+		if _, _, err := decodeState([]byte(tt.in), codec.Read); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want %s", tt.in, err, tt.want)
 		}
-		if _, err := parse([]byte(tt.in), then); err == nil {
+		if _, err := parseState([]byte(tt.in), then); err == nil {
 			t.Errorf("%s: no error", tt.in)
 		}
 	}
@@ -209,7 +209,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(encoded(f, randomState()))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := parse(b, then.Add(1)) // by any program
+		s, err := parseState(b, then.Add(1)) // by any program
 		if err != nil {
 			return
 		}
@@ -217,7 +217,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("read, but it is no JSON: %q", b)
 		}
 		out := encoded(t, s)
-		again, err := parse(out, then)
+		again, err := parseState(out, then)
 		if err != nil {
 			t.Fatalf("written, but cannot be read: %v\n%s", err, out)
 		}

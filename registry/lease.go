@@ -22,18 +22,19 @@ type Lease struct {
 	PodName      string `json:"podName,omitempty"`
 	NetNS        string `json:"netns,omitempty"` // path of the pod's namespace
 	ENI          string `json:"eni"`
-	// which interface of the attachment has the address: 0 is the interface with the attachment's name; higher numbers
-	// are further interfaces
+	// the number of the attachment's interface that has the address: 0 is the interface with the attachment's name;
+	// higher numbers are its further interfaces
 	NIC       int  `json:"nic,omitempty"`
 	Asked     bool `json:"asked,omitempty"`     // the pod has asked for exactly this address
 	Exclusive bool `json:"exclusive,omitempty"` // the pod has the whole ENI, and its link
-	// the kernel has the address in the pod; before that, the address is only reserved
+	// the kernel has the address in the pod; if false, the address is only reserved
 	Bound        bool      `json:"bound,omitempty"`
 	Since        time.Time `json:"since"`
 	MissingSince time.Time `json:"missingSince,omitzero"` // when a collection first saw that NetNS is gone
 }
 
-// A Pod names a Kubernetes pod. If a StatefulSet creates a pod again, the new pod has the same name.
+// A Pod is the name of a Kubernetes pod, with its network. If a StatefulSet creates a pod again, the new pod has the
+// same name.
 //
 //codec:describe
 type Pod struct {
@@ -42,10 +43,10 @@ type Pod struct {
 	Name      string `json:"podName"`
 }
 
-// Pod is the pod of the lease.
+// Pod returns the pod of the lease.
 func (l Lease) Pod() Pod { return Pod{l.Network, l.PodNamespace, l.PodName} }
 
-// PodOf is namespace/name of the lease's pod, or empty outside Kubernetes.
+// PodOf returns namespace/name of the lease's pod, or "" outside Kubernetes.
 func (l Lease) PodOf() string {
 	if l.PodName == "" {
 		return ""
@@ -53,18 +54,18 @@ func (l Lease) PodOf() string {
 	return l.PodNamespace + "/" + l.PodName
 }
 
-// begin returns the beginning of the text of a lease of the attachment. By this text, a process finds the attachment's
-// leases, and need not parse the leases of other attachments.
-func (k Key) begin() string {
-	// members writes only texts, which cannot fail
+// leaseTextStart returns the beginning of the JSON of each lease of the attachment k. So a process finds the
+// attachment's leases by their text, and need not parse the leases of other attachments.
+func (k Key) leaseTextStart() string {
+	// members writes only strings, which cannot fail
 	b, _ := codec.Write([]byte{}, func(c *codec.Codec) { c.Object(func() { k.members(c) }) })
 	return strings.TrimSuffix(string(b), "}")
 }
 
-// Held lists the addresses of an attachment, in order.
+// Held returns the addresses that are leased to the attachment k, in order.
 func (s *State) Held(k Key) []netip.Addr {
 	var held []netip.Addr
-	for a, l := range s.Leases.Beginning(k.begin()) {
+	for a, l := range s.Leases.Beginning(k.leaseTextStart()) {
 		if l.Key == k {
 			held = append(held, a)
 		}
@@ -72,10 +73,10 @@ func (s *State) Held(k Key) []netip.Addr {
 	return held
 }
 
-// HeldBy lists the addresses of one interface of an attachment, in order.
+// HeldBy returns the addresses that are leased to the interface nic of the attachment k, in order.
 func (s *State) HeldBy(k Key, nic int) []netip.Addr {
 	var held []netip.Addr
-	for a, l := range s.Leases.Beginning(k.begin()) {
+	for a, l := range s.Leases.Beginning(k.leaseTextStart()) {
 		if l.Key == k && l.NIC == nic {
 			held = append(held, a)
 		}
@@ -83,13 +84,13 @@ func (s *State) HeldBy(k Key, nic int) []netip.Addr {
 	return held
 }
 
-// Reserve gives the address a to the lease's attachment. It returns ErrLeased if another attachment has the address.
+// Reserve records l as the lease of the address a. Reserve returns ErrLeased if a is leased to another attachment.
 func (s *State) Reserve(a netip.Addr, l Lease) error {
 	if old, ok := s.Leases.At(a); ok && old.Key != l.Key {
 		return fmt.Errorf("reserve %s for %s: %w by %s", a, l.Key, ErrLeased, old.Key)
 	}
 	if !s.Leases.Has(a) {
-		s.note(Begin, a, l, l.Since)
+		s.addEvent(Begin, a, l, l.Since)
 	}
 	s.Free.Delete(a)
 	delete(s.Owners, a)
@@ -97,18 +98,18 @@ func (s *State) Reserve(a netip.Addr, l Lease) error {
 	return nil
 }
 
-// Found gives a lease without a key to an address that is in use by an unknown pod. The new lease replaces any other
+// Found records the lease l, which has no key, for an address that an unknown pod uses. The lease l replaces any other
 // lease of the address.
 func (s *State) Found(a netip.Addr, l Lease) {
 	if old, ok := s.Leases.At(a); ok {
-		s.note(End, a, old, l.Since)
+		s.addEvent(End, a, old, l.Since)
 	}
-	s.note(Begin, a, l, l.Since)
+	s.addEvent(Begin, a, l, l.Since)
 	s.Free.Delete(a)
 	s.Leases.Set(a, l)
 }
 
-// EndWhere ends the leases for which match returns true, and returns their addresses.
+// EndWhere ends the leases for which match returns true, and returns the addresses of these leases.
 func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []netip.Addr {
 	var ended []netip.Addr
 	for a, l := range s.Leases.All() {
@@ -120,12 +121,11 @@ func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []ne
 	return ended
 }
 
-// EndOf ends the leases of an attachment. It does not end a lease that began after the time command: see
-// [State.BegunAfter]. The hints are addresses that the attachment may have. If a lease of a hint has no key, EndOf also
-// ends this lease.
-func (s *State) EndOf(k Key, now, command time.Time, hints ...netip.Addr) {
+// EndOf ends the leases of the attachment k, except those that began after commandStart: see [State.BegunAfter]. The
+// hints are addresses that the attachment may have. If the lease of a hint has no key, EndOf also ends this lease.
+func (s *State) EndOf(k Key, now, commandStart time.Time, hints ...netip.Addr) {
 	for _, a := range s.Held(k) {
-		if l, _ := s.Leases.At(a); !s.BegunAfter(l, command) {
+		if l, _ := s.Leases.At(a); !s.BegunAfter(l, commandStart) {
 			s.End(a, now)
 		}
 	}
@@ -136,30 +136,31 @@ func (s *State) EndOf(k Key, now, command time.Time, hints ...netip.Addr) {
 	}
 }
 
-// EndWaiters removes the waiters for the interfaces of an attachment. The entries of GaveUp stay, because a runtime
-// deletes the attachment of a failed ADD before it repeats the ADD under another ID.
+// EndWaiters removes the waiters of all interfaces of the attachment k from State.Waiters. Its entries in State.GaveUp
+// stay, because after a failed ADD a runtime first calls DEL for the attachment, and then repeats the ADD with another
+// container ID.
 func (s *State) EndWaiters(k Key) {
 	name := k.String()
 	maps.DeleteFunc(s.Waiters, func(w string, _ Waiter) bool { return w == name || strings.HasPrefix(w, name+"/") })
 }
 
-// End ends the lease of an address. If the address is still on an ENI, it becomes free, and since is the time from
-// which on it cools. If since is zero, it need not cool.
-func (s *State) End(a netip.Addr, since time.Time) {
+// End ends the lease of an address. If an ENI still has the address, the address becomes free, and cools from the time
+// cooledSince. If cooledSince is zero, the address need not cool.
+func (s *State) End(a netip.Addr, cooledSince time.Time) {
 	l, ok := s.Leases.At(a)
 	if ok {
-		s.note(End, a, l, since)
+		s.addEvent(End, a, l, cooledSince)
 	}
 	s.Leases.Delete(a)
 	if id, _ := s.ENIOf(a); id != "" {
-		s.Free.Set(a, since)
+		s.Free.Set(a, cooledSince)
 		if l.Asked && l.PodName != "" {
 			s.Owners[a] = l.Pod()
 		}
 	}
 }
 
-// Exclusive returns the IDs of the ENIs that pods have for themselves. The links of these ENIs are in the pods, not on
+// Exclusive returns the IDs of the ENIs that pods have as whole ENIs. The links of these ENIs are in the pods, not on
 // the node.
 func (s *State) Exclusive() map[string]bool {
 	all := map[string]bool{}

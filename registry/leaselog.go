@@ -17,121 +17,130 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/trace"
 )
 
-// The lease log answers which pod had an address at a time in the past. It has a line for each lease that begins or
-// ends. The process that changes the registry appends the line, under the registry's lock. So the lines are in the
-// order of the changes.
+// The lease log shows which pod had an address at a time in the past. The log gets a line when a lease begins, and a
+// line when a lease ends. The process that changes the registry appends the lines, under the registry's lock. So the
+// lines are in the order of the changes.
 //
-// A process first writes the registry, and then the lines. The registry also has the lines of its last change, and the
-// size of the log with these lines. If the process is killed in between, the log has another size, and the next change
-// or collection writes the lines. So no line tells of a change that did not happen. Only the lines of a killed process
-// are missing for a time.
+// A process first writes the registry, and then appends the lines to the log. The registry also has the lines of its
+// last change, and the size of the log with these lines. If the process is killed in between, the log has another size.
+// Then the next change or collection appends the lines. So the log has no line about a change that did not happen. Only
+// the lines of a killed process are missing for a time.
 //
-// Logs may reach a reader in pieces, twice, in another order, or damaged. So each line belongs to a series, and has a
-// number in this series. All lines of a series are from one registry and one boot of the machine, and no process has
-// set the clock in between. The numbers count the changes of leases. A snapshot has the number of the last change that
-// it includes, the end of the previous series, and how many leases follow. So a reader can read the lines in any order,
+// The reader of a log may get only pieces of the log, or lines twice, in another order, or damaged. So each line
+// belongs to a series, and has a number in this series. All lines of a series are from one registry and one boot of the
+// machine, and by one setting of the clock. The numbers count the changes of leases. A snapshot says which change it
+// includes last, where the previous series ended, and how many lines of leases follow. So a reader can sort the lines,
 // and sees which lines are lost.
 //
-// The log never makes an ADD or a DEL fail. If the log cannot be written, the lines wait in the registry.
+// A problem with the log never makes an ADD or a DEL fail. If the log cannot be written, its lines wait in the
+// registry.
 
-// A LeaseLog says where the log is, and how large it may become.
+// A LeaseLog is the configuration of the lease log: its file, and how large the log may become.
 //
 //codec:describe exported
 type LeaseLog struct {
-	File     string `json:"file"`               // empty: there is no log
-	MaxSize  int    `json:"maxSize,omitempty"`  // maximum size of a file, in MiB
-	MaxFiles int    `json:"maxFiles,omitempty"` // maximum number of files; older files have a number after the name
+	File    string `json:"file"`              // path of the log; empty: there is no log
+	MaxSize int    `json:"maxSize,omitempty"` // maximum size of each file, in MiB
+	// maximum number of files; the names of older files are File with a dot and a number
+	MaxFiles int `json:"maxFiles,omitempty"`
 }
 
-// A Logging is the lease log of a node, and the state of this log.
+// A Logging is the configuration and the state of a node's lease log.
 //
 //codec:describe
 type Logging struct {
 	LeaseLog
-	Network string `json:"network"` // the network that configures the log; only this network switches it off
-	// size of the log's file in bytes after the last change; if the file has another size, lines are missing
+	// the network whose configuration has the log; only this network can switch the log off
+	Network string `json:"network"`
+	// size of File in bytes after the last change; if File has another size, lines are missing
 	Size   int    `json:"size"`
-	Series string `json:"series,omitempty"` // the series of the next lines; empty: they begin a new series
+	Series string `json:"series,omitempty"` // the series of the next lines; empty: the next lines begin a new series
 	Number int    `json:"number,omitempty"` // the number of the last change in Series
-	After  string `json:"after,omitempty"`  // the end of the previous series, see end
+	After  string `json:"after,omitempty"`  // the end of the previous series, see seriesEnd
 }
 
-// The events of lines. There is a snapshot near the beginning of a file, and wherever lines may be missing. After the
-// snapshot, the log has a line "held" for each lease of that moment. All other leases of the node have ended by the
-// time of the snapshot. If the machine has booted since such a lease began, the lease ended by the time of the boot.
+// The events of lines. A file has a snapshot near its beginning, and wherever lines may be missing. After the snapshot,
+// there is a line "held" for each lease that the registry had at that time. All other leases of the node ended at the
+// time of the snapshot or earlier. If the machine booted after such a lease began, the lease ended at the time of the
+// boot or earlier.
 const (
 	Begin    = "begin"
 	End      = "end"
 	Snapshot = "snapshot"
 	Held     = "held"
-	Clock    = "clock" // of earlier releases: the lines from the boot up to it are by another clock than later lines
-	Off      = "off"   // the configuration no longer has the log: a reader does not know when leases end
+	// of earlier releases: the clock was set here, so earlier lines of this boot are by another clock than later lines
+	Clock = "clock"
+	Off   = "off" // the configuration no longer has the log, so the log has no later changes
 )
 
-// A Line is a line of the log: an object of JSON.
+// A Line is a line of the log: a JSON object.
 //
 //codec:describe
 type Line struct {
 	Time   time.Time `json:"time"` // by the wall clock
 	Event  string    `json:"event"`
-	Series string    `json:"series,omitempty"` // lines of earlier releases have none
-	// the number of the change in its series; for an event that is no change, the number of the last change before it
+	Series string    `json:"series,omitempty"` // empty in lines of earlier releases
+	// for Begin and End: the number of the change in its series; for other events: the number of the last change before
+	// the line
 	Number    int        `json:"number,omitempty"`
 	Address   netip.Addr `json:"address,omitzero"`
 	Network   string     `json:"network,omitempty"`
 	Namespace string     `json:"namespace,omitempty"`
 	Pod       string     `json:"pod,omitempty"`
-	Container string     `json:"container,omitempty"` // empty: the address was found in use, by an unknown pod
+	Container string     `json:"container,omitempty"` // empty: a process found that an unknown pod uses the address
 	Interface string     `json:"interface,omitempty"` // the name of the attachment's interface
-	NIC       int        `json:"nic,omitempty"`       // which interface of the attachment has the address, see Lease
-	NetNS     string     `json:"netns,omitempty"`     // where an address was found in use
+	NIC       int        `json:"nic,omitempty"`       // see Lease.NIC
+	NetNS     string     `json:"netns,omitempty"`     // where a process found that an unknown pod uses the address
 	ENI       string     `json:"eni,omitempty"`
 	Instance  string     `json:"instance,omitempty"`
-	Since     time.Time  `json:"since,omitzero"` // when the lease began, if that is not the time of the line
-	// when a collection first missed the pod, if the pod ended without a DEL
+	Since     time.Time  `json:"since,omitzero"` // when the lease began; zero if Event is Begin
+	// if the pod ended without a DEL: when a collection first saw that
 	Missing time.Time `json:"missing,omitzero"`
-	Booted  time.Time `json:"booted,omitzero"`  // when the machine booted, by the clock of the line
-	Boot    string    `json:"boot,omitempty"`   // the ID of this boot
+	Booted  time.Time `json:"booted,omitzero"`  // of a snapshot: when the machine booted, by the same clock as Time
+	Boot    string    `json:"boot,omitempty"`   // of a snapshot: the ID of this boot
 	Leases  int       `json:"leases,omitempty"` // of a snapshot: how many "held" lines it has
 	After   string    `json:"after,omitempty"`  // of a snapshot: the end of the previous series
-	Trace   string    `json:"trace,omitempty"`  // trace of the call that began or ended the lease: see package trace
+	// the distributed trace of the CNI call that began or ended the lease: see package trace
+	Trace string `json:"trace,omitempty"`
 }
 
-// UseLog switches the node's log to the log in a network's configuration. Processes that have no configuration, such as
-// a DEL or a collection, find the log in the registry. A network without a log does not change the log of another
-// network. Before the registry has been built, UseLog does nothing, because the leases are not known yet.
+// UseLog records in the registry the log that a network's configuration has. Processes that have no configuration, such
+// as a DEL or a collection, find the log in the registry. If a network's configuration has no log, UseLog does not
+// switch off the log of another network. As long as the registry has not been built, UseLog does nothing, because the
+// leases are not known yet.
 func (s *State) UseLog(network string, want LeaseLog) {
 	last := s.Log
 	if want == last.LeaseLog || want.File == "" && network != last.Network || s.Instance.ID == "" {
 		return
 	}
 	if last.File != "" && last.File != want.File {
-		s.left = last
+		s.oldLog = last
 	}
-	s.LogLines, s.checkLog = nil, true // the snapshot shows which leases have ended without a line
-	if s.Log = (Logging{LeaseLog: want, Network: network, After: last.end()}); want.File == "" {
+	// the next lines are a snapshot, which shows the leases that ended without a line
+	s.LogLines, s.checkLog = nil, true
+	if s.Log = (Logging{LeaseLog: want, Network: network, After: last.seriesEnd()}); want.File == "" {
 		s.Log = Logging{}
 	}
 }
 
-// CheckLog makes the running change of the registry check the lease log. If a killed process has not written its lines,
-// this change writes them.
+// CheckLog makes the current Update of the registry check the lease log. If a killed process has not appended its lines
+// to the log, this Update appends them.
 func (s *State) CheckLog() { s.checkLog = true }
 
-// note records the beginning or the end of a lease, for the log.
-func (s *State) note(event string, a netip.Addr, l Lease, at time.Time) {
+// addEvent adds a line about the beginning or the end of a lease, which the current Update will append to the log.
+func (s *State) addEvent(event string, a netip.Addr, l Lease, at time.Time) {
 	if s.Log.File == "" {
 		return
 	}
 	if at.IsZero() {
-		at = now()
+		at = lineTime()
 	}
-	line := s.line(event, a, l, at)
+	line := s.newLine(event, a, l, at)
 	line.Trace = trace.ID()
 	s.events = append(s.events, line)
 }
 
-func (s *State) line(event string, a netip.Addr, l Lease, at time.Time) Line {
+func (s *State) newLine(event string, a netip.Addr, l Lease, at time.Time) Line {
 	line := Line{Time: at.UTC().Round(0), Event: event, Address: a, Network: l.Network, Namespace: l.PodNamespace,
 		Pod:       l.PodName,
 		Container: l.ContainerID, Interface: l.IfName, NIC: l.NIC, ENI: l.ENI, Instance: s.Instance.ID}
@@ -144,13 +153,13 @@ func (s *State) line(event string, a netip.Addr, l Lease, at time.Time) Line {
 	return line
 }
 
-// snapshot returns the lines of a snapshot of all leases.
-func (s *State) snapshot() []Line {
-	when := now()
-	lines := []Line{{Time: when, Event: Snapshot, Instance: s.Instance.ID, Booted: s.booted.UTC(), Boot: BootID(),
+// snapshotLines returns the line of a snapshot, and a line for each lease.
+func (s *State) snapshotLines() []Line {
+	when := lineTime()
+	lines := []Line{{Time: when, Event: Snapshot, Instance: s.Instance.ID, Booted: s.bootTime.UTC(), Boot: BootID(),
 		Leases: s.Leases.Len(), After: s.Log.After}}
 	for a, l := range s.Leases.All() {
-		lines = append(lines, s.line(Held, a, l, when))
+		lines = append(lines, s.newLine(Held, a, l, when))
 	}
 	for i := range lines {
 		lines[i].Series, lines[i].Number = s.Log.Series, s.Log.Number
@@ -158,35 +167,35 @@ func (s *State) snapshot() []Line {
 	return lines
 }
 
-// number gives the lines of this change their numbers in the series.
-func (s *State) number() {
+// numberEvents sets the series and the numbers of the lines that addEvent has added.
+func (s *State) numberEvents() {
 	for i := range s.events {
 		s.Log.Number++
 		s.events[i].Series, s.events[i].Number = s.Log.Series, s.Log.Number
 	}
 }
 
-// begin begins a series. If the registry does not have the end of the previous series, begin looks for it in f, the
-// log's file.
-func (l *Logging) begin(instance string, f *os.File, size int) {
-	l.After = cmp.Or(l.end(), l.After)
+// beginSeries begins a new series. If the registry does not have the end of the previous series, beginSeries looks for
+// this end in the log's file f.
+func (l *Logging) beginSeries(instance string, f *os.File, size int) {
+	l.After = cmp.Or(l.seriesEnd(), l.After)
 	if l.After == "" && f != nil {
-		l.After = endOf(instance, f, size)
+		l.After = lastSeriesEnd(instance, f, size)
 	}
 	l.Series, l.Number = strconv.FormatUint(rand.Uint64(), 36), 0
 }
 
-// end is the end of the series so far: its name and the number of its last change.
-func (l Logging) end() string {
+// seriesEnd returns the name of the series and the number of its last change, or "" if there is no series.
+func (l Logging) seriesEnd() string {
 	if l.Series == "" {
 		return ""
 	}
 	return l.Series + "." + strconv.Itoa(l.Number)
 }
 
-// endOf returns the end of the last series in a file. It returns "" if an earlier release or another instance has
-// written the end of the file.
-func endOf(instance string, f *os.File, size int) string {
+// lastSeriesEnd returns the seriesEnd of the last series in a file. It returns "" if an earlier release or another
+// instance has written the last line of the file.
+func lastSeriesEnd(instance string, f *os.File, size int) string {
 	const last = 64 << 10 // more than the longest line
 	from := max(0, size-last)
 	text := make([]byte, size-from)
@@ -197,7 +206,7 @@ func endOf(instance string, f *os.File, size int) string {
 			if line.Instance != instance {
 				return ""
 			}
-			return Logging{Series: line.Series, Number: line.Number}.end()
+			return Logging{Series: line.Series, Number: line.Number}.seriesEnd()
 		}
 	}
 	return ""

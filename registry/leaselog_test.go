@@ -158,18 +158,18 @@ func TestLeaseLogFullDisk(t *testing.T) {
 	must(unix.Mount("tmpfs", disk, "tmpfs", 0, "size=256k"))
 	defer func() { must(unix.Unmount(disk, unix.MNT_DETACH)) }()
 	must(os.WriteFile(others, make([]byte, 256<<10), 0o600))
-	for range mostUnwritten {
+	for range maxUnwritten {
 		leaseTo(t, r, "10.0.0.10", "a")
 		end(t, r, "a")
 	}
 	s, err := r.View()
 	must(err)
-	if n := len(s.LogLines); n < mostUnwritten || n > mostUnwritten+1 {
-		t.Errorf("%d lines wait, want %d and those of the last change", n, mostUnwritten)
+	if n := len(s.LogLines); n < maxUnwritten || n > maxUnwritten+1 {
+		t.Errorf("%d lines wait, want %d and those of the last change", n, maxUnwritten)
 	}
 	must(os.Remove(others))
 	leaseTo(t, r, "10.0.0.10", "b")
-	if got := logged(t, file); len(got) < mostUnwritten || got[len(got)-1] != "begin 10.0.0.10 b" {
+	if got := logged(t, file); len(got) < maxUnwritten || got[len(got)-1] != "begin 10.0.0.10 b" {
 		t.Errorf("%d lines, the last ones %v", len(got), got[max(0, len(got)-3):])
 	}
 }
@@ -207,7 +207,7 @@ func TestLeaseLogUnwritable(t *testing.T) {
 		},
 	}
 	for name, f := range spoil {
-		for _, most := range []int{1, mostUnwritten + 20} {
+		for _, most := range []int{1, maxUnwritten + 20} {
 			n := most
 			if err := os.RemoveAll(filepath.Dir(file)); err != nil {
 				t.Fatal(err)
@@ -233,7 +233,7 @@ func TestLeaseLogUnwritable(t *testing.T) {
 			}
 			end(t, r, "many")
 			s, err := r.View()
-			if err != nil || len(s.LogLines) > mostUnwritten+20 {
+			if err != nil || len(s.LogLines) > maxUnwritten+20 {
 				t.Errorf("%s: %d lines wait, %v", name, len(s.LogLines), err)
 			}
 		}

@@ -14,37 +14,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errDeleted means that another process has deleted the registry's directory, or files in it, during an operation.
+// errDeleted means that during an operation another process has deleted the registry's directory, or files in this
+// directory.
 var errDeleted = errors.New("another program keeps deleting the files of the registry")
 
-// attempts is the maximum number of tries of an operation, if other processes delete the directory again and again.
-const attempts = 100
+// maxAttempts is how often an operation is tried if other processes delete the directory again and again.
+const maxAttempts = 100
 
-// Lock takes the named lock of this node, and excludes every other process and goroutine. Lock waits in the kernel
-// until ctx is done, so waiters get the lock at once and in turn. The kernel releases the lock when the process ends
-// for any reason.
+// Lock takes the lock with this name, which excludes all other processes and goroutines of the node. If another process
+// holds the lock, Lock waits in the kernel until it gets the lock or until ctx is done. So waiters get the lock in
+// turn, without a delay. When the process ends for any reason, the kernel releases the lock.
 func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err error) {
-	l, err := r.hold(ctx, name+".lock", unix.O_CREAT)
+	l, err := r.lockNamed(ctx, name+".lock", unix.O_CREAT)
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", name, err)
 	}
 	return func() { l.Unlock() }, nil
 }
 
-// hold opens and locks the file with this name in the registry's directory. A lock belongs to an inode. While this
-// process waits, another process may delete the file, and a third process may create and lock a new file. So hold
-// checks that the locked file still has the name; otherwise hold begins again.
-func (r *Registry) hold(ctx context.Context, name string, flag int) (*flock.Flock, error) {
+// lockNamed opens and locks the file with this name in the registry's directory. The kernel locks an inode, not a name.
+// While this process waits for the lock, another process may delete the file, and a third process may create and lock a
+// new file with the same name. So lockNamed checks that the locked file still has the name. If not, lockNamed begins
+// again.
+func (r *Registry) lockNamed(ctx context.Context, name string, flag int) (*flock.Flock, error) {
 	path := r.dir + "/" + name
-	for range attempts {
-		l, err := take(ctx, path, flag)
+	for range maxAttempts {
+		l, err := openAndLock(ctx, path, flag)
 		if err == nil {
 			return l, nil
 		}
 		if errors.Is(err, fs.ErrNotExist) {
 			err = os.MkdirAll(r.dir, 0o700)
 		}
-		// MkdirAll returns ErrExist if other processes create and delete the directory meanwhile.
+		// MkdirAll returns ErrExist if other processes create and delete the directory at the same time.
 		if err != nil && !errors.Is(err, errDeleted) && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
@@ -52,20 +54,20 @@ func (r *Registry) hold(ctx context.Context, name string, flag int) (*flock.Floc
 	return nil, errDeleted
 }
 
-// take opens and locks a file. It returns errDeleted if the path no longer leads to the locked file.
-func take(ctx context.Context, path string, flag int) (*flock.Flock, error) {
+// openAndLock opens and locks the file path. It returns errDeleted if path no longer names the locked file.
+func openAndLock(ctx context.Context, path string, flag int) (*flock.Flock, error) {
 	l := flock.New(path, flock.SetFlag(os.O_RDONLY|flag), flock.SetPermissions(0o600))
 	// Usually no other process holds the lock, so no thread has to wait.
 	if got, err := l.TryLock(); err != nil {
 		return nil, err
 	} else if !got {
-		if err := wait(ctx, l); err != nil {
+		if err := waitForLock(ctx, l); err != nil {
 			return nil, err
 		}
 	}
 	named, err := os.Stat(path)
 	if err == nil {
-		err = isOf(l, named)
+		err = checkSameFile(l, named)
 	}
 	if err != nil {
 		l.Unlock()
@@ -74,8 +76,8 @@ func take(ctx context.Context, path string, flag int) (*flock.Flock, error) {
 	return l, nil
 }
 
-// isOf returns errDeleted if the lock is not on this file.
-func isOf(l *flock.Flock, file fs.FileInfo) error {
+// checkSameFile returns errDeleted if l does not lock this file.
+func checkSameFile(l *flock.Flock, file fs.FileInfo) error {
 	locked, err := l.Stat()
 	if err == nil && !os.SameFile(locked, file) {
 		err = errDeleted
@@ -83,7 +85,8 @@ func isOf(l *flock.Flock, file fs.FileInfo) error {
 	return err
 }
 
-// openAt opens a file without os.OpenFile, which would ask the kernel for each file whether it can be polled.
+// openAt opens a file as openat(2) does. It does not use os.OpenFile, which would also make system calls to find out
+// whether the kernel can poll the file.
 func openAt(dir int, path string, flag int) (*os.File, error) {
 	fd, err := unix.Openat(dir, path, flag|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -92,9 +95,9 @@ func openAt(dir int, path string, flag int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// wait locks the file in a goroutine, because ctx may be done first. The library's TryLockContext tries again and again
-// instead, so its waiters get the lock late, and not in turn.
-func wait(ctx context.Context, l *flock.Flock) error {
+// waitForLock locks the file in a goroutine, because ctx may be done first. The library's TryLockContext does not wait
+// in the kernel, but tries again at intervals. So its callers would get the lock late, and not in turn.
+func waitForLock(ctx context.Context, l *flock.Flock) error {
 	done := make(chan error, 1)
 	go func() {
 		err := l.Lock()
@@ -108,7 +111,7 @@ func wait(ctx context.Context, l *flock.Flock) error {
 		return err
 	case <-ctx.Done():
 		err := ctx.Err()
-		if h, ok := holderOf(l.Path()); ok {
+		if h, ok := lockHolder(l.Path()); ok {
 			err = fmt.Errorf("%v: %w", h, err)
 		}
 		go func() { <-done; l.Unlock() }()

@@ -18,32 +18,33 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// mostUnwritten is the maximum number of lines that wait in the registry if the log cannot be written. The registry
-// drops the oldest lines. If the end of a lease is lost in this way, a later snapshot shows that the lease has ended.
-const mostUnwritten = 256
+// maxUnwritten is the maximum number of lines that wait in the registry because the log cannot be written. If there are
+// more lines, the oldest are lost. A later snapshot then shows which leases have ended.
+const maxUnwritten = 256
 
-// An appending has the lines that a change appends to the log after the change has replaced the registry's file.
-type appending struct {
-	file *os.File
-	text []byte
-	off  func() // writes the last line of a log that the configuration no longer has
+// A logAppend is the text that an Update appends to the log after the Update has replaced the registry's file.
+type logAppend struct {
+	file      *os.File
+	text      []byte
+	endOldLog func() // writes the last line of the log that this Update has switched off
 }
 
-// prepareLog opens the log if the change has lines for it, and puts the lines into the registry. Without a log,
-// prepareLog does nothing. In the usual case, a log costs an open(2), an fstat(2), a write(2) and a close(2).
-func (s *State) prepareLog() (w appending) {
-	w.off = s.endLeft
-	if s.Log.File == "" || len(s.events) == 0 && !s.checkLog && !s.stepped {
+// prepareLog opens the log if this Update has lines for the log, and records the lines in the registry. If the node has
+// no log, prepareLog does nothing. Usually, a log costs an Update four system calls: open(2), fstat(2), write(2) and
+// close(2).
+func (s *State) prepareLog() (w logAppend) {
+	w.endOldLog = s.endOldLog
+	if s.Log.File == "" || len(s.events) == 0 && !s.checkLog && !s.clockSet {
 		return w
 	}
 	f, size, err := openLog(s.Log.File)
-	begins := s.Log.Series == "" || s.stepped
+	begins := s.Log.Series == "" || s.clockSet
 	if begins {
-		s.Log.begin(s.Instance.ID, f, size)
+		s.Log.beginSeries(s.Instance.ID, f, size)
 	}
-	s.number()
+	s.numberEvents()
 	if err != nil {
-		s.postpone(err)
+		s.postponeLines(err)
 		return w
 	}
 	broken := size == 0 || size != s.Log.Size
@@ -54,14 +55,14 @@ func (s *State) prepareLog() (w appending) {
 	text := s.logText(broken, broken || begins)
 	if size > 0 && size+len(text) > s.Log.MaxSize<<20 {
 		f.Close()
-		if f, err = s.Log.rotate(); err != nil {
-			s.postpone(err)
+		if f, err = s.Log.rotateFiles(); err != nil {
+			s.postponeLines(err)
 			return w
 		}
 		size, text = 0, s.logText(broken, true)
 	}
 	if broken {
-		last := s.LogLines[max(0, len(s.LogLines)-mostUnwritten):] // a disk may be full for days: keep the limit
+		last := s.LogLines[max(0, len(s.LogLines)-maxUnwritten):] // keep the limit, because a disk may be full for days
 		s.events = append(slices.Clip(last), s.events...)
 	}
 	if size > 0 && broken && !endsLine(f, size) {
@@ -72,29 +73,30 @@ func (s *State) prepareLog() (w appending) {
 	return w
 }
 
-// logText returns the text that the change appends. A log is broken if it is empty or may lack lines. Then the text
-// begins with the lines of the last change. A reader that has these lines already recognizes them.
+// logText returns the text that this Update appends to the log. A log is broken if the log is empty or may lack lines.
+// Then the text begins with the lines of the previous Update. If the log already has these lines, a reader sees that
+// they are the same lines.
 func (s *State) logText(broken, snapshot bool) []byte {
 	text := []byte{}
 	if broken {
 		text = appendLines(text, s.LogLines)
 	}
 	if snapshot {
-		text = appendLines(text, s.snapshot())
+		text = appendLines(text, s.snapshotLines())
 	}
 	return appendLines(text, s.events)
 }
 
-// postpone keeps the lines of this change in the registry, because the log cannot be opened.
-func (s *State) postpone(err error) {
+// postponeLines keeps the lines of this Update in the registry, because the log cannot be opened.
+func (s *State) postponeLines(err error) {
 	warnLog(s.Log.File, err)
 	s.LogLines = append(s.LogLines, s.events...)
-	s.LogLines = s.LogLines[max(0, len(s.LogLines)-mostUnwritten):]
+	s.LogLines = s.LogLines[max(0, len(s.LogLines)-maxUnwritten):]
 	s.Log.Size = -1
 }
 
-// Unwritten returns how many lines wait in the registry because the log cannot be written. Then the size of the log
-// differs from the size in the registry.
+// Unwritten returns how many lines wait in the registry because the log cannot be written. In that case, the size of
+// the log's file differs from Log.Size.
 func (s *State) Unwritten() int {
 	if fi, err := os.Stat(s.Log.File); s.Log.File == "" || err == nil && int(fi.Size()) == s.Log.Size {
 		return 0
@@ -107,47 +109,47 @@ func warnLog(file string, err error) {
 		"not see them yet", "file", file, "because", err)
 }
 
-// append appends the text to the log, and writes the last line of a log that the change has switched off. No other
-// process can append at the same time, because the caller has the registry's lock.
-func (w appending) append() {
+// appendText appends the text to the log. It also writes the last line of the log that this Update has switched off. No
+// other process can append at the same time, because the caller has the registry's lock.
+func (w logAppend) appendText() {
 	if w.file != nil {
 		_, err := w.file.Write(w.text)
 		if err = errors.Join(err, w.file.Close()); err != nil {
-			warnLog(w.file.Name(), err) // the next change finds that the size is wrong
+			warnLog(w.file.Name(), err) // the next Update finds that the size of the file is wrong
 		}
 	}
-	w.off()
+	w.endOldLog()
 }
 
-// drop closes the log, because the registry was not replaced.
-func (w appending) drop() {
+// closeFile closes the log without writing. The caller has not replaced the registry's file.
+func (w logAppend) closeFile() {
 	if w.file != nil {
 		w.file.Close()
 	}
 }
 
-// endLeft writes the last line of a log that the change has switched off.
-func (s *State) endLeft() {
-	if s.left.File == "" {
+// endOldLog writes the last line of the log that this Update has switched off.
+func (s *State) endOldLog() {
+	if s.oldLog.File == "" {
 		return
 	}
-	f, _, err := openLog(s.left.File)
+	f, _, err := openLog(s.oldLog.File)
 	if err == nil {
-		_, err = f.Write(appendLines([]byte{},
-			[]Line{{Time: now(), Event: Off, Series: s.left.Series, Number: s.left.Number, Instance: s.Instance.ID}}))
+		_, err = f.Write(appendLines([]byte{}, []Line{{Time: lineTime(), Event: Off, Series: s.oldLog.Series,
+			Number: s.oldLog.Number, Instance: s.Instance.ID}}))
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
 		slog.Warn("the lease log has no last line, so cni-tool whois shows its last leases as current", "file",
-			s.left.File, "because", err)
+			s.oldLog.File, "because", err)
 	}
 }
 
-// openLog opens a log for appending, and creates it if there is none. It refuses a file that is not regular, such as a
-// pipe, because a write to it could stop all ADDs of the node.
+// openLog opens the log path for appending. If there is no file, openLog creates one. If the file is not regular,
+// openLog returns an error: for example, a write to a pipe could block all ADDs of the node.
 func openLog(path string) (f *os.File, size int, err error) {
 	open := func() (*os.File, error) {
-		return os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|quick, 0o640)
+		return os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|noPollFlag, 0o640)
 	}
 	f, err = open()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -169,10 +171,10 @@ func openLog(path string) (f *os.File, size int, err error) {
 	return f, int(fi.Size()), nil
 }
 
-// rotate adds the number 1 to the name of the log's file, and creates a new file. Each older file gets the next number,
-// up to the first number that has no file. There may be such a number because a killed process has already renamed some
-// files. rotate deletes the oldest files, so that at most MaxFiles files stay.
-func (l LeaseLog) rotate() (*os.File, error) {
+// rotateFiles renames the log's file to File.1, and creates a new file. Before that, rotateFiles renames File.1 to
+// File.2 and so on, up to the first number that has no file. Such a gap exists if a killed process had already renamed
+// some files. rotateFiles deletes the oldest files, so that at most MaxFiles files stay.
+func (l LeaseLog) rotateFiles() (*os.File, error) {
 	named := func(n int) string {
 		if n == 0 {
 			return l.File
@@ -181,17 +183,17 @@ func (l LeaseLog) rotate() (*os.File, error) {
 	}
 	most := max(l.MaxFiles, 1)
 	n := most
-	for has(named(n)) { // MaxFiles may have been larger before
+	for fileExists(named(n)) { // MaxFiles may have been larger before
 		n++
 	}
-	for n--; n >= most; n-- { // the last file first, so that a killed process leaves no gap
+	for n--; n >= most; n-- { // the file with the highest number first, so that a killed process leaves no gap
 		if err := os.Remove(named(n)); err != nil {
 			return nil, err
 		}
 	}
 	last := 1
 	for ; last < l.MaxFiles-1; last++ {
-		if !has(named(last)) {
+		if !fileExists(named(last)) {
 			break
 		}
 	}
@@ -210,13 +212,13 @@ func (l LeaseLog) rotate() (*os.File, error) {
 	return f, err
 }
 
-// has reports whether there is a file with this path.
-func has(path string) bool {
+// fileExists reports whether there is a file with this path.
+func fileExists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
 }
 
-// endsLine reports whether the file ends with a whole line. A killed process, or a full disk, may have left only the
+// endsLine reports whether the file ends with a newline. If not, a killed process or a full disk has left only the
 // beginning of a line.
 func endsLine(f *os.File, size int) bool {
 	var last [1]byte
@@ -232,5 +234,5 @@ func appendLines(text []byte, lines []Line) []byte {
 	return text
 }
 
-// now is the time of a line, without the reading of the monotonic clock.
-func now() time.Time { return time.Now().UTC().Round(0) }
+// lineTime returns the current time for a line, without a monotonic clock reading.
+func lineTime() time.Time { return time.Now().UTC().Round(0) }

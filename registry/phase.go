@@ -8,19 +8,23 @@ import (
 	"time"
 )
 
-// A Phase is a part of an ENI's life on this node. The phase follows from the fields of the ENI. If several phases are
-// true, the first of them in the list below counts. docs/design.md has the steps between the phases.
+// A Phase is a part of an ENI's life on this node. The method Phase computes it from fields of the ENI. If the
+// conditions of several phases are true, the ENI is in the first of these phases, in the order of the list below.
+// docs/design.md describes the steps between the phases.
 type Phase string
 
 // The phases of an ENI.
 const (
-	Draining   Phase = "draining"    // on the way to its deletion: no new leases
-	Foreign    Phase = "foreign"     // its owner forbids changes, or it had no address at first: it serves no pods
-	Detached   Phase = "detached"    // EC2 reports that it is no longer attached to this instance
-	Unknown    Phase = "unknown"     // the node could not ask EC2 for its owner: pods get no address until EC2 answers
-	PassedOver Phase = "passed over" // interfaceIndex is now above its device index: new pods get no address
-	Serving    Phase = "serving"     // pods get its addresses, and the node knows how many to keep free
-	Idle       Phase = "idle"        // pods may get its addresses, and the node does not know yet how many to keep free
+	Draining Phase = "draining" // the ENI will be deleted: no new leases
+	// its owner forbids changes, or it had no address when first found: it serves no pods
+	Foreign  Phase = "foreign"
+	Detached Phase = "detached" // EC2 reports that it is no longer attached to this instance
+	// the node has not asked EC2 who owns it, or got no answer: pods get no address until EC2 answers
+	Unknown Phase = "unknown"
+	// interfaceIndex of the configuration is now above its device index: new pods get no address
+	PassedOver Phase = "passed over"
+	Serving    Phase = "serving" // pods get its addresses, and the node knows how many to keep free
+	Idle       Phase = "idle"    // pods may get its addresses, but the node does not know yet how many to keep free
 )
 
 // Phase returns the phase of the ENI.
@@ -42,7 +46,7 @@ func (e *ENI) Phase() Phase {
 	return Idle
 }
 
-// An Origin says who has attached an ENI to this node. The origin decides what the node may do with the ENI.
+// An Origin says who attached an ENI to this node, and so what the node may do with the ENI.
 type Origin string
 
 // The origins of an ENI.
@@ -66,7 +70,8 @@ func (e *ENI) Origin() Origin {
 	return Operator
 }
 
-// Wrong names the fields of the ENI that contradict each other, or returns "". The steps below never make such an ENI.
+// Wrong describes fields of the ENI that contradict each other, or returns "". The methods below never make such an
+// ENI.
 func (e *ENI) Wrong() string {
 	switch phase := e.Phase(); {
 	case !e.Detaching.IsZero() && !e.Draining:
@@ -79,49 +84,49 @@ func (e *ENI) Wrong() string {
 	return ""
 }
 
-// The steps of an ENI's life. No other code changes the fields from which the phase follows.
+// The following methods are the steps of an ENI's life. No other code changes the fields from which Phase computes the
+// phase.
 
-// Drain begins the way to the ENI's deletion. An operator may also drain a foreign ENI. Before a process changes such
-// an ENI, the process asks EC2 for the owner.
+// Drain records that the ENI will be deleted. An operator may also drain a foreign ENI. Before a process changes a
+// foreign ENI in EC2, the process asks EC2 who owns the ENI.
 func (e *ENI) Drain() {
 	e.Draining = true
 }
 
-// Undrain ends the way to the ENI's deletion. The ENI has its earlier phase again.
+// Undrain records that the ENI will not be deleted. The ENI returns to its phase before Drain.
 func (e *ENI) Undrain() {
 	e.Draining, e.Detaching = false, time.Time{}
 }
 
-// Disown records that the node may not change the ENI: the ENI is foreign. After Disown, the ENI is no longer on the
-// way to its deletion.
+// Disown records that the ENI is foreign: the node must not change it. Disown also ends the draining of the ENI.
 func (e *ENI) Disown() {
 	e.Undrain()
 	e.Foreign = true
 }
 
-// Serve records that the ENI serves its pool. An ENI for which a pod has asked does not serve a pool. Otherwise a
-// collection would unassign its addresses.
+// Serve records that the ENI serves its pool. It does so only if the ENI is not an ENI on request: a collection would
+// unassign free addresses of an ENI that serves a pool.
 func (e *ENI) Serve() {
 	e.Serving = !e.OnRequest
 }
 
-// Configure records what the configuration says about the ENI. The argument fits says that the ENI fits its pool, and
-// serves says that its device index is for pods. The argument keep says that its addresses are never unassigned, for
-// example because of skipDeallocation. The configuration has the pool of the ENI.
-func (e *ENI) Configure(fits, serves, keep bool) {
-	e.Serving, e.Passed, e.Keep, e.PoolGone = fits && !e.OnRequest, !serves, keep, false
+// Configure records what the configuration says about the ENI. fitsPool: the ENI fits its pool. servesPods:
+// interfaceIndex lets the ENI serve pods. keepAddrs: the ENI's addresses are never unassigned, for example because of
+// skipDeallocation. The configuration has the pool of the ENI.
+func (e *ENI) Configure(fitsPool, servesPods, keepAddrs bool) {
+	e.Serving, e.Passed, e.Keep, e.PoolGone = fitsPool && !e.OnRequest, !servesPods, keepAddrs, false
 }
 
-// Closed reports whether new pods get no address of the ENI, because interfaceIndex is now above its index, or because
-// an operator renews it. Then its free addresses do not count for the pool.
+// Closed reports whether new pods get no address of the ENI, because interfaceIndex is now above its device index, or
+// because an operator renews the ENI. The free addresses of a closed ENI do not count for its pool.
 func (e *ENI) Closed() bool { return e.Passed || e.Retired }
 
-// Request records that a pod has asked for the ENI. If the ENI has served a pool, it no longer does.
+// Request records that a pod has asked for the ENI. The ENI then serves no pool.
 func (e *ENI) Request() {
 	e.Serving, e.OnRequest = false, true
 }
 
-// Doubt records why EC2 has not reported the ENI's tags: NotAsked or NotAllowed.
+// Doubt records that the ENI's tags are unknown, and why: NotAsked or NotAllowed.
 func (e *ENI) Doubt(why string) {
 	e.TagsUnknown = why
 }
@@ -131,7 +136,8 @@ func (e *ENI) Confirm() {
 	e.TagsUnknown = ""
 }
 
-// Detach records that EC2 does not report the ENI as attached to this instance.
+// Detach records that EC2 does not report the ENI as attached to this instance. Detach changes nothing if the node
+// never detaches the ENI.
 func (e *ENI) Detach() {
 	e.Detached = e.Detachable()
 }
@@ -141,27 +147,28 @@ func (e *ENI) Attach() {
 	e.Detached = false
 }
 
-// Reattach records that a detached ENI was attached again. Its link is not on the node yet.
+// Reattach records that a detached ENI was attached again. The ENI's link has LinkPatience to appear on the node.
 func (e *ENI) Reattach() {
 	if e.Detached {
 		e.Detached, e.Missed, e.Link = false, time.Time{}, ""
 	}
 }
 
-// Find records that the link of the ENI, with this name, is on the node.
+// Find records that the link of the ENI is on the node, and its name.
 func (e *ENI) Find(link string) {
 	e.Link, e.Missed, e.Detached = link, time.Time{}, false
 }
 
-// Miss records that the link of the ENI is not on the node at a time. If several calls record times, the first time
-// stays.
+// Miss records that the link of the ENI was not on the node at the time at. If an earlier call has recorded a time,
+// that time stays.
 func (e *ENI) Miss(at time.Time) {
 	if e.Missed.IsZero() {
 		e.Missed = at
 	}
 }
 
-// Edit changes the entry of an ENI, if the state has this ENI.
+// Edit calls change for an ENI of the state, and stores the changed ENI. If the state does not have the ENI, Edit does
+// nothing.
 func (s *State) Edit(eni string, change func(*ENI)) {
 	if e, known := s.ENIs[eni]; known {
 		change(&e)

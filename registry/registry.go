@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package registry keeps the registry of a node. The registry records which addresses are leased to a pod, which
-// addresses are free and since when, and which ENIs have them.
+// Package registry keeps the registry of a node. The registry records which addresses are leased to pods, which
+// addresses are free and since when, and which ENIs have the addresses.
 //
 // There is no daemon, so the registry is a file that many short processes share. [Registry.Update] holds an exclusive
-// lock on the directory while it reads, changes and replaces the file. Update replaces the file by rename, so
-// [Registry.View] needs no lock: a reader sees the old file or the new file (see steady). Update holds the lock only
-// for work in memory and on tmpfs. This work takes half a millisecond, and one millisecond more with 1500 pods. Never
-// hold the lock during a call to EC2, the metadata service or netlink: [Registry.Lock] has other locks for such calls.
+// lock on the directory while it reads, changes and replaces the file. Update replaces the file by rename(2), so
+// [Registry.View] needs no lock: a reader sees the old file or the new file (see readSteady). Update holds the lock
+// only for work in memory and on tmpfs. This work takes half a millisecond, or one and a half milliseconds with 1500
+// pods. Never hold the lock during a call to EC2, the metadata service or netlink: [Registry.Lock] has other locks for
+// such calls.
 //
 // The registry is only a record: the true state is in EC2 and in the kernel. The registry is on /run, so a reboot
-// empties it. If an operator or another program deletes the registry, only time is lost. The next process asks the
-// kernel, metadata and EC2, and builds the registry again. If a file cannot be parsed, Update renames the file and does
-// not use it.
+// deletes it. If an operator or another program deletes the registry, only time is lost: the next process asks the
+// kernel, metadata and EC2, and builds the registry again. If the registry's file cannot be parsed, Update renames the
+// file and does not use it.
 package registry
 
 //go:generate go run ../internal/codec/gen
@@ -33,11 +34,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
 
-// ErrVersion means that a later release wrote the file.
+// ErrVersion means that a later release has written the registry's file.
 var ErrVersion = errors.New("written by a later release")
 
-// Dir is the directory of this node's registry: /run/cni-ipvlan-vpc-k8s, or
-// $CNI_IPVLAN_VPC_STATE_DIR.
+// Dir returns the directory of this node's registry: $CNI_IPVLAN_VPC_STATE_DIR, or by default /run/cni-ipvlan-vpc-k8s.
 func Dir() string {
 	if dir := os.Getenv("CNI_IPVLAN_VPC_STATE_DIR"); dir != "" {
 		return dir
@@ -56,59 +56,59 @@ func Open(dir string) (*Registry, error) {
 	return &Registry{dir}, nil
 }
 
-// View returns the state. If an operator or a program has set the clock since the last change of the file, View
-// corrects the state's times by the difference. If there is no file yet, the state is Blank.
+// View returns the state, with times by the current clock. If there is no registry's file yet, the state is Blank.
 func (r *Registry) View() (*State, error) {
-	b, written, err := steady(r.open)
-	return read(r.file(), b, written, err)
+	b, written, err := readSteady(r.openFile)
+	return parseContent(r.filePath(), b, written, err)
 }
 
-// quick saves four system calls per file. Without quick, package os makes each file non-blocking, finds that the kernel
-// cannot poll the file, and makes the file blocking again.
-const quick = unix.O_NONBLOCK
+// noPollFlag saves four system calls per file. Without this flag, package os makes each file non-blocking, finds that
+// the kernel cannot poll the file, and makes the file blocking again.
+const noPollFlag = unix.O_NONBLOCK
 
-// open opens the file for a process that does not hold the lock.
-func (r *Registry) open() (*os.File, error) {
-	f, err := os.OpenFile(r.file(), os.O_RDONLY|quick, 0)
-	// another process has replaced the file during this open, and a process now writes into the old file: the new file
-	// is already there
+// openFile opens the registry's file for a process that does not hold the lock.
+func (r *Registry) openFile() (*os.File, error) {
+	f, err := os.OpenFile(r.filePath(), os.O_RDONLY|noPollFlag, 0)
+	// this open(2) found the old file, which another process has just replaced, and a process has a lease on it to
+	// write into it (see [atomicfile.Exchange]): another open finds the new file
 	if errors.Is(err, unix.EAGAIN) {
-		f, err = os.OpenFile(r.file(), os.O_RDONLY, 0)
+		f, err = os.OpenFile(r.filePath(), os.O_RDONLY, 0)
 	}
 	return f, err
 }
 
-// Update calls f with the state. If f succeeds, Update writes the state that f has changed. If the file cannot be
-// parsed, Update renames it, and f gets a Blank state. If a later release wrote the file, Update does not change it,
-// and returns ErrVersion.
+// Update calls f with the state. If f succeeds, Update writes the state that f has changed. If the registry's file
+// cannot be parsed, Update renames the file, and f gets a Blank state. If a later release has written the file, Update
+// does not change the file, and returns ErrVersion.
 //
-// If another process deletes the directory meanwhile, Update writes nothing, and calls f again with the new state. So f
-// must set its results, and not add to them.
+// If another process deletes the directory during the call, Update writes nothing, and calls f again with the new
+// state. So f must assign its results, and not append to the results of an earlier call.
 func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	var err error
-	for range attempts {
-		if err = r.update(ctx, f); !errors.Is(err, errDeleted) {
+	for range maxAttempts {
+		if err = r.tryUpdate(ctx, f); !errors.Is(err, errDeleted) {
 			return err
 		}
 	}
 	return fmt.Errorf("update registry in %s: %w", r.dir, err)
 }
 
-// update is one try of Update. If another process deletes the directory meanwhile, update returns errDeleted. It takes
-// two locks. The lock "registry" excludes processes of older releases, which take no other lock. The directory's lock
-// excludes all other processes.
-func (r *Registry) update(ctx context.Context, f func(*State) error) error {
+// tryUpdate is one try of Update. If another process deletes the directory during the call, tryUpdate returns
+// errDeleted. tryUpdate takes two locks. The lock "registry" excludes processes of earlier releases, which take only
+// this lock. The lock on the directory excludes processes of this release, even if another program deletes the file of
+// the first lock.
+func (r *Registry) tryUpdate(ctx context.Context, f func(*State) error) error {
 	unlock, err := r.Lock(ctx, lockName)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	d, err := r.enter(ctx)
+	d, err := r.openDirectory(ctx)
 	if err != nil {
 		return err
 	}
-	defer d.leave()
-	s, err := d.state()
+	defer d.unlockAndClose()
+	s, err := d.loadState()
 	if err != nil {
 		return err
 	}
@@ -117,15 +117,15 @@ func (r *Registry) update(ctx context.Context, f func(*State) error) error {
 	}
 	log := s.prepareLog()
 	now := time.Now()
-	b, err := s.encode(now)
+	b, err := s.encodeFile(now)
 	if err == nil {
-		err = d.replace(now, b)
+		err = d.replaceFile(now, b)
 	}
 	if err != nil {
-		log.drop()
+		log.closeFile()
 		return fmt.Errorf("write registry: %w", err)
 	}
-	log.append()
+	log.appendText()
 	return nil
 }
 
@@ -134,12 +134,12 @@ func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 	return r.Update(ctx, func(s *State) error { f(s); return nil })
 }
 
-// Usable returns nil if a process can change the registry, and otherwise the reason. It waits for no lock, because a
-// process that holds the lock may be slow without being broken. Usable leaves no file behind: it writes as much as a
-// change would write, to a file without a name. A change writes into the file that the last change replaced, so a
-// change needs space only for the additional bytes.
+// Usable returns nil if processes can change the registry, and otherwise the reason why they cannot. Usable does not
+// wait for a lock, because a process that holds the lock may be only slow. To test the space on the file system, Usable
+// writes as many bytes as an Update needs to a file without a name. An Update writes into the file that the last Update
+// replaced, so it needs space only for the bytes that do not fit there.
 func (r *Registry) Usable() error {
-	size, err := r.legible()
+	size, err := r.readableSize()
 	if err != nil {
 		return err
 	}
@@ -149,10 +149,10 @@ func (r *Registry) Usable() error {
 	}
 	lock.Close()
 	f, err := openAt(unix.AT_FDCWD, r.dir, unix.O_TMPFILE|os.O_WRONLY)
-	if errors.Is(err, unix.EOPNOTSUPP) { // some file systems cannot make a file without a name
+	if errors.Is(err, unix.EOPNOTSUPP) { // the file system cannot make a file without a name
 		err = unix.Access(r.dir, unix.W_OK|unix.X_OK)
 	} else if err == nil {
-		const lease = 1 << 10 // bytes: the maximum of nearly all new leases
+		const lease = 1 << 10 // bytes: nearly all new leases need less
 		if size += lease - atomicfile.Room(r.dir, fileName); size > 0 {
 			_, err = f.Write(make([]byte, size))
 		}
@@ -164,16 +164,17 @@ func (r *Registry) Usable() error {
 	return nil
 }
 
-// legible returns the size of the file, or an error if no process of this release can read the file. If the file begins
-// like a file of this release, legible does not read the rest. If the rest is garbage, legible still returns the size,
-// although the next change will rename the file.
-func (r *Registry) legible() (size int64, err error) {
-	fd, openErr := unix.Open(r.file(), unix.O_RDONLY|unix.O_CLOEXEC|quick, 0) // after an error, View tries again
+// readableSize returns the size of the registry's file. It returns an error if processes of this release cannot use the
+// file. A file that cannot be parsed is no error, because the next Update renames the file. If the file has
+// fileBeginning, readableSize does not read the rest.
+func (r *Registry) readableSize() (size int64, err error) {
+	// if this fails, View tries again
+	fd, openErr := unix.Open(r.filePath(), unix.O_RDONLY|unix.O_CLOEXEC|noPollFlag, 0)
 	if openErr == nil {
 		defer unix.Close(fd)
-		head := make([]byte, len(beginning))
+		head := make([]byte, len(fileBeginning))
 		_, readErr := unix.Read(fd, head)
-		if readErr == nil && string(head) == beginning {
+		if readErr == nil && string(head) == fileBeginning {
 			return unix.Seek(fd, 0, io.SeekEnd)
 		}
 	}
@@ -182,13 +183,13 @@ func (r *Registry) legible() (size int64, err error) {
 		return 0, err
 	}
 	if s != nil {
-		size = int64(s.size)
+		size = int64(s.fileSize)
 	}
 	return size, nil
 }
 
-// Mark creates an empty file with this name in the registry's directory, for systemd. Only the existence of the file
-// counts (systemd.path(5), PathExists=).
+// Mark creates an empty file with this name in the registry's directory. A path unit of systemd waits for the file
+// (systemd.path(5), PathExists=).
 func (r *Registry) Mark(name string) error {
 	open := func() (*os.File, error) {
 		return os.OpenFile(filepath.Join(r.dir, name), os.O_CREATE|os.O_WRONLY, 0o600)
@@ -206,15 +207,15 @@ func (r *Registry) Mark(name string) error {
 	return f.Close()
 }
 
-// Marked reports whether Mark's file exists. If stat(2) fails for another reason, Marked returns true.
+// Marked reports whether the file that Mark creates exists. If stat(2) fails for another reason, Marked returns true.
 func (r *Registry) Marked(name string) bool {
 	_, err := os.Stat(filepath.Join(r.dir, name))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// lockName is the lock under which a process changes the registry.
+// lockName is the name of the lock that Update takes.
 const lockName = "registry"
 
 func (r *Registry) lockFile(name string) string { return filepath.Join(r.dir, name+".lock") }
 
-func (r *Registry) file() string { return filepath.Join(r.dir, fileName) }
+func (r *Registry) filePath() string { return filepath.Join(r.dir, fileName) }

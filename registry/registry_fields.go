@@ -24,7 +24,7 @@ func (e *ENI) describe(j *codec.Codec) {
 		codec.Optional(j, "cidr6", &e.CIDR6, codec.Prefix)
 		codec.Field(j, "vpc", &e.VPC, codec.Text)
 		indexed.Addrs(j, "addrs", &e.Addrs)
-		prefixes(j, "prefixes", &e.Prefixes)
+		describePrefixes(j, "prefixes", &e.Prefixes)
 		codec.Field(j, "read", &e.Read, codec.Time)
 		codec.Optional(j, "grown", &e.Grown, codec.Time)
 		codec.Optional(j, "pool", &e.Pool, codec.Text)
@@ -144,7 +144,7 @@ func (i *Intent) describe(j *codec.Codec) {
 // members describes the members, as the struct tags do.
 func (k *Key) members(j *codec.Codec) {
 	codec.Field(j, "network", &k.Network, codec.Text)
-	attachment(&k.Attachment, j)
+	describeAttachment(&k.Attachment, j)
 }
 
 // describe describes the JSON, as the struct tags do.

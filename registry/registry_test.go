@@ -169,7 +169,7 @@ func TestViewWhileWritten(t *testing.T) {
 	defer os.RemoveAll(dir)
 	r := &Registry{dir}
 	update(t, r, func(s *State) { fill(s, 2) })
-	f, err := os.OpenFile(r.file(), os.O_WRONLY, 0)
+	f, err := os.OpenFile(r.filePath(), os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +213,7 @@ func TestOriginalFile(t *testing.T) {
 		t.Errorf("free addresses (-want +got):\n%s", diff)
 	}
 	update(t, r, func(s *State) { s.Forget(addr("10.0.1.14")) })
-	b, err := os.ReadFile(r.file())
+	b, err := os.ReadFile(r.filePath())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +234,7 @@ func TestUnknownFieldsStay(t *testing.T) {
 	write(t, r, `{"schema_version":1,"ips":{},"colour":{"of":["the","sky"]}}`)
 	update(t, r, func(s *State) { fill(s, 1) })
 	update(t, r, func(s *State) {})
-	b, _ := os.ReadFile(r.file())
+	b, _ := os.ReadFile(r.filePath())
 	if !strings.Contains(string(b), `"colour":{"of":["the","sky"]}`) {
 		t.Errorf("got %s", b)
 	}
@@ -284,7 +284,7 @@ func TestBadFiles(t *testing.T) {
 					t.Errorf("state is %+v", s)
 				}
 			})
-			bad, _ := filepath.Glob(r.file() + ".bad-*")
+			bad, _ := filepath.Glob(r.filePath() + ".bad-*")
 			if len(bad) != 1 {
 				t.Fatalf("set aside: %v", bad)
 			}
@@ -303,7 +303,7 @@ func TestLaterRelease(t *testing.T) {
 	if !errors.Is(err, ErrVersion) || !strings.Contains(err.Error(), "schema_version 2") {
 		t.Errorf("got %v", err)
 	}
-	if b, _ := os.ReadFile(r.file()); string(b) != later {
+	if b, _ := os.ReadFile(r.filePath()); string(b) != later {
 		t.Errorf("file is now %q", b)
 	}
 }
@@ -354,7 +354,7 @@ func TestLockHonoursContext(t *testing.T) {
 func TestPermissions(t *testing.T) {
 	r := open(t)
 	update(t, r, func(*State) {})
-	for file, want := range map[string]os.FileMode{r.dir: 0o700, r.file(): 0o600,
+	for file, want := range map[string]os.FileMode{r.dir: 0o700, r.filePath(): 0o600,
 		filepath.Join(r.dir, "registry.lock"): 0o600} {
 		fi, err := os.Stat(file)
 		if err != nil || fi.Mode().Perm() != want {
@@ -408,7 +408,7 @@ func TestDrop(t *testing.T) {
 
 func write(t *testing.T, r *Registry, content string) {
 	t.Helper()
-	if err := os.WriteFile(r.file(), []byte(content), 0o600); err != nil {
+	if err := os.WriteFile(r.filePath(), []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -461,7 +461,7 @@ func TestEarlierNames(t *testing.T) {
 		"": {Since: since, Compared: true, Unconfirmed: true},
 		`"b":{"action":"DescribeNetworkInterfaces","since":"2026-01-02T03:04:05Z"},`: {Since: since, Unconfirmed: true},
 	} {
-		s, err := parse(fmt.Appendf(nil, text, first), then)
+		s, err := parseState(fmt.Appendf(nil, text, first), then)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -21,60 +21,63 @@ import (
 // ErrLeased means that another attachment has the address.
 var ErrLeased = errors.New("address is leased")
 
-// A State is the content of the registry. An address is in Free or in Leases,
-// never in both.
+// A State is the content of the registry. An address is never both in Free and in Leases.
 type State struct {
-	Free    indexed.Entries[time.Time] // since when an address is free; the zero time: it need not cool
+	Free    indexed.Entries[time.Time] // since when an address is free; zero: the address need not cool
 	Leases  indexed.Entries[Lease]
 	ENIs    map[string]ENI    // by ID
 	VPCs    map[string]VPC    // by ID
 	Intents map[string]Intent // by client token
-	// by attachment and interface: an ADD that waits for an address; the file has them as "wishes", for older releases
+	// by attachment and interface: an ADD that waits for an address. In the file, the key is "wishes", as in earlier
+	// releases
 	Waiters map[string]Waiter
-	// by attachment and interface: an ADD that has given up while EC2 throttled, and that the runtime may repeat soon
+	// by attachment and interface: an ADD that gave up while EC2 throttled the node. The runtime may repeat it soon
 	GaveUp    map[string]Waiter
-	Failures  map[string]Failure       // by network and pool: why the pool's last request to EC2 failed
-	NotBefore map[string]time.Time     // by EC2 action: this node does not call it before this time
-	Refusals  map[string]Refusal       // by EC2 action and object: see RefusalKey
-	Gone      map[netip.Addr]time.Time // when this node unassigned the address: metadata may still list it for minutes
-	Owners    map[netip.Addr]Pod       // by cooling address: its last pod, which had asked for it and need not wait
-	Warm      map[string]Warm          // by pool: what the configuration wants
-	OnRequest []OnRequest              // ENIs that serve only pods that ask for them
+	Failures  map[string]Failure   // by network and pool: why the pool's last request to EC2 failed
+	NotBefore map[string]time.Time // by EC2 action: this node does not call the action before this time
+	Refusals  map[string]Refusal   // by EC2 action and object: see RefusalKey
+	// when this node unassigned an address: metadata may list the address for minutes after that
+	Gone map[netip.Addr]time.Time
+	// by cooling address: the pod that had asked for this address and had it last; this pod may have it before it has
+	// cooled
+	Owners    map[netip.Addr]Pod
+	Warm      map[string]Warm // by pool: how many free addresses the configuration wants
+	OnRequest []OnRequest     // which ENIs serve only pods that ask for them
 	Rebuilt   Rebuilt
 	Instance  Instance
 	Log       Logging
-	LogLines  []Line // of the last change: the log has these lines if its size is Log.Size
+	LogLines  []Line // of the last change: if the size of Log.File is Log.Size, the log has these lines
 
-	// These fields are about the registry's file that this process has read.
-	keptENIs indexed.Kept[ENI]
-	unknown  map[string]string // top-level fields of a later release, unparsed
-	size     int
-	ours     bool      // a process of this suite has written the file: see sealed
-	booted   time.Time // boot time of the machine, by the same clock as all times; zero if the file did not have it
-	read     time.Time // when this process has read the file; zero if there was none
-	stepped  bool      // an operator or a program has set the clock since the file was written
+	// The following fields are about the registry's file as this process has read it.
+	keptENIs      indexed.Kept[ENI]
+	unknownFields map[string]string // top-level fields of a later release, unparsed
+	fileSize      int
+	isOurs        bool      // a process of this suite has written the file: see isSealed
+	bootTime      time.Time // boot time of the machine, by the same clock as all times; zero if not in the file
+	readAt        time.Time // when this process read the file; zero if there was no file
+	clockSet      bool      // an operator or a program has set the clock since the file was written
 
-	// These fields are for the lines that this change writes to the log.
+	// The following fields are for the lines that this Update appends to the log.
 	events   []Line
-	left     Logging // the log that the change has switched off
+	oldLog   Logging // the log that this Update has switched off
 	checkLog bool
 }
 
-// An Attachment is CNI's key of one interface of one container.
+// An Attachment identifies one interface of one container, as CNI does.
 type Attachment = types.GCAttachment
 
-// A Key identifies an attachment among all networks of a node.
+// A Key identifies an attachment on a node. Two networks may have the same Attachment.
 //
 //codec:members
 type Key struct {
 	Network    string `json:"network"`
-	Attachment `codec:"attachment"`
+	Attachment `codec:"describeAttachment"`
 }
 
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
-// An OnRequest selects ENIs by their tags. If an operator or another program has attached an ENI that has all these
-// tags, the ENI serves only pods that ask for it. This rule is for the pods of all networks.
+// An OnRequest selects ENIs by their tags. If an operator or another program has attached an ENI that has all of Tags,
+// the ENI serves only pods that ask for it. This also applies to pods of networks other than Network.
 //
 //codec:describe
 type OnRequest struct {
@@ -82,12 +85,12 @@ type OnRequest struct {
 	Tags    map[string]string `json:"tags,omitempty"`
 }
 
-// Equal reports whether r and o are the same.
+// Equal reports whether r and o are equal.
 func (r OnRequest) Equal(o OnRequest) bool {
 	return r.Network == o.Network && maps.Equal(r.Tags, o.Tags)
 }
 
-// A VPC has the CIDRs from which the routes of a pod are computed.
+// A VPC has the CIDRs of a VPC and of its peers. The routes of a pod follow from them.
 //
 //codec:describe
 type VPC struct {
@@ -97,7 +100,8 @@ type VPC struct {
 	PeersRead time.Time      `json:"peersRead,omitzero"` // zero: never asked
 }
 
-// A Warm is the smallest and the largest number of free addresses that a pool is to have.
+// A Warm says how many free addresses the configuration wants for a pool: at least Min, and at most Max. Between these
+// two numbers, the node need not call EC2.
 //
 //codec:describe exported
 type Warm struct {
@@ -105,42 +109,44 @@ type Warm struct {
 	Max int `json:"max"` // 0: as many as Min
 }
 
-// Left returns how many free addresses a collection leaves to the pool. As long as the number of free addresses is
-// between Min and Max, no EC2 calls are needed.
+// Left returns how many free addresses a collection leaves to the pool.
 func (w Warm) Left() int { return max(w.Min, w.Max) }
 
-// An Instance has what growth needs to know about the instance.
+// An Instance has what growth needs to know about the node's instance.
 //
 //codec:describe
 type Instance struct {
 	ID   string `json:"id,omitempty"`
 	Type string `json:"type,omitempty"`
 	Zone string `json:"zone,omitempty"`
-	// the ID of the boot after which metadata last confirmed that this is the instance; "" if not known
+	// BootID when metadata last confirmed that the node is this instance; "" if not known
 	Boot string `json:"boot,omitempty"`
-	ENIs int    `json:"enis,omitempty"` // maximum number of the instance's ENIs on all cards; 0 if not known yet
+	ENIs int    `json:"enis,omitempty"` // maximum number of ENIs on all cards together; 0 if not known yet
 	// maximum number of private IPv4 addresses of an ENI, including its primary one; 0 if not known yet
 	IPv4PerENI int `json:"ipv4PerENI,omitempty"`
-	// the same for IPv6; 0 if the type has none, or if it is not known yet
-	IPv6PerENI int  `json:"ipv6PerENI,omitempty"`
-	NoPrefixes bool `json:"noPrefixes,omitempty"` // EC2 delegates no prefixes to its ENIs: it is not a Nitro instance
-	// maximum number of ENIs with addresses on each network card, by the card's index; empty if the instance has one
+	// maximum number of IPv6 addresses of an ENI; 0 if the type has no IPv6, or if not known yet
+	IPv6PerENI int `json:"ipv6PerENI,omitempty"`
+	// EC2 delegates no prefixes to its ENIs, because it is not a Nitro instance
+	NoPrefixes bool `json:"noPrefixes,omitempty"`
+	// by the index of a network card: maximum number of ENIs with addresses on the card; empty if the instance has one
 	// card
 	Cards []int `json:"cards,omitempty"`
 
-	// Until FullUntil, this node attaches no ENI: EC2 has refused another ENI for this instance, although the registry
-	// showed a free slot. An operator or another program may have attached ENIs.
+	// This node attaches no ENI before FullUntil, because EC2 has refused another ENI for this instance, although the
+	// registry showed a free slot. For example, an operator or another program has attached an ENI that the registry
+	// does not have.
 	FullUntil time.Time `json:"fullUntil,omitzero"`
-	// how many ENIs EC2 showed at the refusal of FullUntil; if EC2 shows fewer ENIs, there is room again
-	FullWith int       `json:"fullWith,omitempty"`
-	FullRead time.Time `json:"fullRead,omitzero"` // when EC2 last showed the ENIs, because the instance seemed full
+	// how many ENIs EC2 showed when it refused the ENI; if EC2 shows fewer ENIs, there is a free slot again
+	FullWith int `json:"fullWith,omitempty"`
+	// when this node last asked EC2 for the ENIs because the instance seemed full
+	FullRead time.Time `json:"fullRead,omitzero"`
 
-	// this node creates no ENI before this time: EC2 has said that the account can have no more ENIs
+	// this node creates no ENI before this time, because EC2 has said that the account cannot have more ENIs
 	QuotaUntil time.Time `json:"quotaUntil,omitzero"`
 }
 
-// An Intent is an EC2 call that may have been made. A process writes the intent before the call, and removes it when it
-// records the outcome of the call.
+// An Intent is the record of an EC2 call that a process is about to make or has made. A process writes the intent
+// before the call, and removes the intent when it records the outcome of the call.
 //
 //codec:describe
 type Intent struct {
@@ -149,20 +155,21 @@ type Intent struct {
 	Since  time.Time `json:"since"`
 	Wanted           // for CreateNetworkInterface
 
-	Attachment string `json:"attachment,omitempty"` // ID for ModifyNetworkInterfaceAttribute; empty if not known
+	// for ModifyNetworkInterfaceAttribute: the ID of the ENI's attachment in EC2; empty if not known
+	Attachment string `json:"attachment,omitempty"`
 
-	// Addr is an address that a pod has chosen, and Pod is this pod. If EC2 has assigned the address, the pod need not
-	// wait for it.
+	// Addr is an address that a pod has chosen, and Pod is this pod. If EC2 has assigned the address, the pod may have
+	// it before it has cooled.
 	Addr netip.Addr `json:"addr,omitzero"`
 	Pod  Pod        `json:"pod,omitzero"`
 }
 
-// Wanted is the ENI that a creation asks for. If a caller repeats the call with the same client token and the same
-// parameters, EC2 does not create a second ENI.
+// Wanted are the parameters of a CreateNetworkInterface call. If a process repeats the call with the same client token
+// and the same parameters, EC2 does not create a second ENI.
 //
 //codec:members
 type Wanted struct {
-	Subnet         string            `json:"subnet,omitempty"` // empty: do not repeat the call
+	Subnet         string            `json:"subnet,omitempty"` // empty: a process must not repeat the call
 	SecurityGroups []string          `json:"securityGroups,omitempty"`
 	Tags           map[string]string `json:"tags,omitempty"`
 	Tracking       Tracking          `json:"tracking,omitzero"`
@@ -181,55 +188,57 @@ type Tracking struct {
 	UDP            int `json:"udpTimeout"`
 }
 
-// Over returns t. A value that t does not set comes from base.
+// Over returns t, with the values of base for those that are zero in t.
 func (t Tracking) Over(base Tracking) Tracking {
 	return Tracking{cmp.Or(t.TCPEstablished, base.TCPEstablished), cmp.Or(t.UDPStream, base.UDPStream),
 		cmp.Or(t.UDP, base.UDP)}
 }
 
-// A Rebuilt is the work that is left after the registry was rebuilt from what metadata and EC2 reported. Metadata and
-// EC2 may lag, so the node compares the registry with EC2 twice: at once, and again after some time. See package known,
-// unconfirmed.go.
+// A Rebuilt says what is left to do after the node has rebuilt the registry from metadata and EC2. Metadata and EC2 may
+// lag, so the node compares the rebuilt registry with EC2 twice: at once, and again after some time. See unconfirmed.go
+// of package known.
 //
 //codec:describe
 type Rebuilt struct {
 	Since       time.Time `json:"since"`                 // when the registry was rebuilt; zero: nothing is left to do
 	Compared    bool      `json:"compared,omitempty"`    // the first comparison is done
-	Unconfirmed bool      `json:"unconfirmed,omitempty"` // free addresses may have left their ENIs: no ADD takes them
+	Unconfirmed bool      `json:"unconfirmed,omitempty"` // the free addresses are unconfirmed, so no ADD takes them
 
-	// Changes reports whether a process of this node may have released addresses before. If not, an ADD that may change
-	// nothing in EC2 takes addresses that are unconfirmed.
+	// Changes is true if a process of this node may have released addresses before the registry was rebuilt. If Changes
+	// is false, an ADD without permission to change anything in EC2 takes unconfirmed addresses.
 	Changes bool `json:"changes,omitempty"`
 }
 
-// Unconfirmed reports whether the free addresses are unconfirmed, and since when.
+// Unconfirmed reports whether the free addresses are unconfirmed, and since when they are.
 func (s *State) Unconfirmed() (since time.Time, ok bool) {
 	return s.Rebuilt.Since, s.Rebuilt.Unconfirmed
 }
 
-// A Waiter is an ADD that waits for an address, or that has given up.
+// A Waiter is an ADD that waits for an address, or an ADD that gave up waiting.
 //
 //codec:describe
 type Waiter struct {
-	Pool  string    `json:"pool,omitempty"` // the pool of the address
+	Pool  string    `json:"pool,omitempty"` // the pool whose address it waits for
 	Since time.Time `json:"since"`
-	Until time.Time `json:"until"` // in Waiters: the latest time when the ADD gives up; in GaveUp: when it gave up
+	Until time.Time `json:"until"` // in Waiters: when the ADD will give up at the latest; in GaveUp: when it gave up
 }
 
-// A Failure says why EC2 has not given the addresses for which ADDs of a pool wait.
+// A Failure says why EC2 has not given a pool the addresses for which ADDs wait.
 //
 //codec:describe
 type Failure struct {
 	Text string `json:"text"`
 	Hint string `json:"hint,omitempty"` // what an operator can do
-	// when the failed request began: the request was for the ADDs that waited then; zero: a new request is running
+	// when the failed request to EC2 began, which was for the ADDs that waited at that time; zero: a new request is
+	// running
 	Began time.Time `json:"began,omitzero"`
 	Since time.Time `json:"since"`
-	Until time.Time `json:"until,omitzero"` // no ADD asks EC2 again before this time: the subnet is full
+	Until time.Time `json:"until,omitzero"` // no ADD asks EC2 again before this time, because the subnet is full
 }
 
-// A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. If the role may not do the
-// action at all, the refusal has no object. Before Until, growth does not use this object, and tries other objects.
+// A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. If the role has no
+// permission for the action on any object, the refusal has no object. Before Until, growth does not use this object,
+// and tries others.
 //
 //codec:describe
 type Refusal struct {
@@ -240,28 +249,28 @@ type Refusal struct {
 	Until   time.Time `json:"until"`
 }
 
-// RefusalKey is the key of a refusal: the EC2 action, and the ID of an ENI or a subnet. The ID is
-// empty if the refusal is about the action.
+// RefusalKey returns the key in State.Refusals for an EC2 action and an object. about is the ID of an ENI or a subnet,
+// or empty if the refusal has no object.
 func RefusalKey(action, about string) string { return strings.TrimSpace(action + " " + about) }
 
-// PruneRefusals removes the refusals whose time is over.
+// PruneRefusals removes the refusals whose Until has passed.
 func (s *State) PruneRefusals(now time.Time) {
 	maps.DeleteFunc(s.Refusals, func(_ string, r Refusal) bool { return !now.Before(r.Until) })
 }
 
-// Blank reports whether the registry has no ENI and no address yet. A Blank registry does not mean that no address is
-// in use.
+// Blank reports whether the registry has no ENI and no address yet. Pods may use addresses even if the registry is
+// Blank, because another program may have deleted the registry.
 func (s *State) Blank() bool { return len(s.ENIs) == 0 && s.Free.Len() == 0 && s.Leases.Len() == 0 }
 
-// Forget removes free addresses that the node no longer has. A leased address stays.
+// Forget removes addresses that the node no longer has from State.Free. Leases stay.
 func (s *State) Forget(addrs ...netip.Addr) {
 	for _, a := range addrs {
 		s.Free.Delete(a)
 	}
 }
 
-// ForgetStray removes free addresses that are on no ENI. The original plugin's file has such addresses: its DEL records
-// an address that it has just unassigned, and its registry-gc never removes this record.
+// ForgetStray removes free addresses that no ENI of the state has. The original plugin leaves such addresses in its
+// file: its DEL records an address that it has just unassigned, and its registry-gc never removes this record.
 func (s *State) ForgetStray() {
 	for a := range s.Free.Keys() {
 		if id, _ := s.ENIOf(a); id == "" {
@@ -281,7 +290,7 @@ func (s *State) Drop(eni string) {
 	delete(s.ENIs, eni)
 }
 
-// ENIOf returns the ENI that has the address a, and the ENI's ID. If no ENI has the address, the ID is empty.
+// ENIOf returns the ID of the ENI that has the address a, and this ENI. If no ENI has the address, the ID is empty.
 func (s *State) ENIOf(a netip.Addr) (string, ENI) {
 	for id, e := range s.ENIs {
 		if e.Has(a) {
@@ -302,13 +311,13 @@ func (s *State) Attached() int {
 	return n
 }
 
-// check returns an error if the state breaks an invariant.
-func (s *State) check() error {
-	if a := s.both(); a.IsValid() {
+// checkInvariants returns an error if an address is free and leased, or if an address is on two ENIs.
+func (s *State) checkInvariants() error {
+	if a := s.freeAndLeased(); a.IsValid() {
 		l, _ := s.Leases.At(a)
 		return fmt.Errorf("%s is free, and leased by %s", a, l.Key)
 	}
-	if s.keptENIs.Same(s.ENIs, keepingENI) {
+	if s.keptENIs.Unchanged(s.ENIs, eniFuncs) {
 		return nil // the ENIs were checked before the file was written
 	}
 	n := 0
@@ -319,18 +328,18 @@ func (s *State) check() error {
 	for _, e := range s.ENIs {
 		for _, a := range e.Addrs {
 			if all.Add(a) {
-				return s.twice()
+				return s.duplicateError()
 			}
 		}
 	}
 	return nil
 }
 
-// both returns an address that is free and leased, if there is one. If a process of this suite has written the file,
-// only an entry that has changed since then can be both.
-func (s *State) both() netip.Addr {
+// freeAndLeased returns an address that is both free and leased, or the zero Addr if there is none. If a process of
+// this suite has written the file, freeAndLeased looks only at entries that have changed since the file was read.
+func (s *State) freeAndLeased() netip.Addr {
 	free, leased := s.Free.Keys(), func(func(netip.Addr) bool) {}
-	if s.ours {
+	if s.isOurs {
 		free, leased = s.Free.Changed(), s.Leases.Changed()
 	}
 	for a := range free {
@@ -346,8 +355,8 @@ func (s *State) both() netip.Addr {
 	return netip.Addr{}
 }
 
-// twice returns an error if an address is on two ENIs, or twice on one.
-func (s *State) twice() error {
+// duplicateError returns an error if an address is on two ENIs, or twice on one ENI.
+func (s *State) duplicateError() error {
 	by := map[netip.Addr]string{}
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		for _, a := range s.ENIs[id].Addrs {

@@ -23,7 +23,7 @@ func TestViewTorn(t *testing.T) {
 			return bytes.Replace(last, []byte(`"c1"`), []byte(`"c2"`), 1), then, then
 		},
 		"with the end of the new text": func(last []byte) ([]byte, time.Time, time.Time) {
-			s, err := parse(last, time.Time{})
+			s, err := parseState(last, time.Time{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -39,16 +39,16 @@ func TestViewTorn(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			last, err := os.ReadFile(r.file())
+			last, err := os.ReadFile(r.filePath())
 			if err != nil {
 				t.Fatal(err)
 			}
 			text, began, ended := torn(last)
 			next := filepath.Join(r.dir, "next")
-			if err := errors.Join(os.Rename(r.file(), next), unix.Mkfifo(r.file(), 0o600)); err != nil {
+			if err := errors.Join(os.Rename(r.filePath(), next), unix.Mkfifo(r.filePath(), 0o600)); err != nil {
 				t.Fatal(err)
 			}
-			pipe, err := os.OpenFile(r.file(), os.O_RDWR, 0)
+			pipe, err := os.OpenFile(r.filePath(), os.O_RDWR, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,7 +56,7 @@ func TestViewTorn(t *testing.T) {
 			if _, err := pipe.Write(text); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.Chtimes(r.file(), began, began); err != nil {
+			if err := os.Chtimes(r.filePath(), began, began); err != nil {
 				t.Fatal(err)
 			}
 			var s *State
@@ -75,7 +75,7 @@ func TestViewTorn(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := errors.Join(os.Chtimes(r.file(), ended, ended), os.Rename(next, r.file()), pipe.Close(),
+			if err := errors.Join(os.Chtimes(r.filePath(), ended, ended), os.Rename(next, r.filePath()), pipe.Close(),
 				<-seen); err != nil {
 				t.Fatal(err)
 			}

@@ -5,10 +5,10 @@ package registry
 
 import "strings"
 
-// upgrade moves data that earlier releases kept under special names to the fields of this release. Earlier releases
-// kept a rebuilt registry's comparisons with EC2 as intents. They kept QuotaUntil in NotBefore, under the name of an
-// action that does not exist.
-func (s *State) upgrade() {
+// upgradeFields moves data that earlier releases kept under special names to the fields of this release. Earlier
+// releases had intents instead of State.Rebuilt: one for each comparison with EC2 that was left to do. They had
+// QuotaUntil in NotBefore, under the name of an action that does not exist.
+func (s *State) upgradeFields() {
 	const describe, unconfirmed = "DescribeNetworkInterfaces", ", for addresses in doubt"
 	const quota = "CreateNetworkInterface beyond the quota"
 	old := false

@@ -30,7 +30,7 @@ func TestUsable(t *testing.T) {
 		}
 		defer unlock()
 		if text != "" {
-			if err := os.WriteFile(r.file(), []byte(text), 0o600); err != nil {
+			if err := os.WriteFile(r.filePath(), []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -54,15 +54,15 @@ func TestUsableReads(t *testing.T) {
 	if err := r.Change(t.Context(), func(s *State) { s.Instance.Type = "m5.large" }); err != nil {
 		t.Fatal(err)
 	}
-	b, err := os.ReadFile(r.file())
-	if err != nil || !strings.HasPrefix(string(b), beginning) {
-		t.Errorf("the file is %.40s (%v), want %s", b, err, beginning)
+	b, err := os.ReadFile(r.filePath())
+	if err != nil || !strings.HasPrefix(string(b), fileBeginning) {
+		t.Errorf("the file is %.40s (%v), want %s", b, err, fileBeginning)
 	}
-	if size, err := r.legible(); size != int64(len(b)) || err != nil {
+	if size, err := r.readableSize(); size != int64(len(b)) || err != nil {
 		t.Errorf("the size is %d (%v), want %d", size, err, len(b))
 	}
-	later := strings.Replace(string(b), beginning, `{"schema_version":12,`, 1)
-	if err := os.WriteFile(r.file(), []byte(later), 0o600); err != nil {
+	later := strings.Replace(string(b), fileBeginning, `{"schema_version":12,`, 1)
+	if err := os.WriteFile(r.filePath(), []byte(later), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Usable(); !errors.Is(err, ErrVersion) {
@@ -73,11 +73,11 @@ func TestUsableReads(t *testing.T) {
 // Usable returns an error for everything that would make an ADD fail.
 func TestUnusable(t *testing.T) {
 	later := open(t)
-	if err := os.WriteFile(later.file(), []byte(`{"schema_version": 2}`), 0o600); err != nil {
+	if err := os.WriteFile(later.filePath(), []byte(`{"schema_version": 2}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	noLock, unreadable := open(t), open(t)
-	if err := errors.Join(os.Mkdir(noLock.lockFile(lockName), 0o700), os.Mkdir(unreadable.file(), 0o700)); err != nil {
+	if err := errors.Join(os.Mkdir(noLock.lockFile(lockName), 0o700), os.Mkdir(unreadable.filePath(), 0o700)); err != nil {
 		t.Fatal(err)
 	}
 	gone := open(t)

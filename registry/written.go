@@ -10,34 +10,36 @@ import (
 )
 
 // The last member of the registry's file is a time. The process that writes the file also sets the file's modification
-// time to this time. If both times are equal, a process of this suite has checked and written the file. Then a process
-// that needs one lease does not parse the other leases. If the times differ, another program or a person has written
-// the file since. The program may be the original plugin, or an earlier release, which keeps the member as an unknown
-// field. With each write, the kernel sets another modification time, see inode(7). Some file systems store less exact
-// times. There, the two times always differ, and each process parses the whole file.
+// time to this time. When another program or a person writes the file later, the kernel sets a new modification time
+// (inode(7)), and the two times differ. This also happens if the original plugin writes the file, or an earlier
+// release, which keeps the member as an unknown field. So if the two times are equal, a process of this suite has
+// checked and written the file. Then a process that needs one lease does not parse the other leases. Some file systems
+// store times with less precision. There, the two times always differ, and each process parses the whole file.
 //
-// Earlier releases had a checksum of all bytes as the last member. On a large node, the checksum took a third of the
-// time of a change. The checksum also showed broken memory, which the modification time does not.
+// In earlier releases, the last member was a checksum of all bytes. On a large node, the checksum took a third of the
+// time of an Update. Unlike the modification time, the checksum also found broken memory.
 //
-// A later release may write leases that do not begin with their key, or that this release would misread. Such a release
-// must give the member another name.
+// If a later release writes leases that do not begin with their key, or that this release would misread, it must give
+// the last member another name. Then this release does not trust the file.
 
-// member is the text before the time in the last member of the file.
-const member = `,"written":"`
+// writtenMember is the part of the last member before the time.
+const writtenMember = `,"written":"`
 
-// seal returns the end of a file with this modification time: the member, the closing brace and the end of the line.
-func seal(written time.Time) []byte {
-	b := written.UTC().AppendFormat([]byte(member), time.RFC3339Nano)
+// sealText returns the end of a registry's file that has this modification time: the last member, the closing brace and
+// a newline.
+func sealText(written time.Time) []byte {
+	b := written.UTC().AppendFormat([]byte(writtenMember), time.RFC3339Nano)
 	return append(b, "\"}\n"...)
 }
 
-// sealed reports whether the end of the file says that the file has this modification time.
-func sealed(b []byte, written time.Time) bool { return bytes.HasSuffix(b, seal(written)) }
+// isSealed reports whether the text ends with sealText of this modification time.
+func isSealed(b []byte, written time.Time) bool { return bytes.HasSuffix(b, sealText(written)) }
 
-// content reads an open file and its modification time, and closes the file. In a write, the kernel changes the time
-// before the text, so content reads the time last. If the time has changed during the read, the text may be from two
-// writers. Then content returns the zero time.
-func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
+// readContent reads an open file and its modification time, and closes the file. The arguments are the results of the
+// open. During a write(2), the kernel changes the modification time before the text, so readContent reads the time
+// after the text. If the time has changed during the read, the text may be from two writers. Then readContent returns
+// the zero time.
+func readContent(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	if err != nil {
 		return nil, written, err
 	}
@@ -46,7 +48,8 @@ func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	if err != nil {
 		return nil, written, err
 	}
-	buf := bytes.NewBuffer(make([]byte, 0, began.Size()+bytes.MinRead)) // room to see the file's end
+	// with MinRead more bytes, ReadFrom finds the end of the file without another allocation
+	buf := bytes.NewBuffer(make([]byte, 0, began.Size()+bytes.MinRead))
 	if _, err = buf.ReadFrom(f); err != nil {
 		return nil, written, err
 	}
@@ -57,18 +60,19 @@ func content(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	return buf.Bytes(), written, err
 }
 
-// steady returns the content of the registry's file for a process that does not hold the lock. It reads again until the
-// text is sealed, or until two reads give the same text, but at most five times.
+// readSteady returns the content of the registry's file for a process that does not hold the lock. It reads the file up
+// to five times, until the text is sealed, or until two reads give the same text and time.
 //
-// A writer writes into a file that no other process has open: see [atomicfile.Exchange]. But Linux before 6.1 may not
-// notice that a reader opens the file. Then the reader may read a half-written file, and this text may even be valid.
-func steady(open func() (*os.File, error)) (b []byte, written time.Time, err error) {
+// Usually, a writer writes into a file only if no other process has the file open: see [atomicfile.Exchange]. But Linux
+// before 6.1 does not always notice that a reader opens the file. Then the reader may read a half-written text, and
+// this text may even be valid JSON.
+func readSteady(open func() (*os.File, error)) (b []byte, written time.Time, err error) {
 	const tries = 5
 	for i := range tries {
 		last, when := b, written
-		b, written, err = content(open())
+		b, written, err = readContent(open())
 		same := i > 0 && !written.IsZero() && written.Equal(when) && bytes.Equal(b, last)
-		if err != nil || sealed(b, written) || same {
+		if err != nil || isSealed(b, written) || same {
 			break
 		}
 	}

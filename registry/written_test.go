@@ -24,7 +24,7 @@ var then = time.Date(2026, 11, 21, 7, 17, 24, 123456789, time.UTC)
 // unsealed is a file of ours from before it had its modification time.
 func unsealed(t *testing.T, file []byte) []byte {
 	t.Helper()
-	body, ok := bytes.CutSuffix(file, seal(then))
+	body, ok := bytes.CutSuffix(file, sealText(then))
 	if !ok {
 		t.Fatalf("its time is not right: %s", file)
 	}
@@ -43,7 +43,7 @@ func broken(t *testing.T, file []byte, old, new string) []byte {
 
 func encoded(t testing.TB, s *State) []byte {
 	t.Helper()
-	parts, err := s.encode(then)
+	parts, err := s.encodeFile(then)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func encoded(t testing.TB, s *State) []byte {
 
 func parsed(t *testing.T, b []byte) *State {
 	t.Helper()
-	s, err := parse(b, then)
+	s, err := parseState(b, then)
 	if err != nil {
 		t.Fatalf("%v: %s", err, b)
 	}
@@ -67,7 +67,7 @@ func TestWrittenChangesNothing(t *testing.T) {
 		wrong := bytes.Clone(file)
 		wrong[len(wrong)-5] ^= 1
 		for _, other := range [][]byte{unsealed(t, file), wrong} {
-			if sealed(other, then) {
+			if isSealed(other, then) {
 				t.Fatalf("its time is right: %s", other)
 			}
 			late, eager := parsed(t, file), parsed(t, other)
@@ -90,7 +90,7 @@ func work(s *State) string {
 	held := s.Held(k)
 	s.EndOf(k, time.Time{}, time.Time{}, slices.Collect(s.Leases.Keys())...)
 	err := s.Reserve(addr("10.0.0.2"), Lease{Key: k, ENI: "eni-1"})
-	b, bad := s.encode(then)
+	b, bad := s.encodeFile(then)
 	return fmt.Sprintf("%v %v %v %s", held, err, bad, bytes.Join(b, nil))
 }
 
@@ -127,26 +127,26 @@ func TestWrittenByOthers(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			b, err := os.ReadFile(r.file())
+			b, err := os.ReadFile(r.filePath())
 			if err != nil {
 				t.Fatal(err)
 			}
-			f, err := os.Open(r.file()) // as of a process that reads meanwhile
+			f, err := os.Open(r.filePath()) // as of a process that reads meanwhile
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := edit(r.file(), b); err != nil {
+			if err := edit(r.filePath(), b); err != nil {
 				t.Fatal(err)
 			}
-			if got, want := view(t, r).ours, name == "no program"; got != want {
+			if got, want := view(t, r).isOurs, name == "no program"; got != want {
 				t.Errorf("it is ours: %v", got)
 			}
-			seen, written, err := content(f, nil)
-			if err != nil || sealed(seen, written) && !bytes.Equal(seen, b) {
+			seen, written, err := readContent(f, nil)
+			if err != nil || isSealed(seen, written) && !bytes.Equal(seen, b) {
 				t.Errorf("who had opened it before takes it for ours: %s, %v", seen, err)
 			}
 			update(t, r, func(s *State) {})
-			if !view(t, r).ours {
+			if !view(t, r).isOurs {
 				t.Error("the next change does not make it ours")
 			}
 		})
@@ -161,7 +161,7 @@ func TestWrittenStale(t *testing.T) {
 	if err := s.Reserve(a, lease("c1")); err != nil {
 		t.Fatal(err)
 	}
-	s.unknown["colour"], s.unknown["zeal"] = `"blue"`, "1"
+	s.unknownFields["colour"], s.unknownFields["zeal"] = `"blue"`, "1"
 	file := encoded(t, s)
 	stale := bytes.Replace(file, []byte(`"c1"`), []byte(`"c2"`), 1)
 	stale = bytes.Replace(stale, []byte(`"}`+"\n"), []byte(`","sum":"0123456789abcdef"}`+"\n"), 1)
@@ -170,7 +170,7 @@ func TestWrittenStale(t *testing.T) {
 		t.Errorf("held: %v", got)
 	}
 	out := encoded(t, again)
-	if !sealed(out, then) || bytes.Contains(out, []byte(`"sum"`)) || bytes.Count(out, []byte(`"written"`)) != 1 ||
+	if !isSealed(out, then) || bytes.Contains(out, []byte(`"sum"`)) || bytes.Count(out, []byte(`"written"`)) != 1 ||
 		!bytes.Contains(out, []byte(`,"colour":"blue","zeal":1,"written":"`)) {
 		t.Errorf("written %s", out)
 	}
@@ -178,7 +178,7 @@ func TestWrittenStale(t *testing.T) {
 		"leased and free": bytes.Replace(file, []byte(`"ips":{`), []byte(`"ips":{"10.0.0.10":{},`), 1),
 		"no lease":        bytes.Replace(file, []byte(`"containerID":"c1"`), []byte(`"containerID":[c1]`), 1),
 	} {
-		if _, err := parse(bad, then.Add(1)); err == nil {
+		if _, err := parseState(bad, then.Add(1)); err == nil {
 			t.Errorf("%s: no error: %s", name, bad)
 		}
 	}
@@ -225,7 +225,7 @@ func TestOthersStayUnread(t *testing.T) {
 	if n := bytes.Count(file, []byte(`"eni":!`)); n != 199 || s.Leases.Len() != 199 || s.Free.Len() != 51 {
 		t.Errorf("%d leases are as they were, of %d; %d are free", n, s.Leases.Len(), s.Free.Len())
 	}
-	if _, err := parse(unsealed(t, file), then); err == nil {
+	if _, err := parseState(unsealed(t, file), then); err == nil {
 		t.Error("without its time the file is read though it is wrong")
 	}
 }
@@ -245,7 +245,7 @@ func TestHeldByAnyID(t *testing.T) {
 		escaped := bytes.Replace(file, []byte(`"another"`), []byte(`"\u0061nother"`), 1)
 		escaped = encoded(t, parsed(t, escaped))
 		for _, file := range [][]byte{file, escaped} {
-			if !parsed(t, file).ours {
+			if !parsed(t, file).isOurs {
 				t.Fatalf("not ours: %s", file)
 			}
 			if held := parsed(t, file).Held(key(id)); len(held) != 1 || held[0] != a {
@@ -283,8 +283,8 @@ func TestHeldAfterEdit(t *testing.T) {
 			t.Errorf("%s: nothing is edited", name)
 		}
 		again := parsed(t, encoded(t, parsed(t, edited)))
-		if held := again.Held(key("c1")); !again.ours || len(held) != 1 || held[0] != a {
-			t.Errorf("%s: held %v, ours %v", name, held, again.ours)
+		if held := again.Held(key("c1")); !again.isOurs || len(held) != 1 || held[0] != a {
+			t.Errorf("%s: held %v, ours %v", name, held, again.isOurs)
 		}
 	}
 }

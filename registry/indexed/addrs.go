@@ -11,10 +11,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Rows describe the index of a list. For each element, the index has a row of Digits hexadecimal digits.
+// Rows describe the index of a list. The index has a row for each element: Digits hexadecimal digits.
 type Rows struct {
 	Digits int
-	Len    int // how many rows to write; 0: an element does not fit into a row
+	Len    int // how many rows to write; 0: no index, because an element does not fit into a row
 	Write  func(rows []byte)
 	Read   func(rows string)
 }
@@ -35,43 +35,43 @@ func Addrs(c *codec.Codec, name string, v *[]netip.Addr) {
 	}
 	r.Read = func(rows string) {
 		all := make([]netip.Addr, len(rows)/wordSize)
-		// the compiler needs only one check of bounds in this form
+		// in this form, the compiler adds only one bounds check
 		for n, i := 0, 0; n < len(all) && i <= len(rows)-wordSize; n, i = n+1, i+wordSize {
-			all[n] = numbered(number(eight(rows[i:])))
+			all[n] = addrFromNumber(parseDigits(eightBytes(rows[i:])))
 		}
 		*v = all
 	}
 	List(c, name, r, func() { codec.List(c, name, v, codec.Addr) })
 }
 
-// List describes a member that is a list. The function all describes the list without an index. A node's list has
-// thousands of elements, so an index precedes a long list. The index is the length of the list's text in eight
-// hexadecimal digits, and the rows.
-func List(c *codec.Codec, name string, r Rows, all func()) {
+// List describes a member that is a list. The function describeList describes the member without its index. A node's
+// list may have thousands of elements, so an index precedes a long list. The index consists of the length of the list's
+// text, in eight hexadecimal digits, and the rows.
+func List(c *codec.Codec, name string, r Rows, describeList func()) {
 	if c.Writes() {
-		r.list(c, name, all)
+		r.writeList(c, name, describeList)
 		return
 	}
-	l := list{Rows: r}
-	if codec.Field(c, indexName(name), &l.index, (*index).read); l.rows == "" {
-		all()
+	l := indexedList{Rows: r}
+	if codec.Field(c, indexName(name), &l.index, (*index).readIndex); l.rows == "" {
+		describeList()
 	} else {
-		codec.Field(c, name, &l, (*list).read)
+		codec.Field(c, name, &l, (*indexedList).readFromIndex)
 	}
 }
 
-// A list has the index of a list that is read, and the functions for its rows.
-type list struct {
+// An indexedList has the index of a list that is read, and the functions for the rows.
+type indexedList struct {
 	index
 	Rows
 }
 
-// read reads a list from its index, and skips its text.
-func (l *list) read(c *codec.Codec) {
+// readFromIndex reads a list from its index, and skips its text.
+func (l *indexedList) readFromIndex(c *codec.Codec) {
 	in, at := c.Input()
 	end := at
 	if n := len(l.rows) - wordSize; n >= 0 && n%l.Digits == 0 {
-		end += int(word(l.rows))
+		end += int(parseWord(l.rows))
 	}
 	if end <= at || end > len(in) || in[at] != '[' || in[end-1] != ']' {
 		c.Fail(errIndex)
@@ -81,25 +81,25 @@ func (l *list) read(c *codec.Codec) {
 	l.Read(l.rows[wordSize:])
 }
 
-// list writes a list. If the list is long, its index comes first.
-func (r *Rows) list(c *codec.Codec, name string, all func()) {
+// writeList writes a list. If the list is long, writeList writes its index first.
+func (r *Rows) writeList(c *codec.Codec, name string, describeList func()) {
 	const few = 8
 	if r.Len < few {
-		all()
+		describeList()
 		return
 	}
 	x := newIndexer(c, name, wordSize+r.Digits*r.Len)
 	from := len(c.Output()) + len(`,"`) + len(name) + len(`":`)
-	all()
-	rows := c.Output()[x.at:]
+	describeList()
+	rows := c.Output()[x.offset:]
 	putWord(rows, uint32(len(c.Output())-from))
 	r.Write(rows[wordSize:])
 }
 
-// BlockDigits is the number of digits of a row for an IPv4 block and a time.
+// BlockDigits is the number of digits of a row that has an IPv4 block and a time.
 const BlockDigits = 4 * wordSize
 
-// FitsBlock reports whether a block and a time fit into a row of BlockDigits. The zero time fits.
+// FitsBlock reports whether a block and a time fit into a row of BlockDigits digits. The zero time fits.
 func FitsBlock(b netip.Prefix, t time.Time) bool {
 	return b.Addr().Is4() && (t.IsZero() || uint64(t.Unix()-1) < 1<<33) // from 1970 to 2242
 }
@@ -116,14 +116,14 @@ func WriteBlock(row []byte, b netip.Prefix, t time.Time) {
 	}
 }
 
-// ReadBlock reads what WriteBlock has written.
+// ReadBlock reads a row that WriteBlock has written.
 func ReadBlock(row string) (b netip.Prefix, t time.Time) {
 	var x [BlockDigits / wordSize]uint32
 	for i := range x {
-		x[i] = word(row[i*wordSize:])
+		x[i] = parseWord(row[i*wordSize:])
 	}
 	if n := int64(x[2])<<32 | int64(x[3]); n != 0 {
 		t = time.Unix(0, n).UTC()
 	}
-	return netip.PrefixFrom(numbered(x[0]), int(x[1])), t
+	return netip.PrefixFrom(addrFromNumber(x[0]), int(x[1])), t
 }

@@ -41,7 +41,7 @@ type house struct {
 }
 
 func (h *house) describe(c *codec.Codec) {
-	c.Object(func() { indexed.Entered(c, "guests", &h.guests, (*guest).describe) })
+	c.Object(func() { indexed.EntriesTable(c, "guests", &h.guests, (*guest).describe) })
 }
 
 // readings are the two ways to read a text.

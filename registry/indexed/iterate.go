@@ -10,27 +10,27 @@ import (
 	"strings"
 )
 
-// each calls f for the entries from i on, until f returns false.
-func (e *entries) each(i int, f func(i int, k netip.Addr) bool) {
-	for i < len(e.all) {
-		k, moves := e.key(&e.all[i]), e.moves
+// forEach calls f for entryList[i] and each entry after it, until f returns false.
+func (e *entries) forEach(i int, f func(i int, k netip.Addr) bool) {
+	for i < len(e.entryList) {
+		k, moves := e.entryKey(&e.entryList[i]), e.moves
 		if !f(i, k) {
 			return
 		}
 		if e.moves != moves {
-			i = e.at(i, k)
+			i = e.currentIndex(i, k)
 		}
 		i++
 	}
 }
 
-// at returns the present index of the entry with the key k, which was at i before a loop set or deleted entries. If the
-// loop has deleted this entry, at returns the index of the entry before its place.
-func (e *entries) at(i int, k netip.Addr) int {
-	if i < len(e.all) && e.key(&e.all[i]) == k {
+// currentIndex returns the current index of the entry with the key k, whose index was i before a loop set or deleted
+// entries. If the loop has deleted this entry, currentIndex returns the index of the entry before k.
+func (e *entries) currentIndex(i int, k netip.Addr) int {
+	if i < len(e.entryList) && e.entryKey(&e.entryList[i]) == k {
 		return i
 	}
-	i, found := e.find(k)
+	i, found := e.indexOf(k)
 	if !found {
 		i--
 	}
@@ -40,118 +40,120 @@ func (e *entries) at(i int, k netip.Addr) int {
 // Keys iterates over the keys, in order.
 func (e *entries) Keys() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		e.each(0, func(_ int, k netip.Addr) bool { return yield(k) })
+		e.forEach(0, func(_ int, k netip.Addr) bool { return yield(k) })
 	}
 }
 
-// Changed iterates, in order, over the keys of the entries that have been set since they were read.
+// Changed iterates, in order, over the keys of the entries that have changed since Entries were read.
 func (e *entries) Changed() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		for i := range e.all {
-			if one := &e.all[i]; one.to == 0 && !yield(e.key(one)) {
+		for i := range e.entryList {
+			if one := &e.entryList[i]; one.to == 0 && !yield(e.entryKey(one)) {
 				return
 			}
 		}
 	}
 }
 
-// Within iterates over the keys in a block, of any zone, in order.
+// Within iterates, in order, over the keys in a block. It ignores the zones of keys.
 func (e *entries) Within(b netip.Prefix) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		i, _ := e.find(b.Masked().Addr())
-		e.each(i, func(_ int, k netip.Addr) bool { return b.Contains(k.WithZone("")) && yield(k) })
+		i, _ := e.indexOf(b.Masked().Addr())
+		e.forEach(i, func(_ int, k netip.Addr) bool { return b.Contains(k.WithZone("")) && yield(k) })
 	}
 }
 
 // Count counts the entries in a block.
 func (e *entries) Count(b netip.Prefix) int {
-	from, _ := e.find(b.Masked().Addr())
-	n := len(e.all) - from
+	from, _ := e.indexOf(b.Masked().Addr())
+	n := len(e.entryList) - from
 	if b.Addr().Is4() {
-		n = min(n, 1<<(32-b.Bits())) // a block has at most this many entries: the search need not look beyond
+		n = min(n, 1<<(32-b.Bits())) // no block has more entries: so the search need not look further
 	}
-	return sort.Search(n, func(i int) bool { return !b.Contains(e.key(&e.all[from+i]).WithZone("")) })
+	return sort.Search(n, func(i int) bool { return !b.Contains(e.entryKey(&e.entryList[from+i]).WithZone("")) })
 }
 
 // All iterates over the entries, in order.
 func (e *Entries[V]) All() iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
-		e.each(0, func(i int, k netip.Addr) bool { return yield(k, e.ask(i)) })
+		e.forEach(0, func(i int, k netip.Addr) bool { return yield(k, e.valueAt(i)) })
 	}
 }
 
-// Beginning iterates, in order, over the entries whose value, as Write writes it, begins with the text. It also yields
-// some other entries, so the caller must check the values. Beginning parses as few other entries as possible.
+// Beginning iterates, in order, over the entries whose encoded value begins with the text. It also yields some other
+// entries, so the caller must check the values. Beginning parses as few other entries as possible.
 func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
-		for i := e.begin(0, text); i < len(e.all); i = e.begin(i+1, text) {
-			k := e.key(&e.all[i])
-			if !yield(k, e.ask(i)) {
+		for i := e.nextCandidate(0, text); i < len(e.entryList); i = e.nextCandidate(i+1, text) {
+			k := e.entryKey(&e.entryList[i])
+			if !yield(k, e.valueAt(i)) {
 				return
 			}
-			i = e.at(i, k)
+			i = e.currentIndex(i, k)
 		}
 	}
 }
 
-// Containing iterates, in order, over the entries whose value, as Write writes it, contains the text. It also yields
-// the entries that are parsed already, so the caller must check the values. Containing parses no other entries.
+// Containing iterates, in order, over the entries whose encoded value contains the text. It also yields the entries
+// that are already parsed, so the caller must check the values. Containing parses no other entries.
 func (e *Entries[V]) Containing(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
-		e.each(0, func(i int, k netip.Addr) bool {
-			one := &e.all[i]
-			return one.known == 0 && !strings.Contains(e.in[one.value:one.to], text) || yield(k, e.ask(i))
+		e.forEach(0, func(i int, k netip.Addr) bool {
+			one := &e.entryList[i]
+			return one.knownNumber == 0 && !strings.Contains(e.in[one.value:one.to], text) || yield(k, e.valueAt(i))
 		})
 	}
 }
 
-// begin returns the index of the first entry from i on that is known, or whose value begins with the text.
-func (e *entries) begin(i int, text string) int {
+// nextCandidate returns the smallest index that is at least i and whose entry is known, or has a value that begins with
+// the text.
+func (e *entries) nextCandidate(i int, text string) int {
 	p := newProbe(text)
-	for ; i < len(e.all); i++ {
-		one := &e.all[i]
-		if one.known > 0 {
+	for ; i < len(e.entryList); i++ {
+		one := &e.entryList[i]
+		if one.knownNumber > 0 {
 			break
 		}
-		if at := int(one.value) + p.at; p.at >= 0 && at+8 <= int(one.to) && eight(e.in[at:]) != p.want {
+		if at := int(one.value) + p.offset; p.offset >= 0 && at+8 <= int(one.to) && eightBytes(e.in[at:]) != p.want {
 			continue
 		}
 		value := e.in[one.value:one.to]
 		if strings.HasPrefix(value, text) {
 			break
 		}
-		p.learn(value)
+		p.moveToDifference(value)
 	}
 	return i
 }
 
-// A probe compares eight bytes of a value with the text in one step. It compares at a place where other values differ
-// from the text.
+// A probe compares eight bytes of a value with eight bytes of the text in one step. These bytes are at an offset where
+// the previous value differed from the text.
 type probe struct {
-	text string
-	at   int // -1: the text is too short
-	want uint64
+	text   string
+	offset int // -1: the text is too short
+	want   uint64
 }
 
-// newProbe returns a probe in the middle of the text, because the values of a node have similar beginnings and ends.
+// newProbe returns a probe that compares in the middle of the text, because the values of a node have similar
+// beginnings and ends.
 func newProbe(text string) *probe {
 	p := &probe{text: text}
-	p.move(len(text) / 2)
+	p.moveTo(len(text) / 2)
 	return p
 }
 
-func (p *probe) move(at int) {
-	if p.at = min(at, len(p.text)-8); p.at >= 0 {
-		p.want = eight(p.text[p.at:])
+func (p *probe) moveTo(at int) {
+	if p.offset = min(at, len(p.text)-8); p.offset >= 0 {
+		p.want = eightBytes(p.text[p.offset:])
 	}
 }
 
-// learn moves the probe to the first place where the value differs from the text. At the probe's old place, the value
-// did not differ.
-func (p *probe) learn(value string) {
+// moveToDifference sets the probe's offset to the first difference between the value and the text. At the probe's
+// previous offset, the value and the text did not differ.
+func (p *probe) moveToDifference(value string) {
 	n := 0
 	for n < min(len(value), len(p.text)) && value[n] == p.text[n] {
 		n++
 	}
-	p.move(n)
+	p.moveTo(n)
 }
