@@ -11,17 +11,17 @@ import (
 	"syscall"
 )
 
-// Replace puts data, which may be in parts, into the file with this name in an open directory. A reader sees the old
-// file or the new file, even after a crash of the machine.
+// Replace replaces the content of the file with this name in an open directory by the parts of data. A reader sees the
+// whole old content or the whole new content, even after a crash of the machine.
 //
-// The caller must hold a lock that excludes other callers. So the new file can have a fixed name until it replaces the
-// old file. If a killed process has left such a new file, the next caller overwrites it.
+// The caller must hold a lock that excludes other callers, because the new content is first written to a file with a
+// fixed name. If a killed process has left that file, the next Replace overwrites it.
 //
-// If another process has deleted the directory, the error is fs.ErrNotExist. Then Replace writes nothing, not even into
-// a new directory with the same path.
+// If another process has deleted the directory, Replace returns fs.ErrNotExist and writes nothing, not even into a new
+// directory with the same path.
 func Replace(dir *os.Root, name string, mode fs.FileMode, data ...[]byte) (err error) {
 	next := name + ".new"
-	// With O_NONBLOCK, package os does not ask whether the kernel can poll the file: this saves four system calls.
+	// With O_NONBLOCK, package os does not find out whether the kernel can poll the file: this saves four system calls.
 	f, err := dir.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, mode)
 	if err != nil {
 		return err

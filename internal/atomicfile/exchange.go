@@ -15,51 +15,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Old is the end of the name of the file that Exchange has replaced and keeps.
+// Old is the suffix of the name of the kept file: the file that the last Exchange has replaced.
 const Old = ".old"
 
-// Exchange is [Replace] for a large file that changes often, in an open directory. Exchange keeps the replaced file,
-// and the next Exchange writes into the kept file. This is faster, because the kernel needs more time to free and
-// allocate pages than to copy the text.
+// Exchange is [Replace] for a large file that changes often. Exchange keeps the replaced file, and the next Exchange
+// writes into the kept file. This is faster than a new file, because the kernel takes longer to free and allocate pages
+// than to copy the text.
 //
 // Exchange sets the file's modification time to modified. If modified is zero, or if the file system cannot store the
 // time, Exchange does not set it.
 //
-// A process that has opened the old file still reads the whole old text: see alone.
+// A process that has opened the old file still reads the whole old content: see isUnshared.
 //
-// Exchange does not use package os, which would open each file once more, and ask whether the kernel can poll it.
+// Exchange does not use package os, because os.Root would open each file once more, and find out whether the kernel can
+// poll the file.
 func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, data ...[]byte) error {
 	at, old := int(dir.Fd()), name+Old
-	fd, size, err := spare(at, old, mode)
+	fd, size, err := openKept(at, old, mode)
 	if err != nil {
 		return &fs.PathError{Op: "open", Path: old, Err: err}
 	}
-	err = fill(fd, size, data)
+	err = writeParts(fd, size, data)
 	if err == nil && !modified.IsZero() {
 		_ = setTime(fd, modified) // some file systems cannot store the time
 	}
 	if err = errors.Join(err, unix.Fsync(fd), unix.Close(fd)); err != nil {
 		return &fs.PathError{Op: "write", Path: old, Err: err}
 	}
-	if err = swap(at, old, name); err != nil {
+	if err = exchangeNames(at, old, name); err != nil {
 		return &fs.PathError{Op: "rename", Path: old, Err: err}
 	}
 	return nil
 }
 
-// spare opens the file with this name for writing, keeps its content, and returns its size. If another process could
-// see what the caller writes, spare makes a new file instead.
-func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err error) {
+// openKept opens the kept file for writing, without truncating it, and returns its size. If another process could read
+// what the caller writes, openKept deletes the kept file and creates a new one.
+func openKept(dir int, name string, mode fs.FileMode) (fd int, size int64, err error) {
 	for again := false; ; again = true {
 		fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC,
 			uint32(mode))
 		if err == nil {
 			var st unix.Stat_t
-			if err = unix.Fstat(fd, &st); err == nil && (again || st.Size == 0 || alone(fd, st)) {
+			if err = unix.Fstat(fd, &st); err == nil && (again || st.Size == 0 || isUnshared(fd, st)) {
 				return fd, st.Size, nil
 			}
 			unix.Close(fd)
-		} else if errors.Is(err, unix.EAGAIN) && !again { // the lease of a killed process lives on in a child process
+			// a killed process had a lease on the file, and its child process still has the file open
+		} else if errors.Is(err, unix.EAGAIN) && !again {
 			err = nil
 		}
 		if err == nil {
@@ -71,15 +73,15 @@ func spare(dir int, name string, mode fs.FileMode) (fd int, size int64, err erro
 	}
 }
 
-// alone reports whether no other process has the file open, and the file has no other name. A process may have opened
-// the file when the file had its other name, and may still read the file. So alone asks the kernel for a write lease,
-// which the kernel grants only if the file is open nowhere else, see fcntl(2). A process that opens the file later
-// waits until this process ends the lease.
+// isUnshared reports whether no other process has the file open, and the file has no other name. A process may have
+// opened the file before Exchange replaced it, and may still read it. So isUnshared requests a write lease from the
+// kernel, which grants the lease only if no other process has the file open (fcntl(2)). If a process opens the file
+// later, its open(2) waits until this process ends the lease.
 //
-// When a process opens a file, Linux before 6.1 first looks for leases. It counts the process as a reader only
-// afterwards ("locks: fix TOCTOU race when granting write lease"). So a slow reader that opens the file by its other
-// name may see a half-written text. A reader must notice such a text.
-func alone(fd int, st unix.Stat_t) bool {
+// When a process opens a file, Linux before 6.1 first looks for leases, and only then counts the process as a reader
+// ("locks: fix TOCTOU race when granting write lease"). If isUnshared gets the lease in between, the reader may read a
+// half-written text. Readers must detect such a text.
+func isUnshared(fd int, st unix.Stat_t) bool {
 	if st.Nlink != 1 {
 		return false
 	}
@@ -87,8 +89,8 @@ func alone(fd int, st unix.Stat_t) bool {
 	return err == nil
 }
 
-// fill writes data into a file that had this size, and ends the lease.
-func fill(fd int, size int64, data [][]byte) error {
+// writeParts replaces the content of a file, which has this size, by the parts of data. Then it ends the lease.
+func writeParts(fd int, size int64, data [][]byte) error {
 	var all int64
 	for _, part := range data {
 		all += int64(len(part))
@@ -105,13 +107,13 @@ func fill(fd int, size int64, data [][]byte) error {
 			return err
 		}
 	}
-	// A new child process may have the file open until the child executes its program. Without this call, the lease
-	// would last until then.
+	// If another goroutine forks a child process, the child has the file open until it executes its program. Without
+	// this call, the lease would last until then.
 	unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK)
 	return nil
 }
 
-// setTime does what futimens(3) does. The kernel offers this as utimensat(2) without a path.
+// setTime sets the times of a file as futimens(3) does, by utimensat(2) without a path.
 func setTime(fd int, t time.Time) error {
 	ts := unix.NsecToTimespec(t.UnixNano())
 	times := [2]unix.Timespec{ts, ts}
@@ -122,23 +124,24 @@ func setTime(fd int, t time.Time) error {
 	return nil
 }
 
-// swap exchanges the files of two names. If no file has the second name, or if the file system cannot exchange, swap
-// gives the first file the second name.
-func swap(dir int, old, name string) error {
+// exchangeNames exchanges the names of two files. If no file has the second name, or if the file system cannot exchange
+// names, exchangeNames renames the first file to the second name.
+func exchangeNames(dir int, old, name string) error {
 	if unix.Renameat2(dir, old, dir, name, unix.RENAME_EXCHANGE) == nil {
 		return nil
 	}
 	return unix.Renameat(dir, old, dir, name)
 }
 
-// Room returns how many bytes the next Exchange of the file can write into the space that the kept file already has.
+// Room returns how many bytes the next Exchange of the file can write without new space on the file system, because the
+// kept file already has the space.
 func Room(dir, name string) int64 {
 	fi, err := os.Lstat(filepath.Join(dir, name+Old))
 	if err != nil || !fi.Mode().IsRegular() {
 		return 0
 	}
 	st, ok := fi.Sys().(*syscall.Stat_t)
-	if !ok || st.Nlink != 1 { // the next Exchange makes a new file
+	if !ok || st.Nlink != 1 { // the next Exchange creates a new file
 		return 0
 	}
 	const block = 512 // the unit of st_blocks on all file systems, see inode(7)

@@ -2,7 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package codec reads and writes compact JSON. Reading and writing use the same description: a function that names the
-// members of an object, and the kind of each member. A kind is a function that reads or writes a value of one type.
+// members of an object, and the kind of each member. A kind is a function that reads or writes a value of one Go type,
+// such as [Number].
 //
 //	func (w *Warm) describe(c *codec.Codec) {
 //		c.Object(func() {
@@ -11,10 +12,10 @@
 //		})
 //	}
 //
-// The package is for processes that live for milliseconds. Package encoding/json takes twenty times as many
-// instructions: it reads each byte twice, and first has to learn the types by reflection. Program gen writes the
-// descriptions from the struct tags. Package codectest compares descriptions with struct tags. For a type without such
-// struct tags, a person writes the description.
+// The package is for processes that run for only some milliseconds. Package encoding/json takes twenty times as many
+// instructions: it reads each byte twice, and first inspects the types by reflection. Program gen generates
+// descriptions from the struct tags of types. Package codectest checks that a description and the struct tags agree.
+// For a type without struct tags, a person writes the description.
 package codec
 
 import (
@@ -26,47 +27,49 @@ import (
 	"strings"
 )
 
-// A Codec reads or writes a text for a description. After the first error, a Codec reads nothing more.
+// A Codec reads or writes one JSON text. After the first error, a Codec reads nothing more.
 type Codec struct {
-	in  string
-	at  int  // offset in the text where reading goes on; in an object, the offset of the next key
-	end bool // the object has no more members
-	err error
+	in string
+	// offset in the text of the next byte to read; between members of an object, this is the offset of the next key
+	offset      int
+	objectEnded bool // the object has no more members
+	err         error
 
-	trusted bool
-	exact   bool
-	seen    []string // names of the members read so far, of this object and of the objects around it
-	own     int      // where the names of this object begin
-	names   []string // names of described members, see namesOf; not nil: a description only adds its names
+	trusted   bool
+	exact     bool
+	seenNames []string // names of the members read so far, of the current object and of the objects that contain it
+	ownNames  int      // index in seenNames where the names of the current object begin
+	// not nil: a description reads nothing, and only adds the names of its members here, see memberNames
+	names []string
 
-	out   []byte // nil: this codec reads
-	parts bool   // long texts of the input are added to cuts, and not copied to out
-	cuts  []cut
+	out     []byte // nil: this codec reads
+	asParts bool   // Copy adds long texts to cuts, and does not copy them to out
+	cuts    []cut
 }
 
-// Write appends a value to out, which is not nil.
+// Write appends the JSON of a value to out, which must not be nil.
 func Write(out []byte, value func(*Codec)) ([]byte, error) {
 	c := Codec{out: out}
 	value(&c)
 	return c.out, c.err
 }
 
-// Read reads a value. Read accepts white space only in strings. It reads null as the zero value.
+// Read reads a value from in. Read accepts white space only in strings, and reads null as the zero value.
 func Read(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in)}
-	return c.read(value)
+	return c.readAll(value)
 }
 
-// ReadExactly reads a value exactly as encoding/json would. ReadExactly returns an error for a text that the two
-// packages could read differently. Such a text has a name twice, a null, or a name that differs from the described one
-// only in case. The text must be as json.Compact writes it.
+// ReadExactly reads a value as encoding/json would. If the two packages could read the text differently, ReadExactly
+// returns an error. This is so if the text has a name twice, a null, or a name that differs from a described name only
+// in case. The text must be the output of json.Compact.
 func ReadExactly(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in), exact: true}
-	return c.read(value)
+	return c.readAll(value)
 }
 
-func (c *Codec) read(value func(*Codec)) error {
-	if value(c); c.err == nil && c.at < len(c.in) {
+func (c *Codec) readAll(value func(*Codec)) error {
+	if value(c); c.err == nil && c.offset < len(c.in) {
 		c.Fail(errors.New("there is text after the value"))
 	}
 	return c.err
@@ -78,47 +81,47 @@ func (c *Codec) Writes() bool { return c.out != nil }
 // Fail records the first error.
 func (c *Codec) Fail(err error) {
 	if c.err == nil {
-		c.err = fmt.Errorf("at byte %d: %w", c.at, err)
+		c.err = fmt.Errorf("at byte %d: %w", c.offset, err)
 	}
 }
 
-// next reads the next byte if this byte is b, and reports whether it has read the byte.
-func (c *Codec) next(b byte) bool {
-	found := c.at < len(c.in) && c.in[c.at] == b
+// readByte reads the next byte if it is b, and reports whether it was.
+func (c *Codec) readByte(b byte) bool {
+	found := c.offset < len(c.in) && c.in[c.offset] == b
 	if found {
-		c.at++
+		c.offset++
 	}
 	return found
 }
 
-// word reads the text if this text comes next, and reports whether it has read the text.
-func (c *Codec) word(text string) bool {
-	found := strings.HasPrefix(c.in[c.at:], text)
+// readWord reads the next len(text) bytes if they are the text, and reports whether they were.
+func (c *Codec) readWord(text string) bool {
+	found := strings.HasPrefix(c.in[c.offset:], text)
 	if found {
-		c.at += len(text)
+		c.offset += len(text)
 	}
 	return found
 }
 
-// Each reads one value with several descriptions. Each description has some of the value's members.
+// Each reads the same JSON value once for each of several descriptions, which have different members of the value.
 func (c *Codec) Each(values ...func(*Codec)) {
 	if c.Writes() {
 		c.Fail(errors.New("several descriptions of one value cannot write it"))
 		return
 	}
-	for at, i := c.at, 0; i < len(values) && c.err == nil; i++ {
-		c.at = at
+	for at, i := c.offset, 0; i < len(values) && c.err == nil; i++ {
+		c.offset = at
 		values[i](c)
 	}
 }
 
-// Object describes a value that is an object. The function describes its members. Object writes the members in the
-// order of the function, and reads them in any order. If the text has the members in the same order, one call of the
-// function reads all of them. Object ignores members that are not described.
+// Object describes a value that is a JSON object. The function members describes the object's members. Object writes
+// the members in the order in which the function describes them, and reads them in any order. If the text has the same
+// order, one call of members reads all of them. Object skips members that are not described.
 func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
 
-// ObjectAndRest is an Object that keeps the members that are not described. It keeps them, unparsed, in the map rest,
-// and writes them after the described members.
+// ObjectAndRest is an Object that keeps the members that are not described. Reading stores these members, unparsed, in
+// the map rest. Writing writes the members of rest after the described members.
 func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 	if c.Writes() {
 		c.out = append(c.out, '{')
@@ -129,20 +132,20 @@ func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 		c.out = append(c.out, '}')
 		return
 	}
-	around := c.own
-	c.own = len(c.seen)
-	described := c.namesOf(members)
-	for c.member(true); !c.end && c.err == nil; {
-		at := c.at
-		if c.describes(described) {
+	around := c.ownNames
+	c.ownNames = len(c.seenNames)
+	described := c.memberNames(members)
+	for c.nextMember(true); !c.objectEnded && c.err == nil; {
+		at := c.offset
+		if c.isDescribed(described) {
 			members()
 		}
-		if c.at == at && c.err == nil {
-			c.unknown(rest, described)
+		if c.offset == at && c.err == nil {
+			c.readUnknown(rest, described)
 		}
 	}
-	c.seen, c.own = c.seen[:c.own], around
-	c.end = false // the object that contains this object may have more members
+	c.seenNames, c.ownNames = c.seenNames[:c.ownNames], around
+	c.objectEnded = false // the object that contains this object may have more members
 }
 
 func (c *Codec) writeRest(rest map[string]string) {
@@ -153,10 +156,10 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// namesOf returns the names of the described members for ReadExactly, and nil for other reads. With these names,
-// ReadExactly skips other members without a call of the description. A configuration is for several plugins, so one
-// description has only a few of its members.
-func (c *Codec) namesOf(members func()) []string {
+// memberNames returns, for ReadExactly, the names of the members that the function members describes. For other reads,
+// it returns nil. So ReadExactly can skip other members without calling the function. A configuration is for several
+// plugins, so most of its members are not described.
+func (c *Codec) memberNames(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil
 	}
@@ -167,86 +170,90 @@ func (c *Codec) namesOf(members func()) []string {
 	return names
 }
 
-// describes reports whether the next member may be one of the names. Only ReadExactly has the names: for other reads,
-// describes returns true.
-func (c *Codec) describes(names []string) bool {
+// isDescribed reports whether the next member has one of the names. Without the names, which only ReadExactly has,
+// isDescribed returns true.
+func (c *Codec) isDescribed(names []string) bool {
 	if !c.exact {
 		return true
 	}
-	key := c.in[min(c.at+1, len(c.in)):]
+	key := c.in[min(c.offset+1, len(c.in)):]
 	return slices.Contains(names, key[:max(strings.IndexByte(key, '"'), 0)])
 }
 
-// unknown reads a member that is not described.
-func (c *Codec) unknown(rest map[string]string, described []string) {
-	from := c.at
-	key := c.name()
+// readUnknown reads a member that is not described.
+func (c *Codec) readUnknown(rest map[string]string, described []string) {
+	from := c.offset
+	key := c.readKey()
 	near := slices.IndexFunc(described, func(name string) bool {
 		return len(name) == len(key) && strings.EqualFold(name, key)
 	})
 	switch {
-	case c.exact && len(key)+len(`"":`) != c.at-from, c.exact && span(key) < len(key):
+	case c.exact && len(key)+len(`"":`) != c.offset-from, c.exact && plainLen(key) < len(key):
 		c.Fail(fmt.Errorf("%q has escapes, or is not ASCII: it may be another name", key))
 	case near >= 0:
 		c.Fail(fmt.Errorf("%q may be %q", key, described[near]))
 	}
-	raw := c.skip()
+	raw := c.skipValue()
 	if !c.exact && !json.Valid([]byte(raw)) {
 		c.Fail(fmt.Errorf("%s: this is no JSON", key))
 	} else if rest != nil {
 		rest[key] = raw
 	}
-	c.member(false)
+	c.nextMember(false)
 }
 
-// member reads up to the next member, or to the end of the object.
-func (c *Codec) member(first bool) { c.end = !c.more(first, '{', '}') }
+// nextMember reads up to the key of the next member, or to the end of the object.
+func (c *Codec) nextMember(first bool) { c.objectEnded = !c.readSeparator(first, '{', '}') }
 
-// name reads the key of a member.
-func (c *Codec) name() (key string) {
-	if Text(&key, c); !c.next(':') {
+// readKey reads the key of a member, and the colon.
+func (c *Codec) readKey() (key string) {
+	if Text(&key, c); !c.readByte(':') {
 		c.Fail(fmt.Errorf("want a colon after %q", key))
 	}
 	return key
 }
 
-// named reads the key of a member if this key comes next, and reports whether it has read the key.
-func (c *Codec) named(key string) bool {
+// readKeyIf reads the key of the next member if it is this key, and reports whether it was.
+func (c *Codec) readKeyIf(key string) bool {
 	if c.names != nil {
 		c.names = append(c.names, key)
 		return false
 	}
-	if from := c.at + 1; from < len(c.in) && c.in[from] != key[0] {
-		return false // most keys differ here
+	if from := c.offset + 1; from < len(c.in) && c.in[from] != key[0] {
+		return false // most other keys differ in their first byte
 	}
-	end := c.at + 1 + len(key)
-	if c.end || c.err != nil || len(c.in) <= end+1 || c.in[end] != '"' || c.in[end+1] != ':' || c.in[c.at] != '"' {
-		return false // other keys differ in their length
+	end := c.offset + 1 + len(key)
+	if c.objectEnded || c.err != nil || len(c.in) <= end+1 {
+		return false
 	}
-	next := c.in[c.at+1 : end]
+	if c.in[end] != '"' || c.in[end+1] != ':' || c.in[c.offset] != '"' {
+		return false // the next key has another length
+	}
+	next := c.in[c.offset+1 : end]
 	switch found := next == key; {
-	case found && c.exact && slices.Contains(c.seen[c.own:], key):
+	case found && c.exact && slices.Contains(c.seenNames[c.ownNames:], key):
 		c.Fail(fmt.Errorf("%q appears twice", key))
 	case found && c.exact:
-		c.seen = append(c.seen, key)
+		c.seenNames = append(c.seenNames, key)
 	}
 	if next == key {
-		c.at = end + 2
+		c.offset = end + 2
 	}
 	return next == key
 }
 
-// more reads the separator before the next member or element, and reports whether there is a next member or element.
-func (c *Codec) more(first bool, opening, closing byte) bool {
+// readSeparator reads the bracket or the comma before the next member or element. If there is no next one,
+// readSeparator reads the closing bracket and returns false.
+func (c *Codec) readSeparator(first bool, opening, closing byte) bool {
 	switch {
 	case c.err != nil:
 		return false
-	case first && !c.next(opening):
+	case first && !c.readByte(opening):
 		c.Fail(fmt.Errorf("want %c", opening))
 		return false
-	case c.next(closing):
+	case c.readByte(closing):
 		return false
-	case !first && !c.next(','):
+	case !first && !c.readByte(','):
 		c.Fail(fmt.Errorf("want a comma or %c", closing))
 		return false
 	}

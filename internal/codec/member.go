@@ -11,50 +11,50 @@ import (
 	"slices"
 )
 
-// Field describes a member of an object. The function kind reads or writes the member's value.
+// Field describes a member with this name, whose value is of this kind. v points to the value.
 func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
-	if c.begins(name) {
-		value(c, v, kind)
+	if c.beginMember(name) {
+		readOrWrite(c, v, kind)
 	}
 }
 
-// begins writes the key of a member, or reads the key if this key comes next. It reports whether the member begins
-// here. When a description reads, most of its members are not the next one in the text. So a function that makes a
-// closure for its kind calls begins first. Otherwise each described member would cost an allocation.
-func (c *Codec) begins(name string) bool {
+// beginMember writes the key of a member, or reads the next key if it is this key. It reports whether it has written or
+// read the key. When a description reads, most of its calls are for members that are not next in the text. So a
+// function that makes a closure calls beginMember first: otherwise each call would cost an allocation.
+func (c *Codec) beginMember(name string) bool {
 	if !c.Writes() {
-		return c.named(name)
+		return c.readKeyIf(name)
 	}
 	c.Comma()
 	c.out = append(append(append(c.out, '"'), name...), '"', ':')
 	return true
 }
 
-// value reads or writes the value of a member that has begun.
-func value[T any](c *Codec, v *T, kind func(*T, *Codec)) {
+// readOrWrite reads or writes the value of a member whose key has been read or written.
+func readOrWrite[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	if c.Writes() {
 		kind(v, c)
 		return
 	}
-	member(c, v, kind)
+	readMember(c, v, kind)
 }
 
-// member reads the value of a member, and up to the next member.
-func member[T any](c *Codec, v *T, kind func(*T, *Codec)) {
+// readMember reads the value of a member, and up to the next key.
+func readMember[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	Content(c, v, kind)
-	c.member(false)
+	c.nextMember(false)
 }
 
-// Content reads a value of the kind. If the text is null, Content does not change the value.
+// Content reads a value of this kind into v. If the text is null, Content does not change *v.
 func Content[T any](c *Codec, v *T, kind func(*T, *Codec)) {
-	if !c.word("null") {
+	if !c.readWord("null") {
 		kind(v, c)
 	} else if c.exact {
-		c.Fail(errors.New("null")) // for encoding/json, the meaning of null depends on the type
+		c.Fail(errors.New("null")) // what encoding/json does with null depends on the type
 	}
 }
 
-// Optional is a Field that is not written if its value is zero, as with omitempty or omitzero.
+// Optional is a Field that is not written if its value is zero, like a field with omitzero.
 func Optional[T comparable](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 	if *v != *new(T) || !c.Writes() {
 		Field(c, name, v, kind)
@@ -63,17 +63,17 @@ func Optional[T comparable](c *Codec, name string, v *T, kind func(*T, *Codec)) 
 
 // Nullable is a Field whose value may be null: see [Pointer].
 func Nullable[T any](c *Codec, name string, v **T, kind func(*T, *Codec)) {
-	if c.begins(name) {
-		value(c, v, Pointer(kind))
+	if c.beginMember(name) {
+		readOrWrite(c, v, Pointer(kind))
 	}
 }
 
-// List is a member that is a list of values of one kind.
+// List describes a member whose value is an array. Its elements are of this kind.
 func List[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
-	if !c.begins(name) {
+	if !c.beginMember(name) {
 		return
 	}
-	value(c, v, func(v *[]T, c *Codec) {
+	readOrWrite(c, v, func(v *[]T, c *Codec) {
 		if c.Writes() {
 			c.out = append(c.out, '[')
 			for i := range *v {
@@ -89,7 +89,7 @@ func List[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
 
 func readList[T any](v *[]T, c *Codec, kind func(*T, *Codec)) {
 	*v = []T{}
-	for first := true; c.more(first, '[', ']'); first = false {
+	for first := true; c.readSeparator(first, '[', ']'); first = false {
 		*v = append(*v, *new(T))
 		kind(&(*v)[len(*v)-1], c)
 	}
@@ -102,25 +102,25 @@ func OptionalList[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
 	}
 }
 
-// A Keys defines how the keys of a map are written, and their order.
+// Keys define how the keys of a map are read and written, and in which order.
 type Keys[K comparable] struct {
 	compare func(K, K) int
 	kind    func(*K, *Codec)
 	parse   func(string) (K, error)
 }
 
-// The keys of maps.
+// The Keys for maps with addresses or strings as keys.
 var (
 	ByAddr = Keys[netip.Addr]{netip.Addr.Compare, Addr, netip.ParseAddr}
 	ByName = Keys[string]{cmp.Compare[string], Text, func(s string) (string, error) { return s, nil }}
 )
 
-// Table is a member that is a map to values of one kind.
+// Table describes a member whose value is an object that is a map. The map's values are of this kind.
 func Table[K comparable, V any](c *Codec, name string, m *map[K]V, keys Keys[K], kind func(*V, *Codec)) {
-	if !c.begins(name) {
+	if !c.beginMember(name) {
 		return
 	}
-	value(c, m, func(m *map[K]V, c *Codec) {
+	readOrWrite(c, m, func(m *map[K]V, c *Codec) {
 		if c.Writes() {
 			c.Object(func() { writeTable(c, *m, keys, kind) })
 			return
@@ -133,7 +133,7 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 	if *m == nil {
 		*m = map[K]V{}
 	}
-	v := new(V) // one variable for all values, because a kind's argument escapes to the heap
+	v := new(V) // one variable for all values, because v escapes to the heap in the call of kind
 	ReadEntries(c, keys, func(k K, _ int) {
 		*v = *new(V)
 		Content(c, v, kind)
@@ -141,18 +141,18 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 	})
 }
 
-// ReadEntries reads an object whose keys are data. ReadEntries calls value to read each value, with the key and the
-// offset at which the entry begins.
+// ReadEntries reads an object that is a map. For each entry, ReadEntries reads the key k, and calls value, which must
+// read the entry's value. from is the offset of the entry in the text.
 func ReadEntries[K comparable](c *Codec, keys Keys[K], value func(k K, from int)) {
-	for first := true; c.more(first, '{', '}'); first = false {
-		from := c.at
-		value(key(c, keys), from)
+	for first := true; c.readSeparator(first, '{', '}'); first = false {
+		from := c.offset
+		value(readEntryKey(c, keys), from)
 	}
 }
 
-// key reads the key of an entry.
-func key[K comparable](c *Codec, keys Keys[K]) K {
-	k, err := keys.parse(c.name())
+// readEntryKey reads the key of a map entry, and the colon.
+func readEntryKey[K comparable](c *Codec, keys Keys[K]) K {
+	k, err := keys.parse(c.readKey())
 	if err != nil {
 		c.Fail(err)
 	}
@@ -183,9 +183,9 @@ func OptionalTable[K comparable, V any](c *Codec, name string, m *map[K]V, keys 
 	}
 }
 
-// Within is a member that is an object without a type of its own.
+// Within describes a member whose value is an object. The function members describes the members of that object.
 func Within(c *Codec, name string, members func()) {
-	if c.begins(name) {
-		value(c, new(struct{}), func(_ *struct{}, c *Codec) { c.Object(members) })
+	if c.beginMember(name) {
+		readOrWrite(c, new(struct{}), func(_ *struct{}, c *Codec) { c.Object(members) })
 	}
 }

@@ -22,8 +22,8 @@ func FuzzSkip(f *testing.F) {
 			return
 		}
 		for _, behind := range []string{"", `,"b":{"a":"}"}}`, `}`, `]`} {
-			c := Codec{in: "x" + value + behind, at: 1}
-			if got := c.skip(); got != value {
+			c := Codec{in: "x" + value + behind, offset: 1}
+			if got := c.skipValue(); got != value {
 				t.Errorf("%s before %s: skipped %s", value, behind, got)
 			}
 		}

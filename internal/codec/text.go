@@ -5,20 +5,20 @@ package codec
 
 import "unsafe"
 
-// This file has functions for kinds that need the text of a value. One such kind keeps the text that it reads, and
-// writes the same text again. Another kind writes an index of the text. The kinds of configurations need none of these
-// functions.
+// This file has functions for kinds that need the text of a value: package indexed keeps texts that it has read, to
+// write them again, and writes indexes of texts. The kinds of configurations need none of these functions.
 
-// A cut is a text to insert at an offset of the output.
+// A cut is a text that belongs into the output at an offset.
 type cut struct {
 	at   int
 	text string
 }
 
-// WriteParts is Write for a text that is mostly unchanged. The result is the text in parts. Some parts share memory
-// with the text that was read. So a large text is not copied. The caller must not change the parts.
+// WriteParts is Write for a text of which most was read before and is unchanged. The result is the text in parts. To
+// avoid copies of long texts, some parts share memory with the text that was read. So the caller must not change the
+// parts.
 func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
-	c := Codec{out: out, parts: true}
+	c := Codec{out: out, asParts: true}
 	value(&c)
 	from := 0
 	for _, x := range c.cuts {
@@ -28,48 +28,48 @@ func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 	return append(parts, c.out[from:]), c.err
 }
 
-// ReadTrusted is Read for a text that Write has written, byte for byte. The caller must be sure that Write has written
-// the text, and must not change the text any more. Kinds may then skip a part of the text, and read it later.
+// ReadTrusted is Read for a text that is, byte for byte, the output of Write or WriteParts. The caller must be sure of
+// that, and must not change the text any more. So a kind may skip a part of the text, and parse the part later.
 func ReadTrusted(in []byte, value func(*Codec)) error {
-	// a copy of a large text costs a page fault for each page
+	// without a copy, because a copy of a large text costs a page fault for each page
 	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), trusted: true}
-	return c.read(value)
+	return c.readAll(value)
 }
 
-// Trusted reports whether ReadTrusted reads the text.
+// Trusted reports whether the codec is of ReadTrusted.
 func (c *Codec) Trusted() bool { return c.trusted }
 
-// Parse reads a value of the kind from its text, which may be null.
+// Parse reads a value of this kind from its text, which may be null.
 func Parse[T any](text string, v *T, kind func(*T, *Codec)) error {
 	c := Codec{in: text}
 	Content(&c, v, kind)
 	return c.err
 }
 
-// Input returns the whole text that is read, and how far it has been read.
-func (c *Codec) Input() (text string, at int) { return c.in, c.at }
+// Input returns the whole text that the codec reads, and the offset of the next byte to read.
+func (c *Codec) Input() (text string, at int) { return c.in, c.offset }
 
-// Seek goes on reading at an offset of the text.
-func (c *Codec) Seek(at int) { c.at = at }
+// Seek sets the offset of the next byte to read.
+func (c *Codec) Seek(at int) { c.offset = at }
 
-// Output returns what has been written. A caller may change the result until the codec writes more.
+// Output returns what the codec has written so far. A caller may change the bytes until the codec writes more.
 func (c *Codec) Output() []byte { return c.out }
 
-// Reserve writes n bytes that a kind changes later, in Output.
+// Reserve writes n zero bytes, which a kind later overwrites in Output.
 func (c *Codec) Reserve(n int) { c.out = append(c.out, make([]byte, n)...) }
 
-// Comma writes the comma before a member or element. If the member or element is the first, Comma writes nothing.
+// Comma writes a comma, unless the next member or element is the first of its object or array.
 func (c *Codec) Comma() {
 	if last := c.out[len(c.out)-1]; last != '{' && last != '[' {
 		c.out = append(c.out, ',')
 	}
 }
 
-// Copy writes a text as it is. For WriteParts, a long text becomes a cut.
+// Copy writes a text as it is. For WriteParts, Copy does not copy a long text, but adds a cut.
 func (c *Codec) Copy(text string) {
-	const long = 16 << 10 // a cut costs one more write(2), which takes as long as a copy of this size
-	if c.parts && len(text) >= long {
-		last := len(text) - 1 // Comma reads this byte
+	const long = 16 << 10 // a cut costs another write(2), which takes as long as a copy of this size
+	if c.asParts && len(text) >= long {
+		last := len(text) - 1 // this byte must be in out, because Comma reads it
 		c.cuts = append(c.cuts, cut{len(c.out), text[:last]})
 		text = text[last:]
 	}

@@ -14,19 +14,21 @@ import (
 	"time"
 )
 
-// span returns how many bytes at the beginning of s need no escape in a JSON string. These bytes are ASCII without
-// control characters, quotes and backslashes. span checks eight bytes at once, because it checks all text that is read
-// or written.
-func span(s string) int {
+// plainLen returns how many bytes at the beginning of s are ASCII, but no control characters, quotes or backslashes. In
+// a JSON string, these bytes need no escape. plainLen checks eight bytes at once, because it checks nearly all text
+// that is read or written.
+func plainLen(s string) int {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	n := 0
 	for ; len(s)-n >= 8; n += 8 {
 		b := s[n : n+8]
 		x := uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
 			uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
-		quote, slash := x^ones*'"', x^ones*'\\' // a byte of quote is zero where x has a quote; slash: a backslash
+		// quote has a zero byte where x has a quote; slash has a zero byte where x has a backslash
+		quote, slash := x^ones*'"', x^ones*'\\'
 		if odd := (x | (x - ones*' ') | (quote-ones)&^quote | (slash-ones)&^slash) & tops; odd != 0 {
-			return n + bits.TrailingZeros64(odd)/8 // a borrow affects only bytes after the first such byte
+			// the borrows of the subtractions falsify only bytes after the first odd byte
+			return n + bits.TrailingZeros64(odd)/8
 		}
 	}
 	for ; n < len(s); n++ {
@@ -40,7 +42,7 @@ func span(s string) int {
 // Text is the kind of a string.
 func Text(v *string, c *Codec) {
 	if c.Writes() {
-		if span(*v) == len(*v) {
+		if plainLen(*v) == len(*v) {
 			c.out = append(append(append(c.out, '"'), *v...), '"')
 			return
 		}
@@ -48,16 +50,16 @@ func Text(v *string, c *Codec) {
 		c.out = append(c.out, b...)
 		return
 	}
-	if in := c.in[c.at:]; len(in) > 0 && in[0] == '"' {
+	if in := c.in[c.offset:]; len(in) > 0 && in[0] == '"' {
 		in = in[1:]
-		if n := span(in); n < len(in) && in[n] == '"' {
+		if n := plainLen(in); n < len(in) && in[n] == '"' {
 			*v = in[:n]
-			c.at += n + 2
+			c.offset += n + 2
 			return
 		}
 	}
-	raw := c.skip()
-	// json.Unmarshal would accept white space before a key, and a described member would then count as unknown
+	raw := c.skipValue()
+	// json.Unmarshal would accept white space before a key, but readKeyIf would not recognize the key then
 	if strings.TrimLeft(raw, " \t\r\n") != raw {
 		c.Fail(errors.New("white space"))
 		return
@@ -69,13 +71,13 @@ func Text(v *string, c *Codec) {
 	*v = s
 }
 
-// Number is the kind of an int, without a fraction or an exponent.
+// Number is the kind of an int. The JSON number must have no fraction and no exponent.
 func Number(v *int, c *Codec) {
 	if c.Writes() {
 		c.out = strconv.AppendInt(c.out, int64(*v), 10)
 		return
 	}
-	raw := c.skip()
+	raw := c.skipValue()
 	n, err := strconv.Atoi(raw)
 	if err == nil && strconv.Itoa(n) != raw {
 		err = fmt.Errorf("%q is not how JSON writes an integer", raw)
@@ -86,13 +88,13 @@ func Number(v *int, c *Codec) {
 	*v = n
 }
 
-// Natural is a Number without a sign.
+// Natural is the kind of an unsigned integer.
 func Natural[T uint32 | uint64](v *T, c *Codec) {
 	if c.Writes() {
 		c.out = strconv.AppendUint(c.out, uint64(*v), 10)
 		return
 	}
-	raw := c.skip()
+	raw := c.skipValue()
 	n, err := strconv.ParseUint(raw, 10, 64)
 	if err == nil && strconv.FormatUint(uint64(T(n)), 10) != raw {
 		err = fmt.Errorf("%q is too large, or not how JSON writes an integer", raw)
@@ -109,13 +111,12 @@ func Flag(v *bool, c *Codec) {
 		c.out = strconv.AppendBool(c.out, *v)
 		return
 	}
-	if *v = c.word("true"); !*v && !c.word("false") {
+	if *v = c.readWord("true"); !*v && !c.readWord("false") {
 		c.Fail(errors.New("want true or false"))
 	}
 }
 
-// Time is the kind of a time. Time writes the time in UTC, because the process would have to read a file for another
-// time zone.
+// Time is the kind of a time. It writes the time in UTC: for another time zone, the process would have to read a file.
 func Time(v *time.Time, c *Codec) {
 	if !c.Writes() {
 		*v = Scan(c, parseTime)
@@ -154,7 +155,7 @@ func Prefix(v *netip.Prefix, c *Codec) {
 	c.out = append(b, '"')
 }
 
-// Scan reads a string and parses it. An empty string is the zero value.
+// Scan reads a string, and returns what parse makes of it. For an empty string, Scan returns the zero value.
 func Scan[T any](c *Codec, parse func(string) (T, error)) (v T) {
 	var s string
 	if Text(&s, c); s == "" {
@@ -167,16 +168,16 @@ func Scan[T any](c *Codec, parse func(string) (T, error)) (v T) {
 	return v
 }
 
-// Raw is the kind of any value, unparsed.
+// Raw is the kind of a value of any type, as unparsed text.
 func Raw(v *json.RawMessage, c *Codec) {
 	if c.Writes() {
 		c.out = append(c.out, *v...)
 		return
 	}
-	*v = json.RawMessage(c.skip())
+	*v = json.RawMessage(c.skipValue())
 }
 
-// Pointer returns the kind of a pointer: the value has the given kind, or is null if the pointer is nil.
+// Pointer returns the kind of a pointer to a value of this kind. A nil pointer is written as null.
 func Pointer[T any](kind func(*T, *Codec)) func(**T, *Codec) {
 	return func(v **T, c *Codec) {
 		if !c.Writes() {
@@ -190,53 +191,54 @@ func Pointer[T any](kind func(*T, *Codec)) func(**T, *Codec) {
 	}
 }
 
-// skip reads any value and returns its text. skip does not check the syntax inside.
-func (c *Codec) skip() string {
-	from := c.at
-	if c.at += flat(c.in[c.at:]); c.at > from {
-		return c.in[from:c.at]
+// skipValue reads a value of any type, and returns its text. It finds the end of the value, but does not check the
+// syntax inside.
+func (c *Codec) skipValue() string {
+	from := c.offset
+	if c.offset += simpleObjectLen(c.in[c.offset:]); c.offset > from {
+		return c.in[from:c.offset]
 	}
-	for depth := 0; c.at < len(c.in); {
-		switch b := c.in[c.at]; {
+	for depth := 0; c.offset < len(c.in); {
+		switch b := c.in[c.offset]; {
 		case b == '"':
-			c.quoted()
+			c.skipString()
 		case b == '{' || b == '[':
 			depth++
-			c.at++
+			c.offset++
 		case depth == 0 && (b == ',' || b == '}' || b == ']'):
-			return c.in[from:c.at] // the value is a number or a word, and ends here
+			return c.in[from:c.offset] // the value is a number or a word, and ends here
 		case b == '}' || b == ']':
 			depth--
-			c.at++
+			c.offset++
 		default:
-			c.at++
+			c.offset++
 			continue
 		}
 		if depth == 0 {
-			return c.in[from:c.at]
+			return c.in[from:c.offset]
 		}
 	}
-	return c.in[from:c.at]
+	return c.in[from:c.offset]
 }
 
-// quoted reads a string that may have escapes.
-func (c *Codec) quoted() {
-	for c.at++; c.at < len(c.in); c.at++ {
-		c.at += span(c.in[c.at:])
-		if c.at == len(c.in) || c.in[c.at] == '"' {
+// skipString reads a string, which may have escapes.
+func (c *Codec) skipString() {
+	for c.offset++; c.offset < len(c.in); c.offset++ {
+		c.offset += plainLen(c.in[c.offset:])
+		if c.offset == len(c.in) || c.in[c.offset] == '"' {
 			break
 		}
-		if c.in[c.at] == '\\' {
-			c.at++
+		if c.in[c.offset] == '\\' {
+			c.offset++
 		}
 	}
-	c.at = min(c.at+1, len(c.in))
+	c.offset = min(c.offset+1, len(c.in))
 }
 
-// flat returns the length of the object at the beginning of s, or 0 if the object is not simple. A simple object has no
-// escapes and no other braces, so it ends with the first closing brace outside a string. The searches of package
-// strings use vector instructions: four searches take a fraction of the time of reading each member.
-func flat(s string) int {
+// simpleObjectLen returns the length of the object at the beginning of s, or 0 if the object is not simple. A simple
+// object has no escapes and no other braces, so it ends with the first closing brace outside a string. The searches of
+// package strings use vector instructions: four searches take a fraction of the time of reading each member.
+func simpleObjectLen(s string) int {
 	if !strings.HasPrefix(s, "{") {
 		return 0
 	}

@@ -47,7 +47,7 @@ func TestMessage(t *testing.T) {
 	if got := Message("pod shop/cart-0\nno address"); got != "pod shop/cart-0\nno address" {
 		t.Errorf("a short message: %q", got)
 	}
-	if got := Message(strings.Repeat("\x1b", 1<<20)); len(got) > 5*message ||
+	if got := Message(strings.Repeat("\x1b", 1<<20)); len(got) > 5*maxMessage ||
 		!strings.HasSuffix(got, "... (1040384 more bytes)") {
 		t.Errorf("a long message has %d bytes", len(got))
 	}
@@ -59,11 +59,11 @@ func TestJoin(t *testing.T) {
 		all = append(all, fmt.Errorf("mistake %d", i))
 	}
 	err := Join(all)
-	if lines := strings.Split(err.Error(), "\n"); len(lines) != mistakes+1 ||
-		lines[mistakes] != "and 1234 more mistakes" || !errors.Is(err, all[0]) {
+	if lines := strings.Split(err.Error(), "\n"); len(lines) != maxMistakes+1 ||
+		lines[maxMistakes] != "and 1234 more mistakes" || !errors.Is(err, all[0]) {
 		t.Errorf("joined: %v", err)
 	}
-	if err := Join(all[:mistakes]); strings.Count(err.Error(), "\n") != mistakes-1 {
+	if err := Join(all[:maxMistakes]); strings.Count(err.Error(), "\n") != maxMistakes-1 {
 		t.Errorf("as many as a message lists: %v", err)
 	}
 	if Join(nil) != nil {

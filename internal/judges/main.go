@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command judges writes the table of the judges: the programs of other projects that test this suite. It reads the
-// output of go test -json. A test with such a program has the attributes judge, version and judged (testing.T.Attr). If
-// the test leaves out cases, it also has an attribute left for each reason. The subtests of the test are the cases. The
-// command prints each failure, and fails if there is a failure.
+// Command judges writes the table of the judges in docs/judges.md. A judge is a program of another project that tests
+// this suite. The command reads the output of go test -json. A Go test that runs a judge has the attributes judge,
+// version and judged (testing.T.Attr). Each subtest is a case of the judge. If the test leaves out cases of the judge,
+// it has an attribute left for each reason. The command prints each failed test, and fails if there is one.
 //
 //	go test -json ./e2e -run TestJudge | judges -table docs/judges.md
 //
@@ -37,7 +37,7 @@ func main() {
 }
 
 func run(page string) error {
-	tests, failed := read(os.Stdin, os.Stdout)
+	tests, failed := readTests(os.Stdin, os.Stdout)
 	text, err := os.ReadFile(page)
 	if err != nil {
 		return err
@@ -46,11 +46,11 @@ func run(page string) error {
 	if rows == nil {
 		return fmt.Errorf("%s has no table", page)
 	}
-	heard := rowsOf(tests)
-	if len(heard) == 0 {
+	newRows := rowsOf(tests)
+	if len(newRows) == 0 {
 		failed = errors.Join(failed, errors.New("no test names its judge"))
 	}
-	return errors.Join(failed, os.WriteFile(page, []byte(before+merge(rows, heard).String()+after), 0o644))
+	return errors.Join(failed, os.WriteFile(page, []byte(before+mergeRows(rows, newRows).String()+after), 0o644))
 }
 
 // An event is a line of go test -json.
@@ -58,21 +58,21 @@ type event struct {
 	Action, Package, Test, Output, Key, Value string
 }
 
-// A test has the outcome, the attributes and the output of a test that ran.
+// A test has the outcome, the attributes and the output of a Go test.
 type test struct {
 	action string
 	attrs  map[string][]string
-	said   []string
+	output []string
 }
 
-// read returns the tests by their package and name, and an error if a test or a package failed.
-func read(events io.Reader, out io.Writer) (map[[2]string]*test, error) {
+// readTests returns the tests by package and name, and an error if a test or a package failed.
+func readTests(events io.Reader, out io.Writer) (map[[2]string]*test, error) {
 	tests := map[[2]string]*test{}
 	lines := bufio.NewReader(events)
 	for {
 		line, err := lines.ReadString('\n')
 		if line == "" && err != nil {
-			return tests, failures(tests)
+			return tests, failureError(tests)
 		}
 		var e event
 		if json.Unmarshal([]byte(line), &e) != nil || e.Package == "" {
@@ -88,12 +88,12 @@ func read(events io.Reader, out io.Writer) (map[[2]string]*test, error) {
 		case "attr":
 			t.attrs[e.Key] = append(t.attrs[e.Key], e.Value)
 		case "output":
-			t.said = append(t.said, e.Output)
+			t.output = append(t.output, e.Output)
 			if strings.HasPrefix(e.Output, "exec: trying once more") { // the VM has died, and its tests run again
 				maps.DeleteFunc(tests, func(k [2]string, _ *test) bool { return k[0] == e.Package })
 			}
 		case "fail":
-			fmt.Fprint(out, strings.Join(t.said, ""))
+			fmt.Fprint(out, strings.Join(t.output, ""))
 			t.action = e.Action
 		case "pass", "skip":
 			t.action = e.Action
@@ -101,8 +101,8 @@ func read(events io.Reader, out io.Writer) (map[[2]string]*test, error) {
 	}
 }
 
-// failures returns an error that names each test and each package that failed.
-func failures(tests map[[2]string]*test) error {
+// failureError returns an error that names each test and each package that failed, or nil.
+func failureError(tests map[[2]string]*test) error {
 	var failed []string
 	for key, t := range tests {
 		if t.action == "fail" {
@@ -116,7 +116,7 @@ func failures(tests map[[2]string]*test) error {
 	return errors.New(strings.Join(failed, "\n"))
 }
 
-// The columns of the table. The first and the third column are the key of a row.
+// The columns of the table. The columns columnJudge and columnJudged together identify a row.
 const (
 	columnJudge = iota
 	columnVersion
@@ -124,14 +124,14 @@ const (
 	columns = 6
 )
 
-// rowsOf returns a row for each judge that ran, sorted.
+// rowsOf returns a row for each test that ran a judge, sorted.
 func rowsOf(tests map[[2]string]*test) (rows table.Table) {
 	for key, t := range tests {
 		if t.attrs["judge"] == nil {
 			continue
 		}
 		count := map[string]int{}
-		for _, c := range cases(tests, key) {
+		for _, c := range testCases(tests, key) {
 			count[c.action]++
 		}
 		n := count["pass"] + count["fail"] + count["skip"] + count[""]
@@ -139,18 +139,18 @@ func rowsOf(tests map[[2]string]*test) (rows table.Table) {
 		if count["pass"] < n {
 			passed = "**" + passed + "**"
 		}
-		rows = append(rows, []string{text(t, "judge"), text(t, "version"), text(t, "judged"), fmt.Sprint(n), passed,
-			cmp.Or(text(t, "left"), "–")})
+		rows = append(rows, []string{attrText(t, "judge"), attrText(t, "version"), attrText(t, "judged"),
+			fmt.Sprint(n), passed, cmp.Or(attrText(t, "left"), "–")})
 	}
 	slices.SortFunc(rows, slices.Compare)
 	return rows
 }
 
-func text(t *test, attr string) string { return strings.Join(t.attrs[attr], "; ") }
+func attrText(t *test, attr string) string { return strings.Join(t.attrs[attr], "; ") }
 
-// cases returns the subtests of a test that have no subtests themselves. If the test has no subtests, cases returns the
-// test.
-func cases(tests map[[2]string]*test, of [2]string) (leaves []*test) {
+// testCases returns the subtests of a test that have no subtests themselves. If the test has no subtests, testCases
+// returns the test itself.
+func testCases(tests map[[2]string]*test, of [2]string) (leaves []*test) {
 	for key, t := range tests {
 		if key[0] == of[0] && strings.HasPrefix(key[1]+"/", of[1]+"/") && !hasParts(tests, key) {
 			leaves = append(leaves, t)
@@ -168,9 +168,9 @@ func hasParts(tests map[[2]string]*test, of [2]string) bool {
 	return false
 }
 
-// merge replaces or adds the rows of the judges that ran, and keeps the other rows.
-func merge(rows, heard table.Table) table.Table {
-	for _, h := range heard {
+// mergeRows adds newRows to the table. A new row replaces the row with the same judge and judged.
+func mergeRows(rows, newRows table.Table) table.Table {
+	for _, h := range newRows {
 		at := slices.IndexFunc(rows, func(r []string) bool {
 			return len(r) == columns && r[columnJudge] == h[columnJudge] && r[columnJudged] == h[columnJudged]
 		})

@@ -35,7 +35,7 @@ make: here
 {"Action":"fail","Package":"p"}
 `
 	var out strings.Builder
-	tests, err := read(strings.NewReader(events), &out)
+	tests, err := readTests(strings.NewReader(events), &out)
 	const failed = "p TestA failed\np TestA/x failed\np TestA/x/two failed\np failed"
 	if err == nil || err.Error() != failed {
 		t.Errorf("error %v, want %s", err, failed)
@@ -43,7 +43,7 @@ make: here
 	if want := "what two says\nmake: here\n"; out.String() != want {
 		t.Errorf("printed %q, want %q", out.String(), want)
 	}
-	rows := merge(table.Table{{"judge", "version", "judged", "cases", "passed", "left"},
+	rows := mergeRows(table.Table{{"judge", "version", "judged", "cases", "passed", "left"},
 		{"b", "v1", "DEL", "1", "1", "–"}, {"tests of a", "v1", "ADD", "9", "9", "–"}}, rowsOf(tests))
 	if diff := cmp.Diff(table.Table{{"judge", "version", "judged", "cases", "passed", "left"},
 		{"b", "v1", "DEL", "1", "1", "–"}, {"c", "", "", "1", "1", "–"},

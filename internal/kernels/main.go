@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command kernels writes one row of the table of kernels: the results of the tests on one kernel. It reads the output
-// of go test -json, and prints the packages and the failures. The command fails if a test failed, or if a package of
-// the table did not run.
+// Command kernels writes one row of the table of kernels in docs/kernels.md: the results of the tests on one kernel.
+// The command reads the output of go test -json, and prints the result of each package and the output of each failed
+// test. It fails if a test failed, or if a package that has a column in the table did not run.
 //
 //	make -s test-kernel VM_KERNEL=6.18 GOTEST='go test -json' |
 //	  kernels -table docs/kernels.md -kernel 6.18 -version 6.18.15
 //
-// The command keeps the other rows. It also keeps the cell with the nodes that have the kernel, because people write
-// this cell.
+// The command keeps the other rows. It also keeps the row's cell that says which nodes have the kernel, because people
+// write this cell.
 package main
 
 import (
@@ -55,7 +55,7 @@ func run(page, kernel, version string, now time.Time) error {
 	if kernel == "" || version == "" {
 		return errors.New("want -kernel and -version")
 	}
-	results, err := read(os.Stdin, os.Stdout)
+	results, err := readResults(os.Stdin, os.Stdout)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func run(page, kernel, version string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	changed, failures := rewrite(string(text), []string{kernel, "", version, now.Format(time.DateOnly)}, results)
+	changed, failures := rewriteTable(string(text), []string{kernel, "", version, now.Format(time.DateOnly)}, results)
 	if changed == "" {
 		return errors.Join(failures, fmt.Errorf("%s has no table of kernels", page))
 	}
@@ -76,17 +76,17 @@ type event struct {
 	Elapsed                       float64
 }
 
-// A result has the results of the tests of one package.
+// A result has the outcomes of the tests of one package.
 type result struct {
-	tests   []string // the last action of each test that is no subtest
+	tests   []string // the outcomes of its tests, without subtests
 	action  string   // the outcome of the package
 	seconds float64
 }
 
-// read collects the results of packages, by their paths in the repository.
-func read(events io.Reader, out io.Writer) (map[string]*result, error) {
+// readResults collects the results of packages, by their paths in the repository.
+func readResults(events io.Reader, out io.Writer) (map[string]*result, error) {
 	results := map[string]*result{}
-	said := map[[2]string][]string{}
+	outputs := map[[2]string][]string{}
 	lines := bufio.NewReader(events)
 	for {
 		line, err := lines.ReadString('\n')
@@ -116,7 +116,7 @@ func read(events io.Reader, out io.Writer) (map[string]*result, error) {
 			if strings.HasPrefix(e.Output, "exec: trying once more") {
 				r.tests = nil
 			}
-			said[key] = append(said[key], e.Output)
+			outputs[key] = append(outputs[key], e.Output)
 		case "pass", "fail", "skip":
 			switch {
 			case e.Test == "":
@@ -126,14 +126,14 @@ func read(events io.Reader, out io.Writer) (map[string]*result, error) {
 				r.tests = append(r.tests, e.Action)
 			}
 			if e.Action == "fail" {
-				fmt.Fprint(out, strings.Join(said[key], ""))
+				fmt.Fprint(out, strings.Join(outputs[key], ""))
 			}
-			delete(said, key)
+			delete(outputs, key)
 		}
 	}
 }
 
-// cell returns the text of the table's cell for a package.
+// cell returns the text of the table's cell for the package.
 func (r *result) cell() string {
 	count := map[string]int{}
 	for _, action := range r.tests {
@@ -156,16 +156,17 @@ func (r *result) failed() bool {
 	return r.action != "pass" || len(r.tests) == 0 || slices.Contains(r.tests, "fail")
 }
 
-// rewrite returns the text with the row of a kernel replaced or added, and an error that has each failure. If the table
-// has no column for a package, rewrite adds one. The text is empty if there is no table.
-func rewrite(text string, fixed []string, results map[string]*result) (string, error) {
+// rewriteTable replaces or adds the row of a kernel in a text with the table. fixed are the row's cells before the
+// cells of the packages. If the table has no column for a package, rewriteTable adds one. The error joins all failures.
+// If the text has no table, the result is empty.
+func rewriteTable(text string, fixed []string, results map[string]*result) (string, error) {
 	before, rows, after := table.Cut(text)
 	if rows == nil {
 		return "", nil
 	}
 	for _, name := range slices.Sorted(maps.Keys(results)) {
-		if !slices.Contains(rows[0][columnsFixed:], head(name)) {
-			rows[0] = append(rows[0], head(name))
+		if !slices.Contains(rows[0][columnsFixed:], columnHead(name)) {
+			rows[0] = append(rows[0], columnHead(name))
 		}
 	}
 	fixed[columnKernel] = "`" + fixed[columnKernel] + "`"
@@ -178,7 +179,7 @@ func rewrite(text string, fixed []string, results map[string]*result) (string, e
 	cells, failures := rowOf(rows[0][columnsFixed:], results)
 	rows[at] = slices.Concat(fixed, cells)
 	for i, row := range rows {
-		rows[i] = slices.Concat(row, slices.Repeat([]string{none}, len(rows[0])-len(row)))
+		rows[i] = slices.Concat(row, slices.Repeat([]string{emptyCell}, len(rows[0])-len(row)))
 	}
 	for i, err := range failures {
 		failures[i] = fmt.Errorf("%s: %w", fixed[columnKernel], err)
@@ -186,17 +187,18 @@ func rewrite(text string, fixed []string, results map[string]*result) (string, e
 	return before + rows.String() + after, errors.Join(failures...)
 }
 
-// none is the cell of a package that did not run.
-const none = "–"
+// emptyCell is the cell of a package that did not run.
+const emptyCell = "–"
 
-// rowOf returns the cells of the packages, and the failures.
+// rowOf returns the cells of the packages in a row, in the order of heads, and an error for each package that failed or
+// did not run.
 func rowOf(heads []string, results map[string]*result) (cells []string, failures []error) {
 	byHead := map[string]*result{}
 	for name, r := range results {
-		byHead[head(name)] = r
+		byHead[columnHead(name)] = r
 	}
 	for _, h := range heads {
-		cell := none
+		cell := emptyCell
 		if r := byHead[h]; r == nil {
 			failures = append(failures, fmt.Errorf("%s did not run", h))
 		} else if cell = r.cell(); r.failed() {
@@ -207,8 +209,8 @@ func rowOf(heads []string, results map[string]*result) (cells []string, failures
 	return cells, failures
 }
 
-// head returns the column of a package.
-func head(name string) string {
+// columnHead returns the head of the column of a package.
+func columnHead(name string) string {
 	if name == "e2e" {
 		return "whole chain"
 	}

@@ -71,11 +71,11 @@ func TestRewrite(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var out strings.Builder
-			results, err := read(strings.NewReader(events(tt.more)), &out)
+			results, err := readResults(strings.NewReader(events(tt.more)), &out)
 			if err != nil {
 				t.Fatal(err)
 			}
-			text, err := rewrite(before, []string{tt.kernel, "", "6.12.3", "2026-02-03"}, results)
+			text, err := rewriteTable(before, []string{tt.kernel, "", "6.12.3", "2026-02-03"}, results)
 			text = spaces.ReplaceAllString(text, " ")
 			if !strings.Contains(text, tt.row) || !strings.HasPrefix(text, "# Kernels\n\n| `VM_KERNEL` |") ||
 				!strings.HasSuffix(text, " |\n\nText.\n") {

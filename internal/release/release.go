@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package release returns the release of this project to which the program belongs.
+// Package release has the version of this project's release from which the program was built.
 package release
 
 import "runtime/debug"
 
-// Version returns the version of the module from which the program was built. The go command writes the version into
-// the program. If the program has no version, Version returns "(devel)".
+// Version returns the version of the program's main module, which the go command has recorded in the program. If there
+// is none, Version returns "(devel)".
 func Version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package table has the Markdown tables that benchmarks and matrices of tests print. Later runs and plots read these
-// tables.
+// Package table reads and writes Markdown tables. Benchmarks and test matrices write such tables into documents, and
+// later runs and plots read them.
 package table
 
 import (
@@ -13,10 +13,10 @@ import (
 	"unicode/utf8"
 )
 
-// A Table is rows of cells, the header first.
+// A Table is the rows of a table, the header first. A row is a list of cells.
 type Table [][]string
 
-// String returns aligned Markdown: names to the left, numbers to the right.
+// String returns the table as Markdown. The first column is aligned to the left, the other columns to the right.
 func (t Table) String() string {
 	widths := make([]int, len(t[0]))
 	for _, row := range t {
@@ -80,7 +80,8 @@ func Cut(text string) (before string, t Table, after string) {
 	return before, t, text[at:]
 }
 
-// Number returns the figure in a column of the first row that begins with these cells; 0 if there is none.
+// Number returns the number in a column, from the first row that begins with these cells. If there is no such row or
+// column, Number returns 0.
 func (t Table) Number(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0
@@ -88,15 +89,15 @@ func (t Table) Number(column string, begins ...string) float64 {
 	return t.cell(slices.Index(t[0], column), begins)
 }
 
-// Has reports whether there is a row that begins with these cells, and such a column.
+// Has reports whether there is a row that begins with these cells, and a column with this head.
 func (t Table) Has(column string, begins ...string) bool {
 	return len(t) > 0 && slices.Contains(t[0], column) && slices.ContainsFunc(t[1:], func(row []string) bool {
 		return len(row) >= len(begins) && slices.Equal(row[:len(begins)], begins)
 	})
 }
 
-// Ratio returns the figure in the next column with the head "x", to the right of this column. A column with the head
-// "x" has ratios.
+// Ratio is Number for the next column with the head "x" to the right of this column. The columns with the head "x" have
+// ratios.
 func (t Table) Ratio(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0

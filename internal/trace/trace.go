@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package trace says to which distributed trace the call of this process belongs. A runtime that traces its calls gives
-// a plugin the variable TRACEPARENT (libcni 1.3.1). Its format is that of W3C Trace Context, level 1, section 3.2.
+// Package trace finds the distributed trace to which the CNI call of this process belongs. A runtime that traces its
+// calls sets the environment variable TRACEPARENT of a plugin (libcni 1.3.1). The format is that of the header
+// traceparent: W3C Trace Context, level 1, section 3.2.
 package trace
 
 import (
@@ -10,13 +11,13 @@ import (
 	"strings"
 )
 
-// ID is the trace of the call, as 32 hexadecimal digits. ID is empty if the caller does not trace the call, or if the
-// variable has another format.
-func ID() string { return id(os.Getenv("TRACEPARENT")) }
+// ID returns the trace ID of the call: 32 hexadecimal digits. If the runtime does not trace the call, or if the
+// variable has another format, ID returns "".
+func ID() string { return traceID(os.Getenv("TRACEPARENT")) }
 
-// id returns the trace in a text with the version, the trace, the caller's span and flags. In later versions, more
-// fields may follow.
-func id(parent string) string {
+// traceID returns the trace ID in the value of TRACEPARENT, which has four fields: version, trace ID, parent ID and
+// flags. In later versions of the format, more fields may follow.
+func traceID(parent string) string {
 	fields := strings.Split(parent, "-")
 	if len(fields) < 4 || len(fields) > 4 && fields[0] == "00" || fields[0] == "ff" {
 		return ""
@@ -26,7 +27,7 @@ func id(parent string) string {
 			return ""
 		}
 	}
-	if strings.Trim(fields[1], "0") == "" { // the format forbids a trace of zeros
+	if strings.Trim(fields[1], "0") == "" { // the format does not allow a trace ID of zeros
 		return ""
 	}
 	return fields[1]

@@ -21,7 +21,7 @@ func TestID(t *testing.T) {
 		"00-00000000000000000000000000000000-00f067aa0ba902b7-01": "",
 		"00-\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n-00f067aa0ba902b7-01": "",
 	} {
-		if got := id(parent); got != want {
+		if got := traceID(parent); got != want {
 			t.Errorf("%q: got %q, want %q", parent, got, want)
 		}
 	}

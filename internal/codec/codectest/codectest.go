@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package codectest compares a type's description for package codec with its struct tags
-// for encoding/json.
+// Package codectest checks that a type's description for package codec and the type's struct tags for encoding/json
+// agree.
 package codectest
 
 import (
@@ -38,8 +38,8 @@ func Reads[T any](t *testing.T, describe func(*T, *codec.Codec)) {
 	}
 }
 
-// Same checks that a description reads a text to the same value as encoding/json, or refuses the text. The error says
-// why the description refuses the text.
+// Same reads a text with a description and with encoding/json. It fails the test if both succeed with different values,
+// or if only encoding/json fails. It returns the error of reading with the description.
 func Same[T any](t *testing.T, text []byte, describe func(*T, *codec.Codec)) error {
 	t.Helper()
 	var dense bytes.Buffer
@@ -59,17 +59,17 @@ func Same[T any](t *testing.T, text []byte, describe func(*T, *codec.Codec)) err
 	return nil
 }
 
-// Fuzz checks Same with all texts, beginning with the seeds.
+// Fuzz fuzzes Same, beginning with the seeds.
 func Fuzz[T any](f *testing.F, describe func(*T, *codec.Codec), seeds ...string) {
 	for _, s := range seeds {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		_ = Same(t, text, describe) // if the description refuses a text, programs use encoding/json
+		_ = Same(t, text, describe) // an error is no failure: if codec cannot read a text, programs use encoding/json
 	})
 }
 
-// Plugins returns the configurations of plugins in the conflists of a directory.
+// Plugins returns the configuration of each plugin in the conflists of a directory.
 func Plugins(f *testing.F, dir string) (texts []string) {
 	f.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.conflist"))
@@ -89,7 +89,7 @@ func Plugins(f *testing.F, dir string) (texts []string) {
 	return texts
 }
 
-// Value parses a text of any type.
+// Value parses any JSON text.
 func Value(t *testing.T, text []byte) (v any) {
 	t.Helper()
 	if err := json.Unmarshal(text, &v); err != nil {
@@ -98,7 +98,7 @@ func Value(t *testing.T, text []byte) (v any) {
 	return v
 }
 
-// withoutNull removes members that are null, because no program writes such members.
+// withoutNull removes members that are null from v and the values in it, because ReadExactly does not accept null.
 func withoutNull(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -12,15 +12,16 @@ import (
 	"time"
 )
 
-// Random fills a value with random parts. If a part can be empty, Random leaves it empty in one of three cases.
+// Random sets a value, and all fields and elements in it, to random values. A third of those that can be empty stay
+// empty.
 func Random(v reflect.Value) {
 	if rand.N(3) == 0 && v.Kind() != reflect.Struct {
 		if v.Kind() == reflect.Slice && v.Type() != reflect.TypeFor[json.RawMessage]() {
-			v.Set(reflect.MakeSlice(v.Type(), 0, 0)) // a list is never written as null
+			v.Set(reflect.MakeSlice(v.Type(), 0, 0)) // a nil slice would be written as null
 		}
 		return
 	}
-	if leaf(v.Addr().Interface()) {
+	if fillLeaf(v.Addr().Interface()) {
 		return
 	}
 	switch v.Kind() {
@@ -36,22 +37,22 @@ func Random(v reflect.Value) {
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
 		for i := range v.Len() {
-			v.Index(i).Set(something(v.Type().Elem()))
+			v.Index(i).Set(nonZero(v.Type().Elem()))
 		}
 	case reflect.Map:
 		v.Set(reflect.MakeMap(v.Type()))
 		for range rand.N(4) {
 			value := reflect.New(v.Type().Elem()).Elem()
 			Random(value)
-			v.SetMapIndex(something(v.Type().Key()), value)
+			v.SetMapIndex(nonZero(v.Type().Key()), value)
 		}
 	default:
 		panic("no function makes a random " + v.Type().String())
 	}
 }
 
-// something returns a random value that is not zero.
-func something(t reflect.Type) reflect.Value {
+// nonZero returns a random value of type t that is not the zero value.
+func nonZero(t reflect.Type) reflect.Value {
 	v := reflect.New(t).Elem()
 	for v.IsZero() {
 		Random(v)
@@ -59,23 +60,24 @@ func something(t reflect.Type) reflect.Value {
 	return v
 }
 
-// leaf fills a value if the value has no parts, and reports whether it has filled the value.
-func leaf(v any) bool {
+// fillLeaf sets *v to a random value if v points to a type that has no fields or elements of its own, and reports
+// whether it has.
+func fillLeaf(v any) bool {
 	switch p := v.(type) {
 	case *time.Time:
 		if rand.N(3) > 0 {
 			*p = time.Unix(rand.Int64N(1<<34), rand.Int64N(3)*500).UTC()
 		}
 	case *netip.Addr:
-		*p = address()
+		*p = randomAddr()
 	case *netip.Prefix:
 		if rand.N(3) > 0 {
 			*p = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(rand.N(256))}), rand.N(33))
 		}
 	case *net.IP:
-		*p = address().AsSlice()
+		*p = randomAddr().AsSlice()
 	case *net.IPNet:
-		a := address()
+		a := randomAddr()
 		*p = net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(rand.N(a.BitLen()+1), a.BitLen())}
 	case *string:
 		odd := []string{"eni-1", "", "a longer one, that is plain", `a quote " and a \`, "a control \x01",
@@ -97,7 +99,7 @@ func leaf(v any) bool {
 	return true
 }
 
-func address() netip.Addr {
+func randomAddr() netip.Addr {
 	if rand.N(2) == 0 {
 		return netip.AddrFrom16([16]byte{0x20, 1, 15: byte(rand.N(256)), 14: byte(rand.N(256)), 13: byte(rand.N(256))})
 	}

@@ -23,7 +23,7 @@ func TestCurrent(t *testing.T) {
 		if strings.HasPrefix(d.Name(), ".") && dir != root || d.Name() == "bin" || d.Name() == "testdata" {
 			return fs.SkipDir
 		}
-		s, err := read(dir)
+		s, err := readPackage(dir)
 		if err != nil || len(s.types) == 0 {
 			return err
 		}
