@@ -12,11 +12,11 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// Assign gives the ENI n more secondary private addresses (AssignPrivateIpAddresses). Assign returns the addresses of
-// EC2's answer: exactly n, or an error.
+// Assign gives the ENI n more secondary private IPv4 addresses (AssignPrivateIpAddresses), and returns them. If EC2's
+// answer does not have exactly n addresses, Assign returns an error.
 //
 // This EC2 action has no client token. After an error for which [MaybeDone] returns true, the caller must compare the
-// ENI's addresses after the call with those before the call.
+// ENI's current addresses with those before the call, to find out whether EC2 has assigned addresses.
 func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, SecondaryPrivateIpAddressCount: new(int32(n))}
@@ -24,17 +24,17 @@ func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, e
 	if err != nil {
 		return nil, err
 	}
-	addrs, err := parseAll(ipv4, texts(out.AssignedPrivateIpAddresses,
+	addrs, err := parseAll(ipv4, fieldTexts(out.AssignedPrivateIpAddresses,
 		func(a types.AssignedPrivateIpAddress) *string { return a.PrivateIpAddress }))
-	if err := validate(action, err, exactly(n, addrs), about(eni, out.NetworkInterfaceId)); err != nil {
+	if err := validate(action, err, checkCount(n, addrs), checkSubject(eni, out.NetworkInterfaceId)); err != nil {
 		return nil, err
 	}
-	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs", strings.Join(strs(addrs), ","))
+	logChange(ctx, action, out.ResultMetadata, "eni", eni, "addrs", strings.Join(formatAll(addrs), ","))
 	return addrs, nil
 }
 
 // AssignAddr gives the ENI this address as a secondary address (AssignPrivateIpAddresses). If another ENI has the
-// address, the address stays there, and AssignAddr returns [ErrInUse]. A caller may repeat the call.
+// address, AssignAddr changes nothing, and returns [ErrInUse]. It is safe to repeat the call.
 func (c *Client) AssignAddr(ctx context.Context, eni string, addr netip.Addr) error {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, PrivateIpAddresses: []string{addr.String()}}
@@ -42,15 +42,15 @@ func (c *Client) AssignAddr(ctx context.Context, eni string, addr netip.Addr) er
 	if err != nil {
 		return err
 	}
-	if err := validate(action, about(eni, out.NetworkInterfaceId)); err != nil {
+	if err := validate(action, checkSubject(eni, out.NetworkInterfaceId)); err != nil {
 		return err
 	}
-	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs", addr.String())
+	logChange(ctx, action, out.ResultMetadata, "eni", eni, "addrs", addr.String())
 	return nil
 }
 
-// AssignPrefixes gives the ENI n more delegated /28 prefixes (AssignPrivateIpAddresses). This EC2 action has no client
-// token: see Assign.
+// AssignPrefixes gives the ENI n more delegated /28 prefixes (AssignPrivateIpAddresses), and returns them. This EC2
+// action has no client token: see Assign.
 func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, Ipv4PrefixCount: new(int32(n))}
@@ -58,12 +58,12 @@ func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip
 	if err != nil {
 		return nil, err
 	}
-	prefixes, err := parseAll(ipv4Prefix, texts(out.AssignedIpv4Prefixes,
+	prefixes, err := parseAll(ipv4Prefix, fieldTexts(out.AssignedIpv4Prefixes,
 		func(p types.Ipv4PrefixSpecification) *string { return p.Ipv4Prefix }))
-	if err := validate(action, err, exactly(n, prefixes), about(eni, out.NetworkInterfaceId)); err != nil {
+	if err := validate(action, err, checkCount(n, prefixes), checkSubject(eni, out.NetworkInterfaceId)); err != nil {
 		return nil, err
 	}
-	changed(ctx, action, out.ResultMetadata, "eni", eni, "prefixes", strings.Join(strs(prefixes), ","))
+	logChange(ctx, action, out.ResultMetadata, "eni", eni, "prefixes", strings.Join(formatAll(prefixes), ","))
 	return prefixes, nil
 }
 
@@ -71,13 +71,14 @@ func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip
 // primary address.
 func (c *Client) Unassign(ctx context.Context, eni string, addrs ...netip.Addr) error {
 	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni,
-		PrivateIpAddresses: strs(addrs)})
+		PrivateIpAddresses: formatAll(addrs)})
 }
 
 // UnassignPrefixes removes delegated prefixes from the ENI, with all their addresses (UnassignPrivateIpAddresses), in
 // one call.
 func (c *Client) UnassignPrefixes(ctx context.Context, eni string, prefixes ...netip.Prefix) error {
-	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni, Ipv4Prefixes: strs(prefixes)})
+	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni,
+		Ipv4Prefixes: formatAll(prefixes)})
 }
 
 func (c *Client) unassign(ctx context.Context, in *ec2.UnassignPrivateIpAddressesInput) error {
@@ -90,6 +91,6 @@ func (c *Client) unassign(ctx context.Context, in *ec2.UnassignPrivateIpAddresse
 	if err != nil {
 		return err
 	}
-	changed(ctx, action, out.ResultMetadata, "eni", *in.NetworkInterfaceId, "addrs", strings.Join(what, ","))
+	logChange(ctx, action, out.ResultMetadata, "eni", *in.NetworkInterfaceId, "addrs", strings.Join(what, ","))
 	return nil
 }

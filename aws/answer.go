@@ -15,24 +15,24 @@ import (
 )
 
 // maxAnswer is the maximum size of an answer in bytes. A full page of ENIs has about 16 MiB if each ENI has fifty
-// addresses with DNS names.
+// addresses, each with its DNS name.
 const maxAnswer = 64 << 20
 
-// maxRefusal is the maximum size of an error answer in bytes. An error answer of EC2 has one code and one message. The
-// message may contain one or two kilobytes for sts:DecodeAuthorizationMessage.
+// maxRefusal is the maximum size of an error answer in bytes. An error answer of EC2 has one code and one message. One
+// or two kilobytes of the message may be an encoded part for sts:DecodeAuthorizationMessage.
 const maxRefusal = 256 << 10
 
-// A checked client makes requests, and returns an error for an answer that is not from EC2. Without this check, the SDK
-// accepts an empty body, or a web page that happens to be XML, as an answer without content. For a describe, an answer
-// without content means "no such ENI". For a change whose answer never has content, it means "done". Captive portals
-// and proxies send such pages with status 200.
+// A checkedClient makes requests to EC2. It returns an error if an answer cannot be from EC2. Without this check, the
+// SDK accepts an empty body, or a web page that happens to be XML, as an answer without content. Captive portals and
+// proxies send such pages with status 200. For a describe, an answer without content would mean "no such ENI". For a
+// change whose answer never has content, it would mean "done".
 //
-// EC2's answer to an action is a complete XML document. The name of its root element is the action's name and
-// "Response". If the root element contains an element "return" that is not "true", EC2 has not carried out the request
-// (EC2 API reference, for example the response elements of DeleteNetworkInterface).
-type checked struct{ HTTPClient }
+// EC2's answer to an action is a complete XML document. The name of its root element is the action's name followed by
+// "Response". If the root element contains an element "return" whose text is not "true", EC2 has not carried out the
+// request (EC2 API reference, for example the response elements of DeleteNetworkInterface).
+type checkedClient struct{ HTTPClient }
 
-func (c checked) Do(r *http.Request) (*http.Response, error) {
+func (c checkedClient) Do(r *http.Request) (*http.Response, error) {
 	resp, err := c.HTTPClient.Do(r)
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (c checked) Do(r *http.Request) (*http.Response, error) {
 			most>>10, body)}
 	}
 	if done {
-		if err := answers(body, awsmiddleware.GetOperationName(r.Context())); err != nil {
+		if err := checkAnswer(body, awsmiddleware.GetOperationName(r.Context())); err != nil {
 			return nil, invalidAnswer{fmt.Errorf("%w: %.80q", err, body)}
 		}
 	}
@@ -65,8 +65,8 @@ type invalidAnswer struct{ error }
 
 func (i invalidAnswer) Unwrap() error { return i.error }
 
-// answers returns an error if the document cannot be EC2's answer to the action.
-func answers(document []byte, action string) error {
+// checkAnswer returns an error if the document cannot be EC2's answer to the action.
+func checkAnswer(document []byte, action string) error {
 	d := xml.NewDecoder(bytes.NewReader(document))
 	roots, depth, inReturn := 0, 0, false
 	for {

@@ -113,8 +113,8 @@ func seed(f *testing.F, answers ...string) {
 	}
 }
 
-// answering returns a client of a server that always gives this answer.
-func answering(status uint16, body []byte) *aws.Client {
+// attemptContext returns a client of a server that always gives this answer.
+func attemptContext(status uint16, body []byte) *aws.Client {
 	h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(200 + int(status)%400)
 		w.Write(body)
@@ -193,13 +193,13 @@ func wantENI(t *testing.T, e aws.ENI) {
 func FuzzDescribeENIs(f *testing.F) {
 	seed(f, replies(f)["DescribeNetworkInterfaces"])
 	f.Fuzz(func(t *testing.T, status uint16, body []byte) {
-		enis, err := answering(status, body).DescribeENIs(t.Context())
+		enis, err := attemptContext(status, body).DescribeENIs(t.Context())
 		if judge(t, "DescribeNetworkInterfaces", err) {
 			for _, e := range enis {
 				wantENI(t, e)
 			}
 		}
-		one, err := answering(status, body).DescribeENIs(t.Context(), aws.ByID("eni-1"))
+		one, err := attemptContext(status, body).DescribeENIs(t.Context(), aws.ByID("eni-1"))
 		if judge(t, "DescribeNetworkInterfaces", err) && len(one) > 0 && one[0].ID != "eni-1" {
 			t.Errorf("asked for eni-1, accepted %s", one[0].ID)
 		}
@@ -209,7 +209,7 @@ func FuzzDescribeENIs(f *testing.F) {
 func FuzzDescribeSubnets(f *testing.F) {
 	seed(f, replies(f)["DescribeSubnets"])
 	f.Fuzz(func(t *testing.T, status uint16, body []byte) {
-		subnets, err := answering(status, body).Subnets(t.Context(), "vpc-1", "us-east-1a")
+		subnets, err := attemptContext(status, body).Subnets(t.Context(), "vpc-1", "us-east-1a")
 		if !judge(t, "DescribeSubnets", err) {
 			return
 		}
@@ -226,7 +226,7 @@ func FuzzDescribeSubnets(f *testing.F) {
 func FuzzDescribeTypes(f *testing.F) {
 	seed(f, replies(f)["DescribeInstanceTypes"])
 	f.Fuzz(func(t *testing.T, status uint16, body []byte) {
-		l, err := answering(status, body).Limits(t.Context(), "p4d.24xlarge")
+		l, err := attemptContext(status, body).Limits(t.Context(), "p4d.24xlarge")
 		if !judge(t, "DescribeInstanceTypes", err) {
 			return
 		}
@@ -243,7 +243,7 @@ func FuzzDescribeTypes(f *testing.F) {
 func FuzzDescribeVPCs(f *testing.F) {
 	seed(f, replies(f)["DescribeVpcs"])
 	f.Fuzz(func(t *testing.T, status uint16, body []byte) {
-		v, err := answering(status, body).VPC(t.Context(), "vpc-1")
+		v, err := attemptContext(status, body).VPC(t.Context(), "vpc-1")
 		if judge(t, "DescribeVpcs", err) {
 			wantCIDRs(t, v.CIDRs, v.IPv6CIDRs)
 			if v.ID != "vpc-1" || len(v.CIDRs) == 0 {
@@ -256,7 +256,7 @@ func FuzzDescribeVPCs(f *testing.F) {
 func FuzzDescribePeerings(f *testing.F) {
 	seed(f, replies(f)["DescribeVpcPeeringConnections"])
 	f.Fuzz(func(t *testing.T, status uint16, body []byte) {
-		peers, err := answering(status, body).Peers(t.Context(), "vpc-1")
+		peers, err := attemptContext(status, body).Peers(t.Context(), "vpc-1")
 		if judge(t, "DescribeVpcPeeringConnections", err) {
 			for _, v := range peers {
 				wantID(t, "vpc-", v.ID)
@@ -269,7 +269,7 @@ func FuzzDescribePeerings(f *testing.F) {
 func FuzzCreate(f *testing.F) {
 	seed(f, replies(f)["CreateNetworkInterface"])
 	f.Fuzz(func(t *testing.T, status uint16, body []byte) {
-		e, err := answering(status, body).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-a", Secondary: 2,
+		e, err := attemptContext(status, body).CreateENI(t.Context(), aws.ENISpec{Subnet: "subnet-a", Secondary: 2,
 			IPv6Prefixes: 1})
 		if judge(t, "CreateNetworkInterface", err) {
 			wantENI(t, e)
@@ -287,7 +287,7 @@ func FuzzAssign(f *testing.F) {
 		`<AssignIpv6AddressesResponse><assignedIpv6PrefixSet><item>2001:db8:1:1:1::/80</item><item>2001:db8:1:1:2::/80</item></assignedIpv6PrefixSet></AssignIpv6AddressesResponse>`)
 	f.Fuzz(func(t *testing.T, status uint16, body []byte) {
 		const eni, n = "eni-00000000000000002", 2
-		c, ctx := answering(status, body), t.Context()
+		c, ctx := attemptContext(status, body), t.Context()
 		v4, err := c.Assign(ctx, eni, n)
 		if judge(t, "AssignPrivateIpAddresses", err) {
 			wantAddrs(t, v4, nil, nil, nil)
@@ -320,7 +320,7 @@ func FuzzChange(f *testing.F) {
 		all["ModifyNetworkInterfaceAttribute"],
 		all["UnassignPrivateIpAddresses"], all["UnassignIpv6Addresses"])
 	f.Fuzz(func(t *testing.T, status uint16, body []byte) {
-		c, ctx := answering(status, body), t.Context()
+		c, ctx := attemptContext(status, body), t.Context()
 		attachment, err := c.AttachENI(ctx, "eni-1", "i-1", 0, 1)
 		if err == nil && attachment == "" {
 			t.Error("accepted an attachment without an ID")

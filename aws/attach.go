@@ -12,12 +12,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// AttachENI attaches an ENI to an instance (AttachNetworkInterface) at a device index of a network card. AttachENI
-// returns the attachment's ID. EC2 answers long before the node has the ENI's link: the caller must wait for a link
-// with the ENI's MAC.
+// AttachENI attaches an ENI to an instance (AttachNetworkInterface), at a device index of a network card. It returns
+// the attachment's ID. EC2 answers long before the kernel has the ENI's link: the caller must wait until there is a
+// link with the ENI's MAC.
 //
-// After [ErrIndexTaken], the caller can try another index. After [ErrInstanceFull], the instance can have no more ENIs.
-// [ErrNotFound] can be temporary if the ENI was created a moment ago.
+// [ErrIndexTaken] means that the caller can try another index. [ErrInstanceFull] means that the instance cannot have
+// more ENIs. [ErrNotFound] can be temporary if the ENI was created a moment ago.
 func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, index int) (attachment string, err error) {
 	const action = "AttachNetworkInterface"
 	out, err := call(ctx, c, action, c.ec2.AttachNetworkInterface, &ec2.AttachNetworkInterfaceInput{
@@ -35,13 +35,13 @@ func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, inde
 	if attachment == "" {
 		return "", validate(action, errors.New("it has no attachment ID"))
 	}
-	changed(ctx, action, out.ResultMetadata, "eni", eni, "instance", instance, "card", card, "index", index,
+	logChange(ctx, action, out.ResultMetadata, "eni", eni, "instance", instance, "card", card, "index", index,
 		"attachment", attachment)
 	return attachment, nil
 }
 
-// DeleteOnTermination makes EC2 delete the ENI when its instance ends (ModifyNetworkInterfaceAttribute). Without this
-// attribute, EC2 keeps an ENI that was attached while the instance ran.
+// DeleteOnTermination sets the attribute by which EC2 deletes the ENI when its instance is terminated
+// (ModifyNetworkInterfaceAttribute). Without this attribute, EC2 keeps an ENI that was attached while the instance ran.
 func (c *Client) DeleteOnTermination(ctx context.Context, eni, attachment string) error {
 	const action = "ModifyNetworkInterfaceAttribute"
 	out, err := call(ctx, c, action, c.ec2.ModifyNetworkInterfaceAttribute, &ec2.ModifyNetworkInterfaceAttributeInput{
@@ -52,13 +52,14 @@ func (c *Client) DeleteOnTermination(ctx context.Context, eni, attachment string
 	if err != nil {
 		return err
 	}
-	changed(ctx, action, out.ResultMetadata, "eni", eni, "deleteOnTermination", true)
+	logChange(ctx, action, out.ResultMetadata, "eni", eni, "deleteOnTermination", true)
 	return nil
 }
 
-// DetachENI begins to detach an ENI from its instance (DetachNetworkInterface). DetachENI never sets Force: a forced
-// detachment may block the device index until the instance ends (EC2 user guide, "Detach a network interface"). The ENI
-// is detached when its status is available. [ErrNotFound] means that the attachment no longer exists.
+// DetachENI begins to detach an ENI from its instance (DetachNetworkInterface). DetachENI never sets Force, because a
+// forced detachment may block the device index until the instance is terminated (EC2 user guide, "Detach a network
+// interface"). The detachment is complete when the ENI's status is available. [ErrNotFound] means that the attachment
+// no longer exists.
 func (c *Client) DetachENI(ctx context.Context, attachment string) error {
 	const action = "DetachNetworkInterface"
 	out, err := call(ctx, c, action, c.ec2.DetachNetworkInterface,
@@ -66,6 +67,6 @@ func (c *Client) DetachENI(ctx context.Context, attachment string) error {
 	if err != nil {
 		return err
 	}
-	changed(ctx, action, out.ResultMetadata, "attachment", attachment)
+	logChange(ctx, action, out.ResultMetadata, "attachment", attachment)
 	return nil
 }

@@ -18,40 +18,41 @@ import (
 	"github.com/aws/smithy-go/middleware"
 )
 
-// MaybeDone reports whether EC2 may have carried out the call that failed with err. MaybeDone returns true if the
-// answer does not prove that EC2 has refused the call, or if the answer to an attempt was lost. If err contains the
-// errors of several calls, MaybeDone returns true if EC2 may have carried out one of them.
+// MaybeDone reports whether EC2 may have carried out the call that failed with err. MaybeDone returns true if an
+// attempt got no answer, or an answer that does not prove that EC2 has refused the call. If err contains the errors of
+// several calls, MaybeDone returns true if EC2 may have carried out one of them.
 //
-// A call has one of three outcomes: done, not done, or unknown. An error by itself does not name the outcome. The SDK
-// repeats a call whose answer was lost, and returns the answer to the repetition. If that answer is "throttled" or "no
-// such address", EC2 may still have carried out the first attempt.
+// A failed call has been carried out, or not, or its outcome is unknown. The last error alone does not show which: if
+// the answer to an attempt was lost, the SDK makes another attempt, and returns only the error of that one. If this
+// error is "throttled" or "no such address", EC2 may still have carried out the first attempt.
 func MaybeDone(err error) bool { return anyError(err, func(e *Error) bool { return e.MaybeDone }) }
 
-// Undone reports whether EC2 has certainly carried out none of the calls that failed with err. If err contains no
-// *Error, Undone returns false.
+// Undone reports whether EC2 has certainly carried out none of the calls that failed with err. Without an *Error in
+// err, Undone returns false.
 func Undone(err error) bool {
 	return !MaybeDone(err) && anyError(err, func(*Error) bool { return true })
 }
 
-// Unsent reports whether no request of the calls that failed with err has reached EC2. For example, the context had
-// ended before. Then EC2 has refused nothing. A code in the error usually shows that EC2 has answered. But an error
-// about the role's credentials has a code from metadata, and Unsent ignores this code.
+// Unsent reports whether EC2 has got no request of the calls that failed with err, for example because the context had
+// ended before. Then EC2 has refused nothing. A code in an *Error shows that EC2 has answered. The exception is the
+// code of an error about the role's credentials, which is from metadata: Unsent ignores such a code.
 func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }
 
-// attempts is a middleware of the SDK that watches each attempt of one call. The SDK runs it last, before it sends the
-// request. If an earlier middleware fails, for example because there are no credentials, the SDK sends no request.
+// attempts is a middleware of the SDK that records the attempts of one call. The SDK runs it as the last middleware
+// before it sends a request. If an earlier middleware fails, for example because there are no credentials, the SDK
+// sends no request, and attempts records none.
 type attempts struct {
 	changes   bool // the action may change something in EC2
 	begun     bool // there was an attempt
 	maybeDone bool // EC2 may have carried out an attempt that failed
 }
 
-// answering returns the context for an attempt of an action that may change something. When ctx ends, the attempt waits
-// three more seconds for EC2's answer. Without the answer, the caller does not know whether EC2 has carried out the
-// call, and needs more calls to find out.
-func answering(ctx context.Context) (context.Context, context.CancelFunc) {
+// attemptContext returns a context for an attempt of an action that may change something in EC2. This context ends
+// three seconds after ctx, so that EC2's answer can still arrive. Without the answer, the caller does not know whether
+// EC2 has carried out the call, and needs more calls to find out.
+func attemptContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	const soon = 3 * time.Second
 	attempt, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -64,8 +65,8 @@ func answering(ctx context.Context) (context.Context, context.CancelFunc) {
 	return attempt, func() { stop(); cancel(nil) }
 }
 
-// watch adds the receiver to the middleware of a call.
-func (a *attempts) watch(o *ec2.Options) {
+// addTo adds the middleware to the options of a call.
+func (a *attempts) addTo(o *ec2.Options) {
 	o.APIOptions = append(o.APIOptions, func(s *middleware.Stack) error { return s.Finalize.Add(a, middleware.After) })
 }
 
@@ -82,18 +83,18 @@ func (a *attempts) HandleFinalize(ctx context.Context, in middleware.FinalizeInp
 	a.begun = true
 	if a.changes {
 		var end context.CancelFunc
-		ctx, end = answering(ctx)
+		ctx, end = attemptContext(ctx)
 		defer end()
 	}
 	out, m, err := next.HandleFinalize(ctx, in)
-	a.maybeDone = a.maybeDone || err != nil && !refused(err)
+	a.maybeDone = a.maybeDone || err != nil && !isRefusal(err)
 	return out, m, err
 }
 
-// refused reports whether an error proves that EC2 has not carried out the request. The proof is that there was no
-// connection, or that EC2 has refused the request. A server error proves nothing. Throttling and a lack of addresses
-// are refusals, although EC2 lists them as server errors (API, "Error codes", the table "Server errors").
-func refused(err error) bool {
+// isRefusal reports whether an error proves that EC2 has not carried out the request: there was no connection, or EC2
+// has refused the request. A server error proves nothing. But throttling and a lack of addresses are refusals, although
+// EC2 lists them as server errors (API, "Error codes", the table "Server errors").
+func isRefusal(err error) bool {
 	if o, ok := errors.AsType[*net.OpError](err); ok && (o.Op == "dial" || o.Op == "proxyconnect") {
 		return true
 	}
@@ -101,7 +102,7 @@ func refused(err error) bool {
 		return true // TLS verifies the certificate before it sends the request
 	}
 	api, ok := errors.AsType[smithy.APIError](err)
-	if !ok || api.ErrorCode() == unknown {
+	if !ok || api.ErrorCode() == sdkUnknown {
 		return false
 	}
 	r, ok := errors.AsType[*awshttp.ResponseError](err)

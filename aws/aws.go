@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package aws asks Amazon EC2 and its instance metadata service, and returns the answers as types of this suite. The
-// types describe ENIs, their addresses and prefixes, subnets, VPCs and the limits of instance types. Only this package
-// and the acceptance test import the AWS SDK.
+// Package aws is the client of this suite for Amazon EC2 and its instance metadata service. It returns their answers as
+// types of its own: ENIs with their addresses and prefixes, subnets, VPCs, and limits of instance types. Only this
+// package and the acceptance test import the AWS SDK.
 //
-// Each method of a [Client] asks one question or makes one change. A method makes the EC2 call that its comment names,
-// and returns EC2's answer. The pages of a describe count as one call. A method decides nothing, and never polls. The
-// only state of a Client is the identity of the instance. The caller decides what to do after an error. Each failure of
-// EC2 is an [*Error]. Most of these errors match one of the sentinel errors of this package ([ErrThrottled],
-// [ErrSubnetFull] and so on). Each failure of the metadata service is a [*MetadataError]. For both types of errors,
-// [Hint] returns what an operator can do.
+// Each method of a [Client] asks one question or makes one change. It makes the EC2 call that its comment names, and
+// returns EC2's answer. All pages of a describe count as one call. Methods never poll, and the caller decides what to
+// do after an error. A Client has no state except the identity of the instance. The error of a call to EC2 is an
+// [*Error]. Most of these errors match one of the sentinel errors of this package ([ErrThrottled], [ErrSubnetFull] and
+// so on). The error of a request to the metadata service is a [*MetadataError]. For both types, [Hint] returns what an
+// operator can do.
 //
 // This package does not mix answers of EC2 and metadata: [Client.ENIs] asks metadata, [Client.DescribeENIs] asks EC2.
-// Metadata lags behind EC2, omits ENIs, and shows deleted ENIs. A caller may use an ENI or an address that metadata
-// shows. But an ENI or an address that metadata does not show may also exist.
+// Metadata lags behind EC2: it does not show all new ENIs and addresses, and still shows some that are gone. If
+// metadata does not show an ENI or an address, the caller must not conclude that it does not exist.
 //
 // This package parses all addresses, so no other package has addresses as strings.
 package aws
@@ -34,8 +34,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/release"
 )
 
-// Options choose where a Client finds EC2 and the metadata service. In production, use the
-// zero value.
+// Options are the options of a Client. In production, use the zero value.
 type Options struct {
 	// EC2URL is the endpoint of the EC2 API. If EC2URL is empty, $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL names the
 	// endpoint. If these are not set, or if $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true, the endpoint is one of the
@@ -48,18 +47,18 @@ type Options struct {
 	// http://169.254.169.254, or http://[fd00:ec2::254] if $AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is IPv6.
 	MetadataURL string
 
-	// HTTP makes the requests to EC2 and to metadata. It may use a proxy of the caller, or answer requests without a
-	// socket. If HTTP is nil, requests to EC2 heed $HTTPS_PROXY, $NO_PROXY and $AWS_CA_BUNDLE.
+	// HTTP makes the requests to EC2 and to metadata. For example, a test may answer the requests without a socket. If
+	// HTTP is nil, requests to EC2 heed $HTTPS_PROXY, $NO_PROXY and $AWS_CA_BUNDLE.
 	HTTP HTTPClient
 
 	// Attempts is the maximum number of attempts of one call to EC2. 0 means 2. The second attempt follows within a
-	// second. It helps if the token bucket of the account was empty for a moment. Longer waits are the task of the
-	// caller, because the caller can also make the node's other processes wait. A process that repeats calls for a
-	// longer time only takes tokens from the other processes.
+	// second: this is enough if the account's token bucket was empty for a moment. Longer waits are up to the caller,
+	// who can also make the node's other processes wait. Otherwise the repeated calls of each process would take the
+	// tokens of the others.
 	Attempts int
 
-	// Jitter returns a random time of less than d, for the wait before another attempt. If Jitter is nil, the client
-	// uses rand.N. A simulation of many nodes gives each node a Jitter with its own seed.
+	// Jitter returns a random duration less than d, for the wait before another attempt. If Jitter is nil, the Client
+	// uses rand.N. A simulation of many nodes gives each node a Jitter with a seed of its own.
 	Jitter func(d time.Duration) time.Duration
 }
 
@@ -68,20 +67,20 @@ type HTTPClient interface {
 	Do(*http.Request) (*http.Response, error)
 }
 
-// A Client asks EC2 and the metadata service. Goroutines may share it.
+// A Client makes requests to EC2 and the metadata service. Goroutines may share a Client.
 type Client struct {
 	options  Options
-	ec2      *ec2.Client // must never become an interface: see method
+	ec2      *ec2.Client // must never be converted to an interface: see method
 	metadata *metadata
-	invalid  error    // a variable of the environment about EC2 has an invalid value
-	chosen   []string // the variables of the environment that choose the endpoint of EC2
+	invalid  error    // not nil: an environment variable about EC2 has an invalid value
+	chosen   []string // the environment variables that choose the endpoint of EC2
 
 	mu       sync.Mutex
 	identity *Instance
 }
 
-// New returns a Client. New makes no request. If a variable of the environment has an invalid value, each call that
-// needs the variable fails.
+// New returns a Client. New makes no request. If an environment variable has an invalid value, each call that needs the
+// variable fails.
 func New(o Options) *Client {
 	o.Attempts = cmp.Or(o.Attempts, 2)
 	if o.Jitter == nil {
@@ -92,32 +91,32 @@ func New(o Options) *Client {
 	return &Client{options: o, metadata: m, ec2: ec2.New(s), invalid: err, chosen: chosen}
 }
 
-// Jitter returns a random time of less than d: see [Options].
+// Jitter returns a random duration less than d: see [Options].
 func (c *Client) Jitter(d time.Duration) time.Duration { return c.options.Jitter(d) }
 
-// sdkOptions returns the SDK's options, but not the region, which each call determines. It also returns the names of
-// the variables of the environment that choose the endpoint.
+// sdkOptions returns the SDK's options, without the region, which each call determines. It also returns the names of
+// the environment variables that choose the endpoint.
 func sdkOptions(o Options, m *metadata) (ec2.Options, []string, error) {
 	s := ec2.Options{
 		Credentials: credentialsOf(m),
 		APIOptions: []func(*middleware.Stack) error{awsmiddleware.AddUserAgentKeyValue("cni-ipvlan-vpc-k8s",
 			release.Version())},
 	}
-	chosen, err := own.ec2(&s, o)
+	chosen, err := processEnv.setEndpoint(&s, o)
 	do := o.HTTP
 	if do == nil {
 		var e error
 		do, e = ec2HTTP()
 		err = cmp.Or(err, e)
 	}
-	s.HTTPClient = whole{checked{do}}
+	s.HTTPClient = wholeBodyClient{checkedClient{do}}
 	return s, chosen, err
 }
 
-// ec2HTTP returns the SDK's HTTP client for EC2, which heeds $HTTPS_PROXY and $NO_PROXY. If $AWS_CA_BUNDLE is set, its
-// certificates replace the system's certificates.
+// ec2HTTP returns the SDK's HTTP client for EC2, which heeds $HTTPS_PROXY and $NO_PROXY. If $AWS_CA_BUNDLE is set, the
+// client trusts the certificates in that file instead of the system's certificates.
 func ec2HTTP() (HTTPClient, error) {
-	do, bundle := awshttp.NewBuildableClient(), own.first("AWS_CA_BUNDLE")
+	do, bundle := awshttp.NewBuildableClient(), processEnv.firstSet("AWS_CA_BUNDLE")
 	if bundle.value == "" {
 		return do, nil
 	}
@@ -125,12 +124,12 @@ func ec2HTTP() (HTTPClient, error) {
 	return do.WithTransportOptions(func(t *http.Transport) { t.TLSClientConfig.RootCAs = cas }), err
 }
 
-// region returns the region that the environment names. If the environment names none, region returns the instance's
+// region returns the AWS region from the environment variables. If they name no region, it returns the instance's
 // region.
 func (c *Client) region(ctx context.Context) (string, error) {
-	if r := own.region().value; r != "" {
+	if r := processEnv.regionVariable().value; r != "" {
 		return r, nil
 	}
-	i, err := c.document(ctx)
+	i, err := c.identityDocument(ctx)
 	return i.Region, err
 }

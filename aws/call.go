@@ -24,19 +24,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
-// callTimeout limits one call with all its attempts. EC2 usually answers within two seconds. After callTimeout, no
-// answer will come.
+// callTimeout limits one call with all its attempts. EC2 usually answers within two seconds. After callTimeout, an
+// answer is very unlikely.
 const callTimeout = 10 * time.Second
 
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
 
-// A method is a method value of *ec2.Client. A method value lets the linker drop the other 700 methods of the type.
-// Therefore *ec2.Client must never be in an interface, nor in a type that depends on a type parameter. Otherwise the
-// linker keeps all methods in a program that contains text/template, and the program is 30 MB larger. The tool contains
-// text/template for its help.
+// A method is a method value of *ec2.Client. If a program uses *ec2.Client only by method values, the linker drops the
+// other 700 methods of the type. Therefore *ec2.Client must never be converted to an interface, nor be in a type that
+// depends on a type parameter. Otherwise the linker keeps all methods in a program that contains text/template, such as
+// the tool, and the program is 30 MB larger.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
-// call makes one EC2 call. Its error is an *Error.
+// call makes one EC2 call. If it fails, the error is an *Error.
 func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) (*O, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errNoAnswer)
 	defer cancel()
@@ -50,7 +50,7 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 	made := attempts{changes: api.Changes(action)}
 	out, err := f(ctx, in, func(o *ec2.Options) {
 		o.Region, o.Retryer = region, c.retryer(ctx, action)
-		made.watch(o)
+		made.addTo(o)
 	})
 	if err != nil {
 		e := newError(ctx, action, err)
@@ -65,37 +65,37 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 
 // retryer returns the SDK's standard retryer for one call, with three changes.
 //
-// An action with the trait [api.Once] is repeated only if EC2 has refused the last attempt. If the answer to an attempt
-// was lost, EC2 may have carried out the request. A repetition would then assign a second batch of addresses, and no
-// process would know the first batch.
+// First, an action with the trait [api.Once] is repeated only if EC2 has refused the last attempt. If the answer to an
+// attempt was lost, EC2 may have carried out the request. Another attempt could then assign a second batch of
+// addresses, and no process would know the first batch.
 //
-// A request that EC2 refuses because of its timestamp is repeated at once. From the answer, the SDK has computed the
-// error of this machine's clock, and signs the next attempt with EC2's time.
+// Second, a request that EC2 has refused because of its timestamp is repeated at once. From the answer, the SDK has
+// computed how wrong this machine's clock is, and signs the next attempt with EC2's time.
 //
-// If the next attempt would begin after the deadline of ctx, the call ends at once with the error of the last attempt.
-// This error, for example that EC2 throttles, is more useful than a timeout.
+// Third, if the next attempt would begin after the deadline of ctx, the call returns the error of the last attempt at
+// once. This error, for example that EC2 throttles, is more useful than a timeout.
 func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = c.options.Attempts
-		o.RateLimiter = ratelimit.None // the SDK's retry budget is meant for long-lived processes
+		o.RateLimiter = ratelimit.None // no retry budget: the SDK's is made for long-lived processes
 		if api.Is(action, api.Once) {
 			o.Retryables = []retry.IsErrorRetryable{
 				retry.RetryableErrorCode{Codes: retry.DefaultThrottleErrorCodes},
-				retry.RetryableError{}, // the SDK marks a refusal because of the clock as retryable
+				retry.RetryableError{}, // the SDK marks a refusal because of the clock as retryable, see isClockRefusal
 			}
 		}
 		o.Retryables = append(o.Retryables, retry.IsErrorRetryableFunc(func(err error) sdk.Ternary {
-			if ofClock(err) {
+			if isClockRefusal(err) {
 				return sdk.TrueTernary
 			}
 			return sdk.UnknownTernary
 		}))
 		o.Backoff = retry.BackoffDelayerFunc(func(attempt int, err error) (time.Duration, error) {
 			d := c.Jitter(time.Second / 2 << min(attempt, 4)) // full jitter
-			if ofClock(err) {
+			if isClockRefusal(err) {
 				d = 0
 			}
-			if t, ok := ctx.Deadline(); ok && time.Until(t) < asTold(d, err) {
+			if t, ok := ctx.Deadline(); ok && time.Until(t) < actualDelay(d, err) {
 				return 0, err
 			}
 			return d, nil
@@ -103,11 +103,11 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	})
 }
 
-// ofClock reports whether EC2 has refused a request because of the request's timestamp. AuthFailure and some other
-// codes can have this cause. The SDK marks such an error as retryable if the SDK has found that the clock is wrong. The
-// codes in clockCodes always have this cause, but the SDK does not mark RequestExpired as retryable (aws-sdk-go-v2
-// v1.48.0, aws/retry/middleware.go, clockSkewCodes).
-func ofClock(err error) bool {
+// isClockRefusal reports whether EC2 has refused a request because of the request's timestamp. AuthFailure and some
+// other codes can have this cause. The SDK marks an error with such a code as retryable if it has found that the clock
+// is wrong. The codes in clockCodes always have this cause, but the SDK does not mark RequestExpired as retryable
+// (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go, clockSkewCodes).
+func isClockRefusal(err error) bool {
 	if seen, ok := errors.AsType[interface {
 		error
 		RetryableError() bool
@@ -118,10 +118,9 @@ func ofClock(err error) bool {
 	return ok && slices.Contains(clockCodes, api.ErrorCode())
 }
 
-// asTold returns how long the SDK really waits if the retryer returns d. The header X-Amz-Retry-After of an answer
-// makes the wait longer, by five seconds at most (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go,
-// adjustForRetryAfterHeader).
-func asTold(d time.Duration, err error) time.Duration {
+// actualDelay returns how long the SDK really waits if the retryer returns d. The answer's header X-Amz-Retry-After
+// makes the wait up to five seconds longer (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go, adjustForRetryAfterHeader).
+func actualDelay(d time.Duration, err error) time.Duration {
 	const most = 5 * time.Second
 	r, ok := errors.AsType[*smithyhttp.ResponseError](err)
 	if !ok || r.Response == nil || r.Response.Response == nil {
@@ -134,8 +133,8 @@ func asTold(d time.Duration, err error) time.Duration {
 	return min(max(time.Duration(min(ms, 1<<32))*time.Millisecond, d), d+most)
 }
 
-// changed logs a change in EC2 to standard error, with the request ID. AWS's support asks for this ID first.
-func changed(ctx context.Context, action string, m middleware.Metadata, attrs ...any) {
+// logChange logs a change in EC2 to standard error, with the request ID, for which AWS's support asks first.
+func logChange(ctx context.Context, action string, m middleware.Metadata, attrs ...any) {
 	id, _ := awsmiddleware.GetRequestIDMetadata(m)
 	slog.InfoContext(ctx, action, append(attrs, "request", id)...)
 }

@@ -9,15 +9,16 @@ import (
 	"time"
 )
 
-// A meaning says what a group of EC2's errors means for this suite.
+// A meaning says which errors of EC2 it is for, and what they mean for this suite.
 type meaning struct {
-	codes []string // the code is one of these; "*" at the beginning stands for any text
-	// the message must contain this text, in upper or lower case: EC2 uses InvalidParameterValue for many errors
-	text  string
-	is    error         // the sentinel; nil: none
-	about scopes        // what the refusal is about
-	lasts time.Duration // how long a node remembers the refusal, at most; 0: not at all
-	hint  string        // for the operator; {action} is the action
+	codes []string // the error has one of these codes; "*" at the beginning of a code stands for any text
+	// the error's message contains this text, in upper or lower case, because EC2 uses InvalidParameterValue for many
+	// errors
+	text       string
+	sentinel   error         // the sentinel; nil: none
+	scopes     scopes        // what else EC2 would also refuse
+	remembered time.Duration // how long a node remembers such a refusal at most; 0: not at all
+	hint       string        // for the operator; {action} stands for the action
 }
 
 func (m *meaning) matches(code, message string) bool {
@@ -28,20 +29,20 @@ func (m *meaning) matches(code, message string) bool {
 		})
 }
 
-// How long a node remembers refusals. The cause of a passing refusal ends by itself. The cause of a lasting or
-// correctable refusal ends only when an operator changes something. An operator can correct a role in a moment, so the
-// node then asks again after a minute.
+// How long a node remembers refusals. passingTime: the cause ends by itself. lastingTime: the cause ends only when an
+// operator changes something. correctableTime: the same, but an operator can change it in a moment, such as a role. So
+// the node calls EC2 again after a minute.
 const (
-	lasting     = 5 * time.Minute
-	correctable = time.Minute
-	passing     = 10 * time.Second
+	lastingTime     = 5 * time.Minute
+	correctableTime = time.Minute
+	passingTime     = 10 * time.Second
 )
 
-// meanings is the table of EC2's errors. The first row that matches an error counts.
+// meanings is the table of EC2's errors. The meaning of an error is the first row that matches the error.
 //
-// A comment before a row names the source of the row. "API" is
+// The comment before a row names the source of the row. "API" is
 // docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html. "#1634" is issue 1634 of aws/amazon-vpc-cni-k8s,
-// which quotes EC2's answer. An issue of another repository has the name of the repository before the "#".
+// which quotes EC2's answer. For an issue of another repository, the name of the repository precedes the "#".
 var meanings = []meaning{
 	// The first code: API, server errors. The other codes: the SDK's list of throttling errors.
 	{[]string{"RequestLimitExceeded", "EC2ThrottledException", "Throttling", "ThrottlingException", "RequestThrottled",
@@ -57,13 +58,13 @@ var meanings = []meaning{
 		"EC2 has too few addresses at the moment: wait, or request fewer at once (ipBatchSize)"},
 	// Not in the API's list; #1634, #2749, #3105.
 	{[]string{"InsufficientCidrBlocks"}, "", ErrSubnetFull, ofPlace, 0, hintFragmented},
-	// #3105: CreateNetworkInterface with IPv4 prefixes; for IPv6 no report is known.
+	// #3105: CreateNetworkInterface with IPv4 prefixes. No report is known of the same error with IPv6 prefixes.
 	{[]string{"InvalidParameterValue"}, "sufficient free ipv", ErrSubnetFull, ofPlace, 0, hintFragmented},
 
-	// API. #989 shows the first code for an ENI whose addresses another program has changed.
+	// API. In #989, EC2 answers with the first code because another program has changed the addresses of the ENI.
 	{[]string{"PrivateIpAddressLimitExceeded", "InvalidInterface.IpAddressLimitExceeded"}, "", ErrENIFull,
 		ofENI, 0, ""},
-	// API. About the volumes in the hint: EC2 user guide, "Volume limits for Nitro-based instances".
+	// API. The source of the hint about EBS volumes: EC2 user guide, "Volume limits for Nitro-based instances".
 	{[]string{"AttachmentLimitExceeded"}, "", ErrInstanceFull, ofAll(ScopeInstance), 0,
 		"the instance has as many attachments as its type allows. On most Nitro types, EBS volumes take slots of " +
 			"ENIs: detach volumes, use prefixes, a larger type, or fewer pods (cni-ipvlan-vpc-k8s-tool maxpods)"},
@@ -71,13 +72,12 @@ var meanings = []meaning{
 	{[]string{"NetworkInterfaceLimitExceeded"}, "", ErrQuota, ofAll(ScopeAccount), 0,
 		"delete unused ENIs (cni-ipvlan-vpc-k8s-tool eni-gc), or ask AWS to raise the quota of network interfaces in " +
 			"this region"},
-	// API. The text in the second row: amazon-vpc-resource-controller-k8s#583.
+	// The first row: API. The second row: amazon-vpc-resource-controller-k8s#583.
 	{[]string{"SecurityGroupsPerInterfaceLimitExceeded"}, "", ErrTooManyGroups, ofAll(ScopeCall), 0, hintGroups},
 	{[]string{"InvalidParameterValue"}, "security group memberships", ErrTooManyGroups, ofAll(ScopeCall), 0,
 		hintGroups},
 
-	// ansible/ansible-modules-core#347 quotes the first code, philips-software/terraform-provider-hsdp#68 quotes the
-	// second code.
+	// The first code: ansible/ansible-modules-core#347. The second code: philips-software/terraform-provider-hsdp#68.
 	{[]string{"InvalidParameter", "InvalidParameterValue"}, "belong to different networks", ErrNoGroup,
 		ofAll(ScopeCall), 0, hintGroup},
 	// API.
@@ -92,49 +92,51 @@ var meanings = []meaning{
 		ofAll(ScopeCall), 0, ""},
 	{[]string{"InvalidParameterValue"}, "is not 'running'", ErrNotRunning, ofAll(ScopeInstance), 0,
 		"the instance is stopping"},
-	// API: EC2 gives these answers for an address or an ENI that is in use.
+	// API: EC2 answers with these codes if an address or an ENI is in use.
 	{[]string{"Resource.AlreadyAssigned", "Resource.AlreadyAssociated", "InvalidIPAddress.InUse",
 		"InvalidNetworkInterface.InUse"}, "", ErrInUse, ofENI, 0, ""},
-	// API: DeleteNetworkInterface gives this answer for an attached ENI. Other actions give it for an address.
+	// API: DeleteNetworkInterface answers like the next row if the ENI is attached. Other actions answer like the next
+	// two rows if an address is in use.
 	{[]string{"InvalidParameterValue"}, "in use", ErrInUse, ofENI, 0, ""},
 	{[]string{"InvalidParameterValue"}, "already assigned", ErrInUse, ofENI, 0, ""},
 	// API.
 	{[]string{"DependencyViolation"}, "", ErrInUse, ofENI, 0, ""},
 
-	// API: InvalidNetworkInterfaceID.NotFound, InvalidAttachmentID.NotFound, InvalidSubnetID.NotFound and so on. Right
-	// after a creation, such a code does not prove that the object is missing (API Reference, "Eventual consistency").
+	// API: InvalidNetworkInterfaceID.NotFound, InvalidAttachmentID.NotFound, InvalidSubnetID.NotFound and so on.
+	// Shortly after the creation of an object, such a code does not prove that the object is missing (API Reference,
+	// "Eventual consistency").
 	{[]string{"*.NotFound", "InvalidInstanceType"}, "", ErrNotFound, ofENI, 0, ""},
 
 	// IAM user guide, "Policy evaluation logic" and "Troubleshoot access denied error messages": a Deny overrides every
 	// Allow.
-	{unauthorized, "explicit deny", ErrDenied, ofRole, correctable,
+	{unauthorizedCodes, "explicit deny", ErrDenied, ofRole, correctableTime,
 		"a policy denies ec2:{action} explicitly, so an Allow in the instance role changes nothing. Look at the " +
 			"policies of the role, at its permissions boundary, and at the organization's policies (SCP, RCP)"},
-	{unauthorized, "no service control policy allows", ErrDenied, ofRole, correctable,
+	{unauthorizedCodes, "no service control policy allows", ErrDenied, ofRole, correctableTime,
 		"allow ec2:{action} in the service control policies of the organization (SCP)"},
-	{unauthorized, "no permissions boundary allows", ErrDenied, ofRole, correctable,
+	{unauthorizedCodes, "no permissions boundary allows", ErrDenied, ofRole, correctableTime,
 		"allow ec2:{action} in the permissions boundary of the instance role"},
-	// The message has the reason only in its encoded part. A caller needs a permission to decode that part (API:
+	// Only the encoded part of such a message has the reason, and decoding needs a permission (API:
 	// UnauthorizedOperation).
-	{unauthorized, "operation. encoded authorization failure message", ErrDenied, ofRole, correctable,
+	{unauthorizedCodes, "operation. encoded authorization failure message", ErrDenied, ofRole, correctableTime,
 		"allow ec2:{action} in the instance role. If the role allows ec2:{action} already, another policy denies " +
 			"ec2:{action}: CloudTrail has the whole message, and 'aws sts decode-authorization-message' shows that " +
 			"policy"},
 	// API.
-	{unauthorized, "", ErrDenied, ofRole, correctable, "allow ec2:{action} in the instance role"},
-	// API: the timestamp of the request differs from EC2's time by more than 15 minutes. The clock of this machine is
-	// wrong.
+	{unauthorizedCodes, "", ErrDenied, ofRole, correctableTime, "allow ec2:{action} in the instance role"},
+	// API: the timestamp of the request differs from EC2's time by more than 15 minutes, because the clock of this
+	// machine is wrong.
 	{clockCodes, "", ErrDenied, ofAll(ScopeInstance), 0, "set the clock of this machine (chronyc tracking)"},
 	// API: EC2 also answers AuthFailure for objects of another account, such as a shared subnet or ENI.
-	{[]string{"AuthFailure"}, "not own", ErrDenied, ofPlace, lasting, hintOwner},
-	{[]string{"AuthFailure"}, "owner", ErrDenied, ofPlace, lasting, hintOwner},
-	{[]string{"AuthFailure"}, "belong", ErrDenied, ofPlace, lasting, hintOwner},
+	{[]string{"AuthFailure"}, "not own", ErrDenied, ofPlace, lastingTime, hintOwner},
+	{[]string{"AuthFailure"}, "owner", ErrDenied, ofPlace, lastingTime, hintOwner},
+	{[]string{"AuthFailure"}, "belong", ErrDenied, ofPlace, lastingTime, hintOwner},
 	// API.
 	{[]string{"AuthFailure", "InvalidClientTokenId", "SignatureDoesNotMatch", "InvalidSignatureException",
 		"MissingAuthenticationToken",
 		"UnrecognizedClientException"}, "", ErrDenied, ofAll(ScopeAccount), 0,
 		"EC2 refuses the credentials: check the instance role, AWS_ACCESS_KEY_ID in the environment, and the clock"},
-	// The metadata service answers with this code instead of the role's credentials.
+	// This code is from the metadata service, which returns it instead of the role's credentials.
 	{[]string{"AssumeRoleUnauthorizedAccess"}, "", ErrDenied, ofAll(ScopeAccount), 0,
 		"the role of the instance profile must trust ec2.amazonaws.com"},
 	// API.
@@ -142,12 +144,12 @@ var meanings = []meaning{
 		"the AWS account cannot use EC2 in this region"},
 	{[]string{"TagPolicyViolation"}, "", ErrDenied, ofAll(ScopeCall), 0,
 		"a tag policy of the organization forbids one of the ENI's tags (eniTags)"},
-	// API: EC2 also gives this answer for ENIs that an AWS service manages.
-	{[]string{"OperationNotPermitted"}, "", ErrDenied, ofPlace, lasting,
+	// API: EC2 also answers with this code if an AWS service manages the ENI.
+	{[]string{"OperationNotPermitted"}, "", ErrDenied, ofPlace, lastingTime,
 		"EC2 does not permit {action} here: an AWS service or another account manages this ENI or subnet; the node " +
 			"uses other ENIs and subnets"},
 	// API: the instance type, the subnet or its Outpost does not support the action.
-	{[]string{"UnsupportedOperation", "Unsupported"}, "", nil, ofPlace, lasting,
+	{[]string{"UnsupportedOperation", "Unsupported"}, "", nil, ofPlace, lastingTime,
 		"this ENI or subnet does not support {action}: check its type and its VPC. The ENI or subnet may be in an " +
 			"Outpost, a Local Zone or a Wavelength Zone"},
 
@@ -155,53 +157,53 @@ var meanings = []meaning{
 	{[]string{"IdempotentParameterMismatch"}, "", ErrTokenUsed, ofAll(ScopeCall), 0, ""},
 
 	// API: the object is changing its state at the moment.
-	{[]string{"IncorrectState", "IncorrectInstanceState", "InvalidState"}, "", ErrTransient, ofENI, passing, ""},
+	{[]string{"IncorrectState", "IncorrectInstanceState", "InvalidState"}, "", ErrTransient, ofENI, passingTime, ""},
 	{[]string{"ConcurrentTagAccess"}, "", ErrTransient, ofAll(ScopeCall), 0, ""},
 	// API, server errors: EC2 may have carried out the call.
 	{serverErrors, "", ErrTransient, ofAll(ScopeUnknown), 0,
 		"EC2 has a problem in this region: see health.aws.amazon.com"},
 
-	// API. Some rows above also have these codes, but with a text of the message.
+	// API. Rows above have some of these codes, but only for certain messages.
 	{[]string{"InvalidParameterValue", "InvalidParameter", "InvalidParameterCombination", "InvalidParameterDependency",
 		"MissingParameter",
-		"UnknownParameter", "InvalidRequest", "ValidationError"}, "", nil, ofPlace, correctable,
+		"UnknownParameter", "InvalidRequest", "ValidationError"}, "", nil, ofPlace, correctableTime,
 		"EC2 does not accept what {action} asks for: the message says why. If the configuration is not the cause, " +
 			"report a bug with the ID of the request"},
 }
 
-// serverErrors are the codes of EC2's own faults.
+// serverErrors are the codes with which EC2 reports a fault of its own.
 var serverErrors = []string{"InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable",
 	"RequestTimeout"}
 
-// newCode is the meaning of a code that this release does not know.
-var newCode = meaning{about: ofPlace, lasts: correctable,
+// unknownCode is the meaning of each code that meanings does not have.
+var unknownCode = meaning{scopes: ofPlace, remembered: correctableTime,
 	hint: "this release does not know the code of this refusal: the list of EC2's codes is in the EC2 API reference, " +
 		"\"Error codes\". AWS's support finds the call by the ID of the request"}
 
-// unauthorized are the codes of calls that the role may not make.
-var unauthorized = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}
+// unauthorizedCodes are the codes with which EC2 refuses a call because the role lacks the permission.
+var unauthorizedCodes = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}
 
-// clockCodes are the codes with which EC2 refuses a request only because of its timestamp.
+// clockCodes are the codes with which EC2 refuses a request because of its timestamp, and for no other reason.
 var clockCodes = []string{"RequestExpired", "RequestTimeTooSkewed", "RequestInTheFuture"}
 
-// The meanings of failures without a code of EC2.
+// The meanings of errors without a code of EC2.
 var (
-	noRole = meaning{is: ErrDenied,
+	noRole = meaning{sentinel: ErrDenied,
 		hint: "attach an instance profile whose role allows ec2:{action}"}
-	noAnswer = meaning{is: ErrTransient,
+	noAnswer = meaning{sentinel: ErrTransient,
 		hint: "this node cannot reach the EC2 endpoint: it needs a NAT gateway, an internet gateway, or a VPC " +
 			"endpoint for ec2"}
-	noName = meaning{is: ErrTransient,
+	noName = meaning{sentinel: ErrTransient,
 		hint: "the name of the EC2 endpoint does not exist: check the node's DNS, and AWS_REGION, " +
 			"AWS_ENDPOINT_URL_EC2, AWS_USE_FIPS_ENDPOINT and AWS_USE_DUALSTACK_ENDPOINT; not every region has FIPS " +
 			"and dual-stack endpoints"}
-	noTrust = meaning{is: ErrTransient,
+	noTrust = meaning{sentinel: ErrTransient,
 		hint: "the node does not trust the certificate of the EC2 endpoint: if a proxy intercepts TLS, set " +
 			"AWS_CA_BUNDLE to a file with the proxy's CA; also check the clock"}
-	notEC2 = meaning{is: ErrTransient,
+	notEC2 = meaning{sentinel: ErrTransient,
 		hint: "another server answers instead of EC2: check HTTPS_PROXY, NO_PROXY, AWS_ENDPOINT_URL_EC2, and proxies " +
 			"between the node and EC2"}
-	serverFault = meaning{is: ErrTransient}
+	serverFault = meaning{sentinel: ErrTransient}
 )
 
 const (

@@ -42,20 +42,20 @@ func codesTable() string {
 	text := "| code | if the message has | it means | a change of an ENI | a creation | an attachment | at most | " +
 		"may have been done |\n" +
 		"|---|---|---|---|---|---|---|---|\n"
-	for _, m := range append(slices.Clone(meanings), newCode) {
+	for _, m := range append(slices.Clone(meanings), unknownCode) {
 		codes, is, message := "any other", "–", "–"
 		if len(m.codes) > 0 {
 			codes = "`" + strings.Join(m.codes, "`, `") + "`"
 		}
-		if m.is != nil {
-			is = m.is.Error()
+		if m.sentinel != nil {
+			is = m.sentinel.Error()
 		}
 		if m.text != "" {
 			message = "“" + m.text + "”"
 		}
-		text += fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s |\n", codes, message, is, m.about.change,
-			m.about.create, m.about.attach,
-			briefly(m.lasts), map[bool]string{true: "yes", false: "no"}[m.about.change == ScopeUnknown])
+		text += fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s |\n", codes, message, is, m.scopes.change,
+			m.scopes.create, m.scopes.attach,
+			briefly(m.remembered), map[bool]string{true: "yes", false: "no"}[m.scopes.change == ScopeUnknown])
 	}
 	return text
 }
@@ -73,11 +73,11 @@ func briefly(d time.Duration) string {
 // Each row of the table has a scope for each kind of action, and a refusal that is remembered has a hint, unless it
 // passes.
 func TestCodesWhole(t *testing.T) {
-	for _, m := range append(slices.Clone(meanings), newCode) {
-		if m.about.change == "" || m.about.create == "" || m.about.attach == "" {
+	for _, m := range append(slices.Clone(meanings), unknownCode) {
+		if m.scopes.change == "" || m.scopes.create == "" || m.scopes.attach == "" {
 			t.Errorf("%v has no scope", m.codes)
 		}
-		if m.lasts > passing && m.hint == "" {
+		if m.remembered > passingTime && m.hint == "" {
 			t.Errorf("%v has no hint", m.codes)
 		}
 		for _, e := range []Error{{Code: firstOf(m.codes), Message: m.text}} {

@@ -23,32 +23,32 @@ type ENISpec struct {
 	Tags           map[string]string
 	Tracking       Tracking // a timeout of 0 means the default of the instance type
 
-	// Token makes the creation safe to repeat. The same token and the same spec give the same ENI, as long as EC2
-	// remembers the token. If a caller records the token before the call, the caller can find the ENI after a crash. If
-	// Token is empty, the call uses a random token.
+	// Token is the client token, which makes the creation safe to repeat. As long as EC2 remembers the token, a
+	// repetition with the same ENISpec returns the same ENI. So if a process records the token before the call, another
+	// process can find the ENI after a crash. If Token is empty, the call uses a random token.
 	Token string
 
 	// Secondary is the number of IPv4 addresses in addition to the primary address. Prefixes is the number of delegated
-	// /28 prefixes. EC2 allows only one of the two.
+	// /28 prefixes. EC2 does not allow both in one call.
 	Secondary, Prefixes int
 
-	// IPv6 is the number of IPv6 addresses. IPv6Prefixes is the number of delegated /80 prefixes. EC2 allows only one
-	// of the two. The same call may also have Secondary or Prefixes.
+	// IPv6 is the number of IPv6 addresses. IPv6Prefixes is the number of delegated /80 prefixes. EC2 does not allow
+	// both in one call, but one of them together with Secondary or Prefixes.
 	IPv6, IPv6Prefixes int
 }
 
-// CreateENI creates an ENI (CreateNetworkInterface) with its tags. EC2's answer has all attributes of the ENI, so no
-// describe is needed.
+// CreateENI creates an ENI with its tags (CreateNetworkInterface), and returns the ENI. EC2's answer has all attributes
+// of the new ENI, so the caller need not describe it.
 func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 	const action = "CreateNetworkInterface"
 	in := &ec2.CreateNetworkInterfaceInput{SubnetId: &s.Subnet, Groups: s.SecurityGroups,
 		TagSpecifications:               tagSpecs(s.Tags),
-		ConnectionTrackingSpecification: s.Tracking.request()}
+		ConnectionTrackingSpecification: s.Tracking.sdkRequest()}
 	if s.Description != "" {
 		in.Description = &s.Description
 	}
 	if s.Token != "" {
-		in.ClientToken = &s.Token // otherwise the SDK makes a random token, and uses it for all attempts of this call
+		in.ClientToken = &s.Token // if not set, the SDK makes a random token, and uses it for all attempts of this call
 	}
 	if s.Secondary > 0 {
 		in.SecondaryPrivateIpAddressCount = new(int32(s.Secondary))
@@ -70,20 +70,20 @@ func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 		return ENI{}, validate(action, errors.New("it has no network interface"))
 	}
 	e, err := parseENI(*out.NetworkInterface)
-	changed(ctx, action, out.ResultMetadata, "eni", e.ID, "subnet", e.Subnet,
-		"addrs", strings.Join(append(strs(e.Addrs), strs(e.Prefixes)...), ","))
-	return e, validate(action, err, about(s.Subnet, out.NetworkInterface.SubnetId), e.usable())
+	logChange(ctx, action, out.ResultMetadata, "eni", e.ID, "subnet", e.Subnet,
+		"addrs", strings.Join(append(formatAll(e.Addrs), formatAll(e.Prefixes)...), ","))
+	return e, validate(action, err, checkSubject(s.Subnet, out.NetworkInterface.SubnetId), e.checkHasAddr())
 }
 
-// usable returns an error for an ENI without addresses, because EC2 gives each ENI at least one address.
-func (e ENI) usable() error {
+// checkHasAddr returns an error if the ENI has no address. EC2 gives each ENI at least one address.
+func (e ENI) checkHasAddr() error {
 	if len(e.Addrs)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0 {
 		return fmt.Errorf("%s has no address", e.ID)
 	}
 	return nil
 }
 
-// tagSpecs returns the tags of an ENI, sorted, so that the same tags make the same request.
+// tagSpecs returns the tags of a new ENI as the request has them. They are sorted, so that a repeated request is equal.
 func tagSpecs(m map[string]string) []types.TagSpecification {
 	if len(m) == 0 {
 		return nil
@@ -104,6 +104,6 @@ func (c *Client) DeleteENI(ctx context.Context, eni string) error {
 	if err != nil {
 		return err
 	}
-	changed(ctx, action, out.ResultMetadata, "eni", eni)
+	logChange(ctx, action, out.ResultMetadata, "eni", eni)
 	return nil
 }

@@ -11,19 +11,19 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
 )
 
-// credentialsOf returns the credentials in the environment. If there are none, it returns the credentials of the
+// credentialsOf returns the credentials in the environment variables. If there are none, it returns those of the
 // instance's role, which the SDK reads from metadata at the first request. Profiles, SSO and web identities are not
-// supported: they need the SDK's package config, which costs every process a millisecond at its start.
+// supported, because they need the SDK's package config, which costs each process a millisecond when it starts.
 func credentialsOf(m *metadata) sdk.CredentialsProvider {
-	if id, secret := own.keys(); id != "" {
+	if id, secret := processEnv.accessKey(); id != "" {
 		return credentials.NewStaticCredentialsProvider(id, secret, os.Getenv("AWS_SESSION_TOKEN"))
 	}
 	return sdk.NewCredentialsCache(ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = m }))
 }
 
-// keys returns the ID of the access key in the environment, and its secret. If one of the two is missing, both results
-// are empty.
-func (env Environment) keys() (id, secret string) {
+// accessKey returns the ID and the secret of the access key in the environment. If one of the two is missing, both
+// results are empty.
+func (env Environment) accessKey() (id, secret string) {
 	if id, secret = env("AWS_ACCESS_KEY_ID"), env("AWS_SECRET_ACCESS_KEY"); id == "" || secret == "" {
 		return "", ""
 	}

@@ -13,44 +13,43 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// pageSize is the number of objects on EC2's largest page. EC2 calls a describe without a page size "unpaginated". The
-// token bucket for unpaginated calls has half the size, and EC2 refuses such calls in large accounts (EC2 developer
-// guide, "Request throttling").
+// pageSize is the number of objects on EC2's largest pages. EC2 calls a describe without a page size "unpaginated". The
+// token bucket for unpaginated calls has half the size, and in large accounts EC2 refuses them (EC2 developer guide,
+// "Request throttling").
 const pageSize = 1000
 
-// A Filter selects the objects that EC2 describes. With several filters, an object must match all of them.
+// A Filter selects objects that EC2 describes. With several Filters, an object must match all of them.
 type Filter struct {
 	name   string
 	values []string
 }
 
-// ByInstance selects the ENIs that are attached to one of the instances. A filter has at
-// most 200 values (EC2 API reference, DescribeNetworkInterfaces).
+// ByInstance selects the ENIs that are attached to one of the instances. At most 200 IDs are allowed (EC2 API
+// reference, DescribeNetworkInterfaces).
 func ByInstance(ids ...string) Filter { return Filter{"attachment.instance-id", ids} }
 
-// ByTag selects objects whose tag with this key has one of the values.
+// ByTag selects the objects that have a tag with this key and one of the values.
 func ByTag(key string, values ...string) Filter { return Filter{"tag:" + key, values} }
 
-// ByStatus selects the ENIs of a status: available or in-use.
+// ByStatus selects the ENIs with a status, such as available or in-use.
 func ByStatus(status string) Filter { return Filter{"status", []string{status}} }
 
-// ByDescription selects ENIs by their description.
+// ByDescription selects the ENIs with this description.
 func ByDescription(text string) Filter { return Filter{"description", []string{text}} }
 
-// BySubnet selects the ENIs of subnets.
+// BySubnet selects the ENIs in one of the subnets.
 func BySubnet(ids ...string) Filter { return Filter{"subnet-id", ids} }
 
-// ByID selects ENIs by their IDs. If an ID does not exist, the answer omits it without an
-// error.
+// ByID selects the ENIs with one of the IDs. It is no error if there is no ENI with one of the IDs.
 func ByID(ids ...string) Filter { return Filter{"network-interface-id", ids} }
 
-// DescribeENIs asks EC2 (DescribeNetworkInterfaces) for the ENIs that match all filters, in
-// no order. Without a filter, it returns all ENIs of the account in the region.
+// DescribeENIs returns the ENIs that match all filters (DescribeNetworkInterfaces), in no particular order. Without a
+// filter, it returns all ENIs of the account in the region.
 func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, error) {
 	const action = "DescribeNetworkInterfaces"
 	var enis []ENI
 	in := &ec2.DescribeNetworkInterfacesInput{Filters: sdkFilters(filters), MaxResults: new(int32(pageSize))}
-	err := pages(action, func(token *string) (next *string, err error) {
+	err := eachPage(action, func(token *string) (next *string, err error) {
 		in.NextToken = token
 		out, err := call(ctx, c, action, c.ec2.DescribeNetworkInterfaces, in)
 		if err != nil {
@@ -71,8 +70,8 @@ func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, er
 	return enis, nil
 }
 
-// isAsked returns an error if the call asks for ENIs by ID, and not for the ID of this ENI. isAsked does not check
-// other filters, because the attributes may have changed meanwhile (EC2 API reference, "Eventual consistency").
+// isAsked returns an error if there is a filter ByID that does not have the ID of e. isAsked does not check other
+// filters, because attributes of e may just have changed (EC2 API reference, "Eventual consistency").
 func isAsked(e ENI, filters []Filter) error {
 	for _, f := range filters {
 		if f.name == "network-interface-id" && !slices.Contains(f.values, e.ID) {
@@ -82,13 +81,14 @@ func isAsked(e ENI, filters []Filter) error {
 	return nil
 }
 
-// pages calls ask for each page; ask returns the token of the next page. The last page has no token or an empty one.
-// pages returns an error if a page has its own token as the next token, or if there are more than 1000 pages.
-func pages(action string, ask func(token *string) (next *string, err error)) error {
+// eachPage calls askPage for each page of a describe. askPage gets the token of the page, and returns the token of the
+// next page. After the last page, the token is nil or empty. eachPage returns an error if the next token is the page's
+// own token, or if there are more than 1000 pages.
+func eachPage(action string, askPage func(token *string) (next *string, err error)) error {
 	const most = 1000
 	var token *string
 	for range most {
-		next, err := ask(token)
+		next, err := askPage(token)
 		if err != nil || next == nil || *next == "" {
 			return err
 		}

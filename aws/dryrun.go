@@ -12,110 +12,111 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// A Target is the object of an action for DryRun. A policy may allow an action only on some
-// objects, for instance on ENIs with certain tags. The answer is valid for objects like the
-// target.
+// A Target has the objects of an action for DryRun. A policy may allow an action only on some objects, for instance on
+// ENIs with certain tags. So the result of DryRun is valid only for objects like those of the Target.
 type Target struct {
 	ENI            string
 	Attachment     string // ID of the ENI's attachment
 	Instance       string
 	Subnet         string
 	SecurityGroups []string
-	Tags           map[string]string // of a new ENI; with tags, the caller also needs ec2:CreateTags
+	Tags           map[string]string // of a new ENI; if there are tags, the caller also needs ec2:CreateTags
 }
 
-// DryRun asks EC2 whether the caller may do an action on the target. EC2 does not carry out the action. DryRun returns
-// nil if the action is allowed. If the action is denied, DryRun returns an error that matches [ErrDenied], with EC2's
-// reason. After any other error, the answer is unknown. DryRun knows all actions that the methods of a Client call.
+// DryRun asks EC2 whether the caller has the permission for an action on a Target, without carrying out the action.
+// DryRun returns nil if the caller has the permission. If not, DryRun returns an error that matches [ErrDenied], with
+// EC2's reason. After any other error, the caller may or may not have the permission. DryRun supports all actions that
+// the methods of a Client call.
 //
-// Four of these actions have no dry run: AssignPrivateIpAddresses, UnassignPrivateIpAddresses, AssignIpv6Addresses and
-// UnassignIpv6Addresses have no parameter DryRun (API reference). DryRun calls these four actions with an address of
-// the documentation ranges (RFC 5737, RFC 3849), which EC2 must refuse. If EC2 refuses the call because of the address,
-// the caller has the permission.
+// Four of these actions have no parameter DryRun: AssignPrivateIpAddresses, UnassignPrivateIpAddresses,
+// AssignIpv6Addresses and UnassignIpv6Addresses (API reference). DryRun calls these four actions with an address of the
+// documentation ranges (RFC 5737, RFC 3849), which EC2 must refuse. If EC2 refuses the call because of the address, the
+// caller has the permission.
 func (c *Client) DryRun(ctx context.Context, action string, on Target) error {
 	addr, addr6 := []string{"192.0.2.1"}, []string{"2001:db8::1"}
 	yes := new(true)
 	switch action {
 	case "AssignPrivateIpAddresses":
-		return attempt(ctx, c, action, c.ec2.AssignPrivateIpAddresses,
+		return refusedCall(ctx, c, action, c.ec2.AssignPrivateIpAddresses,
 			&ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &on.ENI, PrivateIpAddresses: addr})
 	case "UnassignPrivateIpAddresses":
-		return attempt(ctx, c, action, c.ec2.UnassignPrivateIpAddresses,
+		return refusedCall(ctx, c, action, c.ec2.UnassignPrivateIpAddresses,
 			&ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &on.ENI, PrivateIpAddresses: addr})
 	case "AssignIpv6Addresses":
-		return attempt(ctx, c, action, c.ec2.AssignIpv6Addresses,
+		return refusedCall(ctx, c, action, c.ec2.AssignIpv6Addresses,
 			&ec2.AssignIpv6AddressesInput{NetworkInterfaceId: &on.ENI, Ipv6Addresses: addr6})
 	case "UnassignIpv6Addresses":
-		return attempt(ctx, c, action, c.ec2.UnassignIpv6Addresses,
+		return refusedCall(ctx, c, action, c.ec2.UnassignIpv6Addresses,
 			&ec2.UnassignIpv6AddressesInput{NetworkInterfaceId: &on.ENI, Ipv6Addresses: addr6})
 	case "CreateNetworkInterface":
-		return dry(ctx, c, action, c.ec2.CreateNetworkInterface, &ec2.CreateNetworkInterfaceInput{
+		return dryCall(ctx, c, action, c.ec2.CreateNetworkInterface, &ec2.CreateNetworkInterfaceInput{
 			DryRun: yes, SubnetId: &on.Subnet, Groups: on.SecurityGroups, TagSpecifications: tagSpecs(on.Tags)})
 	case "AttachNetworkInterface":
-		return dry(ctx, c, action, c.ec2.AttachNetworkInterface, &ec2.AttachNetworkInterfaceInput{
+		return dryCall(ctx, c, action, c.ec2.AttachNetworkInterface, &ec2.AttachNetworkInterfaceInput{
 			DryRun: yes, NetworkInterfaceId: &on.ENI, InstanceId: &on.Instance, DeviceIndex: new(int32(1))})
 	case "ModifyNetworkInterfaceAttribute":
 		changes := &types.NetworkInterfaceAttachmentChanges{AttachmentId: &on.Attachment, DeleteOnTermination: yes}
-		return dry(ctx, c, action, c.ec2.ModifyNetworkInterfaceAttribute,
+		return dryCall(ctx, c, action, c.ec2.ModifyNetworkInterfaceAttribute,
 			&ec2.ModifyNetworkInterfaceAttributeInput{DryRun: yes, NetworkInterfaceId: &on.ENI, Attachment: changes})
 	case "DetachNetworkInterface":
-		return dry(ctx, c, action, c.ec2.DetachNetworkInterface, &ec2.DetachNetworkInterfaceInput{DryRun: yes,
+		return dryCall(ctx, c, action, c.ec2.DetachNetworkInterface, &ec2.DetachNetworkInterfaceInput{DryRun: yes,
 			AttachmentId: &on.Attachment})
 	case "DeleteNetworkInterface":
-		return dry(ctx, c, action, c.ec2.DeleteNetworkInterface, &ec2.DeleteNetworkInterfaceInput{DryRun: yes,
+		return dryCall(ctx, c, action, c.ec2.DeleteNetworkInterface, &ec2.DeleteNetworkInterfaceInput{DryRun: yes,
 			NetworkInterfaceId: &on.ENI})
 	}
 	return c.dryDescribe(ctx, action)
 }
 
-// dryDescribe is DryRun for the actions that only read.
+// dryDescribe is DryRun for the actions that change nothing.
 func (c *Client) dryDescribe(ctx context.Context, action string) error {
 	yes := new(true)
 	switch action {
 	case "DescribeNetworkInterfaces":
-		return dry(ctx, c, action, c.ec2.DescribeNetworkInterfaces,
+		return dryCall(ctx, c, action, c.ec2.DescribeNetworkInterfaces,
 			&ec2.DescribeNetworkInterfacesInput{DryRun: yes, MaxResults: new(int32(pageSize))})
 	case "DescribeInstances":
-		return dry(ctx, c, action, c.ec2.DescribeInstances, &ec2.DescribeInstancesInput{DryRun: yes})
+		return dryCall(ctx, c, action, c.ec2.DescribeInstances, &ec2.DescribeInstancesInput{DryRun: yes})
 	case "DescribeSubnets":
-		return dry(ctx, c, action, c.ec2.DescribeSubnets, &ec2.DescribeSubnetsInput{DryRun: yes})
+		return dryCall(ctx, c, action, c.ec2.DescribeSubnets, &ec2.DescribeSubnetsInput{DryRun: yes})
 	case "DescribeVpcs":
-		return dry(ctx, c, action, c.ec2.DescribeVpcs, &ec2.DescribeVpcsInput{DryRun: yes})
+		return dryCall(ctx, c, action, c.ec2.DescribeVpcs, &ec2.DescribeVpcsInput{DryRun: yes})
 	case "DescribeVpcPeeringConnections":
-		return dry(ctx, c, action, c.ec2.DescribeVpcPeeringConnections,
+		return dryCall(ctx, c, action, c.ec2.DescribeVpcPeeringConnections,
 			&ec2.DescribeVpcPeeringConnectionsInput{DryRun: yes})
 	case "DescribeInstanceTypes":
-		return dry(ctx, c, action, c.ec2.DescribeInstanceTypes, &ec2.DescribeInstanceTypesInput{DryRun: yes})
+		return dryCall(ctx, c, action, c.ec2.DescribeInstanceTypes, &ec2.DescribeInstanceTypesInput{DryRun: yes})
 	}
 	return &Error{Action: action, Err: errors.New("this action has no dry run")}
 }
 
-// dry makes a call with the parameter DryRun. So EC2 only checks the permissions (API reference, DryRun: "If you have
-// the required permissions, the error response is DryRunOperation").
-func dry[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) error {
+// dryCall makes a call whose request has DryRun set, so that EC2 only checks the permissions (API reference, DryRun:
+// "If you have the required permissions, the error response is DryRunOperation").
+func dryCall[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) error {
 	_, err := call(ctx, c, action, f, in)
 	if e, ok := errors.AsType[*Error](err); ok && e.Code == "DryRunOperation" {
 		return nil
 	}
-	return wasNot(action, err)
+	return notDoneError(action, err)
 }
 
-// open are the errors that do not prove that the caller has the permission.
-var open = []error{ErrDenied, ErrNotFound, ErrThrottled, ErrTransient}
+// inconclusive are the errors that do not prove that the caller has the permission. "Not found" is one of them, because
+// EC2 may look for the ENI before it checks the permission.
+var inconclusive = []error{ErrDenied, ErrNotFound, ErrThrottled, ErrTransient}
 
-// attempt makes a call that EC2 must refuse. If the reason is not a missing permission, attempt returns nil. "Not
-// found" does not prove the permission, because EC2 may look for the ENI before it checks the permission.
-func attempt[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) error {
+// refusedCall makes a call that EC2 must refuse. If EC2 refuses it with an error that is not inconclusive, refusedCall
+// returns nil.
+func refusedCall[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) error {
 	_, err := call(ctx, c, action, f, in)
-	if e, ok := errors.AsType[*Error](err); ok && e.Code != "" && !slices.ContainsFunc(open, e.Is) {
+	if e, ok := errors.AsType[*Error](err); ok && e.Code != "" && !slices.ContainsFunc(inconclusive, e.Is) {
 		return nil
 	}
-	return wasNot(action, err)
+	return notDoneError(action, err)
 }
 
-// wasNot returns err, the error of a call that EC2 must not carry out. A nil err means that EC2 has carried out the
-// call: then wasNot returns an error that says so.
-func wasNot(action string, err error) error {
+// notDoneError returns err, the error of a call that EC2 must not carry out. If err is nil, EC2 has carried out the
+// call, and notDoneError returns an error that says so.
+func notDoneError(action string, err error) error {
 	if err == nil {
 		return &Error{Action: action, Err: errors.New("EC2 carried out the call instead of a dry run")}
 	}

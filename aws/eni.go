@@ -13,12 +13,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// UnknownIndex is the Index of an ENI that is not attached, or whose device index metadata
-// does not know yet.
+// UnknownIndex is the Index of an ENI that is not attached, or whose device index metadata does not have yet.
 const UnknownIndex = -1
 
-// An ENI is an elastic network interface. Some fields come only from metadata, some only from EC2, and all other fields
-// from both.
+// An ENI is an elastic network interface. Metadata and EC2 both have the first group of fields.
 type ENI struct {
 	ID             string
 	MAC            string // as the kernel writes it
@@ -33,7 +31,7 @@ type ENI struct {
 	IPv6Prefixes   []netip.Prefix // delegated IPv6 prefixes, /80
 
 	// Only metadata has these fields.
-	Boot         bool           // it is the boot ENI, at any index: metadata has its MAC at the key "mac"
+	Boot         bool           // it is the boot ENI: its MAC is metadata's "mac"
 	CIDR         netip.Prefix   // of the subnet; zero if the subnet has no IPv4
 	VPCCIDRs     []netip.Prefix // IPv4 CIDRs of the VPC, the primary CIDR first
 	IPv6CIDR     netip.Prefix   // of the subnet; zero if the subnet has no IPv6
@@ -50,27 +48,27 @@ type ENI struct {
 	Tags                map[string]string
 }
 
-// The statuses of an attachment: the ENI is attached, or EC2 is detaching it.
+// Values of AttachmentStatus.
 const (
 	Attached  = string(types.AttachmentStatusAttached)
 	Detaching = string(types.AttachmentStatusDetaching)
 )
 
-// Gateway is the address of the VPC router in the ENI's subnet: the subnet's first address (VPC user guide, "Subnet
-// CIDR blocks"). Without a CIDR, Gateway returns the zero address.
-func (e ENI) Gateway() netip.Addr { return nth(e.CIDR, 1) }
+// Gateway returns the IPv4 address of the VPC router in the ENI's subnet. It is the first address after the subnet's
+// base address (VPC user guide, "Subnet CIDR blocks"). If the ENI has no CIDR, Gateway returns the zero Addr.
+func (e ENI) Gateway() netip.Addr { return nthAddr(e.CIDR, 1) }
 
-// DNS is the address of the VPC's resolver: the second address of the VPC's primary CIDR (VPC user guide, "Amazon DNS
-// server"). DNS returns the zero address if the VPC's CIDRs are not known.
+// DNS returns the IPv4 address of the VPC's resolver. It is the second address after the base address of the VPC's
+// primary CIDR (VPC user guide, "Amazon DNS server"). If the VPC's CIDRs are not known, DNS returns the zero Addr.
 func (e ENI) DNS() netip.Addr {
 	if len(e.VPCCIDRs) == 0 {
 		return netip.Addr{}
 	}
-	return nth(e.VPCCIDRs[0], 2)
+	return nthAddr(e.VPCCIDRs[0], 2)
 }
 
-// nth is the address n steps above the prefix's base.
-func nth(p netip.Prefix, n int) netip.Addr {
+// nthAddr returns the base address of the prefix plus n.
+func nthAddr(p netip.Prefix, n int) netip.Addr {
 	a := p.Masked().Addr()
 	for range n {
 		a = a.Next()
@@ -78,18 +76,19 @@ func nth(p netip.Prefix, n int) netip.Addr {
 	return a
 }
 
-// parseENI parses EC2's answer. After an error, the returned ENI still has its ID, if the ID is valid.
+// parseENI converts an ENI from the SDK's type, and validates it. If there is an error, but the ENI's ID is valid,
+// parseENI returns an ENI that has at least the ID.
 func parseENI(n types.NetworkInterface) (ENI, error) {
 	e := ENI{
 		ID:     sdk.ToString(n.NetworkInterfaceId),
 		Index:  UnknownIndex,
 		Subnet: sdk.ToString(n.SubnetId),
 		VPC:    sdk.ToString(n.VpcId),
-		SecurityGroups: texts(n.Groups,
+		SecurityGroups: fieldTexts(n.Groups,
 			func(g types.GroupIdentifier) *string { return g.GroupId }),
 		Description: sdk.ToString(n.Description),
 		Status:      string(n.Status),
-		Tags:        tags(n.TagSet),
+		Tags:        tagMap(n.TagSet),
 	}
 	if err := checkID("eni-", e.ID); err != nil {
 		return ENI{}, err
@@ -98,16 +97,16 @@ func parseENI(n types.NetworkInterface) (ENI, error) {
 		n.PrivateIpAddresses[0], n.PrivateIpAddresses[i] = n.PrivateIpAddresses[i], n.PrivateIpAddresses[0]
 	}
 	var errs [7]error
-	e.Addrs, errs[0] = parseAll(ipv4, texts(n.PrivateIpAddresses,
+	e.Addrs, errs[0] = parseAll(ipv4, fieldTexts(n.PrivateIpAddresses,
 		func(a types.NetworkInterfacePrivateIpAddress) *string { return a.PrivateIpAddress }))
-	e.Prefixes, errs[1] = parseAll(ipv4Prefix, texts(n.Ipv4Prefixes,
+	e.Prefixes, errs[1] = parseAll(ipv4Prefix, fieldTexts(n.Ipv4Prefixes,
 		func(p types.Ipv4PrefixSpecification) *string { return p.Ipv4Prefix }))
-	e.IPv6Addrs, errs[2] = parseAll(ipv6, texts(n.Ipv6Addresses,
+	e.IPv6Addrs, errs[2] = parseAll(ipv6, fieldTexts(n.Ipv6Addresses,
 		func(a types.NetworkInterfaceIpv6Address) *string { return a.Ipv6Address }))
-	e.IPv6Prefixes, errs[3] = parseAll(ipv6Prefix, texts(n.Ipv6Prefixes,
+	e.IPv6Prefixes, errs[3] = parseAll(ipv6Prefix, fieldTexts(n.Ipv6Prefixes,
 		func(p types.Ipv6PrefixSpecification) *string { return p.Ipv6Prefix }))
-	errs[4] = e.attach(n.Attachment)
-	errs[5] = e.check(sdk.ToString(n.MacAddress))
+	errs[4] = e.setAttachment(n.Attachment)
+	errs[5] = e.checkAndSetMAC(sdk.ToString(n.MacAddress))
 	e.Tracking, errs[6] = parseTracking(n.ConnectionTrackingConfiguration)
 	if err := errors.Join(errs[:]...); err != nil {
 		return e, fmt.Errorf("%s: %w", e.ID, err)
@@ -115,9 +114,10 @@ func parseENI(n types.NetworkInterface) (ENI, error) {
 	return e, nil
 }
 
-// attach reads where the ENI is attached. Without a device index, the Index stays UnknownIndex. Without a network card
-// index, the card is 0 (EC2 API reference, AttachNetworkInterface: "The default is network card index 0").
-func (e *ENI) attach(a *types.NetworkInterfaceAttachment) (err error) {
+// setAttachment sets the fields that say where the ENI is attached. If a has no device index, Index stays UnknownIndex.
+// If a has no network card index, Card is 0 (EC2 API reference, AttachNetworkInterface: "The default is network card
+// index 0").
+func (e *ENI) setAttachment(a *types.NetworkInterfaceAttachment) (err error) {
 	if a == nil {
 		return nil
 	}
@@ -126,18 +126,19 @@ func (e *ENI) attach(a *types.NetworkInterfaceAttachment) (err error) {
 	e.DeleteOnTermination = sdk.ToBool(a.DeleteOnTermination)
 	var errs [2]error
 	if a.DeviceIndex != nil {
-		e.Index, errs[0] = number("the device index", a.DeviceIndex, 0, maxENIs)
+		e.Index, errs[0] = parseNumber("the device index", a.DeviceIndex, 0, maxENIs)
 	}
 	if a.NetworkCardIndex != nil {
-		e.Card, errs[1] = number("the network card", a.NetworkCardIndex, 0, maxCards)
+		e.Card, errs[1] = parseNumber("the network card", a.NetworkCardIndex, 0, maxCards)
 	}
 	return errors.Join(errs[:]...)
 }
 
-// check refuses an inconsistent ENI, and sets its MAC. Only an ENI without addresses may
-// have no MAC.
-func (e *ENI) check(mac string) error {
-	errs := []error{once(e.Addrs), once(e.Prefixes), once(e.IPv6Addrs), once(e.IPv6Prefixes)}
+// checkAndSetMAC returns an error if an address or a prefix appears twice, or if the MAC is invalid. Then it sets the
+// MAC. Only an ENI without addresses and prefixes may have no MAC.
+func (e *ENI) checkAndSetMAC(mac string) error {
+	errs := []error{checkUnique(e.Addrs), checkUnique(e.Prefixes), checkUnique(e.IPv6Addrs),
+		checkUnique(e.IPv6Prefixes)}
 	if mac != "" || len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) > 0 {
 		var err error
 		e.MAC, err = parseMAC(mac)
@@ -146,6 +147,6 @@ func (e *ENI) check(mac string) error {
 	return errors.Join(errs...)
 }
 
-// isPrimary reports whether the address is the primary one. EC2 usually lists the primary address first, but only the
-// flag is certain.
+// isPrimary reports whether the address is the primary one. EC2 usually lists the primary address first, but does not
+// guarantee this order.
 func isPrimary(a types.NetworkInterfacePrivateIpAddress) bool { return sdk.ToBool(a.Primary) }

@@ -19,22 +19,22 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
-// This file reads the variables of the environment that say where EC2 and the metadata service are. The SDK's package
-// config could read these variables, but costs every process a millisecond at its start. The values have the same
-// meaning as in package config (AWS SDKs and Tools Reference Guide, "Settings reference").
+// This file reads the environment variables that say where EC2 and the metadata service are. The SDK's package config
+// also reads them, but costs each process a millisecond when it starts. The values have the same meaning as in package
+// config (AWS SDKs and Tools Reference Guide, "Settings reference").
 
-// An Environment returns the value of a variable, or "" if it is not set. [os.Getenv] is the Environment of this
-// process.
+// An Environment returns the value of the environment variable with this name, or "" if the variable is not set.
+// [os.Getenv] is the Environment of this process.
 type Environment func(name string) string
 
-// own is the environment of this process.
-var own Environment = os.Getenv
+// processEnv is the environment of this process.
+var processEnv Environment = os.Getenv
 
-// A variable is an entry of an environment. The value is empty if the variable is not set.
+// A variable is an environment variable. If it is not set, the value is empty.
 type variable struct{ name, value string }
 
-// first returns the first of the variables that is set. If none is set, it returns the last variable, without a value.
-func (env Environment) first(names ...string) (v variable) {
+// firstSet returns the first of the variables that is set. If none is set, it returns the last one, without a value.
+func (env Environment) firstSet(names ...string) (v variable) {
 	for _, v.name = range names {
 		if v.value = env(v.name); v.value != "" {
 			break
@@ -43,8 +43,8 @@ func (env Environment) first(names ...string) (v variable) {
 	return v
 }
 
-// An envError is an error about a variable with an invalid value. The client then sends no request, because the request
-// could reach an endpoint that the operator does not want.
+// An envError is an error about a variable with an invalid value. The Client then sends no request, because without the
+// intended value the request could go to an endpoint that the operator does not want.
 type envError struct {
 	variable
 	problem string
@@ -55,10 +55,10 @@ func (e *envError) Error() string { return fmt.Sprintf("%s=%q: %s", e.name, e.va
 const hintEnv = "correct the variable where it is set: for the plugins, in the unit of the container runtime; for " +
 	"the units of the tool, in /etc/cni-ipvlan-vpc-k8s.env; for a DaemonSet, in its env"
 
-// invalid returns an error about the variable's value.
-func (v variable) invalid(problem string) error { return &envError{v, problem} }
+// invalidError returns an error about the variable's value.
+func (v variable) invalidError(problem string) error { return &envError{v, problem} }
 
-// isTrue reports whether the variable's value is true. An empty value counts as false.
+// isTrue returns the variable's value as a bool. An empty value is false.
 func (v variable) isTrue() (bool, error) {
 	switch strings.ToLower(v.value) {
 	case "true":
@@ -66,79 +66,82 @@ func (v variable) isTrue() (bool, error) {
 	case "", "false":
 		return false, nil
 	}
-	return false, v.invalid("want true or false")
+	return false, v.invalidError("want true or false")
 }
 
-// url returns the variable's value if it is a URL or empty, and an error otherwise.
-func (v variable) url() (string, error) {
+// urlValue returns the variable's value, or an error if the value is neither empty nor a URL.
+func (v variable) urlValue() (string, error) {
 	u, err := url.Parse(v.value)
 	if v.value != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {
-		return "", v.invalid("want a URL that begins with https:// or http://")
+		return "", v.invalidError("want a URL that begins with https:// or http://")
 	}
 	return v.value, nil
 }
 
-// certificates returns the certificates in the file that the variable's value names.
+// certificates returns the certificates in the file whose path is the variable's value.
 func (v variable) certificates() (*x509.CertPool, error) {
 	const want = "want a file with CA certificates (PEM)"
 	pem, err := os.ReadFile(v.value)
 	if p, ok := errors.AsType[*fs.PathError](err); ok {
-		return nil, v.invalid(p.Err.Error() + ": " + want)
+		return nil, v.invalidError(p.Err.Error() + ": " + want)
 	}
 	all := x509.NewCertPool()
 	if err != nil || !all.AppendCertsFromPEM(pem) {
-		return nil, v.invalid("the file has no certificate: " + want)
+		return nil, v.invalidError("the file has no certificate: " + want)
 	}
 	return all, nil
 }
 
-// region is the region that the environment names.
-func (env Environment) region() variable { return env.first("AWS_REGION", "AWS_DEFAULT_REGION") }
+// regionVariable returns the variable that names the region.
+func (env Environment) regionVariable() variable {
+	return env.firstSet("AWS_REGION", "AWS_DEFAULT_REGION")
+}
 
-// checkRegion returns an error if the value cannot be a region. A common mistake is a zone,
+// checkRegion returns an error if the variable's value cannot be a region. A common mistake is an availability zone,
 // which ends in a letter.
 func (v variable) checkRegion() error {
 	odd := func(r rune) bool { return r != '-' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }
 	if v.value != "" && (strings.ContainsFunc(v.value, odd) || !unicode.IsDigit(rune(v.value[len(v.value)-1]))) {
-		return v.invalid("want a region, such as us-east-1")
+		return v.invalidError("want a region, such as us-east-1")
 	}
 	return nil
 }
 
-// metadata returns the endpoint of the metadata service.
-func (env Environment) metadata() (string, error) {
-	at, err := env.first("AWS_EC2_METADATA_SERVICE_ENDPOINT").url()
-	if off := env.first("AWS_EC2_METADATA_DISABLED"); strings.EqualFold(off.value, "true") { // the SDK reads it
-		err = cmp.Or(err, off.invalid("this program needs metadata: want false, or no such variable"))
+// metadataURL returns the endpoint of the metadata service.
+func (env Environment) metadataURL() (string, error) {
+	at, err := env.firstSet("AWS_EC2_METADATA_SERVICE_ENDPOINT").urlValue()
+	// the SDK also reads this variable
+	if off := env.firstSet("AWS_EC2_METADATA_DISABLED"); strings.EqualFold(off.value, "true") {
+		err = cmp.Or(err, off.invalidError("this program needs metadata: want false, or no such variable"))
 	}
-	mode := env.first("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE")
+	mode := env.firstSet("AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE")
 	switch strings.ToLower(mode.value) {
 	case "", "ipv4":
 		at = cmp.Or(at, "http://169.254.169.254")
 	case "ipv6":
 		at = cmp.Or(at, "http://[fd00:ec2::254]")
 	default:
-		err = cmp.Or(err, mode.invalid("want IPv4 or IPv6"))
+		err = cmp.Or(err, mode.invalidError("want IPv4 or IPv6"))
 	}
 	return at, err
 }
 
-// named returns the variable that names the endpoint of EC2. The result has no value if no such variable is set, or if
-// $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true.
-func (env Environment) named() (variable, error) {
-	ignore, err := env.first("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").isTrue()
-	v := env.first("AWS_ENDPOINT_URL_EC2", "AWS_ENDPOINT_URL")
+// endpointVariable returns the variable that names the endpoint of EC2. If no such variable is set, or if
+// $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true, the result has no value.
+func (env Environment) endpointVariable() (variable, error) {
+	ignore, err := env.firstSet("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").isTrue()
+	v := env.firstSet("AWS_ENDPOINT_URL_EC2", "AWS_ENDPOINT_URL")
 	if ignore {
 		v.value = ""
 	}
 	return v, err
 }
 
-// ec2 sets the options in s that choose the endpoint of EC2. It returns the names of the variables that choose the
-// endpoint. If no variable names an endpoint, the SDK derives it from the region.
-func (env Environment) ec2(s *ec2.Options, o Options) (chosen []string, err error) {
-	named, err := env.named()
-	at, e := named.url()
+// setEndpoint sets the options in s that choose the endpoint of EC2, and returns the names of the variables from which
+// they follow. If neither o nor a variable names an endpoint, the SDK derives the endpoint from the region.
+func (env Environment) setEndpoint(s *ec2.Options, o Options) (chosen []string, err error) {
+	named, err := env.endpointVariable()
+	at, e := named.urlValue()
 	err = cmp.Or(err, e)
 	switch {
 	case o.EC2URL != "":
@@ -146,17 +149,17 @@ func (env Environment) ec2(s *ec2.Options, o Options) (chosen []string, err erro
 	case at != "":
 		chosen = append(chosen, named.name)
 	default:
-		err = cmp.Or(err, env.region().checkRegion())
+		err = cmp.Or(err, env.regionVariable().checkRegion())
 	}
 	if at != "" {
 		s.BaseEndpoint = &at
 	}
-	fips, dual := env.first("AWS_USE_FIPS_ENDPOINT"), env.first("AWS_USE_DUALSTACK_ENDPOINT")
+	fips, dual := env.firstSet("AWS_USE_FIPS_ENDPOINT"), env.firstSet("AWS_USE_DUALSTACK_ENDPOINT")
 	for _, v := range []variable{fips, dual} {
 		yes, e := v.isTrue()
 		if err = cmp.Or(err, e); yes && at != "" {
-			err = cmp.Or(err, v.invalid(named.name+" already names the endpoint, "+at+": set only one of these two "+
-				"variables"))
+			err = cmp.Or(err, v.invalidError(named.name+" already names the endpoint, "+at+
+				": set only one of these two variables"))
 		}
 		if yes {
 			chosen = append(chosen, v.name)
@@ -171,7 +174,7 @@ func (env Environment) ec2(s *ec2.Options, o Options) (chosen []string, err erro
 	return chosen, err
 }
 
-// endpointOf returns the URL of EC2 that the SDK uses in a region, or "" if the SDK knows no URL there.
+// endpointOf returns the URL of EC2 that the SDK uses in a region, or "" if the SDK knows no URL for the region.
 func endpointOf(ctx context.Context, s ec2.Options, region string) string {
 	e, err := ec2.NewDefaultEndpointResolverV2().ResolveEndpoint(ctx, ec2.EndpointParameters{
 		Region: &region, Endpoint: s.BaseEndpoint,

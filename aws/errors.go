@@ -19,16 +19,17 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// The sentinel errors say what a failure means for the caller. An [*Error] matches at most one of the sentinels. The
-// table in codes.go maps EC2's codes to sentinels.
+// The sentinel errors say what an error of EC2 means for the caller. An [*Error] matches at most one of them. The table
+// in codes.go maps EC2's codes to sentinel errors.
 var (
-	// do not call this action for some seconds
+	// the caller must wait some seconds before it calls this action again
 	ErrThrottled = errors.New("EC2 throttles")
 	ErrTransient = errors.New("EC2 cannot do it now") // the same call may succeed soon
 	// the ENI has no room for more addresses: try another ENI
 	ErrENIFull      = errors.New("ENI is full")
 	ErrInstanceFull = errors.New("instance is full") // no room for more ENIs
-	// the subnet has no free address, or no free block for a prefix: ask for addresses, or try another subnet
+	// the subnet has no free address, or no free block for a prefix: ask for addresses instead of prefixes, or try
+	// another subnet
 	ErrSubnetFull = errors.New("subnet is full")
 	// the account can have no more ENIs in this region
 	ErrQuota      = errors.New("quota is used up")
@@ -42,62 +43,63 @@ var (
 	ErrNotRunning    = errors.New("instance is not running")  // the instance is stopping: give up
 	ErrTooManyGroups = errors.New("too many security groups") // a mistake in the configuration
 	// a mistake in the configuration, or in a pod's request
-	ErrNoGroup    = errors.New("no such security group in this VPC")
-	ErrTokenUsed  = errors.New("client token was used for other parameters") // begin again with a new token
-	ErrDenied     = errors.New("EC2 refuses")                                // until an operator changes something
-	ErrNoMetadata = errors.New("EC2 metadata is not available")              // no answer from the metadata service
+	ErrNoGroup   = errors.New("no such security group in this VPC")
+	ErrTokenUsed = errors.New("client token was used for other parameters") // begin again with a new token
+	// the same call fails until an operator changes something
+	ErrDenied     = errors.New("EC2 refuses")
+	ErrNoMetadata = errors.New("EC2 metadata is not available") // no answer from the metadata service
 )
 
-// An Error is a failed call to EC2. With errors.Is, an Error matches the sentinel of its code. An Error without a code
-// matches [ErrTransient] if the request did not reach EC2, or if the answer is not from EC2. An Error without a code
-// matches [ErrDenied] if the instance has no role.
+// An Error is a failed call to EC2. With errors.Is, an Error matches the sentinel error of its Code. An Error without a
+// Code matches [ErrTransient] if the request did not reach EC2, or if the answer is not from EC2. It matches
+// [ErrDenied] if the instance has no role.
 type Error struct {
 	Action    string // for example AssignPrivateIpAddresses
 	Code      string // for example InsufficientFreeAddressesInSubnet; empty if EC2 has not answered
 	Message   string // EC2's message
 	RequestID string // for AWS's support
 	MaybeDone bool   // EC2 may have carried out the call: see the function MaybeDone
-	unsent    bool   // no request was sent: then the Code is not from EC2
-	Err       error  // the cause; if there is no Code, Err says what happened
+	unsent    bool   // no request was sent, so a Code is not from EC2
+	Err       error  // the cause
 
 	Endpoint string   // the URL of EC2, if there is no Code
-	Chosen   []string // the variables of the environment that chose the endpoint; none: the region chose it
+	Chosen   []string // the environment variables that chose the endpoint; empty: it follows from the region
 }
 
 // Error returns the action, EC2's code, EC2's message and the ID of the request, in this order.
 func (e *Error) Error() string {
 	if e.Code == "" {
-		return e.Action + ": " + clip(e.Err.Error())
+		return e.Action + ": " + clipText(e.Err.Error())
 	}
-	text := e.Action + ": " + clip(e.Code)
-	if m, _, _ := strings.Cut(e.Message, encoded); m != "" {
-		text += ": " + clip(strings.TrimSpace(m))
+	text := e.Action + ": " + clipText(e.Code)
+	if m, _, _ := strings.Cut(e.Message, encodedStart); m != "" {
+		text += ": " + clipText(strings.TrimSpace(m))
 	}
 	if e.RequestID != "" {
-		text += " (request " + clip(e.RequestID) + ")"
+		text += " (request " + clipText(e.RequestID) + ")"
 	}
 	return text
 }
 
-// encoded is the beginning of the encoded part of a message. sts:DecodeAuthorizationMessage decodes this part, which
-// has about a kilobyte.
-const encoded = "Encoded authorization failure message"
+// encodedStart is the beginning of the encoded part of a message, of about a kilobyte. The action
+// sts:DecodeAuthorizationMessage decodes this part.
+const encodedStart = "Encoded authorization failure message"
 
-// Brief returns EC2's message, clipped, and without the encoded part. Hint returns the same hint for the short message
-// as for the whole message.
+// Brief returns EC2's message, shortened, and without the encoded part. For an Error with the brief message, Hint
+// returns the same hint as for one with the whole message.
 func (e *Error) Brief() string {
-	m, _, is := strings.Cut(e.Message, encoded)
-	if m = clip(m); is {
-		m += encoded
+	m, _, is := strings.Cut(e.Message, encodedStart)
+	if m = clipText(m); is {
+		m += encodedStart
 	}
 	return m
 }
 
-// clip shortens text of AWS to a length that a person can read in an event of a pod.
-func clip(s string) string { return limit(s, 600) }
+// clipText shortens a text from AWS to a length that people can read in an event of a pod.
+func clipText(s string) string { return limitText(s, 600) }
 
-// limit cuts a text to most bytes, and adds "..." if the text was longer.
-func limit(s string, most int) string {
+// limitText cuts a text that is longer than most bytes to most bytes and "...".
+func limitText(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
@@ -108,18 +110,18 @@ func limit(s string, most int) string {
 // context.DeadlineExceeded.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports whether target is the sentinel of the error's code.
+// Is reports whether target is the sentinel error that e matches.
 func (e *Error) Is(target error) bool {
 	m := e.meaning()
-	return m.is != nil && m.is == target
+	return m.sentinel != nil && m.sentinel == target
 }
 
-// maxMessage is the maximum length of a stored code or message. Each errors.Is compares both with each row of the
-// table.
+// maxMessage is the maximum length of a stored code or message, because each errors.Is compares both with the rows of
+// the table in codes.go.
 const maxMessage = 8 << 10
 
-// unknown is the SDK's value for a missing code or message.
-const unknown = "UnknownError"
+// sdkUnknown is the SDK's value for a missing code or message.
+const sdkUnknown = "UnknownError"
 
 // newError makes an Error from the SDK's error, which wraps the cause in several layers.
 func newError(ctx context.Context, action string, err error) *Error {
@@ -127,13 +129,13 @@ func newError(ctx context.Context, action string, err error) *Error {
 	if r, ok := errors.AsType[*awshttp.ResponseError](err); ok {
 		e.RequestID = r.RequestID
 	}
-	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() != unknown {
-		e.Code, e.Message = limit(api.ErrorCode(), maxMessage), limit(strings.TrimPrefix(api.ErrorMessage(),
-			unknown), maxMessage)
+	if api, ok := errors.AsType[smithy.APIError](err); ok && api.ErrorCode() != sdkUnknown {
+		e.Code, e.Message = limitText(api.ErrorCode(), maxMessage), limitText(strings.TrimPrefix(api.ErrorMessage(),
+			sdkUnknown), maxMessage)
 		return e
 	}
 	if ctx.Err() != nil {
-		e.Err = whyDone(ctx)
+		e.Err = doneError(ctx)
 	} else if m, ok := errors.AsType[*MetadataError](err); ok {
 		e.Err = m
 	} else if i, ok := errors.AsType[invalidAnswer](err); ok {
@@ -144,9 +146,8 @@ func newError(ctx context.Context, action string, err error) *Error {
 	return e
 }
 
-// whyDone returns an error about the end of ctx. For errors.Is, the error is context.Canceled or
-// context.DeadlineExceeded. The text of the error also has the cause of the end.
-func whyDone(ctx context.Context) error {
+// doneError returns an error that says why ctx is done. The error matches ctx.Err(), and its text also has the cause.
+func doneError(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {
 		return cause
@@ -159,34 +160,34 @@ type unreached struct{ error }
 
 func (u unreached) Unwrap() error { return u.error }
 
-// anyError reports whether an Error in the tree of err has the property is. The function errors.As would find only the
-// first Error, but err may contain the errors of several calls.
-func anyError(err error, is func(*Error) bool) bool {
-	if e, ok := err.(*Error); ok && is(e) {
+// anyError reports whether has returns true for an *Error in the tree of err. errors.As would find only the first
+// *Error, but err may contain the errors of several calls.
+func anyError(err error, has func(*Error) bool) bool {
+	if e, ok := err.(*Error); ok && has(e) {
 		return true
 	}
 	switch err := err.(type) {
 	case interface{ Unwrap() error }:
-		return anyError(err.Unwrap(), is)
+		return anyError(err.Unwrap(), has)
 	case interface{ Unwrap() []error }:
-		return slices.ContainsFunc(err.Unwrap(), func(err error) bool { return anyError(err, is) })
+		return slices.ContainsFunc(err.Unwrap(), func(err error) bool { return anyError(err, has) })
 	}
 	return false
 }
 
-// NotAllowed reports whether the instance role lacks the permission for a call, or the instance has no role.
-// [ErrDenied] includes more causes: a wrong clock, wrong credentials, a closed account.
+// NotAllowed reports whether a call failed because the instance role lacks the permission, or because the instance has
+// no role. [ErrDenied] has more causes: a wrong clock, wrong credentials, a closed account.
 func NotAllowed(err error) bool {
-	return anyError(err, func(e *Error) bool { return slices.Contains(unauthorized, e.Code) || e.hasNoRole() })
+	return anyError(err, func(e *Error) bool { return slices.Contains(unauthorizedCodes, e.Code) || e.hasNoRole() })
 }
 
-// Unreached reports whether an error means that EC2 has not answered. Then EC2 has not refused the call.
+// Unreached reports whether a call failed because EC2 has not answered. Then EC2 has not refused the call.
 func Unreached(err error) bool {
 	return anyError(err, func(e *Error) bool { return e.Code == "" && e.Endpoint != "" })
 }
 
-// meaning returns the row of the table that matches the error. If no row matches, it returns the meaning of the error's
-// cause.
+// meaning returns the row of the table in codes.go that matches the error. If no row matches, the meaning follows from
+// the error's cause.
 func (e *Error) meaning() meaning {
 	if e.Code != "" {
 		for _, m := range meanings {
@@ -218,7 +219,7 @@ func (e *Error) meaning() meaning {
 		return serverFault
 	}
 	if e.Code != "" {
-		return newCode
+		return unknownCode
 	}
 	return meaning{}
 }
@@ -226,15 +227,15 @@ func (e *Error) meaning() meaning {
 // hasNoRole reports whether the call failed because the instance has no role.
 func (e *Error) hasNoRole() bool {
 	m, ok := errors.AsType[*MetadataError](e.Err)
-	return ok && m.isRole()
+	return ok && m.isMissingRole()
 }
 
-// Hint returns what an operator can do about err, or "". It looks for the EC2 or metadata
-// error in err's chain, and for an invalid variable of the environment.
+// Hint returns what an operator can do about err, or "". Hint knows the errors of EC2, of metadata, and about
+// environment variables with invalid values. err may wrap them.
 func Hint(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		if hint := e.meaning().hint; hint != "" {
-			return strings.ReplaceAll(hint, "{action}", e.denied()) + e.asked()
+			return strings.ReplaceAll(hint, "{action}", e.deniedAction()) + e.endpointHint()
 		}
 	}
 	if e, ok := errors.AsType[*MetadataError](err); ok {
@@ -246,10 +247,10 @@ func Hint(err error) string {
 	return ""
 }
 
-// asked returns a text for the end of a hint: the endpoint, and what chose the endpoint. If the endpoint cannot be the
-// cause of the failure, asked returns "".
-func (e *Error) asked() string {
-	if e.Endpoint == "" || e.meaning().is != ErrTransient && !errors.Is(e.Err, errNoAnswer) {
+// endpointHint returns the end of a hint: the endpoint, and what chose the endpoint. If the endpoint cannot be the
+// cause of the error, endpointHint returns "".
+func (e *Error) endpointHint() string {
+	if e.Endpoint == "" || e.meaning().sentinel != ErrTransient && !errors.Is(e.Err, errNoAnswer) {
 		return ""
 	}
 	by := "the region"
@@ -259,15 +260,15 @@ func (e *Error) asked() string {
 	return "; the endpoint is " + e.Endpoint + ", because of " + by
 }
 
-// denied returns the action that the role may not do. The result is the called action, or an action that the call also
-// needs, such as ec2:CreateTags for CreateNetworkInterface. EC2's message names the action in one of two ways, or in
-// both.
-func (e *Error) denied() string {
+// deniedAction returns the action for which the role lacks the permission. It is the called action, or an action that
+// the call also needs, such as CreateTags for CreateNetworkInterface. EC2's messages name the action in one of two
+// ways, or in both.
+func (e *Error) deniedAction() string {
 	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
 		_, rest, _ := strings.Cut(e.Message, before)
 		end := strings.IndexFunc(rest, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 		if end > 0 {
-			return clip(rest[:end])
+			return clipText(rest[:end])
 		}
 	}
 	return e.Action

@@ -19,33 +19,34 @@ type Instance struct {
 	MAC     string // of the instance's boot ENI
 }
 
-// Instance asks metadata for the identity of this instance. An error that matches
-// [ErrNoMetadata] means that this machine is not an EC2 instance.
+// Instance asks metadata for the identity of this instance. If the error matches [ErrNoMetadata], this machine is
+// probably not an EC2 instance.
 func (c *Client) Instance(ctx context.Context) (Instance, error) {
-	i, err := c.document(ctx)
+	i, err := c.identityDocument(ctx)
 	if err != nil {
 		return Instance{}, err
 	}
-	i.MAC, err = c.metadata.read(ctx, "mac")
+	i.MAC, err = c.metadata.readPath(ctx, "mac")
 	return i, err
 }
 
-// document returns the instance identity document. It reads the document only once, because the document never changes.
-func (c *Client) document(ctx context.Context) (Instance, error) {
+// identityDocument returns the instance identity document. A Client reads the document only once, because the document
+// never changes.
+func (c *Client) identityDocument(ctx context.Context) (Instance, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.identity != nil {
 		return *c.identity, nil
 	}
 	const path = "/latest/dynamic/instance-identity/document"
-	err := c.metadata.try(ctx, path, func(ctx context.Context) error {
+	err := c.metadata.doRequest(ctx, path, func(ctx context.Context) error {
 		d, err := c.metadata.sdk.GetInstanceIdentityDocument(ctx, nil)
 		if err != nil {
 			return err
 		}
 		i := Instance{ID: d.InstanceID, Type: d.InstanceType, Zone: d.AvailabilityZone, Region: d.Region,
 			Account: d.AccountID}
-		if err := i.check(); err != nil {
+		if err := i.checkFields(); err != nil {
 			return fmt.Errorf("this is no identity document of an instance: %w", err)
 		}
 		c.identity = &i
@@ -57,9 +58,9 @@ func (c *Client) document(ctx context.Context) (Instance, error) {
 	return *c.identity, nil
 }
 
-// check returns an error if the document lacks a field that the suite needs. For example, without the instance's ID, no
-// process can find the unfinished calls for the instance.
-func (i Instance) check() error {
+// checkFields returns an error if the identity document lacks a field that the suite needs. For example, the suite
+// finds unfinished calls by the instance's ID.
+func (i Instance) checkFields() error {
 	switch {
 	case i.ID == "":
 		return errors.New("it has no instanceId")

@@ -15,12 +15,12 @@ func FuzzMetadata(f *testing.F) {
 	f.Add("0", "", "", "", "", "", "", "")
 	f.Add("-1", "4294967296", "<html>", "10.0.1.32", "10.0.1.0/33", "/", "::ffff:10.0.0.1", "fe80::1%eth0")
 	f.Fuzz(func(t *testing.T, device, card, addrs, prefix, cidr, vpc, ipv6, ipv6Prefix string) {
-		k := &keys{mac: "0a:00:00:00:00:02", text: map[string]string{
+		k := &eniValues{mac: "0a:00:00:00:00:02", text: map[string]string{
 			"interface-id": "eni-1", "device-number": device, "network-card": card,
 			"local-ipv4s": addrs, "ipv4-prefix": prefix, "subnet-ipv4-cidr-block": cidr, "vpc-ipv4-cidr-blocks": vpc,
 			"ipv6s": ipv6, "ipv6-prefix": ipv6Prefix,
 		}}
-		e, err := k.eni("0a:00:00:00:00:01")
+		e, err := k.toENI("0a:00:00:00:00:01")
 		if err != nil {
 			return
 		}

@@ -11,20 +11,21 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
-// AssignIPv6 gives the ENI n more IPv6 addresses (AssignIpv6Addresses). This EC2 action has no client token: see
-// Assign.
+// AssignIPv6 gives the ENI n more IPv6 addresses (AssignIpv6Addresses), and returns them. This EC2 action has no client
+// token: see Assign.
 func (c *Client) AssignIPv6(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	addrs, _, err := c.assignIPv6(ctx, eni, n, 0)
 	return addrs, err
 }
 
-// AssignIPv6Prefixes gives the ENI n more delegated /80 prefixes (AssignIpv6Addresses).
+// AssignIPv6Prefixes gives the ENI n more delegated /80 prefixes (AssignIpv6Addresses), and returns them. This EC2
+// action has no client token: see Assign.
 func (c *Client) AssignIPv6Prefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	_, prefixes, err := c.assignIPv6(ctx, eni, 0, n)
 	return prefixes, err
 }
 
-// AssignIPv6Addr gives the ENI this IPv6 address (AssignIpv6Addresses): see AssignAddr.
+// AssignIPv6Addr is AssignAddr for an IPv6 address (AssignIpv6Addresses).
 func (c *Client) AssignIPv6Addr(ctx context.Context, eni string, addr netip.Addr) error {
 	const action = "AssignIpv6Addresses"
 	in := &ec2.AssignIpv6AddressesInput{NetworkInterfaceId: &eni, Ipv6Addresses: []string{addr.String()}}
@@ -32,14 +33,15 @@ func (c *Client) AssignIPv6Addr(ctx context.Context, eni string, addr netip.Addr
 	if err != nil {
 		return err
 	}
-	if err := validate(action, about(eni, out.NetworkInterfaceId)); err != nil {
+	if err := validate(action, checkSubject(eni, out.NetworkInterfaceId)); err != nil {
 		return err
 	}
-	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs", addr.String())
+	logChange(ctx, action, out.ResultMetadata, "eni", eni, "addrs", addr.String())
 	return nil
 }
 
-// assignIPv6 asks for addresses or for prefixes: EC2 allows only one of the two in a call.
+// assignIPv6 gives the ENI more addresses or more prefixes. One of the two numbers must be 0, because EC2 does not
+// allow both in one call.
 func (c *Client) assignIPv6(
 	ctx context.Context, eni string, addresses, delegated int,
 ) ([]netip.Addr, []netip.Prefix, error) {
@@ -57,12 +59,12 @@ func (c *Client) assignIPv6(
 	addrs, errAddrs := parseAll(ipv6, out.AssignedIpv6Addresses)
 	prefixes, errPrefixes := parseAll(ipv6Prefix, out.AssignedIpv6Prefixes)
 	err = validate(action, errAddrs, errPrefixes,
-		exactly(addresses, addrs), exactly(delegated, prefixes), about(eni, out.NetworkInterfaceId))
+		checkCount(addresses, addrs), checkCount(delegated, prefixes), checkSubject(eni, out.NetworkInterfaceId))
 	if err != nil {
 		return nil, nil, err
 	}
-	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs",
-		strings.Join(append(strs(addrs), strs(prefixes)...), ","))
+	logChange(ctx, action, out.ResultMetadata, "eni", eni, "addrs",
+		strings.Join(append(formatAll(addrs), formatAll(prefixes)...), ","))
 	return addrs, prefixes, nil
 }
 
@@ -73,13 +75,13 @@ func (c *Client) UnassignIPv6(ctx context.Context, eni string, addrs []netip.Add
 	if len(addrs)+len(prefixes) == 0 {
 		return nil
 	}
-	in := &ec2.UnassignIpv6AddressesInput{NetworkInterfaceId: &eni, Ipv6Addresses: strs(addrs),
-		Ipv6Prefixes: strs(prefixes)}
+	in := &ec2.UnassignIpv6AddressesInput{NetworkInterfaceId: &eni, Ipv6Addresses: formatAll(addrs),
+		Ipv6Prefixes: formatAll(prefixes)}
 	out, err := call(ctx, c, action, c.ec2.UnassignIpv6Addresses, in)
 	if err != nil {
 		return err
 	}
-	changed(ctx, action, out.ResultMetadata, "eni", eni, "addrs",
+	logChange(ctx, action, out.ResultMetadata, "eni", eni, "addrs",
 		strings.Join(append(in.Ipv6Addresses, in.Ipv6Prefixes...), ","))
 	return nil
 }

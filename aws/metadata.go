@@ -28,33 +28,32 @@ const (
 	metadataPath = "/latest/meta-data/"
 	tokenPath    = "/latest/api/token"
 
-	// metadataReads is the maximum number of concurrent metadata requests. The service
-	// limits connections and packets per second (EC2 user guide, "Retrieve instance
-	// metadata", "Query throttling").
+	// metadataReads is the maximum number of concurrent metadata requests of a Client. The service limits connections
+	// and packets per second (EC2 user guide, "Retrieve instance metadata", "Query throttling").
 	metadataReads = 8
 
 	// silentAttempts is the maximum number of attempts of a request that gets no answer. Each attempt waits at most a
-	// second for the connection and a second for the answer. So a process on a machine outside EC2 gets the error in
-	// some seconds. A much shorter wait is not enough. When a node started all its pods at once, an answer took more
-	// than a quarter of a second.
+	// second for the connection and a second for the answer. So on a machine outside EC2, the error comes after some
+	// seconds. The waits cannot be much shorter: when a node started all its pods at once, an answer took more than a
+	// quarter of a second.
 	silentAttempts = 3
 
-	// maxMetadata is the maximum size of an answer, in bytes. It is several times the size of the largest answer, user
-	// data (EC2 user guide, "Run commands at launch": 16 KB).
+	// maxMetadata is the maximum size of an answer in bytes. The largest answer of metadata, user data, has at most 16
+	// KB (EC2 user guide, "Run commands at launch").
 	maxMetadata = 256 << 10
 
 	// busyAttempts is the maximum number of attempts of a request to which the service answers "not now" (see isBusy).
-	// The service limits the requests of each second, and demands an exponential backoff (EC2 user guide, "Query
-	// throttling"). The busyAttempts attempts together take one to three seconds.
+	// The service limits the requests per second, and wants callers to back off exponentially (EC2 user guide, "Query
+	// throttling"). All attempts together take one to three seconds.
 	busyAttempts = 7
 )
 
-// A MetadataError is a request to the metadata service that failed.
+// A MetadataError is a failed request to the metadata service.
 type MetadataError struct {
 	URL    string // the URL of the service
-	Path   string // the requested path, for example /latest/meta-data/mac
+	Path   string // the path that the caller wants, for example /latest/meta-data/mac
 	Status int    // HTTP status of the answer; 0 if there was none
-	Token  bool   // the failed request was the request for the session token, which precedes the request for Path
+	Token  bool   // what failed is the request for the session token, which the SDK makes before the request for Path
 	Err    error
 }
 
@@ -76,13 +75,13 @@ func (e *MetadataError) Error() string {
 // Unwrap returns the cause.
 func (e *MetadataError) Unwrap() error { return e.Err }
 
-// Is returns true for [ErrNoMetadata] if there was no answer. For [ErrTransient], it returns true if the answer was
+// Is reports whether e matches target: [ErrNoMetadata] if there was no answer, and [ErrTransient] if the answer was
 // "not now" (see isBusy).
 func (e *MetadataError) Is(target error) bool {
 	return target == ErrNoMetadata && e.Status == 0 || target == ErrTransient && isBusy(e.Status)
 }
 
-// isBusy reports whether the status means that a later request can succeed.
+// isBusy reports whether the HTTP status means "not now": the same request can succeed later.
 func isBusy(status int) bool {
 	return status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
 }
@@ -111,19 +110,20 @@ func (e *MetadataError) hint() string {
 // instance metadata options for existing instances").
 const modifyMetadata = "aws ec2 modify-instance-metadata-options --instance-id ID "
 
-// isRole reports whether the request was for the credentials of the instance role, and metadata has none.
-func (e *MetadataError) isRole() bool {
+// isMissingRole reports whether the request was for the credentials of the instance role, and metadata has none.
+func (e *MetadataError) isMissingRole() bool {
 	return e.Status == http.StatusNotFound && !e.Token && strings.Contains(e.Path, "iam/security-credentials")
 }
 
-// metadata is the instance metadata service. All requests use IMDSv2: with a session token that the process fetches
-// once. By default, the SDK would also make requests without a token, which a well-configured instance refuses.
+// metadata is a client of the instance metadata service. All requests use IMDSv2: they have a session token, which a
+// process requests once. By default, the SDK would also make requests without a token, which a well-configured instance
+// refuses.
 type metadata struct {
 	url   string
 	sdk   *imds.Client
-	slots chan struct{} // one for each concurrent request
+	slots chan struct{} // a request holds one element while it runs
 
-	invalid error // a variable of the environment about metadata has an invalid value
+	invalid error // not nil: an environment variable about metadata has an invalid value
 }
 
 func newMetadata(o Options) *metadata {
@@ -133,7 +133,7 @@ func newMetadata(o Options) *metadata {
 	}
 	at, err := o.MetadataURL, error(nil)
 	if at == "" {
-		at, err = own.metadata()
+		at, err = processEnv.metadataURL()
 	}
 	return &metadata{
 		url:     at,
@@ -144,10 +144,11 @@ func newMetadata(o Options) *metadata {
 			HTTPClient:     recorder{do},
 			EnableFallback: sdk.FalseTernary,
 
-			DisableDefaultMaxBackoff: true, // otherwise the SDK replaces the retryer's delay by exactly one second
+			// otherwise the SDK would always wait one second, and not as long as Retryer says
+			DisableDefaultMaxBackoff: true,
 			Retryer: retry.NewStandard(func(o *retry.StandardOptions) {
 				o.MaxAttempts = busyAttempts
-				o.RateLimiter = ratelimit.None // the SDK's retry budget is meant for long-lived processes
+				o.RateLimiter = ratelimit.None // no retry budget: the SDK's is made for long-lived processes
 				o.Retryables = append(o.Retryables,
 					retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}})
 				o.Backoff = retry.BackoffDelayerFunc(metadataBackoff)
@@ -156,8 +157,8 @@ func newMetadata(o Options) *metadata {
 	}
 }
 
-// metadataBackoff returns the wait after this number of attempts. If there must be no
-// further attempt, it returns err.
+// metadataBackoff returns how long to wait after this number of attempts, the last of which failed with err. If there
+// must be no further attempt, it returns err.
 func metadataBackoff(attempts int, err error) (time.Duration, error) {
 	if r, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && isBusy(r.HTTPStatusCode()) {
 		d := min(50*time.Millisecond<<attempts, time.Second)
@@ -169,9 +170,8 @@ func metadataBackoff(attempts int, err error) (time.Duration, error) {
 	return rand.N(200 * time.Millisecond), nil
 }
 
-// directHTTP returns the SDK's HTTP client for metadata, without a proxy. Container
-// runtimes often have HTTPS_PROXY and HTTP_PROXY in their environment, but a proxy cannot
-// reach this instance's metadata.
+// directHTTP returns the SDK's HTTP client for metadata, without a proxy. Container runtimes often have HTTPS_PROXY and
+// HTTP_PROXY in their environment, but a proxy cannot ask for the metadata of this instance.
 func directHTTP() HTTPClient {
 	patience := metadataTimeout()
 	return awshttp.NewBuildableClient().
@@ -182,8 +182,8 @@ func directHTTP() HTTPClient {
 		})
 }
 
-// metadataTimeout is how long an attempt waits for metadata. It is a second, or the value of a variable that the AWS
-// CLI and other SDKs also read.
+// metadataTimeout returns how long an attempt waits for the connection, and how long for the answer: a second, or
+// $AWS_METADATA_SERVICE_TIMEOUT seconds. The AWS CLI and other SDKs also read this variable.
 func metadataTimeout() time.Duration {
 	seconds, err := strconv.Atoi(os.Getenv("AWS_METADATA_SERVICE_TIMEOUT"))
 	if err != nil || seconds < 1 {
@@ -192,30 +192,30 @@ func metadataTimeout() time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// read returns the value at the path below metadataPath, without surrounding spaces.
-func (m *metadata) read(ctx context.Context, path string) (string, error) {
+// readPath returns the value of a path below metadataPath, without white space around it.
+func (m *metadata) readPath(ctx context.Context, path string) (string, error) {
 	out, err := m.GetMetadata(ctx, &imds.GetMetadataInput{Path: path})
 	if err != nil {
 		return "", err
 	}
-	b, err := io.ReadAll(out.Content) // from memory: the SDK has read all of it
+	b, err := io.ReadAll(out.Content) // cannot fail, because the SDK has read the whole content into memory
 	return strings.TrimSpace(string(b)), err
 }
 
-// GetMetadata makes a request with the SDK's client. The SDK calls GetMetadata for the credentials of the role. So an
-// error about these credentials is also a *MetadataError.
+// GetMetadata makes a request with the SDK's client of metadata. The SDK's provider of credentials also calls
+// GetMetadata, so errors about the credentials of the role are *MetadataErrors, too.
 func (m *metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o ...func(*imds.Options)) (
 	out *imds.GetMetadataOutput, err error) {
-	err = m.try(ctx, metadataPath+strings.TrimPrefix(in.Path, "/"), func(ctx context.Context) error {
+	err = m.doRequest(ctx, metadataPath+strings.TrimPrefix(in.Path, "/"), func(ctx context.Context) error {
 		out, err = m.sdk.GetMetadata(ctx, in, o...)
 		return err
 	})
 	return out, err
 }
 
-// try calls f, which makes a request. If the request fails, try returns a *MetadataError, or an error about the end of
-// ctx.
-func (m *metadata) try(ctx context.Context, path string, f func(context.Context) error) error {
+// doRequest calls f, which makes a request with the context that it gets. If the request fails, doRequest returns a
+// *MetadataError, or an error that says why ctx is done.
+func (m *metadata) doRequest(ctx context.Context, path string, f func(context.Context) error) error {
 	if m.invalid != nil {
 		return m.invalid
 	}
@@ -223,7 +223,7 @@ func (m *metadata) try(ctx context.Context, path string, f func(context.Context)
 	case m.slots <- struct{}{}:
 		defer func() { <-m.slots }()
 	case <-ctx.Done():
-		return fmt.Errorf("EC2 metadata %s: %w", path, whyDone(ctx))
+		return fmt.Errorf("EC2 metadata %s: %w", path, doneError(ctx))
 	}
 	seen := new(MetadataError)
 	err := f(context.WithValue(ctx, seenKey{}, seen))
@@ -231,24 +231,24 @@ func (m *metadata) try(ctx context.Context, path string, f func(context.Context)
 		return nil
 	}
 	if ctx.Err() != nil && !isBusy(seen.Status) {
-		return fmt.Errorf("EC2 metadata %s: %w", path, whyDone(ctx))
+		return fmt.Errorf("EC2 metadata %s: %w", path, doneError(ctx))
 	}
 	seen.URL, seen.Path = m.url, path
 	if seen.Err == nil {
 		seen.Err = err
 	}
-	if ctx.Err() != nil { // for errors.Is; the text of this error does not contain Err
-		seen.Err = whyDone(ctx)
+	if ctx.Err() != nil { // so that errors.Is finds ctx.Err(); the text of seen does not contain Err here
+		seen.Err = doneError(ctx)
 	}
 	return seen
 }
 
-// A recorder records how the last request of a call ended: by a status, a refused connection or the caller's deadline.
-// The SDK's error does not always unwrap to the cause. If the SDK gets no token, its error has only the text of the
-// cause.
+// A recorder records how the last HTTP request of a doRequest ended: with a status, or with an error. The SDK's error
+// is not enough, because it does not always wrap the cause: if the SDK gets no token, its error has only the text of
+// the cause.
 type recorder struct{ HTTPClient }
 
-type seenKey struct{} // the key of a context's *MetadataError, which a recorder fills in
+type seenKey struct{} // key of the *MetadataError in a context, whose fields a recorder sets
 
 func (c recorder) Do(r *http.Request) (*http.Response, error) {
 	resp, err := c.HTTPClient.Do(r)
@@ -264,8 +264,8 @@ func (c recorder) Do(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// A bounded body returns an error when it is longer than maxMetadata. Otherwise the SDK would read a body of any length
-// to its end.
+// A bounded is a body that returns an error after maxMetadata bytes. Without this limit, the SDK would read a body of
+// any length to its end.
 type bounded struct {
 	io.ReadCloser
 	left int
@@ -280,7 +280,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// isAbsent reports whether metadata has answered that the key does not exist.
+// isAbsent reports whether err means that metadata does not have the requested path.
 func isAbsent(err error) bool {
 	e, ok := errors.AsType[*MetadataError](err)
 	return ok && e.Status == http.StatusNotFound && !e.Token

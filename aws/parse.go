@@ -11,8 +11,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// parseAll parses all texts, or returns an error with the text that it cannot parse. Without texts, parseAll returns
-// nil.
+// parseAll calls parse for each of the texts, and returns the results, or the first error.
 func parseAll[T any](parse func(string) (T, error), texts []string) ([]T, error) {
 	var all []T
 	for _, s := range texts {
@@ -25,8 +24,8 @@ func parseAll[T any](parse func(string) (T, error), texts []string) ([]T, error)
 	return all, nil
 }
 
-// texts returns one field of each of the SDK's structs.
-func texts[S any](list []S, field func(S) *string) []string {
+// fieldTexts returns the strings to which a field of the SDK's structs points.
+func fieldTexts[S any](list []S, field func(S) *string) []string {
 	var all []string
 	for _, s := range list {
 		all = append(all, sdk.ToString(field(s)))
@@ -34,8 +33,8 @@ func texts[S any](list []S, field func(S) *string) []string {
 	return all
 }
 
-// tags converts the SDK's tags to a map. If there are no tags, the map is nil.
-func tags(list []types.Tag) map[string]string {
+// tagMap converts the SDK's tags to a map. If there are no tags, the map is nil.
+func tagMap(list []types.Tag) map[string]string {
 	var m map[string]string
 	for _, t := range list {
 		if m == nil {
@@ -46,8 +45,8 @@ func tags(list []types.Tag) map[string]string {
 	return m
 }
 
-// strs formats values for EC2.
-func strs[T fmt.Stringer](values []T) []string {
+// formatAll returns the values as strings, for a request to EC2.
+func formatAll[T fmt.Stringer](values []T) []string {
 	all := make([]string, len(values))
 	for i, v := range values {
 		all[i] = v.String()
@@ -55,8 +54,8 @@ func strs[T fmt.Stringer](values []T) []string {
 	return all
 }
 
-// unique removes repeated values.
-func unique[T comparable](list []T) []T {
+// uniqueValues returns the values without repetitions, in the same order.
+func uniqueValues[T comparable](list []T) []T {
 	var all []T
 	for _, v := range list {
 		if !slices.Contains(all, v) {

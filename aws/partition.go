@@ -5,7 +5,7 @@ package aws
 
 import "strings"
 
-// partitions are all partitions except "aws". Each has the text with which the names of its regions begin (the SDK's
+// partitions are all AWS partitions except "aws", with the beginning of the names of their regions (the SDK's
 // partitions.json).
 var partitions = []struct{ region, partition string }{
 	{"cn-", "aws-cn"},
@@ -17,8 +17,8 @@ var partitions = []struct{ region, partition string }{
 	{"us-isof-", "aws-iso-f"},
 }
 
-// Partition returns the partition of a region, which is the second part of each ARN. For the region "", Partition
-// returns "aws".
+// Partition returns the AWS partition of a region. The second part of an ARN is its partition. For the region "",
+// Partition returns "aws".
 func Partition(region string) string {
 	for _, p := range partitions {
 		if strings.HasPrefix(region, p.region) {
@@ -28,7 +28,7 @@ func Partition(region string) string {
 	return "aws"
 }
 
-// Partitions returns all partitions.
+// Partitions returns the names of all AWS partitions.
 func Partitions() []string {
 	all := []string{"aws"}
 	for _, p := range partitions {
@@ -37,5 +37,5 @@ func Partitions() []string {
 	return all
 }
 
-// Region returns the region that the environment names, or "".
-func (env Environment) Region() string { return env.region().value }
+// Region returns the AWS region that the environment names, or "".
+func (env Environment) Region() string { return env.regionVariable().value }

@@ -14,14 +14,15 @@ import (
 
 // A State is the state of an instance in EC2.
 type State struct {
-	// pending, running, shutting-down, terminated, stopping or stopped; empty: EC2 does not know the instance
-	Name       string
-	Hibernates bool // EC2 may keep the memory of the stopped instance: its processes may go on when it starts again
+	// pending, running, shutting-down, terminated, stopping or stopped; empty: EC2 does not have the instance
+	Name string
+	// EC2 may keep the memory of the stopped instance, so its processes may continue when the instance starts again
+	Hibernates bool
 }
 
-// Ended reports whether all processes of the instance have ended for ever. EC2 shows a terminated instance for about an
-// hour (EC2 user guide, "Terminate Amazon EC2 instances"). EC2 may not show a new instance yet: for such an instance,
-// Ended wrongly returns true.
+// Ended reports whether all processes of the instance have ended for ever. A State without a Name counts as ended,
+// because EC2 shows a terminated instance only for about an hour (EC2 user guide, "Terminate Amazon EC2 instances").
+// But EC2 perhaps does not show a new instance yet, and then Ended wrongly returns true.
 func (s State) Ended() bool {
 	switch s.Name {
 	case "", string(types.InstanceStateNameTerminated):
@@ -30,14 +31,14 @@ func (s State) Ended() bool {
 	return s.Name == string(types.InstanceStateNameStopped) && !s.Hibernates
 }
 
-// StateOf asks EC2 (DescribeInstances) for the state of an instance. If EC2 does not know the instance, StateOf returns
-// a State without a name, and no error.
+// StateOf returns the state of an instance (DescribeInstances). If EC2 does not have the instance, StateOf returns a
+// State without a Name, and no error.
 func (c *Client) StateOf(ctx context.Context, instance string) (s State, err error) {
 	const action = "DescribeInstances"
 	// with an ID instead of the filter, EC2 returns an error if the instance does not exist
 	in := &ec2.DescribeInstancesInput{Filters: sdkFilters([]Filter{{"instance-id", []string{instance}}}),
 		MaxResults: new(int32(pageSize))}
-	err = pages(action, func(token *string) (next *string, err error) {
+	err = eachPage(action, func(token *string) (next *string, err error) {
 		in.NextToken = token
 		out, err := call(ctx, c, action, c.ec2.DescribeInstances, in)
 		if err != nil {
@@ -61,8 +62,8 @@ func (c *Client) StateOf(ctx context.Context, instance string) (s State, err err
 	return s, nil
 }
 
-// parseState reads the state of an instance. An answer without a state is invalid: it must not look like an instance
-// that is gone.
+// parseState converts the state of an instance from the SDK's type. An answer without a state is invalid, because such
+// an instance would count as ended.
 func parseState(i types.Instance) (State, error) {
 	if i.State == nil || i.State.Name == "" {
 		return State{}, fmt.Errorf("%.80q has no state", sdk.ToString(i.InstanceId))

@@ -21,21 +21,20 @@ type Subnet struct {
 	Zone     string       // availability zone
 	CIDR     netip.Prefix // zero if the subnet has no IPv4
 	IPv6CIDR netip.Prefix // zero if the subnet has no IPv6
-	Free     int          // free IPv4 addresses; they may be fragmented, without a free /28
+	Free     int          // free IPv4 addresses; there is perhaps no free /28, because the addresses are fragmented
 	Default  bool         // it is the default subnet of its zone
 	Outpost  string       // ARN of the subnet's Outpost; empty: the subnet is in the region
 	Tags     map[string]string
 }
 
-// Subnets asks EC2 (DescribeSubnets) for the subnets of the VPC in the availability
-// zone, and returns them in EC2's order.
+// Subnets returns the subnets of the VPC in the availability zone (DescribeSubnets), in EC2's order.
 func (c *Client) Subnets(ctx context.Context, vpc, zone string) ([]Subnet, error) {
 	const action = "DescribeSubnets"
 	var subnets []Subnet
 	in := &ec2.DescribeSubnetsInput{MaxResults: new(int32(pageSize)), Filters: sdkFilters([]Filter{
 		{"vpc-id", []string{vpc}}, {"availability-zone", []string{zone}},
 	})}
-	err := pages(action, func(token *string) (next *string, err error) {
+	err := eachPage(action, func(token *string) (next *string, err error) {
 		in.NextToken = token
 		out, err := call(ctx, c, action, c.ec2.DescribeSubnets, in)
 		if err != nil {
@@ -43,7 +42,8 @@ func (c *Client) Subnets(ctx context.Context, vpc, zone string) ([]Subnet, error
 		}
 		for _, s := range out.Subnets {
 			subnet, err := parseSubnet(s)
-			if err := validate(action, err, about(vpc, s.VpcId), about(zone, s.AvailabilityZone)); err != nil {
+			err = validate(action, err, checkSubject(vpc, s.VpcId), checkSubject(zone, s.AvailabilityZone))
+			if err != nil {
 				return nil, err
 			}
 			subnets = append(subnets, subnet)
@@ -63,14 +63,14 @@ func parseSubnet(s types.Subnet) (Subnet, error) {
 		Zone:    sdk.ToString(s.AvailabilityZone),
 		Default: sdk.ToBool(s.DefaultForAz),
 		Outpost: sdk.ToString(s.OutpostArn),
-		Tags:    tags(s.Tags),
+		Tags:    tagMap(s.Tags),
 	}
 	errs := [4]error{checkID("subnet-", subnet.ID)}
 	if s.CidrBlock != nil {
 		subnet.CIDR, errs[1] = ipv4CIDR(*s.CidrBlock)
 	}
 	if s.AvailableIpAddressCount != nil {
-		subnet.Free, errs[2] = number("the number of free addresses", s.AvailableIpAddressCount, 0, math.MaxInt32)
+		subnet.Free, errs[2] = parseNumber("the number of free addresses", s.AvailableIpAddressCount, 0, math.MaxInt32)
 	}
 	for _, a := range s.Ipv6CidrBlockAssociationSet {
 		if a.Ipv6CidrBlockState != nil && a.Ipv6CidrBlockState.State == types.SubnetCidrBlockStateCodeAssociated {

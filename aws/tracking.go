@@ -10,17 +10,17 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// A Tracking holds the timeouts, in seconds, of idle connections that the security groups of
-// an ENI track. EC2 drops packets of a connection that is no longer tracked. 0 means that the timeout is not set. Then
-// the default of the instance type counts (EC2 user guide, "Connection tracking timeouts").
+// A Tracking has timeouts, in seconds, after which the security groups of an ENI no longer track an idle connection.
+// Then EC2 drops packets of the connection. 0 means the default of the instance type (EC2 user guide, "Connection
+// tracking timeouts").
 type Tracking struct {
-	TCPEstablished int // idle TCP connections that are established
+	TCPEstablished int // established TCP connections
 	UDPStream      int // UDP flows with more than one request and answer
 	UDP            int // other UDP flows
 }
 
-// request returns the settings for EC2; nil if nothing is set.
-func (t Tracking) request() *types.ConnectionTrackingSpecificationRequest {
+// sdkRequest converts t to the SDK's type. It returns nil if all timeouts are 0.
+func (t Tracking) sdkRequest() *types.ConnectionTrackingSpecificationRequest {
 	if t == (Tracking{}) {
 		return nil
 	}
@@ -35,22 +35,22 @@ func (t Tracking) request() *types.ConnectionTrackingSpecificationRequest {
 		UdpTimeout: seconds(t.UDP)}
 }
 
-// parseTracking parses the settings of an ENI. EC2 omits a timeout that is not set.
+// parseTracking converts the timeouts of an ENI from the SDK's type. EC2 omits timeouts that are not set.
 func parseTracking(c *types.ConnectionTrackingConfiguration) (t Tracking, err error) {
 	if c == nil {
 		return t, nil
 	}
 	var errs [3]error
-	t.TCPEstablished, errs[0] = timeout("TCP connections", c.TcpEstablishedTimeout)
-	t.UDPStream, errs[1] = timeout("UDP streams", c.UdpStreamTimeout)
-	t.UDP, errs[2] = timeout("UDP flows", c.UdpTimeout)
+	t.TCPEstablished, errs[0] = parseTimeout("TCP connections", c.TcpEstablishedTimeout)
+	t.UDPStream, errs[1] = parseTimeout("UDP streams", c.UdpStreamTimeout)
+	t.UDP, errs[2] = parseTimeout("UDP flows", c.UdpTimeout)
 	return t, errors.Join(errs[:]...)
 }
 
-// timeout parses a timeout. For a missing timeout, it returns 0.
-func timeout(of string, n *int32) (int, error) {
+// parseTimeout validates a timeout. If the timeout is missing, parseTimeout returns 0.
+func parseTimeout(of string, n *int32) (int, error) {
 	if n == nil {
 		return 0, nil
 	}
-	return number(fmt.Sprintf("the timeout of idle %s", of), n, 0, maxTimeout)
+	return parseNumber(fmt.Sprintf("the timeout of idle %s", of), n, 0, maxTimeout)
 }

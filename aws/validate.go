@@ -12,26 +12,26 @@ import (
 )
 
 // This file validates the answers of EC2 and the metadata service. A wrong address in a pod is worse than a pod without
-// an address. So this package uses an answer as a whole or not at all. It never takes a missing value for zero. An
-// answer must have these properties:
+// an address. So this package returns an error for an answer of which a part is invalid, and a missing number is not 0.
+// An answer must have these properties:
 //
-//   - An ID begins with its kind: eni-..., subnet-..., vpc-....
+//   - An ID begins with the kind of its object: eni-..., subnet-..., vpc-....
 //   - An address is a unicast address of the expected family, without an IPv6 zone. It is not 0.0.0.0, loopback or
 //     link-local (VPC user guide, "VPC CIDR blocks": which ranges a VPC cannot have).
-//   - A delegated prefix is a /28, or a /80 of IPv6, and its base address has no host bits (EC2 user guide, "Prefix
-//     delegation"). With a wider prefix, pods would get addresses of other hosts.
+//   - A delegated prefix is a /28, or a /80 of IPv6, without host bits (EC2 user guide, "Prefix delegation"). If a
+//     prefix were wider, pods would get addresses of other hosts.
 //   - The CIDR of a VPC or a subnet is no wider than a /8: a route to a CIDR must not cover all addresses.
 //   - No address or prefix appears twice in one ENI, or in the answer to one call.
 //   - A MAC is a unicast address of Ethernet. An ENI with addresses has a MAC, because the MAC identifies the link.
-//   - A number is in a range that is plausible for EC2: see the constants.
+//   - A number is in a plausible range: see the constants below.
 //   - An answer is about the ENI, VPC or instance type in the request, and has as many addresses as the request asks
 //     for.
 //
-// Only the caller knows which addresses the node has. So the caller checks whether an address belongs to the subnet
-// of its ENI, and to no other ENI.
+// The caller must check whether an address belongs to the subnet of its ENI, and to no other ENI, because only the
+// caller knows which addresses the node has.
 
-// The largest valid numbers. They are several times EC2's largest numbers today: p5.48xlarge has 32 cards, m8i has 64
-// addresses on an ENI.
+// The largest valid numbers. They are several times the largest numbers of EC2 today: a p5.48xlarge has 32 cards, and
+// an ENI of an m8i has 64 addresses.
 const (
 	maxENIs  = 1024 // ENIs of an instance or of a card; also the largest device index
 	maxCards = 256
@@ -40,30 +40,30 @@ const (
 	maxTimeout = 10 * 432000 // timeout of an idle connection, in seconds; EC2's longest is five days
 )
 
-// checkID refuses an invalid ID. The argument kind is the text with which the ID must begin.
-func checkID(kind, id string) error {
-	if rest, ok := strings.CutPrefix(id, kind); !ok || rest == "" || strings.ContainsAny(rest, " \t\r\n") {
-		return fmt.Errorf("%.80q is not an ID that begins with %s", id, kind)
+// checkID returns an error if the ID does not begin with idPrefix, or is otherwise invalid.
+func checkID(idPrefix, id string) error {
+	if rest, ok := strings.CutPrefix(id, idPrefix); !ok || rest == "" || strings.ContainsAny(rest, " \t\r\n") {
+		return fmt.Errorf("%.80q is not an ID that begins with %s", id, idPrefix)
 	}
 	return nil
 }
 
-// number returns a number of an answer. It refuses a number that is missing or out of range.
-func number[T ~int32 | ~int64](what string, n *T, least, most int) (int, error) {
+// parseNumber returns a number of an answer, or an error if the number is missing or out of range.
+func parseNumber[T ~int32 | ~int64](what string, n *T, least, most int) (int, error) {
 	if n == nil || int64(*n) < int64(least) || int64(*n) > int64(most) {
-		return 0, fmt.Errorf("%s is %s, not between %d and %d", what, shown(n), least, most)
+		return 0, fmt.Errorf("%s is %s, not between %d and %d", what, shownNumber(n), least, most)
 	}
 	return int(*n), nil
 }
 
-func shown[T any](v *T) string {
+func shownNumber[T any](v *T) string {
 	if v == nil {
 		return "missing"
 	}
 	return fmt.Sprint(*v)
 }
 
-// parseMAC returns a MAC as the kernel writes it.
+// parseMAC returns the MAC in the format of the kernel.
 func parseMAC(s string) (string, error) {
 	mac, err := net.ParseMAC(s)
 	if err != nil || len(mac) != 6 || mac[0]&1 != 0 || mac.String() == "00:00:00:00:00:00" {
@@ -108,8 +108,8 @@ func parsePrefix(s string, cidr func(string) (netip.Prefix, error), bits int) (n
 	return p, err
 }
 
-// once refuses repeated values.
-func once[T comparable](values []T) error {
+// checkUnique returns an error if a value appears twice.
+func checkUnique[T comparable](values []T) error {
 	seen := make(map[T]bool, len(values))
 	for _, v := range values {
 		if seen[v] {
@@ -120,24 +120,25 @@ func once[T comparable](values []T) error {
 	return nil
 }
 
-// exactly returns an error if there are not n values, or if a value appears twice.
-func exactly[T comparable](n int, values []T) error {
+// checkCount returns an error if there are not exactly n values, or if a value appears twice.
+func checkCount[T comparable](n int, values []T) error {
 	if len(values) != n {
 		return fmt.Errorf("asked for %d, but EC2 answers with %d: %v", n, len(values), values)
 	}
-	return once(values)
+	return checkUnique(values)
 }
 
-// about refuses an answer that names another object than the request. The answer may name no object.
-func about(asked string, answered *string) error {
+// checkSubject returns an error if the answer is about another object than the request. answered is nil if the answer
+// does not name its object, which is valid.
+func checkSubject(asked string, answered *string) error {
 	if answered != nil && *answered != asked {
 		return fmt.Errorf("asked about %s, but EC2 answers about %.80q", asked, *answered)
 	}
 	return nil
 }
 
-// validate returns an *Error with the errors about an answer, or nil if all of them are nil. The *Error has MaybeDone
-// set, because EC2 may have carried out the call although the answer is invalid.
+// validate joins the errors that were found in an answer to an *Error. It returns nil if all of them are nil. The
+// *Error has MaybeDone set, because EC2 may have carried out the call although the answer is invalid.
 func validate(action string, wrong ...error) error {
 	if err := errors.Join(wrong...); err != nil {
 		return &Error{Action: action, MaybeDone: true, Err: fmt.Errorf("the answer is invalid: %w", err)}

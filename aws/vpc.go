@@ -16,15 +16,15 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// A VPC is a virtual private cloud.
+// A VPC is a virtual private cloud and its CIDRs.
 type VPC struct {
 	ID        string
 	CIDRs     []netip.Prefix // IPv4, the primary one first
 	IPv6CIDRs []netip.Prefix
 }
 
-// VPC asks EC2 (DescribeVpcs) for a VPC. EC2 also lists CIDRs that are being associated or were disassociated: VPC
-// omits these CIDRs.
+// VPC returns a VPC (DescribeVpcs). The result does not have CIDRs whose association has not finished or has ended,
+// which EC2 also lists.
 func (c *Client) VPC(ctx context.Context, id string) (VPC, error) {
 	const action = "DescribeVpcs"
 	out, err := call(ctx, c, action, c.ec2.DescribeVpcs, &ec2.DescribeVpcsInput{VpcIds: []string{id}})
@@ -47,20 +47,20 @@ func (c *Client) VPC(ctx context.Context, id string) (VPC, error) {
 		}
 	}
 	vpc, err := parseVPC(id, blocks, blocks6)
-	if err := validate(action, err, about(id, v.VpcId)); err != nil {
+	if err := validate(action, err, checkSubject(id, v.VpcId)); err != nil {
 		return VPC{}, err
 	}
 	return vpc, nil
 }
 
-// VPCCIDRs returns the IPv4 CIDRs of a VPC, by the same call as VPC.
+// VPCCIDRs returns the IPv4 CIDRs of a VPC (DescribeVpcs).
 func (c *Client) VPCCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, error) {
 	v, err := c.VPC(ctx, vpc)
 	return v.CIDRs, err
 }
 
-// Peers asks EC2 (DescribeVpcPeeringConnections) for the VPCs with an active peering connection to the VPC, sorted by
-// ID. Either of the two VPCs may have requested the connection.
+// Peers returns the VPCs with an active peering connection to the VPC (DescribeVpcPeeringConnections), sorted by ID.
+// Either side may have requested the connection.
 func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 	const action = "DescribeVpcPeeringConnections"
 	var peers []VPC
@@ -68,7 +68,7 @@ func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 		MaxResults: new(int32(pageSize)),
 		Filters:    sdkFilters([]Filter{{"status-code", []string{"active"}}}), // EC2 also lists deleted connections
 	}
-	err := pages(action, func(token *string) (next *string, err error) {
+	err := eachPage(action, func(token *string) (next *string, err error) {
 		in.NextToken = token
 		out, err := call(ctx, c, action, c.ec2.DescribeVpcPeeringConnections, in)
 		if err != nil {
@@ -90,13 +90,12 @@ func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 	if err != nil {
 		return nil, err
 	}
-	// slices.SortFunc would make the program 14 kB larger
+	// not slices.SortFunc, which would make the program 14 kB larger
 	sort.Slice(peers, func(i, j int) bool { return peers[i].ID < peers[j].ID })
 	return peers, nil
 }
 
-// PeerCIDRs returns the IPv4 CIDRs of the VPC's peers, by the same call as Peers, sorted
-// and without duplicates.
+// PeerCIDRs returns the IPv4 CIDRs of the VPC's peers (DescribeVpcPeeringConnections), sorted and without duplicates.
 func (c *Client) PeerCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, error) {
 	peers, err := c.Peers(ctx, vpc)
 	var cidrs []netip.Prefix
@@ -107,7 +106,7 @@ func (c *Client) PeerCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, err
 	return slices.Compact(cidrs), err
 }
 
-// otherSide returns the peer of the VPC, or nil if the VPC is on neither side.
+// otherSide returns the side of a peering connection that is not the VPC, or nil if the VPC is on neither side.
 func otherSide(p types.VpcPeeringConnection, vpc string) *types.VpcPeeringConnectionVpcInfo {
 	switch {
 	case p.RequesterVpcInfo == nil || p.AccepterVpcInfo == nil:
@@ -120,15 +119,15 @@ func otherSide(p types.VpcPeeringConnection, vpc string) *types.VpcPeeringConnec
 	return nil
 }
 
-// parsePeer parses one VPC of a peering connection. The VPC's primary CIDR is in cidrBlock, and also in cidrBlockSet.
-// EC2 guarantees neither of these two fields (API reference, VpcPeeringConnectionVpcInfo: none of its elements is
-// required).
+// parsePeer converts one side of a peering connection from the SDK's type. Usually, the VPC's primary CIDR is in
+// cidrBlock and also in cidrBlockSet. But EC2 guarantees neither field (API reference, VpcPeeringConnectionVpcInfo:
+// none of its elements is required).
 func parsePeer(v *types.VpcPeeringConnectionVpcInfo) (VPC, error) {
-	blocks := texts(v.CidrBlockSet, func(b types.CidrBlock) *string { return b.CidrBlock })
+	blocks := fieldTexts(v.CidrBlockSet, func(b types.CidrBlock) *string { return b.CidrBlock })
 	if v.CidrBlock != nil {
 		blocks = append([]string{*v.CidrBlock}, blocks...)
 	}
-	return parseVPC(sdk.ToString(v.VpcId), blocks, texts(v.Ipv6CidrBlockSet, func(b types.Ipv6CidrBlock) *string {
+	return parseVPC(sdk.ToString(v.VpcId), blocks, fieldTexts(v.Ipv6CidrBlockSet, func(b types.Ipv6CidrBlock) *string {
 		return b.Ipv6CidrBlock
 	}))
 }
@@ -136,5 +135,6 @@ func parsePeer(v *types.VpcPeeringConnectionVpcInfo) (VPC, error) {
 func parseVPC(id string, blocks, blocks6 []string) (VPC, error) {
 	cidrs, err := parseAll(ipv4CIDR, blocks)
 	cidrs6, err6 := parseAll(ipv6CIDR, blocks6)
-	return VPC{ID: id, CIDRs: unique(cidrs), IPv6CIDRs: unique(cidrs6)}, errors.Join(checkID("vpc-", id), err, err6)
+	vpc := VPC{ID: id, CIDRs: uniqueValues(cidrs), IPv6CIDRs: uniqueValues(cidrs6)}
+	return vpc, errors.Join(checkID("vpc-", id), err, err6)
 }

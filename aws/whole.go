@@ -9,13 +9,14 @@ import (
 	"net/http"
 )
 
-// whole sends a request's body from memory, together with its headers. If net/http reads the SDK's own reader late, the
-// reader returns io.EOF, but net/http needs nil (smithy-go, safeWriteToReadCloser.WriteTo). A late read can happen if
-// the endpoint is near and the node is busy: EC2 then answers before the read. Because of io.EOF, net/http treats the
-// request as failed and closes the connection, and the rest of the answer is lost.
-type whole struct{ HTTPClient }
+// A wholeBodyClient copies the body of a request into memory before it makes the request. Otherwise net/http reads the
+// body from the SDK's reader. If the endpoint is near and the node is busy, EC2 may answer before net/http has read the
+// body to its end. A later read of the SDK's reader returns io.EOF, but net/http needs nil there (smithy-go,
+// safeWriteToReadCloser.WriteTo). So net/http treats the request as failed and closes the connection, and the rest of
+// the answer is lost.
+type wholeBodyClient struct{ HTTPClient }
 
-func (w whole) Do(r *http.Request) (*http.Response, error) {
+func (w wholeBodyClient) Do(r *http.Request) (*http.Response, error) {
 	if r.Body == nil {
 		return w.HTTPClient.Do(r)
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package api is the table of the actions of EC2 that this project calls. For each action, the table has what a caller,
-// an IAM policy and a simulator of EC2 must know.
+// Package api is the table of the EC2 actions that this project calls. The table has the properties of the actions that
+// callers, IAM policies and the simulator of EC2 depend on.
 package api
 
 import (
@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// Traits are the properties of an action, as a bit set.
+// Traits are yes-or-no properties of an action, as a bit set.
 type Traits uint8
 
 const (
@@ -18,20 +18,21 @@ const (
 	Node Traits = 1 << iota
 	// Describes is for actions that change nothing in EC2.
 	Describes
-	// Makes is for actions that create an object. The request may contain tags for the new object.
+	// Makes is for actions that create an object. Their requests may contain tags for the new object.
 	Makes
-	// OnENI is for actions about an ENI that exists. An IAM policy can limit these actions to ENIs with certain tags.
+	// OnENI is for actions on an existing ENI. An IAM policy can limit these actions to ENIs with certain tags.
 	OnENI
-	// Once is for actions that have no client token. A repetition of such a request does not have the same effect as
-	// the first request. So if the answer to such a request is lost, package aws does not send the request again.
+	// Once is for actions that assign addresses or attach an ENI, and have no client token. If such a request is sent
+	// twice, EC2 may carry it out twice. So if the answer to the request is lost, package aws does not send the request
+	// again.
 	Once
-	// NoDryRun is for actions without the parameter DryRun. "Most" actions have this parameter (API reference, "Common
-	// query parameters"). The actions with NoDryRun do not have it in the API model of the SDKs.
+	// NoDryRun is for actions without the parameter DryRun, by the API model of the SDKs. "Most" actions have this
+	// parameter (API reference, "Common query parameters").
 	NoDryRun
 )
 
-// A Bucket limits how often an action may be called. Each request takes a token, even if the request fails. Each second
-// adds Refill tokens, up to Size.
+// A Bucket is a token bucket that limits how often an action may be called. Each request takes a token, even if the
+// request fails. Each second, EC2 adds Refill tokens, until the bucket has Size tokens.
 type Bucket struct {
 	Size   int // maximum and initial number of tokens
 	Refill int // tokens per second
@@ -40,7 +41,7 @@ type Bucket struct {
 // An Action has the properties of one action of EC2.
 type Action struct {
 	Traits
-	Bucket // each account has one such bucket in each region, for all callers
+	Bucket // an account has one such bucket for each region, which all callers share
 }
 
 // EC2's limits (API: "Request throttling for the Amazon EC2 API", the tables of "Request token limits").
@@ -50,7 +51,7 @@ var (
 	often    = Bucket{100, 5}
 )
 
-// table has the actions by their names in the API.
+// table has the actions by their names in the EC2 API.
 var table = map[string]Action{
 	"AssignIpv6Addresses":           {Node | OnENI | Once | NoDryRun, often},
 	"AssignPrivateIpAddresses":      {Node | OnENI | Once | NoDryRun, often},
@@ -58,7 +59,7 @@ var table = map[string]Action{
 	"AuthorizeSecurityGroupIngress": {0, changing},
 	"CreateNetworkInterface":        {Node | Makes, often},
 	"CreateSecurityGroup":           {Makes, changing},
-	// no program calls this action, but a call that creates an object with tags needs its permission
+	// no program calls this action, but a call that creates an object with tags needs the permission for it
 	"CreateTags":                      {0, Bucket{100, 10}},
 	"DeleteKeyPair":                   {0, changing},
 	"DeleteNetworkInterface":          {Node | OnENI, often},
@@ -82,14 +83,14 @@ var table = map[string]Action{
 	"UnassignPrivateIpAddresses":      {Node | OnENI | NoDryRun, changing},
 }
 
-// Is reports whether an action has all of the traits. An action that is not in the table has no traits.
+// Is reports whether the action with this name has all of the traits. An action that is not in the table has no traits.
 func Is(name string, traits Traits) bool { return table[name].Traits&traits == traits }
 
 // Changes reports whether an action may change something in EC2. For an action that is not in the table, Changes
 // returns true.
 func Changes(name string) bool { return !Is(name, Describes) }
 
-// BucketOf returns EC2's default limit of an action.
+// BucketOf returns the Bucket by which EC2 limits an action, if AWS has not changed the limit for the account.
 func BucketOf(name string) Bucket { return table[name].Bucket }
 
 // Names returns the names of the actions that have all of the traits, sorted.
