@@ -257,10 +257,10 @@ func TestShownLate(t *testing.T) {
 	p := w.start(t, "-yes")
 	p.await(t, "the program waits for the instances", w.awaited)
 	const describes = 4 // of a look
-	hide.Store(4 * looks * describes)
+	hide.Store(4 * defaultLooks * describes)
 	check(t, p.Process.Signal(syscall.SIGINT))
 	status, printed := p.end(t)
-	if status != exitFailed || hidden.Load() < 2*looks*describes {
+	if status != exitFailed || hidden.Load() < 2*defaultLooks*describes {
 		t.Errorf("%d, after %d descriptions without the truth: %s", status, hidden.Load(), printed)
 	}
 	w.nothingRemains(t)
@@ -332,7 +332,7 @@ func TestKilled(t *testing.T) {
 // TestCleaning checks that what is made is deleted also after an error and after a panic.
 func TestCleaning(t *testing.T) {
 	failed, dirty := errors.New("failed"), errors.New("dirty")
-	if err := cleaning(func() error { return failed }, func() error { return dirty }); !errors.Is(err, failed) ||
+	if err := runAndClean(func() error { return failed }, func() error { return dirty }); !errors.Is(err, failed) ||
 		!errors.Is(err, dirty) {
 		t.Error(err)
 	}
@@ -342,7 +342,7 @@ func TestCleaning(t *testing.T) {
 			t.Errorf("panic: %v, cleaned: %v", r, cleaned)
 		}
 	}()
-	_ = cleaning(func() error { panic("a mistake") }, func() error { cleaned = true; return nil })
+	_ = runAndClean(func() error { panic("a mistake") }, func() error { cleaned = true; return nil })
 }
 
 // TestCost checks that the first minute is billed as a whole, and that an unknown price is no zero.
@@ -379,7 +379,7 @@ func TestUsable(t *testing.T) {
 		{volume(nil), "outlives its instance"},
 		{arm, "is for arm64"},
 	} {
-		if err := usable(tt.image); (err == nil) != (tt.want == "") || err != nil &&
+		if err := checkImage(tt.image); (err == nil) != (tt.want == "") || err != nil &&
 			!strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%v, want %q", err, tt.want)
 		}

@@ -22,10 +22,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
 )
 
-// compare compares EC2 with a simulator in this process, and prints the differences. It returns the number of
-// differences that fail the comparison (see compare.Row.Fails).
-func (c *cloud) compare(ctx context.Context, p plan, m *made, out output) (failures int, err error) {
-	simulated, err := c.simulate(ctx, p, m)
+// compareAnswers compares the answers of EC2 with those of a simulator in this process, and prints the differences. It
+// returns the number of differences that fail the comparison (see compare.Row.Fails).
+func (c *cloud) compareAnswers(ctx context.Context, p plan, m *madeObjects, out output) (failures int, err error) {
+	simulated, err := c.newSimulator(ctx, p, m)
 	if err != nil {
 		return 0, fmt.Errorf("make a simulator like this EC2: %w", err)
 	}
@@ -33,7 +33,8 @@ func (c *cloud) compare(ctx context.Context, p plan, m *made, out output) (failu
 	const reads = 8 // concurrent requests, as many as the suite's client makes
 	tunnel := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: reads,
 		DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
-			return node.shell.Dial(network, addr) // through the instance: metadata does not answer other machines
+			// through the instance, because metadata does not answer other machines
+			return node.shell.Dial(network, addr)
 		}}}
 	defer tunnel.CloseIdleConnections()
 	real := compare.Place{
@@ -48,11 +49,12 @@ func (c *cloud) compare(ctx context.Context, p plan, m *made, out output) (failu
 	if err != nil {
 		return 0, err
 	}
-	return len(t.Failures()), covers(t)
+	return len(t.Failures()), checkCoverage(t)
 }
 
-// covers returns an error if the comparison did not call an action for which the role of a node may need a permission.
-func covers(t compare.Table) error {
+// checkCoverage returns an error if the comparison has not called one of the actions for which a node's role may need a
+// permission.
+func checkCoverage(t compare.Table) error {
 	needs := iam.Needs{Mode: lease.ProvisionFull, ENIGC: true,
 		Networks: []iam.Network{{Pools: []lease.Policy{{Families: []lease.Family{lease.IPv4, lease.IPv6},
 			Peers: true}}}}}
@@ -64,7 +66,7 @@ func covers(t compare.Table) error {
 	return nil
 }
 
-// printTable prints the differences. The differences that fail the comparison come first.
+// printTable prints the table of the comparison. The differences that fail the comparison come first.
 func printTable(t compare.Table, out output) {
 	matter := 0
 	for _, r := range t.Rows {
@@ -79,10 +81,10 @@ func printTable(t compare.Table, out output) {
 	}
 	out.line("%-6s %-72s %-40s %s", "", "field", "real", "simulator")
 	rows := slices.Clone(t.Rows)
-	slices.SortStableFunc(rows, func(a, b compare.Row) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(rows, func(a, b compare.Row) int { return rowRank(a) - rowRank(b) })
 	for _, r := range rows {
-		out.line("%-6s %-72s %-40s %s", []string{"FAIL", "kind", "value"}[rank(r)], r.Call+": "+r.Field, shown(r.Real),
-			shown(r.Sim))
+		out.line("%-6s %-72s %-40s %s", []string{"FAIL", "kind", "value"}[rowRank(r)], r.Call+": "+r.Field,
+			orDash(r.Real), orDash(r.Sim))
 		if r.Fails() {
 			out.line("       in the step: %s", r.Step)
 		}
@@ -91,7 +93,7 @@ func printTable(t compare.Table, out output) {
 		"suite does not read it. value: only the value differs.")
 }
 
-func rank(r compare.Row) int {
+func rowRank(r compare.Row) int {
 	switch {
 	case r.Fails():
 		return 0
@@ -101,16 +103,16 @@ func rank(r compare.Row) int {
 	return 2
 }
 
-func shown(text string) string {
+func orDash(text string) string {
 	if text == "" {
 		return "-"
 	}
 	return text
 }
 
-// simulate returns a simulator like this EC2, with two instances like the instances of the run.
-func (c *cloud) simulate(ctx context.Context, p plan, m *made) (compare.Place, error) {
-	config, err := c.alike(ctx, p, m)
+// newSimulator returns a simulator with the same VPC as EC2, and with two instances like those of the run.
+func (c *cloud) newSimulator(ctx context.Context, p plan, m *madeObjects) (compare.Place, error) {
+	config, err := c.simConfig(ctx, p, m)
 	if err != nil {
 		return compare.Place{}, err
 	}
@@ -122,7 +124,7 @@ func (c *cloud) simulate(ctx context.Context, p plan, m *made) (compare.Place, e
 	for _, n := range m.nodes {
 		i, err := sim.RunInstance(ec2sim.RunInstance{Type: p.kind, Subnet: *p.subnet.SubnetId,
 			SecurityGroups: []string{m.group}, PrivateIP: n.addr,
-			PublicIP: new(true), ENITags: map[string]string{tagRun: p.run, "Name": p.name()}})
+			PublicIP: new(true), ENITags: map[string]string{tagRun: p.run, "Name": p.objectName()}})
 		if err != nil {
 			return compare.Place{}, err
 		}
@@ -137,30 +139,30 @@ func (c *cloud) simulate(ctx context.Context, p plan, m *made) (compare.Place, e
 	}, nil
 }
 
-// alike returns the configuration of a simulator like this EC2: its VPC, the subnets of the zone, and the peerings of
-// the region.
-func (c *cloud) alike(ctx context.Context, p plan, m *made) (ec2sim.Config, error) {
+// simConfig returns a configuration of the simulator with objects that EC2 shows: the VPC of the run, its subnets in
+// the zone, and its active peerings.
+func (c *cloud) simConfig(ctx context.Context, p plan, m *madeObjects) (ec2sim.Config, error) {
 	subnets, err := c.ec2.DescribeSubnets(ctx,
-		&ec2.DescribeSubnetsInput{Filters: filters("vpc-id", *p.vpc.VpcId, "availability-zone",
+		&ec2.DescribeSubnetsInput{Filters: newFilters("vpc-id", *p.vpc.VpcId, "availability-zone",
 			*p.subnet.AvailabilityZone)})
 	if err != nil {
 		return ec2sim.Config{}, err
 	}
 	peerings, err := c.ec2.DescribeVpcPeeringConnections(ctx, &ec2.DescribeVpcPeeringConnectionsInput{
-		Filters: filters("status-code", "active")})
+		Filters: newFilters("status-code", "active")})
 	if err != nil {
 		return ec2sim.Config{}, err
 	}
-	config := ec2sim.Config{Region: c.region, Account: c.account, VPCs: []ec2sim.VPC{alikeVPC(p.vpc)},
-		SecurityGroups: []string{m.group}, GroupNames: map[string]string{m.group: p.name()},
+	config := ec2sim.Config{Region: c.region, Account: c.account, VPCs: []ec2sim.VPC{simVPC(p.vpc)},
+		SecurityGroups: []string{m.group}, GroupNames: map[string]string{m.group: p.objectName()},
 		GroupVPCs: map[string]string{m.group: *p.vpc.VpcId}}
 	for _, s := range subnets.Subnets {
-		config.Subnets = append(config.Subnets, alikeSubnet(s))
+		config.Subnets = append(config.Subnets, simSubnet(s))
 	}
 	for _, v := range peerings.VpcPeeringConnections {
-		peering := ec2sim.Peering{ID: sdk.ToString(v.VpcPeeringConnectionId), Requester: alikePeer(v.RequesterVpcInfo),
-			Accepter: alikePeer(v.AccepterVpcInfo), Tags: tagMap(v.Tags)}
-		// leave out peerings between other VPCs, because the simulator does not have these VPCs
+		peering := ec2sim.Peering{ID: sdk.ToString(v.VpcPeeringConnectionId), Requester: simPeer(v.RequesterVpcInfo),
+			Accepter: simPeer(v.AccepterVpcInfo), Tags: tagMap(v.Tags)}
+		// leave out peerings between other VPCs, which the simulator does not have
 		if peering.Requester.ID == *p.vpc.VpcId || peering.Accepter.ID == *p.vpc.VpcId {
 			config.Peerings = append(config.Peerings, peering)
 		}
@@ -168,69 +170,70 @@ func (c *cloud) alike(ctx context.Context, p plan, m *made) (ec2sim.Config, erro
 	return config, nil
 }
 
-func alikeVPC(v types.Vpc) ec2sim.VPC {
+func simVPC(v types.Vpc) ec2sim.VPC {
 	like := ec2sim.VPC{ID: *v.VpcId, Default: sdk.ToBool(v.IsDefault), Tags: tagMap(v.Tags)}
 	for _, a := range v.CidrBlockAssociationSet {
 		if a.CidrBlockState != nil && a.CidrBlockState.State == types.VpcCidrBlockStateCodeAssociated {
-			like.CIDRs = append(like.CIDRs, block(a.CidrBlock))
+			like.CIDRs = append(like.CIDRs, parseBlock(a.CidrBlock))
 		} else {
-			like.FormerCIDRs = append(like.FormerCIDRs, block(a.CidrBlock))
+			like.FormerCIDRs = append(like.FormerCIDRs, parseBlock(a.CidrBlock))
 		}
 	}
 	for _, a := range v.Ipv6CidrBlockAssociationSet {
 		if a.Ipv6CidrBlockState != nil && a.Ipv6CidrBlockState.State == types.VpcCidrBlockStateCodeAssociated {
-			like.IPv6CIDRs = append(like.IPv6CIDRs, block(a.Ipv6CidrBlock))
+			like.IPv6CIDRs = append(like.IPv6CIDRs, parseBlock(a.Ipv6CidrBlock))
 		}
 	}
-	primary := block(v.CidrBlock)
+	primary := parseBlock(v.CidrBlock)
 	slices.SortStableFunc(like.CIDRs, func(a, b netip.Prefix) int {
-		return rankOf(b == primary) - rankOf(a == primary)
+		return boolRank(b == primary) - boolRank(a == primary)
 	})
 	return like
 }
 
-func rankOf(first bool) int {
+func boolRank(first bool) int {
 	if first {
 		return 1
 	}
 	return 0
 }
 
-func alikeSubnet(s types.Subnet) ec2sim.Subnet {
-	like := ec2sim.Subnet{ID: *s.SubnetId, VPC: *s.VpcId, Zone: *s.AvailabilityZone, CIDR: block(s.CidrBlock),
+func simSubnet(s types.Subnet) ec2sim.Subnet {
+	like := ec2sim.Subnet{ID: *s.SubnetId, VPC: *s.VpcId, Zone: *s.AvailabilityZone, CIDR: parseBlock(s.CidrBlock),
 		MapPublicIP: sdk.ToBool(s.MapPublicIpOnLaunch),
 		AssignIPv6:  sdk.ToBool(s.AssignIpv6AddressOnCreation), Default: sdk.ToBool(s.DefaultForAz),
 		Tags: tagMap(s.Tags)}
 	for _, a := range s.Ipv6CidrBlockAssociationSet {
 		if a.Ipv6CidrBlockState != nil && a.Ipv6CidrBlockState.State == types.SubnetCidrBlockStateCodeAssociated {
-			like.IPv6CIDR = block(a.Ipv6CidrBlock)
+			like.IPv6CIDR = parseBlock(a.Ipv6CidrBlock)
 		}
 	}
 	return like
 }
 
-func alikePeer(v *types.VpcPeeringConnectionVpcInfo) ec2sim.PeerVPC {
+func simPeer(v *types.VpcPeeringConnectionVpcInfo) ec2sim.PeerVPC {
 	if v == nil {
 		return ec2sim.PeerVPC{}
 	}
 	like := ec2sim.PeerVPC{ID: sdk.ToString(v.VpcId), Account: sdk.ToString(v.OwnerId), Region: sdk.ToString(v.Region)}
 	for _, b := range v.CidrBlockSet {
-		like.CIDRs = append(like.CIDRs, block(b.CidrBlock))
+		like.CIDRs = append(like.CIDRs, parseBlock(b.CidrBlock))
 	}
 	for _, b := range v.Ipv6CidrBlockSet {
-		like.IPv6CIDRs = append(like.IPv6CIDRs, block(b.Ipv6CidrBlock))
+		like.IPv6CIDRs = append(like.IPv6CIDRs, parseBlock(b.Ipv6CidrBlock))
 	}
 	return like
 }
 
-// block parses a CIDR block from an answer of EC2. If the text is no CIDR block, block returns the zero prefix, and the
-// simulator refuses this prefix.
-func block(text *string) netip.Prefix {
+// parseBlock parses a CIDR block from an answer of EC2. If the text is no CIDR block, parseBlock returns the zero
+// Prefix, which the simulator refuses.
+func parseBlock(text *string) netip.Prefix {
 	p, _ := netip.ParsePrefix(sdk.ToString(text))
 	return p
 }
 
-// tagMap returns the tags as a map. It leaves out tags of AWS itself, because the simulator refuses these, like EC2.
+// tagMap converts the tags to a map. It leaves out tags that AWS itself has set, because the simulator, like EC2,
+// refuses requests with such tags.
 func tagMap(tags []types.Tag) map[string]string {
 	all := map[string]string{}
 	for _, t := range tags {

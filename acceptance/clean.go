@@ -17,24 +17,24 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// cleanPatience is the longest time that all deletions may take. An instance ends within a minute or two.
+// cleanPatience is how long all deletions together may take. The termination of an instance takes a minute or two.
 const cleanPatience = 15 * time.Minute
 
-// looks is how many times in a row EC2 must show nothing. One time is not enough, because EC2 may show late what a run
-// has made a moment ago.
-const looks = 3
+// defaultLooks is how many times in a row EC2 must show no objects of the run. Once is not enough, because EC2 may show
+// new objects of the run late.
+const defaultLooks = 3
 
-// remains are the objects of runs that EC2 shows. Terminated instances do not count: EC2 shows them for an hour, and
-// they cost nothing.
-type remains struct {
+// leftovers are the objects of runs that still exist. Terminated instances do not count: EC2 shows them for an hour,
+// but they cost nothing.
+type leftovers struct {
 	instances []types.Instance
 	enis      []types.NetworkInterface
 	groups    []types.SecurityGroup
 	keys      []types.KeyPairInfo
 }
 
-// each calls f with each object that remains, in the order in which a run can delete the objects.
-func (r remains) each(f func(kind, id string, tags []types.Tag)) {
+// forEach calls f for each of the objects, in the order in which they can be deleted.
+func (r leftovers) forEach(f func(kind, id string, tags []types.Tag)) {
 	for _, i := range r.instances {
 		f("instance", sdk.ToString(i.InstanceId), i.Tags)
 	}
@@ -49,44 +49,44 @@ func (r remains) each(f func(kind, id string, tags []types.Tag)) {
 	}
 }
 
-func (r remains) none() bool { return len(r.instances)+len(r.enis)+len(r.groups)+len(r.keys) == 0 }
+func (r leftovers) isEmpty() bool { return len(r.instances)+len(r.enis)+len(r.groups)+len(r.keys) == 0 }
 
-// String lists the objects that remain.
-func (r remains) String() string {
-	if r.none() {
+// String returns a list of the objects as a text.
+func (r leftovers) String() string {
+	if r.isEmpty() {
 		return "objects that EC2 has not shown"
 	}
 	var all []string
-	r.each(func(kind, id string, _ []types.Tag) { all = append(all, kind+" "+id) })
+	r.forEach(func(kind, id string, _ []types.Tag) { all = append(all, kind+" "+id) })
 	return strings.Join(all, ", ")
 }
 
-// runs returns the IDs of the runs that have left objects.
-func (r remains) runs() []string {
+// runIDs returns the IDs of the runs that have made the objects.
+func (r leftovers) runIDs() []string {
 	var all []string
-	r.each(func(_, _ string, tags []types.Tag) { all = append(all, tagMap(tags)[tagRun]) })
+	r.forEach(func(_, _ string, tags []types.Tag) { all = append(all, tagMap(tags)[tagRun]) })
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// remains asks EC2 for the objects of a run, or of all runs if the ID is empty. EC2 may show new objects late. So
-// objects in m, which this run has made, count even if EC2 does not show them. m may be nil.
-func (c *cloud) remains(ctx context.Context, run string, m *made) (r remains, err error) {
-	mine := filters("tag-key", tagRun)
+// findLeftovers asks EC2 for the objects of a run, or of all runs if the ID is empty. EC2 may show new objects late. So
+// if m is not nil, the result also has the objects in m that EC2 does not show.
+func (c *cloud) findLeftovers(ctx context.Context, run string, m *madeObjects) (r leftovers, err error) {
+	mine := newFilters("tag-key", tagRun)
 	if run != "" {
-		mine = filters("tag:"+tagRun, run)
+		mine = newFilters("tag:"+tagRun, run)
 	}
-	if r.instances, err = pages(ctx, ec2.NewDescribeInstancesPaginator(c.ec2,
+	if r.instances, err = allPages(ctx, ec2.NewDescribeInstancesPaginator(c.ec2,
 		&ec2.DescribeInstancesInput{Filters: mine}), instancesOf); err != nil {
 		return r, err
 	}
-	r.enis, err = pages(ctx, ec2.NewDescribeNetworkInterfacesPaginator(c.ec2,
+	r.enis, err = allPages(ctx, ec2.NewDescribeNetworkInterfacesPaginator(c.ec2,
 		&ec2.DescribeNetworkInterfacesInput{Filters: mine}),
 		func(p *ec2.DescribeNetworkInterfacesOutput) []types.NetworkInterface { return p.NetworkInterfaces })
 	if err != nil {
 		return r, err
 	}
-	r.groups, err = pages(ctx, ec2.NewDescribeSecurityGroupsPaginator(c.ec2,
+	r.groups, err = allPages(ctx, ec2.NewDescribeSecurityGroupsPaginator(c.ec2,
 		&ec2.DescribeSecurityGroupsInput{Filters: mine}),
 		func(p *ec2.DescribeSecurityGroupsOutput) []types.SecurityGroup { return p.SecurityGroups })
 	if err != nil {
@@ -98,7 +98,7 @@ func (c *cloud) remains(ctx context.Context, run string, m *made) (r remains, er
 	}
 	r.keys = keys.KeyPairs
 	if m != nil {
-		r.know(m)
+		r.addMade(m)
 	}
 	r.instances = slices.DeleteFunc(r.instances, func(i types.Instance) bool {
 		return i.State.Name == types.InstanceStateNameTerminated
@@ -106,8 +106,8 @@ func (c *cloud) remains(ctx context.Context, run string, m *made) (r remains, er
 	return r, nil
 }
 
-// know adds the instances and the security group in m that EC2 does not show.
-func (r *remains) know(m *made) {
+// addMade adds the instances and the security group of m that EC2 has not shown.
+func (r *leftovers) addMade(m *madeObjects) {
 	for _, n := range m.nodes {
 		if !slices.ContainsFunc(r.instances, func(i types.Instance) bool { return *i.InstanceId == n.id }) {
 			r.instances = append(r.instances, types.Instance{InstanceId: &n.id,
@@ -121,8 +121,8 @@ func (r *remains) know(m *made) {
 	}
 }
 
-// pages collects the items of all pages of an answer.
-func pages[P, I any](ctx context.Context, p interface {
+// allPages returns the items of all pages of an answer.
+func allPages[P, I any](ctx context.Context, p interface {
 	HasMorePages() bool
 	NextPage(context.Context, ...func(*ec2.Options)) (P, error)
 }, items func(P) []I) ([]I, error) {
@@ -137,37 +137,37 @@ func pages[P, I any](ctx context.Context, p interface {
 	return all, nil
 }
 
-// sweep deletes the objects that killed runs have left. Without -yes, sweep only prints these objects, because one of
-// the runs may still be running.
-func (c *cloud) sweep(ctx context.Context, o options, out output) error {
+// cleanKilledRuns deletes the objects that killed runs have left. Without -yes, it only prints the objects, because one
+// of the runs may still be running.
+func (c *cloud) cleanKilledRuns(ctx context.Context, o options, out output) error {
 	out.line("%s in %s: looking for objects with the tag %s",
 		c.caller, c.region, strings.TrimSuffix(tagRun+"="+o.run, "="))
-	r, err := c.remains(ctx, o.run, nil)
+	r, err := c.findLeftovers(ctx, o.run, nil)
 	if err != nil {
 		return err
 	}
-	r.each(func(kind, id string, tags []types.Tag) {
+	r.forEach(func(kind, id string, tags []types.Tag) {
 		out.line("  %-15s %s of run %s", kind, id, tagMap(tags)[tagRun])
 	})
-	if !o.yes && !r.none() {
+	if !o.yes && !r.isEmpty() {
 		return &refusal{errors.New("nothing was deleted. If none of these runs is still running, use -clean -yes to " +
 			"delete all of these objects. With -run ID, the program deletes the objects of only one run")}
 	}
-	return c.clean(ctx, o.run, nil, 1, out)
+	return c.deleteObjects(ctx, o.run, nil, 1, out)
 }
 
-// again returns the command that deletes the objects that a run has left.
-func again(run string) string {
+// cleanCommand returns the command by which a person deletes the objects that a run has left.
+func cleanCommand(run string) string {
 	return strings.TrimSuffix(`make test-ec2 ARGS="-clean -yes -run `+run, " -run ") + `"`
 }
 
-// clean deletes the objects of a run, or of all runs if the ID is empty. A look asks EC2 which objects remain. clean
-// ends when EC2 has shown no object in several looks in a row. The argument looks is the number of these looks.
+// deleteObjects deletes the objects of a run, or of all runs if the ID is empty. It returns when EC2 has shown no such
+// objects emptyLooks times in a row.
 //
-// The deletion of the security group makes sure that nothing remains. EC2 refuses this deletion while an instance or
-// an ENI has the group, even one that EC2 does not show yet. A launch or a new ENI of the run may still be under way
-// when EC2 deletes the group. EC2 then refuses the launch or the ENI.
-func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out output) error {
+// The deletion of the security group makes sure that nothing remains. EC2 refuses to delete the group as long as an
+// instance or an ENI has it, even if EC2 does not show this instance or ENI yet. If EC2 has deleted the group, it
+// refuses a late launch of the run, or a late ENI of the run, because the group no longer exists.
+func (c *cloud) deleteObjects(ctx context.Context, run string, m *madeObjects, emptyLooks int, out output) error {
 	said := map[string]bool{}
 	say := func(key, line string) {
 		if !said[key] {
@@ -175,28 +175,28 @@ func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out o
 			out.line("%s", line)
 		}
 	}
-	var r remains
+	var r leftovers
 	var failed error
-	for end, empty := time.Now().Add(cleanPatience), 0; empty < looks; {
+	for end, empty := time.Now().Add(cleanPatience), 0; empty < emptyLooks; {
 		if time.Now().After(end) {
 			return errors.Join(fmt.Errorf("after %v, these objects remain: %s. To try again, run %s", cleanPatience, r,
-				again(run)), failed)
+				cleanCommand(run)), failed)
 		}
-		found, err := c.look(ctx, run, m, say)
+		found, err := c.lookAndDelete(ctx, run, m, say)
 		switch {
 		case err != nil:
 			empty = 0
-			say(cmp.Or(code(err), err.Error()), fmt.Sprintf("again  %v", err))
-		case found.none():
+			say(cmp.Or(errorCode(err), err.Error()), fmt.Sprintf("again  %v", err))
+		case found.isEmpty():
 			empty++
 		default:
 			r, empty = found, 0
 		}
 		failed = err
-		if empty < looks {
-			if err := c.wait(ctx); err != nil {
+		if empty < emptyLooks {
+			if err := c.waitPause(ctx); err != nil {
 				return errors.Join(fmt.Errorf("interrupted. These objects may remain: %s. To try again, run %s", r,
-					again(run)), failed)
+					cleanCommand(run)), failed)
 			}
 		}
 	}
@@ -204,26 +204,28 @@ func (c *cloud) clean(ctx context.Context, run string, m *made, looks int, out o
 	return nil
 }
 
-// look asks EC2 for the objects that remain, and deletes the objects that can be deleted now. look ends after a minute
-// at the latest, and clean then calls look again.
-func (c *cloud) look(ctx context.Context, run string, m *made, say func(key, line string)) (remains, error) {
+// lookAndDelete asks EC2 for the objects that still exist, and deletes those that can be deleted now. It returns after
+// a minute at the latest, and deleteObjects then calls it again.
+func (c *cloud) lookAndDelete(
+	ctx context.Context, run string, m *madeObjects, say func(key, line string),
+) (leftovers, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	r, err := c.remains(ctx, run, m)
+	r, err := c.findLeftovers(ctx, run, m)
 	if err != nil {
 		return r, err
 	}
-	return r, c.remove(ctx, r, m, say)
+	return r, c.deleteNow(ctx, r, m, say)
 }
 
-// remove deletes the objects that can be deleted now. EC2 does not delete an attached ENI, or a security group of an
-// ENI, before the instances have ended.
-func (c *cloud) remove(ctx context.Context, r remains, m *made, say func(key, line string)) error {
-	r.each(func(kind, id string, _ []types.Tag) { say(id, "delete "+kind+" "+id) })
+// deleteNow deletes those of the objects that can be deleted now. As long as an instance has not ended, EC2 does not
+// delete its ENIs and the security group.
+func (c *cloud) deleteNow(ctx context.Context, r leftovers, m *madeObjects, say func(key, line string)) error {
+	r.forEach(func(kind, id string, _ []types.Tag) { say(id, "delete "+kind+" "+id) })
 	var errs []error
 	try := func(err error) (gone bool) {
-		gone = err == nil || strings.HasSuffix(code(err), ".NotFound")
-		if !gone && code(err) != "DependencyViolation" {
+		gone = err == nil || strings.HasSuffix(errorCode(err), ".NotFound")
+		if !gone && errorCode(err) != "DependencyViolation" {
 			errs = append(errs, err)
 		}
 		return gone

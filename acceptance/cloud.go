@@ -32,9 +32,9 @@ type cloud struct {
 const noCredentials = "there are no AWS credentials: set AWS_PROFILE, after aws sso login if the profile needs a " +
 	"login, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
-// open finds credentials in the same places as the AWS CLI, and asks AWS for the owner of the credentials. It does not
-// use the instance role of this machine, because no person has chosen that role for the test.
-func open(ctx context.Context, o options) (*cloud, error) {
+// openCloud looks for credentials in the same places as the AWS CLI, and asks AWS who owns them. openCloud does not use
+// the instance role of this machine, because the person who runs the test has not chosen that role.
+func openCloud(ctx context.Context, o options) (*cloud, error) {
 	c, err := config.LoadDefaultConfig(ctx, config.WithRegion(o.region),
 		config.WithEC2IMDSClientEnableState(imds.ClientDisabled))
 	if err != nil {
@@ -55,38 +55,38 @@ func open(ctx context.Context, o options) (*cloud, error) {
 		return nil, fmt.Errorf("AWS does not accept the credentials: %w", err)
 	}
 	all.account, all.caller = sdk.ToString(who.Account), sdk.ToString(who.Arn)
-	return all, all.environment()
+	return all, all.setEnvironment()
 }
 
-// environment puts the credentials and the region into the environment of this process. The suite's own client reads
-// only the environment.
-func (c *cloud) environment() error {
-	// the variable disables metadata of this machine, but the comparison asks for metadata of an instance
+// setEnvironment puts the credentials and the region into the environment of this process, because the suite's own
+// client (package aws) reads only the environment.
+func (c *cloud) setEnvironment() error {
+	// with this variable, the suite's client would refuse to ask for the metadata of the instances
 	err := os.Unsetenv("AWS_EC2_METADATA_DISABLED")
-	for _, e := range c.env(c.session) {
+	for _, e := range c.envVariables(c.session) {
 		err = errors.Join(err, os.Setenv(e[0], e[1]))
 	}
 	return err
 }
 
-// env returns credentials and the region as variables of the environment.
-func (c *cloud) env(s sdk.Credentials) [][2]string {
+// envVariables returns the environment variables for the credentials and the region.
+func (c *cloud) envVariables(s sdk.Credentials) [][2]string {
 	return [][2]string{{"AWS_REGION", c.region}, {"AWS_ACCESS_KEY_ID", s.AccessKeyID},
 		{"AWS_SECRET_ACCESS_KEY", s.SecretAccessKey},
 		{"AWS_SESSION_TOKEN", s.SessionToken}}
 }
 
-// sessionLife is the longest time for which the session of the instances is valid.
+// sessionLife is how long the session of the instances is valid at most.
 const sessionLife = time.Hour
 
-// forNodes returns a session for the instances. Keys that never expire do not leave this machine: STS makes a session
-// from them. The test sends the session to the instances over SSH. On the instances, the session is only in the memory
-// of processes.
+// nodeSession returns temporary credentials for the instances. If the caller has access keys that never expire, the
+// keys do not leave this machine: nodeSession asks STS for a session. The test sends the session to the instances over
+// SSH. There, the session is only in the memory of processes.
 //
-// The test does not make an instance profile. For that, the caller needs the rights to make and pass roles, and fewer
-// people have these rights than the rights for EC2. Also, IAM shows a new profile late, and the profile remains if this
-// process is killed.
-func (c *cloud) forNodes(ctx context.Context) (sdk.Credentials, error) {
+// The test does not create an instance profile, because the caller would need permissions to create and pass roles.
+// Fewer people have these than permissions for EC2. Also, IAM shows a new profile late, and the profile would remain if
+// this process were killed.
+func (c *cloud) nodeSession(ctx context.Context) (sdk.Credentials, error) {
 	if c.session.SessionToken != "" {
 		return c.session, nil
 	}
@@ -100,16 +100,16 @@ func (c *cloud) forNodes(ctx context.Context) (sdk.Credentials, error) {
 		SessionToken:    sdk.ToString(out.Credentials.SessionToken)}, nil
 }
 
-// code returns the code of the error that AWS has answered, or "" if err is no answer of AWS.
-func code(err error) string {
+// errorCode returns the code of an error that AWS has returned, or "" if err is not from AWS.
+func errorCode(err error) string {
 	if e, ok := errors.AsType[smithy.APIError](err); ok {
 		return e.ErrorCode()
 	}
 	return ""
 }
 
-// wait waits for the pause between two requests, or until ctx is done.
-func (c *cloud) wait(ctx context.Context) error {
+// waitPause waits for c.pause, or until ctx is done.
+func (c *cloud) waitPause(ctx context.Context) error {
 	select {
 	case <-time.After(c.pause):
 		return nil

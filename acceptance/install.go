@@ -18,7 +18,7 @@ import (
 
 // The paths on the instances.
 const (
-	workDir  = "/opt/cni-acceptance" // not below /run: Debian executes no programs from there
+	workDir  = "/opt/cni-acceptance" // not below /run, which Debian mounts with noexec
 	rootDir  = workDir + "/root"
 	endsFile = workDir + "/cni-acceptance-ends"
 	binDir   = "/opt/cni/bin"
@@ -28,13 +28,13 @@ const (
 
 const conflistName = "10-cni-ipvlan-vpc-k8s.conflist"
 
-// install installs the suite on an instance in the same way as the suite's container image. It then starts the program
-// that makes pods on the instance (package ends).
+// install installs the suite on an instance, as the suite's container image does. Then it starts the program of package
+// ends on the instance.
 func (n *node) install(ctx context.Context, o options, conflist []byte, session sdk.Credentials, c *cloud) error {
 	if err := n.shell.putTree(o.root, rootDir); err != nil {
 		return err
 	}
-	if err := n.shell.put(o.ends, endsFile); err != nil {
+	if err := n.shell.putFile(o.ends, endsFile); err != nil {
 		return err
 	}
 	at := filepath.Join(workDir, conflistName)
@@ -46,13 +46,13 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 	if err != nil {
 		return err
 	}
-	if n.ends, err = n.shell.start(ctx, endsFile); err != nil {
+	if n.ends, err = n.shell.startProgram(ctx, endsFile); err != nil {
 		return err
 	}
 	s := ends.Setup{BinDir: binDir, Conflist: filepath.Join(confDir, conflistName), Tool: toolFile,
 		StateDir: workDir + "/cache"}
 	if o.profile == "" {
-		for _, e := range c.env(session) {
+		for _, e := range c.envVariables(session) {
 			s.Env = append(s.Env, e[0]+"="+e[1])
 		}
 	}
@@ -60,9 +60,9 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 	return n.ends.call("Start", s, &done)
 }
 
-// conflist returns the configuration for the instances: the file's configuration, with the security group and the tag
-// of the run. The configuration allows each subnet of the VPC in the zone. Pods cannot reach metadata. A free address
-// does not cool, so that the next pod can have it at once.
+// conflist returns the network configuration for the instances. It is the configuration in the file, but with the
+// security group of the run, the tag of the run, no restriction to certain subnets, no metadata for pods, and no
+// cooling of free addresses, so that the next pod can have a free address at once.
 func (p plan) conflist(file, group string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -82,7 +82,7 @@ func (p plan) conflist(file, group string) ([]byte, error) {
 	}
 	delete(ours, "subnetTags")
 	ours["secGroupIds"] = []string{group}
-	ours["eniTags"] = map[string]string{tagRun: p.run, "Name": p.name()}
+	ours["eniTags"] = map[string]string{tagRun: p.run, "Name": p.objectName()}
 	ours["hostInterface"] = "auto"
 	ours["blockInstanceMetadata"] = true
 	ours["reuseIPWait"] = 0

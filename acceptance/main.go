@@ -6,14 +6,13 @@
 //
 // The command launches two small instances in one subnet, and installs the suite there. It compares the answers of EC2
 // and of the metadata service with the answers of the simulator (package compare). Then it makes pods with the
-// installed plugins. It sends packets between the pods, the instances and the internet. These checks are the checks of
-// make demo, but between real ENIs. At the end, the command deletes the objects that it has made, and prints an
-// estimate of the cost.
+// installed plugins. It sends packets between the pods, the instances and the internet, as make demo does between
+// simulated ENIs. At the end, the command deletes the objects that it has made, and prints an estimate of the cost.
 //
 // Each object that the command makes has the tag cni-ipvlan-vpc-k8s-acceptance from its creation on, with the ID of the
-// run as the value. By this tag, the command finds the objects that it must delete. It finds them even after a lost
-// answer, and after a run that was killed (-clean). The command deletes no object without the tag. The instances end by
-// themselves after an hour.
+// run as the value. By this tag, the command finds the objects that it must delete, even if an answer was lost, or if a
+// run was killed (-clean). The command deletes no object without the tag. The instances terminate themselves after an
+// hour.
 //
 // Without -yes, the command only prints what it would make or delete, where, and the cost.
 package main
@@ -41,14 +40,15 @@ func main() {
 		fmt.Fprintln(os.Stderr, "acceptance: interrupted by a signal. The program deletes its objects in EC2 before "+
 			"it ends. A second signal ends the program at once, and the objects remain")
 	})
-	// The same signal may end a reader of the output, such as tee(1). The deletion must go on without a reader.
+	// The same signal may end the reader of the output, such as tee(1). The command must delete its objects even
+	// without a reader.
 	signal.Ignore(syscall.SIGPIPE)
 	err := run(ctx, os.Args[1:], output{os.Stdout})
 	if err == nil {
 		return
 	}
 	fmt.Fprintln(os.Stderr, "acceptance:", err)
-	if code(err) == "UnauthorizedOperation" {
+	if errorCode(err) == "UnauthorizedOperation" {
 		fmt.Fprintln(os.Stderr, "acceptance: make test-ec2 ARGS=-policy prints the permissions that the caller needs")
 	}
 	if _, ok := errors.AsType[*refusal](err); ok {
@@ -57,23 +57,23 @@ func main() {
 	os.Exit(exitFailed)
 }
 
-// A refusal is an error that occurs before the command has made or deleted anything.
+// A refusal is an error because of which the command has neither made nor deleted anything.
 type refusal struct{ err error }
 
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-// refused returns a refusal because of err, or because of the signal that has ended ctx.
-func refused(ctx context.Context, err error) error {
+// newRefusal returns a refusal because of err, or because of the signal that has ended ctx.
+func newRefusal(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = fmt.Errorf("interrupted: nothing was made: %w", context.Cause(ctx))
 	}
 	return &refusal{err}
 }
 
-// run does what the arguments say.
+// run runs the command with these arguments.
 func run(ctx context.Context, args []string, out output) error {
-	o, err := parse(args, out)
+	o, err := parseOptions(args, out)
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
 	}
@@ -83,20 +83,20 @@ func run(ctx context.Context, args []string, out output) error {
 	if o.policy {
 		return out.json(callerPolicy())
 	}
-	c, err := open(ctx, o)
+	c, err := openCloud(ctx, o)
 	if err != nil {
-		return refused(ctx, err)
+		return newRefusal(ctx, err)
 	}
 	if o.clean {
-		return c.sweep(ctx, o, out)
+		return c.cleanKilledRuns(ctx, o, out)
 	}
 	p, err := c.plan(ctx, o)
 	if err != nil {
-		return refused(ctx, err)
+		return newRefusal(ctx, err)
 	}
-	p.print(out)
+	p.printPlan(out)
 	if !o.yes {
 		return &refusal{errors.New("nothing was made. To make these objects, use -yes (make test-ec2 ARGS=-yes)")}
 	}
-	return c.test(ctx, o, p, out)
+	return c.runTest(ctx, o, p, out)
 }

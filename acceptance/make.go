@@ -21,19 +21,19 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// tagRun is the key of the tag that each object of a run has. The value of the tag is the ID of the run.
+// tagRun is the key of a tag of each object of a run. The tag's value is the ID of the run.
 const tagRun = "cni-ipvlan-vpc-k8s-acceptance"
 
-// made has the objects that a run has made. Later parts of the run need them.
-type made struct {
+// madeObjects are the objects that a run has made, and their keys.
+type madeObjects struct {
 	group   string
 	nodes   []*node
-	caller  ssh.Signer    // the key with which the caller connects to the instances
+	caller  ssh.Signer    // the key with which this command connects to the instances
 	host    ssh.PublicKey // the instances' host key
-	started time.Time     // the time from which the instances cost money
+	started time.Time     // when the instances began to cost money; zero if there are none
 }
 
-// A node is an instance.
+// A node is an instance of the run.
 type node struct {
 	name         string
 	id           string
@@ -42,32 +42,32 @@ type node struct {
 	ends         *client
 }
 
-func (p plan) name() string { return "cni-acceptance-" + p.run }
+func (p plan) objectName() string { return "cni-acceptance-" + p.run }
 
-// tags are the tags of a new resource, for each type.
-func (p plan) tags(kinds ...types.ResourceType) []types.TagSpecification {
+// tagSpecs returns the tags of new objects of these types, as a request has them.
+func (p plan) tagSpecs(kinds ...types.ResourceType) []types.TagSpecification {
 	var all []types.TagSpecification
 	for _, kind := range kinds {
 		all = append(all, types.TagSpecification{ResourceType: kind,
-			Tags: []types.Tag{{Key: new(tagRun), Value: &p.run}, {Key: new("Name"), Value: new(p.name())}}})
+			Tags: []types.Tag{{Key: new(tagRun), Value: &p.run}, {Key: new("Name"), Value: new(p.objectName())}}})
 	}
 	return all
 }
 
-// make makes the key pair, the group and the instances, and waits until the instances run. make records these objects
-// in m.
-func (c *cloud) make(ctx context.Context, o options, p plan, m *made, out output) error {
-	userData, err := m.keys()
+// makeObjects makes the key pair, the security group and the instances, records them in m, and waits until the
+// instances run.
+func (c *cloud) makeObjects(ctx context.Context, o options, p plan, m *madeObjects, out output) error {
+	userData, err := m.makeKeys()
 	if err != nil {
 		return err
 	}
 	public := ssh.MarshalAuthorizedKey(m.caller.PublicKey())
-	_, err = c.ec2.ImportKeyPair(ctx, &ec2.ImportKeyPairInput{KeyName: new(p.name()), PublicKeyMaterial: public,
-		TagSpecifications: p.tags(types.ResourceTypeKeyPair)})
+	_, err = c.ec2.ImportKeyPair(ctx, &ec2.ImportKeyPairInput{KeyName: new(p.objectName()), PublicKeyMaterial: public,
+		TagSpecifications: p.tagSpecs(types.ResourceTypeKeyPair)})
 	if err != nil {
 		return fmt.Errorf("make the key pair: %w", err)
 	}
-	out.line("made   key pair %s", p.name())
+	out.line("made   key pair %s", p.objectName())
 	if err := c.makeGroup(ctx, p, m); err != nil {
 		return fmt.Errorf("make the security group: %w", err)
 	}
@@ -78,36 +78,37 @@ func (c *cloud) make(ctx context.Context, o options, p plan, m *made, out output
 	for _, n := range m.nodes {
 		out.line("made   instance %s, %s", n.id, n.name)
 	}
-	return c.running(ctx, m)
+	return c.waitUntilRunning(ctx, m)
 }
 
-// shownPatience is the longest time for which EC2 may not show an object that it has made.
+// shownPatience is how long EC2 may take until it shows a new object.
 const shownPatience = time.Minute
 
-// whenShown repeats a call while EC2 does not yet show an object that it has made a moment ago (EC2 developer guide,
+// retryUntilShown repeats a call as long as EC2 does not find a new object that the call needs (EC2 developer guide,
 // "Eventual consistency").
-func (c *cloud) whenShown(ctx context.Context, call func() error) error {
+func (c *cloud) retryUntilShown(ctx context.Context, call func() error) error {
 	for end := time.Now().Add(shownPatience); ; {
 		err := call()
-		if !strings.HasSuffix(code(err), ".NotFound") || time.Now().After(end) {
+		if !strings.HasSuffix(errorCode(err), ".NotFound") || time.Now().After(end) {
 			return err
 		}
-		if err := c.wait(ctx); err != nil {
+		if err := c.waitPause(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// keys makes the caller's key and the instances' host key, and returns the user data with the host key.
+// makeKeys makes the caller's key and the instances' host key, and returns the instances' user data, which has the host
+// key.
 //
-// The test chooses the host key itself. Otherwise a machine between the caller and the instance could pretend to be the
-// instance, and get the credentials. But the host key is in the user data. A principal with
-// ec2:DescribeInstanceAttribute in this account can read it, and a program on the instances can read it.
+// The test makes the host key itself, so that no machine between the caller and the instance can pretend to be the
+// instance and get the credentials. But the host key is in the user data, which a principal with
+// ec2:DescribeInstanceAttribute in this account can read, and also each program on the instances.
 //
-// The user data also makes the instance set the time of its shutdown, at the end of its boot. After the shutdown, EC2
-// terminates the instance: see launch. The instance cannot set the time earlier in its boot, because shutdown(8) needs
-// systemd-logind to wait.
-func (m *made) keys() (userData string, err error) {
+// Because of the user data, the instance also schedules its own shutdown when it has booted. After the shutdown, EC2
+// terminates the instance: see launch. The instance cannot schedule the shutdown earlier, because shutdown(8) needs
+// systemd-logind for a later time.
+func (m *madeObjects) makeKeys() (userData string, err error) {
 	_, mine, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return "", err
@@ -138,17 +139,17 @@ ssh_keys:
   ed25519_public: %s`, int(instancesEndAfter.Minutes()), text, ssh.MarshalAuthorizedKey(m.host)), nil
 }
 
-// makeGroup makes the security group. The group allows SSH from the caller, and all traffic between its members, which
-// are the instances and the pods.
-func (c *cloud) makeGroup(ctx context.Context, p plan, m *made) error {
-	g, err := c.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{GroupName: new(p.name()),
+// makeGroup makes the security group of the instances and the pods. The group allows SSH from the caller, and all
+// traffic between its members.
+func (c *cloud) makeGroup(ctx context.Context, p plan, m *madeObjects) error {
+	g, err := c.ec2.CreateSecurityGroup(ctx, &ec2.CreateSecurityGroupInput{GroupName: new(p.objectName()),
 		Description: new("acceptance test of cni-ipvlan-vpc-k8s"),
-		VpcId:       p.vpc.VpcId, TagSpecifications: p.tags(types.ResourceTypeSecurityGroup)})
+		VpcId:       p.vpc.VpcId, TagSpecifications: p.tagSpecs(types.ResourceTypeSecurityGroup)})
 	if err != nil {
 		return err
 	}
 	m.group = *g.GroupId
-	return c.whenShown(ctx, func() error {
+	return c.retryUntilShown(ctx, func() error {
 		_, err := c.ec2.AuthorizeSecurityGroupIngress(ctx, &ec2.AuthorizeSecurityGroupIngressInput{GroupId: g.GroupId,
 			IpPermissions: []types.IpPermission{
 				{IpProtocol: new("tcp"), FromPort: new(int32(sshPort)), ToPort: new(int32(sshPort)),
@@ -159,12 +160,12 @@ func (c *cloud) makeGroup(ctx context.Context, p plan, m *made) error {
 	})
 }
 
-// launch launches the instances. The SDK may repeat a call whose answer was lost. Because of the client token, such a
-// repetition launches no further instances.
-func (c *cloud) launch(ctx context.Context, o options, p plan, m *made, userData string) error {
+// launch launches the instances. If an answer is lost, the SDK may repeat the call. Because of the client token, this
+// launches no further instances.
+func (c *cloud) launch(ctx context.Context, o options, p plan, m *madeObjects, userData string) error {
 	in := &ec2.RunInstancesInput{
-		ClientToken: new(p.name()), ImageId: p.image.ImageId, InstanceType: types.InstanceType(p.kind),
-		MinCount: new(int32(instances)), MaxCount: new(int32(instances)), KeyName: new(p.name()),
+		ClientToken: new(p.objectName()), ImageId: p.image.ImageId, InstanceType: types.InstanceType(p.kind),
+		MinCount: new(int32(instances)), MaxCount: new(int32(instances)), KeyName: new(p.objectName()),
 		UserData:                          new(base64.StdEncoding.EncodeToString([]byte(userData))),
 		InstanceInitiatedShutdownBehavior: types.ShutdownBehaviorTerminate,
 		MetadataOptions: &types.InstanceMetadataOptionsRequest{
@@ -172,7 +173,7 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *made, userData
 		NetworkInterfaces: []types.InstanceNetworkInterfaceSpecification{{DeviceIndex: new(int32(0)),
 			SubnetId: p.subnet.SubnetId,
 			Groups:   []string{m.group}, AssociatePublicIpAddress: new(true), DeleteOnTermination: new(true)}},
-		TagSpecifications: p.tags(types.ResourceTypeInstance, types.ResourceTypeNetworkInterface,
+		TagSpecifications: p.tagSpecs(types.ResourceTypeInstance, types.ResourceTypeNetworkInterface,
 			types.ResourceTypeVolume),
 	}
 	if o.profile != "" {
@@ -180,11 +181,11 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *made, userData
 	}
 	m.started = time.Now() // before the call, because the answer may be lost
 	var out *ec2.RunInstancesOutput
-	err := c.whenShown(ctx, func() (err error) {
+	err := c.retryUntilShown(ctx, func() (err error) {
 		out, err = c.ec2.RunInstances(ctx, in)
 		return err
 	})
-	if code(err) != "" {
+	if errorCode(err) != "" {
 		m.started = time.Time{}
 	}
 	if err != nil {
@@ -196,12 +197,11 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *made, userData
 	return nil
 }
 
-// bootPatience is the longest time until the instances run. From then on, the instances have the same time again until
-// they accept SSH.
+// bootPatience is how long the instances may take until they run, and then again until they accept SSH.
 const bootPatience = 5 * time.Minute
 
-// running waits until the instances run, and records their addresses.
-func (c *cloud) running(ctx context.Context, m *made) error {
+// waitUntilRunning waits until the instances run, and records their addresses in m.
+func (c *cloud) waitUntilRunning(ctx context.Context, m *madeObjects) error {
 	byID := map[string]*node{}
 	var ids []string
 	for _, n := range m.nodes {
@@ -209,7 +209,7 @@ func (c *cloud) running(ctx context.Context, m *made) error {
 	}
 	for end := time.Now().Add(bootPatience); ; {
 		out, err := c.ec2.DescribeInstances(ctx, &ec2.DescribeInstancesInput{InstanceIds: ids})
-		if err != nil && !strings.HasSuffix(code(err), ".NotFound") { // EC2 may not show a new instance yet
+		if err != nil && !strings.HasSuffix(errorCode(err), ".NotFound") { // EC2 may not show a new instance yet
 			return err
 		}
 		ready := 0
@@ -236,7 +236,7 @@ func (c *cloud) running(ctx context.Context, m *made) error {
 		if time.Now().After(end) {
 			return fmt.Errorf("only %d of %d instances run after %v", ready, len(ids), bootPatience)
 		}
-		if err := c.wait(ctx); err != nil {
+		if err := c.waitPause(ctx); err != nil {
 			return err
 		}
 	}

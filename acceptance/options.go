@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// options are the arguments.
+// options are the parsed arguments of the command.
 type options struct {
 	yes, clean, policy bool
-	run                string // with -clean: delete only the objects of this run
+	run                string // with -clean: only the objects of this run
 
 	region, subnet, kind string
 	image, user          string
-	profile              string // an instance profile; empty: the nodes get the caller's own session
+	profile              string // an instance profile; empty: the instances get a session of the caller's credentials
 	from                 netip.Prefix
 	whoami               string
 
@@ -35,8 +35,8 @@ const (
 	partPods    = "pods"
 )
 
-// parse parses the arguments. If they ask for help, parse prints the help, and returns flag.ErrHelp.
-func parse(args []string, out output) (options, error) {
+// parseOptions parses the arguments. For -help, it prints the help and returns flag.ErrHelp.
+func parseOptions(args []string, out output) (options, error) {
 	var o options
 	var from string
 	f := flag.NewFlagSet("acceptance", flag.ContinueOnError)
@@ -95,5 +95,5 @@ func parse(args []string, out output) (options, error) {
 	return o, nil
 }
 
-// does reports whether the caller wants this part of the test.
-func (o options) does(part string) bool { return o.only == "" || o.only == part }
+// wantsPart reports whether the command is to run this part of the test.
+func (o options) wantsPart(part string) bool { return o.only == "" || o.only == part }

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// An output prints the text for the person at the terminal.
+// An output prints text for the person at the terminal.
 type output struct{ w io.Writer }
 
 func (o output) line(format string, args ...any) { fmt.Fprintf(o.w, format+"\n", args...) }

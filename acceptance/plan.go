@@ -22,7 +22,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// A plan describes the objects that a run will make, and their place in AWS.
+// A plan says which objects a run will make, and where in AWS.
 type plan struct {
 	run    string // the ID of the run
 	caller string
@@ -32,8 +32,8 @@ type plan struct {
 	image  types.Image
 	kind   string
 	from   netip.Prefix // the addresses that may connect by SSH
-	nodes  string       // the owner of the instances' credentials, as a text
-	others remains      // objects of other runs
+	nodes  string       // which credentials the instances get, as a text
+	others leftovers    // objects of other runs
 }
 
 // plan makes the plan of a run. It makes nothing in EC2.
@@ -61,7 +61,7 @@ func (c *cloud) plan(ctx context.Context, o options) (plan, error) {
 	if p.image, err = c.findImage(ctx, o); err != nil {
 		return p, err
 	}
-	if p.others, err = c.remains(ctx, "", nil); err != nil {
+	if p.others, err = c.findLeftovers(ctx, "", nil); err != nil {
 		return p, err
 	}
 	if !p.from.IsValid() {
@@ -75,9 +75,9 @@ func (c *cloud) plan(ctx context.Context, o options) (plan, error) {
 	return p, nil
 }
 
-// findSubnet returns the subnet that the caller wants, or a default subnet in a zone that has the instance type.
+// findSubnet returns the subnet of -subnet, or otherwise a default subnet. Its zone must have the instance type.
 func (c *cloud) findSubnet(ctx context.Context, o options) (types.Subnet, error) {
-	in := &ec2.DescribeSubnetsInput{Filters: filters("default-for-az", "true")}
+	in := &ec2.DescribeSubnetsInput{Filters: newFilters("default-for-az", "true")}
 	if o.subnet != "" {
 		in = &ec2.DescribeSubnetsInput{SubnetIds: []string{o.subnet}}
 	}
@@ -86,7 +86,7 @@ func (c *cloud) findSubnet(ctx context.Context, o options) (types.Subnet, error)
 		return types.Subnet{}, err
 	}
 	offered, err := c.ec2.DescribeInstanceTypeOfferings(ctx, &ec2.DescribeInstanceTypeOfferingsInput{
-		LocationType: types.LocationTypeAvailabilityZone, Filters: filters("instance-type", o.kind)})
+		LocationType: types.LocationTypeAvailabilityZone, Filters: newFilters("instance-type", o.kind)})
 	if err != nil {
 		return types.Subnet{}, err
 	}
@@ -106,16 +106,16 @@ func (c *cloud) findSubnet(ctx context.Context, o options) (types.Subnet, error)
 	return types.Subnet{}, fmt.Errorf("no zone of the subnets has %s: use -type or -subnet", o.kind)
 }
 
-// Debian's account and names of images: https://wiki.debian.org/Cloud/AmazonEC2Image/Trixie.
+// Debian's AWS account, and the names of its images: https://wiki.debian.org/Cloud/AmazonEC2Image/Trixie.
 const (
-	debian     = "136693071363"
-	debianName = "debian-13-amd64-*"
+	debianOwner = "136693071363"
+	debianName  = "debian-13-amd64-*"
 )
 
-// findImage returns the image that the caller wants, or the newest image of Debian.
+// findImage returns the image of -image, or otherwise the newest image of Debian.
 func (c *cloud) findImage(ctx context.Context, o options) (types.Image, error) {
-	in := &ec2.DescribeImagesInput{Owners: []string{debian}, Filters: filters("name", debianName, "architecture",
-		"x86_64", "state", "available")}
+	in := &ec2.DescribeImagesInput{Owners: []string{debianOwner}, Filters: newFilters("name", debianName,
+		"architecture", "x86_64", "state", "available")}
 	if o.image != "" {
 		in = &ec2.DescribeImagesInput{ImageIds: []string{o.image}}
 	}
@@ -124,17 +124,19 @@ func (c *cloud) findImage(ctx context.Context, o options) (types.Image, error) {
 		return types.Image{}, err
 	}
 	if len(out.Images) == 0 {
-		return types.Image{}, fmt.Errorf("%s has no image %s of %s: use -image and -user", c.region, debianName, debian)
+		return types.Image{}, fmt.Errorf("%s has no image %s of %s: use -image and -user", c.region,
+			debianName, debianOwner)
 	}
-	// Dates of ISO 8601 sort as texts in the order of time.
+	// CreationDates are ISO 8601 texts, so their order as texts is their order in time.
 	newest := slices.MaxFunc(out.Images, func(a, b types.Image) int {
 		return cmp.Compare(sdk.ToString(a.CreationDate), sdk.ToString(b.CreationDate))
 	})
-	return newest, usable(newest)
+	return newest, checkImage(newest)
 }
 
-// usable returns an error if the programs do not run on the image, or if a volume would remain after its instance.
-func usable(i types.Image) error {
+// checkImage returns an error if the programs do not run on the image, or if a volume would remain after the
+// termination of its instance.
+func checkImage(i types.Image) error {
 	if i.Architecture != types.ArchitectureValuesX8664 {
 		return fmt.Errorf("image %s is for %s, and the programs are for x86_64: use another -image",
 			sdk.ToString(i.ImageId), i.Architecture)
@@ -148,7 +150,7 @@ func usable(i types.Image) error {
 	return nil
 }
 
-// gigabytes returns the size of the volumes of an instance.
+// gigabytes returns the size of all volumes of one instance.
 func (p plan) gigabytes() int {
 	all := 0
 	for _, d := range p.image.BlockDeviceMappings {
@@ -159,7 +161,7 @@ func (p plan) gigabytes() int {
 	return all
 }
 
-// callerAddress asks a server for the address from which this machine calls.
+// callerAddress asks the server at the URL for the address of this machine, as the internet sees it.
 func callerAddress(ctx context.Context, url string) (netip.Addr, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -187,8 +189,8 @@ func parseAddress(body string) (netip.Addr, error) {
 	return a, err
 }
 
-// filters makes filters of names and values.
-func filters(pairs ...string) []types.Filter {
+// newFilters returns filters from pairs of a name and a value.
+func newFilters(pairs ...string) []types.Filter {
 	var all []types.Filter
 	for p := range slices.Chunk(pairs, 2) {
 		all = append(all, types.Filter{Name: &p[0], Values: p[1:]})
@@ -196,8 +198,8 @@ func filters(pairs ...string) []types.Filter {
 	return all
 }
 
-// print prints the plan.
-func (p plan) print(out output) {
+// printPlan prints the plan.
+func (p plan) printPlan(out output) {
 	out.line("Run %s, as %s", p.run, p.caller)
 	out.line("  where         %s, %s, %s (%s), %s (%s)", p.region, sdk.ToString(p.subnet.AvailabilityZone),
 		sdk.ToString(p.vpc.VpcId), sdk.ToString(p.vpc.CidrBlock), sdk.ToString(p.subnet.SubnetId),
@@ -214,8 +216,8 @@ func (p plan) print(out output) {
 		instancesEndAfter)
 	out.line("  cost          %s", p.cost(expectedDuration))
 	out.line("                %s", p.mostCost())
-	if !p.others.none() {
-		out.line("  other runs    %s have: %s", strings.Join(p.others.runs(), ", "), p.others)
-		out.line("                if none of them is running: %s", again(""))
+	if !p.others.isEmpty() {
+		out.line("  other runs    %s have: %s", strings.Join(p.others.runIDs(), ", "), p.others)
+		out.line("                if none of them is running: %s", cleanCommand(""))
 	}
 }

@@ -18,12 +18,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// mostPods is the maximum number of pods that the test makes on the first node. The test makes pods there until the
-// pods are on two ENIs.
+// mostPods is the maximum number of pods that the test makes on the first node, until pods have addresses of two ENIs.
 const mostPods = 40
 
-// A story is the part of the test with pods.
-type story struct {
+// A podTest is the part of the test with pods.
+type podTest struct {
 	cloud  *aws.Client
 	out    output
 	nodes  []*node
@@ -32,13 +31,13 @@ type story struct {
 
 	failures int
 	pods     map[*node][]ends.Pod // in the order of their creation
-	eni      map[netip.Addr]int   // the device index of the ENI that has a pod's address
+	eni      map[netip.Addr]int   // by a pod's address: the device index of the ENI that has the address
 }
 
-// pods installs the suite, makes pods, tries all paths, deletes the pods, and looks for leftovers. It returns the
-// number of failed checks.
-func (c *cloud) pods(ctx context.Context, o options, p plan, m *made, out output) (failures int, err error) {
-	session, err := c.forNodes(ctx)
+// testPods installs the suite on the instances, makes pods, tries all paths, deletes the pods, and compares the state
+// with the state before. It returns the number of failed checks.
+func (c *cloud) testPods(ctx context.Context, o options, p plan, m *madeObjects, out output) (failures int, err error) {
+	session, err := c.nodeSession(ctx)
 	if err != nil {
 		return 0, err
 	}
@@ -52,10 +51,10 @@ func (c *cloud) pods(ctx context.Context, o options, p plan, m *made, out output
 		}
 		out.line("ready  %s has the suite", n.name)
 	}
-	s := &story{cloud: aws.New(aws.Options{}), out: out, nodes: m.nodes, whoami: o.whoami, pods: map[*node][]ends.Pod{},
-		eni: map[netip.Addr]int{}}
-	for _, step := range []func(context.Context) error{s.look, s.add, s.paths, s.services, s.metadata, s.each("Check"),
-		s.each("Del"), s.collect} {
+	s := &podTest{cloud: aws.New(aws.Options{}), out: out, nodes: m.nodes, whoami: o.whoami,
+		pods: map[*node][]ends.Pod{}, eni: map[netip.Addr]int{}}
+	for _, step := range []func(context.Context) error{s.recordStates, s.addPods, s.tryPaths, s.tryServices,
+		s.tryMetadata, s.forEachPod("Check"), s.forEachPod("Del"), s.compareStates} {
 		if err := step(ctx); err != nil {
 			return s.failures, err
 		}
@@ -64,15 +63,15 @@ func (c *cloud) pods(ctx context.Context, o options, p plan, m *made, out output
 }
 
 // verdict prints the outcome of a check, and counts failures.
-func (s *story) verdict(name, detail string, err error) {
+func (s *podTest) verdict(name, detail string, err error) {
 	if err != nil {
 		s.failures++
 	}
 	s.out.verdict(name, detail, err)
 }
 
-// look records the state of the nodes.
-func (s *story) look(context.Context) error {
+// recordStates records the state of the nodes before the first pod.
+func (s *podTest) recordStates(context.Context) error {
 	for _, n := range s.nodes {
 		var lines []string
 		if err := n.ends.call("State", true, &lines); err != nil {
@@ -83,11 +82,11 @@ func (s *story) look(context.Context) error {
 	return nil
 }
 
-// add makes pods on the first node, until its first ENI for pods has two pods and its second has one. Then it makes one
-// pod on the second node.
-func (s *story) add(ctx context.Context) error {
+// addPods makes pods on the first node until its first ENI for pods has the addresses of two pods, and its second ENI
+// has the address of one. Then it makes one pod on the second node.
+func (s *podTest) addPods(ctx context.Context) error {
 	first := s.nodes[0]
-	for len(s.on(1)) < 2 || len(s.on(2)) < 1 {
+	for len(s.podsOnENI(1)) < 2 || len(s.podsOnENI(2)) < 1 {
 		if len(s.pods[first]) == mostPods {
 			return fmt.Errorf("after %d pods, %s has no pod on a second ENI", mostPods, first.name)
 		}
@@ -98,7 +97,7 @@ func (s *story) add(ctx context.Context) error {
 	return s.addPod(ctx, s.nodes[1])
 }
 
-func (s *story) addPod(ctx context.Context, n *node) error {
+func (s *podTest) addPod(ctx context.Context, n *node) error {
 	name := fmt.Sprintf("%s-pod%d", n.name, len(s.pods[n])+1)
 	var p ends.Pod
 	start := time.Now()
@@ -128,8 +127,9 @@ func (s *story) addPod(ctx context.Context, n *node) error {
 	return nil
 }
 
-// on returns the pods of the first node whose addresses are on its first (1) or second (2) ENI for pods.
-func (s *story) on(ordinal int) []ends.Pod {
+// podsOnENI returns the pods of the first node whose addresses are on its first ENI for pods (ordinal 1) or on its
+// second (2).
+func (s *podTest) podsOnENI(ordinal int) []ends.Pod {
 	var indices []int
 	for _, p := range s.pods[s.nodes[0]] {
 		if !slices.Contains(indices, s.eni[p.Addr]) {
@@ -151,21 +151,21 @@ type end struct {
 	addr netip.Addr
 }
 
-func (s *story) end(n *node, p ends.Pod) end { return end{n, p.Name, p.Addr} }
-func nodeEnd(n *node) end                    { return end{n, "", n.addr} }
+func (s *podTest) podEnd(n *node, p ends.Pod) end { return end{n, p.Name, p.Addr} }
+func nodeEnd(n *node) end                         { return end{n, "", n.addr} }
 
-// A path has two ends. The receiver must see the sender's own address.
+// A path goes from one end to another. The receiver must see the sender's own address.
 type path struct {
 	name     string
 	from, to end
 }
 
-// paths tries each path with a ping and with connections, like make demo. The test has no host outside Kubernetes. For
-// pods of the first node, the second node has the role of such a host.
-func (s *story) paths(ctx context.Context) error {
+// tryPaths tries each path with ping, TCP and UDP, as make demo does. Unlike make demo, the test has no host outside
+// Kubernetes. The second node takes this role for the pods of the first node.
+func (s *podTest) tryPaths(ctx context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
-	pod1, sibling := s.end(one, s.on(1)[0]), s.end(one, s.on(1)[1])
-	cousin, remote := s.end(one, s.on(2)[0]), s.end(two, s.pods[two][0])
+	pod1, sibling := s.podEnd(one, s.podsOnENI(1)[0]), s.podEnd(one, s.podsOnENI(1)[1])
+	cousin, remote := s.podEnd(one, s.podsOnENI(2)[0]), s.podEnd(two, s.pods[two][0])
 	for _, p := range []path{
 		{"pod to pod, on one ENI", pod1, sibling},
 		{"pod to pod, on two ENIs of a node", pod1, cousin},
@@ -181,14 +181,14 @@ func (s *story) paths(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		s.verdict(p.name, fmt.Sprintf("%s > %s ping, tcp, udp, as %[1]s", p.from.addr, p.to.addr), p.try())
+		s.verdict(p.name, fmt.Sprintf("%s > %s ping, tcp, udp, as %[1]s", p.from.addr, p.to.addr), p.tryPath())
 	}
 	s.verdict("pod to the internet", fmt.Sprintf("%s > %s, as %s", pod1.addr, s.whoami, one.public),
-		s.outside(ctx, pod1))
+		s.tryInternet(ctx, pod1))
 	return nil
 }
 
-func (p path) try() error {
+func (p path) tryPath() error {
 	var errs []error
 	to := netip.AddrPortFrom(p.to.addr, ends.Port)
 	for _, network := range []string{"ping", "tcp", "udp"} {
@@ -204,9 +204,9 @@ func (p path) try() error {
 	return errors.Join(errs...)
 }
 
-// outside checks that the internet sees the public address of the node when a pod sends packets. The caller's machine,
-// and not the pod, resolves the host name of the URL.
-func (s *story) outside(ctx context.Context, from end) error {
+// tryInternet checks that a server in the internet sees a pod's packets with the public address of the pod's node. The
+// caller's machine, and not the pod, resolves the server's name.
+func (s *podTest) tryInternet(ctx context.Context, from end) error {
 	u, err := url.Parse(s.whoami)
 	if err != nil {
 		return err
@@ -235,10 +235,11 @@ func (e end) fetch(url string, to netip.AddrPort, patience time.Duration) (body 
 	return body, err
 }
 
-// services tries Services. As with kube-proxy, the first node translates the addresses of the Services.
-func (s *story) services(context.Context) error {
+// tryServices checks paths from a pod to Services. The first node translates the Services' addresses, as with
+// kube-proxy.
+func (s *podTest) tryServices(context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
-	from := s.end(one, s.on(1)[0])
+	from := s.podEnd(one, s.podsOnENI(1)[0])
 	var all []ends.Service
 	var paths []path
 	for i, to := range []struct {
@@ -246,8 +247,8 @@ func (s *story) services(context.Context) error {
 		pod  ends.Pod
 	}{
 		{"pod to a service, another node", s.pods[two][0]},
-		{"pod to a service, the same ENI", s.on(1)[1]},
-		{"pod to a service, the other ENI", s.on(2)[0]},
+		{"pod to a service, the same ENI", s.podsOnENI(1)[1]},
+		{"pod to a service, the other ENI", s.podsOnENI(2)[0]},
 	} {
 		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, 20, 0, byte(10 + i)}), 80)
 		all = append(all, ends.Service{Addr: addr, Backend: netip.AddrPortFrom(to.pod.Addr, ends.Port)})
@@ -268,15 +269,15 @@ func (s *story) services(context.Context) error {
 	return one.ends.call("Proxy", []ends.Service(nil), &done)
 }
 
-// metadata checks that the node reaches the metadata service, and its pods do not.
-func (s *story) metadata(context.Context) error {
+// tryMetadata checks that the first node reaches the metadata service, and that its pods do not.
+func (s *podTest) tryMetadata(context.Context) error {
 	to := netip.MustParseAddrPort("169.254.169.254:80")
 	const document, brief = "http://169.254.169.254/latest/meta-data/", 5 * time.Second
 	n := s.nodes[0]
 	_, err := nodeEnd(n).fetch(document, to, time.Minute)
 	s.verdict("node to metadata", "it answers", err)
-	for _, p := range []ends.Pod{s.on(1)[0], s.on(2)[0]} {
-		body, err := s.end(n, p).fetch(document, to, brief)
+	for _, p := range []ends.Pod{s.podsOnENI(1)[0], s.podsOnENI(2)[0]} {
+		body, err := s.podEnd(n, p).fetch(document, to, brief)
 		if err == nil {
 			err = fmt.Errorf("metadata answers the pod, and must not: %.80q", body)
 		} else {
@@ -287,26 +288,27 @@ func (s *story) metadata(context.Context) error {
 	return nil
 }
 
-// each returns a step that calls a method of ends.Node for all pods: "Check" or "Del".
-func (s *story) each(what string) func(context.Context) error {
+// forEachPod returns a function that calls a method of ends.Node for all pods: "Check" or "Del".
+func (s *podTest) forEachPod(method string) func(context.Context) error {
 	return func(context.Context) error {
 		for _, n := range s.nodes {
 			var errs []error
 			for _, p := range s.pods[n] {
 				var done bool
-				errs = append(errs, n.ends.call(what, p.Name, &done))
+				errs = append(errs, n.ends.call(method, p.Name, &done))
 			}
-			s.verdict(strings.ToUpper(what)+", "+n.name, fmt.Sprintf("%d pods", len(s.pods[n])), errors.Join(errs...))
+			s.verdict(strings.ToUpper(method)+", "+n.name, fmt.Sprintf("%d pods", len(s.pods[n])), errors.Join(errs...))
 		}
 		return nil
 	}
 }
 
-// collect releases addresses that have been free for a second, and looks for leftovers in EC2 and on the nodes.
-func (s *story) collect(ctx context.Context) error {
+// compareStates checks that EC2 and the nodes are as they were before the first pod, after collections have released
+// all addresses.
+func (s *podTest) compareStates(ctx context.Context) error {
 	for _, n := range s.nodes {
 		s.verdict("EC2 is as it was before, "+n.name, "only the ENI of the launch, with one address",
-			s.released(ctx, n))
+			s.waitForRelease(ctx, n))
 	}
 	for i, n := range s.nodes {
 		var now []string
@@ -314,14 +316,15 @@ func (s *story) collect(ctx context.Context) error {
 			return err
 		}
 		s.verdict(n.name+" is as it was before", "the same links, addresses, routes, rules, tables",
-			differ(s.before[i], now))
+			diffStates(s.before[i], now))
 	}
 	return nil
 }
 
-// released runs collections until EC2 shows only the boot ENI. A collection can release an ENI one second after the
-// ENI's addresses at the earliest, and EC2 takes some seconds to detach it.
-func (s *story) released(ctx context.Context, n *node) error {
+// waitForRelease runs collections until EC2 shows only the node's boot ENI. It takes several collections, because a
+// collection deletes an ENI at the earliest a second after it has released the ENI's addresses, and EC2 takes some
+// seconds to detach the ENI.
+func (s *podTest) waitForRelease(ctx context.Context, n *node) error {
 	const tries = 12
 	var err error
 	for range tries {
@@ -350,8 +353,8 @@ func (s *story) released(ctx context.Context, n *node) error {
 	return err
 }
 
-// differ returns an error with the lines that are only in now, and the lines that are only in before.
-func differ(before, now []string) error {
+// diffStates returns an error that lists the lines that are only in one of the two states, or nil.
+func diffStates(before, now []string) error {
 	var lines []string
 	for _, l := range now {
 		if !slices.Contains(before, l) {

@@ -10,10 +10,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
 )
 
-// callerPolicy is the policy that the caller needs. The instances use the caller's session, so the policy also has the
-// permissions that the instances need. The policy allows changes and deletions only of objects with the tag of a run.
-// It allows tagging only as a part of the creation of an object. The elements of the policy: IAM user guide, "Grammar
-// of the IAM JSON policy language". The condition keys: Service Authorization Reference, "Actions, resources, and
+// callerPolicy returns the IAM policy that the caller needs. The instances use a session of the caller's credentials,
+// so the policy also has the permissions that the instances need. The policy allows changes and deletions only of
+// objects with the tag of a run. It allows tagging only when an object is created. Sources: IAM user guide, "Grammar of
+// the IAM JSON policy language", and for the condition keys, Service Authorization Reference, "Actions, resources, and
 // condition keys for Amazon EC2".
 func callerPolicy() iam.Policy {
 	ours := map[string]map[string]string{"Null": {"aws:ResourceTag/" + tagRun: "false"}}

@@ -26,12 +26,12 @@ import (
 
 const sshPort = 22
 
-// A shell is a connection by SSH.
+// A shell is an SSH connection to an instance.
 type shell struct{ *ssh.Client }
 
-// connect connects to an instance that is booting. The connection ends with ctx.
+// connect connects to an instance, which may still be booting. When ctx is done, the connection is closed.
 func connect(
-	ctx context.Context, addr netip.Addr, user string, m *made, wait func(context.Context) error,
+	ctx context.Context, addr netip.Addr, user string, m *madeObjects, wait func(context.Context) error,
 ) (*shell, error) {
 	c := &ssh.ClientConfig{User: user, Auth: []ssh.AuthMethod{ssh.PublicKeys(m.caller)},
 		HostKeyCallback:   ssh.FixedHostKey(m.host),
@@ -58,7 +58,7 @@ func dial(ctx context.Context, addr netip.Addr, c *ssh.ClientConfig) (*shell, er
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	// A server that never answers must not hold up the test.
+	// If the server does not answer, the test must not wait for ever.
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	transport, channels, requests, err := ssh.NewClientConn(conn, to, c)
 	if err != nil {
@@ -69,14 +69,14 @@ func dial(ctx context.Context, addr netip.Addr, c *ssh.ClientConfig) (*shell, er
 	return &shell{ssh.NewClient(transport, channels, requests)}, nil
 }
 
-// asRoot returns a command that runs the command as root. With some images, the SSH user is root; with others, it is a
-// user who may use sudo(8).
+// asRoot returns a shell command that runs the command as root. The SSH user of an image is either root, or a user who
+// may use sudo(8).
 func asRoot(command string) string {
 	quoted := "'" + strings.ReplaceAll(command, "'", `'\''`) + "'"
 	return `if [ "$(id -u)" = 0 ]; then exec sh -ec ` + quoted + `; else exec sudo -n sh -ec ` + quoted + `; fi`
 }
 
-// run runs a command as root. stdin may be nil. An error contains the output of the command.
+// run runs a command as root, and returns its output. stdin may be nil. An error also contains the output.
 func (s *shell) run(command string, stdin io.Reader) (string, error) {
 	session, err := s.NewSession()
 	if err != nil {
@@ -91,8 +91,8 @@ func (s *shell) run(command string, stdin io.Reader) (string, error) {
 	return string(out), nil
 }
 
-// put copies a file to the instance, and makes it executable.
-func (s *shell) put(file, to string) error {
+// putFile copies a file to the instance, and makes it executable.
+func (s *shell) putFile(file, to string) error {
 	f, err := os.Open(file)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (s *shell) put(file, to string) error {
 	return err
 }
 
-// putTree copies the files below dir to the directory to on the instance.
+// putTree copies the files below the directory dir to the directory to on the instance.
 func (s *shell) putTree(dir, to string) error {
 	r, w := io.Pipe()
 	go func() {
@@ -114,7 +114,8 @@ func (s *shell) putTree(dir, to string) error {
 	return errors.Join(err, r.Close())
 }
 
-// addTree adds files and directories. It leaves out symbolic links, because the installation makes its own.
+// addTree adds the regular files in files to an archive. It leaves out symbolic links, because the installation makes
+// its own.
 func addTree(t *tar.Writer, files fs.FS) error {
 	return fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -137,15 +138,16 @@ func addTree(t *tar.Writer, files fs.FS) error {
 	})
 }
 
-// A client calls package ends on an instance.
+// A client calls the methods of an ends.Node on an instance.
 type client struct {
-	rpc  *rpc.Client
-	ctx  context.Context
-	said *tail // the end of the standard error of the program and of the plugins
+	rpc    *rpc.Client
+	ctx    context.Context
+	stderr *tail // the end of what the program and the plugins have printed to standard error
 }
 
-// start starts a program as root, and returns a client that calls it over its standard input and output.
-func (s *shell) start(ctx context.Context, program string) (*client, error) {
+// startProgram starts a program as root, and returns a client that calls the program over its standard input and
+// output.
+func (s *shell) startProgram(ctx context.Context, program string) (*client, error) {
 	session, err := s.NewSession()
 	if err != nil {
 		return nil, err
@@ -172,7 +174,7 @@ type tail struct {
 	text []byte
 }
 
-// Write appends.
+// Write appends b to the text.
 func (t *tail) Write(b []byte) (int, error) {
 	const most = 4 << 10
 	t.mu.Lock()
@@ -182,8 +184,8 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// take returns the kept text, and empties the tail.
-func (t *tail) take() string {
+// takeText returns the kept text, and empties the tail.
+func (t *tail) takeText() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	text := strings.TrimSpace(string(t.text))
@@ -197,15 +199,16 @@ type pipe struct {
 	io.WriteCloser
 }
 
-// callPatience is the longest time that a call may take. An ADD may wait for a new ENI.
+// callPatience is how long a call may take. An ADD may wait for a new ENI.
 const callPatience = 3 * time.Minute
 
-// call calls a method of ends.Node. An error contains what the program and the plugins have printed during the call.
+// call calls a method of the ends.Node. An error contains what the program and the plugins have printed to standard
+// error during the call.
 func (c *client) call(method string, args, reply any) error {
-	c.said.take()
+	c.stderr.takeText()
 	select {
 	case done := <-c.rpc.Go(ends.Name+"."+method, args, reply, make(chan *rpc.Call, 1)).Done:
-		if said := c.said.take(); done.Error != nil && said != "" {
+		if said := c.stderr.takeText(); done.Error != nil && said != "" {
 			return fmt.Errorf("%w\n%s", done.Error, said)
 		}
 		return done.Error

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// test makes the objects of a run, runs the parts of the test, and deletes the objects.
-func (c *cloud) test(ctx context.Context, o options, p plan, out output) error {
-	m := &made{}
-	return cleaning(func() error {
-		err := c.make(ctx, o, p, m, out)
+// runTest makes the objects of a run, runs the parts of the test, and deletes the objects.
+func (c *cloud) runTest(ctx context.Context, o options, p plan, out output) error {
+	m := &madeObjects{}
+	return runAndClean(func() error {
+		err := c.makeObjects(ctx, o, p, m, out)
 		if err == nil {
-			err = c.parts(ctx, o, p, m, out)
+			err = c.runParts(ctx, o, p, m, out)
 		}
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			err = errors.Join(cause, err)
@@ -26,7 +26,7 @@ func (c *cloud) test(ctx context.Context, o options, p plan, out output) error {
 		}
 		return err
 	}, func() error {
-		err := c.clean(context.WithoutCancel(ctx), p.run, m, looks, out)
+		err := c.deleteObjects(context.WithoutCancel(ctx), p.run, m, defaultLooks, out)
 		if !m.started.IsZero() {
 			out.line("cost   %s", p.cost(time.Since(m.started)))
 		}
@@ -34,8 +34,8 @@ func (c *cloud) test(ctx context.Context, o options, p plan, out output) error {
 	})
 }
 
-// cleaning calls do, and then clean, even if do panics.
-func cleaning(do, clean func() error) (err error) {
+// runAndClean calls do, and then clean. It calls clean even if do panics.
+func runAndClean(do, clean func() error) (err error) {
 	defer func() {
 		failure := recover()
 		err = errors.Join(err, clean())
@@ -46,26 +46,26 @@ func cleaning(do, clean func() error) (err error) {
 	return do()
 }
 
-// parts runs the parts of the test that the caller wants.
-func (c *cloud) parts(ctx context.Context, o options, p plan, m *made, out output) error {
+// runParts connects to the instances, and runs the parts of the test for which the options ask.
+func (c *cloud) runParts(ctx context.Context, o options, p plan, m *madeObjects, out output) error {
 	for _, n := range m.nodes {
 		var err error
-		if n.shell, err = connect(ctx, n.public, o.user, m, c.wait); err != nil {
+		if n.shell, err = connect(ctx, n.public, o.user, m, c.waitPause); err != nil {
 			return err
 		}
 		defer n.shell.Close()
 		out.line("ssh    %s (%s, %s) lets us in", n.name, n.id, n.addr)
 	}
 	failures := 0
-	if o.does(partCompare) {
-		found, err := c.compare(ctx, p, m, out)
+	if o.wantsPart(partCompare) {
+		found, err := c.compareAnswers(ctx, p, m, out)
 		if err != nil {
 			return err
 		}
 		failures += found
 	}
-	if o.does(partPods) {
-		found, err := c.pods(ctx, o, p, m, out)
+	if o.wantsPart(partPods) {
+		found, err := c.testPods(ctx, o, p, m, out)
 		if err != nil {
 			return err
 		}

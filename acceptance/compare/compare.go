@@ -2,19 +2,18 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package compare makes the same calls to two EC2s and to the metadata services of their instances, and compares the
-// answers field by field. One EC2 is the real EC2. The other EC2 is the simulator, with the same VPC and subnets.
+// answers field by field. One is the real EC2. The other is the simulator, with the same VPC and subnets.
 //
-// The suite's own client (package aws) makes the calls, by the unchanged SDK. The calls create, attach, change, detach
-// and delete an ENI. Some calls ask for things that EC2 must refuse. A recorder keeps the answers.
+// The suite's own client (package aws) makes the calls, with the unchanged AWS SDK. The calls create, attach, change,
+// detach and delete an ENI. Some calls are wrong, so that EC2 must refuse them. A recorder records the answers.
 //
-// IDs, addresses and times always differ. Instead of such a text, the comparison uses the form of the text: "an ID
-// eni-", "an IPv4 address". For some texts, the comparison has a name that is the same on both sides. An example is the
-// ID of the new ENI. Instead of such a text, the comparison uses the name.
+// IDs, addresses and times always differ. So the comparison replaces such a text by its form: "an ID eni-", "an IPv4
+// address". Some of these texts, such as the ID of the new ENI, have a name that is the same on both sides. The
+// comparison replaces such a text by its name.
 //
-// There is no list of the fields that the suite reads. To find out whether the suite reads a field, the comparison
-// gives the suite's client the recorded answer without this field. If the client's result differs, the suite reads the
-// field. If a field that the suite reads differs in kind, the comparison fails. Then the simulator gives the suite
-// another answer than EC2, also in all tests.
+// If a field differs in kind, the comparison finds out whether the suite reads the field: it gives the suite's client
+// the recorded answer without the field. If the client's result then differs, the suite reads the field, and the
+// comparison fails. Then the simulator gives the suite another answer than EC2 does, in all tests.
 package compare
 
 import (
@@ -29,7 +28,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A Place is an EC2 with two running instances in one subnet. The instances have only their boot ENIs.
+// A Place is an EC2, real or simulated, with two running instances in one subnet. The instances have only their boot
+// ENIs.
 type Place struct {
 	Name        string         // real, or simulated
 	EC2         aws.HTTPClient // makes requests to EC2
@@ -44,14 +44,14 @@ type Place struct {
 	Account             string
 }
 
-// Options are the same for both sides.
+// Options are the options of Run.
 type Options struct {
 	Tags  map[string]string // of the ENIs that the steps create
 	Pause time.Duration     // between two tries of a step that waits for a change
 }
 
-// patience is the longest time that a change may take. An attachment takes seconds, and metadata may lag by half a
-// minute.
+// patience is how long EC2 and metadata may take to show a change. An attachment takes seconds, and metadata may lag by
+// half a minute.
 const patience = 3 * time.Minute
 
 // A Table is the outcome of a comparison.
@@ -81,73 +81,74 @@ func (t Table) Failures() []Row {
 	return slices.DeleteFunc(slices.Clone(t.Rows), func(r Row) bool { return !r.Fails() })
 }
 
-// Run makes all steps on both sides. An error means that a side could not go on, for example because EC2 refuses a call
-// that the simulator allows. The table then has the differences of the steps before.
+// Run runs all steps on both sides. If a step fails on a side, for example because EC2 refuses a call that the
+// simulator allows, Run returns an error, and a Table with the differences so far.
 func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
-	defer quiet()()
-	t := &table{seen: map[Row]int{}, calls: map[string]bool{}}
+	defer silenceLog()()
+	t := &tableBuilder{seen: map[Row]int{}, calls: map[string]bool{}}
 	sides := []*side{newSide(real, o), newSide(simulated, o)}
-	for _, s := range script {
+	for _, s := range allSteps {
 		var failed error
 		for _, side := range sides {
-			if err := side.take(ctx, s); err != nil && failed == nil {
+			if err := side.runStep(ctx, s); err != nil && failed == nil {
 				failed = fmt.Errorf("%s: %s: %w", side.place.Name, s.name, err)
 			}
 		}
 		if ctx.Err() != nil {
-			return t.table(), context.Cause(ctx)
+			return t.result(), context.Cause(ctx)
 		}
-		t.compare(s, sides[0], sides[1])
+		t.addStep(s, sides[0], sides[1])
 		if failed != nil {
-			return t.table(), failed
+			return t.result(), failed
 		}
 	}
-	return t.table(), nil
+	return t.result(), nil
 }
 
-// quiet silences the client's log, because the client warns of answers in which a field is missing.
-func quiet() (restore func()) {
+// silenceLog silences the log of the suite's client, which would warn of the answers without a field.
+func silenceLog() (restore func()) {
 	was := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	return func() { slog.SetDefault(was) }
 }
 
-// A table collects rows.
-type table struct {
+// A tableBuilder collects the contents of a Table.
+type tableBuilder struct {
 	rows   []Row
 	seen   map[Row]int // the index of a row, by all its fields except Step and Read
 	calls  map[string]bool
 	fields int
 }
 
-// compare adds the differences of a step.
-func (t *table) compare(s step, real, sim *side) {
+// addStep adds the differences between the sides in a step.
+func (t *tableBuilder) addStep(s step, real, sim *side) {
 	probes := [2]*probe{newProbe(s, real), newProbe(s, sim)}
-	calls := [2]map[string]string{real.calls(), sim.calls()}
-	for _, call := range union(calls[0], calls[1]) {
+	calls := [2]map[string]string{real.callsByName(), sim.callsByName()}
+	for _, call := range unionKeys(calls[0], calls[1]) {
 		t.calls[call] = true
-		a, b := real.fields(calls[0][call]), sim.fields(calls[1][call])
-		for _, field := range union(a, b) {
+		a, b := real.answerFields(calls[0][call]), sim.answerFields(calls[1][call])
+		for _, field := range unionKeys(a, b) {
 			t.fields++
 			r := Row{Step: s.name, Call: call, Field: field, Real: a[field].shown, Sim: b[field].shown,
 				Kind: a[field].kind != b[field].kind}
 			if r.Real == r.Sim && !r.Kind {
 				continue
 			}
-			r.Read = r.Kind && (probes[0].reads(calls[0][call], field) || probes[1].reads(calls[1][call], field))
-			t.add(r)
+			r.Read = r.Kind && (probes[0].isRead(calls[0][call], field) || probes[1].isRead(calls[1][call], field))
+			t.addRow(r)
 		}
 	}
 	if a, b := real.outcome.meaning, sim.outcome.meaning; a != b {
-		t.add(Row{Step: s.name, Call: s.name, Field: "(meaning to the suite)", Real: a, Sim: b, Kind: true, Read: true})
+		t.addRow(Row{Step: s.name, Call: s.name, Field: "(meaning to the suite)", Real: a, Sim: b, Kind: true,
+			Read: true})
 	}
 }
 
-// add adds a row, unless the table already has the same row from another step or for another index in a list.
-func (t *table) add(r Row) {
+// addRow adds a row, unless there already is the same row from another step or for another index in a list.
+func (t *tableBuilder) addRow(r Row) {
 	key := r
 	key.Step, key.Read = "", false
-	key.Field = withoutIndex(key.Field)
+	key.Field = withoutIndices(key.Field)
 	if at, ok := t.seen[key]; ok {
 		t.rows[at].Read = t.rows[at].Read || r.Read
 		return
@@ -156,7 +157,7 @@ func (t *table) add(r Row) {
 	t.rows = append(t.rows, r)
 }
 
-func (t *table) table() Table {
+func (t *tableBuilder) result() Table {
 	all := Table{Rows: t.rows, Fields: t.fields}
 	for _, call := range slices.Sorted(maps.Keys(t.calls)) {
 		if call[0] == '/' {
@@ -168,8 +169,8 @@ func (t *table) table() Table {
 	return all
 }
 
-// union returns the keys of both maps, sorted.
-func union[V, W any](a map[string]V, b map[string]W) []string {
+// unionKeys returns the keys of the two maps, sorted and without duplicates.
+func unionKeys[V, W any](a map[string]V, b map[string]W) []string {
 	all := map[string]bool{}
 	for k := range a {
 		all[k] = true

@@ -16,17 +16,18 @@ import (
 	"strings"
 )
 
-// statusField is the HTTP status of an answer, as a field.
+// statusField is the name of the field for the HTTP status of an answer.
 const statusField = "(HTTP status)"
 
-// messageField is the path of the text of an EC2 error. Only people read this text, so its wording may differ. The
-// comparison still compares the meaning of the error: see outcome.
+// messageField is the path of the message in an error of EC2. Messages may differ in their wording, because only people
+// read them. Nevertheless, the comparison compares what the error means to the suite: see outcome.
 const messageField = "Errors.Error.Message"
 
-// unlike are fields whose values differ in each answer.
-var unlike = []string{"requestId", "RequestID", "RequestId"}
+// ignoredFields are fields whose values differ in each answer.
+var ignoredFields = []string{"requestId", "RequestID", "RequestId"}
 
-// fieldsOf returns the fields of an answer: elements of XML, members of JSON, or lines.
+// fieldsOf returns the forms of an answer's fields, by path. A field is an XML element of EC2, a member of a JSON
+// object, or a line of metadata.
 func fieldsOf(call string, a answer, n names) map[string]form {
 	all := map[string]form{statusField: {strconv.Itoa(a.status), strconv.Itoa(a.status)}}
 	add := func(path, text string) {
@@ -38,28 +39,28 @@ func fieldsOf(call string, a answer, n names) map[string]form {
 	}
 	switch {
 	case !strings.HasPrefix(call, "/"):
-		if root, err := parse(a.body); err != nil {
+		if root, err := parseXML(a.body); err != nil {
 			all["(not XML)"] = form{err.Error(), "not XML"}
 		} else {
-			root.flatten("", n, add)
+			root.forEachText("", n, add)
 		}
 	case a.status != http.StatusOK: // an error page
 	case strings.Contains(call, "/dynamic/"):
-		for name, text := range members(a.body) {
+		for name, text := range jsonMembers(a.body) {
 			add(name, text)
 		}
 	default:
 		lines := strings.Split(strings.TrimSpace(string(a.body)), "\n")
 		slices.SortFunc(lines, func(x, y string) int { return strings.Compare(n.formOf(x).shown, n.formOf(y).shown) })
 		for i, line := range lines {
-			add(indexed("line", i, len(lines)), line)
+			add(indexedName("line", i, len(lines)), line)
 		}
 	}
 	return all
 }
 
-// members returns the members of a JSON object, as text.
-func members(body []byte) map[string]string {
+// jsonMembers returns the members of a JSON object, with their values as texts.
+func jsonMembers(body []byte) map[string]string {
 	var all map[string]json.RawMessage
 	texts := map[string]string{}
 	if err := json.Unmarshal(body, &all); err != nil {
@@ -75,15 +76,15 @@ func members(body []byte) map[string]string {
 	return texts
 }
 
-// An element is an element of XML. It contains a text, or other elements.
+// An element is an XML element. It has either a text or child elements.
 type element struct {
-	name string
-	text string
-	in   []*element
+	name     string
+	text     string
+	children []*element
 }
 
-// parse returns the root of a document.
-func parse(document []byte) (*element, error) {
+// parseXML returns the root element of a document.
+func parseXML(document []byte) (*element, error) {
 	path := []*element{{}}
 	for d := xml.NewDecoder(bytes.NewReader(document)); ; {
 		token, err := d.Token()
@@ -91,14 +92,14 @@ func parse(document []byte) (*element, error) {
 		switch x := token.(type) {
 		case xml.StartElement:
 			e := &element{name: x.Name.Local}
-			top.in, path = append(top.in, e), append(path, e)
+			top.children, path = append(top.children, e), append(path, e)
 		case xml.EndElement:
 			path = path[:len(path)-1]
 		case xml.CharData:
 			top.text += string(x)
 		}
-		if err == io.EOF && len(path[0].in) == 1 {
-			return path[0].in[0], nil
+		if err == io.EOF && len(path[0].children) == 1 {
+			return path[0].children[0], nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("the answer of EC2: %w", err)
@@ -106,81 +107,83 @@ func parse(document []byte) (*element, error) {
 	}
 }
 
-// flatten calls add with each text below e and its path.
-func (e *element) flatten(path string, n names, add func(path, text string)) {
+// forEachText calls add with each text in e and its path.
+func (e *element) forEachText(path string, n names, add func(path, text string)) {
 	counts, seen := map[string]int{}, map[string]int{}
-	for _, c := range e.in {
+	for _, c := range e.children {
 		counts[c.name]++
 	}
-	for _, c := range e.sorted(n) {
-		if slices.Contains(unlike, c.name) {
+	for _, c := range e.sortedChildren(n) {
+		if slices.Contains(ignoredFields, c.name) {
 			continue
 		}
-		at := join(path, indexed(c.name, seen[c.name], counts[c.name]))
+		at := joinPath(path, indexedName(c.name, seen[c.name], counts[c.name]))
 		seen[c.name]++
-		if len(c.in) == 0 {
+		if len(c.children) == 0 {
 			add(at, strings.TrimSpace(c.text))
 			continue
 		}
-		c.flatten(at, n, add)
+		c.forEachText(at, n, add)
 	}
 }
 
-// sorted returns the elements in e. EC2 promises no order of items, so sorted returns them in the order of their forms.
-func (e *element) sorted(n names) []*element {
-	if !slices.ContainsFunc(e.in, func(c *element) bool { return c.name == "item" }) {
-		return e.in
+// sortedChildren returns the children of e. EC2 does not guarantee an order of items, so items are sorted by their
+// forms.
+func (e *element) sortedChildren(n names) []*element {
+	if !slices.ContainsFunc(e.children, func(c *element) bool { return c.name == "item" }) {
+		return e.children
 	}
 	formed := func(c *element) string {
 		var all []string
-		c.flatten("", n, func(path, text string) { all = append(all, path+"="+n.formOf(text).shown) })
+		c.forEachText("", n, func(path, text string) { all = append(all, path+"="+n.formOf(text).shown) })
 		slices.Sort(all)
 		return n.formOf(strings.TrimSpace(c.text)).shown + strings.Join(all, " ")
 	}
-	return slices.SortedStableFunc(slices.Values(e.in), func(a, b *element) int {
+	return slices.SortedStableFunc(slices.Values(e.children), func(a, b *element) int {
 		return strings.Compare(formed(a), formed(b))
 	})
 }
 
-// without removes all elements at a path. It ignores the indices in the path.
-func (e *element) without(path string) {
-	e.remove("", withoutIndex(path))
+// deletePath deletes all elements in e at a path. It ignores indices in the path.
+func (e *element) deletePath(path string) {
+	e.deleteBelow("", withoutIndices(path))
 }
 
-func (e *element) remove(at, path string) {
-	e.in = slices.DeleteFunc(e.in, func(c *element) bool { return join(at, c.name) == path })
-	for _, c := range e.in {
-		c.remove(join(at, c.name), path)
+func (e *element) deleteBelow(at, path string) {
+	e.children = slices.DeleteFunc(e.children, func(c *element) bool { return joinPath(at, c.name) == path })
+	for _, c := range e.children {
+		c.deleteBelow(joinPath(at, c.name), path)
 	}
 }
 
-// document returns e as XML.
-func (e *element) document() []byte {
+// xmlText returns the XML of e.
+func (e *element) xmlText() []byte {
 	var b bytes.Buffer
-	e.write(&b)
+	e.writeTo(&b)
 	return b.Bytes()
 }
 
-func (e *element) write(b *bytes.Buffer) {
+func (e *element) writeTo(b *bytes.Buffer) {
 	fmt.Fprintf(b, "<%s>", e.name)
-	if len(e.in) == 0 {
+	if len(e.children) == 0 {
 		_ = xml.EscapeText(b, []byte(e.text)) // a bytes.Buffer does not fail
 	}
-	for _, c := range e.in {
-		c.write(b)
+	for _, c := range e.children {
+		c.writeTo(b)
 	}
 	fmt.Fprintf(b, "</%s>", e.name)
 }
 
-func join(path, name string) string {
+func joinPath(path, name string) string {
 	if path == "" {
 		return name
 	}
 	return path + "." + name
 }
 
-// indexed returns a name, with a number from 1 if there are several elements with this name.
-func indexed(name string, i, of int) string {
+// indexedName returns the name of element i of several elements with the same name: name[1], name[2] and so on. If
+// there is only one, indexedName returns the name alone.
+func indexedName(name string, i, of int) string {
 	if of < 2 {
 		return name
 	}
@@ -189,4 +192,4 @@ func indexed(name string, i, of int) string {
 
 var indices = regexp.MustCompile(`\[\d+\]`)
 
-func withoutIndex(path string) string { return indices.ReplaceAllString(path, "") }
+func withoutIndices(path string) string { return indices.ReplaceAllString(path, "") }

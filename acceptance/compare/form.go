@@ -12,26 +12,26 @@ import (
 	"strings"
 )
 
-// A form is the part of a text that the comparison uses. If an answer does not have a field, the field's form is the
-// zero form.
+// A form is what the comparison knows about a text in an answer. The form of a field that the answer does not have is
+// the zero form.
 type form struct {
-	shown string // the text, with names and forms in place of parts that always differ
-	kind  string // must be the same on both sides
+	shown string // the text; parts that always differ are replaced by names or forms
+	kind  string // if this differs between the sides, the field differs in kind
 }
 
-// names maps texts of this side to names that are the same on both sides.
+// names maps texts of one side to names that are the same on both sides.
 type names map[string]string
 
-func (n names) add(text, name string) {
+func (n names) addName(text, name string) {
 	if text != "" {
 		n[text] = "{" + name + "}"
 	}
 }
 
-// replace replaces each text that has a name by this name, also within a longer text. replace begins with the longest
-// text, because one text may be the beginning of another.
-func (n names) replace(text string) string {
-	for _, known := range slices.SortedFunc(keys(n), func(a, b string) int {
+// replaceNames replaces texts that have a name by the name, also within a longer text. It begins with the longest of
+// them, because one may be the beginning of another.
+func (n names) replaceNames(text string) string {
+	for _, known := range slices.SortedFunc(knownTexts(n), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))
 	}) {
 		text = strings.ReplaceAll(text, known, n[known])
@@ -39,7 +39,7 @@ func (n names) replace(text string) string {
 	return text
 }
 
-func keys(n names) func(func(string) bool) {
+func knownTexts(n names) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		for k := range n {
 			if !yield(k) {
@@ -61,9 +61,9 @@ var forms = []struct {
 }
 
 var (
-	id      = regexp.MustCompile(`^([a-z]+(-[a-z]+)*-)[0-9a-f]{8,17}$`)
-	dnsName = regexp.MustCompile(`\bip-\d+-\d+-\d+-\d+\b`)
-	number  = regexp.MustCompile(`^-?\d+(\.\d+)?$`)
+	idPattern     = regexp.MustCompile(`^([a-z]+(-[a-z]+)*-)[0-9a-f]{8,17}$`)
+	dnsName       = regexp.MustCompile(`\bip-\d+-\d+-\d+-\d+\b`)
+	numberPattern = regexp.MustCompile(`^-?\d+(\.\d+)?$`)
 )
 
 // formOf returns the form of a text.
@@ -79,7 +79,7 @@ func (n names) formOf(text string) form {
 			return form{f.form, f.form}
 		}
 	}
-	if m := id.FindStringSubmatch(text); m != nil {
+	if m := idPattern.FindStringSubmatch(text); m != nil {
 		return form{"an ID " + m[1], m[1]}
 	}
 	if a, err := netip.ParseAddr(text); err == nil && a.Is4() {
@@ -89,9 +89,9 @@ func (n names) formOf(text string) form {
 		kind := fmt.Sprintf("a block /%d", p.Bits())
 		return form{kind, kind}
 	}
-	if number.MatchString(text) {
+	if numberPattern.MatchString(text) {
 		return form{text, "a number"}
 	}
-	shown := n.replace(dnsName.ReplaceAllString(text, "ip-ADDRESS"))
+	shown := n.replaceNames(dnsName.ReplaceAllString(text, "ip-ADDRESS"))
 	return form{shown, shown}
 }

@@ -14,42 +14,42 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A probe makes a step again with its recorded answers, to find out which fields the suite's client reads.
+// A probe repeats a step with recorded answers, to find out which fields the suite's client reads.
 type probe struct {
-	step  step
-	side  *side
-	whole *outcome // the outcome with the unchanged answers
+	step         step
+	side         *side
+	wholeOutcome *outcome // the outcome with the unchanged answers
 }
 
 func newProbe(s step, on *side) *probe { return &probe{step: s, side: on} }
 
-// reads reports whether the client's result depends on a field of the answer to a call.
-func (p *probe) reads(call, field string) bool {
-	a, ok := p.side.heard[call]
+// isRead reports whether the result of the suite's client depends on a field of the answer to a call.
+func (p *probe) isRead(call, field string) bool {
+	a, ok := p.side.answers[call]
 	if !ok {
 		return false
 	}
 	if field == statusField {
 		return true
 	}
-	less, ok := a.without(call, field)
+	less, ok := a.withoutField(call, field)
 	if !ok {
 		return false
 	}
-	if p.whole == nil {
-		p.whole = new(p.play(p.side.heard))
+	if p.wholeOutcome == nil {
+		p.wholeOutcome = new(p.replay(p.side.answers))
 	}
-	answers := maps.Clone(p.side.heard)
+	answers := maps.Clone(p.side.answers)
 	answers[call] = less
-	return !reflect.DeepEqual(*p.whole, p.play(answers))
+	return !reflect.DeepEqual(*p.wholeOutcome, p.replay(answers))
 }
 
 // playURL is the URL of the player.
 const playURL = "http://play.invalid"
 
-// play makes the step with recorded answers.
-func (p *probe) play(answers map[string]answer) outcome {
-	const most = 500 // requests of one step: ENIs asks for sixteen keys of each ENI
+// replay runs the step with recorded answers, and returns the outcome.
+func (p *probe) replay(answers map[string]answer) outcome {
+	const most = 500 // requests of one step; aws.Client.ENIs asks for sixteen keys of each ENI
 	c := aws.New(aws.Options{EC2URL: playURL, MetadataURL: playURL, HTTP: &player{answers: answers, left: most},
 		Attempts: 1})
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -57,17 +57,17 @@ func (p *probe) play(answers map[string]answer) outcome {
 	return outcomeOf(p.step.do(ctx, p.side, c))
 }
 
-// without returns the answer without a field, and whether it had the field.
-func (a answer) without(call, field string) (answer, bool) {
+// withoutField returns the answer without a field, and reports whether the answer had the field.
+func (a answer) withoutField(call, field string) (answer, bool) {
 	switch {
 	case !strings.HasPrefix(call, "/"):
-		root, err := parse(a.body)
+		root, err := parseXML(a.body)
 		if err != nil {
 			return a, false
 		}
-		before := string(root.document())
-		root.without(field)
-		after := root.document()
+		before := string(root.xmlText())
+		root.deletePath(field)
+		after := root.xmlText()
 		return answer{a.status, after}, string(after) != before
 	case a.status != http.StatusOK:
 		return a, false
@@ -84,7 +84,7 @@ func (a answer) without(call, field string) (answer, bool) {
 	return answer{status: http.StatusNotFound}, true
 }
 
-// A router sends requests for metadata to one client, and all others to another.
+// A router makes the requests for metadata with one client, and the requests to EC2 with another.
 type router struct{ ec2, metadata aws.HTTPClient }
 
 // Do makes a request.

@@ -23,24 +23,24 @@ type answer struct {
 	body   []byte
 }
 
-// A recorder keeps the last answer to each call. The key of a call to EC2 is the action. The key of a call to metadata
-// is the path. Goroutines may share a recorder.
+// A recorder records the last answer to each call. A call is the action of a request to EC2, or the path of a request
+// to metadata. Goroutines may share a recorder.
 type recorder struct {
 	aws.HTTPClient
-	mu    sync.Mutex
-	heard map[string]answer
+	mu      sync.Mutex
+	answers map[string]answer
 }
 
-// take returns the answers since the last take.
-func (r *recorder) take() map[string]answer {
+// takeAnswers returns the answers since the last call of takeAnswers.
+func (r *recorder) takeAnswers() map[string]answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	heard := r.heard
-	r.heard = nil
+	heard := r.answers
+	r.answers = nil
 	return heard
 }
 
-// Do makes a request and records its answer. It does not record requests for a token of metadata.
+// Do makes a request and records the answer. It does not record answers with a session token of metadata.
 func (r *recorder) Do(q *http.Request) (*http.Response, error) {
 	call, err := callOf(q)
 	if err != nil {
@@ -59,10 +59,10 @@ func (r *recorder) Do(q *http.Request) (*http.Response, error) {
 	if call != tokenPath {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.heard == nil {
-			r.heard = map[string]answer{}
+		if r.answers == nil {
+			r.answers = map[string]answer{}
 		}
-		r.heard[call] = answer{a.StatusCode, body}
+		r.answers[call] = answer{a.StatusCode, body}
 	}
 	return a, nil
 }
@@ -82,15 +82,15 @@ func callOf(q *http.Request) (string, error) {
 	return form.Get("Action"), err
 }
 
-// A player answers requests with recorded answers. A call without a recorded answer gets the status 404. After a number
-// of requests, the player returns errors, so that a client does not ask for ever.
+// A player answers requests with recorded answers. If there is no recorded answer to a call, the status is 404. When
+// left requests have been made, the player returns errors, so that a client does not make requests for ever.
 type player struct {
 	answers map[string]answer
 	left    int
 	mu      sync.Mutex
 }
 
-// Do answers a request.
+// Do answers a request with a recorded answer.
 func (p *player) Do(q *http.Request) (*http.Response, error) {
 	p.mu.Lock()
 	p.left--

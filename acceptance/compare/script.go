@@ -12,13 +12,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A step is one call of the suite's client. The function do must not change the side, because a probe calls do again.
+// A step is one call of the suite's client, on each side. The function do makes the call. It must not change the side,
+// because a probe calls do again.
 type step struct {
-	name    string
-	do      func(context.Context, *side, *aws.Client) (any, error)
-	keep    func(*side, any)      // keeps in the side what later steps need
-	until   func(*side, any) bool // the step is repeated until this function returns true
-	refused bool                  // EC2 should refuse the call; if EC2 allows the call, the comparison shows this
+	name       string
+	do         func(context.Context, *side, *aws.Client) (any, error)
+	keepResult func(*side, any)      // stores in the side what later steps need of the result
+	isDone     func(*side, any) bool // not nil: the step is repeated until isDone returns true
+	refused    bool                  // EC2 should refuse the call; if only one side does, the comparison shows it
 }
 
 // IDs that no object has.
@@ -29,224 +30,228 @@ const (
 	noGroup      = "sg-0a0a0a0a0a0a0a0a0"
 )
 
-// index is the device index of the new ENI. The boot ENI is at 0.
-const index = 1
+// newENIIndex is the device index at which the steps attach the new ENI. The boot ENI is at 0.
+const newENIIndex = 1
 
-// stranger is an address that no ENI of the VPC has (RFC 5737).
-var stranger = netip.MustParseAddr("192.0.2.1")
+// outsideAddr is an address that no ENI can have (RFC 5737).
+var outsideAddr = netip.MustParseAddr("192.0.2.1")
 
-// script has all steps. The steps create, use and delete an ENI, ask the questions of the suite, and make calls that
-// EC2 must refuse.
-var script = slices.Concat(questions, birth, attaching, addresses, end)
+// allSteps are the steps of a comparison, in this order. They make all kinds of calls that the suite makes, and wrong
+// calls, which EC2 must refuse.
+var allSteps = slices.Concat(querySteps, createSteps, attachSteps, addressSteps, deleteSteps)
 
-var questions = []step{
-	ask("identity of the node", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+var querySteps = []step{
+	resultStep("identity of the node", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.Instance(ctx)
 	},
-		func(s *side, v any) { s.names.add(v.(aws.Instance).MAC, "boot MAC") }),
-	ask("metadata of the boot ENI", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		func(s *side, v any) { s.names.addName(v.(aws.Instance).MAC, "boot MAC") }),
+	resultStep("metadata of the boot ENI", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.ENIs(ctx)
 	},
-		func(s *side, v any) { s.names.add(v.([]aws.ENI)[0].ID, "the boot ENI") }),
-	ask("the instance type", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		func(s *side, v any) { s.names.addName(v.([]aws.ENI)[0].ID, "the boot ENI") }),
+	resultStep("the instance type", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.Limits(ctx, s.place.Type)
 	}, nil),
-	ask("the subnets of the zone", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+	resultStep("the subnets of the zone", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.Subnets(ctx, s.place.VPC, s.place.Zone)
 	}, nil),
-	ask("the VPC", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+	resultStep("the VPC", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.VPC(ctx, s.place.VPC)
 	}, nil),
-	ask("the VPC's peers", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+	resultStep("the VPC's peers", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.Peers(ctx, s.place.VPC)
 	}, nil),
-	ask("the ENIs of the node", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+	resultStep("the ENIs of the node", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.DescribeENIs(ctx, aws.ByInstance(s.place.Node))
 	}, func(s *side, v any) {
 		s.boot = v.([]aws.ENI)[0]
-		s.names.add(s.boot.Attachment, "the boot ENI's attachment")
+		s.names.addName(s.boot.Attachment, "the boot ENI's attachment")
 	}),
-	refused("an instance type that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
+	refusedStep("an instance type that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
 		_, err := c.Limits(ctx, "t3.enormous")
 		return err
 	}),
-	ask("an ENI that does not exist", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+	resultStep("an ENI that does not exist", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.DescribeENIs(ctx, aws.ByID(noENI))
 	}, nil),
 }
 
-var birth = []step{
-	refused("a new ENI in a subnet that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
+var createSteps = []step{
+	refusedStep("a new ENI in a subnet that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
 		_, err := c.CreateENI(ctx, aws.ENISpec{Subnet: noSubnet, SecurityGroups: []string{s.place.Group},
 			Tags: s.options.Tags})
 		return err
 	}),
-	refused("a new ENI with a group that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
+	refusedStep("a new ENI with a group that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
 		_, err := c.CreateENI(ctx, aws.ENISpec{Subnet: s.place.Subnet, SecurityGroups: []string{noGroup},
 			Tags: s.options.Tags})
 		return err
 	}),
-	dry("CreateNetworkInterface"),
-	ask("a new ENI with two addresses", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
-		return c.CreateENI(ctx, s.spec(1))
+	dryRunStep("CreateNetworkInterface"),
+	resultStep("a new ENI with two addresses", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.CreateENI(ctx, s.newENISpec(1))
 	},
 		func(s *side, v any) {
 			s.eni = v.(aws.ENI)
-			s.names.add(s.eni.ID, "the new ENI")
-			s.names.add(s.eni.MAC, "new MAC")
-			s.names.add(s.eni.Addrs[0].String(), "the new ENI's address")
+			s.names.addName(s.eni.ID, "the new ENI")
+			s.names.addName(s.eni.MAC, "new MAC")
+			s.names.addName(s.eni.Addrs[0].String(), "the new ENI's address")
 		}),
-	wait("the new ENI, described", func(s *side, v any) bool { return one(v) != nil && one(v).Status == "available" }),
-	ask("the same creation again", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
-		return c.CreateENI(ctx, s.spec(1))
+	waitStep("the new ENI, described", func(s *side, v any) bool {
+		return onlyENI(v) != nil && onlyENI(v).Status == "available"
+	}),
+	resultStep("the same creation again", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.CreateENI(ctx, s.newENISpec(1))
 	}, nil),
-	refused("the same client token for another ENI", func(ctx context.Context, s *side, c *aws.Client) error {
-		_, err := c.CreateENI(ctx, s.spec(2))
+	refusedStep("the same client token for another ENI", func(ctx context.Context, s *side, c *aws.Client) error {
+		_, err := c.CreateENI(ctx, s.newENISpec(2))
 		return err
 	}),
 }
 
-var attaching = []step{
-	refused("attach at an index that is taken", func(ctx context.Context, s *side, c *aws.Client) error {
+var attachSteps = []step{
+	refusedStep("attach at an index that is taken", func(ctx context.Context, s *side, c *aws.Client) error {
 		_, err := c.AttachENI(ctx, s.eni.ID, s.place.Node, 0, 0)
 		return err
 	}),
-	refused("attach an ENI that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
-		_, err := c.AttachENI(ctx, noENI, s.place.Node, 0, index)
+	refusedStep("attach an ENI that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
+		_, err := c.AttachENI(ctx, noENI, s.place.Node, 0, newENIIndex)
 		return err
 	}),
-	dry("AttachNetworkInterface"),
-	ask("attach", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
-		return c.AttachENI(ctx, s.eni.ID, s.place.Node, 0, index)
+	dryRunStep("AttachNetworkInterface"),
+	resultStep("attach", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		return c.AttachENI(ctx, s.eni.ID, s.place.Node, 0, newENIIndex)
 	}, func(s *side, v any) {
 		s.attachment = v.(string)
-		s.names.add(s.attachment, "the attachment")
+		s.names.addName(s.attachment, "the attachment")
 	}),
-	wait("the attached ENI, described", func(s *side, _ any) bool {
-		return bytes.Contains(s.heard["DescribeNetworkInterfaces"].body, []byte("<status>attached</status>"))
+	waitStep("the attached ENI, described", func(s *side, _ any) bool {
+		return bytes.Contains(s.answers["DescribeNetworkInterfaces"].body, []byte("<status>attached</status>"))
 	}),
-	refused("attach it a second time", func(ctx context.Context, s *side, c *aws.Client) error {
-		_, err := c.AttachENI(ctx, s.eni.ID, s.place.Other, 0, index)
+	refusedStep("attach it a second time", func(ctx context.Context, s *side, c *aws.Client) error {
+		_, err := c.AttachENI(ctx, s.eni.ID, s.place.Other, 0, newENIIndex)
 		return err
 	}),
-	dry("ModifyNetworkInterfaceAttribute"),
-	change("delete it with the instance", func(ctx context.Context, s *side, c *aws.Client) error {
+	dryRunStep("ModifyNetworkInterfaceAttribute"),
+	changeStep("delete it with the instance", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.DeleteOnTermination(ctx, s.eni.ID, s.attachment)
 	}),
 	{name: "metadata of both ENIs", do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.ENIs(ctx)
 	},
-		until: func(s *side, v any) bool {
+		isDone: func(s *side, v any) bool {
 			enis, _ := v.([]aws.ENI)
-			return len(enis) == 2 && s.listed() == 2 && complete(enis[1])
+			return len(enis) == 2 && s.listedENIs() == 2 && isComplete(enis[1])
 		}},
 }
 
-var addresses = []step{
-	dry("AssignPrivateIpAddresses"),
-	ask("one more address", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+var addressSteps = []step{
+	dryRunStep("AssignPrivateIpAddresses"),
+	resultStep("one more address", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.Assign(ctx, s.eni.ID, 1)
 	},
 		func(s *side, v any) { s.assigned = v.([]netip.Addr) }),
-	refused("an address that another ENI has", func(ctx context.Context, s *side, c *aws.Client) error {
+	refusedStep("an address that another ENI has", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.AssignAddr(ctx, s.eni.ID, s.place.OtherAddr)
 	}),
-	refused("an address outside the subnet", func(ctx context.Context, s *side, c *aws.Client) error {
-		return c.AssignAddr(ctx, s.eni.ID, stranger)
+	refusedStep("an address outside the subnet", func(ctx context.Context, s *side, c *aws.Client) error {
+		return c.AssignAddr(ctx, s.eni.ID, outsideAddr)
 	}),
-	refused("more addresses than the type allows", func(ctx context.Context, s *side, c *aws.Client) error {
+	refusedStep("more addresses than the type allows", func(ctx context.Context, s *side, c *aws.Client) error {
 		_, err := c.Assign(ctx, s.eni.ID, 40)
 		return err
 	}),
-	refused("an address for an ENI that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
+	refusedStep("an address for an ENI that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
 		_, err := c.Assign(ctx, noENI, 1)
 		return err
 	}),
-	dry("UnassignPrivateIpAddresses"),
-	refused("unassign the primary address", func(ctx context.Context, s *side, c *aws.Client) error {
+	dryRunStep("UnassignPrivateIpAddresses"),
+	refusedStep("unassign the primary address", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.Unassign(ctx, s.eni.ID, s.eni.Addrs[0])
 	}),
-	change("unassign an address", func(ctx context.Context, s *side, c *aws.Client) error {
+	changeStep("unassign an address", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.Unassign(ctx, s.eni.ID, s.assigned...)
 	}),
-	refused("unassign it again", func(ctx context.Context, s *side, c *aws.Client) error {
+	refusedStep("unassign it again", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.Unassign(ctx, s.eni.ID, s.assigned...)
 	}),
-	ask("a prefix", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+	resultStep("a prefix", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.AssignPrefixes(ctx, s.eni.ID, 1)
 	},
 		func(s *side, v any) { s.prefixes = v.([]netip.Prefix) }),
-	wait("the ENI with a prefix, described", func(s *side, v any) bool {
-		return one(v) != nil && len(one(v).Prefixes) == 1
+	waitStep("the ENI with a prefix, described", func(s *side, v any) bool {
+		return onlyENI(v) != nil && len(onlyENI(v).Prefixes) == 1
 	}),
-	change("unassign the prefix", func(ctx context.Context, s *side, c *aws.Client) error {
+	changeStep("unassign the prefix", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.UnassignPrefixes(ctx, s.eni.ID, s.prefixes...)
 	}),
-	dry("AssignIpv6Addresses"),
-	dry("UnassignIpv6Addresses"),
+	dryRunStep("AssignIpv6Addresses"),
+	dryRunStep("UnassignIpv6Addresses"),
 }
 
-var end = []step{
-	refused("delete an attached ENI", func(ctx context.Context, s *side, c *aws.Client) error {
+var deleteSteps = []step{
+	refusedStep("delete an attached ENI", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.DeleteENI(ctx, s.eni.ID)
 	}),
-	refused("detach the boot ENI", func(ctx context.Context, s *side, c *aws.Client) error {
+	refusedStep("detach the boot ENI", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.DetachENI(ctx, s.boot.Attachment)
 	}),
-	refused("detach an attachment that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
+	refusedStep("detach an attachment that does not exist", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.DetachENI(ctx, noAttachment)
 	}),
-	dry("DetachNetworkInterface"),
-	change("detach", func(ctx context.Context, s *side, c *aws.Client) error { return c.DetachENI(ctx, s.attachment) }),
-	wait("the detached ENI, described", func(s *side, v any) bool {
-		return one(v) != nil && one(v).Status == "available"
+	dryRunStep("DetachNetworkInterface"),
+	changeStep("detach", func(ctx context.Context, s *side, c *aws.Client) error {
+		return c.DetachENI(ctx, s.attachment)
 	}),
-	dry("DeleteNetworkInterface"),
-	change("delete", func(ctx context.Context, s *side, c *aws.Client) error { return c.DeleteENI(ctx, s.eni.ID) }),
-	wait("the deleted ENI, described", func(_ *side, v any) bool { return one(v) == nil }),
-	refused("delete it again", func(ctx context.Context, s *side, c *aws.Client) error {
+	waitStep("the detached ENI, described", func(s *side, v any) bool {
+		return onlyENI(v) != nil && onlyENI(v).Status == "available"
+	}),
+	dryRunStep("DeleteNetworkInterface"),
+	changeStep("delete", func(ctx context.Context, s *side, c *aws.Client) error { return c.DeleteENI(ctx, s.eni.ID) }),
+	waitStep("the deleted ENI, described", func(_ *side, v any) bool { return onlyENI(v) == nil }),
+	refusedStep("delete it again", func(ctx context.Context, s *side, c *aws.Client) error {
 		return c.DeleteENI(ctx, s.eni.ID)
 	}),
 	{name: "metadata after the ENI", do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.ENIs(ctx)
 	},
-		until: func(s *side, _ any) bool { return s.listed() == 1 }},
-	dry("DescribeNetworkInterfaces"), dry("DescribeSubnets"), dry("DescribeVpcs"), dry("DescribeVpcPeeringConnections"),
-	dry("DescribeInstanceTypes"), dry("DescribeInstances"),
-	ask("whether the instance runs", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+		isDone: func(s *side, _ any) bool { return s.listedENIs() == 1 }},
+	dryRunStep("DescribeNetworkInterfaces"), dryRunStep("DescribeSubnets"), dryRunStep("DescribeVpcs"),
+	dryRunStep("DescribeVpcPeeringConnections"),
+	dryRunStep("DescribeInstanceTypes"), dryRunStep("DescribeInstances"),
+	resultStep("whether the instance runs", func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.StateOf(ctx, s.place.Node)
 	}, func(*side, any) {}),
 }
 
-// spec describes the new ENI.
-func (s *side) spec(secondary int) aws.ENISpec {
+// newENISpec returns the spec of the new ENI, with this number of secondary addresses.
+func (s *side) newENISpec(secondary int) aws.ENISpec {
 	return aws.ENISpec{Subnet: s.place.Subnet, SecurityGroups: []string{s.place.Group}, Description: "acceptance test",
 		Tags:  s.options.Tags,
 		Token: "acceptance-" + s.place.Node, Secondary: secondary}
 }
 
-// ask returns a step that must succeed and has a result.
-func ask(name string, do func(context.Context, *side, *aws.Client) (any, error), keep func(*side, any)) step {
-	return step{name: name, do: do, keep: keep}
+// resultStep returns a step whose call must succeed, and returns a result.
+func resultStep(name string, do func(context.Context, *side, *aws.Client) (any, error), keep func(*side, any)) step {
+	return step{name: name, do: do, keepResult: keep}
 }
 
-// change returns a step that must succeed and has no result.
-func change(name string, do func(context.Context, *side, *aws.Client) error) step {
+// changeStep returns a step whose call must succeed, and returns no result.
+func changeStep(name string, do func(context.Context, *side, *aws.Client) error) step {
 	return step{name: name, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return nil, do(ctx, s, c)
 	}}
 }
 
-// refused returns a step that EC2 must refuse.
-func refused(name string, do func(context.Context, *side, *aws.Client) error) step {
-	s := change(name, do)
+// refusedStep returns a step whose call EC2 must refuse.
+func refusedStep(name string, do func(context.Context, *side, *aws.Client) error) step {
+	s := changeStep(name, do)
 	s.refused = true
 	return s
 }
 
-// dry returns a step with a dry run of an action: see [aws.Client.DryRun]. EC2 refuses each dry run. If the code of the
-// refusal proves that the caller has the permission, the client returns nil.
-func dry(action string) step {
+// dryRunStep returns a step with a dry run of an action: see [aws.Client.DryRun].
+func dryRunStep(action string) step {
 	return step{name: "dry run of " + action, refused: true, do: func(ctx context.Context, s *side,
 		c *aws.Client) (any, error) {
 		return nil, c.DryRun(ctx, action, aws.Target{ENI: s.eni.ID, Attachment: s.attachment, Instance: s.place.Node,
@@ -255,26 +260,27 @@ func dry(action string) step {
 	}}
 }
 
-// wait returns a step that describes the new ENI again and again, until the function until returns true.
-func wait(name string, until func(*side, any) bool) step {
-	return step{name: name, until: until, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
+// waitStep returns a step that describes the new ENI until isDone returns true.
+func waitStep(name string, until func(*side, any) bool) step {
+	return step{name: name, isDone: until, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.DescribeENIs(ctx, aws.ByID(s.eni.ID))
 	}}
 }
 
-// listed returns the number of ENIs in the list of metadata. The list and the keys of an ENI do not change at the same
-// time.
-func (s *side) listed() int {
-	return len(bytes.Fields(s.heard["/latest/meta-data/network/interfaces/macs/"].body))
+// listedENIs returns the number of ENIs in metadata's list of MACs. This number can differ from the number of ENIs in
+// the client's result, because the list and the keys of an ENI do not change at the same time.
+func (s *side) listedENIs() int {
+	return len(bytes.Fields(s.answers["/latest/meta-data/network/interfaces/macs/"].body))
 }
 
-// complete reports whether metadata has all keys of the new ENI. The keys appear one after another.
-func complete(e aws.ENI) bool {
-	return e.Index == index && len(e.Addrs) == 2 && e.CIDR.IsValid() && len(e.VPCCIDRs) > 0 && len(e.SecurityGroups) > 0
+// isComplete reports whether metadata has all keys of the new ENI, which appear one after another.
+func isComplete(e aws.ENI) bool {
+	return e.Index == newENIIndex && len(e.Addrs) == 2 && e.CIDR.IsValid() && len(e.VPCCIDRs) > 0 &&
+		len(e.SecurityGroups) > 0
 }
 
-// one returns the only ENI of a description, or nil.
-func one(v any) *aws.ENI {
+// onlyENI returns the ENI in the result of a describe, or nil if there is not exactly one.
+func onlyENI(v any) *aws.ENI {
 	if enis, ok := v.([]aws.ENI); ok && len(enis) == 1 {
 		return &enis[0]
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A side is a Place while the script runs. It has the objects that the steps have made, and the last answers.
+// A side is a Place during a Run, with the objects that the steps have made, and the answers of the last step.
 type side struct {
 	place   Place
 	options Options
@@ -27,7 +27,7 @@ type side struct {
 	assigned   []netip.Addr
 	prefixes   []netip.Prefix
 
-	heard   map[string]answer // the answers of the last step
+	answers map[string]answer // the answers of the last step
 	outcome outcome           // the result of the last step
 }
 
@@ -39,18 +39,18 @@ func newSide(p Place, o Options) *side {
 		"the VPC":   p.VPC,
 		"the group": p.Group, "the account": p.Account, "the node's address": p.NodeAddr.String(),
 		"the other node's address": p.OtherAddr.String()} {
-		s.names.add(value, name)
+		s.names.addName(value, name)
 	}
 	return s
 }
 
-// An outcome is the result of a call of the client.
+// An outcome is the result of a step's call.
 type outcome struct {
 	value   any
-	meaning string // what the suite learns from the outcome: "done", or the kind of the error
+	meaning string // what the suite learns from the call: "done", or the kind of the error
 }
 
-// outcomeOf returns the result of a call, without texts that are only for people.
+// outcomeOf returns the outcome of a call, without texts that are only for people.
 func outcomeOf(value any, err error) outcome {
 	if err == nil {
 		return outcome{value, "done"}
@@ -60,9 +60,9 @@ func outcomeOf(value any, err error) outcome {
 	case !ok:
 		return outcome{nil, "an error without an answer of EC2"}
 	case e.Code == "":
-		return outcome{nil, "an invalid answer" + sentinel(err)}
+		return outcome{nil, "an invalid answer" + sentinelText(err)}
 	}
-	return outcome{nil, "refused" + sentinel(err)}
+	return outcome{nil, "refused" + sentinelText(err)}
 }
 
 // sentinels are the errors that the suite distinguishes.
@@ -71,7 +71,7 @@ var sentinels = []error{aws.ErrThrottled, aws.ErrTransient, aws.ErrENIFull, aws.
 	aws.ErrCardFull, aws.ErrInUse, aws.ErrNotFound, aws.ErrNotRunning, aws.ErrTooManyGroups, aws.ErrNoGroup,
 	aws.ErrTokenUsed, aws.ErrDenied, aws.ErrNoMetadata}
 
-func sentinel(err error) string {
+func sentinelText(err error) string {
 	for _, s := range sentinels {
 		if errors.Is(err, s) {
 			return ": " + s.Error()
@@ -80,33 +80,33 @@ func sentinel(err error) string {
 	return ""
 }
 
-// take makes a step, and repeats it until its condition until is true. The context has a deadline, because without a
-// deadline, the SDK ends a request for metadata after five seconds.
-func (s *side) take(ctx context.Context, step step) error {
+// runStep runs a step, and repeats it until step.isDone returns true. The context has a deadline, because without one
+// the SDK ends a request for metadata after five seconds.
+func (s *side) runStep(ctx context.Context, step step) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
 	for end := time.Now().Add(patience); ; {
-		s.ec2.take()
-		s.imds.take()
+		s.ec2.takeAnswers()
+		s.imds.takeAnswers()
 		value, err := step.do(ctx, s, s.client)
-		s.heard = s.ec2.take()
-		for path, a := range s.imds.take() {
-			if s.heard == nil {
-				s.heard = map[string]answer{}
+		s.answers = s.ec2.takeAnswers()
+		for path, a := range s.imds.takeAnswers() {
+			if s.answers == nil {
+				s.answers = map[string]answer{}
 			}
-			s.heard[path] = a
+			s.answers[path] = a
 		}
 		s.outcome = outcomeOf(value, err)
 		switch {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case len(s.heard) == 0 && (step.until == nil || time.Now().After(end)):
+		case len(s.answers) == 0 && (step.isDone == nil || time.Now().After(end)):
 			return fmt.Errorf("no answer: %w", err)
-		case err != nil && !step.refused && (step.until == nil || time.Now().After(end)):
+		case err != nil && !step.refused && (step.isDone == nil || time.Now().After(end)):
 			return err
-		case step.until == nil || err == nil && step.until(s, value):
-			if step.keep != nil && err == nil {
-				step.keep(s, value)
+		case step.isDone == nil || err == nil && step.isDone(s, value):
+			if step.keepResult != nil && err == nil {
+				step.keepResult(s, value)
 			}
 			return nil
 		case time.Now().After(end):
@@ -119,19 +119,19 @@ func (s *side) take(ctx context.Context, step step) error {
 	}
 }
 
-// calls returns the calls of the last step, by names that are the same on both sides. The calls themselves can differ,
-// because paths of metadata contain MAC addresses.
-func (s *side) calls() map[string]string {
+// callsByName returns the calls of the last step, by names that are the same on both sides. The calls themselves may
+// differ, because paths of metadata have MAC addresses.
+func (s *side) callsByName() map[string]string {
 	all := map[string]string{}
-	for call := range s.heard {
-		all[s.names.replace(call)] = call
+	for call := range s.answers {
+		all[s.names.replaceNames(call)] = call
 	}
 	return all
 }
 
-// fields returns the fields of the last answer to a call.
-func (s *side) fields(call string) map[string]form {
-	a, ok := s.heard[call]
+// answerFields returns the fields of the answer to a call of the last step.
+func (s *side) answerFields(call string) map[string]form {
+	a, ok := s.answers[call]
 	if !ok {
 		return nil
 	}

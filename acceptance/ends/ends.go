@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ends has the code of the program that the acceptance test runs on an instance. The program runs the ends of
-// connections. An end is a pod or the instance itself. The program makes pods like a container runtime, with the
-// installed plugins, and sends packets from and to them. The test calls the program by net/rpc over a session of SSH.
-// When the session ends, the program ends, and its namespaces are removed.
+// Package ends has the code of the program that the acceptance test runs on each instance. The program makes pods as a
+// container runtime does, with the installed plugins. It sends packets from an end to another end, and answers packets.
+// An end is a pod or the instance itself. The test calls the program by net/rpc over an SSH session. When the session
+// ends, the program removes its pods' namespaces and ends.
 package ends
 
 import (
@@ -29,18 +29,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Port is the port at which all ends answer, by TCP and UDP.
+// Port is the TCP and UDP port at which all ends answer.
 const Port = 8080
 
-// Name is the name of the service of net/rpc.
+// Name is the name under which net/rpc has the methods of a Node.
 const Name = "Node"
 
-// A Setup has the paths of files on the instance, and variables for the programs.
+// A Setup has the paths of files on the instance, and environment variables for the suite's programs. It is the
+// argument of Node.Start.
 type Setup struct {
 	Env      []string // for the plugins and the tool: credentials
 	BinDir   string   // the directory of the plugins
-	Conflist string   // the file
-	Tool     string   // the program
+	Conflist string   // the network configuration
+	Tool     string   // the suite's tool
 	StateDir string   // the cache directory of libcni
 }
 
@@ -57,7 +58,8 @@ type Call struct {
 	To      netip.AddrPort
 }
 
-// A Fetch describes a GET request of HTTP from an end to an address. The program does not resolve the name in the URL.
+// A Fetch describes an HTTP GET request from an end. The program connects to the address To, and does not resolve the
+// host name in the URL.
 type Fetch struct {
 	From    string
 	URL     string
@@ -65,10 +67,10 @@ type Fetch struct {
 	Timeout time.Duration
 }
 
-// A Service is a Service of Kubernetes with one backend. It is an argument of Node.Proxy.
+// A Service is a Kubernetes Service with one backend: see Node.Proxy.
 type Service struct{ Addr, Backend netip.AddrPort }
 
-// A Node answers the calls of net/rpc on an instance, one at a time.
+// A Node has the methods that the test calls by net/rpc, one call at a time.
 type Node struct {
 	setup Setup
 	here  *vpcsim.Namespace
@@ -77,7 +79,8 @@ type Node struct {
 	list  *libcni.NetworkConfigList
 }
 
-// Serve answers until the test closes the connection. Serve then removes the namespaces of the pods that still exist.
+// Serve serves calls on a connection until the test closes it. Then Serve removes the namespaces of the pods that still
+// exist.
 func Serve(c io.ReadWriteCloser) error {
 	ns, err := nl.Node()
 	if err != nil {
@@ -95,7 +98,7 @@ func Serve(c io.ReadWriteCloser) error {
 	return err
 }
 
-// Start reads the conflist, and checks it with the plugins. After Start, the instance itself also answers at Port.
+// Start reads the conflist, and has the plugins check it. From then on, the instance answers at Port.
 func (n *Node) Start(s Setup, done *bool) error {
 	for _, e := range s.Env {
 		name, value, _ := strings.Cut(e, "=")
@@ -119,14 +122,14 @@ func (n *Node) Start(s Setup, done *bool) error {
 	return n.here.Answer(Port)
 }
 
-// Add makes a pod. The pod answers at Port.
+// Add makes a pod, which answers at Port.
 func (n *Node) Add(name string, p *Pod) error {
-	ns, err := vpcsim.MakeNamespace(name, filepath.Base(n.path(name)))
+	ns, err := vpcsim.MakeNamespace(name, filepath.Base(n.nsPath(name)))
 	if err != nil {
 		return err
 	}
 	n.pods[name] = ns
-	r, err := n.cni.AddNetworkList(context.Background(), n.list, n.conf(name))
+	r, err := n.cni.AddNetworkList(context.Background(), n.list, n.runtimeConf(name))
 	if err != nil {
 		return fmt.Errorf("ADD %s: %w", name, err)
 	}
@@ -142,16 +145,16 @@ func (n *Node) Add(name string, p *Pod) error {
 	return ns.Answer(Port)
 }
 
-// Check runs the plugins' CHECK of a pod.
+// Check runs CHECK of the plugins for a pod.
 func (n *Node) Check(name string, done *bool) error {
 	*done = true
-	return n.cni.CheckNetworkList(context.Background(), n.list, n.conf(name))
+	return n.cni.CheckNetworkList(context.Background(), n.list, n.runtimeConf(name))
 }
 
 // Del deletes a pod as a runtime does: its network first, then its namespace.
 func (n *Node) Del(name string, done *bool) error {
 	*done = true
-	if err := n.cni.DelNetworkList(context.Background(), n.list, n.conf(name)); err != nil {
+	if err := n.cni.DelNetworkList(context.Background(), n.list, n.runtimeConf(name)); err != nil {
 		return fmt.Errorf("DEL %s: %w", name, err)
 	}
 	ns := n.pods[name]
@@ -159,15 +162,15 @@ func (n *Node) Del(name string, done *bool) error {
 	return ns.Close()
 }
 
-func (n *Node) path(pod string) string { return filepath.Join("/run/netns", "acceptance-"+pod) }
+func (n *Node) nsPath(pod string) string { return filepath.Join("/run/netns", "acceptance-"+pod) }
 
-func (n *Node) conf(pod string) *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: "acceptance-" + pod, NetNS: n.path(pod), IfName: "eth0",
+func (n *Node) runtimeConf(pod string) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: "acceptance-" + pod, NetNS: n.nsPath(pod), IfName: "eth0",
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", "default"}, {"K8S_POD_NAME", pod}}}
 }
 
-// end returns the namespace of a pod, or the namespace of the instance if the name is empty.
-func (n *Node) end(name string) (*vpcsim.Namespace, error) {
+// namespaceOf returns the network namespace of a pod, or that of the instance if the name is empty.
+func (n *Node) namespaceOf(name string) (*vpcsim.Namespace, error) {
 	if name == "" {
 		return n.here, nil
 	}
@@ -177,9 +180,10 @@ func (n *Node) end(name string) (*vpcsim.Namespace, error) {
 	return nil, fmt.Errorf("no pod %s on this instance", name)
 }
 
-// Call sends packets, and returns the source address that the other end saw. For a ping, the address is zero.
+// Call sends packets, and returns the source address that the other end saw. For a ping, Call returns the zero
+// AddrPort.
 func (n *Node) Call(c Call, seen *netip.AddrPort) error {
-	from, err := n.end(c.From)
+	from, err := n.namespaceOf(c.From)
 	if err != nil {
 		return err
 	}
@@ -190,9 +194,9 @@ func (n *Node) Call(c Call, seen *netip.AddrPort) error {
 	return err
 }
 
-// Fetch gets a document. If the HTTP status is an error, Fetch still returns the document and no error.
+// Fetch makes a GET request, and returns the body of the answer. An HTTP status that is an error is no error of Fetch.
 func (n *Node) Fetch(f Fetch, body *string) error {
-	from, err := n.end(f.From)
+	from, err := n.namespaceOf(f.From)
 	if err != nil {
 		return err
 	}
@@ -217,13 +221,13 @@ func (n *Node) Fetch(f Fetch, body *string) error {
 	return err
 }
 
-// State returns the links, addresses, routes, rules and tables of the instance, as lines.
+// State returns the links, addresses, routes, rules and nftables tables of the instance, as lines of text.
 func (n *Node) State(_ bool, lines *[]string) (err error) {
 	*lines, err = vpcsim.State(n.here.NS)
 	return err
 }
 
-// Tool runs the suite's tool, and returns what it prints.
+// Tool runs the suite's tool with these arguments, and returns its output.
 func (n *Node) Tool(args []string, output *string) error {
 	out, err := exec.Command(n.setup.Tool, args...).CombinedOutput()
 	*output = string(out)
@@ -233,8 +237,8 @@ func (n *Node) Tool(args []string, output *string) error {
 	return nil
 }
 
-// Proxy makes the same kind of rules as kube-proxy for these Services on the instance. The new rules replace the rules
-// for earlier Services.
+// Proxy makes rules for these Services on the instance, as kube-proxy does. The rules replace those of the previous
+// call.
 func (n *Node) Proxy(services []Service, done *bool) error {
 	*done = true
 	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}
