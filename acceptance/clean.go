@@ -164,9 +164,9 @@ func cleanCommand(run string) string {
 // deleteObjects deletes the objects of a run, or of all runs if the ID is empty. It returns when EC2 has shown no such
 // objects emptyLooks times in a row.
 //
-// The deletion of the security group makes sure that nothing remains. EC2 refuses to delete the group as long as an
-// instance or an ENI has it, even if EC2 does not show this instance or ENI yet. If EC2 has deleted the group, it
-// refuses a late launch of the run, or a late ENI of the run, because the group no longer exists.
+// The deletion of the security group makes sure that nothing remains. As long as an instance or an ENI has the group,
+// EC2 refuses the deletion, even if it does not show this instance or ENI yet. After the deletion, EC2 refuses a late
+// launch or a late ENI of the run, because the group no longer exists.
 func (c *cloud) deleteObjects(ctx context.Context, run string, m *madeObjects, emptyLooks int, out output) error {
 	said := map[string]bool{}
 	say := func(key, line string) {

@@ -61,8 +61,8 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 }
 
 // conflist returns the network configuration for the instances. It is the configuration in the file, but with the
-// security group of the run, the tag of the run, no restriction to certain subnets, no metadata for pods, and no
-// cooling of free addresses, so that the next pod can have a free address at once.
+// security group and the tag of the run. It allows each subnet of the VPC in the zone, and pods cannot reach metadata.
+// A free address does not cool, so that the next pod can have it at once.
 func (p plan) conflist(file, group string) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -101,9 +101,9 @@ func (c *cloud) retryUntilShown(ctx context.Context, call func() error) error {
 // makeKeys makes the caller's key and the instances' host key, and returns the instances' user data, which has the host
 // key.
 //
-// The test makes the host key itself, so that no machine between the caller and the instance can pretend to be the
-// instance and get the credentials. But the host key is in the user data, which a principal with
-// ec2:DescribeInstanceAttribute in this account can read, and also each program on the instances.
+// The test makes the host key itself. So no machine between the caller and the instance can pretend to be the instance
+// and get the credentials. But the host key is in the user data. Principals with ec2:DescribeInstanceAttribute in this
+// account can read it, and programs on the instances, too.
 //
 // Because of the user data, the instance also schedules its own shutdown when it has booted. After the shutdown, EC2
 // terminates the instance: see launch. The instance cannot schedule the shutdown earlier, because shutdown(8) needs

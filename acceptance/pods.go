@@ -82,8 +82,8 @@ func (s *podTest) recordStates(context.Context) error {
 	return nil
 }
 
-// addPods makes pods on the first node until its first ENI for pods has the addresses of two pods, and its second ENI
-// has the address of one. Then it makes one pod on the second node.
+// addPods makes pods on the first node until two pods have addresses of its first ENI for pods, and one pod has an
+// address of its second. Then it makes one pod on the second node.
 func (s *podTest) addPods(ctx context.Context) error {
 	first := s.nodes[0]
 	for len(s.podsOnENI(1)) < 2 || len(s.podsOnENI(2)) < 1 {
@@ -321,9 +321,8 @@ func (s *podTest) compareStates(ctx context.Context) error {
 	return nil
 }
 
-// waitForRelease runs collections until EC2 shows only the node's boot ENI. It takes several collections, because a
-// collection deletes an ENI at the earliest a second after it has released the ENI's addresses, and EC2 takes some
-// seconds to detach the ENI.
+// waitForRelease runs collections until EC2 shows only the node's boot ENI. One collection is not enough: an ENI is
+// deleted at the earliest one second after its addresses. Also, EC2 takes some seconds to detach the ENI.
 func (s *podTest) waitForRelease(ctx context.Context, n *node) error {
 	const tries = 12
 	var err error

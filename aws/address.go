@@ -15,8 +15,8 @@ import (
 // Assign gives the ENI n more secondary private IPv4 addresses (AssignPrivateIpAddresses), and returns them. If EC2's
 // answer does not have exactly n addresses, Assign returns an error.
 //
-// This EC2 action has no client token. After an error for which [MaybeDone] returns true, the caller must compare the
-// ENI's current addresses with those before the call, to find out whether EC2 has assigned addresses.
+// This EC2 action has no client token. After an error for which [MaybeDone] returns true, EC2 may have assigned
+// addresses. Then the caller must compare the ENI's current addresses with those before the call.
 func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, SecondaryPrivateIpAddressCount: new(int32(n))}

@@ -22,9 +22,9 @@ import (
 // attempt got no answer, or an answer that does not prove that EC2 has refused the call. If err contains the errors of
 // several calls, MaybeDone returns true if EC2 may have carried out one of them.
 //
-// A failed call has been carried out, or not, or its outcome is unknown. The last error alone does not show which: if
-// the answer to an attempt was lost, the SDK makes another attempt, and returns only the error of that one. If this
-// error is "throttled" or "no such address", EC2 may still have carried out the first attempt.
+// A failed call has been carried out, or not, or its outcome is unknown. The error of the SDK alone does not show
+// which. If the answer to an attempt was lost, the SDK makes another attempt, and returns only that attempt's error. If
+// this error is "throttled" or "no such address", EC2 may still have carried out the first attempt.
 func MaybeDone(err error) bool { return anyError(err, func(e *Error) bool { return e.MaybeDone }) }
 
 // Undone reports whether EC2 has certainly carried out none of the calls that failed with err. Without an *Error in

@@ -30,8 +30,8 @@ func (m *meaning) matches(code, message string) bool {
 }
 
 // How long a node remembers refusals. passingTime: the cause ends by itself. lastingTime: the cause ends only when an
-// operator changes something. correctableTime: the same, but an operator can change it in a moment, such as a role. So
-// the node calls EC2 again after a minute.
+// operator changes something. correctableTime: the same, but the change takes an operator only a moment. An example is
+// a role. So the node calls EC2 again after a minute.
 const (
 	lastingTime     = 5 * time.Minute
 	correctableTime = time.Minute

@@ -70,8 +70,8 @@ func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, er
 	return enis, nil
 }
 
-// isAsked returns an error if there is a filter ByID that does not have the ID of e. isAsked does not check other
-// filters, because attributes of e may just have changed (EC2 API reference, "Eventual consistency").
+// isAsked returns an error if the filters have a ByID without the ID of e. isAsked does not check other filters,
+// because attributes of e may just have changed (EC2 API reference, "Eventual consistency").
 func isAsked(e ENI, filters []Filter) error {
 	for _, f := range filters {
 		if f.name == "network-interface-id" && !slices.Contains(f.values, e.ID) {

@@ -244,8 +244,8 @@ func (m *metadata) doRequest(ctx context.Context, path string, f func(context.Co
 }
 
 // A recorder records how the last HTTP request of a doRequest ended: with a status, or with an error. The SDK's error
-// is not enough, because it does not always wrap the cause: if the SDK gets no token, its error has only the text of
-// the cause.
+// is not enough, because it does not always wrap the cause. If the SDK gets no token, its error has only the cause's
+// text.
 type recorder struct{ HTTPClient }
 
 type seenKey struct{} // key of the *MetadataError in a context, whose fields a recorder sets

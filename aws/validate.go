@@ -27,8 +27,8 @@ import (
 //   - An answer is about the ENI, VPC or instance type in the request, and has as many addresses as the request asks
 //     for.
 //
-// The caller must check whether an address belongs to the subnet of its ENI, and to no other ENI, because only the
-// caller knows which addresses the node has.
+// The caller must check that an address belongs to the subnet of its ENI, and to no other ENI. This package does not
+// know the addresses of other ENIs.
 
 // The largest valid numbers. They are several times the largest numbers of EC2 today: a p5.48xlarge has 32 cards, and
 // an ENI of an m8i has 64 addresses.

@@ -27,7 +27,7 @@ const fileName = "registry.json"
 // The lock is on the directory itself. A lock on a file in the directory would not always keep two processes apart. If
 // another program deletes that file, the next process creates and locks a new file. Then both processes write into the
 // same directory. All operations in this file use the open directory, not its path. So if another program deletes the
-// directory, the process that has the directory open writes nothing, not even into a new directory with the same path.
+// directory, a process that has it open cannot write into a new directory with the same path.
 type directory struct {
 	*os.File
 	lock *flock.Flock // the library opens the directory a second time, because it does not return its open file

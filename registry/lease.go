@@ -136,9 +136,8 @@ func (s *State) EndOf(k Key, now, commandStart time.Time, hints ...netip.Addr) {
 	}
 }
 
-// EndWaiters removes the waiters of all interfaces of the attachment k from State.Waiters. Its entries in State.GaveUp
-// stay, because after a failed ADD a runtime first calls DEL for the attachment, and then repeats the ADD with another
-// container ID.
+// EndWaiters removes the waiters of all interfaces of the attachment k from State.Waiters. The entries in State.GaveUp
+// stay: after a failed ADD, a runtime calls DEL, and then repeats the ADD with another container ID.
 func (s *State) EndWaiters(k Key) {
 	name := k.String()
 	maps.DeleteFunc(s.Waiters, func(w string, _ Waiter) bool { return w == name || strings.HasPrefix(w, name+"/") })

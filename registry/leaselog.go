@@ -22,9 +22,9 @@ import (
 // lines are in the order of the changes.
 //
 // A process first writes the registry, and then appends the lines to the log. The registry also has the lines of its
-// last change, and the size of the log with these lines. If the process is killed in between, the log has another size.
-// Then the next change or collection appends the lines. So the log has no line about a change that did not happen. Only
-// the lines of a killed process are missing for a time.
+// last change, and the size of the log with these lines. If the process is killed before it appends the lines, the log
+// has another size. Then the next change or collection appends the lines. So the log has no line about a change that
+// did not happen. Only the lines of a killed process are missing for a time.
 //
 // The reader of a log may get only pieces of the log, or lines twice, in another order, or damaged. So each line
 // belongs to a series, and has a number in this series. All lines of a series are from one registry and one boot of the

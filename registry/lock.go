@@ -33,9 +33,8 @@ func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err er
 }
 
 // lockNamed opens and locks the file with this name in the registry's directory. The kernel locks an inode, not a name.
-// While this process waits for the lock, another process may delete the file, and a third process may create and lock a
-// new file with the same name. So lockNamed checks that the locked file still has the name. If not, lockNamed begins
-// again.
+// While this process waits for the lock, other processes may delete the file, and create and lock a new file with the
+// same name. So lockNamed checks that the locked file still has the name. If not, lockNamed begins again.
 func (r *Registry) lockNamed(ctx context.Context, name string, flag int) (*flock.Flock, error) {
 	path := r.dir + "/" + name
 	for range maxAttempts {

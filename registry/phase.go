@@ -104,21 +104,21 @@ func (e *ENI) Disown() {
 	e.Foreign = true
 }
 
-// Serve records that the ENI serves its pool. It does so only if the ENI is not an ENI on request: a collection would
-// unassign free addresses of an ENI that serves a pool.
+// Serve records that the ENI serves its pool. An ENI on request never serves a pool, because a collection would then
+// unassign its free addresses.
 func (e *ENI) Serve() {
 	e.Serving = !e.OnRequest
 }
 
-// Configure records what the configuration says about the ENI. fitsPool: the ENI fits its pool. servesPods:
-// interfaceIndex lets the ENI serve pods. keepAddrs: the ENI's addresses are never unassigned, for example because of
-// skipDeallocation. The configuration has the pool of the ENI.
+// Configure records what the configuration says about the ENI: whether it fits its pool, and whether interfaceIndex
+// lets it serve pods. If keepAddrs is true, its addresses are never unassigned, for example because of
+// skipDeallocation. Configure is for an ENI whose pool the configuration has.
 func (e *ENI) Configure(fitsPool, servesPods, keepAddrs bool) {
 	e.Serving, e.Passed, e.Keep, e.PoolGone = fitsPool && !e.OnRequest, !servesPods, keepAddrs, false
 }
 
-// Closed reports whether new pods get no address of the ENI, because interfaceIndex is now above its device index, or
-// because an operator renews the ENI. The free addresses of a closed ENI do not count for its pool.
+// Closed reports whether new pods get no address of the ENI: interfaceIndex is now above its device index, or an
+// operator renews it. The free addresses of a closed ENI do not count for its pool.
 func (e *ENI) Closed() bool { return e.Passed || e.Retired }
 
 // Request records that a pod has asked for the ENI. The ENI then serves no pool.

@@ -12,9 +12,9 @@
 // such calls.
 //
 // The registry is only a record: the true state is in EC2 and in the kernel. The registry is on /run, so a reboot
-// deletes it. If an operator or another program deletes the registry, only time is lost: the next process asks the
-// kernel, metadata and EC2, and builds the registry again. If the registry's file cannot be parsed, Update renames the
-// file and does not use it.
+// deletes it. If an operator or another program deletes the registry, only time is lost. The next process rebuilds the
+// registry from the kernel, metadata and EC2. If the registry's file cannot be parsed, Update renames the file and does
+// not use it.
 package registry
 
 //go:generate go run ../internal/codec/gen
@@ -69,8 +69,8 @@ const noPollFlag = unix.O_NONBLOCK
 // openFile opens the registry's file for a process that does not hold the lock.
 func (r *Registry) openFile() (*os.File, error) {
 	f, err := os.OpenFile(r.filePath(), os.O_RDONLY|noPollFlag, 0)
-	// this open(2) found the old file, which another process has just replaced, and a process has a lease on it to
-	// write into it (see [atomicfile.Exchange]): another open finds the new file
+	// Another process has replaced the file during this open(2), and a process has a lease on the old file (see
+	// [atomicfile.Exchange]). Another open(2) finds the new file.
 	if errors.Is(err, unix.EAGAIN) {
 		f, err = os.OpenFile(r.filePath(), os.O_RDONLY, 0)
 	}

@@ -269,8 +269,8 @@ func (s *State) Forget(addrs ...netip.Addr) {
 	}
 }
 
-// ForgetStray removes free addresses that no ENI of the state has. The original plugin leaves such addresses in its
-// file: its DEL records an address that it has just unassigned, and its registry-gc never removes this record.
+// ForgetStray removes free addresses that no ENI of the state has. The original plugin's file has such addresses: DEL
+// records an address that it has just unassigned, and registry-gc never removes this record.
 func (s *State) ForgetStray() {
 	for a := range s.Free.Keys() {
 		if id, _ := s.ENIOf(a); id == "" {

@@ -77,7 +77,8 @@ func TestUnusable(t *testing.T) {
 		t.Fatal(err)
 	}
 	noLock, unreadable := open(t), open(t)
-	if err := errors.Join(os.Mkdir(noLock.lockFile(lockName), 0o700), os.Mkdir(unreadable.filePath(), 0o700)); err != nil {
+	err := errors.Join(os.Mkdir(noLock.lockFile(lockName), 0o700), os.Mkdir(unreadable.filePath(), 0o700))
+	if err != nil {
 		t.Fatal(err)
 	}
 	gone := open(t)

@@ -19,10 +19,10 @@ import (
 // In earlier releases, the last member was a checksum of all bytes. On a large node, the checksum took a third of the
 // time of an Update. Unlike the modification time, the checksum also found broken memory.
 //
-// If a later release writes leases that do not begin with their key, or that this release would misread, it must give
-// the last member another name. Then this release does not trust the file.
+// A later release may write leases that do not begin with their key, or that this release would misread. Such a release
+// must give the last member another name, so that this release does not trust the file.
 
-// writtenMember is the part of the last member before the time.
+// writtenMember is the beginning of the last member, up to the time.
 const writtenMember = `,"written":"`
 
 // sealText returns the end of a registry's file that has this modification time: the last member, the closing brace and

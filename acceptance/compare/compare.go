@@ -11,9 +11,9 @@
 // address". Some of these texts, such as the ID of the new ENI, have a name that is the same on both sides. The
 // comparison replaces such a text by its name.
 //
-// If a field differs in kind, the comparison finds out whether the suite reads the field: it gives the suite's client
-// the recorded answer without the field. If the client's result then differs, the suite reads the field, and the
-// comparison fails. Then the simulator gives the suite another answer than EC2 does, in all tests.
+// If a field differs in kind, the comparison finds out whether the suite reads the field. For that, it gives the
+// suite's client the recorded answer without the field. If the client's result then differs, the suite reads the field,
+// and the comparison fails. Then the simulator gives the suite another answer than EC2 does, in all tests.
 package compare
 
 import (
@@ -81,8 +81,8 @@ func (t Table) Failures() []Row {
 	return slices.DeleteFunc(slices.Clone(t.Rows), func(r Row) bool { return !r.Fails() })
 }
 
-// Run runs all steps on both sides. If a step fails on a side, for example because EC2 refuses a call that the
-// simulator allows, Run returns an error, and a Table with the differences so far.
+// Run runs all steps on both sides. If a step fails on a side, Run returns an error, and a Table with the differences
+// so far. For example, EC2 refuses a call that the simulator allows.
 func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
 	defer silenceLog()()
 	t := &tableBuilder{seen: map[Row]int{}, calls: map[string]bool{}}

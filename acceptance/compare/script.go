@@ -267,8 +267,8 @@ func waitStep(name string, until func(*side, any) bool) step {
 	}}
 }
 
-// listedENIs returns the number of ENIs in metadata's list of MACs. This number can differ from the number of ENIs in
-// the client's result, because the list and the keys of an ENI do not change at the same time.
+// listedENIs returns the number of ENIs in metadata's list of MACs. The client's result may have fewer ENIs, because
+// the list and the keys of an ENI do not change at the same time.
 func (s *side) listedENIs() int {
 	return len(bytes.Fields(s.answers["/latest/meta-data/network/interfaces/macs/"].body))
 }

@@ -133,8 +133,8 @@ func exchangeNames(dir int, old, name string) error {
 	return unix.Renameat(dir, old, dir, name)
 }
 
-// Room returns how many bytes the next Exchange of the file can write without new space on the file system, because the
-// kept file already has the space.
+// Room returns how many bytes the next Exchange of the file can write without more space on the file system. The kept
+// file already has this space.
 func Room(dir, name string) int64 {
 	fi, err := os.Lstat(filepath.Join(dir, name+Old))
 	if err != nil || !fi.Mode().IsRegular() {

@@ -5,8 +5,9 @@ package codec
 
 import "unsafe"
 
-// This file has functions for kinds that need the text of a value: package indexed keeps texts that it has read, to
-// write them again, and writes indexes of texts. The kinds of configurations need none of these functions.
+// This file has functions for kinds that need the text of a value. Such kinds are in package indexed: it writes
+// unchanged values as their original texts, and writes indexes of texts. The kinds of configurations need none of these
+// functions.
 
 // A cut is a text that belongs into the output at an offset.
 type cut struct {

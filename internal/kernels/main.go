@@ -190,8 +190,8 @@ func rewriteTable(text string, fixed []string, results map[string]*result) (stri
 // emptyCell is the cell of a package that did not run.
 const emptyCell = "–"
 
-// rowOf returns the cells of the packages in a row, in the order of heads, and an error for each package that failed or
-// did not run.
+// rowOf returns a row's cells for the packages, in the order of heads. It also returns an error for each package that
+// failed or did not run.
 func rowOf(heads []string, results map[string]*result) (cells []string, failures []error) {
 	byHead := map[string]*result{}
 	for name, r := range results {

@@ -40,7 +40,8 @@ type entries struct {
 }
 
 // An entry is one entry of the map. It is small and has no pointers, because a node has thousands of entries. An entry
-// is known if its key and value have been parsed. The key of another entry is in the entry's row of the index.
+// is known if its key and value have been parsed. The key of an entry that is not known is in the entry's row of the
+// index.
 type entry struct {
 	// where the entry, its value and the rest after the entry begin in the text; to is 0 if the text is outdated
 	from, value, to int32
@@ -183,8 +184,8 @@ func (e *entries) textRuns() (runs [][]entry) {
 	return runs
 }
 
-// indexSize returns the number of digits of the index. It returns 0, for no index, if there are no entries, if a key
-// has a zone, or if the text of an entry is too long for a row.
+// indexSize returns the number of digits of the index. 0 means that there is no index: there are no entries, a key has
+// a zone, or an entry is too long for a row.
 func (e *entries) indexSize(runs [][]entry) (n int) {
 	for _, run := range runs {
 		if run[0].row > 0 {

@@ -60,8 +60,8 @@ func nonZero(t reflect.Type) reflect.Value {
 	return v
 }
 
-// fillLeaf sets *v to a random value if v points to a type that has no fields or elements of its own, and reports
-// whether it has.
+// fillLeaf sets *v to a random value if it knows the type of v, and reports whether it does. These types have no parts
+// that Random could fill.
 func fillLeaf(v any) bool {
 	switch p := v.(type) {
 	case *time.Time:
