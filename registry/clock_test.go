@@ -262,7 +262,7 @@ func TestBegunAfterSuspend(t *testing.T) {
 	suspended = func() time.Duration { return was() + hour }
 	t.Cleanup(func() { suspended = was })
 	s := newState()
-	s.read, _ = clocks()
+	s.readAt, _ = nowAndBootTime()
 	for after, want := range map[time.Duration]bool{time.Second: true, -time.Second: false} {
 		if got := s.BegunAfter(Lease{Since: command.Round(0).Add(after)}, command); got != want {
 			t.Errorf("a lease that began %v after the command counts as later: %v", after, got)
