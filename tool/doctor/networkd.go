@@ -5,9 +5,13 @@ package doctor
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
 // networkdConf are the settings by which systemd-networkd does not remove routes and rules of
@@ -26,10 +30,14 @@ func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 		files = append([]string{main}, files...)
 	}
 	settings := map[string]string{}
+	var deciding []string // files with one of the settings
 	for _, f := range files {
 		b, err := os.ReadFile(f)
 		if err != nil {
 			return nil, err
+		}
+		if strings.Contains(string(b), "ManageForeign") {
+			deciding = append(deciding, f)
 		}
 		for line := range strings.Lines(string(b)) {
 			if key, value, ok := strings.Cut(line, "="); ok {
@@ -44,11 +52,57 @@ func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 			found = append(found, Finding{Severity: severe, About: key, Means: "systemd-networkd removes the " + what +
 				" of pods when it starts or configures a link again",
 				Do: "set " + key + "=no in /etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf, and restart " +
-					"systemd-networkd at a quiet time",
-				fix: p.write("/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", networkdConf,
-					", which systemd-networkd reads at its next start")})
+					"systemd-networkd",
+				fix: p.setNetworkd()})
 		}
 	}
 	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.About, b.About) })
-	return found, nil
+	if len(found) > 0 || p.root != "" {
+		return found, nil
+	}
+	return unreadSettings(deciding)
+}
+
+// restartNetworkd is the command by which systemd-networkd reads its settings, if it runs. When systemd-networkd starts
+// with our settings, routes and rules of pods stay.
+const restartNetworkd = "systemctl try-restart systemd-networkd.service"
+
+// unreadSettings returns a finding if the running systemd-networkd may not have read one of the files.
+func unreadSettings(files []string) ([]Finding, error) {
+	file, err := cli.UnreadByNetworkd(files)
+	if err != nil || file == "" {
+		return nil, err
+	}
+	return []Finding{{Severity: severe, About: file,
+		Means: "this file was written after systemd-networkd had started, so systemd-networkd may not have read it. " +
+			"Then systemd-networkd removes the routes and rules of pods when it configures a link",
+		Do: "restart systemd-networkd: " + restartNetworkd + ". The routes and rules of pods stay",
+		fix: func(ctx context.Context) (string, error) {
+			return restartNetworkd, restart(ctx)
+		}}}, nil
+}
+
+// setNetworkd returns a fix that writes our settings for systemd-networkd, and makes a running systemd-networkd read
+// these settings.
+func (p *Node) setNetworkd() func(context.Context) (string, error) {
+	write := p.write("/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", networkdConf, "")
+	return func(ctx context.Context) (string, error) {
+		did, err := write(ctx)
+		if err != nil {
+			return "", err
+		}
+		if !p.systemd() {
+			return did + ", which systemd-networkd reads at its next start", nil
+		}
+		return did + ", and called " + restartNetworkd, restart(ctx)
+	}
+}
+
+// restart makes systemd-networkd read its settings.
+func restart(ctx context.Context) error {
+	args := strings.Fields(restartNetworkd)
+	if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", restartNetworkd, err, out)
+	}
+	return nil
 }

@@ -67,7 +67,7 @@ func (i *Installation) absolute(text []byte) []byte {
 }
 
 // reads matches the commands of the tool that read a conflist.
-var reads = regexp.MustCompile(name + `-tool (repair|registry-gc|warm|release|metrics|advertise|doctor)\b`)
+var reads = regexp.MustCompile(name + `-tool (repair|registry-gc|warm|release|metrics|advertise|doctor|eniif --boot --pods)\b`)
 
 // configured adds --config with the directory of the conflists to the commands that read a conflist. It also adds
 // --bin-dir with the directory of the plugins to doctor. It adds no flag for a default directory.
@@ -88,8 +88,8 @@ func (i *Installation) configured(text []byte) []byte {
 func (i *Installation) script() file {
 	const script = name + "-links"
 	f := file{path: filepath.Join(i.ToolDir, script), from: path.Join(fromTool, script), mode: 0o755}
-	if text, err := i.Source.ReadFile(f.from); err == nil && !slices.Contains(searched, i.ToolDir) {
-		return file{path: f.path, text: i.absolute(text), mode: f.mode}
+	if text, err := i.Source.ReadFile(f.from); err == nil {
+		return file{path: f.path, text: i.configured(i.absolute(text)), mode: f.mode}
 	}
 	return f
 }
@@ -145,8 +145,9 @@ func enableable(units []file) (names []string) {
 // booted reports whether systemd runs the node (sd_booted(3)). While an image is made, systemd does not run.
 func booted() bool { return has("/run/systemd/system")() }
 
-// startUnits makes systemd read the units again, and starts all enabled units except warmUnit. startUnits always does
-// both, because an earlier run may have been killed after it had written the files.
+// startUnits makes systemd read the units again, starts all enabled units except warmUnit, and makes systemd-networkd
+// read its drop-in. startUnits always does all of this, because an earlier run may have been killed after it had
+// written the files.
 func (i *Installation) startUnits(ctx context.Context) error {
 	if !i.Systemd || i.Check || !booted() {
 		return nil
@@ -156,7 +157,20 @@ func (i *Installation) startUnits(ctx context.Context) error {
 	if err == nil && len(units) > 0 {
 		err = systemctl(ctx, append([]string{"start"}, units...)...)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return restartNetworkd(ctx)
+}
+
+// restartNetworkd makes a running systemd-networkd read our drop-in, if it has not read the drop-in yet. When
+// systemd-networkd starts with this drop-in, routes and rules of pods stay.
+func restartNetworkd(ctx context.Context) error {
+	file, err := cli.UnreadByNetworkd([]string{toSystemd + "/networkd.conf.d/" + name + ".conf"})
+	if err != nil || file == "" {
+		return err
+	}
+	return systemctl(ctx, "try-restart", "systemd-networkd.service")
 }
 
 // warmUnit fails without a conflist. While EC2 throttles, it works for minutes.

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// UnreadByNetworkd returns the first of the files that was written after systemd-networkd had started. systemd-networkd
+// reads networkd.conf(5) only when it starts. UnreadByNetworkd returns "" if there is no such file, or if the process
+// does not see a systemd-networkd.
+//
+// The time of a file is its change time (inode(7)), because package managers set the modification time.
+func UnreadByNetworkd(files []string) (string, error) {
+	started, err := networkdStart()
+	if err != nil || started.IsZero() {
+		return "", err
+	}
+	for _, file := range files {
+		var status syscall.Stat_t
+		if err := syscall.Stat(file, &status); errors.Is(err, syscall.ENOENT) {
+			continue
+		} else if err != nil {
+			return "", &os.PathError{Op: "stat", Path: file, Err: err}
+		}
+		if time.Unix(status.Ctim.Unix()).After(started) {
+			return file, nil
+		}
+	}
+	return "", nil
+}
+
+// networkdStart returns the time when the systemd-networkd of this network namespace started, or the zero time if no
+// such process runs.
+func networkdStart() (time.Time, error) {
+	ours, err := os.Readlink("/proc/self/ns/net")
+	if errors.Is(err, fs.ErrNotExist) {
+		return time.Time{}, nil // no /proc is mounted
+	}
+	if err != nil {
+		return time.Time{}, err
+	}
+	names, err := filepath.Glob("/proc/[0-9]*/comm")
+	if err != nil {
+		return time.Time{}, err
+	}
+	for _, name := range names {
+		const comm = "systemd-network\n" // the kernel cuts a name off after 15 bytes
+		dir := filepath.Dir(name)
+		text, _ := os.ReadFile(name) // no error: the process may have ended
+		if theirs, _ := os.Readlink(dir + "/ns/net"); string(text) != comm || theirs != ours {
+			continue
+		}
+		return startOf(dir)
+	}
+	return time.Time{}, nil
+}
+
+// startOf returns the time when a process started. dir is the directory of the process in /proc.
+func startOf(dir string) (time.Time, error) {
+	stat, err := os.ReadFile(dir + "/stat")
+	uptime, err2 := os.ReadFile("/proc/uptime")
+	if err = errors.Join(err, err2); err != nil {
+		return time.Time{}, err
+	}
+	const field, perSecond = 19, 100 // starttime, counted from the field after the name (proc_pid_stat(5)); its unit
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	up, _, _ := strings.Cut(string(uptime), " ")
+	sinceBoot, err := strconv.ParseFloat(up, 64)
+	if err != nil || len(fields) <= field {
+		return time.Time{}, fmt.Errorf("%s/stat: %q; /proc/uptime: %q", dir, stat, uptime)
+	}
+	ticks, err := strconv.ParseFloat(fields[field], 64)
+	age := time.Duration((sinceBoot - ticks/perSecond) * float64(time.Second))
+	return time.Now().Add(-age), err
+}
