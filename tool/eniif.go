@@ -5,9 +5,13 @@ package tool
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
@@ -18,7 +22,9 @@ func eniif() *cli.Command {
 		Description: "The boot ENI comes first. The command asks the metadata service, which may be some\nseconds " +
 			"behind EC2." +
 			cli.JSON("[] iface mac id index card boot subnet subnet_cidr secgrps vpc ips"),
-		Flags: []cli.Flag{&cli.BoolFlag{Name: "boot", Usage: "list only the boot ENI"}},
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "boot", Usage: "list only the boot ENI"},
+			&cli.BoolFlag{Name: "pods", Usage: "list only the ENIs that may serve pods; without a conflist, each may"},
+			conf.Flag()},
 		Action: func(c *cli.Context) error {
 			enis, err := aws.New(aws.Options{}).ENIs(c.Context)
 			if err != nil {
@@ -28,9 +34,10 @@ func eniif() *cli.Command {
 			if err != nil {
 				return err
 			}
+			conflists := conf.Load(c.String("config"))
 			var rows []eniRow
 			for _, e := range enis {
-				if c.Bool("boot") && !e.Boot {
+				if c.Bool("boot") && !e.Boot || c.Bool("pods") && !mayServe(conflists, e) {
 					continue
 				}
 				rows = append(rows, eniRow{
@@ -41,6 +48,20 @@ func eniif() *cli.Command {
 			return cli.Table(c, rows)
 		},
 	}
+}
+
+// mayServe reports whether pods may get addresses of an ENI, by the interfaceIndex of the conflists. Without a conflist
+// that can be read, they may.
+func mayServe(conflists *conf.Conflists, e aws.ENI) bool {
+	var policies []lease.Policy
+	for _, l := range conflists.Ours() {
+		if l.IPAM != nil {
+			policies = append(policies, l.IPAM.Policies()...)
+		}
+	}
+	return len(policies) == 0 || slices.ContainsFunc(policies, func(p lease.Policy) bool {
+		return p.Serves(registry.ENI{Index: e.Index, Card: e.Card, Boot: e.Boot})
+	})
 }
 
 // An eniRow is an ENI, as eniif prints it.

@@ -30,8 +30,8 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 			means = "the node's link " + a.Dev + " has this address, so the node answers instead of " + h.Owner()
 		}
 		found = append(found, Finding{Severity: severe, About: a.Prefix.Addr().String(), Means: means,
-			Do: fmt.Sprintf("run: ip address del %v dev %s. Then enable cni-links.service, so that no network "+
-				"manager of the node configures the ENIs of pods", a.Prefix, a.Dev), fix: p.strip(a)})
+			Do: fmt.Sprintf("run: ip address del %v dev %s. Then enable or restart cni-links.service, so that no "+
+				"network manager of the node configures the ENIs of pods", a.Prefix, a.Dev), fix: p.strip(a)})
 	}
 	return found, nil
 }

@@ -6,6 +6,7 @@ package doctor
 import (
 	"context"
 	"os"
+	"slices"
 )
 
 // linksRun is the directory that cni-links.service creates when it runs.
@@ -37,6 +38,14 @@ func (p *Node) checkNetUtils(context.Context) ([]Finding, error) {
 			Means: "this unit has not run, or is not enabled, so amazon-ec2-net-utils does not know which ENIs are " +
 				"for pods",
 			Do: "if every ENI except the boot ENI is for pods, run: systemctl enable --now cni-links.service"})
+	}
+	entries, _ := os.ReadDir(p.path(linksRun)) // no error: cni-links.service may not have run
+	bootServes := slices.ContainsFunc(p.policies(), func(pool pool) bool { return pool.MinIndex == 0 })
+	if installed && bootServes && len(entries) > 0 {
+		found = append(found, Finding{Severity: severe, About: "cni-links.service",
+			Means: "this unit ran with another conflist. The boot ENI now serves pods (interfaceIndex 0), but each " +
+				"minute amazon-ec2-net-utils adds every secondary address of the boot ENI to the node",
+			Do: "run: systemctl restart cni-links.service"})
 	}
 	return found, nil
 }
