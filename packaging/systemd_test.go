@@ -109,8 +109,10 @@ func container(t *testing.T, files, story string, env []string) {
 		fmt.Fprintf(&quoted, " %q", e)
 	}
 	for name, text := range map[string]string{
-		"story": read(t, filepath.Join("testdata", story)),
-		"calls": read(t, "testdata/calls"),
+		"story":           read(t, filepath.Join("testdata", story)),
+		"calls":           read(t, "testdata/calls"),
+		"flatcar.network": flatcarENIs(t),
+		"preremove.sh":    read(t, "preremove.sh"),
 		"etc/cni/net.d/10-cni-ipvlan-vpc-k8s.conflist": string(conflist),
 		"etc/nftables.conf":                            "flush ruleset\ntable inet filter {\n}\n",
 		"etc/systemd/system.conf.d/ec2.conf": "[Manager]\nDefaultTimeoutStartSec=15min\n" +
@@ -144,6 +146,18 @@ func container(t *testing.T, files, story string, env []string) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// flatcarENIs returns the .network file for ENIs that flatcar.yaml writes, for the driver of the simulated ENIs.
+func flatcarENIs(t *testing.T) string {
+	t.Helper()
+	_, file, _ := strings.Cut(read(t, "platforms/flatcar.yaml"), "-eni.network\n")
+	_, file, _ = strings.Cut(file, "inline: |\n")
+	file, _, found := strings.Cut(file, "    - path:")
+	if !found || !strings.Contains(file, "Driver=ena\n") {
+		t.Fatalf("flatcar.yaml has the file %q", file)
+	}
+	return strings.ReplaceAll(strings.ReplaceAll(file, "          ", ""), "Driver=ena\n", "Driver=veth\n")
 }
 
 const storyService = `[Unit]

@@ -52,6 +52,8 @@ It prints its changes.` + cli.JSON("[] change path"),
 			&cli.BoolFlag{Name: "force",
 				Usage: "with --uninstall: remove everything even while pods have addresses; the DEL of these pods " +
 					"then fails"},
+			&cli.BoolFlag{Name: "in-use",
+				Usage: "change nothing, and fail while pods have addresses: for a package, before its removal"},
 			&cli.StringFlag{Name: "platform", DefaultText: "the platform of the node",
 				Usage: "use the directories of `PLATFORM`"},
 			&cli.StringFlag{Name: "bin-dir", DefaultText: "the directory of the platform",
@@ -79,6 +81,9 @@ It prints its changes.` + cli.JSON("[] change path"),
 				return err
 			}
 			defer host.Close()
+			if c.Bool("in-use") {
+				return install.InUse(host)
+			}
 			i, err := installation(c)
 			if err != nil {
 				return err
