@@ -148,7 +148,7 @@ func files(t *testing.T, root string) []string {
 func tarball(t *testing.T, file string) {
 	want := strings.Fields("cni-ipvlan-vpc-k8s cni-ipvlan-vpc-k8s-grow cni-ipvlan-vpc-k8s-ipam " +
 		"cni-ipvlan-vpc-k8s-ipvlan cni-ipvlan-vpc-k8s-unnumbered-ptp cni-ipvlan-vpc-k8s-egress " +
-		"cni-ipvlan-vpc-k8s-tool cni-tool cni-ipvlan-vpc-k8s-links")
+		"cni-ipvlan-vpc-k8s-tool cni-tool cni-ipvlan-vpc-k8s-links cloud.cfg.d/99-cni-ipvlan-vpc-k8s.cfg")
 	units := strings.Fields(command(t, "find", "../systemd/", "-mindepth", "2", "-type", "f", "-printf", "systemd/%P "))
 	got := slices.DeleteFunc(strings.Fields(command(t, "tar", "-tzf", file)),
 		func(name string) bool { return strings.HasSuffix(name, "/") })
