@@ -59,7 +59,7 @@ func planOf(c *cli.Context) (plan, error) {
 		}
 		p.kind = self.Type
 	}
-	if p.limits, err = cloud.Limits(c.Context, p.kind); err != nil {
+	if p.limits, err = limitsOf(c.Context, cloud, p.kind); err != nil {
 		return p, err
 	}
 	if !c.IsSet("except-enis") && takes && p.podENIs() > 1 {

@@ -4,6 +4,7 @@
 package tool
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -168,7 +169,7 @@ func (n *podNode) configure(c *cli.Context, networks []conf.List) error {
 func (n podNode) count(c *cli.Context) (int, error) {
 	l, err := n.limits(c)
 	switch {
-	case errors.Is(err, aws.ErrNoMetadata):
+	case errors.Is(err, aws.ErrNoMetadata) && n.kind == "":
 		return 0, cli.Hint(err, "on a machine that is no EC2 instance, add --instance-type")
 	case err != nil && n.kind != "":
 		return 0, err
@@ -208,7 +209,7 @@ func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	grows := func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone }
 	switch {
 	case n.kind != "":
-		return aws.New(aws.Options{}).Limits(c.Context, n.kind)
+		return limitsOf(c.Context, aws.New(aws.Options{}), n.kind)
 	case !slices.ContainsFunc(n.pools, grows):
 		return aws.Limits{}, nil
 	}
@@ -255,4 +256,19 @@ func (n podNode) templated(c *cli.Context, l aws.Limits) (int, error) {
 		pods += p.bootPods()
 	}
 	return pods, nil
+}
+
+// limitsOf returns the limits of an instance type, for a command that runs on any machine. If the machine is no EC2
+// instance, the metadata service gives neither a region nor credentials.
+func limitsOf(ctx context.Context, cloud *aws.Client, kind string) (aws.Limits, error) {
+	l, err := cloud.Limits(ctx, kind)
+	if errors.Is(err, aws.ErrNoMetadata) {
+		// not %w: the command needs no EC2 instance
+		err = cli.Hint(fmt.Errorf("the limits of the instance type are not known, because EC2 cannot be asked: %v",
+			err),
+			"on a machine that is no EC2 instance, set AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. This "+
+				"program reads no AWS_PROFILE: aws configure export-credentials --format env prints the keys of a "+
+				"profile")
+	}
+	return l, err
 }
