@@ -57,12 +57,19 @@ func add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, 
 	if err != nil {
 		return nil, err
 	}
+	const least6 = 1280 // RFC 8200, section 5
+	if mtu := r.Config.MTU; mtu > 0 && mtu < least6 && slices.ContainsFunc(r.Prev.IPs, ofIPv6) {
+		return nil, plugin.Errorf(plugin.CodeInvalid, "set mtu to 1280 or more, or leave it out",
+			"mtu: %d: the pod has an IPv6 address, and the kernel gives no IPv6 to a link with an MTU below 1280", mtu)
+	}
 	err = nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		res, err = connect(r, asked, masters, node, pod)
 		return err
 	})
 	return res, err
 }
+
+func ofIPv6(c *types100.IPConfig) bool { return c.Address.IP.To4() == nil }
 
 // connect makes the slaves with their addresses and routes.
 func connect(
