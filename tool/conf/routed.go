@@ -6,11 +6,13 @@ package conf
 import (
 	"cmp"
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/chain"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/egress"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
@@ -26,7 +28,9 @@ func (r *review) paths(at map[string]int) {
 		return // the method member reports that
 	}
 	veth, slaves := ipam.Routed()
-	if _, there := at[TypeIPVlan]; !there && len(veth) > 0 && len(slaves) > 0 {
+	k, paired := at[TypePTP]
+	lonely := len(veth) > 0 || paired && k == i+1 // no plugin of others makes the pod's link
+	if _, there := at[TypeIPVlan]; !there && lonely && len(slaves) > 0 {
 		r.wrong("", `there is no %s, which the pools with dataPath "ipvlan" need: %s`, TypeIPVlan,
 			strings.Join(slaves, ", "))
 	}
@@ -54,11 +58,46 @@ func (r *review) routed(i, k int) {
 		json.Unmarshal(r.Plugins[k].Raw, &pair) != nil {
 		return // the method member reports that
 	}
+	r.services(i, k, &ipam, &pair)
+	r.smallMTU(&ipam)
 	if veth, _ := ipam.Routed(); len(veth) > 0 {
 		r.besideRouted(r.Plugins[k].Type)
 	} else if pair.VethPrefix != "" {
 		r.wrong(r.where(k), `vethPrefix: %q: no pool has dataPath "veth", so no pair gets this prefix, and an engine `+
 			`for NetworkPolicy restricts no pod. Give a pool this dataPath, or leave vethPrefix out`, pair.VethPrefix)
+	}
+}
+
+// services reviews whether pods reach Services and hostPorts. routeToCidrs with 0.0.0.0/0 is a default route by the ENI.
+func (r *review) services(i, k int, ipam *lease.Config, pair *ptp.Config) {
+	var wrong values.Mistakes // the method member reports these mistakes
+	_, slaves := ipam.Routed()
+	for _, p := range wrong.Prefixes("routeToCidrs", ipam.RouteToCIDRs) {
+		if p.Addr().Is4() && p.Bits() == 0 && len(pair.HostCIDRs) == 0 && len(slaves) > 0 {
+			r.wrong(r.where(i), `routeToCidrs: %q: want the CIDRs of the cluster's Services in hostCidrs, `+
+				`for example "172.20.0.0/16". Without hostCidrs, calls to Services leave by the ENI and get no answer`, p)
+		}
+	}
+	others := func(m Member) bool { return m.Type == "portmap" }
+	if pair.NodePorts != nil && *pair.NodePorts == "" && slices.ContainsFunc(r.Plugins, others) {
+		r.wrong(r.where(k), `nodePorts: "": want a range that has the hostPorts of portmap, for example "1:32767", `+
+			`because callers get no answer from a hostPort out of this range`)
+	}
+}
+
+// smallMTU reviews whether the links of pods can have IPv6: the kernel removes IPv6 from a link with a smaller MTU.
+func (r *review) smallMTU(ipam *lease.Config) {
+	if !slices.Contains(ipam.Policies()[0].Families, lease.IPv6) {
+		return
+	}
+	for i, m := range r.Plugins {
+		var c struct {
+			MTU int `json:"mtu"`
+		}
+		if slices.Contains(Types, m.Type) && json.Unmarshal(m.Raw, &c) == nil && c.MTU > 0 && c.MTU < 1280 {
+			r.wrong(r.where(i), "mtu: %d: want 1280 or more, because ipFamilies has IPv6, and the kernel gives no "+
+				"IPv6 to a link with a smaller MTU", c.MTU)
+		}
 	}
 }
 
