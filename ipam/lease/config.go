@@ -150,6 +150,9 @@ const (
 // ADD, which is shorter than the deadlines of the runtimes.
 const maxTimeout = int(registry.MostWait / time.Second)
 
+// maxReuseWait is the largest reuseIPWait, in seconds: a day.
+const maxReuseWait = 86400
+
 // Validate sets the defaults, and returns all mistakes together. Each mistake has the key, the wrong value and what is
 // allowed.
 func (c *Config) Validate() error {
@@ -195,7 +198,7 @@ func (v *validation) pool(name string, p Policy, c PoolConfig) Policy {
 	p.SubnetTags, p.SecurityGroups, p.Tags = c.SubnetTags, c.SecGroupIDs, c.ENITags
 	p.Keep = *cmp.Or(c.SkipDeallocation, new(false)) || p.Provision == ProvisionNone // the node cannot get them again
 	p.Prefixes = *cmp.Or(c.PrefixDelegation, new(false))
-	p.ReuseWait = time.Duration(v.AtLeast("reuseIPWait", c.ReuseIPWait, 60, 0)) * time.Second
+	p.ReuseWait = time.Duration(v.Between("reuseIPWait", c.ReuseIPWait, 60, 0, maxReuseWait)) * time.Second
 	p.Batch = v.AtLeast("ipBatchSize", c.IPBatchSize, 1, 0)
 	p.Warm = v.warm(c.Warm)
 	p.Tracking = v.tracking(c.ConnectionTracking)

@@ -59,7 +59,7 @@ func TestConfig(t *testing.T) {
 			mistakes: []string{
 				"interfaceIndex: -1: want 0 or more",
 				`routeToCidrs: "x": want a CIDR or an address, for example 10.8.0.0/16 or 10.8.0.5`,
-				"reuseIPWait: -5: want 0 or more",
+				"reuseIPWait: -5: want 0 to 86400",
 				"ipBatchSize: -1: want 0 or more",
 				`provision: "some": want full, assign or none`,
 				"maxENIs: -1: want 0 or more",

@@ -105,7 +105,7 @@ func TestPoolMistakes(t *testing.T) {
 		`the keys namespaces and selectable are allowed only in an entry of "pools"`,
 		`ipFamilies: ["IPv5"]: want IPv4, IPv6, or both`,
 		`warm: {"min": 5, "max": 2}`,
-		"pools: a: reuseIPWait: -1: want 0 or more",
+		"pools: a: reuseIPWait: -1: want 0 to 86400",
 		`pools: b: namespaces: "t*o": want a namespace, or the beginning of a namespace with a * after it`,
 		`pools: b: namespaces: "*x"`,
 		`pools: b: namespaces: "": want`,
