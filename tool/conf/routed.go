@@ -68,7 +68,8 @@ func (r *review) routed(i, k int) {
 	}
 }
 
-// services reviews whether pods reach Services and hostPorts. routeToCidrs with 0.0.0.0/0 is a default route by the ENI.
+// services reviews whether pods reach Services and hostPorts. routeToCidrs with 0.0.0.0/0 is a default route by the
+// ENI.
 func (r *review) services(i, k int, ipam *lease.Config, pair *ptp.Config) {
 	var wrong values.Mistakes // the method member reports these mistakes
 	_, slaves := ipam.Routed()
