@@ -67,10 +67,13 @@ type ENI struct {
 	Missed time.Time `json:"missed,omitzero"`
 
 	// Groups are the ENI's security groups, Tags are the ENI's tags, and SubnetTags are the tags of the ENI's subnet,
-	// as EC2 has reported them. Only ENIs that an operator or another program attached have these fields.
+	// as EC2 has reported them. Only ENIs that an operator or another program attached have these fields, and ENIs
+	// whose PoolUnknown is true.
 	Groups     []string          `json:"groups,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
 	SubnetTags map[string]string `json:"subnetTags,omitempty"`
+	// a node created the ENI for pods, as only the description of the ENI says: no tag names the pool
+	PoolUnknown bool `json:"poolUnknown,omitempty"`
 
 	// Settings are the settings that the link had before a pod got the whole ENI. They stay in the registry until a
 	// process has restored them on the link.

@@ -46,6 +46,7 @@ func (e *ENI) describe(j *codec.Codec) {
 		codec.OptionalList(j, "groups", &e.Groups, codec.Text)
 		codec.OptionalTable(j, "tags", &e.Tags, codec.ByName, codec.Text)
 		codec.OptionalTable(j, "subnetTags", &e.SubnetTags, codec.ByName, codec.Text)
+		codec.Optional(j, "poolUnknown", &e.PoolUnknown, codec.Flag)
 		codec.OptionalTable(j, "settings", &e.Settings, codec.ByName, codec.Text)
 	})
 }
@@ -83,6 +84,7 @@ func (e *ENI) same(other *ENI) bool {
 		slices.Equal(e.Groups, other.Groups) &&
 		maps.Equal(e.Tags, other.Tags) &&
 		maps.Equal(e.SubnetTags, other.SubnetTags) &&
+		e.PoolUnknown == other.PoolUnknown &&
 		maps.Equal(e.Settings, other.Settings)
 }
 

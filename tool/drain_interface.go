@@ -151,7 +151,7 @@ func differences(
 		if !ok || !renewable(known) {
 			continue
 		}
-		known.Groups, known.SubnetTags = e.SecurityGroups, nil
+		known.Groups, known.SubnetTags, known.PoolUnknown = e.SecurityGroups, nil, false
 		if conflists.Unclear(known) {
 			all, err := tags()
 			if err != nil {

@@ -72,7 +72,7 @@ func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	}
 	boot := IsBoot(known, e)
 	if e.ID != "" && !known.Managed && !boot {
-		known.Groups = GroupsOf(e)
+		known.Groups, known.PoolUnknown = GroupsOf(e), PoolUnknown(e)
 	}
 	if e.ID != "" && !ForPods(e) && !boot {
 		known.Tags = e.Tags

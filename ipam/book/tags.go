@@ -49,14 +49,20 @@ const TagNoManage = "node.k8s.amazonaws.com/no_manage"
 // an ENI comes from a growth, an operator (by new-interface or launch-template) or the original plugin. An ENI of the
 // original plugin has no tags, only the description. An operator may also add [TagPool] to an ENI later.
 func ForPods(e aws.ENI) bool {
-	return e.Tags[TagManaged] != "" || e.Tags[TagPool] != "" || e.Description == Description(e.Instance)
+	return taggedForPods(e) || e.Description == Description(e.Instance)
 }
 
-// GroupsOf returns the security groups of an ENI that an operator or another program has attached: see
-// lease.Policy.Misfit. For an ENI that was created for pods, GroupsOf returns nil. No caller records the groups of the
-// boot ENI, because the boot ENI is the node's own.
+func taggedForPods(e aws.ENI) bool { return e.Tags[TagManaged] != "" || e.Tags[TagPool] != "" }
+
+// PoolUnknown reports whether only the description shows that an ENI was created for pods. The original plugin created
+// the ENI, or a node whose role may not create tags.
+func PoolUnknown(e aws.ENI) bool { return ForPods(e) && !taggedForPods(e) }
+
+// GroupsOf returns the security groups of an ENI, if pods may only use it with the right groups: see
+// lease.Policy.Misfit. If the tags show that the ENI was created for pods, GroupsOf returns nil. No caller records the
+// groups of the boot ENI, because the boot ENI is the node's own.
 func GroupsOf(e aws.ENI) []string {
-	if ForPods(e) {
+	if taggedForPods(e) {
 		return nil
 	}
 	return slices.Sorted(slices.Values(e.SecurityGroups))

@@ -20,6 +20,9 @@ import (
 // This rule does not apply to ENIs that a program has created for pods. So an ENI with the groups of an older
 // configuration still serves pods: the registry does not record the groups of such ENIs. With "provision" "assign" or
 // "none", the node creates no ENI, and uses all ENIs that others attach.
+//
+// If there are several pools, only a tag shows for which pool a program has created an ENI. So without such a tag, the
+// rule applies to this ENI, too. Otherwise pods could get addresses of another pool's ENI.
 
 // An ENI may belong to others while its tags are unknown. If EC2 did not answer, the ENI serves no pod until EC2
 // answers. If the role may not ask EC2, the ENI serves pods, unless there are several pools. The original plugin also
@@ -35,7 +38,7 @@ func (policy Policy) Misfit(e registry.ENI) string {
 		return "EC2 has not reported its tags yet, which show the owner of the ENI"
 	case policy.Requestable(e.Tags):
 		return "it has the tags of enis in requests, so only pods that ask for this ENI get its addresses"
-	case len(e.Groups) == 0 || policy.Provision != ProvisionFull:
+	case len(e.Groups) == 0 || e.PoolUnknown && !policy.Pools || policy.Provision != ProvisionFull:
 		return ""
 	case !policy.hasGroups(e):
 		return fmt.Sprintf("its security groups are %s, and secGroupIds are %s", strings.Join(e.Groups, ", "),

@@ -96,13 +96,18 @@ func (p *Node) secondary(s *registry.State, spec ENISpec) int {
 func (p *Node) createENI(
 	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec),
 ) (aws.ENI, string, error) {
-	eni, token, err := p.createOnce(ctx, subnet, spec, size)
-	if len(spec.Tags) > 0 && noTags(err) {
-		// The original plugin did not need this permission, so a role may lack it. Without tags, only the registry of
-		// this node says that the ENI may be deleted.
-		slog.Warn("the instance role does not allow ec2:CreateTags: the new ENI has no tags", "error", err)
+	// The original plugin did not need the permission for tags, so a role may lack it. Without tags, only the registry
+	// of this node says that the ENI may be deleted. If there are several pools, only a tag names the pool of the ENI.
+	single := !p.Policy.Pools && spec.Tags[book.TagPool] == lease.DefaultPool
+	again := func(err error) bool { return single && noTags(err) }
+	eni, token, err := p.createOnce(ctx, subnet, spec, size, again)
+	if denied := err; again(denied) {
+		slog.Warn("the instance role does not allow ec2:CreateTags: the new ENI has no tags", "error", denied)
 		spec.Tags = nil
-		eni, token, err = p.createOnce(ctx, subnet, spec, size)
+		if eni, token, err = p.createOnce(ctx, subnet, spec, size, aws.NotAllowed); aws.NotAllowed(err) {
+			// the role may create ENIs only with tags, so it lacks the permission for tags
+			err = p.NoteRefusal(ctx, book.CreateAction, call.Object{Subnet: subnet.ID}, denied)
+		}
 	}
 	return eni, token, p.noteQuota(ctx, err)
 }
@@ -114,9 +119,11 @@ func noTags(err error) bool {
 }
 
 // createOnce repeats an earlier creation with an unknown outcome, or creates a new ENI. Each
-// creation has its own client token, which is the key of its intent.
+// creation has its own client token, which is the key of its intent. handled reports whether the caller reacts to a
+// refusal itself.
 func (p *Node) createOnce(
 	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec),
+	handled func(error) bool,
 ) (eni aws.ENI, token string, err error) {
 	const action = book.CreateAction
 	asked := spec
@@ -129,7 +136,7 @@ func (p *Node) createOnce(
 		return call.Begins(registry.Intent{Action: action, Wanted: wanted(asked)})(s)
 	}
 	on := call.Object{Subnet: subnet.ID, Handled: func(err error) bool {
-		return asked.Prefixes+asked.IPv6Prefixes > 0 && noPrefix(err) || noTags(err)
+		return asked.Prefixes+asked.IPv6Prefixes > 0 && noPrefix(err) || handled(err)
 	}}
 	err = p.Call(ctx, action, on, begin, func(s *registry.State, key string) (_ func(*registry.State), err error) {
 		token = key

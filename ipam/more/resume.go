@@ -163,16 +163,16 @@ func (p *Node) turns(ctx context.Context, s *registry.State) error {
 	return nil
 }
 
-// reattach finishes what a growth has begun: it attaches the ENI. If the ENI is for another pool, reattach calls
-// abandon. If the ENI may belong to the original plugin (see maybeOthers), and the role may not attach it, reattach
-// leaves it alone.
+// reattach finishes what a growth has begun: it attaches the ENI. If the ENI is for another pool, or does not fit the
+// pool, reattach calls abandon. If the ENI may belong to the original plugin (see maybeOthers), and the role may not
+// attach it, reattach leaves it alone.
 func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
-	if book.PoolOf(e) != p.Policy.Pool {
-		return p.abandon(ctx, e)
-	}
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
+	}
+	if book.PoolOf(e) != p.Policy.Pool || !p.fits(s, e) {
+		return p.abandon(ctx, e)
 	}
 	err = p.attach(ctx, e, cmp.Or(book.TokenOf(s, e.ID), call.NewToken()),
 		ENISpec{Pool: book.PoolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[book.TagManaged] == "true"},
@@ -187,6 +187,13 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 		return nil
 	}
 	return err
+}
+
+// fits reports whether pods of the pool could get addresses of an ENI that is not attached yet.
+func (p *Node) fits(s *registry.State, e aws.ENI) bool {
+	e.Instance = s.Instance.ID
+	attached := book.Label(s.ENIs[e.ID], e)
+	return p.Policy.Misfit(attached) == "" || p.Policy.Unclear(attached)
 }
 
 // maybeOthers reports whether an unattached ENI may belong to the original plugin. Such an ENI has no tags of ours, and

@@ -97,7 +97,8 @@ func addAttached(s *registry.State, e aws.ENI, was registry.ENI, described aws.E
 		return
 	}
 	s.ENIs[e.ID] = registry.ENI{Boot: e.Boot, MAC: e.MAC, Index: e.Index, Card: e.Card, CIDR: e.CIDR, CIDR6: e.IPv6CIDR,
-		Pool: was.Pool, Managed: was.Managed, Groups: was.Groups, Tags: was.Tags, SubnetTags: was.SubnetTags}
+		Pool: was.Pool, Managed: was.Managed, Groups: was.Groups, Tags: was.Tags, SubnetTags: was.SubnetTags,
+		PoolUnknown: was.PoolUnknown}
 	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
 		book.AddAddrs(s, e.ID, []netip.Addr{a}, time.Time{})
 		if book.NodesOwn(e, s.ENIs[e.ID], a) {
