@@ -214,3 +214,36 @@ func TestOfferElsewhere(t *testing.T) {
 		}
 	}, "10.177.16.0/20")
 }
+
+// TestOfferIPv6 has a pool of IPv6 alone in a subnet with both families. Each ENI takes an IPv4 address there. When
+// others have taken all IPv4 addresses, the node offers no further ENI.
+func TestOfferIPv6(t *testing.T) {
+	config := lease.Config{InterfaceIndex: 1, IPFamilies: []string{"IPv6"}}
+	config.SecGroupIDs, config.SubnetTags = []string{}, map[string]string{"for": "pods"}
+	must(t, config.Validate())
+	bothFamilies := func(c *ec2sim.Config) {
+		c.InstanceTypes = capacityTypes
+		c.VPCs[0].IPv6CIDRs = []netip.Prefix{netip.MustParsePrefix("2001:db8:77::/56")}
+		for i := range c.Subnets {
+			c.Subnets[i].IPv6CIDR = netip.MustParsePrefix(fmt.Sprintf("2001:db8:77:%d::/64", i))
+		}
+		c.Subnets[1].CIDR = netip.MustParsePrefix("10.177.16.0/28")
+	}
+	inBubbleOf(t, "c5.large", bothFamilies, func(w *world, _ *wires) {
+		w.policy = config.Policies()[0]
+		const ipv4 = 16 - 5 // AWS has five of these addresses
+		for taken := range ipv4 + 1 {
+			enis := min(ipv4-taken, 2) // beside the boot ENI
+			if o := w.offer(w.policy); o.More != enis*lease.Plenty {
+				w.Errorf("%d IPv4 addresses are taken: %+v, want %d ENIs", taken, o, enis)
+			}
+			if taken < ipv4 {
+				_, err := w.byHand().CreateENI(w.Context(), aws.ENISpec{Subnet: "subnet-pod0"})
+				must(w, err)
+			}
+		}
+		if a, err := w.acquire(0); err == nil {
+			w.Errorf("the pod has %v", a.Addrs)
+		}
+	})
+}

@@ -84,7 +84,8 @@ func TestPoolUnknown(t *testing.T) {
 						must(w, err)
 						must(w, w.pool().Learn(w.Context()))
 						must(w, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
-							s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: eni.ID, Since: time.Now()}
+							s.Intents["token"] = registry.Intent{Action: book.AttachAction, ENI: eni.ID,
+								Since: time.Now()}
 						}))
 						time.Sleep(time.Minute)
 						if w.uses(eni.ID, 1) != fits {

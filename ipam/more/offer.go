@@ -106,7 +106,7 @@ func (p *Node) podsLeft(s *registry.State, except int, subnets []aws.Subnet) (n 
 		return n
 	}
 	for range max(p.further(s)-except, 0) {
-		subnet, found := left.widest(s, fit, slices.Contains(p.Policy.Families, lease.IPv4))
+		subnet, found := left.widest(s, fit)
 		if !found {
 			return n
 		}
@@ -178,19 +178,20 @@ func (l left) take(subnet string, n, size int) int {
 }
 
 // widest returns the subnet that has the most addresses left for a new ENI, and takes the ENI's primary address from
-// it. An ENI without IPv4 takes no address. If l is nil, no subnet is known, and widest assumes that one has room.
-func (l left) widest(s *registry.State, fit []aws.Subnet, ipv4 bool) (id string, found bool) {
+// it. In a subnet with IPv4, each ENI has a primary IPv4 address, also if its pods have only IPv6. If l is nil, no
+// subnet is known, and widest assumes that one has room.
+func (l left) widest(s *registry.State, fit []aws.Subnet) (id string, found bool) {
 	if l == nil {
 		return "", true
 	}
 	open := slices.DeleteFunc(slices.Clone(fit), func(n aws.Subnet) bool {
-		return ipv4 && l[n.ID] == 0 || call.Standing(s, book.CreateAction, n.ID) != nil
+		return n.CIDR.IsValid() && l[n.ID] == 0 || call.Standing(s, book.CreateAction, n.ID) != nil
 	})
 	if len(open) == 0 {
 		return "", false
 	}
 	best := slices.MaxFunc(open, func(a, b aws.Subnet) int { return l[a.ID] - l[b.ID] })
-	if ipv4 {
+	if best.CIDR.IsValid() {
 		l[best.ID]--
 	}
 	return best.ID, true
