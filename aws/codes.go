@@ -124,9 +124,12 @@ var meanings = []meaning{
 			"policy"},
 	// API.
 	{unauthorizedCodes, "", ErrDenied, ofRole, correctableTime, "allow ec2:{action} in the instance role"},
-	// API: the timestamp of the request differs from EC2's time by more than 15 minutes, because the clock of this
-	// machine is wrong.
-	{clockCodes, "", ErrDenied, ofAll(ScopeInstance), 0, "set the clock of this machine (chronyc tracking)"},
+	// API: the timestamp of the request differs from EC2's time by more than 15 minutes. The clock of this machine is
+	// wrong. EC2 also answers RequestExpired if temporary credentials have expired (aws/aws-sdk-ruby#143).
+	{clockCodes, "", ErrDenied, ofAll(ScopeInstance), 0,
+		"set the clock of this machine (chronyc tracking). If the clock is right, " + hintExpired},
+	// API, common errors; aws/aws-sdk-go#253.
+	{[]string{"ExpiredToken", "ExpiredTokenException"}, "", ErrDenied, ofAll(ScopeInstance), 0, hintExpired},
 	// API: EC2 also answers AuthFailure for objects of another account, such as a shared subnet or ENI.
 	{[]string{"AuthFailure"}, "not own", ErrDenied, ofPlace, lastingTime, hintOwner},
 	{[]string{"AuthFailure"}, "owner", ErrDenied, ofPlace, lastingTime, hintOwner},
@@ -207,6 +210,8 @@ var (
 )
 
 const (
+	hintExpired = "the temporary credentials have expired: renew AWS_SESSION_TOKEN and the other keys in the " +
+		"environment. Without keys there, look at the role's credentials in the metadata service"
 	hintSubnet     = "add another subnet for pods to the VPC, with the tags in subnetTags"
 	hintFragmented = "the subnet has no free /28: reserve a range of it for prefixes (aws ec2 " +
 		"create-subnet-cidr-reservation), or add a subnet"

@@ -75,6 +75,9 @@ func TestErrorCodes(t *testing.T) {
 		{"UnauthorizedOperation", "You are not authorized to perform this operation. No identity-based policy allows " +
 			"the ec2:CreateTags action", aws.ErrDenied, "allow ec2:CreateTags in the instance role"},
 		{"RequestExpired", "", aws.ErrDenied, "clock"},
+		{"RequestExpired", "", aws.ErrDenied, "temporary credentials have expired"},
+		{"ExpiredToken", "", aws.ErrDenied, "temporary credentials have expired"},
+		{"ExpiredTokenException", "", aws.ErrDenied, "temporary credentials have expired"},
 		{"AuthFailure", "AWS was not able to validate the provided access credentials", aws.ErrDenied, "credentials"},
 		{"AssumeRoleUnauthorizedAccess", "", aws.ErrDenied, "trust ec2.amazonaws.com"},
 		{"OptInRequired", "", aws.ErrDenied, "account"},

@@ -50,6 +50,7 @@ func TestScopes(t *testing.T) {
 		{"UnauthorizedOperation", "", action, subnet, action, time.Minute},
 		{"UnauthorizedOperation", "with an explicit deny", action, subnet, action, time.Minute},
 		{"RequestExpired", "", instance, instance, instance, 0},
+		{"ExpiredToken", "", instance, instance, instance, 0},
 		{"AuthFailure", "AWS was not able to validate the provided access credentials", account, account, account, 0},
 		{"AuthFailure", "You do not own the network interface", eni, subnet, subnet, 5 * time.Minute},
 		{"OptInRequired", "", account, account, account, 0},

@@ -233,11 +233,16 @@ func (p *Node) told(c Check, found []Finding, err error) []Finding {
 }
 
 // notMade returns the finding that a check could not be made. If the node does not reach EC2, pods that need EC2 fail.
-// So the first such finding is an error, and later ones are warnings.
+// So the first such finding is an error, and later ones are warnings. If EC2 refuses the credentials, such pods also
+// fail.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
 		Do: "correct this error, then run the check again: " + cli.Name + " doctor --check " + c.Name}
-	if errors.Is(err, aws.ErrNoMetadata) {
+	refused := errors.Is(err, aws.ErrDenied) && !aws.NotAllowed(err) // for example, the credentials have expired
+	if refused {
+		f.Severity = severe
+	}
+	if refused || errors.Is(err, aws.ErrNoMetadata) {
 		f.Do = aws.Hint(err) + "; then run the check again: " + cli.Name + " doctor --check " + c.Name
 	}
 	if !aws.Unreached(err) {

@@ -5,7 +5,6 @@ package doctor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -49,7 +48,7 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 			}
 			err := p.pool.Cloud.DryRun(ctx, action, at)
 			switch {
-			case errors.Is(err, aws.ErrDenied):
+			case aws.NotAllowed(err):
 				found = append(found, Finding{Severity: severe, About: "ec2:" + action,
 					Means: "the instance role does not allow this action" + on.where(action, at) + ": " + err.Error(),
 					Do: "add the action to the policy of the role: " + policyCommand(self.Region, on.untagged) +
@@ -126,7 +125,7 @@ func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on t
 	}
 	on.Target = aws.Target{Instance: self.ID}
 	attached, err := p.pool.Cloud.DescribeENIs(ctx, aws.ByInstance(self.ID))
-	if errors.Is(err, aws.ErrDenied) {
+	if aws.NotAllowed(err) {
 		err = nil // the dry run of this action reports the same
 	}
 	for _, e := range attached {
