@@ -96,6 +96,9 @@ func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
 
 // deleteEmpty detaches and deletes the ENIs that this suite has made and that no pod uses. It keeps an ENI if the ENI's
 // pool would otherwise have fewer free addresses than the pool wants. It does nothing if the node may create no ENIs.
+//
+// It begins with the ENIs that earlier processes have begun to delete. If the role may not delete one of these ENIs,
+// deleteEmpty detaches no other ENI: that ENI would also stay.
 func (p *Node) deleteEmpty(ctx context.Context, c *Collecting) error {
 	if !p.MakesENIs() {
 		return nil
@@ -105,11 +108,14 @@ func (p *Node) deleteEmpty(ctx context.Context, c *Collecting) error {
 		return err
 	}
 	var failed error
-	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		if !c.deletes(s, id) { // most ENIs stay, as this look at the registry shows
-			continue
+	ids, stranded := slices.Sorted(maps.Keys(s.ENIs)), false
+	slices.SortStableFunc(ids, func(a, b string) int { return drainingFirst(s.ENIs[a], s.ENIs[b]) })
+	for _, id := range ids {
+		if !c.deletes(s, id) || stranded && !s.ENIs[id].Draining {
+			continue // most ENIs stay, as this look at the registry shows
 		}
 		deleted, err := p.deleteIfEmpty(ctx, c, id)
+		stranded = stranded || mayNotDelete(err)
 		switch {
 		case deleted:
 			c.Deleted = append(c.Deleted, id)
@@ -120,6 +126,17 @@ func (p *Node) deleteEmpty(ctx context.Context, c *Collecting) error {
 		}
 	}
 	return failed
+}
+
+// drainingFirst compares ENIs, to sort them.
+func drainingFirst(a, b registry.ENI) int {
+	switch {
+	case a.Draining == b.Draining:
+		return 0
+	case a.Draining:
+		return -1
+	}
+	return 1
 }
 
 // deleteIfEmpty deletes an ENI if the collection is to delete it.

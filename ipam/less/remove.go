@@ -79,7 +79,8 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 // deleteENI detaches an ENI, deletes it, and then removes it from the registry. deleteENI continues the work of an
 // earlier deleteENI. If the ENI belongs to another owner, deleteENI removes the ENI from the registry. If a tag forbids
 // changes of the ENI, deleteENI records it as foreign. If EC2 fails, the ENI stays draining, because EC2 may detach it
-// now or soon. The next collection then continues. seen is EC2's latest description of the ENI, or nil.
+// now or soon. The next collection then continues. If the role may not delete the ENI, the ENI takes no slot any more,
+// and each collection tries to delete it. seen is EC2's latest description of the ENI, or nil.
 func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
 	err := p.detachAndDelete(ctx, id, used, seen)
 	e, ok := errors.AsType[*aws.Error](err)
@@ -102,6 +103,11 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 		}))
 	case errors.Is(err, errNotOurs):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) }))
+	case mayNotDelete(err): // deleteENI makes this call only if EC2 shows the ENI as detached
+		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
+			s.Edit(id, (*registry.ENI).Detach)
+			s.Instance.FullUntil, s.Instance.FullWith = time.Time{}, 0
+		}))
 	case errors.Is(err, errUsed), errors.Is(err, errBoot), ok && e.Action == "DetachNetworkInterface" &&
 		errors.Is(err, aws.ErrDenied) && aws.Undone(err):
 		return errors.Join(err, p.undrain(ctx, id))
@@ -141,7 +147,7 @@ func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry
 		if err != nil && !goesOn(err) {
 			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
 		}
-		if deleted {
+		if deleted || mayNotDelete(err) { // detached, at least: the slot is free
 			break
 		}
 	}
@@ -151,7 +157,7 @@ func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry
 // goesOn reports whether a growth goes on, although it could not delete an ENI.
 func goesOn(err error) bool {
 	return errors.Is(err, errNotOurs) || errors.Is(err, errUsed) || errors.Is(err, errUndrained) ||
-		call.GoesOn(err, true)
+		mayNotDelete(err) || call.GoesOn(err, true)
 }
 
 // isForgotten reports whether the registry no longer has an ENI.
@@ -232,6 +238,12 @@ const lagOfDetach = 10 * time.Second
 func stillHeld(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && e.Action == "DeleteNetworkInterface" && errors.Is(e, aws.ErrInUse) && aws.Undone(err)
+}
+
+// mayNotDelete reports whether the role may not delete an ENI.
+func mayNotDelete(err error) bool {
+	e, ok := errors.AsType[*aws.Error](err)
+	return ok && e.Action == "DeleteNetworkInterface" && aws.NotAllowed(e) && aws.Undone(err)
 }
 
 // errDeleted means that an ENI is deleted.

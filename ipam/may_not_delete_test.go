@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
+)
+
+// stranded counts the ENIs that are attached to nothing.
+func (w *world) stranded() (n int) {
+	for _, e := range w.EC2.ENIs() {
+		if e.Status == "available" {
+			n++
+		}
+	}
+	return n
+}
+
+// collectOld collects when everything has been free for long.
+func (w *world) collectOld() error {
+	time.Sleep(2 * time.Hour)
+	_, err := w.pool().Collect(w.Context(), less.Collection{FreeAfter: time.Hour, Max: -1})
+	return err
+}
+
+// TestMayNotDelete: the role may detach ENIs, and may not delete them. One ENI is detached, and stays. Its slot is free
+// for new ENIs, and no collection detaches a further ENI. When the role may delete, all are deleted.
+func TestMayNotDelete(t *testing.T) {
+	inBubbleOf(t, "t9.old", func(c *ec2sim.Config) { c.InstanceTypes = capacityTypes }, func(w *world, _ *wires) {
+		const pods = 2 * 4 // two ENIs beside the boot ENI
+		for n := range pods {
+			w.mustAcquire(n)
+		}
+		for n := range pods {
+			w.end(n)
+		}
+		w.EC2.Fail("DeleteNetworkInterface", "UnauthorizedOperation", always)
+		for range 3 {
+			if err := w.collectOld(); err == nil || !strings.Contains(err.Error(), "DeleteNetworkInterface") {
+				w.Errorf("the collection says %v", err)
+			}
+			if n := w.stranded(); n != 1 {
+				w.Errorf("%d ENIs are detached, want 1", n)
+			}
+		}
+		for n := range pods {
+			w.mustAcquire(n)
+		}
+		if n := len(w.EC2.ENIs()); n != 3+1 {
+			w.Errorf("there are %d ENIs, want three and the detached one", n)
+		}
+		w.EC2.Fail("DeleteNetworkInterface", "", 0)
+		for n := range pods {
+			w.end(n)
+		}
+		must(w, w.collectOld())
+		if enis := w.EC2.ENIs(); len(enis) != 1 {
+			w.Errorf("%d ENIs are left", len(enis)-1)
+		}
+		w.consistent()
+	})
+}
+
+// TestMayNotDeleteKilled: a collection detached an ENI, and was killed before it recorded that the role may not delete
+// the ENI. A growth needs the slot.
+func TestMayNotDeleteKilled(t *testing.T) {
+	inBubbleOf(t, "t9.old", func(c *ec2sim.Config) { c.InstanceTypes = capacityTypes }, func(w *world, _ *wires) {
+		const pods = 2 * 4 // two ENIs beside the boot ENI
+		for n := range pods {
+			w.mustAcquire(n)
+		}
+		for n := range pods {
+			w.end(n)
+		}
+		w.EC2.Fail("DeleteNetworkInterface", "UnauthorizedOperation", always)
+		if err := w.collectOld(); err == nil {
+			w.Error("the collection has deleted the ENI")
+		}
+		must(w, w.pool().Registry.Change(w.Context(), func(s *registry.State) {
+			for id := range s.ENIs {
+				s.Edit(id, (*registry.ENI).Attach)
+			}
+		}))
+		for n := range pods {
+			w.mustAcquire(n)
+		}
+		if !slices.ContainsFunc(w.EC2.Calls(), func(c ec2sim.Call) bool { return c.Action == "DeleteNetworkInterface" }) {
+			w.Error("no process has tried to delete the ENI")
+		}
+	})
+}
