@@ -321,3 +321,33 @@ func TestOthersENIAllocate(t *testing.T) {
 	}
 	w.consistent()
 }
+
+// TestMisfitAllocate: allocate-first-available passes over an ENI of another program that serves no pods of its pool.
+// Its subnet must have the tags, too, and EC2 is asked for these. If no other ENI has room, the error says why.
+func TestMisfitAllocate(t *testing.T) {
+	allocate := func(w *world) (string, error) {
+		p := w.pool()
+		p.Policy = lease.Policy{MinIndex: 1}
+		id, _, err := p.Allocate(w.Context(), 2, w.policy)
+		return id, err
+	}
+	for group, fits := range map[string]bool{"sg-1": true, "sg-9": false} {
+		w := newWorld(t, "m5.large", 20)
+		w.policy.SecurityGroups = []string{"sg-1"}
+		other := w.attachOther(aws.ENISpec{Subnet: "subnet-pod0", SecurityGroups: []string{group}})
+		id, err := allocate(w)
+		if fits && (err != nil || id != other) {
+			t.Errorf("%s has the right groups, and %s got the addresses: %v", other, id, err)
+		}
+		if fits {
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), other+" serves no pods: its security groups are sg-9") {
+			t.Errorf("%s got the addresses: %v", id, err)
+		}
+		w.mustAcquire(1)
+		if id, err = allocate(w); err != nil || !w.State().ENIs[id].Managed {
+			t.Errorf("%s got the addresses: %v", id, err)
+		}
+	}
+}

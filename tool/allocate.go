@@ -19,9 +19,10 @@ func allocate() *cli.Command {
 		Name:  "allocate-first-available",
 		Usage: "Allocate a private IP on the first available interface",
 		Description: `It assigns addresses to the first ENI, by device index, that can take more. The next
-pods use them. It skips ENIs for which pods have asked. Without --index, it also
-skips ENIs below interfaceIndex of the configuration. If the configuration has a
-mistake, give --index:
+pods use them. It skips ENIs for which pods have asked, and ENIs that serve no
+pods by the configuration. Without --index, it also skips ENIs below
+interfaceIndex of the configuration. If the configuration has a mistake, give
+--index:
 
     ` + Name + ` allocate-first-available --index=1 --ip_batch_size=10` + cli.JSON("iface id ips"),
 		Flags: []cli.Flag{
@@ -45,7 +46,7 @@ mistake, give --index:
 			}
 			defer p.Close()
 			stop := cli.Working("ask EC2 for addresses")
-			id, addrs, err := p.Allocate(c.Context, n)
+			id, addrs, err := p.Allocate(c.Context, n, conf.Load(c.String("config")).Whole()...)
 			stop()
 			if err != nil {
 				return err

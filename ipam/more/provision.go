@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -51,21 +52,35 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 
 // Allocate assigns n more addresses to an ENI, or as many as fit. It takes the ENI with the lowest device index that
 // has room and that the role may change. Allocate returns the ENI and its new addresses, which are then free. It
-// changes no ENI for which a pod has asked, and no ENI whose link is in a pod.
-func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr, err error) {
+// changes no ENI for which a pod has asked, and no ENI whose link is in a pod. It also passes over an ENI that serves
+// no pods of its pool. pools are the policies of the node's pools, if they are known.
+func (p *Node) Allocate(ctx context.Context, n int, pools ...lease.Policy) (id string, got []netip.Addr, err error) {
 	err = p.locked(ctx, p.abandon, func(_, s *registry.State) error {
 		var rs []lease.Place
+		var why []error
 		inPods := s.Exclusive()
-		for id, e := range s.ENIs {
-			if !e.OnRequest && !inPods[id] && p.Policy.Serves(e) && !e.Draining && !e.Retired && !e.Foreign &&
-				!e.NoLink(time.Now()) && book.Room(s, e, lease.IPv4) > 0 {
-				rs = append(rs, lease.Place{ID: id, ENI: e})
+		for _, q := range pools {
+			of := *p
+			of.Policy = q
+			if s, err = of.AskSubnets(ctx, s); err != nil {
+				return err
 			}
+		}
+		for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+			e := s.ENIs[id]
+			if e.OnRequest || inPods[id] || !p.Policy.Serves(e) || e.Draining || e.Retired || e.Foreign ||
+				e.NoLink(time.Now()) || book.Room(s, e, lease.IPv4) <= 0 {
+				continue
+			}
+			if misfit := misfitOf(e, pools, p.Policy); misfit != "" {
+				why = append(why, fmt.Errorf("%s serves no pods: %s", id, misfit))
+				continue
+			}
+			rs = append(rs, lease.Place{ID: id, ENI: e})
 		}
 		slices.SortFunc(rs, func(a, b lease.Place) int {
 			return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index))
 		})
-		var why []error
 		for _, r := range rs {
 			if got, err = p.assign(ctx, r.ID, lease.IPv4,
 				exactly(min(n, book.Room(s, r.ENI, lease.IPv4)))); err == nil {
@@ -86,6 +101,23 @@ func (p *Node) Allocate(ctx context.Context, n int) (id string, got []netip.Addr
 		return errors.Join(append(why, none)...)
 	})
 	return id, got, err
+}
+
+// misfitOf returns why no pod gets addresses of an ENI, or "". If no policy of pools is for the pool of the ENI, the
+// policy other decides.
+func misfitOf(e registry.ENI, pools []lease.Policy, other lease.Policy) (why string) {
+	pools = slices.DeleteFunc(slices.Clone(pools), func(q lease.Policy) bool { return q.Pool != e.Pool })
+	if len(pools) == 0 {
+		return other.Misfit(e)
+	}
+	for _, q := range pools {
+		misfit := q.Misfit(e)
+		if misfit == "" {
+			return ""
+		}
+		why = cmp.Or(why, misfit)
+	}
+	return why
 }
 
 // locked runs f while it holds the lock "grow". First, locked updates the registry, and finishes the calls of earlier
