@@ -161,6 +161,13 @@ func (n Needs) allowRequests(
 	}
 }
 
+// takesOver reports whether the node may take chosen addresses from ended instances.
+func (n Needs) takesOver() bool {
+	return slices.ContainsFunc(n.requests(), func(r request) bool {
+		return r.Takeover && r.mode != lease.ProvisionNone
+	})
+}
+
 // looks returns the actions that only read.
 func (n Needs) looks() []string {
 	var actions []string
@@ -173,7 +180,7 @@ func (n Needs) looks() []string {
 		actions = append(actions, "DescribeInstanceTypes")
 	}
 	// to find out whether the instance that had a chosen address has ended
-	if slices.ContainsFunc(n.requests(), func(r request) bool { return r.Takeover && r.mode != lease.ProvisionNone }) {
+	if n.takesOver() {
 		actions = append(actions, "DescribeInstances")
 	}
 	asked := func(r request) bool { return r.mode == lease.ProvisionAssign }
@@ -187,7 +194,8 @@ func (n Needs) looks() []string {
 }
 
 // assigns returns the actions that assign addresses to an ENI, and unassign them. IPv6 addresses cost nothing, and stay
-// as long as their ENI. Only IPv6 addresses that pods choose are unassigned earlier.
+// as long as their ENI. Only IPv6 addresses that pods choose are unassigned earlier. With skipDeallocation, the node
+// keeps its own addresses, but takes chosen addresses from ended instances if takeover allows that.
 func (n Needs) assigns() []string {
 	var actions []string
 	pools := n.changing()
@@ -197,11 +205,15 @@ func (n Needs) assigns() []string {
 	if family(pools, lease.IPv4) {
 		actions = append(actions, "AssignPrivateIpAddresses")
 	}
-	if anyOf(pools, func(p lease.Policy) bool { return !p.Keep && slices.Contains(p.Families, lease.IPv4) }) {
+	choose := slices.ContainsFunc(n.requests(), func(r request) bool { return r.IPs && r.mode != lease.ProvisionNone })
+	takes := n.takesOver()
+	unassigns := func(f lease.Family) bool {
+		return anyOf(pools, func(p lease.Policy) bool { return (takes || !p.Keep) && slices.Contains(p.Families, f) })
+	}
+	if unassigns(lease.IPv4) {
 		actions = append(actions, "UnassignPrivateIpAddresses")
 	}
-	choose := slices.ContainsFunc(n.requests(), func(r request) bool { return r.IPs && r.mode != lease.ProvisionNone })
-	if choose && anyOf(pools, func(p lease.Policy) bool { return !p.Keep && slices.Contains(p.Families, lease.IPv6) }) {
+	if choose && unassigns(lease.IPv6) {
 		actions = append(actions, "UnassignIpv6Addresses")
 	}
 	return actions
