@@ -108,6 +108,41 @@ func constant(e ast.Expr) (text string, is bool) {
 	return "", false
 }
 
+// quotedHeading matches a heading of the runbook that quotes a message.
+var quotedHeading = regexp.MustCompile(`(?m)^\*\*"(.*)"\*\*$`)
+
+// TestRepoRunbook checks that programs write the messages which the runbook quotes. An ellipsis stands for what only a
+// run knows. A colon is before the text of another error.
+func TestRepoRunbook(t *testing.T) {
+	var written strings.Builder
+	for _, p := range packages(t) {
+		for _, file := range p.GoFiles {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, file), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, message := range messages(f) {
+				written.WriteString(message + "\n")
+			}
+		}
+	}
+	page, err := os.ReadFile("docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	quoted := quotedHeading.FindAllStringSubmatch(string(page), -1)
+	if len(quoted) < 3 {
+		t.Errorf("the runbook quotes only %d messages", len(quoted))
+	}
+	for _, m := range quoted {
+		for _, part := range regexp.MustCompile(`(eni-)?…|: `).Split(m[1], -1) {
+			if !strings.Contains(written.String(), part) {
+				t.Errorf("the runbook quotes %q, and no program writes %q", m[1], part)
+			}
+		}
+	}
+}
+
 // TestRepoProse checks what counts as a sentence.
 func TestRepoProse(t *testing.T) {
 	const page = "# A *title*\nOne `of two` words. **Two.** A [link of words](to.md)\nends here.\n\n    code\n\n" +
