@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -94,6 +95,27 @@ func TestMayNotDeleteKilled(t *testing.T) {
 		}
 		if !slices.ContainsFunc(w.EC2.Calls(), func(c ec2sim.Call) bool { return c.Action == "DeleteNetworkInterface" }) {
 			w.Error("no process has tried to delete the ENI")
+		}
+	})
+}
+
+// TestMayNotAttach: the role may create ENIs, and may not attach them. The node creates one ENI, and a collection
+// deletes it. No message says that a process was interrupted.
+func TestMayNotAttach(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.EC2.Fail(book.AttachAction, "UnauthorizedOperation", always)
+		for n := range 4 {
+			if a, err := w.acquire(n); err == nil || strings.Contains(err.Error(), "interrupted") {
+				w.Errorf("the pod has %v: %v", a.Addrs, err)
+			}
+			if n := w.stranded(); n != 1 {
+				w.Errorf("%d ENIs are not attached, want 1", n)
+			}
+			time.Sleep(70 * time.Second)
+		}
+		must(w, w.collectOld())
+		if n := w.stranded(); n != 0 {
+			w.Errorf("%d ENIs are left", n)
 		}
 	})
 }

@@ -267,7 +267,7 @@ func (p *Node) adoptAll(
 ) (failed error) {
 	ended := func(e aws.ENI, err error) error {
 		p.ForgetUnlessThrottled(err)
-		return fmt.Errorf("finish the call %s of an interrupted process: %w", e.ID, err)
+		return fmt.Errorf("finish what an earlier process has begun with %s: %w", e.ID, err)
 	}
 	var ours, attached []aws.ENI
 	for _, e := range enis {
