@@ -44,7 +44,9 @@ func TestRenewed(t *testing.T) {
 				t.Errorf("a new pod has an address of %s, %v", other.ID, err)
 			}
 			w.Age(2 * time.Hour)
-			w.collect()
+			if released := w.collect().Unassigned; w.policy.Keep && len(released) > 0 {
+				t.Errorf("it has skipDeallocation, and has lost %v", released)
+			}
 			if _, stays := w.State().ENIs[first.ID]; !stays {
 				t.Fatal("the ENI of a running pod is deleted")
 			}
