@@ -7,13 +7,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"time"
 
-	"github.com/containernetworking/cni/pkg/version"
+	"github.com/containernetworking/cni/pkg/invoke"
 )
 
 // A cost is elapsed time, and CPU time of user and system, including all child processes.
@@ -25,8 +24,11 @@ type step struct {
 	cost
 }
 
-// An executor executes plugins as libcni itself does, and measures the cost.
+// An executor executes plugins for libcni, and measures their cost. It finds plugins and reads their versions as libcni
+// itself does.
 type executor struct {
+	invoke.DefaultExec
+
 	env   []string
 	attr  *syscall.SysProcAttr // nil: the attributes of this process
 	steps []step
@@ -51,22 +53,6 @@ func (e *executor) exec(c *exec.Cmd, stdin []byte, environ []string) ([]byte, er
 	cpu := time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	e.steps = append(e.steps, step{filepath.Base(c.Path), cost{wall, cpu}})
 	return stdout.Bytes(), nil
-}
-
-// FindInPath finds a plugin in one of the directories.
-func (e *executor) FindInPath(plugin string, dirs []string) (string, error) {
-	for _, dir := range dirs {
-		path := filepath.Join(dir, plugin)
-		if fi, err := os.Stat(path); err == nil && fi.Mode().IsRegular() {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("no plugin %s in %v", plugin, dirs)
-}
-
-// Decode reads a plugin's answer to VERSION.
-func (e *executor) Decode(b []byte) (version.PluginInfo, error) {
-	return (&version.PluginDecoder{}).Decode(b)
 }
 
 func (e *executor) cpu() (sum time.Duration) {

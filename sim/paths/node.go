@@ -45,7 +45,7 @@ func (p *Pod) Addr(f Family) netip.Addr {
 
 func (s *Scene) newNode(i *vpcsim.Instance) *Node {
 	return &Node{Instance: i, scene: s, cni: libcni.NewCNIConfigWithCacheDir([]string{s.options.Bin},
-		i.StateDir+".libcni", plugins{i})}
+		i.StateDir+".libcni", &executor{instance: i})}
 }
 
 // Validate checks that the plugins support the configuration's version, and that the kernel has the features that they
