@@ -109,7 +109,7 @@ var arrows = map[string]string{
 	"tool/cni-ipvlan-vpc-k8s-tool":                     "tool",
 	"sim/demo":                                         "sim/machine sim/vpcsim sim/paths sim/ec2sim nl",
 	"sim/paths":                                        "sim/vpcsim sim/kubeproxy sim/ec2sim nl",
-	"sim/bench":                                        "sim/vpcsim sim/ec2sim nl registry internal/table",
+	"sim/bench":                                        "sim/vpcsim sim/paths sim/ec2sim nl registry internal/table",
 	"sim/bench/plot":                                   "internal/table",
 	"sim/bench/noop":                                   "",
 	"sim/bench/peak":                                   "",
@@ -122,7 +122,7 @@ var arrows = map[string]string{
 	"sim/kubeproxy": "nl",
 	"sim/cri":       "",
 	"sim/judge":     "",
-	"acceptance": "aws aws/api acceptance/compare acceptance/ends sim/ec2sim " +
+	"acceptance": "aws aws/api acceptance/compare acceptance/ends sim/paths sim/ec2sim " +
 		"ipam/lease tool/iam",
 	"acceptance/compare":                  "aws",
 	"acceptance/ends":                     "sim/vpcsim nl",

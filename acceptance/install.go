@@ -6,14 +6,13 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
-	"os"
+	"errors"
 	"path/filepath"
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/acceptance/ends"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
 // The paths on the instances.
@@ -64,27 +63,16 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 // security group and the tag of the run. It allows each subnet of the VPC in the zone, and pods cannot reach metadata.
 // A free address does not cool, so that the next pod can have it at once.
 func (p plan) conflist(file, group string) ([]byte, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	var list map[string]any
-	if err := json.Unmarshal(text, &list); err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	plugins, _ := list["plugins"].([]any)
-	if len(plugins) == 0 {
-		return nil, fmt.Errorf("%s: the network configuration has no plugins", file)
-	}
-	ours, ok := plugins[0].(map[string]any)
-	if !ok || ours["type"] != "cni-ipvlan-vpc-k8s" {
-		return nil, fmt.Errorf("%s: the first plugin must be cni-ipvlan-vpc-k8s", file)
-	}
-	delete(ours, "subnetTags")
-	ours["secGroupIds"] = []string{group}
-	ours["eniTags"] = map[string]string{tagRun: p.run, "Name": p.objectName()}
-	ours["hostInterface"] = "auto"
-	ours["blockInstanceMetadata"] = true
-	ours["reuseIPWait"] = 0
-	return json.MarshalIndent(list, "", "  ")
+	return paths.EditConflist(file, func(ours map[string]any) error {
+		if ours["type"] != "cni-ipvlan-vpc-k8s" {
+			return errors.New("the first plugin must be cni-ipvlan-vpc-k8s")
+		}
+		delete(ours, "subnetTags")
+		ours["secGroupIds"] = []string{group}
+		ours["eniTags"] = map[string]string{tagRun: p.run, "Name": p.objectName()}
+		ours["hostInterface"] = "auto"
+		ours["blockInstanceMetadata"] = true
+		ours["reuseIPWait"] = 0
+		return nil
+	})
 }

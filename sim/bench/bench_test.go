@@ -96,7 +96,7 @@ func TestCandidates(t *testing.T) {
 			t.Errorf("the shipped chain is %v, and bench looks for %v", types, c.needs)
 		}
 	}
-	for _, want := range []string{`"reuseIPWait":0`, `"ipBatchSize":0`, `"routeToVpcPeers":true`} {
+	for _, want := range []string{`"reuseIPWait": 0`, `"ipBatchSize": 0`, `"routeToVpcPeers": true`} {
 		if !strings.Contains(own, want) || !strings.Contains(chained, want) {
 			t.Errorf("%s is not in %s and %s", want, own, chained)
 		}

@@ -5,15 +5,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
 // A chain is a network configuration on a node.
@@ -67,29 +67,14 @@ func candidates(own, routed, chained, dir string) []candidate {
 // gets as many addresses as fit on an ENI, or prefixes. All growth happens before the measurement. If dataPath is
 // empty, the file sets the data path.
 func warm(file string, first int, prefixes bool, dataPath string) (string, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
-	var list struct {
-		CNIVersion  string           `json:"cniVersion"`
-		CNIVersions []string         `json:"cniVersions,omitempty"`
-		Name        string           `json:"name"`
-		Plugins     []map[string]any `json:"plugins"`
-	}
-	if err := json.Unmarshal(b, &list); err != nil {
-		return "", fmt.Errorf("%s: %w", file, err)
-	}
-	for _, p := range list.Plugins {
-		if p["type"] == "cni-ipvlan-vpc-k8s" || p["type"] == "cni-ipvlan-vpc-k8s-ipam" {
-			p["reuseIPWait"], p["ipBatchSize"], p["interfaceIndex"], p["prefixDelegation"] = 0, 0, first, prefixes
-			if dataPath != "" {
-				p["dataPath"] = dataPath
-			}
+	list, err := paths.EditConflist(file, func(p map[string]any) error {
+		p["reuseIPWait"], p["ipBatchSize"], p["interfaceIndex"], p["prefixDelegation"] = 0, 0, first, prefixes
+		if dataPath != "" {
+			p["dataPath"] = dataPath
 		}
-	}
-	b, err = json.Marshal(list)
-	return string(b), err
+		return nil
+	})
+	return string(list), err
 }
 
 // chain returns the candidate's chain. It fails if a needed program is neither in the directories nor in $PATH.

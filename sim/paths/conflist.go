@@ -12,9 +12,21 @@ import (
 // ReadConflist reads a conflist from a file, and sets the key dataPath of its first plugin. If dataPath is empty, it
 // returns the text of the file.
 func ReadConflist(file, dataPath string) ([]byte, error) {
+	if dataPath == "" {
+		return os.ReadFile(file)
+	}
+	return EditConflist(file, func(plugin map[string]any) error {
+		plugin["dataPath"] = dataPath
+		return nil
+	})
+}
+
+// EditConflist reads a conflist from a file, and calls edit to change the keys of its first plugin. The file stays
+// unchanged.
+func EditConflist(file string, edit func(plugin map[string]any) error) ([]byte, error) {
 	text, err := os.ReadFile(file)
-	if err != nil || dataPath == "" {
-		return text, err
+	if err != nil {
+		return nil, err
 	}
 	var list map[string]json.RawMessage
 	var plugins []map[string]any
@@ -24,7 +36,9 @@ func ReadConflist(file, dataPath string) ([]byte, error) {
 	if err := json.Unmarshal(list["plugins"], &plugins); err != nil || len(plugins) == 0 {
 		return nil, fmt.Errorf("%s: plugins: want a list of objects", file)
 	}
-	plugins[0]["dataPath"] = dataPath
+	if err := edit(plugins[0]); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
 	if list["plugins"], err = json.Marshal(plugins); err != nil {
 		return nil, err
 	}
