@@ -84,10 +84,7 @@ type flows struct {
 func (fs *flows) run(
 	ctx context.Context, o options, w io.Writer, build func(context.Context, *vpcsim.Fabric) error,
 ) (err error) {
-	f, err := vpcsim.New(ec2sim.Config{
-		VPCs:    []ec2sim.VPC{{ID: "vpc-1", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}}},
-		Subnets: []ec2sim.Subnet{{ID: "subnet-1", VPC: "vpc-1", Zone: "us-east-1a", CIDR: subnet}},
-	})
+	f, err := vpcsim.New(ec2sim.World("vpc-1 10.0.0.0/16\nsubnet-1 " + subnet.String()))
 	if err != nil {
 		return err
 	}

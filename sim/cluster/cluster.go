@@ -118,30 +118,19 @@ func (o *Options) absolute() (err error) {
 }
 
 func vpc() ec2sim.Config {
-	cidr := netip.MustParsePrefix
-	pods := map[string]string{"kubernetes_kubelet": "true"}
-	return ec2sim.Config{
-		VPCs: []ec2sim.VPC{
-			{ID: "vpc-main", CIDRs: []netip.Prefix{cidr("10.0.0.0/16"), cidr("100.64.0.0/16")},
-				IPv6CIDRs: []netip.Prefix{cidr("2001:db8:0:100::/56")}},
-			{ID: "vpc-peer", CIDRs: []netip.Prefix{cidr("10.1.0.0/16")}},
-		},
-		Subnets: []ec2sim.Subnet{
-			{ID: "subnet-nodes", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("10.0.0.0/24"),
-				IPv6CIDR: cidr("2001:db8:0:100::/64"), MapPublicIP: true},
-			{ID: "subnet-master", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("10.0.1.0/24"), MapPublicIP: true},
-			{ID: "subnet-pods1", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("100.64.0.0/20"),
-				IPv6CIDR: cidr("2001:db8:0:101::/64"), Tags: pods},
-			{ID: "subnet-pods2", VPC: "vpc-main", Zone: "us-east-1a", CIDR: cidr("100.64.16.0/20"),
-				IPv6CIDR: cidr("2001:db8:0:102::/64"), Tags: pods},
-			{ID: "subnet-peer", VPC: "vpc-peer", Zone: "us-east-1a", CIDR: cidr("10.1.0.0/24")},
-		},
-		InstanceTypes: []ec2sim.InstanceType{{Name: "t3.nano", ENIs: 2, IPv4PerENI: 2, IPv6PerENI: 2},
-			{Name: "t9.three", ENIs: 2, IPv4PerENI: 3, IPv6PerENI: 3},
-			{Name: "t9.forty", ENIs: 2, IPv4PerENI: 40, IPv6PerENI: 40}},
-		Peerings: []ec2sim.Peering{{ID: "pcx-1", Requester: ec2sim.PeerVPC{ID: "vpc-main"},
-			Accepter: ec2sim.PeerVPC{ID: "vpc-peer"}}},
-	}
+	c := ec2sim.World(`
+		vpc-main      10.0.0.0/16 100.64.0.0/16 2001:db8:0:100::/56
+		subnet-nodes  10.0.0.0/24 2001:db8:0:100::/64 public
+		subnet-master 10.0.1.0/24 public
+		subnet-pods1  100.64.0.0/20 2001:db8:0:101::/64 kubernetes_kubelet=true
+		subnet-pods2  100.64.16.0/20 2001:db8:0:102::/64 kubernetes_kubelet=true
+		vpc-peer      10.1.0.0/16
+		subnet-peer   10.1.0.0/24
+		pcx-1         vpc-main vpc-peer`)
+	c.InstanceTypes = []ec2sim.InstanceType{{Name: "t3.nano", ENIs: 2, IPv4PerENI: 2, IPv6PerENI: 2},
+		{Name: "t9.three", ENIs: 2, IPv4PerENI: 3, IPv6PerENI: 3},
+		{Name: "t9.forty", ENIs: 2, IPv4PerENI: 40, IPv6PerENI: 40}}
+	return c
 }
 
 // startMaster starts etcd and the API server.
