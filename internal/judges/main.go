@@ -12,9 +12,7 @@
 package main
 
 import (
-	"bufio"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -25,6 +23,7 @@ import (
 	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/testevents"
 )
 
 func main() {
@@ -53,52 +52,30 @@ func run(page string) error {
 	return errors.Join(failed, os.WriteFile(page, []byte(before+mergeRows(rows, newRows).String()+after), 0o644))
 }
 
-// An event is a line of go test -json.
-type event struct {
-	Action, Package, Test, Output, Key, Value string
-}
-
-// A test has the outcome, the attributes and the output of a Go test.
+// A test has the outcome and the attributes of a Go test.
 type test struct {
 	action string
 	attrs  map[string][]string
-	output []string
 }
 
 // readTests returns the tests by package and name, and an error if a test or a package failed.
 func readTests(events io.Reader, out io.Writer) (map[[2]string]*test, error) {
 	tests := map[[2]string]*test{}
-	lines := bufio.NewReader(events)
-	for {
-		line, err := lines.ReadString('\n')
-		if line == "" && err != nil {
-			return tests, failureError(tests)
-		}
-		var e event
-		if json.Unmarshal([]byte(line), &e) != nil || e.Package == "" {
-			fmt.Fprint(out, line) // output of make, or of a build
-			continue
-		}
+	err := testevents.Read(events, out, func(e testevents.Event) {
 		key := [2]string{e.Package, e.Test}
 		if tests[key] == nil {
 			tests[key] = &test{attrs: map[string][]string{}}
 		}
-		t := tests[key]
-		switch e.Action {
+		switch t := tests[key]; e.Action {
 		case "attr":
 			t.attrs[e.Key] = append(t.attrs[e.Key], e.Value)
-		case "output":
-			t.output = append(t.output, e.Output)
-			if strings.HasPrefix(e.Output, "exec: trying once more") { // the VM has died, and its tests run again
-				maps.DeleteFunc(tests, func(k [2]string, _ *test) bool { return k[0] == e.Package })
-			}
-		case "fail":
-			fmt.Fprint(out, strings.Join(t.output, ""))
+		case "pass", "fail", "skip":
 			t.action = e.Action
-		case "pass", "skip":
-			t.action = e.Action
+		case testevents.Again:
+			maps.DeleteFunc(tests, func(k [2]string, _ *test) bool { return k[0] == e.Package })
 		}
-	}
+	})
+	return tests, errors.Join(err, failureError(tests))
 }
 
 // failureError returns an error that names each test and each package that failed, or nil.

@@ -40,7 +40,7 @@ make: here
 	if err == nil || err.Error() != failed {
 		t.Errorf("error %v, want %s", err, failed)
 	}
-	if want := "what two says\nmake: here\n"; out.String() != want {
+	if want := "exec: trying once more\nwhat two says\nmake: here\n"; out.String() != want {
 		t.Errorf("printed %q, want %q", out.String(), want)
 	}
 	rows := mergeRows(table.Table{{"judge", "version", "judged", "cases", "passed", "left"},

@@ -13,8 +13,6 @@
 package main
 
 import (
-	"bufio"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -27,6 +25,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/testevents"
 )
 
 const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
@@ -70,12 +69,6 @@ func run(page, kernel, version string, now time.Time) error {
 	return errors.Join(failures, os.WriteFile(page, []byte(changed), 0o644))
 }
 
-// An event is a line of go test -json.
-type event struct {
-	Action, Package, Test, Output string
-	Elapsed                       float64
-}
-
 // A result has the outcomes of the tests of one package.
 type result struct {
 	tests   []string // the outcomes of its tests, without subtests
@@ -86,51 +79,24 @@ type result struct {
 // readResults collects the results of packages, by their paths in the repository.
 func readResults(events io.Reader, out io.Writer) (map[string]*result, error) {
 	results := map[string]*result{}
-	outputs := map[[2]string][]string{}
-	lines := bufio.NewReader(events)
-	for {
-		line, err := lines.ReadString('\n')
-		if line == "" && err != nil {
-			if err == io.EOF {
-				err = nil
-			}
-			return results, err
-		}
-		var e event
-		if json.Unmarshal([]byte(line), &e) != nil || e.Package == "" {
-			fmt.Fprint(out, line) // output of make, or of a build
-			continue
-		}
+	return results, testevents.Read(events, out, func(e testevents.Event) {
 		name := strings.TrimPrefix(strings.TrimPrefix(e.Package, module), "/")
-		r := results[name]
-		if r == nil {
-			r = &result{}
-			results[name] = r
+		if results[name] == nil {
+			results[name] = &result{}
 		}
-		key := [2]string{e.Package, e.Test}
+		r := results[name]
 		switch e.Action {
-		case "output":
-			if strings.HasPrefix(e.Output, "exec: ") {
-				fmt.Fprint(out, e.Output) // for instance, that the VM has died
-			}
-			if strings.HasPrefix(e.Output, "exec: trying once more") {
-				r.tests = nil
-			}
-			outputs[key] = append(outputs[key], e.Output)
+		case testevents.Again:
+			r.tests = nil
 		case "pass", "fail", "skip":
-			switch {
-			case e.Test == "":
+			if e.Test == "" {
 				r.action, r.seconds = e.Action, r.seconds+e.Elapsed
 				fmt.Fprintf(out, "%s %s: %s\n", e.Action, e.Package, r.cell())
-			case !strings.Contains(e.Test, "/"):
+			} else if !strings.Contains(e.Test, "/") {
 				r.tests = append(r.tests, e.Action)
 			}
-			if e.Action == "fail" {
-				fmt.Fprint(out, strings.Join(outputs[key], ""))
-			}
-			delete(outputs, key)
 		}
-	}
+	})
 }
 
 // cell returns the text of the table's cell for the package.

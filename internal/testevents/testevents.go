@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+// Package testevents reads the output of go test -json.
+package testevents
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// An Event is a line of the output of go test -json ("go doc test2json").
+type Event struct {
+	Action, Package, Test, Output, Key, Value string
+	Elapsed                                   float64
+}
+
+// Again is the Action of an Event that Read adds: the VM of a package's tests has died, and all tests of the package
+// run again. The earlier results of the package do not count.
+const Again = "again"
+
+// Read calls handle for each event that is no output of a test. It prints the output of the tests and packages that
+// fail. It also prints each line that is no event, because such a line is output of make or of a build.
+func Read(events io.Reader, out io.Writer, handle func(Event)) error {
+	outputs := map[[2]string][]string{} // by package and test
+	lines := bufio.NewReader(events)
+	for {
+		line, err := lines.ReadString('\n')
+		if line == "" && err != nil {
+			if err == io.EOF {
+				err = nil
+			}
+			return err
+		}
+		var e Event
+		if json.Unmarshal([]byte(line), &e) != nil || e.Package == "" {
+			fmt.Fprint(out, line)
+			continue
+		}
+		key := [2]string{e.Package, e.Test}
+		switch {
+		case e.Action != "output":
+			handle(e)
+			if e.Action == "fail" {
+				fmt.Fprint(out, strings.Join(outputs[key], ""))
+			}
+		case strings.HasPrefix(e.Output, "exec: "): // of the program that runs the VM
+			fmt.Fprint(out, e.Output)
+			if strings.HasPrefix(e.Output, "exec: trying once more") {
+				handle(Event{Action: Again, Package: e.Package})
+			}
+		default:
+			outputs[key] = append(outputs[key], e.Output)
+		}
+	}
+}
