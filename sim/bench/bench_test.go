@@ -159,7 +159,8 @@ func TestFrugal(t *testing.T) {
 			row[3] = "1.01"
 		}
 	}
-	if err := frugal(figures); err == nil || err.Error() != "peak RSS of ours is 1.01 times that of ptp + host-local" {
+	const want = "peak RSS of ours is 1.01 times that of ptp + host-local, want at most 1 times"
+	if err := frugal(figures); err == nil || err.Error() != want {
 		t.Errorf("more memory: %v", err)
 	}
 }

@@ -6,6 +6,8 @@ package main
 import (
 	"errors"
 	"fmt"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
 // A budget is the maximum cost of a request and its response on a route of a layout. The maximum is a multiple of their
@@ -47,6 +49,21 @@ func (fs *flows) kept() error {
 			errs = append(errs, fmt.Errorf("%s, %s: a request costs %.3f times as much as one of %s; the budget is "+
 				"%.3f times",
 				b.layout, b.route, got, b.than, b.times))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkRatios returns an error for each of these columns and each of our data paths if their ratio to the row of the
+// reference is greater than most, or missing.
+func checkRatios(t table.Table, reference string, most float64, columns ...string) error {
+	var errs []error
+	for _, dataPath := range []string{ours, byVeth} {
+		for _, column := range columns {
+			if x := t.Ratio(column, dataPath); x == 0 || x > most {
+				errs = append(errs, fmt.Errorf("%s of %s is %v times that of %s, want at most %v times", column,
+					dataPath, x, reference, most))
+			}
 		}
 	}
 	return errors.Join(errs...)

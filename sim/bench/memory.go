@@ -69,15 +69,7 @@ func (w *world) memory(ctx context.Context, o options, out io.Writer) error {
 
 // frugal returns an error if an ADD of ours takes more memory than an ADD of the reference.
 func frugal(t table.Table) error {
-	var errs []error
-	for _, name := range []string{ours, byVeth} {
-		for _, column := range []string{"peak RSS", "anonymous", fmt.Sprintf("%d: peak RSS", crowd), "cgroup"} {
-			if x := t.Ratio(column, name); x == 0 || x > 1 {
-				errs = append(errs, fmt.Errorf("%s of %s is %v times that of %s", column, name, x, reference))
-			}
-		}
-	}
-	return errors.Join(errs...)
+	return checkRatios(t, reference, 1, "peak RSS", "anonymous", fmt.Sprintf("%d: peak RSS", crowd), "cgroup")
 }
 
 // A footprint is the memory of the ADDs of a chain, in KiB.

@@ -5,11 +5,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
@@ -92,13 +90,5 @@ func (r *report) idleEnough() error {
 	if !r.icount || len(r.statuses) == 0 {
 		return nil
 	}
-	t := r.ready()
-	var errs []error
-	for _, row := range t[1:] {
-		if x := t.Ratio("CPU", row[0]); strings.HasPrefix(row[0], ours) && (x == 0 || x > statusMost) {
-			errs = append(errs, fmt.Errorf("STATUS of %s takes %.2f times the CPU of %s, want at most %v", row[0],
-				x, idle, statusMost))
-		}
-	}
-	return errors.Join(errs...)
+	return checkRatios(r.ready(), idle, statusMost, "CPU")
 }
