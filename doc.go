@@ -65,7 +65,8 @@
 //	  compare/      makes the same calls to two EC2s, and compares their answers field by field
 //	  ends/         makes pods and sends packets on an instance
 //	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
-//	internal/kernels/, judges/ test results by kernel, and by programs of others (sim/judge/), from testevents/ to table/
+//	internal/kernels/, judges/ test results by kernel, and by programs of others (sim/judge/); internal/table/ tables
+//	internal/testevents/ reads the output of go test -json for both
 //
 // The table of the imports between packages is in repo_test.go. A test there checks the table. To read the source,
 // begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
