@@ -11,13 +11,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// worse is the largest ratio of a figure to the baseline's figure. Counts of instructions repeat within three percent.
-const worse = 1.10
+// maxWorsening is the largest ratio of a figure to the figure of the baseline. Counts of instructions repeat within
+// three percent.
+const maxWorsening = 1.10
 
-// figures are the columns that compare checks against the baseline.
-var figures = []string{"ADD p50", "DEL p50", "CPU ADD+DEL"}
+// comparedColumns are the columns whose figures baseline.compare compares.
+var comparedColumns = []string{"ADD p50", "DEL p50", "CPU ADD+DEL"}
 
-// A baseline is the table of an earlier run; nil if there is none.
+// A baseline is the table that an earlier run printed; nil if -baseline names no file.
 type baseline table.Table
 
 func readBaseline(file string) (baseline, error) {
@@ -35,7 +36,7 @@ func readBaseline(file string) (baseline, error) {
 	return baseline(t), nil
 }
 
-// compare returns an error if a figure of one of our data paths is worse than in the baseline.
+// compare returns an error for each figure of our data paths that is worse now than in the baseline.
 func (b baseline) compare(now table.Table) error {
 	if b == nil {
 		return nil
@@ -45,7 +46,7 @@ func (b baseline) compare(now table.Table) error {
 		if row[0] != ours && row[0] != byVeth {
 			continue
 		}
-		for _, figure := range figures {
+		for _, figure := range comparedColumns {
 			errs = append(errs, b.compareFigure(row[0], row[1], figure, now.Number(figure, row[0], row[1])))
 		}
 	}
@@ -57,7 +58,7 @@ func (b baseline) compareFigure(chain, c, figure string, now float64) error {
 	if was == 0 {
 		return fmt.Errorf("%s of %s is not in the baseline (c=%s)", figure, chain, c)
 	}
-	if now <= was*worse {
+	if now <= was*maxWorsening {
 		return nil
 	}
 	return fmt.Errorf("%s of %s is %v, and was %v: worse by %.0f %% (c=%s)", figure, chain, now, was,

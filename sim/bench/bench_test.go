@@ -75,11 +75,11 @@ func TestMedian(t *testing.T) {
 
 // The benchmark must measure the shipped chains: their plugins are named, and libcni accepts them.
 func TestCandidates(t *testing.T) {
-	own, err := warm("../../conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", 1, false, "")
+	own, err := warmConflist("../../conflist-examples/10-cni-ipvlan-vpc-k8s.conflist", 1, false, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	chained, err := warm("../../conflist-examples/three-plugins.conflist", 1, false, "")
+	chained, err := warmConflist("../../conflist-examples/three-plugins.conflist", 1, false, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +92,7 @@ func TestCandidates(t *testing.T) {
 		for _, p := range l.Plugins {
 			types = append(types, p.Network.Type)
 		}
-		if c.name == ours && !cmp.Equal(types, c.needs[:1]) || c.name == three && !cmp.Equal(types, c.needs) {
+		if c.name == ours && !cmp.Equal(types, c.needs[:1]) || c.name == threePlugins && !cmp.Equal(types, c.needs) {
 			t.Errorf("the shipped chain is %v, and bench looks for %v", types, c.needs)
 		}
 	}
@@ -113,12 +113,12 @@ func TestBudgets(t *testing.T) {
 		for name, d := range cost {
 			for _, r := range routes {
 				fs.all = append(fs.all, &flow{pair: &pair{layout: layout{name: name}}, route: r, load: loads[0],
-					took: []time.Duration{2 * d, d, 3 * d}})
+					costs: []time.Duration{2 * d, d, 3 * d}})
 			}
 		}
 		return fs
 	}
-	if err := measured().kept(); err != nil {
+	if err := measured().checkBudgets(); err != nil {
 		t.Error(err)
 	}
 	cost[loopless] = 1030
@@ -126,20 +126,20 @@ func TestBudgets(t *testing.T) {
 		"the budget is 1.020 times\n" +
 		"ours, serviceLoop none, pod, same node: a request costs 1.030 times as much as one of ipvlan, bare; the " +
 		"budget is 1.020 times"
-	if err := measured().kept(); err == nil || err.Error() != want {
+	if err := measured().checkBudgets(); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	cost[loopless], cost[routedVeth] = 1000, 1310
 	want = "ours, pod, other node: a request costs 0.775 times as much as one of veth, routed; the budget is " +
 		"0.769 times"
-	if err := measured().kept(); err == nil || err.Error() != want {
+	if err := measured().checkBudgets(); err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}
 	none := measured()
 	for _, f := range none.all {
-		f.took = nil
+		f.costs = nil
 	}
-	if none.kept() == nil {
+	if none.checkBudgets() == nil {
 		t.Error("where nothing was counted all budgets are kept")
 	}
 }
@@ -151,7 +151,7 @@ func TestFrugal(t *testing.T) {
 		t.Fatal(err)
 	}
 	figures := table.Parse(string(b))
-	if err := frugal(figures); err != nil {
+	if err := checkMemory(figures); err != nil {
 		t.Error(err)
 	}
 	for _, row := range figures {
@@ -160,7 +160,7 @@ func TestFrugal(t *testing.T) {
 		}
 	}
 	const want = "peak RSS of ours is 1.01 times that of ptp + host-local, want at most 1 times"
-	if err := frugal(figures); err == nil || err.Error() != want {
+	if err := checkMemory(figures); err == nil || err.Error() != want {
 		t.Errorf("more memory: %v", err)
 	}
 }
@@ -172,7 +172,8 @@ func TestPublished(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := map[string][]string{ours: {"| **this** |", "| this |"}, byVeth: {"| this, `dataPath` `veth` |"},
-		three: {"| this, as three plugins |"}, reference: {"| `ptp` + `host-local` |"}, idle: {"| `noop` |"},
+		threePlugins: {"| this, as three plugins |"}, reference: {"| `ptp` + `host-local` |"},
+		noopChain:          {"| `noop` |"},
 		"ours, asking EC2": {"| this, if the ADD asks EC2 |"}, "ours, VERSION": {"| this, VERSION |"}}
 	for file, leaves := range map[string][]int{"bench-memory.txt": {6, 7}, "bench-status.txt": {1, 3}} {
 		b, err := os.ReadFile(filepath.Join("../../docs", file))
@@ -190,7 +191,7 @@ func TestPublished(t *testing.T) {
 			shown := slices.ContainsFunc(rows[row[0]], func(name string) bool {
 				return strings.Contains(string(page), name+" "+want)
 			})
-			if row[0] != idle && !shown || file == "bench-status.txt" && !shown {
+			if row[0] != noopChain && !shown || file == "bench-status.txt" && !shown {
 				t.Errorf("docs/speed.md does not have the row of %s with %s", file, row[0]+": "+want)
 			}
 		}

@@ -10,18 +10,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A budget is the maximum cost of a request and its response on a route of a layout. The maximum is a multiple of their
-// cost in another layout.
+// A budget is the maximum cost of a request and its response, if pods are connected as in one layout and send the
+// packets by one route. The maximum is a multiple of the cost by the same route in another layout.
 type budget struct {
-	layout, route, than string
-	times               float64
+	layout, route, otherLayout string
+	times                      float64
 }
 
-// budgets leave some room, because the counts of instructions differ by up to two percent between runs. With a service
-// loop, the kernel checks each packet, to recognise replies from Services. This check costs more than two percent.
-// Without a service loop there is no such check. The node tracks the connections of routed pods, as a node with
-// amazon-vpc-cni-k8s does. A request of a routed pod must not cost more than on such a node. The cost of packets must
-// not grow with the number of pods.
+// budgets leave some room, because the counts of instructions differ by up to two percent between runs. The layouts
+// with a service loop have more room. There the kernel checks each packet, to recognise replies from Services, and this
+// check costs more than two percent.
+//
+// The node tracks the connections of routed pods, as a node with amazon-vpc-cni-k8s does. So a request of a routed pod
+// must not cost more than on such a node. The cost of packets must not grow with the number of pods.
 var budgets = []budget{
 	{ours, otherNode, routedVeth, 1 / 1.3},
 	{ours, otherNode, bare, 1.04},
@@ -35,34 +36,34 @@ var budgets = []budget{
 	{crowded, sameNode, byVeth, 1.05},
 }
 
-// kept returns an error for each budget that is exceeded.
-func (fs *flows) kept() error {
+// checkBudgets returns an error for each budget that is exceeded.
+func (fs *flows) checkBudgets() error {
 	var errs []error
 	for _, b := range fs.budgets {
-		mine := quantile(fs.took(b.layout, b.route, loads[0]), 0)
-		its := quantile(fs.took(b.than, b.route, loads[0]), 0)
+		mine := quantile(fs.sortedCosts(b.layout, b.route, loads[0]), 0)
+		its := quantile(fs.sortedCosts(b.otherLayout, b.route, loads[0]), 0)
 		if mine == 0 || its == 0 {
-			errs = append(errs, fmt.Errorf("%s or %s, %s: nothing was counted", b.layout, b.than, b.route))
+			errs = append(errs, fmt.Errorf("%s or %s, %s: nothing was counted", b.layout, b.otherLayout, b.route))
 			continue
 		}
 		if got := float64(mine) / float64(its); got > b.times {
 			errs = append(errs, fmt.Errorf("%s, %s: a request costs %.3f times as much as one of %s; the budget is "+
 				"%.3f times",
-				b.layout, b.route, got, b.than, b.times))
+				b.layout, b.route, got, b.otherLayout, b.times))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// checkRatios returns an error for each of these columns and each of our data paths if their ratio to the row of the
-// reference is greater than most, or missing.
-func checkRatios(t table.Table, reference string, most float64, columns ...string) error {
+// checkRatios returns an error for each figure of our data paths in these columns whose ratio to the reference is
+// missing, or greater than maxRatio.
+func checkRatios(t table.Table, reference string, maxRatio float64, columns ...string) error {
 	var errs []error
 	for _, dataPath := range []string{ours, byVeth} {
 		for _, column := range columns {
-			if x := t.Ratio(column, dataPath); x == 0 || x > most {
+			if x := t.Ratio(column, dataPath); x == 0 || x > maxRatio {
 				errs = append(errs, fmt.Errorf("%s of %s is %v times that of %s, want at most %v times", column,
-					dataPath, x, reference, most))
+					dataPath, x, reference, maxRatio))
 			}
 		}
 	}

@@ -21,25 +21,26 @@ type chain struct {
 	name string
 	node *node
 	list *libcni.NetworkConfigList
-	path []string // directories of its plugins
+	path []string // directories of the plugins
 }
 
 // The compared chains, and the reference chain.
 const (
-	ours      = "ours"
-	byVeth    = "ours, dataPath veth"
-	three     = "ours, three plugins"
-	reference = "ptp + host-local"
-	idle      = "noop"
+	ours         = "ours"
+	byVeth       = "ours, dataPath veth"
+	threePlugins = "ours, three plugins"
+	reference    = "ptp + host-local"
+	noopChain    = "noop"
 )
 
-// A candidate is a chain and the programs that it needs.
+// A candidate is a chain that bench measures if the programs that the chain needs are installed.
 type candidate struct {
 	name, conflist string
 	needs          []string
 }
 
-// candidates returns the chains to measure. host-local keeps its addresses below dir, the directory of the node.
+// candidates returns the chains to measure. own, routed and chained are the conflists of our chains. The plugin
+// host-local keeps its addresses below dir, the directory of the node.
 func candidates(own, routed, chained, dir string) []candidate {
 	ptp := func(masq string) string {
 		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", %s "ipam":
@@ -49,24 +50,24 @@ func candidates(own, routed, chained, dir string) []candidate {
 	return []candidate{
 		{ours, own, []string{"cni-ipvlan-vpc-k8s", "cni-ipvlan-vpc-k8s-grow"}},
 		{byVeth, routed, []string{"cni-ipvlan-vpc-k8s", "cni-ipvlan-vpc-k8s-grow"}},
-		{three, chained, []string{"cni-ipvlan-vpc-k8s-ipam", "cni-ipvlan-vpc-k8s-ipvlan",
+		{threePlugins, chained, []string{"cni-ipvlan-vpc-k8s-ipam", "cni-ipvlan-vpc-k8s-ipvlan",
 			"cni-ipvlan-vpc-k8s-unnumbered-ptp"}},
 		{reference, ptp(""), []string{"ptp", "host-local"}},
 		{"the same, ipMasq iptables", ptp(`"ipMasq": true, "ipMasqBackend": "iptables",`),
 			[]string{"ptp", "host-local", "iptables"}},
 		{"the same, ipMasq nftables", ptp(`"ipMasq": true, "ipMasqBackend": "nftables",`),
 			[]string{"ptp", "host-local", "nft"}},
-		{idle, `{"cniVersion": "1.1.0", "name": "noop", "plugins": [{"type": "noop"}]}`, []string{"noop"}},
+		{noopChain, `{"cniVersion": "1.1.0", "name": "noop", "plugins": [{"type": "noop"}]}`, []string{"noop"}},
 		{"noop + noop + noop",
 			`{"cniVersion": "1.1.0", "name": "noop", "plugins": [{"type": "noop"}, {"type": "noop"}, ` +
 				`{"type": "noop"}]}`, []string{"noop"}},
 	}
 }
 
-// warm returns the conflist in file with changes for warm ADDs. ADDs may use a released address again at once. A growth
-// gets as many addresses as fit on an ENI, or prefixes. All growth happens before the measurement. If dataPath is
-// empty, the file sets the data path.
-func warm(file string, first int, prefixes bool, dataPath string) (string, error) {
+// warmConflist returns the conflist in a file, with changes that make all measured ADDs warm. An ADD may use a released
+// address again at once. A growth gets as many addresses or prefixes as an ENI can have, so all growth happens before
+// the measurement. If dataPath is empty, the file sets the data path.
+func warmConflist(file string, first int, prefixes bool, dataPath string) (string, error) {
 	list, err := paths.EditConflist(file, func(p map[string]any) error {
 		p["reuseIPWait"], p["ipBatchSize"], p["interfaceIndex"], p["prefixDelegation"] = 0, 0, first, prefixes
 		if dataPath != "" {
@@ -77,8 +78,9 @@ func warm(file string, first int, prefixes bool, dataPath string) (string, error
 	return string(list), err
 }
 
-// chain returns the candidate's chain. It fails if a needed program is neither in the directories nor in $PATH.
-func (c candidate) chain(n *node, dirs []string) (*chain, error) {
+// newChain returns the chain of a candidate. It fails if a program that the chain needs is neither in dirs nor in
+// $PATH.
+func (c candidate) newChain(n *node, dirs []string) (*chain, error) {
 	for _, program := range c.needs {
 		if _, err := (&executor{}).FindInPath(program, dirs); err == nil {
 			continue
@@ -94,10 +96,10 @@ func (c candidate) chain(n *node, dirs []string) (*chain, error) {
 	return &chain{name: c.name, node: n, list: l, path: dirs}, nil
 }
 
-// timeout is the limit of a call's duration. A call that works takes much less time.
+// timeout is how long a call may take. A call that works takes much less time.
 const timeout = time.Minute
 
-// call executes the chain for a pod, and returns the cost.
+// call executes the chain for a pod, and returns the cost of this call.
 func (c *chain) call(ctx context.Context, verb string, p pod) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -109,7 +111,7 @@ func (c *chain) call(ctx context.Context, verb string, p pod) (sample, error) {
 	return sample{cost{wall, e.cpu()}, e.steps}, nil
 }
 
-// exec executes the chain for a pod by an executor, and returns the elapsed time.
+// exec executes the chain for a pod by the executor e, and returns the elapsed time.
 func (c *chain) exec(ctx context.Context, verb string, p pod, e *executor) (wall time.Duration, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir(c.path, filepath.Join(c.node.dir, "cni"), e)
 	rt := &libcni.RuntimeConf{ContainerID: p.id, IfName: "eth0", Args: p.args}
@@ -137,8 +139,8 @@ func (c *chain) exec(ctx context.Context, verb string, p pod, e *executor) (wall
 	return wall, err
 }
 
-// all executes the chain for all pods at once, and returns when the last call is done.
-func (c *chain) all(ctx context.Context, verb string, ps pods) ([]sample, error) {
+// execAll executes the chain for all pods at once, and returns when the last call is done.
+func (c *chain) execAll(ctx context.Context, verb string, ps pods) ([]sample, error) {
 	samples, errs := make([]sample, len(ps)), make([]error, len(ps))
 	var wg sync.WaitGroup
 	for i, p := range ps {
@@ -153,8 +155,8 @@ func (c *chain) all(ctx context.Context, verb string, ps pods) ([]sample, error)
 	return samples, nil
 }
 
-// each executes the chain for one pod after the other.
-func (c *chain) each(ctx context.Context, verb string, ps pods) error {
+// execEach executes the chain for one pod after the other.
+func (c *chain) execEach(ctx context.Context, verb string, ps pods) error {
 	for _, p := range ps {
 		if _, err := c.call(ctx, verb, p); err != nil {
 			return err

@@ -15,41 +15,41 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// chained returns a function that connects a pod by our plugins, with these further keys in the configuration. It does
-// not execute ipam, which needs EC2.
-func chained(keys map[string]any) func(*host, *guest) error {
+// connectChained returns a function that connects a pod by our chained plugins. Their configuration also has the given
+// keys. The function does not execute ipam, which needs EC2.
+func connectChained(keys map[string]any) func(*host, *guest) error {
 	return func(h *host, g *guest) error {
-		conf := g.conf()
+		conf := g.pluginConf()
 		maps.Copy(conf, keys)
 		return execChain(h, g, conf)
 	}
 }
 
-// conf returns the configuration of our plugins for a pod, with a result as ipam returns it.
-func (g *guest) conf() map[string]any {
+// pluginConf returns the configuration of our plugins for a pod. Its prevResult is like the result that ipam returns.
+func (g *guest) pluginConf() map[string]any {
 	return map[string]any{
 		"cniVersion": "1.0.0", "name": "traffic", "master": "eth1",
 		"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true,
 		"prevResult": map[string]any{
 			"cniVersion": "1.0.0",
 			"interfaces": []any{map[string]any{"name": "eth1"}},
-			"ips": []any{map[string]any{"address": inSubnet(g.addr).String(), "gateway": router.String(),
+			"ips": []any{map[string]any{"address": subnetPrefix(g.addr).String(), "gateway": router.String(),
 				"interface": 0}},
 			"routes": []any{map[string]any{"dst": "10.0.0.0/16", "gw": router.String()}},
 		},
 	}
 }
 
-// chainedVeth connects a routed pod. The router's address has the MAC address of the other host's ENI, because EC2's
-// fabric is no router between the hosts.
-func chainedVeth(h *host, g *guest) error {
-	conf := g.conf()
+// connectChainedVeth connects a routed pod by unnumbered-ptp. On the host, the address of the router has the MAC
+// address of the other host's ENI, because no router of EC2's fabric forwards packets between the hosts.
+func connectChainedVeth(h *host, g *guest) error {
+	conf := g.pluginConf()
 	conf["prevResult"] = map[string]any{
 		"cniVersion": "1.0.0",
 		"interfaces": []any{map[string]any{"name": "eth1"}, map[string]any{"name": "eth0", "sandbox": g.Path}},
 		"ips": []any{
-			map[string]any{"address": single(g.addr).String(), "gateway": router.String(), "interface": 1},
-			map[string]any{"address": inSubnet(h.eni).String(), "interface": 0},
+			map[string]any{"address": hostPrefix(g.addr).String(), "gateway": router.String(), "interface": 1},
+			map[string]any{"address": subnetPrefix(h.eni).String(), "interface": 0},
 		},
 		"routes": []any{map[string]any{"dst": "10.0.0.0/16", "gw": router.String()}},
 	}
@@ -62,7 +62,8 @@ func chainedVeth(h *host, g *guest) error {
 	return execPlugins(h, g, conf, "cni-ipvlan-vpc-k8s-unnumbered-ptp")
 }
 
-// execChain connects a pod by the plugins that conf needs. The pod's Kubernetes namespace has the pod's name.
+// execChain connects a pod by the plugins for which conf has keys. The Kubernetes namespace of the pod has the name of
+// the pod.
 func execChain(h *host, g *guest, conf map[string]any) error {
 	plugins := []string{"cni-ipvlan-vpc-k8s-ipvlan", "cni-ipvlan-vpc-k8s-unnumbered-ptp"}
 	if conf["egress"] != nil {
@@ -71,7 +72,7 @@ func execChain(h *host, g *guest, conf map[string]any) error {
 	return execPlugins(h, g, conf, plugins...)
 }
 
-// execPlugins executes plugins one after the other. Each plugin gets the result of the plugin before it.
+// execPlugins executes plugins one after the other. Each plugin gets the result of the previous plugin.
 func execPlugins(h *host, g *guest, conf map[string]any, plugins ...string) error {
 	for _, plugin := range plugins {
 		stdin, err := json.Marshal(conf)

@@ -15,41 +15,40 @@ import (
 )
 
 // A coil has the settings of tunnels as Coil 2.12 makes them (package founat of its source). A client has a link for
-// each egress, and the far end of the link is the ClusterIP of the egress. A router has a link and a route for each
-// client. Each pod also has a link without a far end. This link takes packets out of UDP if their source is not the far
-// end of another link. An example of such a packet is an answer that does not come from the ClusterIP.
+// each egress, and the remote address of the link is the ClusterIP of the egress. A router has a link and a route for
+// each client. Each pod also has a link without a remote address. This link receives tunnelled packets from all sources
+// that no other link has as its remote address: for example an answer that does not come from the ClusterIP.
 //
 // Two things make Coil cheaper in this layout than in reality. Packets of routers leave by the ENI and not by the node,
-// as with our egress. And no rule computes checksums of the tunnels' packets.
+// as with our egress. And no rule computes checksums of the tunnelled packets.
 type coil struct {
-	clients int    // how many clients each router has
-	sport   uint16 // the UDP source port; 0: a port for each connection. Coil's default is the port of the tunnels
+	clients    int    // how many clients each router has
+	sourcePort uint16 // of UDP; 0: a port for each connection. The default of Coil is tunnelPort
 }
 
-func (c coil) add(p *pair) error {
-	if err := c.client(p.a); err != nil {
+func (c coil) addTunnels(p *pair) error {
+	if err := c.addClient(p.a); err != nil {
 		return err
 	}
 	for _, g := range []*guest{p.b, p.c} {
-		if err := c.router(g, p.a.addr); err != nil {
+		if err := c.addRouter(g, p.a.addr); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tunnelTable is the table of routes into the tunnels.
+// tunnelTable is the table whose routes lead into the tunnels.
 const tunnelTable = 118
 
-// client makes the tunnels of a client. Their far ends are the ClusterIPs. Rules keep packets to private networks out
-// of the tunnels.
-func (c coil) client(g *guest) error {
-	err := c.receive(g)
+// addClient makes the tunnels of a client to the ClusterIPs. Rules keep packets to private networks out of the tunnels.
+func (c coil) addClient(g *guest) error {
+	err := c.acceptTunnels(g)
 	var w nl.Wiring
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: g.NS, Object: o}) }
 	for i, gw := range gateways {
-		err = errors.Join(err, c.link(g, i, gw))
-		add(nl.Route{Dst: single(outside[i]), Dev: tunnelName(i), Table: tunnelTable})
+		err = errors.Join(err, c.addLink(g, i, gw))
+		add(nl.Route{Dst: hostPrefix(outsideAddrs[i]), Dev: tunnelName(i), Table: tunnelTable})
 	}
 	toMain := func(pref int, to string) {
 		add(nl.Rule{Pref: pref, To: netip.MustParsePrefix(to), Table: unix.RT_TABLE_MAIN})
@@ -63,31 +62,32 @@ func (c coil) client(g *guest) error {
 	return errors.Join(err, w.Add())
 }
 
-// router makes the tunnels of a router: one tunnel to pod a, and the other tunnels to clients that send nothing.
-func (c coil) router(g *guest, client netip.Addr) error {
-	err := c.receive(g)
+// addRouter makes the tunnels of a router: one tunnel to pod a, and the other tunnels to clients that send nothing.
+func (c coil) addRouter(g *guest, client netip.Addr) error {
+	err := c.acceptTunnels(g)
 	w := nl.Wiring{
 		{NS: g.NS, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}},
 		{NS: g.NS, Object: nl.Rule{Pref: 2000, Family: unix.AF_INET, IIF: "eth0", Table: tunnelTable}},
 		{NS: g.NS, Object: nl.Table{Family: "ip", Name: "egress", Chains: []nl.Chain{{
 			Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100,
-			Rules: []nl.NFRule{{nl.NotSAddr(single(g.addr)), nl.OIFName("eth0"), nl.Masquerade()}},
+			Rules: []nl.NFRule{{nl.NotSAddr(hostPrefix(g.addr)), nl.OIFName("eth0"), nl.Masquerade()}},
 		}}}},
 	}
 	idle := netip.MustParseAddr("10.0.1.1")
 	for i := range c.clients {
-		err = errors.Join(err, c.link(g, i, client))
-		w = append(w, nl.Step{NS: g.NS, Object: nl.Route{Dst: single(client), Dev: tunnelName(i), Table: tunnelTable}})
+		err = errors.Join(err, c.addLink(g, i, client))
+		w = append(w, nl.Step{NS: g.NS,
+			Object: nl.Route{Dst: hostPrefix(client), Dev: tunnelName(i), Table: tunnelTable}})
 		client, idle = idle, idle.Next()
 	}
-	for _, a := range outside {
-		w = append(w, nl.Step{NS: g.NS, Object: nl.Route{Dst: single(a), Via: router, Dev: "eth0"}})
+	for _, a := range outsideAddrs {
+		w = append(w, nl.Step{NS: g.NS, Object: nl.Route{Dst: hostPrefix(a), Via: router, Dev: "eth0"}})
 	}
 	return errors.Join(err, w.Add())
 }
 
-// receive makes a pod take the tunnels' packets out of UDP. The links of the pod accept packets from any source.
-func (c coil) receive(g *guest) error {
+// acceptTunnels lets a pod receive IP packets in UDP packets. The links of the pod accept packets from any source.
+func (c coil) acceptTunnels(g *guest) error {
 	err := nl.Wiring{
 		{NS: g.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
 		{NS: g.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/default/rp_filter", Value: "0"}},
@@ -100,23 +100,22 @@ func (c coil) receive(g *guest) error {
 	if err := g.Do(func() error { return netlink.FouAdd(port) }); err != nil {
 		return fmt.Errorf("%s: fou at port %d: %w", g.name, tunnelPort, err)
 	}
-	return g.tunnel(&netlink.Iptun{LinkAttrs: named("coil_ipip4"), FlowBased: true})
+	return g.addTunnelLink(&netlink.Iptun{LinkAttrs: linkAttrs("coil_ipip4"), FlowBased: true})
 }
 
 func tunnelName(number int) string { return fmt.Sprint("fou", number) }
 
-// link makes a tunnel to a far end. Package nl has no such tunnels, because no other code needs them.
-func (c coil) link(g *guest, number int, remote netip.Addr) error {
+// addLink makes a tunnel to a remote address. Package nl has no such tunnels, because no other code needs them.
+func (c coil) addLink(g *guest, number int, remote netip.Addr) error {
 	const discoverMTU, encapFOU = 1, 1 // IPTUNNEL_PMTUDISC as ip(8) sets it, and TUNNEL_ENCAP_FOU
-	return g.tunnel(&netlink.Iptun{
-		LinkAttrs: named(tunnelName(number)), Local: g.addr.AsSlice(), Remote: remote.AsSlice(), Ttl: 225,
+	return g.addTunnelLink(&netlink.Iptun{
+		LinkAttrs: linkAttrs(tunnelName(number)), Local: g.addr.AsSlice(), Remote: remote.AsSlice(), Ttl: 225,
 		PMtuDisc: discoverMTU,
-		Proto:    unix.IPPROTO_IPIP, EncapType: encapFOU, EncapSport: c.sport, EncapDport: tunnelPort,
+		Proto:    unix.IPPROTO_IPIP, EncapType: encapFOU, EncapSport: c.sourcePort, EncapDport: tunnelPort,
 	})
 }
 
-// tunnel adds a link to a pod.
-func (g *guest) tunnel(l *netlink.Iptun) error {
+func (g *guest) addTunnelLink(l *netlink.Iptun) error {
 	err := g.Do(func() error { return errors.Join(netlink.LinkAdd(l), netlink.LinkSetUp(l)) })
 	if err != nil {
 		return fmt.Errorf("%s: tunnel %s: %w", g.name, l.Name, err)

@@ -14,16 +14,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The host outside the VPC has two addresses. Pod a reaches the first address by the router b on the other node, and
-// the second by the router c on its own node. Each router has a Service of its own, so that kube-proxy has no choice.
-// The subnet's router itself is the host outside. A path beyond the router would cost the same in all layouts, and
-// would only bring the ratios closer to 1.
+// The host outside the VPC has the addresses outsideAddrs. Pod a reaches the first address by router b on the other
+// node, and the second address by router c on the node of pod a. The gateways are ClusterIPs of these two routers. Each
+// router has a Service of its own, so that kube-proxy has no choice.
+//
+// The subnet's router also plays the host outside. A longer path would cost the same in all layouts, and would only
+// bring the ratios closer to 1.
 var (
-	outside  = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
-	gateways = []netip.Addr{netip.MustParseAddr("172.20.0.77"), netip.MustParseAddr("172.20.0.78")}
+	outsideAddrs = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
+	gateways     = []netip.Addr{netip.MustParseAddr("172.20.0.77"), netip.MustParseAddr("172.20.0.78")}
 )
 
-// tunnelPort is egress.DefaultPort, and the port of Coil.
+// tunnelPort is the UDP port of the tunnels: egress.DefaultPort, and also the default of Coil.
 const tunnelPort = 5555
 
 // The layouts of pods that reach the host outside.
@@ -35,30 +37,30 @@ const (
 	coilOneFlow = "the same, 1 client, its default port"
 )
 
-// In all layouts, our plugins connect the pods, and the nodes have the rules of kube-proxy and a default route. So only
-// the tunnels differ.
+// egressLayouts differ only in their tunnels. In all of them, our plugins connect the pods, and the nodes have the
+// rules of kube-proxy and a default route.
 var egressLayouts = []layout{
-	{name: masqueraded, connect: chained(nil), service: true},
-	{name: tunnelled, connect: chained(wayOut), service: true, tunnel: func(*pair) error { return nil }},
-	{name: coilOne, connect: chained(nil), service: true, tunnel: coil{clients: 1}.add},
-	{name: coilMany, connect: chained(nil), service: true, tunnel: coil{clients: 200}.add},
-	{name: coilOneFlow, connect: chained(nil), service: true,
-		tunnel: coil{clients: 1, sport: tunnelPort}.add},
+	{name: masqueraded, connect: connectChained(nil), service: true},
+	{name: tunnelled, connect: connectChained(egressConf), service: true, tunnel: func(*pair) error { return nil }},
+	{name: coilOne, connect: connectChained(nil), service: true, tunnel: coil{clients: 1}.addTunnels},
+	{name: coilMany, connect: connectChained(nil), service: true, tunnel: coil{clients: 200}.addTunnels},
+	{name: coilOneFlow, connect: connectChained(nil), service: true,
+		tunnel: coil{clients: 1, sourcePort: tunnelPort}.addTunnels},
 }
 
-// wayOut is a configuration with two egresses. Pod a is their client, and the pods b and c are the routers. Each pod
-// has its own Kubernetes namespace, with the name of the pod.
-var wayOut = map[string]any{"egress": map[string]any{
-	"other": map[string]any{"gateways": gateways[:1], "destinations": outside[:1], "namespaces": []string{"a"},
+// egressConf is a configuration with two egresses. Pod a is the client of both egresses, and the pods b and c are the
+// routers. Each pod has a Kubernetes namespace of its own, with the name of the pod.
+var egressConf = map[string]any{"egress": map[string]any{
+	"other": map[string]any{"gateways": gateways[:1], "destinations": outsideAddrs[:1], "namespaces": []string{"a"},
 		"routers": []string{"b"}},
-	"same": map[string]any{"gateways": gateways[1:], "destinations": outside[1:], "namespaces": []string{"a"},
+	"same": map[string]any{"gateways": gateways[1:], "destinations": outsideAddrs[1:], "namespaces": []string{"a"},
 		"routers": []string{"c"}},
 }}
 
 const byNode = "the node"
 
 func toOutside(i int) func(*pair) netip.AddrPort {
-	return func(*pair) netip.AddrPort { return netip.AddrPortFrom(outside[i], loadPort) }
+	return func(*pair) netip.AddrPort { return netip.AddrPortFrom(outsideAddrs[i], loadPort) }
 }
 
 var (
@@ -66,9 +68,9 @@ var (
 	routerRoutes = []route{{"router, other node", false, toOutside(0)}, {"router, same node", false, toOutside(1)}}
 )
 
-// egress measures the cost of packets to the host outside, by layout, and prints it.
-func egress(ctx context.Context, o options, w io.Writer) error {
-	fs := &flows{reference: masqueraded, referenceRoute: byNode, further: "links of a router"}
+// measureEgress measures the cost of packets to the host outside, by layout, and prints it.
+func measureEgress(ctx context.Context, o options, w io.Writer) error {
+	fs := &flows{reference: masqueraded, referenceRoute: byNode, noteColumn: "links of a router"}
 	return fs.run(ctx, o, w, func(ctx context.Context, f *vpcsim.Fabric) error {
 		for i, l := range egressLayouts {
 			p, err := l.build(f, i, o.bin)
@@ -85,8 +87,8 @@ func egress(ctx context.Context, o options, w io.Writer) error {
 
 // addOutside starts the host outside, and lists the flows to it.
 func (fs *flows) addOutside(ctx context.Context, p *pair) error {
-	for _, a := range outside {
-		if err := (nl.Wiring{{NS: p.vpc.NS, Object: nl.Addr{Prefix: single(a), Dev: "lo"}}}).Add(); err != nil {
+	for _, a := range outsideAddrs {
+		if err := (nl.Wiring{{NS: p.vpc.NS, Object: nl.Addr{Prefix: hostPrefix(a), Dev: "lo"}}}).Add(); err != nil {
 			return err
 		}
 	}
@@ -99,15 +101,16 @@ func (fs *flows) addOutside(ctx context.Context, p *pair) error {
 		}
 		p.note = strconv.Itoa(len(links))
 	}
-	if err := fs.add(ctx, p, routes, p.vpc); err != nil {
+	if err := fs.addFlows(ctx, p, routes, p.vpc); err != nil {
 		return err
 	}
-	return p.known(ctx, routes)
+	return p.checkSources(ctx, routes)
 }
 
-// known checks that the host outside sees the right source: the router's address, or the node's. For the check, it adds
-// rules that drop packets from other sources, and removes the rules afterwards.
-func (p *pair) known(ctx context.Context, routes []route) error {
+// checkSources checks that the host outside sees packets of pod a with the right source address: the address of the
+// router, or of the node. For the check, it adds rules that drop packets with other sources, and removes the rules
+// afterwards.
+func (p *pair) checkSources(ctx context.Context, routes []route) error {
 	sources := []netip.Addr{p.b.addr, p.c.addr}
 	if p.tunnel == nil {
 		sources = []netip.Addr{p.hosts[0].boot, {}}
@@ -117,7 +120,7 @@ func (p *pair) known(ctx context.Context, routes []route) error {
 	for i, r := range routes {
 		to := r.to(p).Addr()
 		firewall.Chains[0].Rules = append(firewall.Chains[0].Rules,
-			nl.NFRule{nl.DAddr(single(to)), nl.NotSAddr(single(sources[i])), nl.Drop()})
+			nl.NFRule{nl.DAddr(hostPrefix(to)), nl.NotSAddr(hostPrefix(sources[i])), nl.Drop()})
 	}
 	if err := firewall.Add(p.vpc.NS); err != nil {
 		return err

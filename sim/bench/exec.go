@@ -15,10 +15,11 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 )
 
-// A cost is elapsed time, and CPU time of user and system, including all child processes.
+// A cost is the elapsed time of programs and their CPU time. The CPU time includes user, system, and all child
+// processes.
 type cost struct{ wall, cpu time.Duration }
 
-// A step is the cost of one plugin of a chain.
+// A step is one plugin of a chain that an executor has executed, with its cost.
 type step struct {
 	plugin string
 	cost
@@ -30,11 +31,11 @@ type executor struct {
 	invoke.DefaultExec
 
 	env   []string
-	attr  *syscall.SysProcAttr // nil: the attributes of this process
+	attr  *syscall.SysProcAttr // nil: the default attributes
 	steps []step
 }
 
-// ExecPlugin runs a plugin in the namespace of this thread.
+// ExecPlugin runs a plugin in the network namespace of this thread.
 func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	return e.exec(exec.CommandContext(ctx, path), stdin, environ)
 }

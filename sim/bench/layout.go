@@ -19,14 +19,14 @@ import (
 type layout struct {
 	name    string
 	connect func(*host, *guest) error // connects a pod of the host
-	finish  func(*host) error         // completes the host after its pods; nil for nothing
-	// pods use Services: the host has kube-proxy's translation, so it tracks connections
-	service bool
-	tunnel  func(*pair) error // completes tunnels between pods a and b, and a and c; nil for no tunnels
-	crowd   int               // how many other pods the first host has before a and c
+	finish  func(*host) error         // completes a host that has all its pods; nil for nothing
+	// pods use Services: so the host has rules like those of kube-proxy, and tracks connections
+	service   bool
+	tunnel    func(*pair) error // completes tunnels between pods a and b, and a and c; nil for no tunnels
+	otherPods int               // how many other pods the first host has before a and c
 }
 
-// The names of the layouts in budgets, besides ours.
+// The names of the layouts in budgets. The budgets also have the names ours and byVeth.
 const (
 	bare       = "ipvlan, bare"
 	loopless   = "ours, serviceLoop none"
@@ -36,25 +36,27 @@ const (
 )
 
 var layouts = []layout{
-	{name: bare, connect: ipvlan},
-	{name: ours, connect: chained(nil), service: true},
-	{name: loopless, connect: chained(map[string]any{"serviceLoop": "none"}), finish: routeByNode, service: true},
-	{name: byVeth, connect: chainedVeth, service: true},
-	{name: crowded, connect: chainedVeth, service: true, crowd: 1499},
-	{name: "bridge on the ENI", connect: bridged},
-	{name: routedVeth, connect: routed},
-	{name: tracked, connect: routed, finish: track, service: true},
+	{name: bare, connect: connectIPVlan},
+	{name: ours, connect: connectChained(nil), service: true},
+	{name: loopless, connect: connectChained(map[string]any{"serviceLoop": "none"}), finish: routeByNode,
+		service: true},
+	{name: byVeth, connect: connectChainedVeth, service: true},
+	{name: crowded, connect: connectChainedVeth, service: true, otherPods: 1499},
+	{name: "bridge on the ENI", connect: connectBridged},
+	{name: routedVeth, connect: connectRouted},
+	{name: tracked, connect: connectRouted, finish: trackConnections, service: true},
 }
 
 // subnet is the subnet of all pods and of the ENI eth1. All layouts use this subnet, but hosts of different layouts
-// never communicate. The ENIs of a layout are ports of one bridge, the cheapest replacement for a VPC.
+// never communicate. The ENIs of a layout are ports of one bridge, which is the cheapest replacement for a VPC.
 var (
-	subnet  = netip.MustParsePrefix("10.0.0.0/24")
-	router  = netip.MustParseAddr("10.0.0.1") // the subnet's first address, as in EC2
-	cluster = netip.MustParseAddr("172.20.0.1")
+	subnet    = netip.MustParsePrefix("10.0.0.0/24")
+	router    = netip.MustParseAddr("10.0.0.1") // the subnet's first address, as in EC2
+	clusterIP = netip.MustParseAddr("172.20.0.1")
 )
 
-// clusterPort leads to the pod on the other host, and the next port to the pod on the same host.
+// clusterPort is the port of clusterIP that leads to the pod on the other host. The next port leads to the pod on the
+// same host.
 const clusterPort = 80
 
 // A host is an instance, and a guest is a pod on a host.
@@ -75,23 +77,23 @@ type guest struct {
 	addr netip.Addr
 }
 
-// A pair is the two hosts of a layout, with the pods a and c on the first and b on the second.
+// A pair is the two hosts of a layout, with the pods a and c on the first host and b on the second host.
 type pair struct {
 	layout
 	a, b, c *guest
 	hosts   [2]*host
 	vpc     *guest // the subnet's router
-	note    string // for a column of the table
+	note    string // the cell of the table's column flows.noteColumn
 }
 
-// build creates the hosts and their pods.
+// build creates the hosts of a layout and their pods.
 func (l layout) build(f *vpcsim.Fabric, number int, bin string) (*pair, error) {
 	name := func(s string) string { return fmt.Sprintf("l%d-%s", number, s) }
 	vpc, err := f.NewNamespace(name("vpc"))
 	if err != nil {
 		return nil, err
 	}
-	if err := bridge(vpc.NS, "br0", router); err != nil {
+	if err := addBridge(vpc.NS, "br0", router); err != nil {
 		return nil, err
 	}
 	p := &pair{layout: l, vpc: &guest{Namespace: vpc, name: name("vpc"), addr: router}}
@@ -102,7 +104,7 @@ func (l layout) build(f *vpcsim.Fabric, number int, bin string) (*pair, error) {
 		if h.Namespace, err = f.NewNamespace(h.name); err != nil {
 			return nil, err
 		}
-		if err := h.plug(vpc.NS, i); err != nil {
+		if err := h.addENIs(vpc.NS, i); err != nil {
 			return nil, err
 		}
 	}
@@ -115,7 +117,7 @@ func (l layout) build(f *vpcsim.Fabric, number int, bin string) (*pair, error) {
 		return g, err
 	}
 	other := netip.MustParseAddr("10.0.1.0")
-	for i := range l.crowd {
+	for i := range l.otherPods {
 		if _, err := add(p.hosts[0], fmt.Sprint("other", i), other); err != nil {
 			return nil, err
 		}
@@ -133,7 +135,7 @@ func (l layout) build(f *vpcsim.Fabric, number int, bin string) (*pair, error) {
 	return p, p.finishHosts()
 }
 
-// finishHosts completes both hosts as the layout demands.
+// finishHosts completes both hosts as the layout demands: with its function finish, kube-proxy's rules and tunnels.
 func (p *pair) finishHosts() error {
 	for _, h := range p.hosts {
 		if p.finish != nil {
@@ -144,7 +146,7 @@ func (p *pair) finishHosts() error {
 		if !p.service {
 			continue
 		}
-		if err := p.proxy().Add(h.NS); err != nil {
+		if err := p.kubeProxyTable().Add(h.NS); err != nil {
 			return err
 		}
 	}
@@ -154,15 +156,16 @@ func (p *pair) finishHosts() error {
 	return nil
 }
 
-// proxy returns rules with the effect of kube-proxy's rules for Services with one backend each. The backends are the
-// servers b and c, and with tunnels the routers b and c.
-func (p *pair) proxy() nl.Table {
+// kubeProxyTable returns rules with the effect of kube-proxy's rules for Services with one backend each. The backends
+// are the servers b and c. If the layout has tunnels, b and c are routers, and each of them is also the backend of a
+// gateway.
+func (p *pair) kubeProxyTable() nl.Table {
 	rule := func(proto string, to netip.Addr, port uint16, backend netip.AddrPort) nl.NFRule {
-		return nl.NFRule{nl.DAddr(single(to)), nl.DPort(proto, port, port), nl.DNAT(backend)}
+		return nl.NFRule{nl.DAddr(hostPrefix(to)), nl.DPort(proto, port, port), nl.DNAT(backend)}
 	}
 	var rules []nl.NFRule
 	for i, g := range []*guest{p.b, p.c} {
-		rules = append(rules, rule("tcp", cluster, clusterPort+uint16(i), netip.AddrPortFrom(g.addr, loadPort)))
+		rules = append(rules, rule("tcp", clusterIP, clusterPort+uint16(i), netip.AddrPortFrom(g.addr, loadPort)))
 		if p.tunnel != nil {
 			rules = append(rules, rule("udp", gateways[i], tunnelPort, netip.AddrPortFrom(g.addr, tunnelPort)))
 		}
@@ -172,8 +175,8 @@ func (p *pair) proxy() nl.Table {
 	}}}
 }
 
-// plug gives a host its ENIs, which are ports of the VPC's bridge: eth0 of the node, and eth1 of the pods.
-func (h *host) plug(vpc *nl.NS, number int) error {
+// addENIs gives a host its ENIs: eth0 for the node, and eth1 for the pods. The ENIs are ports of the VPC's bridge.
+func (h *host) addENIs(vpc *nl.NS, number int) error {
 	w := nl.Wiring{
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}},
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
@@ -182,8 +185,8 @@ func (h *host) plug(vpc *nl.NS, number int) error {
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/arp_ignore", Value: "1"}},
 		{NS: h.NS, Object: nl.Veth{Name: "eth0", MAC: mac(number, 1), Peer: fmt.Sprint("e0-", number),
 			PeerMAC: mac(number, 2), PeerNS: vpc, MTU: 9001}},
-		{NS: h.NS, Object: nl.Addr{Prefix: single(h.boot), Dev: "eth0"}},
-		// as on a real node: a loose check of sources accepts each source to which some route leads
+		{NS: h.NS, Object: nl.Addr{Prefix: hostPrefix(h.boot), Dev: "eth0"}},
+		// as on a real node: a loose rp_filter accepts each source to which a route leads
 		{NS: h.NS, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: router, Dev: "eth0", OnLink: true}},
 		{NS: h.NS, Object: nl.Veth{Name: "eth1", MAC: mac(number, 3), Peer: fmt.Sprint("e1-", number),
 			PeerMAC: mac(number, 4), PeerNS: vpc, MTU: 9001}},
@@ -191,44 +194,44 @@ func (h *host) plug(vpc *nl.NS, number int) error {
 	if err := w.Add(); err != nil {
 		return err
 	}
-	return errors.Join(port(vpc, "br0", fmt.Sprint("e0-", number)), port(vpc, "br0", fmt.Sprint("e1-", number)))
+	return errors.Join(addPort(vpc, "br0", fmt.Sprint("e0-", number)), addPort(vpc, "br0", fmt.Sprint("e1-", number)))
 }
 
-func mac(host, link int) string          { return fmt.Sprintf("02:00:00:00:%02x:%02x", host+1, link) }
-func single(a netip.Addr) netip.Prefix   { return netip.PrefixFrom(a, a.BitLen()) }
-func inSubnet(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, subnet.Bits()) }
+func mac(host, link int) string              { return fmt.Sprintf("02:00:00:00:%02x:%02x", host+1, link) }
+func hostPrefix(a netip.Addr) netip.Prefix   { return netip.PrefixFrom(a, a.BitLen()) }
+func subnetPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, subnet.Bits()) }
 
-// routeByNode makes the node reach the VPC by its own ENI.
+// routeByNode makes the node reach the VPC by eth0.
 func routeByNode(h *host) error {
 	return nl.Wiring{{NS: h.NS, Object: nl.Route{Dst: subnet, Dev: "eth0"}}}.Add()
 }
 
-// ipvlan connects a pod only by a slave of the ENI.
-func ipvlan(h *host, g *guest) error {
+// connectIPVlan connects a pod only by a slave of the ENI.
+func connectIPVlan(h *host, g *guest) error {
 	return nl.Wiring{
 		{NS: h.NS, Object: nl.IPVlan{Name: "eth0", Master: "eth1", NS: g.NS}},
-		{NS: g.NS, Object: nl.Addr{Prefix: inSubnet(g.addr), Dev: "eth0"}},
+		{NS: g.NS, Object: nl.Addr{Prefix: subnetPrefix(g.addr), Dev: "eth0"}},
 	}.Add()
 }
 
-// bridged connects a pod by a port of a bridge. The ENI is another port of the bridge.
-func bridged(h *host, g *guest) error {
+// connectBridged connects a pod by a port of a bridge. The ENI is another port of that bridge.
+func connectBridged(h *host, g *guest) error {
 	if len(h.guests) == 1 {
-		if err := bridge(h.NS, "cni0", netip.Addr{}); err != nil {
+		if err := addBridge(h.NS, "cni0", netip.Addr{}); err != nil {
 			return err
 		}
-		if err := port(h.NS, "cni0", "eth1"); err != nil {
+		if err := addPort(h.NS, "cni0", "eth1"); err != nil {
 			return err
 		}
 	}
 	err := nl.Wiring{
 		{NS: h.NS, Object: g.veth()},
-		{NS: g.NS, Object: nl.Addr{Prefix: inSubnet(g.addr), Dev: "eth0"}},
+		{NS: g.NS, Object: nl.Addr{Prefix: subnetPrefix(g.addr), Dev: "eth0"}},
 	}.Add()
 	if err != nil {
 		return err
 	}
-	return port(h.NS, "cni0", g.name)
+	return addPort(h.NS, "cni0", g.name)
 }
 
 func (g *guest) veth() nl.Veth {
@@ -236,10 +239,10 @@ func (g *guest) veth() nl.Veth {
 	return nl.Veth{Name: g.name, MAC: mac(last, 1), Peer: "eth0", PeerMAC: mac(last, 2), PeerNS: g.NS, MTU: 9001}
 }
 
-// routed connects a pod as amazon-vpc-cni-k8s does (docs/cni-proposal.md of that project). The main table routes to the
-// pod. The ENI's table routes from the pod, with rules for the pod's address. The pod's gateway is an address that no
-// host has.
-func routed(h *host, g *guest) error {
+// connectRouted connects a pod as amazon-vpc-cni-k8s does (docs/cni-proposal.md of that project). The main table has a
+// route to the pod. The ENI's table routes packets from the pod. Two rules for the pod's address choose between these
+// tables. The pod's gateway is an address that no host has.
+func connectRouted(h *host, g *guest) error {
 	const table, toPod, fromPod = 2, 512, 1536
 	hop := netip.MustParseAddr("169.254.1.1")
 	all := netip.PrefixFrom(netip.IPv4Unspecified(), 0)
@@ -247,28 +250,28 @@ func routed(h *host, g *guest) error {
 	w := nl.Wiring{
 		{NS: h.NS, Object: v},
 		{NS: h.NS, Object: nl.Neigh{Addr: g.addr, MAC: v.PeerMAC, Dev: v.Name}},
-		{NS: h.NS, Object: nl.Route{Dst: single(g.addr), Dev: v.Name}},
-		{NS: h.NS, Object: nl.Rule{Pref: toPod, To: single(g.addr), Table: unix.RT_TABLE_MAIN}},
-		{NS: h.NS, Object: nl.Rule{Pref: fromPod, From: single(g.addr), Table: table}},
+		{NS: h.NS, Object: nl.Route{Dst: hostPrefix(g.addr), Dev: v.Name}},
+		{NS: h.NS, Object: nl.Rule{Pref: toPod, To: hostPrefix(g.addr), Table: unix.RT_TABLE_MAIN}},
+		{NS: h.NS, Object: nl.Rule{Pref: fromPod, From: hostPrefix(g.addr), Table: table}},
 		// the other host asks for the pod's MAC address by ARP, which EC2's fabric does not need
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/eth1/proxy_arp", Value: "1"}},
-		{NS: g.NS, Object: nl.Addr{Prefix: single(g.addr), Dev: "eth0"}},
+		{NS: g.NS, Object: nl.Addr{Prefix: hostPrefix(g.addr), Dev: "eth0"}},
 		{NS: g.NS, Object: nl.Neigh{Addr: hop, MAC: v.MAC, Dev: "eth0"}},
-		{NS: g.NS, Object: nl.Route{Dst: single(hop), Dev: "eth0"}},
+		{NS: g.NS, Object: nl.Route{Dst: hostPrefix(hop), Dev: "eth0"}},
 		{NS: g.NS, Object: nl.Route{Dst: all, Via: hop, Dev: "eth0"}},
 	}
 	if len(h.guests) == 1 {
 		w = append(w,
-			nl.Step{NS: h.NS, Object: nl.Addr{Prefix: single(h.eni), Dev: "eth1"}},
+			nl.Step{NS: h.NS, Object: nl.Addr{Prefix: hostPrefix(h.eni), Dev: "eth1"}},
 			nl.Step{NS: h.NS, Object: nl.Route{Dst: subnet, Dev: "eth1", Table: table}},
 			nl.Step{NS: h.NS, Object: nl.Route{Dst: all, Via: router, Dev: "eth1", Table: table, OnLink: true}})
 	}
 	return w.Add()
 }
 
-// track adds the other rules of amazon-vpc-cni-k8s: they mark connections that arrive by eth0, and masquerade
-// connections that leave the VPC. Each of these rules makes the host track the connections of all pods.
-func track(h *host) error {
+// trackConnections adds further rules of amazon-vpc-cni-k8s: they mark connections that arrive by eth0, and masquerade
+// connections that leave the VPC. Because of these rules, the host tracks the connections of all pods.
+func trackConnections(h *host) error {
 	const mark = 0x80
 	return nl.Table{Family: "ip", Name: "aws", Chains: []nl.Chain{
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: -150, Rules: []nl.NFRule{
@@ -283,28 +286,29 @@ func track(h *host) error {
 	}}.Add(h.NS)
 }
 
-// bridge creates a bridge with an address. Package nl has no bridges, because no other code needs them.
-func bridge(n *nl.NS, name string, a netip.Addr) error {
-	err := n.Do(func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: named(name)}) })
+// addBridge creates a bridge with the address a, if a is valid. Package nl has no bridges, because no other code needs
+// them.
+func addBridge(n *nl.NS, name string, a netip.Addr) error {
+	err := n.Do(func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: linkAttrs(name)}) })
 	if err != nil {
 		return fmt.Errorf("make the bridge %s: %w", name, err)
 	}
 	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: name}}}
 	if a.IsValid() {
-		w = append(w, nl.Step{NS: n, Object: nl.Addr{Prefix: inSubnet(a), Dev: name}})
+		w = append(w, nl.Step{NS: n, Object: nl.Addr{Prefix: subnetPrefix(a), Dev: name}})
 	}
 	return w.Add()
 }
 
-// named returns the attributes of a new link, with the kernel's defaults.
-func named(name string) netlink.LinkAttrs {
+// linkAttrs returns the attributes of a new link, with the kernel's defaults.
+func linkAttrs(name string) netlink.LinkAttrs {
 	a := netlink.NewLinkAttrs()
 	a.Name = name
 	return a
 }
 
-// port makes a link a port of a bridge. The link is a Veth, so it is up.
-func port(n *nl.NS, bridge, link string) error {
+// addPort makes a link a port of a bridge. It does not bring the link up, because a Veth is up already.
+func addPort(n *nl.NS, bridge, link string) error {
 	return n.Do(func() error {
 		b, err1 := netlink.LinkByName(bridge)
 		l, err2 := netlink.LinkByName(link)

@@ -14,40 +14,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A load is a kind of traffic: its operation, and the number of operations to measure.
+// A load is a kind of traffic, which is repeated: one repetition is an operation.
 type load struct {
 	name string
-	unit string // the name of one operation
-	ops  int
+	unit string // what one operation does
+	ops  int    // how many operations to measure
 	run  func(to netip.AddrPort, ops int) time.Duration
 }
 
 var loads = []load{
-	{"rr", "request and response of a byte", 1000, requests},
-	{"crr", "connect, request, response, close", 200, connections},
-	{"bulk", "128 KiB one way", 60, bulk},
+	{"rr", "request and response of a byte", 1000, measureRequests},
+	{"crr", "connect, request, response, close", 200, measureConnections},
+	{"bulk", "128 KiB one way", 60, measureStream},
 }
 
 // loadPort is the port on which serve listens.
 const loadPort = 5001
 
-// The first byte of a connection says what the server does with all other bytes: it sends them back, or reads them
-// only.
+// The first byte of a connection says what the server does with all other bytes: it sends them back (echo), or only
+// reads them (sink).
 const (
 	echo = 'e'
 	sink = 's'
 )
 
 // A socket is one end of a connection. Its methods make system calls that block the thread and bypass Go's scheduler,
-// because the scheduler's work is not a cost of a pod's traffic. The process does no other work meanwhile. An error
-// ends the process, because the process has no other figure to report.
+// because the scheduler's work is not a cost of a pod's traffic. The process does no other work meanwhile. If a system
+// call fails, the process ends, because it then has no figure to print.
 type socket uintptr
 
 func newSocket() socket {
-	return socket(raw("socket", unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))
+	return socket(rawSyscall("socket", unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))
 }
 
-func raw(what string, trap, a, b, c uintptr) uintptr {
+func rawSyscall(what string, trap, a, b, c uintptr) uintptr {
 	for {
 		r, _, errno := unix.RawSyscall(trap, a, b, c)
 		switch errno {
@@ -65,7 +65,7 @@ func sockaddr(to netip.AddrPort) *unix.RawSockaddrInet4 {
 	return &unix.RawSockaddrInet4{Family: unix.AF_INET, Port: to.Port()<<8 | to.Port()>>8, Addr: to.Addr().As4()}
 }
 
-func (s socket) set(level, name int) {
+func (s socket) setOption(level, name int) {
 	on := int32(1)
 	if _, _, errno := unix.RawSyscall6(unix.SYS_SETSOCKOPT, uintptr(s), uintptr(level), uintptr(name),
 		uintptr(unsafe.Pointer(&on)), unsafe.Sizeof(on), 0); errno != 0 {
@@ -75,37 +75,38 @@ func (s socket) set(level, name int) {
 }
 
 func (s socket) read(b []byte) int {
-	return int(raw("read", unix.SYS_READ, uintptr(s), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b))))
+	return int(rawSyscall("read", unix.SYS_READ, uintptr(s), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b))))
 }
 
 func (s socket) write(b []byte) {
 	for len(b) > 0 {
-		b = b[raw("write", unix.SYS_WRITE, uintptr(s), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b))):]
+		b = b[rawSyscall("write", unix.SYS_WRITE, uintptr(s), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b))):]
 	}
 }
 
-func (s socket) close() { raw("close", unix.SYS_CLOSE, uintptr(s), 0, 0) }
+func (s socket) close() { rawSyscall("close", unix.SYS_CLOSE, uintptr(s), 0, 0) }
 
-// dial connects, and sends the first byte of the connection.
+// dial connects, and sends the first byte of the connection: echo or sink.
 func dial(to netip.AddrPort, what byte) socket {
 	s, addr := newSocket(), sockaddr(to)
-	raw("connect to "+to.String(), unix.SYS_CONNECT, uintptr(s), uintptr(unsafe.Pointer(addr)), unsafe.Sizeof(*addr))
-	s.set(unix.IPPROTO_TCP, unix.TCP_NODELAY)
+	rawSyscall("connect to "+to.String(), unix.SYS_CONNECT, uintptr(s), uintptr(unsafe.Pointer(addr)),
+		unsafe.Sizeof(*addr))
+	s.setOption(unix.IPPROTO_TCP, unix.TCP_NODELAY)
 	s.write([]byte{what})
 	return s
 }
 
-// serve answers one connection after another, for ever.
+// serve answers one connection after another, and does not return.
 func serve() {
 	l, addr := newSocket(), sockaddr(netip.AddrPortFrom(netip.IPv4Unspecified(), loadPort))
-	l.set(unix.SOL_SOCKET, unix.SO_REUSEADDR)
-	raw("bind", unix.SYS_BIND, uintptr(l), uintptr(unsafe.Pointer(addr)), unsafe.Sizeof(*addr))
-	raw("listen", unix.SYS_LISTEN, uintptr(l), 16, 0)
+	l.setOption(unix.SOL_SOCKET, unix.SO_REUSEADDR)
+	rawSyscall("bind", unix.SYS_BIND, uintptr(l), uintptr(unsafe.Pointer(addr)), unsafe.Sizeof(*addr))
+	rawSyscall("listen", unix.SYS_LISTEN, uintptr(l), 16, 0)
 	fmt.Println("listening")
 	b := make([]byte, 128<<10)
 	for {
-		s := socket(raw("accept", unix.SYS_ACCEPT, uintptr(l), 0, 0))
-		s.set(unix.IPPROTO_TCP, unix.TCP_NODELAY)
+		s := socket(rawSyscall("accept", unix.SYS_ACCEPT, uintptr(l), 0, 0))
+		s.setOption(unix.IPPROTO_TCP, unix.TCP_NODELAY)
 		s.answer(b)
 		s.close()
 	}
@@ -130,8 +131,8 @@ func (s socket) answer(b []byte) {
 	}
 }
 
-// requests measures requests and responses of a byte, on one connection.
-func requests(to netip.AddrPort, ops int) time.Duration {
+// measureRequests returns how long requests and responses of one byte take, on one connection.
+func measureRequests(to netip.AddrPort, ops int) time.Duration {
 	s, b := dial(to, echo), []byte{0}
 	const warm = 100
 	var start time.Time
@@ -145,8 +146,8 @@ func requests(to netip.AddrPort, ops int) time.Duration {
 	return time.Since(start)
 }
 
-// connections measures short connections, each with a request and a response of a byte.
-func connections(to netip.AddrPort, ops int) time.Duration {
+// measureConnections returns how long connections take, each with a request and a response of one byte.
+func measureConnections(to netip.AddrPort, ops int) time.Duration {
 	b := []byte{0}
 	const warm = 20
 	var start time.Time
@@ -162,21 +163,21 @@ func connections(to netip.AddrPort, ops int) time.Duration {
 	return time.Since(start)
 }
 
-// bulk measures a stream until all bytes have arrived.
-func bulk(to netip.AddrPort, ops int) time.Duration {
+// measureStream returns how long a stream takes until the server has read all bytes.
+func measureStream(to netip.AddrPort, ops int) time.Duration {
 	s, b := dial(to, sink), make([]byte, 128<<10)
 	start := time.Now()
 	for range ops {
 		s.write(b)
 	}
-	raw("shutdown", unix.SYS_SHUTDOWN, uintptr(s), unix.SHUT_WR, 0)
+	rawSyscall("shutdown", unix.SYS_SHUTDOWN, uintptr(s), unix.SHUT_WR, 0)
 	s.read(b[:1])
 	return time.Since(start)
 }
 
-// generate is the main function of the process in a pod. Its arguments are "serve", or the name of a load, the
-// destination and the number of operations.
-func generate(args []string) error {
+// runGenerator is the main function of the process in a pod. args are "serve", or the name of a load, the destination
+// and the number of operations.
+func runGenerator(args []string) error {
 	if args[0] == "serve" {
 		serve()
 	}

@@ -7,12 +7,12 @@
 // With -memory it measures how much memory ADDs take.
 //
 // All chains take turns in one run, so that other load of the machine affects all of them. Compare the ratios to ptp +
-// host-local, which neither masquerades nor routes by policy. bench changes the shipped conflist so that all ADDs are
-// warm, with free addresses in the registry (see warm). It counts the calls to the simulated EC2 and its metadata
-// service during the measurement.
+// host-local, which neither masquerades nor routes by policy. bench changes the shipped conflist so that the registry
+// has a free address for each measured ADD (see warmConflist). bench fails if a measured ADD or DEL calls the simulated
+// EC2 or its metadata service.
 //
-// With -icount it runs under a clock that counts instructions (nl/nltest/vm/icount). Its figures then repeat within
-// three percent. So bench can compare them with the figures of an earlier run: see -baseline.
+// -icount is for a VM whose clock counts instructions (nl/nltest/vm/icount). The figures then repeat within three
+// percent, so bench can compare them with the figures of an earlier run: see -baseline.
 package main
 
 import (
@@ -42,7 +42,7 @@ type options struct {
 	traffic, egress, memory, status bool
 }
 
-// concurrencies are numbers of simultaneous calls. bench makes a measurement for each number.
+// concurrencies are the numbers of simultaneous calls. bench makes a measurement for each of these numbers.
 type concurrencies []int
 
 func (c *concurrencies) String() string {
@@ -62,7 +62,7 @@ func (c *concurrencies) Set(text string) error {
 	return nil
 }
 
-func parse(args []string) (options, error) {
+func parseOptions(args []string) (options, error) {
 	o := options{c: concurrencies{1, 16}}
 	f := flag.NewFlagSet("bench", flag.ExitOnError)
 	f.StringVar(&o.bin, "bin", "bin", "`directory` of our plugins, and of noop")
@@ -74,14 +74,14 @@ func parse(args []string) (options, error) {
 	f.IntVar(&o.pods, "pods", 0, "instead: measure the ADD of the last of `N` pods of a node, beside the ADD of the "+
 		"first pod of another node")
 	f.BoolVar(&o.prefix, "prefixes", false,
-		"the addresses are of delegated prefixes, of which each ENI gets as many as fit")
+		"the pods' addresses are of delegated prefixes; each ENI gets as many prefixes as it can have")
 	f.BoolVar(&o.cards, "cards", false, "with -pods: on an instance with several network cards")
-	f.BoolVar(&o.alone, "alone", false, "with -pods: without the chain that is compared")
-	f.BoolVar(&o.traffic, "traffic", false, "instead: what the traffic of pods costs, by layout")
+	f.BoolVar(&o.alone, "alone", false, "with -pods: only our chain, and no chain to compare it with")
+	f.BoolVar(&o.traffic, "traffic", false, "instead: measure what the traffic of pods costs, by layout")
 	f.BoolVar(&o.egress, "egress", false,
-		"instead: what the traffic of pods to a host outside costs, with an egress and without")
-	f.BoolVar(&o.status, "status", false, "instead: what STATUS costs")
-	f.BoolVar(&o.memory, "memory", false, "instead: how much memory ADDs take, one alone and 110 together")
+		"instead: measure what the traffic of pods to a host outside the VPC costs, with an egress and without")
+	f.BoolVar(&o.status, "status", false, "instead: measure what STATUS costs")
+	f.BoolVar(&o.memory, "memory", false, "instead: measure how much memory ADDs take, one alone and 110 together")
 	f.BoolVar(&o.icount, "icount", false, "the clock counts instructions: print thousands of them; one call at once")
 	f.StringVar(&o.baseline, "baseline", "", "fail if our chain is 10 % worse than in this `file`, an earlier output")
 	_ = f.Parse(args) // it exits on an error
@@ -90,8 +90,9 @@ func parse(args []string) (options, error) {
 		return o, fmt.Errorf("%q: want no arguments", f.Arg(0))
 	case o.rounds < 1:
 		return o, fmt.Errorf("-rounds %d: want 1 or more", o.rounds)
-	case o.pods < 0 || o.pods > o.size().pods:
-		return o, fmt.Errorf("-pods %d: want at most %d, for which a %s has room", o.pods, o.size().pods, o.size().Name)
+	case o.pods < 0 || o.pods > o.size().podLimit:
+		return o, fmt.Errorf("-pods %d: want at most %d, for which a %s has room", o.pods, o.size().podLimit,
+			o.size().Name)
 	case o.pods == 0 && (o.cards || o.alone):
 		return o, errors.New("-cards and -alone are for -pods")
 	}
@@ -101,12 +102,12 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// generateArg makes this program a generator of traffic in a pod.
+// generateArg is the first argument with which this program generates traffic in a pod.
 const generateArg = "generate"
 
 func main() {
 	if len(os.Args) > 2 && os.Args[1] == generateArg {
-		if err := generate(os.Args[2:]); err != nil {
+		if err := runGenerator(os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)
 		}
@@ -114,7 +115,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	o, err := parse(os.Args[1:])
+	o, err := parseOptions(os.Args[1:])
 	if err == nil {
 		err = run(ctx, o, os.Stdout)
 	}
@@ -133,23 +134,24 @@ func run(ctx context.Context, o options, w io.Writer) error {
 		// More threads would only take turns on the one CPU, in an order that changes.
 		os.Setenv("GOMAXPROCS", "1")
 	}
-	// bench has a file open for the namespace of each pod, and process 1 of a VM may open only 4096 files. In a
-	// container, Setrlimit may fail. If the limit of the container is too small, opening a file fails later.
+	// bench has a file open for the namespace of each pod, and process 1 of a VM may have only 4096 files open. In a
+	// container, Setrlimit can fail. If the container's limit is then too small, bench fails later, when it opens one
+	// more file.
 	const files = 1 << 16
 	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files, Max: files})
 	if o.traffic {
-		return traffic(ctx, o, w)
+		return measureTraffic(ctx, o, w)
 	}
 	if o.egress {
-		return egress(ctx, o, w)
+		return measureEgress(ctx, o, w)
 	}
 	if o.memory {
-		return memory(ctx, o, w)
+		return measureMemory(ctx, o, w)
 	}
 	r := &report{icount: o.icount, rounds: o.rounds}
-	measure := bench
+	measure := measureChains
 	if o.pods > 0 {
-		measure = flat
+		measure = measureByPodCount
 	}
 	if err := measure(ctx, o, r); err != nil {
 		return err
@@ -157,8 +159,8 @@ func run(ctx context.Context, o options, w io.Writer) error {
 	if err := r.write(w); err != nil {
 		return err
 	}
-	err = errors.Join(old.compare(r.table()), r.idleEnough())
-	if r.asked > 0 {
+	err = errors.Join(old.compare(r.table()), r.checkStatus())
+	if r.callCount > 0 {
 		err = errors.Join(err, errAsked)
 	}
 	return err

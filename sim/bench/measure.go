@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// A sample is the cost of one ADD or one DEL, and of each of its plugins.
+// A sample is the cost of one call of a chain, such as an ADD, and of each plugin that the call has executed.
 type sample struct {
 	cost
 	steps []step
@@ -24,22 +24,22 @@ type subject struct {
 	*chain
 	label     string
 	c         int
-	reference *subject // the chain to compare with; nil if it is missing
+	reference *subject // the ratios refer to its costs; nil if it is missing
 
 	add, del []sample
 }
 
-// bench measures all candidates on one node.
-func bench(ctx context.Context, o options, r *report) error {
+// measureChains measures all candidates on one node.
+func measureChains(ctx context.Context, o options, r *report) error {
 	w, err := newWorld(o.size())
 	if err != nil {
 		return err
 	}
-	err = w.bench(ctx, o, r)
+	err = w.measureChains(ctx, o, r)
 	return errors.Join(err, w.close())
 }
 
-func (w *world) bench(ctx context.Context, o options, r *report) error {
+func (w *world) measureChains(ctx context.Context, o options, r *report) error {
 	n, err := w.newNode("node")
 	if err != nil {
 		return err
@@ -49,10 +49,10 @@ func (w *world) bench(ctx context.Context, o options, r *report) error {
 		return err
 	}
 	if o.status {
-		o.c, r.x = concurrencies{1}, idle
+		o.c, r.reference = concurrencies{1}, noopChain
 		chains = slices.DeleteFunc(chains, func(c *chain) bool { return !asksStatus(c) })
 	}
-	if err := n.fill(ctx, chains, slices.Max(o.c)); err != nil {
+	if err := n.prepareChains(ctx, chains, slices.Max(o.c)); err != nil {
 		return err
 	}
 	if !o.status {
@@ -60,16 +60,16 @@ func (w *world) bench(ctx context.Context, o options, r *report) error {
 			return err
 		}
 	}
-	if r.statuses, err = statuses(ctx, chains, o.rounds); err != nil {
+	if r.statuses, err = measureStatuses(ctx, chains, o.rounds); err != nil {
 		return err
 	}
-	w.asked(r)
+	w.reportCalls(r)
 	return nil
 }
 
 // measure measures ADD and DEL of the chains.
 func (r *report) measure(ctx context.Context, chains []*chain, o options) error {
-	r.x = reference
+	r.reference = reference
 	for _, c := range o.c {
 		var subjects []*subject
 		for _, ch := range chains {
@@ -80,7 +80,7 @@ func (r *report) measure(ctx context.Context, chains []*chain, o options) error 
 				s.reference = subjects[i]
 			}
 		}
-		if err := rounds(ctx, subjects, batches(o.rounds, c)); err != nil {
+		if err := measureRounds(ctx, subjects, batchCount(o.rounds, c)); err != nil {
 			return err
 		}
 		r.subjects = append(r.subjects, subjects...)
@@ -88,18 +88,19 @@ func (r *report) measure(ctx context.Context, chains []*chain, o options) error 
 	return nil
 }
 
-// chains returns the candidates that can be measured here.
+// chains returns the chains of those candidates whose programs are installed. For each other candidate, it adds a note
+// to the report.
 func (n *node) chains(o options, r *report) ([]*chain, error) {
 	single, several := o.conflist, filepath.Join(filepath.Dir(o.conflist), "three-plugins.conflist")
-	own, err1 := warm(single, n.world.first, o.prefix, "")
-	routed, err2 := warm(single, n.world.first, o.prefix, "veth")
-	chained, err3 := warm(several, n.world.first, o.prefix, "")
+	own, err1 := warmConflist(single, n.world.interfaceIndex, o.prefix, "")
+	routed, err2 := warmConflist(single, n.world.interfaceIndex, o.prefix, "veth")
+	chained, err3 := warmConflist(several, n.world.interfaceIndex, o.prefix, "")
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, err
 	}
 	var cs []*chain
 	for _, c := range candidates(own, routed, chained, n.dir) {
-		ch, err := c.chain(n, []string{o.bin, o.peers})
+		ch, err := c.newChain(n, []string{o.bin, o.peers})
 		if err != nil {
 			r.note("%s: not measured: %v", c.name, err)
 			continue
@@ -109,16 +110,17 @@ func (n *node) chains(o options, r *report) ([]*chain, error) {
 	return cs, nil
 }
 
-// fill prepares each chain for this number of pods at once. Its ADDs get addresses from EC2, load kernel modules, and
-// install the objects that serve all pods of a node. At its end it resets the count of the calls to EC2.
-func (n *node) fill(ctx context.Context, chains []*chain, most int) error {
+// prepareChains executes ADD and DEL of each chain for podCount pods. These calls get addresses from EC2, load kernel
+// modules, and install the objects that serve all pods of a node. So the measured calls do not do this. At the end,
+// prepareChains resets the list of the calls to EC2.
+func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int) error {
 	for _, c := range chains {
-		ps, err := n.newPods(most)
+		ps, err := n.newPods(podCount)
 		if err != nil {
 			return err
 		}
 		for _, verb := range []string{"ADD", "DEL"} {
-			if err := c.each(ctx, verb, ps); err != nil {
+			if err := c.execEach(ctx, verb, ps); err != nil {
 				return err
 			}
 		}
@@ -130,17 +132,18 @@ func (n *node) fill(ctx context.Context, chains []*chain, most int) error {
 	return nil
 }
 
-// batches returns the number of batches to run, each of c calls at once. All batches together have about as many calls
-// as rounds says. But there are at least four batches, or as many as rounds says if rounds is less than four.
-func batches(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
+// batchCount returns the number of batches to run, each of c calls at once. All batches together have about as many
+// calls as rounds says. But there are at least four batches, or as many as rounds says if rounds is less than four.
+func batchCount(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 
-// rounds measures each subject once per round. The order changes from round to round, so that a subject does not always
-// follow the same subject. The first round only fills the caches, and does not count.
-func rounds(ctx context.Context, subjects []*subject, n int) error {
+// measureRounds measures each subject once in each of n rounds. The order changes from round to round, so that a
+// subject does not always follow the same subject. A further round at the start only fills the caches, and does not
+// count.
+func measureRounds(ctx context.Context, subjects []*subject, n int) error {
 	for round := range n + 1 {
 		for i := range subjects {
 			s := subjects[(i+round)%len(subjects)]
-			if err := s.batch(ctx, round > 0); err != nil {
+			if err := s.runBatch(ctx, round > 0); err != nil {
 				return err
 			}
 		}
@@ -148,18 +151,18 @@ func rounds(ctx context.Context, subjects []*subject, n int) error {
 	return nil
 }
 
-// batch executes ADD for c pods at once, and then DEL for these pods. If keep is true, the costs count.
-func (s *subject) batch(ctx context.Context, keep bool) error {
+// runBatch executes ADD for c pods at once, and then DEL for these pods. If keep is true, the subject keeps the costs.
+func (s *subject) runBatch(ctx context.Context, keep bool) error {
 	ps, err := s.node.newPods(s.c)
 	if err != nil {
 		return err
 	}
 	runtime.GC() // now, and not during the measurement
-	adds, err := s.all(ctx, "ADD", ps)
+	adds, err := s.execAll(ctx, "ADD", ps)
 	if err != nil {
 		return err
 	}
-	dels, err := s.all(ctx, "DEL", ps)
+	dels, err := s.execAll(ctx, "DEL", ps)
 	if err != nil {
 		return err
 	}
@@ -169,7 +172,7 @@ func (s *subject) batch(ctx context.Context, keep bool) error {
 	return errors.Join(ps.close(), settle(ctx, s.c))
 }
 
-// settle waits, because the kernel removes the namespaces in the background. How long settle waits depends on the
+// settle waits while the kernel removes the namespaces of pods in the background. How long settle waits depends on the
 // number of namespaces.
 func settle(ctx context.Context, namespaces int) error {
 	t := time.NewTimer(time.Duration(20+5*namespaces) * time.Millisecond)

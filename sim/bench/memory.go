@@ -21,19 +21,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// crowd is the number of ADDs at once: the largest number of pods that a kubelet allows by default.
-const crowd = 110
+// kubeletPods is how many ADDs run at once in a measurement of memory: as many as the pods that a kubelet allows on a
+// node by default.
+const kubeletPods = 110
 
-// memory measures how much memory ADDs take: one ADD alone, and a crowd of ADDs at once.
-func memory(ctx context.Context, o options, w io.Writer) error {
+// measureMemory measures how much memory ADDs take: one ADD alone, and kubeletPods ADDs at once.
+func measureMemory(ctx context.Context, o options, w io.Writer) error {
 	world, err := newWorld(o.size())
 	if err != nil {
 		return err
 	}
-	return errors.Join(world.memory(ctx, o, w), world.close())
+	return errors.Join(world.measureMemory(ctx, o, w), world.close())
 }
 
-func (w *world) memory(ctx context.Context, o options, out io.Writer) error {
+func (w *world) measureMemory(ctx context.Context, o options, out io.Writer) error {
 	n, err := w.newNode("node")
 	if err != nil {
 		return err
@@ -43,14 +44,14 @@ func (w *world) memory(ctx context.Context, o options, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	t := table.Table{{"KiB", "processes", "peak RSS", "x", "anonymous", "x", fmt.Sprintf("%d: peak RSS", crowd), "x",
-		"cgroup", "x"}}
+	t := table.Table{{"KiB", "processes", "peak RSS", "x", "anonymous", "x",
+		fmt.Sprintf("%d: peak RSS", kubeletPods), "x", "cgroup", "x"}}
 	var all []footprint
 	for _, c := range chains {
-		if !slices.Contains([]string{ours, byVeth, three, reference, idle}, c.name) {
+		if !slices.Contains([]string{ours, byVeth, threePlugins, reference, noopChain}, c.name) {
 			continue
 		}
-		f, err := n.footprint(ctx, c, o)
+		f, err := n.measureFootprint(ctx, c, o)
 		if err != nil {
 			return err
 		}
@@ -64,36 +65,38 @@ func (w *world) memory(ctx context.Context, o options, out io.Writer) error {
 		t = append(t, f.row(all[at]))
 	}
 	_, err = fmt.Fprintf(out, "%s; KiB, medians of %d; x is the ratio to %s\n\n%s", machine(), o.rounds, reference, t)
-	return errors.Join(err, frugal(t))
+	return errors.Join(err, checkMemory(t))
 }
 
-// frugal returns an error if an ADD of ours takes more memory than an ADD of the reference.
-func frugal(t table.Table) error {
-	return checkRatios(t, reference, 1, "peak RSS", "anonymous", fmt.Sprintf("%d: peak RSS", crowd), "cgroup")
+// checkMemory returns an error if an ADD of ours takes more memory than an ADD of the reference.
+func checkMemory(t table.Table) error {
+	return checkRatios(t, reference, 1, "peak RSS", "anonymous", fmt.Sprintf("%d: peak RSS", kubeletPods), "cgroup")
 }
 
 // A footprint is the memory of the ADDs of a chain, in KiB.
 type footprint struct {
 	name      string
 	processes int
-	// of one ADD: the sum of the highest resident sets of its processes, and the sum of their anonymous memory.
-	// Anonymous memory is Go's heap, stacks and variables
+	// of one ADD: the sum of the highest resident sets of its processes, and the sum of the anonymous memory of these
+	// processes. Anonymous memory is Go's heap, stacks and variables
 	peak, anonymous int
-	// of a crowd: the sum of the highest resident sets, and the peak of a control group. The sum counts a page once for
-	// each process that has the page, and the peak counts each page once
+	// of kubeletPods ADDs at once: the sum of the highest resident sets, and the peak of the memory of a control group
+	// with all these processes. The sum counts a page once for each process that has the page. The peak of the control
+	// group counts each page once
 	peaks, group int
 }
 
-func (f footprint) row(to footprint) []string {
+// row returns the row of the table for a footprint. Its ratios refer to baseline.
+func (f footprint) row(baseline footprint) []string {
 	x := func(a, b int) string {
 		if a == 0 || b == 0 {
 			return ""
 		}
 		return strconv.FormatFloat(float64(a)/float64(b), 'f', 2, 64)
 	}
-	row := []string{f.name, fmt.Sprint(f.processes), fmt.Sprint(f.peak), x(f.peak, to.peak), fmt.Sprint(f.anonymous),
-		x(f.anonymous, to.anonymous), fmt.Sprint(f.peaks), x(f.peaks, to.peaks), fmt.Sprint(f.group),
-		x(f.group, to.group)}
+	row := []string{f.name, fmt.Sprint(f.processes), fmt.Sprint(f.peak), x(f.peak, baseline.peak),
+		fmt.Sprint(f.anonymous), x(f.anonymous, baseline.anonymous), fmt.Sprint(f.peaks), x(f.peaks, baseline.peaks),
+		fmt.Sprint(f.group), x(f.group, baseline.group)}
 	for i, cell := range row {
 		if cell == "0" {
 			row[i] = ""
@@ -102,32 +105,33 @@ func (f footprint) row(to footprint) []string {
 	return row
 }
 
-// footprint measures a chain. If the first ADD asks EC2, footprint also returns a second footprint of this ADD.
-func (n *node) footprint(ctx context.Context, c *chain, o options) ([]footprint, error) {
-	cold, err := n.traced(ctx, c, o, 1)
+// measureFootprint measures a chain. If its first ADD on the node asks EC2, measureFootprint also returns a second
+// footprint, of that ADD.
+func (n *node) measureFootprint(ctx context.Context, c *chain, o options) ([]footprint, error) {
+	cold, err := n.measureTraced(ctx, c, o, 1)
 	if err != nil {
 		return nil, err
 	}
-	if err := n.fill(ctx, []*chain{c}, crowd); err != nil {
+	if err := n.prepareChains(ctx, []*chain{c}, kubeletPods); err != nil {
 		return nil, err
 	}
 	f := footprint{name: c.name}
 	var peaks, anonymous []int
 	for range o.rounds {
-		one, err := n.traced(ctx, c, o, 1)
+		one, err := n.measureTraced(ctx, c, o, 1)
 		if err != nil {
 			return nil, err
 		}
 		f.processes = one.processes
 		peaks, anonymous = append(peaks, one.peak), append(anonymous, one.anonymous)
 	}
-	f.peak, f.anonymous = middle(peaks), middle(anonymous)
-	together, err := n.traced(ctx, c, o, crowd)
+	f.peak, f.anonymous = medianInt(peaks), medianInt(anonymous)
+	together, err := n.measureTraced(ctx, c, o, kubeletPods)
 	if err != nil {
 		return nil, err
 	}
 	f.peaks = together.peak
-	if f.group, err = n.grouped(ctx, c, crowd); err != nil {
+	if f.group, err = n.cgroupPeak(ctx, c, kubeletPods); err != nil {
 		return nil, err
 	}
 	if cold.processes > f.processes {
@@ -137,14 +141,14 @@ func (n *node) footprint(ctx context.Context, c *chain, o options) ([]footprint,
 	return []footprint{f}, nil
 }
 
-func middle(all []int) int {
+func medianInt(all []int) int {
 	slices.Sort(all)
 	return all[len(all)/2]
 }
 
-// traced executes ADDs at once, and returns the sums of the plugins' memory. The program peak executes each plugin and
-// measures it.
-func (n *node) traced(ctx context.Context, c *chain, o options, together int) (f footprint, err error) {
+// measureTraced executes ADDs at once, and returns the sums of the plugins' memory. The program peak executes each
+// plugin, and measures the plugin.
+func (n *node) measureTraced(ctx context.Context, c *chain, o options, addCount int) (f footprint, err error) {
 	dir, err := os.MkdirTemp(n.dir, "peak")
 	if err != nil {
 		return f, err
@@ -164,16 +168,16 @@ func (n *node) traced(ctx context.Context, c *chain, o options, together int) (f
 	by := *c
 	by.path = []string{dir}
 	env := []string{"PEAK_PATH=" + strings.Join(c.path, string(filepath.ListSeparator)), "PEAK_OUT=" + out}
-	if err := n.addAndDel(ctx, &by, together, func() *executor {
+	if err := n.addAndDel(ctx, &by, addCount, func() *executor {
 		return &executor{env: slices.Concat(n.env, env)}
-	}, func() error { f, err = read(out); return err }); err != nil {
+	}, func() error { f, err = readFootprint(out); return err }); err != nil {
 		return f, err
 	}
 	return f, os.RemoveAll(dir)
 }
 
-// read returns the sums of the lines that peak has written to a file.
-func read(file string) (f footprint, err error) {
+// readFootprint returns the sums of the figures that the program peak has written to a file.
+func readFootprint(file string) (f footprint, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		return f, err
@@ -189,34 +193,34 @@ func read(file string) (f footprint, err error) {
 	return f, nil
 }
 
-// addAndDel executes ADDs at once, then calls the function between, and then executes the DELs. The function by returns
-// the executor of each call.
+// addAndDel executes addCount ADDs at once, then calls afterADDs, and then executes the DELs. newExecutor returns the
+// executor of one call.
 func (n *node) addAndDel(
-	ctx context.Context, c *chain, together int, by func() *executor, between func() error,
+	ctx context.Context, c *chain, addCount int, newExecutor func() *executor, afterADDs func() error,
 ) error {
-	ps, err := n.newPods(together)
+	ps, err := n.newPods(addCount)
 	if err != nil {
 		return err
 	}
-	errs := make([]error, together)
+	errs := make([]error, addCount)
 	var all sync.WaitGroup
 	for i, p := range ps {
-		all.Go(func() { _, errs[i] = c.exec(ctx, "ADD", p, by()) })
+		all.Go(func() { _, errs[i] = c.exec(ctx, "ADD", p, newExecutor()) })
 	}
 	all.Wait()
-	if err := errors.Join(append(errs, between())...); err != nil {
+	if err := errors.Join(append(errs, afterADDs())...); err != nil {
 		return err
 	}
 	for _, p := range ps {
-		if _, err := c.exec(ctx, "DEL", p, by()); err != nil {
+		if _, err := c.exec(ctx, "DEL", p, newExecutor()); err != nil {
 			return err
 		}
 	}
-	return errors.Join(ps.close(), settle(ctx, together))
+	return errors.Join(ps.close(), settle(ctx, addCount))
 }
 
-// grouped executes ADDs at once in a control group, and returns the group's peak of memory in KiB.
-func (n *node) grouped(ctx context.Context, c *chain, together int) (peak int, err error) {
+// cgroupPeak executes ADDs at once in a control group, and returns the peak of the group's memory in KiB.
+func (n *node) cgroupPeak(ctx context.Context, c *chain, addCount int) (peak int, err error) {
 	const root = "/sys/fs/cgroup"
 	group, err := os.MkdirTemp(root, "bench")
 	if err != nil {
@@ -233,7 +237,7 @@ func (n *node) grouped(ctx context.Context, c *chain, together int) (peak int, e
 	in := func() *executor {
 		return &executor{env: n.env, attr: &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: fd}}
 	}
-	err = n.addAndDel(ctx, c, together, in, func() error {
+	err = n.addAndDel(ctx, c, addCount, in, func() error {
 		b, err := os.ReadFile(filepath.Join(group, "memory.peak"))
 		if err == nil {
 			peak, err = strconv.Atoi(strings.TrimSpace(string(b)))

@@ -10,25 +10,25 @@ import (
 	"slices"
 )
 
-// flat measures chains in turns, each on two nodes of its own. On one node, flat measures the only pod of the node. On
-// the other node, flat measures the last of many pods.
-func flat(ctx context.Context, o options, r *report) error {
+// measureByPodCount measures each chain on two nodes of its own, in turns. One node has no other pod than the measured
+// pod. On the other node, the measured pod is the last of -pods pods.
+func measureByPodCount(ctx context.Context, o options, r *report) error {
 	w, err := newWorld(o.size())
 	if err != nil {
 		return err
 	}
-	err = w.flat(ctx, o, r)
+	err = w.measureByPodCount(ctx, o, r)
 	return errors.Join(err, w.close())
 }
 
-func (w *world) flat(ctx context.Context, o options, r *report) error {
+func (w *world) measureByPodCount(ctx context.Context, o options, r *report) error {
 	names := []string{ours, byVeth, reference}
 	if o.alone {
 		names = names[:1]
 	}
 	for _, before := range []int{0, o.pods - 1} {
 		for _, name := range names {
-			if err := w.crowded(ctx, o, r, name, before); err != nil {
+			if err := w.addSubject(ctx, o, r, name, before); err != nil {
 				return err
 			}
 		}
@@ -38,10 +38,10 @@ func (w *world) flat(ctx context.Context, o options, r *report) error {
 			return first.name == s.name
 		})]
 	}
-	r.x = "pod 1"
+	r.reference = "pod 1"
 	r.note("Each node is a %s; its addresses are %s.", w.Name, o.addresses())
 	w.EC2.ResetCalls()
-	if err := rounds(ctx, r.subjects, o.rounds); err != nil {
+	if err := measureRounds(ctx, r.subjects, o.rounds); err != nil {
 		return err
 	}
 	for _, s := range r.subjects {
@@ -50,11 +50,11 @@ func (w *world) flat(ctx context.Context, o options, r *report) error {
 				growth(s.add, s.reference.add), growth(s.del, s.reference.del))
 		}
 	}
-	w.asked(r)
+	w.reportCalls(r)
 	return nil
 }
 
-// addresses returns a text about the addresses that the pods have.
+// addresses returns the end of a sentence about the addresses of the pods.
 func (o options) addresses() string {
 	if o.prefix {
 		return "those of delegated prefixes"
@@ -62,47 +62,48 @@ func (o options) addresses() string {
 	return "single ones"
 }
 
-// growth returns a text that compares costs by two figures that contain no waits: the minimum of the elapsed time, and
-// the CPU time.
+// growth returns a text that compares the costs now with the costs before. It has the ratios of two figures that
+// contain no waits: the minimum of the elapsed time, and the average CPU time.
 func growth(now, before []sample) string {
 	return fmt.Sprintf("%s x at least, %s x CPU", ratio(quantile(walls(now), 0), quantile(walls(before), 0)),
 		ratio(mean(now), mean(before)))
 }
 
-// crowded adds a subject to the report: a chain on a new node, on which pods of the chain are already.
-func (w *world) crowded(ctx context.Context, o options, r *report, name string, before int) error {
-	n, err := w.newNode(fmt.Sprintf("node%d-%d", before, len(w.nodes)))
+// addSubject adds a subject to the report: a chain on a new node, which already has otherPods pods of this chain.
+func (w *world) addSubject(ctx context.Context, o options, r *report, name string, otherPods int) error {
+	n, err := w.newNode(fmt.Sprintf("node%d-%d", otherPods, len(w.nodes)))
 	if err != nil {
 		return err
 	}
 	chains, err := n.chains(o, r)
 	i := slices.IndexFunc(chains, func(c *chain) bool { return c.name == name })
 	if err != nil || i < 0 {
-		return err // a note of the report says why the chain is missing
+		return err // if the chain is missing, a note of the report says why
 	}
 	c := chains[i]
-	if err := n.crowd(ctx, c, before); err != nil {
+	if err := n.addCrowd(ctx, c, otherPods); err != nil {
 		return err
 	}
 	if name == ours {
-		u, err := n.upkeep(ctx, c, before)
+		u, err := n.measureUpkeep(ctx, c, otherPods)
 		if err != nil {
 			return err
 		}
 		r.upkeeps = append(r.upkeeps, u)
 	}
-	r.subjects = append(r.subjects, &subject{chain: c, label: fmt.Sprintf("%s, pod %d", name, before+1), c: 1})
+	r.subjects = append(r.subjects, &subject{chain: c, label: fmt.Sprintf("%s, pod %d", name, otherPods+1), c: 1})
 	return nil
 }
 
-// crowd adds pods that stay on the node, and makes room for one more pod.
-func (n *node) crowd(ctx context.Context, c *chain, pods int) error {
+// addCrowd adds pods that stay on the node. It also adds and deletes one more pod, so that the node has a free address
+// for the measured pod.
+func (n *node) addCrowd(ctx context.Context, c *chain, pods int) error {
 	ps, err := n.newPods(pods + 1)
 	if err != nil {
 		return err
 	}
-	if err := c.each(ctx, "ADD", ps); err != nil {
+	if err := c.execEach(ctx, "ADD", ps); err != nil {
 		return err
 	}
-	return c.each(ctx, "DEL", ps[pods:])
+	return c.execEach(ctx, "DEL", ps[pods:])
 }

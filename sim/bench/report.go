@@ -23,14 +23,14 @@ import (
 
 // A report is the result of a run.
 type report struct {
-	icount   bool
-	rounds   int
-	x        string // the reference of the ratios
-	subjects []*subject
-	statuses []*readiness
-	upkeeps  []upkeep
-	notes    []string
-	asked    int // calls to EC2 and metadata during the measurement
+	icount    bool
+	rounds    int
+	reference string // the name of the chain that the ratios refer to
+	subjects  []*subject
+	statuses  []*readiness
+	upkeeps   []upkeep
+	notes     []string
+	callCount int // calls to EC2 and metadata during the measurement
 }
 
 var errAsked = errors.New("warm ADDs and DELs have asked EC2 or the metadata service")
@@ -41,9 +41,9 @@ func (r *report) note(format string, args ...any) {
 	}
 }
 
-// calls records the calls to EC2 and the metadata service.
-func (r *report) calls(ec2 []ec2sim.Call, metadata []string) {
-	r.asked += len(ec2) + len(metadata)
+// recordCalls adds notes about the calls to EC2 and the metadata service.
+func (r *report) recordCalls(ec2 []ec2sim.Call, metadata []string) {
+	r.callCount += len(ec2) + len(metadata)
 	r.note("Asked meanwhile: EC2 %d times, the metadata service %d times.", len(ec2), len(metadata))
 	for _, c := range ec2 {
 		r.note("- %s", c)
@@ -59,27 +59,27 @@ func (r *report) write(w io.Writer) error {
 		parts = append(parts, r.table().String())
 	}
 	for _, s := range r.subjects {
-		if (s.name == ours || s.name == three) && s.c == 1 {
-			parts = append(parts, s.label+", plugin by plugin:\n", r.plugins(s).String())
+		if (s.name == ours || s.name == threePlugins) && s.c == 1 {
+			parts = append(parts, s.label+", plugin by plugin:\n", r.pluginTable(s).String())
 		}
 	}
 	if len(r.statuses) > 0 {
-		parts = append(parts, "STATUS, one process each; x is the ratio to "+idle+":\n", r.ready().String())
+		parts = append(parts, "STATUS, one process each; x is the ratio to "+noopChain+":\n", r.statusTable().String())
 	}
-	if t := r.kept(); t != nil {
+	if t := r.upkeepTable(); t != nil {
 		parts = append(parts, "the node besides, with this project's pods alone, median of five:\n", t.String())
 	}
 	_, err := fmt.Fprintln(w, strings.Join(append(parts, strings.Join(r.notes, "\n")), "\n"))
 	return err
 }
 
-// title returns the line that says what was measured, and where.
+// title returns the line that says what was measured, and on which machine.
 func (r *report) title() string {
 	unit := "milliseconds"
 	if r.icount {
 		unit = instructions
 	}
-	return title(unit, r.rounds, r.x)
+	return title(unit, r.rounds, r.reference)
 }
 
 const instructions = "thousand instructions of kernel and processes together"
@@ -104,12 +104,12 @@ func machine() string {
 			break
 		}
 	}
-	return fmt.Sprintf("Linux %s, %d x %s%s, %s", release, runtime.NumCPU(), model, possible(), runtime.Version())
+	return fmt.Sprintf("Linux %s, %d x %s%s, %s", release, runtime.NumCPU(), model, possibleCPUs(), runtime.Version())
 }
 
-// possible returns a text with the number of CPUs that the kernel is prepared for, if the machine has another number of
-// CPUs. The cost of a link depends on that number.
-func possible() string {
+// possibleCPUs returns a text with the number of CPUs for which the kernel is prepared. The text is empty if the
+// machine has as many CPUs. The cost of a link depends on the number of possible CPUs.
+func possibleCPUs() string {
 	b, _ := os.ReadFile("/sys/devices/system/cpu/possible") // "0-191"
 	_, last, _ := strings.Cut(strings.TrimSpace(string(b)), "-")
 	if n, err := strconv.Atoi(last); err == nil && n+1 != runtime.NumCPU() {
@@ -120,12 +120,12 @@ func possible() string {
 
 func (r *report) number(d time.Duration) string {
 	if r.icount {
-		return strconv.FormatInt(d.Microseconds(), 10) // an instruction takes a nanosecond of -icount's clock
+		return strconv.FormatInt(d.Microseconds(), 10) // the clock advances by a nanosecond for each instruction
 	}
 	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 1, 64)
 }
 
-// header has the names of the columns. A ratio is in the column after its figures.
+// header has the names of the columns. The column x after ADD or DEL has the ratio of the medians.
 var header = []string{"chain", "c", "ADD min", "ADD p50", "ADD p90", "x", "DEL min", "DEL p50", "DEL p90", "x",
 	"CPU ADD+DEL", "x"}
 
@@ -144,8 +144,8 @@ func (r *report) table() table.Table {
 	return t
 }
 
-// plugins returns a table with the cost of each plugin of a chain.
-func (r *report) plugins(s *subject) table.Table {
+// pluginTable returns a table with the cost of each plugin of a chain.
+func (r *report) pluginTable(s *subject) table.Table {
 	t := table.Table{{"plugin", "ADD p50", "CPU", "DEL p50", "CPU"}}
 	add, del := byPlugin(s.add), byPlugin(s.del)
 	for _, p := range s.list.Plugins {

@@ -19,7 +19,8 @@ func byPlugin(samples []sample) map[string][]sample {
 	return m
 }
 
-// cpu returns the average CPU time of an ADD and its DEL. At full load, this time decides the throughput.
+// cpu returns the average CPU time of an ADD and its DEL. At full load, this time decides how many pods a node can
+// start per second.
 func (s *subject) cpu() time.Duration { return mean(s.add) + mean(s.del) }
 
 func mean(samples []sample) time.Duration {
@@ -30,8 +31,8 @@ func mean(samples []sample) time.Duration {
 	return sum / time.Duration(max(1, len(samples)))
 }
 
-// median returns the median elapsed time and the median CPU time of samples. A median ignores single samples that are
-// far from the others.
+// median returns the median elapsed time and the median CPU time of samples. Single samples that are far from the
+// others do not change a median.
 func median(samples []sample) cost {
 	var cpus []time.Duration
 	for _, s := range samples {

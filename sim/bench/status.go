@@ -12,13 +12,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A container runtime calls STATUS again and again, also on an idle node. containerd calls STATUS each time when the
-// kubelet asks whether the node is ready. STATUS costs at least as much as a program that does nothing.
+// Why STATUS must be cheap: containerd calls STATUS each time when the kubelet asks whether the node is ready, also on
+// an idle node. STATUS costs at least as much as a program that does nothing.
 
-// statusMost is the largest ratio of a STATUS's CPU time to the CPU time of a program that does nothing. The goal is
-// 1.15, but the checks of STATUS take more. VERSION of the same program makes no check, so VERSION shows the cost
-// without the checks.
-const statusMost = 1.42
+// maxStatusRatio is the largest ratio of the CPU time of STATUS to the CPU time of a program that does nothing. The
+// goal is 1.15, but the checks that STATUS makes take more. VERSION of the same program makes no checks, so the cost of
+// VERSION shows the cost of STATUS without its checks.
+const maxStatusRatio = 1.42
 
 // A readiness is the cost of STATUS of a chain, or of VERSION.
 type readiness struct {
@@ -34,11 +34,11 @@ func (s *readiness) label() string {
 	return s.name + ", " + s.verb
 }
 
-func asksStatus(c *chain) bool { return slices.Contains([]string{ours, byVeth, idle}, c.name) }
+func asksStatus(c *chain) bool { return slices.Contains([]string{ours, byVeth, noopChain}, c.name) }
 
-// statuses measures the STATUS of our chain and of a program that does nothing, in turns. The first round only fills
-// the caches, and does not count.
-func statuses(ctx context.Context, chains []*chain, rounds int) (all []*readiness, err error) {
+// measureStatuses measures STATUS of our chains and of a program that does nothing, in turns. The first round only
+// fills the caches, and does not count.
+func measureStatuses(ctx context.Context, chains []*chain, rounds int) (all []*readiness, err error) {
 	for _, c := range chains {
 		if asksStatus(c) {
 			all = append(all, &readiness{chain: c, verb: "STATUS"})
@@ -66,11 +66,11 @@ func statuses(ctx context.Context, chains []*chain, rounds int) (all []*readines
 	return all, nil
 }
 
-// ready returns a table of the STATUS of chains.
-func (r *report) ready() table.Table {
+// statusTable returns a table of the cost of STATUS, by chain.
+func (r *report) statusTable() table.Table {
 	var least readiness
 	for _, s := range r.statuses {
-		if s.name == idle {
+		if s.name == noopChain {
 			least = *s
 		}
 	}
@@ -84,11 +84,11 @@ func (r *report) ready() table.Table {
 	return t
 }
 
-// idleEnough returns an error if a STATUS of ours takes more than statusMost times the CPU of a program that does
-// nothing. It checks only counted instructions, because only their numbers repeat.
-func (r *report) idleEnough() error {
+// checkStatus returns an error if STATUS of one of our data paths takes more than maxStatusRatio times the CPU of a
+// program that does nothing. It checks only counted instructions, because measured times do not repeat.
+func (r *report) checkStatus() error {
 	if !r.icount || len(r.statuses) == 0 {
 		return nil
 	}
-	return checkRatios(r.ready(), idle, statusMost, "CPU")
+	return checkRatios(r.statusTable(), noopChain, maxStatusRatio, "CPU")
 }

@@ -19,27 +19,28 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// commands are the commands of the tool that timers execute on each node.
-var commands = [][]string{{"registry-gc", "--free-after", "15m"}, {"status"}, {"metrics"}}
+// timerCommands are the commands of the tool that timers execute on each node.
+var timerCommands = [][]string{{"registry-gc", "--free-after", "15m"}, {"status"}, {"metrics"}}
 
-// An upkeep is the cost of a node with some pods, without the cost of their ADDs and DELs.
+// An upkeep is what a node with some pods costs besides the ADDs and DELs of the pods.
 type upkeep struct {
 	pods     int
 	size     int64         // of the registry, in bytes
 	change   time.Duration // how long a change of the registry holds its lock
-	commands []cost        // in the order of the list commands
+	commands []cost        // in the order of timerCommands
 }
 
-// upkeep measures a node with pods of a chain. Meanwhile the node has one more pod.
-func (n *node) upkeep(ctx context.Context, c *chain, before int) (u upkeep, err error) {
+// measureUpkeep measures the upkeep of a node that already has otherPods pods of a chain. During the measurement, the
+// node has one more pod.
+func (n *node) measureUpkeep(ctx context.Context, c *chain, otherPods int) (u upkeep, err error) {
 	ps, err := n.newPods(1)
 	if err != nil {
 		return u, err
 	}
-	if err := c.each(ctx, "ADD", ps); err != nil {
+	if err := c.execEach(ctx, "ADD", ps); err != nil {
 		return u, err
 	}
-	u.pods = before + 1
+	u.pods = otherPods + 1
 	if u.size, u.change, err = n.lockTime(ctx); err != nil {
 		return u, err
 	}
@@ -47,33 +48,33 @@ func (n *node) upkeep(ctx context.Context, c *chain, before int) (u upkeep, err 
 	if err := os.WriteFile(file, c.list.Bytes, 0o600); err != nil {
 		return u, err
 	}
-	for _, args := range commands {
-		cost, err := n.tool(ctx, c, append(slices.Clone(args), "--config", file))
+	for _, args := range timerCommands {
+		cost, err := n.runTool(ctx, c, append(slices.Clone(args), "--config", file))
 		if err != nil {
 			return u, err
 		}
 		u.commands = append(u.commands, cost)
 	}
-	return u, c.each(ctx, "DEL", ps)
+	return u, c.execEach(ctx, "DEL", ps)
 }
 
-// samples is the number of measurements of each cost of the upkeep. Their median counts.
-const samples = 5
+// samplesPerCost is the number of measurements of each cost of an upkeep. Their median counts.
+const samplesPerCost = 5
 
-// lockTime returns the size of the node's registry, and how long a change holds its lock. Each change reads and writes
-// the whole file.
+// lockTime returns the size of the node's registry, and how long a change holds the lock of the registry. Each change
+// reads and writes the whole file.
 func (n *node) lockTime(ctx context.Context) (size int64, change time.Duration, err error) {
 	dir := filepath.Join(n.dir, "run")
 	r, err := registry.Open(dir)
 	if err != nil {
 		return 0, 0, err
 	}
-	// A plugin never collects garbage. This process also has the garbage of the simulated cloud, and its collection
-	// takes longer than a change.
+	// A plugin is too short for a garbage collection. This process also has the garbage of the simulated cloud, and a
+	// collection takes longer than a change of the registry.
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	var times []time.Duration
-	for range samples {
+	for range samplesPerCost {
 		start := time.Now()
 		if err := r.Change(ctx, func(*registry.State) {}); err != nil {
 			return 0, 0, err
@@ -88,11 +89,11 @@ func (n *node) lockTime(ctx context.Context) (size int64, change time.Duration, 
 	return fi.Size(), quantile(times, 0.5), nil
 }
 
-// tool executes a command of the tool on the node.
-func (n *node) tool(ctx context.Context, c *chain, args []string) (cost, error) {
+// runTool executes a command of the tool on the node several times, and returns the median of the costs.
+func (n *node) runTool(ctx context.Context, c *chain, args []string) (cost, error) {
 	const name = "cni-ipvlan-vpc-k8s-tool"
 	var all []sample
-	for range samples {
+	for range samplesPerCost {
 		e := &executor{env: n.env}
 		path, err := e.FindInPath(name, c.path)
 		if err != nil {
@@ -112,8 +113,8 @@ func (n *node) tool(ctx context.Context, c *chain, args []string) (cost, error) 
 	return median(all), nil
 }
 
-// kept returns a table of the upkeep of nodes.
-func (r *report) kept() table.Table {
+// upkeepTable returns a table of the upkeep of nodes; nil if there is none.
+func (r *report) upkeepTable() table.Table {
 	if len(r.upkeeps) == 0 {
 		return nil
 	}
@@ -126,7 +127,7 @@ func (r *report) kept() table.Table {
 		size, change = append(size, strconv.FormatInt(u.size, 10), ""), append(change, r.number(u.change), "")
 	}
 	t = append(t, size, change)
-	for i, args := range commands {
+	for i, args := range timerCommands {
 		row := []string{"cni-tool " + args[0]}
 		for _, u := range r.upkeeps {
 			row = append(row, r.number(u.commands[i].wall), r.number(u.commands[i].cpu))

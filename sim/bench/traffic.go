@@ -24,7 +24,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A route is a path for traffic from pod a.
+// A route is a destination for the traffic of pod a.
 type route struct {
 	name    string
 	service bool
@@ -39,26 +39,26 @@ const (
 var routes = []route{
 	{otherNode, false, func(p *pair) netip.AddrPort { return netip.AddrPortFrom(p.b.addr, loadPort) }},
 	{sameNode, false, func(p *pair) netip.AddrPort { return netip.AddrPortFrom(p.c.addr, loadPort) }},
-	{"Service, other node", true, func(*pair) netip.AddrPort { return netip.AddrPortFrom(cluster, clusterPort) }},
-	{"Service, same node", true, func(*pair) netip.AddrPort { return netip.AddrPortFrom(cluster, clusterPort+1) }},
+	{"Service, other node", true, func(*pair) netip.AddrPort { return netip.AddrPortFrom(clusterIP, clusterPort) }},
+	{"Service, same node", true, func(*pair) netip.AddrPort { return netip.AddrPortFrom(clusterIP, clusterPort+1) }},
 }
 
-// A flow is one load on one route of one layout, with the cost of an operation in each round.
+// A flow is one load on one route of one layout. costs has the cost of an operation in each round.
 type flow struct {
 	pair  *pair
 	route route
 	load  load
-	took  []time.Duration
+	costs []time.Duration
 }
 
-// traffic measures the cost of the pods' packets, by layout, and prints it.
-func traffic(ctx context.Context, o options, w io.Writer) error {
+// measureTraffic measures the cost of the pods' packets, by layout, and prints it.
+func measureTraffic(ctx context.Context, o options, w io.Writer) error {
 	fs := &flows{reference: ours, budgets: budgets}
 	return fs.run(ctx, o, w, func(ctx context.Context, f *vpcsim.Fabric) error {
 		for i, l := range layouts {
 			p, err := l.build(f, i, o.bin)
 			if err == nil {
-				err = fs.add(ctx, p, routes, p.b, p.c)
+				err = fs.addFlows(ctx, p, routes, p.b, p.c)
 			}
 			if err != nil {
 				return fmt.Errorf("%s: %w", l.name, err)
@@ -71,16 +71,16 @@ func traffic(ctx context.Context, o options, w io.Writer) error {
 // flows are the flows that one run measures.
 type flows struct {
 	all     []*flow
-	servers []func() // wait for the servers to end
+	servers []func() // each waits until a server has ended
 
 	reference      string // the layout that the ratios refer to
-	referenceRoute string // the route of the reference; empty for the same route
+	referenceRoute string // the route of the reference; empty: the same route as in the row
 	budgets        []budget
-	further        string // the name of a column with the pairs' notes; empty for none
+	noteColumn     string // the name of the column with pair.note; empty for no such column
 }
 
-// run measures the flows of the layouts that build has made, and prints their cost. run fails if a budget is exceeded,
-// but only if the figures are counted instructions: measured times vary too much.
+// run calls build, which makes the layouts and adds their flows. It then measures the flows, and prints their cost. run
+// fails if a budget is exceeded, but only if the figures are counted instructions: measured times vary too much.
 func (fs *flows) run(
 	ctx context.Context, o options, w io.Writer, build func(context.Context, *vpcsim.Fabric) error,
 ) (err error) {
@@ -109,13 +109,13 @@ func (fs *flows) run(
 	if _, err := fmt.Fprintf(w, "%s\n%s", title(unit, o.rounds, fs.reference), fs.table()); err != nil || !o.icount {
 		return err
 	}
-	return fs.kept()
+	return fs.checkBudgets()
 }
 
-// add starts servers of a layout and lists its flows.
-func (fs *flows) add(ctx context.Context, p *pair, routes []route, servers ...*guest) error {
+// addFlows starts servers of a layout, and adds a flow for each of the routes and each load.
+func (fs *flows) addFlows(ctx context.Context, p *pair, routes []route, servers ...*guest) error {
 	for _, g := range servers {
-		wait, err := g.serve(ctx)
+		wait, err := g.startServer(ctx)
 		if err != nil {
 			return fmt.Errorf("%s: %w", g.name, err)
 		}
@@ -131,7 +131,7 @@ func (fs *flows) add(ctx context.Context, p *pair, routes []route, servers ...*g
 	return nil
 }
 
-// measure runs each flow once per round, in an order that changes from round to round.
+// measure measures each flow once per round, in an order that changes from round to round.
 func (fs *flows) measure(ctx context.Context, rounds int) error {
 	for round := range rounds + 1 {
 		for i := range fs.all {
@@ -141,14 +141,14 @@ func (fs *flows) measure(ctx context.Context, rounds int) error {
 				return fmt.Errorf("%s, %s, %s: %w", fl.pair.name, fl.route.name, fl.load.name, err)
 			}
 			if round > 0 { // the first round fills the caches
-				fl.took = append(fl.took, took)
+				fl.costs = append(fl.costs, took)
 			}
 		}
 	}
 	return nil
 }
 
-// measure starts one process in pod a that makes the load, and returns the cost of an operation.
+// measure starts a process in pod a that makes the load. It returns the cost of an operation.
 func (fl *flow) measure(ctx context.Context) (time.Duration, error) {
 	out, err := fl.pair.a.output(ctx, fl.load.name, fl.route.to(fl.pair).String(), strconv.Itoa(fl.load.ops))
 	if err != nil {
@@ -158,8 +158,8 @@ func (fl *flow) measure(ctx context.Context) (time.Duration, error) {
 	return time.Duration(ns) / time.Duration(fl.load.ops), err
 }
 
-// generator returns a command that runs this program with the argument generate.
-func generator(ctx context.Context, args ...string) *exec.Cmd {
+// generatorCommand returns a command that runs this program as a generator of traffic.
+func generatorCommand(ctx context.Context, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, "/proc/self/exe", append([]string{generateArg}, args...)...)
 	c.Env = append(os.Environ(), "GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1")
 	return c
@@ -169,7 +169,7 @@ func (g *guest) output(ctx context.Context, args ...string) (out string, err err
 	ctx, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
 	err = g.Do(func() error {
-		c := generator(ctx, args...)
+		c := generatorCommand(ctx, args...)
 		var stdout, stderr bytes.Buffer
 		c.Stdout, c.Stderr = &stdout, &stderr
 		if err := c.Run(); err != nil {
@@ -181,10 +181,10 @@ func (g *guest) output(ctx context.Context, args ...string) (out string, err err
 	return out, err
 }
 
-// serve starts a server in the pod. The server ends with ctx. The function wait returns when the server has ended.
-func (g *guest) serve(ctx context.Context) (wait func(), err error) {
+// startServer starts a server in the pod. The server ends with ctx. wait returns when the server has ended.
+func (g *guest) startServer(ctx context.Context) (wait func(), err error) {
 	err = g.Do(func() error {
-		c := generator(ctx, "serve")
+		c := generatorCommand(ctx, "serve")
 		out, err := c.StdoutPipe()
 		if err != nil {
 			return err
@@ -201,13 +201,13 @@ func (g *guest) serve(ctx context.Context) (wait func(), err error) {
 	return wait, err
 }
 
-// table returns a table with a row for each layout and route: the least cost of each load, and its ratio to the
-// reference. The kernel of the VM does periodic work for all pods. This work falls into some rounds, and a median would
-// sometimes contain this work.
+// table returns a table with a row for each layout and route. The row has the lowest cost of each load, and its ratio
+// to the reference. A median would not do: the kernel of the VM does periodic work for all pods, which falls into some
+// rounds and sometimes into the median round.
 func (fs *flows) table() table.Table {
 	t := table.Table{{"layout", "route"}}
-	if fs.further != "" {
-		t[0] = append(t[0], fs.further)
+	if fs.noteColumn != "" {
+		t[0] = append(t[0], fs.noteColumn)
 	}
 	for _, l := range loads {
 		t[0] = append(t[0], l.name, "spread", "x")
@@ -217,32 +217,32 @@ func (fs *flows) table() table.Table {
 			continue // one row has all loads of a route
 		}
 		row := []string{fl.pair.name, fl.route.name}
-		if fs.further != "" {
+		if fs.noteColumn != "" {
 			row = append(row, fl.pair.note)
 		}
 		for _, l := range loads {
-			took, than := fs.took(fl.pair.name, fl.route.name, l), fs.took(fs.reference,
+			took, than := fs.sortedCosts(fl.pair.name, fl.route.name, l), fs.sortedCosts(fs.reference,
 				cmp.Or(fs.referenceRoute, fl.route.name), l)
 			spread := float64(took[len(took)-1]-took[0]) / float64(cmp.Or(took[0], 1))
-			row = append(row, fine(took[0]), fmt.Sprintf("%.1f%%", 100*spread), ratio(took[0], than[0]))
+			row = append(row, preciseText(took[0]), fmt.Sprintf("%.1f%%", 100*spread), ratio(took[0], than[0]))
 		}
 		t = append(t, row)
 	}
 	return t
 }
 
-// took returns the costs of a flow, sorted.
-func (fs *flows) took(layout, route string, l load) []time.Duration {
+// sortedCosts returns the costs of a flow, the lowest first.
+func (fs *flows) sortedCosts(layout, route string, l load) []time.Duration {
 	i := slices.IndexFunc(fs.all, func(fl *flow) bool {
 		return fl.pair.name == layout && fl.route.name == route && fl.load.name == l.name
 	})
-	took := slices.Clone(fs.all[i].took)
+	took := slices.Clone(fs.all[i].costs)
 	slices.Sort(took)
 	return took
 }
 
-// fine formats a duration in microseconds, or in thousands of instructions: an instruction is a nanosecond of -icount's
-// clock.
-func fine(d time.Duration) string {
+// preciseText formats a duration in microseconds. With -icount, these are thousands of instructions, because the clock
+// then advances by a nanosecond for each instruction.
+func preciseText(d time.Duration) string {
 	return strconv.FormatFloat(float64(d)/float64(time.Microsecond), 'f', 1, 64)
 }

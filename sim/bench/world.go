@@ -14,13 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A size is an instance type of a node. Its number of pods is how many fit on the node if each pod has a single address
-// (EC2 user guide, "Maximum IP addresses per network interface"). On the sizes large and cards, the boot ENI also
-// serves pods. The size cards has four network cards.
+// A size is an instance type of a node. podLimit is how many pods fit on the node if each pod has a single address (EC2
+// user guide, "Maximum IP addresses per network interface"). On the sizes large and cards, the boot ENI also serves
+// pods. The size cards has four network cards.
 type size struct {
 	ec2sim.InstanceType
-	pods  int
-	first int // the key interfaceIndex
+	podLimit       int
+	interfaceIndex int // of the configuration
 }
 
 var (
@@ -32,19 +32,19 @@ var (
 
 const maxConcurrency = 64
 
-// size returns small if the pods fit on it, and large otherwise. With -cards, it returns cards.
+// size returns the size cards with -cards. Without -cards, it returns small if the pods fit on it, and large otherwise.
 func (o options) size() size {
 	switch {
 	case o.cards:
 		return cards
-	case o.pods <= small.pods:
+	case o.pods <= small.podLimit:
 		return small
 	}
 	return large
 }
 
-// A world is a simulated VPC and a tmpfs. The tmpfs has everything that is in /run and /var/lib on a real node, so that
-// no chain waits for the disk of this machine.
+// A world is a simulated VPC and a tmpfs. The tmpfs has the files that a real node has in /run and /var/lib, so that no
+// chain waits for the disk of this machine.
 type world struct {
 	*vpcsim.Fabric
 	size
@@ -82,10 +82,10 @@ func (w *world) removeDir() error { return errors.Join(syscall.Unmount(w.dir, 0)
 // A node is an instance on which chains are measured.
 type node struct {
 	*vpcsim.Instance
-	world *world
-	dir   string
-	env   []string // of the plugins
-	pods  int      // created so far
+	world    *world
+	dir      string
+	env      []string // of the plugins
+	podCount int      // how many the node has had so far
 }
 
 func (w *world) newNode(name string) (*node, error) {
@@ -100,13 +100,13 @@ func (w *world) newNode(name string) (*node, error) {
 	return n, os.Mkdir(dir, 0o700)
 }
 
-// asked adds the calls since the last ResetCalls to the report.
-func (w *world) asked(r *report) {
+// reportCalls adds the calls since the last ResetCalls to the report.
+func (w *world) reportCalls(r *report) {
 	var metadata []string
 	for _, n := range w.nodes {
 		metadata = append(metadata, n.MetadataCalls()...)
 	}
-	r.calls(w.EC2.Calls(), metadata)
+	r.recordCalls(w.EC2.Calls(), metadata)
 }
 
 // A pod is a namespace for which chains are executed.
@@ -116,12 +116,12 @@ type pod struct {
 	args [][2]string
 }
 
-// newPods creates namespaces that no chain has used yet. The world closes them at its end.
+// newPods creates namespaces that no chain has used yet. world.close closes those that are still open.
 func (n *node) newPods(count int) (pods, error) {
 	var made pods
 	for range count {
-		n.pods++
-		name := fmt.Sprintf("%s-pod%d", n.Name, n.pods)
+		n.podCount++
+		name := fmt.Sprintf("%s-pod%d", n.Name, n.podCount)
 		ns, err := n.world.NewNamespace(name)
 		if err != nil {
 			return nil, err

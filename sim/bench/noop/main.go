@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command noop is a CNI plugin that does nothing: it returns prevResult. A chain of several noops has the minimum cost
-// of any chain with the same number of Go plugins. This minimum is the cost to execute the plugins, and to read and
-// write JSON.
+// Command noop is a CNI plugin that does nothing: it returns prevResult. So a chain of several noops costs as little as
+// a chain of so many Go plugins can cost: the cost to execute the plugins, and to read and write JSON.
 package main
 
 import (

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command peak executes the plugin that has the name of peak's own file, from the directories of $PEAK_PATH. It then
-// appends a line to the file $PEAK_OUT: the plugin's name, highest resident set, and anonymous memory at its end, in
-// KiB.
+// Command peak measures the memory of a CNI plugin. A link with the name of the plugin leads to peak. peak finds the
+// plugin of this name in the directories of $PEAK_PATH, and executes it. It then appends a line to the file $PEAK_OUT:
+// the plugin's name, its highest resident set, and the highest anonymous memory that it had when one of its threads
+// exited. Both are in KiB.
 //
-// The highest resident set that wait4(2) reports is of no use. This figure begins with the parent's resident set,
-// because the child shares the parent's memory until it executes the program. So peak traces the plugin, and reads
-// /proc when a thread of the plugin exits.
+// The highest resident set that wait4(2) reports is of no use. It is at least the resident set of the parent, because
+// the child shares the parent's memory until the child executes the plugin. So peak traces the plugin, and reads /proc
+// each time a thread of the plugin exits.
 package main
 
 import (
@@ -32,9 +33,9 @@ func main() {
 	os.Exit(status)
 }
 
-// run executes a plugin, and returns its status.
+// run executes a plugin, and returns its exit status.
 func run(name string) (status int, err error) {
-	program, err := find(name)
+	program, err := findPlugin(name)
 	if err != nil {
 		return 0, err
 	}
@@ -48,10 +49,10 @@ func run(name string) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return status, m.append(name)
+	return status, m.writeFigures(name)
 }
 
-func find(name string) (string, error) {
+func findPlugin(name string) (string, error) {
 	for _, dir := range filepath.SplitList(os.Getenv("PEAK_PATH")) {
 		program := filepath.Join(dir, name)
 		if _, err := os.Stat(program); err == nil {
@@ -64,8 +65,9 @@ func find(name string) (string, error) {
 // A memory is the memory of a process, in KiB.
 type memory struct{ peak, anonymous int }
 
-// append writes the figures of a process. Several processes may write at once: each writes one line.
-func (m memory) append(name string) error {
+// writeFigures appends the figures of a process to $PEAK_OUT. Several processes may do this at once, because each
+// writes one line by one write(2).
+func (m memory) writeFigures(name string) error {
 	f, err := os.OpenFile(os.Getenv("PEAK_OUT"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return err
@@ -74,8 +76,8 @@ func (m memory) append(name string) error {
 	return errors.Join(err, f.Close())
 }
 
-// trace follows the threads of a process until the process ends. It returns the highest figures at the exits of the
-// threads, and the exit status.
+// trace follows the threads of a process until the process ends. It returns the exit status of the process, and the
+// highest figures that trace has seen at the exits of the threads.
 func trace(pid int) (m memory, status int, err error) {
 	var w syscall.WaitStatus
 	if _, err := syscall.Wait4(pid, &w, 0, nil); err != nil { // the process stops when it executes the program
@@ -100,15 +102,15 @@ func trace(pid int) (m memory, status int, err error) {
 		case w.Signaled() && thread == pid:
 			return m, 128 + int(w.Signal()), nil
 		case w.TrapCause() == syscall.PTRACE_EVENT_EXIT:
-			m = m.most(pid)
+			m = m.withPresent(pid)
 		case w.Stopped() && w.StopSignal() != syscall.SIGTRAP && w.StopSignal() != syscall.SIGSTOP:
 			signal = int(w.StopSignal())
 		}
 	}
 }
 
-// most returns m, in which the kernel's present figure of the process replaces each lower figure.
-func (m memory) most(pid int) memory {
+// withPresent returns m, but with the present figure of the process where that figure is higher.
+func (m memory) withPresent(pid int) memory {
 	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // no text if the process has ended: the figures stay
 	for line := range strings.Lines(string(b)) {
 		var n int

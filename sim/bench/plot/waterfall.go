@@ -13,22 +13,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A Waterfall shows when the calls of an ADD begin and end.
+// A Waterfall shows when the EC2 calls of an ADD begin and end.
 type Waterfall struct {
 	Title string
 	Y     int
 	Calls []Call
 }
 
-// A Call is a row of the table. A Call that takes no time is drawn as a mark.
+// A Call is a row of the table. The picture shows a Call that takes no time as a mark.
 type Call struct {
 	Name         string
-	Begins, Ends int // milliseconds
-	Path         bool
+	Begins, Ends int  // milliseconds
+	Path         bool // all later calls wait for this call
 }
 
-// waterfalls reads the cases of a table, each of several rows. The columns are the case, the call, when the call begins
-// and ends, and "path" if all later calls wait for this call.
+// waterfalls reads a table of cases. Each case is a Waterfall and has several rows. The columns are the case, the call,
+// when the call begins and ends, and "path" if all later calls wait for this call.
 func waterfalls(t table.Table) (all []Waterfall, err error) {
 	y := 10
 	for _, row := range t[1:] {
@@ -51,7 +51,6 @@ func waterfalls(t table.Table) (all []Waterfall, err error) {
 
 const fallRow, gap = 20, 40
 
-// drawWaterfalls draws a table of waterfalls.
 func drawWaterfalls(t table.Table, w io.Writer) error {
 	all, err := waterfalls(t)
 	if err != nil {
