@@ -20,7 +20,8 @@ import (
 	"time"
 )
 
-// certificates are the files by which the programs of the cluster trust each other.
+// certificates is a directory of certificates, keys and kubeconfigs. By these files, the programs of the cluster trust
+// each other.
 type certificates struct {
 	dir    string
 	server netip.Addr // the API server's address
@@ -31,9 +32,9 @@ type certificates struct {
 func (c certificates) file(name string) string { return filepath.Join(c.dir, name) }
 func (c certificates) kubeconfig() string      { return c.file("kubeconfig") }
 
-// newCertificates writes a CA, the administrator's certificate and kubeconfig, and the key of service accounts
-// (kubernetes.io, "PKI certificates and requirements"). It also writes the API server's certificate, for the server's
-// address and the first address of the Services. As clients of the API server, all programs of the cluster are
+// newCertificates writes a CA, the administrator's certificate and kubeconfig, and the keys for tokens of service
+// accounts (kubernetes.io, "PKI certificates and requirements"). It also writes the API server's certificate, for the
+// address of the server and the API server's Service address. All programs of the cluster call the API server as
 // administrators.
 func newCertificates(dir string, server, service netip.Addr) (certificates, error) {
 	c := certificates{dir: dir, server: server}
@@ -59,12 +60,12 @@ func newCertificates(dir string, server, service netip.Addr) (certificates, erro
 	}
 	_, err1 := c.sign("apiserver", apiserver)
 	_, err2 := c.sign("admin", admin)
-	return c, errors.Join(err1, err2, c.serviceAccounts(), c.writeKubeconfig("admin", c.kubeconfig()))
+	return c, errors.Join(err1, err2, c.writeServiceAccountKeys(), c.writeKubeconfig("admin", c.kubeconfig()))
 }
 
-// node writes the certificate and the kubeconfig of a kubelet, and returns the path of the kubeconfig. The kubelets of
-// the cluster use the administrator's kubeconfig instead.
-func (c certificates) node(name string) (string, error) {
+// writeNodeCertificate writes a certificate and a kubeconfig with the permissions of a kubelet, and returns the path of
+// the kubeconfig. The kubelets of the cluster do not use it, because they call the API server as administrators.
+func (c certificates) writeNodeCertificate(name string) (string, error) {
 	_, err := c.sign(name, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
@@ -73,8 +74,8 @@ func (c certificates) node(name string) (string, error) {
 	return file, errors.Join(err, c.writeKubeconfig(name, file))
 }
 
-// sign writes a new key and its certificate, which it signs with the CA's key. If the CA has no key yet, it signs the
-// certificate with the new key.
+// sign makes a key, signs cert for this key with the CA's key, and writes both. If the CA has no key yet, cert is the
+// CA's own certificate, and the new key signs it.
 func (c certificates) sign(name string, cert *x509.Certificate) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -101,8 +102,9 @@ func (c certificates) writeKey(name string, key *ecdsa.PrivateKey) error {
 	return c.writePEM(name, "EC PRIVATE KEY", der)
 }
 
-// serviceAccounts writes the pair of keys with which the API server signs and checks tokens of service accounts.
-func (c certificates) serviceAccounts() error {
+// writeServiceAccountKeys writes the pair of keys with which the API server signs and checks the tokens of service
+// accounts.
+func (c certificates) writeServiceAccountKeys() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err

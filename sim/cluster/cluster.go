@@ -28,7 +28,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Options are the parts of a cluster. make builds the files in the directories.
+// Options are the files and settings of a cluster. make builds the files in the directories.
 type Options struct {
 	Plugins  string // directory of our programs
 	Programs string // directory of Kubernetes, etcd and CoreDNS
@@ -39,7 +39,7 @@ type Options struct {
 	Proxy    string // mode of kube-proxy: nftables or iptables
 }
 
-// Ranges of the Services' addresses, the API server's Service address, and the name server of the cluster.
+// The ranges of the Services' addresses, the API server's Service address, and the Service address of the name server.
 var (
 	services  = netip.MustParsePrefix("172.20.0.0/16")
 	services6 = netip.MustParsePrefix("fd00:20::/112")
@@ -49,7 +49,7 @@ var (
 
 const apiPort = 6443
 
-// A Cluster is a control plane, its nodes, and the VPC around them.
+// A Cluster is a control plane and its nodes in a simulated VPC.
 type Cluster struct {
 	Fabric *vpcsim.Fabric
 	Master *machine.Machine
@@ -57,11 +57,11 @@ type Cluster struct {
 	Peer   *vpcsim.Instance
 
 	options Options
-	dir     string // certificates and images; temporary
+	dir     string // has the certificates and images, and ends with the cluster
 	certs   certificates
 }
 
-// Start starts the VPC, the control plane, and a node for each configuration. It returns when all nodes are Ready.
+// Start starts the VPC, the control plane, and a node for each NodeOptions. It returns when all nodes are Ready.
 func Start(ctx context.Context, o Options, nodes ...NodeOptions) (*Cluster, error) {
 	c := &Cluster{options: o}
 	if err := c.start(ctx, nodes); err != nil {
@@ -71,7 +71,7 @@ func Start(ctx context.Context, o Options, nodes ...NodeOptions) (*Cluster, erro
 }
 
 func (c *Cluster) start(ctx context.Context, nodes []NodeOptions) (err error) {
-	if err := c.options.absolute(); err != nil {
+	if err := c.options.makePathsAbsolute(); err != nil {
 		return err
 	}
 	if c.dir, err = os.MkdirTemp("/run", "cluster"); err != nil {
@@ -95,7 +95,7 @@ func (c *Cluster) start(ctx context.Context, nodes []NodeOptions) (err error) {
 			return err
 		}
 	}
-	if err := c.ready(ctx); err != nil {
+	if err := c.awaitAPIServer(ctx); err != nil {
 		return err
 	}
 	if err := c.startManagers(); err != nil {
@@ -107,8 +107,9 @@ func (c *Cluster) start(ctx context.Context, nodes []NodeOptions) (err error) {
 	return c.Apply(ctx, render("coredns.yaml", map[string]string{"CoreDNS": CoreDNS, "DNS": DNS.String()}))
 }
 
-// absolute makes all paths absolute, because programs have working directories of their own.
-func (o *Options) absolute() (err error) {
+// makePathsAbsolute makes all paths of the Options absolute, because the programs have working directories of their
+// own. It also creates the directory Logs.
+func (o *Options) makePathsAbsolute() (err error) {
 	for _, p := range []*string{&o.Plugins, &o.Programs, &o.Runtime, &o.Units, &o.Peers, &o.Logs} {
 		if *p, err = filepath.Abs(*p); err != nil {
 			return err
@@ -142,7 +143,7 @@ func (c *Cluster) startMaster() error {
 	if c.certs, err = newCertificates(filepath.Join(c.dir, "pki"), i.Addr(), apiAddr); err != nil {
 		return err
 	}
-	if c.Master, err = machine.Boot(i, "master", c.path(), "/var/lib/etcd"); err != nil {
+	if c.Master, err = machine.Boot(i, "master", c.pathVariable(), "/var/lib/etcd"); err != nil {
 		return err
 	}
 	if err := c.giveCertificates(c.Master); err != nil {
@@ -150,9 +151,9 @@ func (c *Cluster) startMaster() error {
 	}
 	const etcd = "http://127.0.0.1:2379"
 	return errors.Join(
-		c.keep(c.Master, "etcd", "--data-dir=/var/lib/etcd", "--unsafe-no-fsync", "--listen-client-urls="+etcd,
+		c.keepRunning(c.Master, "etcd", "--data-dir=/var/lib/etcd", "--unsafe-no-fsync", "--listen-client-urls="+etcd,
 			"--advertise-client-urls="+etcd),
-		c.keep(c.Master, "kube-apiserver", "--etcd-servers="+etcd, "--advertise-address="+i.Addr().String(),
+		c.keepRunning(c.Master, "kube-apiserver", "--etcd-servers="+etcd, "--advertise-address="+i.Addr().String(),
 			fmt.Sprint("--secure-port=", apiPort),
 			fmt.Sprintf("--service-cluster-ip-range=%s,%s", services, services6),
 			"--tls-cert-file="+c.certs.file("apiserver.crt"), "--tls-private-key-file="+c.certs.file("apiserver.key"),
@@ -167,34 +168,35 @@ func (c *Cluster) startMaster() error {
 			"--profiling=false"))
 }
 
-// startManagers starts kube-controller-manager and kube-scheduler. They need an API server that answers.
+// startManagers starts kube-controller-manager and kube-scheduler. Both need an API server that answers.
 func (c *Cluster) startManagers() error {
 	config := "--kubeconfig=" + c.certs.kubeconfig()
 	return errors.Join(
-		c.keep(c.Master, "kube-controller-manager", config, "--service-account-private-key-file="+
+		c.keepRunning(c.Master, "kube-controller-manager", config, "--service-account-private-key-file="+
 			c.certs.file("sa.key"),
 			"--root-ca-file="+c.certs.file("ca.crt"), "--leader-elect=false", "--profiling=false"),
-		c.keep(c.Master, "kube-scheduler", config, "--leader-elect=false", "--profiling=false"))
+		c.keepRunning(c.Master, "kube-scheduler", config, "--leader-elect=false", "--profiling=false"))
 }
 
-// giveCertificates copies the certificates into /run of a machine.
+// giveCertificates copies the directory of certificates into the file system of a machine.
 func (c *Cluster) giveCertificates(m *machine.Machine) error {
 	return os.CopyFS(m.File(c.certs.dir), os.DirFS(c.certs.dir))
 }
 
-// path returns the variable PATH, by which the programs of machines find other programs.
-func (c *Cluster) path() []string {
+// pathVariable returns the variable PATH of the programs on machines.
+func (c *Cluster) pathVariable() []string {
 	return []string{fmt.Sprintf("PATH=%s:%s:%s:%s", c.options.Plugins, c.options.Programs, c.options.Runtime,
 		os.Getenv("PATH"))}
 }
 
-// keep keeps a program of a machine running. Its log is MACHINE-PROGRAM.log.
-func (c *Cluster) keep(m *machine.Machine, name string, args ...string) error {
+// keepRunning starts a program on a machine, and starts it again each time it ends. The log of the program is
+// MACHINE-PROGRAM.log.
+func (c *Cluster) keepRunning(m *machine.Machine, name string, args ...string) error {
 	return m.Keep(filepath.Join(c.options.Logs, m.Name+"-"+name+".log"), name, args...)
 }
 
-// ready waits until the API server is ready.
-func (c *Cluster) ready(ctx context.Context) error {
+// awaitAPIServer waits until the API server is ready.
+func (c *Cluster) awaitAPIServer(ctx context.Context) error {
 	return Await(ctx, 10*time.Minute, func() error {
 		_, err := c.Kubectl(ctx, "get", "--raw", "/readyz")
 		return err
@@ -212,12 +214,14 @@ func (c *Cluster) NodesReady(ctx context.Context) error {
 	})
 }
 
-// Kubeconfig returns the path of an administrator's kubeconfig. It is the same on all machines.
+// Kubeconfig returns the path of an administrator's kubeconfig, which is the same path on all machines.
 func (c *Cluster) Kubeconfig() string { return c.certs.kubeconfig() }
 
-// KubeletConfig writes a kubeconfig with the permissions of a node's kubelet, and returns its path. A kubelet may
-// change only its own node. Only machines that start later have the file.
-func (c *Cluster) KubeletConfig(node string) (string, error) { return c.certs.node(node) }
+// KubeletConfig writes a kubeconfig with the permissions of a node's kubelet, and returns the path of this kubeconfig.
+// A kubelet may change only its own node. Only machines that start after this call have the kubeconfig.
+func (c *Cluster) KubeletConfig(node string) (string, error) {
+	return c.certs.writeNodeCertificate(node)
+}
 
 // Kubectl runs kubectl on the master, as an administrator, and returns its standard output.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
@@ -228,8 +232,8 @@ func (c *Cluster) kubectl(ctx context.Context, args ...string) *exec.Cmd {
 	return c.Master.Command(ctx, "kubectl", append([]string{"--kubeconfig=" + c.certs.kubeconfig()}, args...)...)
 }
 
-// Apply applies objects, which are YAML or JSON. kubectl does not validate the objects: it would ask for the schema of
-// all kinds, and a busy API server answers too late for kubectl.
+// Apply applies objects, as YAML or JSON. kubectl does not validate the objects. For that, kubectl would ask the API
+// server for the schema of all kinds, and a busy API server answers too late.
 func (c *Cluster) Apply(ctx context.Context, objects string, flags ...string) error {
 	k := c.kubectl(ctx, append([]string{"apply", "--validate=ignore", "-f", "-"}, flags...)...)
 	k.Stdin = strings.NewReader(objects)
@@ -237,24 +241,25 @@ func (c *Cluster) Apply(ctx context.Context, objects string, flags ...string) er
 	return err
 }
 
-// Await calls try again and again until try succeeds. After patience, it gives up, and returns the last error of try.
-func Await(ctx context.Context, patience time.Duration, try func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// Await calls attempt again and again until attempt returns no error. After timeout, Await gives up, and returns the
+// last error of attempt.
+func Await(ctx context.Context, timeout time.Duration, attempt func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	for {
-		err := try()
+		err := attempt()
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("after %v: %w", patience, err)
+			return fmt.Errorf("after %v: %w", timeout, err)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }
 
-// Close ends everything, and removes what the cluster has made, except the logs. A second Close does nothing.
+// Close ends the cluster, and removes all that the cluster has made, except for the logs. A second Close does nothing.
 func (c *Cluster) Close() (err error) {
 	for _, n := range c.Nodes {
 		err = errors.Join(err, n.Close())

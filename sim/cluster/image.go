@@ -19,50 +19,50 @@ import (
 	"strings"
 )
 
-// An image is a container image of one layer, made of files of this machine. There is no registry to pull from.
+// An image is a container image of one layer, made of files of this machine. The nodes import their images, because
+// there is no registry to pull from.
 type image struct {
 	names      []string // with their tags
 	entrypoint string   // empty if args begin with the program
 	args       []string
-	programs   map[string]string // files of this machine, by their path in the image; with the libraries that they need
+	programs   map[string]string // files of this machine, by path in the image; it also gets their libraries
 	copies     map[string]string // other files of this machine, by their path in the image
-	links      map[string]string
+	links      map[string]string // targets of symlinks, by path
 	files      map[string]string // contents, by path
 	dirs       []string
 }
 
-// Names of images for pods. The conformance tests of this release of Kubernetes ask for these names of agnhost and
-// pause.
+// Names of images. The conformance tests of this release of Kubernetes use agnhost and pause by these names.
 const (
 	Pause   = "registry.k8s.io/pause:3.10.2"
 	Agnhost = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
 	boom    = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.5"
 	CoreDNS = "registry.k8s.io/coredns/coredns:v1.15.0"
-	// an engine for NetworkPolicy: the manifest of the engine's release has this name
+	// an engine for NetworkPolicy, by the name in the manifest of the engine's release
 	engine = "registry.k8s.io/networking/kube-network-policies:v1.1.0"
 )
 
-// likeAgnhost are the images that Kubernetes' tests of the network ask for beside agnhost. The tests use shells and
-// tools of these images. Here, all of these names are names of the image agnhost.
-var likeAgnhost = []string{
+// agnhostAliases are the names of further images that Kubernetes' tests of the network use. The tests need shells and
+// tools of these images. Here, the image agnhost has these shells and tools, and all of these names.
+var agnhostAliases = []string{
 	"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1",
 	"registry.k8s.io/e2e-test-images/busybox:1.37.0-2",
 	"registry.k8s.io/e2e-test-images/nginx:1.27.0-2",
 	"registry.k8s.io/build-image/distroless-iptables:v0.9.9",
 }
 
-// applets are the programs of busybox that scripts of the tests and kubectl ipvlan use. The list has no wget: busybox
-// is a static program. Its wget needs libraries to look up names, and crashes without them.
+// applets are the programs of busybox that the tests' scripts and kubectl ipvlan use. The list has no wget, because
+// busybox is a static program here: to look up a name, its wget needs libraries, and crashes without them.
 var applets = []string{"awk", "cat", "chmod", "chroot", "cut", "date", "echo", "env", "expr", "false", "grep", "head",
 	"hostname", "id", "ls", "mkdir", "mount", "ping",
 	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true",
 	"umount", "wc", "xargs"}
 
-// images returns the images of the cluster. The image agnhost has the programs of the real image, from the Debian of
-// this machine.
+// images returns the images of the cluster. The image agnhost has the programs of the real agnhost, but from the Debian
+// of this machine.
 func images(runtimeDir, programs string) []image {
 	agnhost := image{
-		names: append([]string{Agnhost}, likeAgnhost...), entrypoint: "/agnhost", args: []string{"pause"},
+		names: append([]string{Agnhost}, agnhostAliases...), entrypoint: "/agnhost", args: []string{"pause"},
 		programs: map[string]string{
 			"agnhost":     filepath.Join(programs, "agnhost"),
 			"coredns":     filepath.Join(programs, "coredns"),
@@ -101,8 +101,8 @@ func images(runtimeDir, programs string) []image {
 	}
 }
 
-// write writes an archive like the archive of "docker save", which ctr imports.
-func (i image) write(w io.Writer) error {
+// writeArchive writes an archive as "docker save" does. ctr can import it.
+func (i image) writeArchive(w io.Writer) error {
 	layer, err := os.CreateTemp("", "layer")
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (i image) write(w io.Writer) error {
 	defer os.Remove(layer.Name())
 	defer layer.Close()
 	sum := sha256.New()
-	if err := i.layer(io.MultiWriter(layer, sum)); err != nil {
+	if err := i.writeLayer(io.MultiWriter(layer, sum)); err != nil {
 		return fmt.Errorf("image %s: %w", i.names[0], err)
 	}
 	size, err1 := layer.Seek(0, io.SeekCurrent)
@@ -150,8 +150,8 @@ func addFile(a *tar.Writer, name string, mode, size int64, content io.Reader) er
 	return err
 }
 
-// layer writes the files of the image.
-func (i image) layer(w io.Writer) error {
+// writeLayer writes the only layer of the image, as a tar archive of its files.
+func (i image) writeLayer(w io.Writer) error {
 	a := tar.NewWriter(w)
 	for _, d := range i.dirs {
 		if err := a.WriteHeader(&tar.Header{Name: d + "/", Typeflag: tar.TypeDir, Mode: 0o1777}); err != nil {
@@ -181,7 +181,7 @@ func (i image) layer(w io.Writer) error {
 		}
 		libraries = append(libraries, more...)
 	}
-	if len(libraries) > 0 { // libraries that the C library opens itself to look up names
+	if len(libraries) > 0 { // the C library opens further libraries to look up names
 		libraries = append(libraries, resolvers()...)
 	}
 	slices.Sort(libraries)
@@ -193,7 +193,7 @@ func (i image) layer(w io.Writer) error {
 	return a.Close()
 }
 
-// addProgram adds a program, and returns the libraries that the program needs.
+// addProgram adds a program to an archive, and returns the paths of the libraries that the program needs.
 func addProgram(a *tar.Writer, name, program string) (libraries []string, err error) {
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -232,14 +232,14 @@ func copyFile(a *tar.Writer, name, file string) error {
 	return addFile(a, name, 0o755, info.Size(), f)
 }
 
-// writeImages writes the archives of all images once, for all nodes.
+// writeImages writes the archives of all images, from which each node imports them.
 func (c *Cluster) writeImages() error {
 	for k, i := range images(c.options.Runtime, c.options.Programs) {
 		f, err := os.Create(filepath.Join(c.dir, fmt.Sprintf("image%d.tar", k)))
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(i.write(f), f.Close()); err != nil {
+		if err := errors.Join(i.writeArchive(f), f.Close()); err != nil {
 			return err
 		}
 	}

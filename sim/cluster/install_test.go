@@ -46,8 +46,9 @@ func (w *world) installsItself(t *testing.T) {
 	objects := w.manifest(t, n, "install")
 	check(t, w.Apply(t.Context(), objects))
 	t.Cleanup(func() {
-		w.Kubectl(context.Background(), "delete", "--namespace=kube-system", "--ignore-not-found", "daemonset/"+ours,
-			"configmap/"+ours)
+		w.Kubectl(context.Background(), "delete", "--namespace=kube-system", "--ignore-not-found",
+			"daemonset/"+suiteName,
+			"configmap/"+suiteName)
 	})
 	w.rolledOutDaemons(t)
 	check(t, w.NodesReady(t.Context()))
@@ -64,14 +65,15 @@ func (w *world) installsItself(t *testing.T) {
 	// The removal waits for the end of the pods, and then leaves nothing.
 	check(t, w.Apply(t.Context(), w.manifest(t, n, "uninstall")))
 	await(t, func() error {
-		out, err := w.Kubectl(t.Context(), "logs", "--namespace=kube-system", "--selector=app.kubernetes.io/name="+ours,
+		out, err := w.Kubectl(t.Context(), "logs", "--namespace=kube-system",
+			"--selector=app.kubernetes.io/name="+suiteName,
 			"--container=install", "--tail=5")
 		if err == nil && !strings.Contains(out, "the node has pods of this network") {
 			err = fmt.Errorf("what the removal says while there are pods: %s", out)
 		}
 		return err
 	})
-	if _, err := os.Stat(n.File("/opt/cni/bin/" + ours)); err != nil {
+	if _, err := os.Stat(n.File("/opt/cni/bin/" + suiteName)); err != nil {
 		t.Errorf("while there are pods: %v", err)
 	}
 	w.remove(t, "pod", "one")
@@ -82,7 +84,7 @@ func (w *world) installsItself(t *testing.T) {
 	}
 }
 
-const ours = "cni-ipvlan-vpc-k8s"
+const suiteName = "cni-ipvlan-vpc-k8s"
 
 // manifest returns the shipped objects as an operator has changed them for a node: the words in CAPITALS, the tags and
 // groups of the simulated VPC, and a selector of the node. The command is install's own, or a removal.
@@ -129,12 +131,12 @@ func (w *world) rolledOutDaemons(t *testing.T) {
 	t.Helper()
 	await(t, func() error {
 		_, err := w.Kubectl(t.Context(), "rollout", "status", "--namespace=kube-system", "--timeout=60s",
-			"daemonset/"+ours)
+			"daemonset/"+suiteName)
 		if err != nil {
 			out, _ := w.Kubectl(t.Context(), "describe", "pods", "--namespace=kube-system",
-				"--selector=app.kubernetes.io/name="+ours)
+				"--selector=app.kubernetes.io/name="+suiteName)
 			logs, _ := w.Kubectl(t.Context(), "logs", "--namespace=kube-system", "--selector=app.kubernetes.io/name="+
-				ours, "--container=install", "--tail=20")
+				suiteName, "--container=install", "--tail=20")
 			err = fmt.Errorf("%w\n%s\n%s", err, out, logs)
 		}
 		return err

@@ -24,9 +24,9 @@ type LaunchTemplate struct {
 	}
 }
 
-// attach creates the ENIs of a template, and attaches them to an instance. It omits the boot ENI, which the instance
-// already has. The real EC2 attaches all ENIs of a template at the launch.
-func (l LaunchTemplate) attach(f *vpcsim.Fabric, i *vpcsim.Instance) error {
+// attachENIs creates the ENIs of a launch template, and attaches them to an instance. It omits the boot ENI, which the
+// instance already has. The real EC2 attaches all ENIs of a launch template when it launches the instance.
+func (l LaunchTemplate) attachENIs(f *vpcsim.Fabric, i *vpcsim.Instance) error {
 	for _, n := range l.NetworkInterfaces {
 		if n.DeviceIndex == 0 && n.NetworkCardIndex == 0 {
 			continue
@@ -66,8 +66,8 @@ func (l LaunchTemplate) attach(f *vpcsim.Fabric, i *vpcsim.Instance) error {
 	return f.Err()
 }
 
-// deleteOnTermination makes EC2 delete an attached ENI together with its instance. ENIs that EC2 creates at a launch
-// have this setting.
+// deleteOnTermination sets that EC2 deletes an attached ENI together with the instance. EC2 sets this itself for the
+// ENIs that it creates when it launches an instance.
 func deleteOnTermination(f *vpcsim.Fabric, eni string) error {
 	all := f.EC2.ENIs()
 	i := slices.IndexFunc(all, func(e ec2sim.ENI) bool { return e.ID == eni })

@@ -28,7 +28,7 @@ var configs embed.FS
 
 var templates = template.Must(template.ParseFS(configs, "config/*"))
 
-// render returns a file of the directory config, filled in with values.
+// render fills in values in a file of the directory config, and returns the text.
 func render(name string, values any) string {
 	var b strings.Builder
 	if err := templates.ExecuteTemplate(&b, name, values); err != nil {
@@ -48,21 +48,21 @@ type NodeOptions struct {
 	Bare     bool           // the node has none of our programs, and is not ready; MaxPods must be set
 }
 
-// ours is the name of the plugin that runs all three plugins in one process. The names of our other programs begin with
-// it.
-const ours = "cni-ipvlan-vpc-k8s"
+// suiteName is the name of the plugin that does the work of all three plugins. The names of our other programs begin
+// with suiteName.
+const suiteName = "cni-ipvlan-vpc-k8s"
 
-// A Node is an instance with a kubelet. The cgroups of its containers are below the machine's cgroup.
+// A Node is an instance with a kubelet. The cgroups of the containers are below the cgroup of the Node's machine.
 type Node struct {
 	*machine.Machine
 
-	options NodeOptions
-	cluster *Cluster
-	off     atomic.Bool
+	options    NodeOptions
+	cluster    *Cluster
+	poweredOff atomic.Bool
 }
 
-// own are the directories that are the node's own, and survive a reboot.
-var own = []string{
+// nodeDirs are the directories that a node does not share with this machine, and that survive a reboot.
+var nodeDirs = []string{
 	"/etc/cni", "/etc/containerd", "/etc/systemd", "/opt", "/usr/local/bin", "/var/lib/cni", "/var/lib/containerd",
 	"/var/lib/kubelet", "/var/lib/kube-proxy", "/var/log",
 	"/usr/libexec/kubernetes",
@@ -77,10 +77,10 @@ func (c *Cluster) AddNode(ctx context.Context, name string, o NodeOptions) (*Nod
 	if err != nil {
 		return nil, err
 	}
-	if err := o.Template.attach(c.Fabric, i); err != nil {
+	if err := o.Template.attachENIs(c.Fabric, i); err != nil {
 		return nil, err
 	}
-	m, err := machine.Boot(i, name, c.path(), own...)
+	m, err := machine.Boot(i, name, c.pathVariable(), nodeDirs...)
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +89,7 @@ func (c *Cluster) AddNode(ctx context.Context, name string, o NodeOptions) (*Nod
 	return n, n.start(ctx)
 }
 
-// RemoveNode deletes the pods of a node, removes it from the cluster, and terminates its instance.
+// RemoveNode deletes the pods of a node, removes the node from the cluster, and terminates the node's instance.
 func (c *Cluster) RemoveNode(ctx context.Context, n *Node) error {
 	_, undrained := c.Kubectl(ctx, "drain", "--force", "--ignore-daemonsets", "--delete-emptydir-data",
 		"--timeout=5m", n.Name)
@@ -103,7 +103,7 @@ func (c *Cluster) RemoveNode(ctx context.Context, n *Node) error {
 func (n *Node) start(ctx context.Context) error {
 	err := n.installOthers()
 	if !n.options.Bare {
-		err = errors.Join(err, n.install(), n.Configure(ctx, n.options.Conflist))
+		err = errors.Join(err, n.installOurs(), n.Configure(ctx, n.options.Conflist))
 	}
 	if err := errors.Join(err, n.startContainerd(ctx), n.importImages(ctx)); err != nil {
 		return err
@@ -115,22 +115,22 @@ func (n *Node) start(ctx context.Context) error {
 func (n *Node) PowerOff() error {
 	err := n.Off()
 	n.Stop(false)
-	n.off.Store(err == nil)
+	n.poweredOff.Store(err == nil)
 	return err
 }
 
 // IsOff reports whether PowerOff has stopped the node, and PowerOn has not started it again.
-func (n *Node) IsOff() bool { return n.off.Load() }
+func (n *Node) IsOff() bool { return n.poweredOff.Load() }
 
-// PowerOn starts the instance of a node that is off, and its programs.
+// PowerOn starts the instance and the programs of a node that is off.
 func (n *Node) PowerOn(ctx context.Context) error {
 	n.Instance.Start()
 	err := n.Reboot(ctx)
-	n.off.Store(err != nil)
+	n.poweredOff.Store(err != nil)
 	return err
 }
 
-// Reboot reboots the node, without a warning to its programs, and starts them again.
+// Reboot reboots the node without a warning to its programs, and then starts the programs again.
 func (n *Node) Reboot(ctx context.Context) error {
 	if err := errors.Join(n.Machine.Reboot(), n.startContainerd(ctx)); err != nil {
 		return err
@@ -138,15 +138,15 @@ func (n *Node) Reboot(ctx context.Context) error {
 	return n.startKubelet(ctx)
 }
 
-// Configure installs or replaces the conflist as an administrator does. If the conflist has our plugins, Configure
-// validates it first. It installs the file by a rename.
+// Configure installs or replaces the conflist of the node by a rename, as an administrator does. If the conflist has
+// our plugins, Configure validates the conflist first.
 func (n *Node) Configure(ctx context.Context, conflist []byte) error {
 	name := "10-" + n.Name + ".conflist"
 	if err := n.WriteFile("/run/"+name, conflist, 0o644); err != nil {
 		return err
 	}
-	if bytes.Contains(conflist, []byte(ours)) { // tests also use conflists of other plugins
-		if _, err := n.Run(ctx, ours+"-tool", "validate", "/run/"+name); err != nil {
+	if bytes.Contains(conflist, []byte(suiteName)) { // tests also use conflists of other plugins
+		if _, err := n.Run(ctx, suiteName+"-tool", "validate", "/run/"+name); err != nil {
 			return err
 		}
 	}
@@ -164,32 +164,33 @@ func (n *Node) installOthers() error {
 		"loopback": n.cluster.options.Runtime})
 }
 
-// install installs our plugins, the tool and our units.
-func (n *Node) install() error {
+// installOurs installs our plugins, the tool and our units.
+func (n *Node) installOurs() error {
 	return errors.Join(machine.InstallUnits(n.File("/"), n.cluster.options.Units, "cni-gc.timer"),
 		n.Install(n.cluster.options.Plugins))
 }
 
-// Install replaces our plugins and the tool of the node by the programs in a directory. If the directory does not have
-// a plugin, because an earlier release lacks it, Install removes this plugin from the node.
+// Install replaces our plugins and the tool of the node by the programs in a directory. An earlier release does not
+// have all of today's plugins. If a plugin is not in the directory, Install removes it from the node.
 func (n *Node) Install(dir string) error {
 	files, errs := map[string]string{}, []error(nil)
 	for _, p := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
-		if _, err := os.Stat(filepath.Join(dir, ours+p)); err == nil {
-			files[ours+p] = dir
-		} else if err := os.Remove(n.File("/opt/cni/bin/" + ours + p)); !errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(dir, suiteName+p)); err == nil {
+			files[suiteName+p] = dir
+		} else if err := os.Remove(n.File("/opt/cni/bin/" + suiteName + p)); !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
 	link := n.File("/usr/local/bin/cni-tool")
 	return errors.Join(append(errs, n.installPlugins(files), os.RemoveAll(link),
-		os.Symlink(filepath.Join(dir, ours+"-tool"), link))...)
+		os.Symlink(filepath.Join(dir, suiteName+"-tool"), link))...)
 }
 
-// installPlugins copies programs to the node, each by a rename. from has the directory of each program on this machine.
-func (n *Node) installPlugins(from map[string]string) error {
+// installPlugins copies programs to the node, each by a rename. dirs has the directory of each program on this machine,
+// by the name of the program.
+func (n *Node) installPlugins(dirs map[string]string) error {
 	var errs []error
-	for name, dir := range from {
+	for name, dir := range dirs {
 		content, err := os.ReadFile(filepath.Join(dir, name))
 		errs = append(errs, err)
 		if err == nil {
@@ -200,7 +201,7 @@ func (n *Node) installPlugins(from map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// ImportLayout imports the images of an OCI layout. The names of the images begin with name.
+// ImportLayout imports the images of an OCI layout (a directory). name is the beginning of the images' names.
 func (n *Node) ImportLayout(ctx context.Context, dir, name string) error {
 	tar := exec.CommandContext(ctx, "tar", "-C", dir, "-c", ".")
 	archive, err := tar.StdoutPipe()
@@ -227,7 +228,7 @@ func (n *Node) startContainerd(ctx context.Context) error {
 			"LogLevel": cmp.Or(n.options.LogLevel, "info")})), 0o644); err != nil {
 		return err
 	}
-	if err := n.cluster.keep(n.Machine, "containerd", "--config="+config); err != nil {
+	if err := n.cluster.keepRunning(n.Machine, "containerd", "--config="+config); err != nil {
 		return err
 	}
 	answers := func() error {
@@ -258,7 +259,7 @@ func (n *Node) importImage(ctx context.Context, archive string) error {
 	return err
 }
 
-// ctr returns a command of ctr, the client of containerd.
+// ctr returns a command that runs ctr, the client of containerd.
 func (n *Node) ctr(ctx context.Context, args ...string) *exec.Cmd {
 	return n.Command(ctx, "ctr", append([]string{"--address=/run/containerd/containerd.sock", "--namespace=k8s.io"},
 		args...)...)
@@ -278,10 +279,10 @@ func (n *Node) startKubelet(ctx context.Context) error {
 		n.WriteFile("/run/resolv.conf", []byte("nameserver 10.0.0.2\n"), 0o644),
 		n.WriteFile(kubelet, []byte(render("kubelet.yaml", values)), 0o644),
 		n.WriteFile(proxy, []byte(render("kube-proxy.yaml", values)), 0o644),
-		n.cluster.keep(n.Machine, "kubelet", "--config="+kubelet, "--kubeconfig="+certs.kubeconfig(),
+		n.cluster.keepRunning(n.Machine, "kubelet", "--config="+kubelet, "--kubeconfig="+certs.kubeconfig(),
 			"--hostname-override="+n.Name,
 			"--node-ip="+n.nodeIPs(), "--v=2"),
-		n.cluster.keep(n.Machine, "kube-proxy", "--config="+proxy))
+		n.cluster.keepRunning(n.Machine, "kube-proxy", "--config="+proxy))
 }
 
 func (n *Node) nodeIPs() string {
@@ -295,6 +296,6 @@ func (n *Node) maxPods(ctx context.Context) (string, error) {
 	if n.options.MaxPods != 0 {
 		return fmt.Sprint(n.options.MaxPods), nil
 	}
-	out, err := n.Run(ctx, ours+"-tool", "maxpods")
+	out, err := n.Run(ctx, suiteName+"-tool", "maxpods")
 	return strings.TrimSpace(out), err
 }

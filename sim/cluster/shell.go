@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/machine"
 )
 
-// Greeting explains a Shell, and suggests first commands.
+// Greeting is a text for the user of a Shell. It suggests first commands.
 const Greeting = `
 You are beside a Kubernetes cluster in a simulated VPC. The cloud is simulated; Kubernetes, kernel and packets are real.
 It has master, node1 and node2. peer is a host in a peered VPC.
@@ -39,11 +39,11 @@ It has master, node1 and node2. peer is a host in a peered VPC.
 //
 //   - kubectl runs as an administrator of the cluster;
 //   - on MACHINE COMMAND runs a command on the master or a node;
-//   - at HOST COMMAND runs a command in the network namespace of the host peer or internet;
+//   - at peer COMMAND and at internet COMMAND run a command in the network namespace of that host;
 //   - ec2 enis prints the ENIs of the simulated EC2, ec2 calls counts the calls to EC2, and ec2 drops counts the
 //     packets that the VPC has dropped.
 //
-// $AGNHOST is the image that the nodes have, and $NETPOL the manifest of an engine for NetworkPolicy.
+// $AGNHOST is an image that the nodes have. $NETPOL is the manifest of an engine for NetworkPolicy.
 type Shell struct {
 	dir    string
 	netpol string
@@ -59,7 +59,7 @@ func (c *Cluster) NewShell() (s *Shell, err error) {
 	if s.server, err = net.Listen("unix", s.socket()); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(s.dir))
 	}
-	go http.Serve(s.server, c.answers()) // until Close
+	go http.Serve(s.server, c.ec2Handler()) // until Close
 	if err := s.writeCommands(c); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -69,7 +69,7 @@ func (c *Cluster) NewShell() (s *Shell, err error) {
 // Close removes the commands.
 func (s *Shell) Close() error { return errors.Join(s.server.Close(), os.RemoveAll(s.dir)) }
 
-// Command is exec.CommandContext for a program that finds the commands of the Shell in $PATH.
+// Command returns a command like exec.CommandContext. The program finds the commands of the Shell in $PATH.
 func (s *Shell) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, name, args...)
 	c.Dir = "/root"
@@ -80,7 +80,7 @@ func (s *Shell) Command(ctx context.Context, name string, args ...string) *exec.
 
 func (s *Shell) socket() string { return filepath.Join(s.dir, "ec2.sock") }
 
-// writeCommands writes the commands, which are scripts.
+// writeCommands writes the commands of the Shell as scripts.
 func (s *Shell) writeCommands(c *Cluster) error {
 	var errs []error
 	for name, script := range map[string]string{
@@ -112,15 +112,16 @@ func (c *Cluster) onScript() string {
 	}
 	var names []string
 	for _, m := range machines {
-		script += fmt.Sprintf("%s) %s ;;\n", m.Name, line(m.Environ(), m.Command(context.Background(), `"$@"`).Args))
+		exec := execLine(m.Environ(), m.Command(context.Background(), `"$@"`).Args)
+		script += fmt.Sprintf("%s) %s ;;\n", m.Name, exec)
 		names = append(names, m.Name)
 	}
 	return script + fmt.Sprintf("*) echo \"on: there is no machine $machine: want one of %s\" >&2; exit 2 ;;\nesac\n",
 		strings.Join(names, ", "))
 }
 
-// line returns a line of a shell script, which runs a command with an environment.
-func line(env, args []string) string {
+// execLine returns a line of a shell script. The line executes args with the variables of env.
+func execLine(env, args []string) string {
 	words := []string{"exec", "env"}
 	for _, e := range env {
 		words = append(words, "'"+e+"'")
@@ -128,8 +129,8 @@ func line(env, args []string) string {
 	return strings.Join(append(words, args...), " ")
 }
 
-// answers returns a handler for the requests of the command ec2.
-func (c *Cluster) answers() http.Handler {
+// ec2Handler returns the handler for the requests of the Shell's command ec2.
+func (c *Cluster) ec2Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/enis", func(w http.ResponseWriter, _ *http.Request) {
 		for _, e := range c.Fabric.EC2.ENIs() {
