@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package judge is for tests in which programs of other projects check our programs. We call the other programs judges.
-// The command internal/judges reads the output of these tests.
+// Package judge helps tests in which programs of other projects check our programs. These other programs are the
+// judges. The command internal/judges reads the output of the tests.
 package judge
 
 import (
@@ -18,8 +18,8 @@ import (
 	"testing"
 )
 
-// Attr writes into the output of a test which judge the test runs: the judge's name and version, and what the judge
-// checks. The subtests are the cases of the judge.
+// Attr writes into the output of a test which judge the test runs: the name and version of the judge, and what the
+// judge checks. The subtests of the test are the cases of the judge.
 func Attr(t *testing.T, name, version, judged string) {
 	t.Helper()
 	t.Attr("judge", name)
@@ -27,7 +27,8 @@ func Attr(t *testing.T, name, version, judged string) {
 	t.Attr("judged", judged)
 }
 
-// Release returns the package of a program, and the name and version of the package's module. go.sum pins the version.
+// Release returns the package from which a program was built, and the name and version of the package's module. go.sum
+// pins this version.
 func Release(t *testing.T, program string) (pkg, version string) {
 	t.Helper()
 	info, err := buildinfo.ReadFile(program)
@@ -44,14 +45,14 @@ func Release(t *testing.T, program string) (pkg, version string) {
 	return "", ""
 }
 
-// A Suite has the tests of another project, compiled unchanged.
+// A Suite says which tests of another project judge our programs. The tests are compiled unchanged.
 type Suite struct {
-	Focus string            // matches the names of the tests that use our programs
-	Not   map[string]string // the reasons why other tests do not judge our programs, by a part of their names
-	Tries int               // attempts of each test; 0 and 1 are one attempt
+	Focus string            // a regular expression for the names of the tests that use our programs
+	Not   map[string]string // reasons why tests do not judge our programs, by a part of the tests' names
+	Tries int               // how often a test may run until it passes; 0 and 1: once
 }
 
-// A spec is a test in the report of Ginkgo.
+// A spec is a test in Ginkgo's report.
 type spec struct {
 	ContainerHierarchyTexts []string
 	LeafNodeType            string
@@ -65,7 +66,7 @@ func (s spec) name() string {
 }
 
 // Hear runs the program of the suite, and makes a subtest for each of its tests that ran. c is the command without the
-// flags of the suite. The function do runs the command in the right place, such as a namespace.
+// flags of Ginkgo. do runs the command in the right place, for example in a namespace.
 func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() error) error) {
 	t.Helper()
 	report := filepath.Join(t.TempDir(), "report")
@@ -88,16 +89,16 @@ func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() err
 	s.report(t, all, failed)
 }
 
-// A result is the outcome of a test. The state is passed, skipped, or another word for a failure.
+// A result is the outcome of one test of the suite. The state is passed, skipped, or another word for a failure.
 type result struct{ name, state, message string }
 
-// report runs a subtest for each test that ran, and counts the skipped tests by reason.
+// report makes a subtest for each test that ran, and counts the skipped tests by reason.
 func (s Suite) report(t *testing.T, all []result, failed error) {
 	t.Helper()
 	left, heard := map[string]int{}, 0
 	for _, r := range all {
 		if r.state == "skipped" {
-			left[s.why(t, r.name)]++
+			left[s.exclusionReason(t, r.name)]++
 			continue
 		}
 		heard++
@@ -115,9 +116,9 @@ func (s Suite) report(t *testing.T, all []result, failed error) {
 	}
 }
 
-// why returns the reason why a test of the suite does not judge our programs. If several parts of its name have a
-// reason, the reason of the longest part counts.
-func (s Suite) why(t *testing.T, name string) string {
+// exclusionReason returns the reason why a test of the suite does not judge our programs. If several parts of its name
+// have a reason, the reason of the longest part counts.
+func (s Suite) exclusionReason(t *testing.T, name string) string {
 	t.Helper()
 	var found []string
 	for part := range s.Not {

@@ -15,26 +15,27 @@ import (
 )
 
 // HearTAP runs a command that prints the results of tests in the Test Anything Protocol, as bats does. It makes a
-// subtest for each test that ran. The command also runs the tests of s.Not, but their results do not count.
+// subtest for each test that ran. The command also runs the tests that s.Not excludes, but HearTAP ignores their
+// results.
 func (s Suite) HearTAP(t *testing.T, c *exec.Cmd) {
 	t.Helper()
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = io.MultiWriter(t.Output(), &out), t.Output()
-	failed := c.Run() // no error yet: the only failed tests may be tests of s.Not
+	failed := c.Run() // perhaps only because excluded tests have failed
 	all, err := readTAP(&out)
 	if err != nil {
 		t.Fatalf("%v: %v", err, failed)
 	}
 	for i, r := range all {
-		if s.has(r.name) {
+		if s.isExcluded(r.name) {
 			all[i].state = "skipped"
 		}
 	}
 	s.report(t, all, nil)
 }
 
-// has reports whether a test is in s.Not, and so does not judge our programs.
-func (s Suite) has(name string) bool {
+// isExcluded reports whether s.Not has a reason why a test does not judge our programs.
+func (s Suite) isExcluded(name string) bool {
 	for part := range s.Not {
 		if strings.Contains(name, part) {
 			return true
@@ -45,7 +46,8 @@ func (s Suite) has(name string) bool {
 
 var tapResult = regexp.MustCompile(`^(not )?ok [0-9]+ (.*?)( # skip.*)?$`)
 
-// readTAP returns all results, each with its comments, and an error if there are fewer or more than planned.
+// readTAP returns all results, each with its comments. It returns an error if the number of results is not the number
+// of planned tests.
 func readTAP(from io.Reader) (all []result, err error) {
 	planned := 0
 	lines := bufio.NewScanner(from)

@@ -35,7 +35,7 @@ func addrs(v4, v6 string) kubeproxy.Addrs {
 // A family is IPv4 or IPv6.
 type family struct {
 	name     string
-	of       func(kubeproxy.Addrs) netip.Addr
+	addrOf   func(kubeproxy.Addrs) netip.Addr
 	anywhere netip.Prefix
 }
 
@@ -81,7 +81,7 @@ func newFabric(t *testing.T) fabric {
 func (f fabric) link(h kubeproxy.Host) (w nl.Wiring) {
 	node := f[kubeproxy.Node]
 	for _, fam := range families {
-		here, there := single(fam.of(scenario[kubeproxy.Node])), single(fam.of(scenario[h]))
+		here, there := single(fam.addrOf(scenario[kubeproxy.Node])), single(fam.addrOf(scenario[h]))
 		w = append(w, nl.Wiring{
 			{NS: node, Object: nl.Addr{Prefix: here, Dev: string(h), NoDAD: true}},
 			{NS: node, Object: nl.Route{Dst: there, Dev: string(h)}},
@@ -185,8 +185,8 @@ func (c caller) want(t *testing.T, from, as kubeproxy.Host, to netip.AddrPort, b
 		t.Errorf("%s to %s: %v", from, to, err)
 	case !slices.Contains(by, got):
 		t.Errorf("%s to %s: %s answers, want one of %s", from, to, got, by)
-	case seen != c.of(scenario[as]):
-		t.Errorf("%s to %s: is seen as %s, want the address of %s, %s", from, to, seen, as, c.of(scenario[as]))
+	case seen != c.addrOf(scenario[as]):
+		t.Errorf("%s to %s: is seen as %s, want the address of %s, %s", from, to, seen, as, c.addrOf(scenario[as]))
 	}
 	return got
 }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package kubeproxy gives a namespace that simulates a node the rules of the real kube-proxy for Kubernetes Services.
-// It has the rules of the modes iptables and nftables, for IPv4 and IPv6. The package is for tests: it executes
-// iptables-restore(8), ip6tables-restore(8) and nft(8).
+// Package kubeproxy loads the rules of the real kube-proxy into a network namespace that simulates a node. It has
+// kube-proxy's rules for Kubernetes Services in the modes iptables and nftables, for IPv4 and IPv6. The package is for
+// tests: it executes iptables-restore(8), ip6tables-restore(8) and nft(8).
 //
-// The rules in testdata are a recording: an unmodified kube-proxy v1.36.3 with its default flags wrote them. It ran in
-// a namespace of its own, with an API server that has only the objects of testdata/scenario.json. It had no
-// --cluster-cidr, as in clusters whose pods have addresses of the VPC. In such a cluster, kube-proxy cannot distinguish
-// a pod by its address, so it does not change a pod's address on the way to a ClusterIP. The recorded addresses are
-// from prefixes for documentation. Load replaces them by your addresses, so that the rules serve your pods:
+// The rules in testdata are a recording: an unmodified kube-proxy v1.36.3 with its default flags wrote them. This
+// kube-proxy ran in a namespace of its own, with an API server that had only the objects of testdata/scenario.json.
+// kube-proxy had no --cluster-cidr, as in clusters whose pods have addresses of the VPC. In such a cluster, kube-proxy
+// does not know which addresses are addresses of pods, so it does not change a pod's address on the way to a ClusterIP.
+// The recorded addresses are from prefixes for documentation. Load replaces these addresses by yours, so that the rules
+// serve your pods:
 //
 //	unload, err := kubeproxy.Load(node, kubeproxy.NFTables, kubeproxy.Scenario{
 //		kubeproxy.Node:    {V4: nodeAddr},  // no V6: then only the rules for IPv4
@@ -28,10 +29,11 @@
 //
 //	cd sim/kubeproxy/record && go run .
 //
-// The directory record is a separate module, because it builds kube-proxy. It removes two things from the recorded
-// rules: the policies of chains that are not kube-proxy's, and kube-proxy's counters in nfacct. kube-proxy omits these
-// counters on a kernel without nfacct. kube-proxy and this project are under the Apache License 2.0. This project
-// contains no source of kube-proxy.
+// The directory record is a separate module, because it builds kube-proxy. The recording omits two things: the policies
+// of chains that are not kube-proxy's, and kube-proxy's counters in nfacct. kube-proxy itself omits these counters on a
+// kernel without nfacct.
+//
+// kube-proxy and this project are under the Apache License 2.0. This project contains no source of kube-proxy.
 package kubeproxy
 
 import (
@@ -52,21 +54,22 @@ const (
 	NFTables Mode = "nftables"
 )
 
-// Modes are all recorded modes.
+// Modes has all recorded modes.
 var Modes = []Mode{IPTables, NFTables}
 
-// Load gives a namespace the rules of a mode, with the addresses of a scenario. It also sets the sysctls that
-// kube-proxy sets on a node (testdata/*/sysctls). It loads the rules of a family if the scenario's Node has an address
-// of the family, and empties the connection tracker. Load does not check for existing rules: call unload before you
-// call Load for the same namespace again. unload removes the rules, and empties the connection tracker. It leaves the
-// sysctls, as kube-proxy does.
+// Load loads the rules of a mode into a namespace, with the addresses of a scenario. It loads the rules of a family
+// only if the scenario's Node has an address of that family. Load also sets the sysctls that kube-proxy sets on a node
+// (testdata/*/sysctls), and empties the connection tracker.
+//
+// unload removes the rules, and empties the connection tracker. It leaves the sysctls, as kube-proxy does. Load does
+// not check whether the namespace already has rules, so call unload before the next Load.
 func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
 	var on, off []command
 	for _, f := range families {
-		if !f.of(s[Node]).IsValid() {
+		if !f.addrOf(s[Node]).IsValid() {
 			continue
 		}
-		rules, err := s.fill(f, read(m, f.name+".rules"))
+		rules, err := s.replaceAddrs(f, readRecorded(m, f.name+".rules"))
 		if err != nil {
 			return nil, fmt.Errorf("rules of kube-proxy: %w", err)
 		}
@@ -76,11 +79,11 @@ func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
 	if len(on) == 0 {
 		return nil, fmt.Errorf("rules of kube-proxy: host %q has no address", Node)
 	}
-	if err := run(n, on); err != nil {
+	if err := runCommands(n, on); err != nil {
 		return nil, fmt.Errorf("load rules of kube-proxy: %w", err)
 	}
-	unload = func() error { return errors.Join(run(n, off), forget(n)) }
-	return unload, errors.Join(forget(n), m.sysctls(n).Add())
+	unload = func() error { return errors.Join(runCommands(n, off), flushConntrack(n)) }
+	return unload, errors.Join(flushConntrack(n), m.sysctls(n).Add())
 }
 
 // A command is a program and its standard input.
@@ -89,8 +92,8 @@ type command struct {
 	stdin string
 }
 
-// run executes commands in a namespace.
-func run(n *nl.NS, all []command) error {
+// runCommands executes commands in a namespace.
+func runCommands(n *nl.NS, all []command) error {
 	return n.Do(func() error {
 		for _, c := range all {
 			p := exec.Command(c.args[0], c.args[1:]...)

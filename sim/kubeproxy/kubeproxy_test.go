@@ -239,8 +239,8 @@ func TestPaths(t *testing.T) {
 
 // paths tries all paths to a Service.
 func (c caller) paths(t *testing.T, s kubeproxy.Service) {
-	clusterIP := netip.AddrPortFrom(c.of(s.ClusterIP), s.Port)
-	nodePort := netip.AddrPortFrom(c.of(scenario[kubeproxy.Node]), s.NodePort)
+	clusterIP := netip.AddrPortFrom(c.addrOf(s.ClusterIP), s.Port)
+	nodePort := netip.AddrPortFrom(c.addrOf(scenario[kubeproxy.Node]), s.NodePort)
 	if len(s.Backends) == 0 {
 		if _, _, err := c.call(kubeproxy.Client, clusterIP); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("got %v, want a refusal", err)

@@ -15,8 +15,8 @@ import (
 //go:embed testdata
 var testdata embed.FS
 
-// read returns a recorded file of a mode.
-func read(m Mode, file string) string {
+// readRecorded returns the text of a recorded file of a mode.
+func readRecorded(m Mode, file string) string {
 	b, err := testdata.ReadFile(path.Join("testdata", string(m), file))
 	if err != nil {
 		panic(err) // the file is compiled in
@@ -24,23 +24,23 @@ func read(m Mode, file string) string {
 	return string(b)
 }
 
-// commands returns the command that loads a family's rules, and the command that removes them.
+// commands returns the command that loads the rules of a family, and the command that removes these rules.
 func (m Mode) commands(f family, rules string) (load, unload command) {
 	if m == NFTables {
 		return command{[]string{"nft", "-f", "-"}, rules},
 			command{[]string{"nft", "delete", "table", f.nft, "kube-proxy"}, ""}
 	}
 	restore := []string{f.iptables + "-restore", "--noflush"}
-	return command{restore, first(rules)}, command{restore, undo(rules)}
+	return command{restore, jumpsFirst(rules)}, command{restore, removal(rules)}
 }
 
-// first converts the output of iptables-save for iptables-restore: it inserts the jumps of kube-proxy before all other
-// rules, as kube-proxy does.
-func first(save string) string {
+// jumpsFirst converts the output of iptables-save for iptables-restore. The converted text inserts the jumps to
+// kube-proxy's chains before all other rules, as kube-proxy does.
+func jumpsFirst(save string) string {
 	var b strings.Builder
 	jumps := map[string]int{} // number of jumps in this table, by chain
 	for line := range strings.Lines(save) {
-		chain, rest, ok := jump(line)
+		chain, rest, ok := parseJump(line)
 		switch {
 		case ok:
 			jumps[chain]++
@@ -54,12 +54,12 @@ func first(save string) string {
 	return b.String()
 }
 
-// undo converts the output of iptables-save to the deletion of kube-proxy's jumps and chains. iptables-restore empties
-// a chain that it restores without rules.
-func undo(save string) string {
+// removal converts the output of iptables-save to a text for iptables-restore that deletes kube-proxy's jumps and
+// chains. A line ":CHAIN" without rules for this chain empties the chain.
+func removal(save string) string {
 	var b, chains strings.Builder
 	for line := range strings.Lines(save) {
-		chain, rest, isJump := jump(line)
+		chain, rest, isJump := parseJump(line)
 		name, isChain := strings.CutPrefix(line, ":")
 		switch {
 		case isJump:
@@ -78,9 +78,9 @@ func undo(save string) string {
 	return b.String()
 }
 
-// jump parses a rule of a chain that is not kube-proxy's own: kube-proxy adds only jumps there. ok is false for any
-// other line.
-func jump(line string) (chain, rest string, ok bool) {
+// parseJump parses a rule in a chain that is not kube-proxy's. All such rules are jumps to kube-proxy's chains, because
+// kube-proxy adds no other rules there. ok is false for any other line.
+func parseJump(line string) (chain, rest string, ok bool) {
 	rule, ok := strings.CutPrefix(line, "-A ")
 	if !ok || strings.HasPrefix(rule, "KUBE-") {
 		return "", "", false
@@ -90,7 +90,7 @@ func jump(line string) (chain, rest string, ok bool) {
 
 // sysctls returns the sysctls that kube-proxy changes, with kube-proxy's values.
 func (m Mode) sysctls(n *nl.NS) (w nl.Wiring) {
-	for line := range strings.Lines(read(m, "sysctls")) {
+	for line := range strings.Lines(readRecorded(m, "sysctls")) {
 		if key, value, ok := strings.Cut(line, " = "); ok {
 			w = append(w, nl.Step{NS: n, Object: nl.Sysctl{Key: key, Value: strings.TrimSpace(value)}})
 		}

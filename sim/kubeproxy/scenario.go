@@ -14,29 +14,30 @@ import (
 // Addrs are the addresses of a host or a Service.
 type Addrs struct{ V4, V6 netip.Addr }
 
-// A Host is a role in the scenario, seen from the node that has the rules.
+// A Host is a role in the scenario, as the node with the rules sees it.
 type Host string
 
 const (
 	Node    Host = "node"    // the node itself, and pods with the node's network
-	Client  Host = "client"  // a pod on the node, the only backend of Service "hairpin"
+	Client  Host = "client"  // a pod on the node, and the only backend of Service "hairpin"
 	Sibling Host = "sibling" // a pod on the node and, if you like, on the ENI of the client
 	Local   Host = "local"   // a pod on the node and, if you like, on another ENI
 	Remote  Host = "remote"  // a pod on another node
 	VPCHost Host = "vpcHost" // no pod and no node: the API server, for example
 )
 
-// A Scenario has the addresses of the host in each role. Each host needs an address of each family that the Node has.
+// A Scenario has the addresses of the host in each role. Each host needs an address of each family of which Node has an
+// address.
 type Scenario map[Host]Addrs
 
-// A Service is a Service in namespace default that the rules serve. Each Service has the same port for TCP and for UDP.
+// A Service is a Service in namespace default for which the rules are. Each Service has the same port for TCP and for
+// UDP.
 type Service struct {
 	Name       string
 	ClusterIP  Addrs
 	Port       uint16 // of the ClusterIP
 	TargetPort uint16 // of the backends
-	// the port of the node; 0 for a Service of type ClusterIP. In mode NFTables, the port works only at the node's own
-	// address.
+	// 0 for a Service of type ClusterIP. In mode NFTables, the port works only at the node's own address.
 	NodePort uint16
 	Backends []Host
 
@@ -44,8 +45,8 @@ type Service struct {
 	ExternalTrafficLocal bool // externalTrafficPolicy: Local
 }
 
-// recorded is testdata/scenario.json, for which kube-proxy wrote the rules.
-var recorded = sync.OnceValue(func() (r struct {
+// recordedScenario returns testdata/scenario.json, for which kube-proxy wrote the rules.
+var recordedScenario = sync.OnceValue(func() (r struct {
 	ServiceCIDRs []netip.Prefix
 	Hosts        Scenario
 	Services     []Service
@@ -61,16 +62,16 @@ var recorded = sync.OnceValue(func() (r struct {
 })
 
 // Services returns all Services that have rules.
-func Services() []Service { return recorded().Services }
+func Services() []Service { return recordedScenario().Services }
 
 // ServiceCIDRs returns the ranges of all ClusterIPs, one for each family. Mode NFTables drops packets to an unused
 // ClusterIP. In mode IPTables, such packets follow the routes.
-func ServiceCIDRs() []netip.Prefix { return recorded().ServiceCIDRs }
+func ServiceCIDRs() []netip.Prefix { return recordedScenario().ServiceCIDRs }
 
-// A family is IPv4 or IPv6, as file names, nft and iptables call it.
+// A family has the names of IPv4 or IPv6 in file names, in nft and in iptables.
 type family struct {
 	name, nft, iptables string
-	of                  func(Addrs) netip.Addr
+	addrOf              func(Addrs) netip.Addr
 }
 
 var families = []family{
@@ -78,16 +79,16 @@ var families = []family{
 	{"v6", "ip6", "ip6tables", func(a Addrs) netip.Addr { return a.V6 }},
 }
 
-// fill puts the scenario's addresses of a family into recorded rules. All recorded addresses of a family have the same
-// length, so none is the beginning of another.
-func (s Scenario) fill(f family, rules string) (string, error) {
+// replaceAddrs replaces the addresses of a family in recorded rules by the scenario's addresses. All recorded addresses
+// of a family have the same length, so no address is the beginning of another address.
+func (s Scenario) replaceAddrs(f family, rules string) (string, error) {
 	var swap []string
-	for h, was := range recorded().Hosts {
-		is := f.of(s[h])
+	for h, was := range recordedScenario().Hosts {
+		is := f.addrOf(s[h])
 		if !is.IsValid() {
 			return "", fmt.Errorf("host %q has no address of family %s, which the node has", h, f.name)
 		}
-		swap = append(swap, f.of(was).String(), is.String())
+		swap = append(swap, f.addrOf(was).String(), is.String())
 	}
 	return strings.NewReplacer(swap...).Replace(rules), nil
 }

@@ -15,25 +15,25 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The ways to call a Service. Each way checks that a backend of the Service got the call, and not another host.
+// The probes of Services. Each probe checks that a backend of the Service got the call, and not another host.
 var (
 	calls = []Probe{
-		{"tcp", answered(by("tcp", little))},
-		{"udp", answered(by("udp", little))},
-		{"tcp, bulk", answered(by("tcp", bulk))},
+		{"tcp", byBackend(sendBy("tcp", smallSize))},
+		{"udp", byBackend(sendBy("udp", smallSize))},
+		{"tcp, bulk", byBackend(sendBy("tcp", bulkSize))},
 	}
-	connections = []Probe{calls[0], calls[2]}
-	spread      = []Probe{{"tcp, all backends", several("tcp", 64, everyBackend)},
-		{"udp, all backends", several("udp", 64, everyBackend)}}
-	sticky = []Probe{{"tcp, one backend", several("tcp", 16, oneBackend)},
-		{"udp, one backend", several("udp", 16, oneBackend)}}
-	refusals = []Probe{{"tcp, refused", refused("tcp")}, {"udp, refused", refused("udp")}}
+	tcpCalls    = []Probe{calls[0], calls[2]}
+	eachBackend = []Probe{{"tcp, all backends", callRepeatedly("tcp", 64, wantEveryBackend)},
+		{"udp, all backends", callRepeatedly("udp", 64, wantEveryBackend)}}
+	oneBackend = []Probe{{"tcp, one backend", callRepeatedly("tcp", 16, wantOneBackend)},
+		{"udp, one backend", callRepeatedly("udp", 16, wantOneBackend)}}
+	refusals = []Probe{{"tcp, refused", expectRefusal("tcp")}, {"udp, refused", expectRefusal("udp")}}
 )
 
-// answered returns a function that sends the packets of a probe, and checks that a backend of the Service gets them.
-func answered(send func(Path, End, End) (netip.Addr, error)) func(Path, End, End) (netip.Addr, error) {
+// byBackend returns a function that calls send, and checks that a backend of the Service gets the packets.
+func byBackend(send func(Path, End, End) (netip.Addr, error)) func(Path, End, End) (netip.Addr, error) {
 	return func(p Path, from, to End) (seen netip.Addr, err error) {
-		reached, err := to.reached(func() error { seen, err = send(p, from, to); return err })
+		reached, err := to.countCalled(func() error { seen, err = send(p, from, to); return err })
 		if err == nil && reached == 0 {
 			err = errors.New("none of the backends was called")
 		}
@@ -41,11 +41,13 @@ func answered(send func(Path, End, End) (netip.Addr, error)) func(Path, End, End
 	}
 }
 
-// several returns a function that calls a Service several times, and gives judge the number of backends that got a
-// call. The backends must see the same source address each time.
-func several(network string, times int, judge func(reached, of int) error) func(Path, End, End) (netip.Addr, error) {
+// callRepeatedly returns a function that calls a Service several times. All calls must arrive with the same source
+// address. checkCount checks how many of the backends got a call.
+func callRepeatedly(network string, times int, checkCount func(reached, of int) error) func(Path, End, End) (
+	netip.Addr, error,
+) {
 	return func(_ Path, from, to End) (seen netip.Addr, err error) {
-		reached, err := to.reached(func() error {
+		reached, err := to.countCalled(func() error {
 			for range times {
 				as, err := from.Call(network, to.Addr)
 				if err != nil {
@@ -61,22 +63,22 @@ func several(network string, times int, judge func(reached, of int) error) func(
 		if err != nil {
 			return seen, err
 		}
-		return seen, judge(reached, len(to.backends))
+		return seen, checkCount(reached, len(to.backends))
 	}
 }
 
-func everyBackend(reached, of int) error {
+func wantEveryBackend(reached, of int) error {
 	if reached != of {
 		return fmt.Errorf("%d of %d backends were called", reached, of)
 	}
 	return nil
 }
 
-func oneBackend(reached, of int) error { return everyBackend(reached, min(1, of)) }
+func wantOneBackend(reached, of int) error { return wantEveryBackend(reached, min(1, of)) }
 
-// refused returns a function that checks that a call fails at once instead of waiting. The caller's own node may refuse
-// a datagram before the datagram leaves the node.
-func refused(network string) func(Path, End, End) (netip.Addr, error) {
+// expectRefusal returns a function that checks that a call fails at once and does not time out. EPERM means that the
+// caller's own node has refused a datagram.
+func expectRefusal(network string) func(Path, End, End) (netip.Addr, error) {
 	return func(_ Path, from, to End) (seen netip.Addr, err error) {
 		_, err = from.Call(network, to.Addr)
 		if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.EPERM) {
@@ -86,27 +88,27 @@ func refused(network string) func(Path, End, End) (netip.Addr, error) {
 	}
 }
 
-// answering returns the namespaces that may answer.
-func (e End) answering() []*vpcsim.Namespace {
+// answerers returns the namespaces of which one answers calls to the End.
+func (e End) answerers() []*vpcsim.Namespace {
 	if e.Namespace != nil {
 		return []*vpcsim.Namespace{e.Namespace}
 	}
 	return e.backends
 }
 
-// reached calls the function, and returns how many of the backends got a call meanwhile.
-func (e End) reached(meanwhile func() error) (count int, err error) {
+// countCalled calls send, and returns how many of the backends received a connection or a datagram meanwhile.
+func (e End) countCalled(send func() error) (count int, err error) {
 	before := make([]int, len(e.backends))
 	for i, b := range e.backends {
-		if before[i], err = called(b); err != nil {
+		if before[i], err = callsReceived(b); err != nil {
 			return 0, err
 		}
 	}
-	if err := meanwhile(); err != nil {
+	if err := send(); err != nil {
 		return 0, err
 	}
 	for i, b := range e.backends {
-		now, err := called(b)
+		now, err := callsReceived(b)
 		if err != nil {
 			return 0, err
 		}
@@ -117,9 +119,9 @@ func (e End) reached(meanwhile func() error) (count int, err error) {
 	return count, nil
 }
 
-// called returns how many connections and datagrams programs in a namespace have received: RFC 4022, tcpPassiveOpens;
-// RFC 4113, udpInDatagrams.
-func called(n *vpcsim.Namespace) (count int, err error) {
+// callsReceived returns how many connections and datagrams the programs in a namespace have received (RFC 4022,
+// tcpPassiveOpens; RFC 4113, udpInDatagrams).
+func callsReceived(n *vpcsim.Namespace) (count int, err error) {
 	err = n.Do(func() error {
 		v4, err := os.ReadFile("/proc/thread-self/net/snmp")
 		if err != nil {
@@ -129,15 +131,15 @@ func called(n *vpcsim.Namespace) (count int, err error) {
 		if err != nil {
 			return err
 		}
-		tcp, err := counter(string(v4), "Tcp:", "PassiveOpens") // including IPv6
+		tcp, err := readCounter(string(v4), "Tcp:", "PassiveOpens") // of IPv4 and IPv6
 		if err != nil {
 			return err
 		}
-		udp, err := counter(string(v4), "Udp:", "InDatagrams")
+		udp, err := readCounter(string(v4), "Udp:", "InDatagrams")
 		if err != nil {
 			return err
 		}
-		udp6, err := counter(string(v6), "Udp6InDatagrams", "")
+		udp6, err := readCounter(string(v6), "Udp6InDatagrams", "")
 		count = tcp + udp + udp6
 		return err
 	})
@@ -147,9 +149,10 @@ func called(n *vpcsim.Namespace) (count int, err error) {
 	return count, nil
 }
 
-// counter reads a counter from a file of proc_net(5). The file snmp has a line of names before each line of values. The
-// file snmp6 has one line for each counter.
-func counter(file, line, name string) (int, error) {
+// readCounter returns a counter from the text of a file of proc_net(5). The file snmp has a line of names before each
+// line of values; there, name is the counter. The file snmp6 has a line for each counter; there, line is the counter
+// and name is empty.
+func readCounter(file, line, name string) (int, error) {
 	var names []string
 	for l := range strings.Lines(file) {
 		f := strings.Fields(l)

@@ -12,23 +12,23 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Egress are the paths of the clients of an egress. The routers of the egress are the two backends of the Service
-// egress on the first node: a pod on the ENI of the first client, and a pod on the other node.
+// Egress are the paths of the clients of an egress. The routers of the egress are the backends of the first node's
+// Service "egress": a pod on the ENI of the first client, and a pod on the other node.
 var Egress = []Path{
-	{"client to the internet, by a router", pod1, internet, byRouter, ethernet, 0},
-	{"client of the other ENI to the internet, by a router", cousin, internet, byRouter, ethernet, 0},
+	{"client to the internet, by a router", pod1, internet, chosenRouter, ethernet, 0},
+	{"client of the other ENI to the internet, by a router", cousin, internet, chosenRouter, ethernet, 0},
 }
 
-// WithoutEgress returns the paths of Daily and Further, without the paths that an egress replaces.
+// WithoutEgress returns the paths of Daily and Further, except for the paths that an egress replaces.
 func WithoutEgress() []Path {
 	return slices.DeleteFunc(slices.Concat(Daily, Further), func(p Path) bool {
 		return slices.Contains([]string{"pod to the internet", "pod of the other ENI to the internet"}, p.Name)
 	})
 }
 
-// byRouter returns the address of the router that kube-proxy has chosen for a client, as the internet sees it. By IPv4,
-// the internet sees the NAT gateway of the routers' subnets.
-func byRouter(s *Scene, f Family, from End) (netip.Addr, error) {
+// chosenRouter returns the source address that the internet sees in packets of a client. By IPv6, it is the address of
+// the router that kube-proxy has chosen for the client. By IPv4, it is the NAT gateway of the routers' subnets.
+func chosenRouter(s *Scene, f Family, from End) (netip.Addr, error) {
 	to, err := internet(s, f)
 	if err != nil {
 		return netip.Addr{}, err
@@ -41,7 +41,7 @@ func byRouter(s *Scene, f Family, from End) (netip.Addr, error) {
 		return vpcsim.NATAddr, nil
 	}
 	for _, role := range []kubeproxy.Host{kubeproxy.Sibling, kubeproxy.Remote} {
-		router, err := roles(0)[role](s, f)
+		router, err := hostsByRole(0)[role](s, f)
 		if err != nil {
 			return netip.Addr{}, err
 		}

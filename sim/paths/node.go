@@ -17,10 +17,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A Node is an instance for pods, with the network part of a container runtime.
+// A Node is an instance for pods. Its methods call the plugins as a container runtime does.
 type Node struct {
 	*vpcsim.Instance
-	Pods []*Pod // in the order of their creation; the caller of Add appends the pod
+	Pods []*Pod // in the order of their creation; the caller of Add appends each pod that Add returns
 
 	scene *Scene
 	cni   *libcni.CNIConfig
@@ -31,7 +31,7 @@ type Pod struct {
 	*vpcsim.Namespace
 	Addrs []netip.Addr
 
-	kubernetes  string // the Kubernetes namespace
+	namespace   string // the Kubernetes namespace
 	annotations map[string]string
 }
 
@@ -48,8 +48,8 @@ func (s *Scene) newNode(i *vpcsim.Instance) *Node {
 		i.StateDir+".libcni", &executor{instance: i})}
 }
 
-// Validate checks that the plugins support the configuration's version, and that the kernel has the features that they
-// need. A container runtime makes the first check when it reads a configuration.
+// Validate checks that the plugins support the version of the configuration, and that the kernel has the features that
+// the plugins need. A container runtime makes the first of these checks when it reads a configuration.
 func (n *Node) Validate(ctx context.Context) error {
 	if _, err := n.cni.ValidateNetworkList(ctx, n.scene.list); err != nil {
 		return err
@@ -58,12 +58,12 @@ func (n *Node) Validate(ctx context.Context) error {
 }
 
 // Add creates a pod in a Kubernetes namespace. The pod answers calls. Several goroutines may add pods at once.
-func (n *Node) Add(ctx context.Context, kubernetes, name string) (*Pod, error) {
+func (n *Node) Add(ctx context.Context, namespace, name string) (*Pod, error) {
 	ns, err := n.scene.NewNamespace(name)
 	if err != nil {
 		return nil, err
 	}
-	p := &Pod{Namespace: ns, kubernetes: kubernetes, annotations: n.scene.options.Annotations[kubernetes]}
+	p := &Pod{Namespace: ns, namespace: namespace, annotations: n.scene.options.Annotations[namespace]}
 	r, err := n.cni.AddNetworkList(ctx, n.scene.list, p.runtimeConf())
 	if err != nil {
 		return nil, fmt.Errorf("ADD %s: %w", name, err)
@@ -93,7 +93,7 @@ func (n *Node) Check(ctx context.Context, p *Pod) error {
 	return nil
 }
 
-// Del deletes a pod as a runtime does: its network first, then its namespace.
+// Del deletes a pod as a runtime does: first the network of the pod, then its namespace.
 func (n *Node) Del(ctx context.Context, p *Pod) error {
 	if err := n.cni.DelNetworkList(ctx, n.scene.list, p.runtimeConf()); err != nil {
 		return fmt.Errorf("DEL %s: %w", p.Name, err)
@@ -105,17 +105,17 @@ func (p *Pod) runtimeConf() *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{
 		ContainerID: "container-of-" + p.Name, NetNS: p.Path, IfName: "eth0",
 		CapabilityArgs: map[string]any{"io.kubernetes.cri.pod-annotations": p.annotations},
-		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.kubernetes},
+		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.namespace},
 			{"K8S_POD_NAME", p.Name}},
 	}
 }
 
-// On returns the pods with an address of the ENI at a device index, in the order of their creation.
+// On returns the pods that have an address of the ENI with a device index, in the order of their creation.
 func (n *Node) On(index int) []*Pod {
 	var ps []*Pod
 	for _, e := range n.ENIs() {
 		for _, p := range n.Pods {
-			if e.Index == index && slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool { return has(e, a) }) {
+			if e.Index == index && slices.ContainsFunc(p.Addrs, func(a netip.Addr) bool { return hasAddr(e, a) }) {
 				ps = append(ps, p)
 			}
 		}
@@ -123,7 +123,7 @@ func (n *Node) On(index int) []*Pod {
 	return ps
 }
 
-func has(e ec2sim.ENI, a netip.Addr) bool {
+func hasAddr(e ec2sim.ENI, a netip.Addr) bool {
 	return slices.Contains(slices.Concat(e.Addrs, e.IPv6Addrs), a) ||
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
 			func(p netip.Prefix) bool { return p.Contains(a) })

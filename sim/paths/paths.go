@@ -5,15 +5,16 @@
 // nodes, other hosts, peers and the internet. Each path has the source address that the receiver must see. The demo
 // uses the list. A test tries each path of the list with each protocol, in each mode of the plugins.
 //
-// A [Scene] has the ends of the paths. It is a simulated VPC (package vpcsim) with two nodes and some hosts outside
-// Kubernetes. libcni calls the plugins on the nodes as a container runtime does. Kernel, packets and plugins are real.
+// A [Scene] is a simulated VPC (package vpcsim) with two nodes and some hosts outside Kubernetes. The ends of the paths
+// are in the scene. libcni calls the plugins on the nodes as a container runtime does. Kernel, packets and plugins are
+// real.
 //
 //	s, err := paths.New(paths.Options{Bin: "bin", Conflist: conflist, Families: []paths.Family{paths.IPv4}})
 //	pod, err := s.Nodes[0].Add(ctx, "default", "pod1")
 //	...
 //	result := paths.Daily[0].Try(s, paths.IPv4, paths.Probes)
 //
-// A path is a line of a list, and its ends are [Place]s.
+// Each path is a line of a list such as [Daily]. The ends of the path are [Place]s.
 package paths
 
 import "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -23,8 +24,8 @@ type Path struct {
 	Name     string
 	From, To Place
 	Seen     Sight
-	MTU      int    // of the path, in bytes
-	Only     Family // zero: both
+	MTU      int    // in bytes
+	Only     Family // the path exists only for this family; zero: for both
 }
 
 // The MTU of a VPC, and the MTU of the internet (EC2 user guide, "Network MTU for your EC2 instance").
@@ -46,17 +47,19 @@ var Daily = []Path{
 	{"host in the VPC to pod", host, cousin, Itself, jumbo, 0},
 	{"pod to a host in a peered VPC", pod1, peer, Itself, jumbo, 0},
 	{"host in a peered VPC to pod", peer, pod1, Itself, jumbo, 0},
-	{"pod to the internet", pod1, internet, outside, ethernet, 0},
+	{"pod to the internet", pod1, internet, seenFromOutside, ethernet, 0},
 }
 
-// Further are paths that need a key of the configuration, several CIDRs of the VPC, or both families. A pod with
-// hostNetwork has no paths of its own: it sends and gets packets as the node does.
+// Further are paths that need one of three things: a key of the configuration, several CIDRs of the VPC, or both
+// families.
+//
+// A pod with hostNetwork has no paths of its own, because it sends and gets packets as the node does.
 var Further = []Path{
 	{"pod to pod, on two nodes, back", remote, pod1, Itself, jumbo, 0},
 	{"pod of the other ENI to its node", cousin, node1, Itself, jumbo, 0},
 	{"node to its pod of the other ENI", node1, cousin, Itself, jumbo, 0},
 	{"pod of the other ENI to another node", cousin, node2, Itself, jumbo, 0},
-	{"pod of the other ENI to the internet", cousin, internet, outside, ethernet, 0},
+	{"pod of the other ENI to the internet", cousin, internet, seenFromOutside, ethernet, 0},
 	{"pod to a host in another CIDR of the VPC", pod1, second, Itself, jumbo, 0},
 	{"host in another CIDR of the VPC to pod", second, pod1, Itself, jumbo, 0},
 	{"pod to a host beyond, by routeToCidrs", pod1, office, Itself, jumbo, 0},

@@ -15,11 +15,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// region is a VPC with separate CIDRs for nodes, for pods and for a host. It has two peered VPCs.
+// sceneVPC is the VPC of all scenes. It has separate CIDRs for nodes, for pods and for a host, and is peered with two
+// other VPCs.
 //
-// The peering with the office has only a CIDR without hosts: DescribeVpcPeeringConnections does not report the CIDR of
-// the office's host. So the office stands for a network behind a transit gateway.
-var region = ec2sim.World(`
+// The peering with the VPC of the office reports only a CIDR that has no hosts. For the plugins, the host in the office
+// is therefore like a host behind a transit gateway: EC2 reports no CIDR with this host.
+var sceneVPC = ec2sim.World(`
 	vpc-main      10.0.0.0/16 100.64.0.0/16 100.65.0.0/16 2001:db8:0:100::/56 2001:db8:0:400::/56
 	subnet-nodes  10.0.0.0/24 2001:db8:0:100::/64 public
 	subnet-host   10.0.1.0/24 2001:db8:0:101::/64
@@ -35,11 +36,11 @@ var region = ec2sim.World(`
 	pcx-1         vpc-main vpc-peer
 	pcx-2         vpc-main vpc-office 10.2.0.0/24`)
 
-// OfficeCIDRs are the CIDRs of the host in the office. No peering reports them, so pods need routeToCidrs to reach the
-// host.
+// OfficeCIDRs are the CIDRs of the host in the office. No peering reports these CIDRs, so pods need the key
+// routeToCidrs to reach the host.
 var OfficeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.2.1.0/24"), netip.MustParsePrefix("2001:db8:0:301::/64")}
 
-// instanceType has 3 ENIs with 10 addresses each.
+// instanceType is a type with 3 ENIs, each with 10 addresses.
 const instanceType = "m5.large"
 
 // Port is the port on which all ends answer.
@@ -52,14 +53,14 @@ type Options struct {
 	Conflist []byte   // the network configuration
 	Families []Family // families of the pods' addresses; with IPv6, all instances also have IPv6
 	Further  bool     // the scene also has the ends of the further paths
-	// pods reach the internet by their ENIs, whose subnets have a NAT gateway, and not through the node
+	// pods reach the internet by their ENIs and not through the node; the subnets of these ENIs have a NAT gateway
 	NAT      bool
-	Kept     bool // pods have keepCaller: backends of a NodePort with the policy Local see the caller's own address
+	Kept     bool // pods have keepCaller: with policy Local, backends of a NodePort see the caller's own address
 	Tracking bool // pods have serviceLoop masquerade, so they track their connections
 	Loopless bool // pods have serviceLoop none, so backends see the address of the node
 
 	// Annotations are the annotations of the pods, by the pods' Kubernetes namespace. The conflist must have the
-	// capability for annotations.
+	// capability io.kubernetes.cri.pod-annotations.
 	Annotations map[string]map[string]string
 }
 
@@ -73,13 +74,13 @@ type Scene struct {
 	others  map[string]*vpcsim.Instance // hosts that are not nodes, by name
 }
 
-// New makes a scene. Its instances have only their boot ENIs.
+// New makes a scene. Its instances have no ENIs yet besides their boot ENIs.
 func New(o Options) (*Scene, error) {
 	list, err := libcni.NetworkConfFromBytes(o.Conflist)
 	if err != nil {
 		return nil, err
 	}
-	f, err := vpcsim.New(region)
+	f, err := vpcsim.New(sceneVPC)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +92,7 @@ func New(o Options) (*Scene, error) {
 }
 
 func (s *Scene) populate() error {
-	for _, subnet := range region.Subnets {
+	for _, subnet := range sceneVPC.Subnets {
 		if s.options.NAT && subnet.Tags != nil && subnet.CIDR.IsValid() {
 			if err := s.AddNATGateway(subnet.CIDR); err != nil {
 				return err

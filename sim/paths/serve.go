@@ -14,12 +14,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
 )
 
-// DNS is the port of the Service dns, on which all pods must answer.
+// DNS is the port of the Service dns. All pods must answer on this port.
 const DNS = 53
 
-// Serve gives both nodes the rules of kube-proxy in one of its modes, and the rules of a proxy of the metadata service.
-// For each node, three pods of that node have the roles of package kubeproxy: two pods on eth1, and one pod on eth2.
-// The function stop removes the rules.
+// Serve gives both nodes the rules of kube-proxy in the mode m, and the rules of a proxy of the metadata service. Three
+// pods of each node must exist, because they have roles of package kubeproxy: two pods on eth1, and one pod on eth2.
+// stop removes all of these rules.
 func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
 	var undo []func() error
 	stop = func() (err error) {
@@ -45,10 +45,10 @@ func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
 	return stop, nil
 }
 
-// scenario returns the addresses of the hosts that have a role for a node.
+// scenario returns the addresses of the hosts that have a role for the rules of a node.
 func (s *Scene) scenario(node int) (kubeproxy.Scenario, error) {
 	all := kubeproxy.Scenario{}
-	for role, place := range roles(node) {
+	for role, place := range hostsByRole(node) {
 		var a kubeproxy.Addrs
 		for _, f := range s.options.Families {
 			e, err := place(s, f)
@@ -69,16 +69,16 @@ func (s *Scene) scenario(node int) (kubeproxy.Scenario, error) {
 // metadataAddr is the address of the metadata service (EC2 user guide, "Instance metadata and user data").
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
-// metadata returns the metadata service as an End. A proxy on the first node answers for the service.
-func metadata(s *Scene, f Family) (End, error) {
+// metadataEnd returns the metadata service as an End. The proxy on the first node answers instead of the service.
+func metadataEnd(s *Scene, f Family) (End, error) {
 	e, err := node1(s, f)
-	e.Namespace, e.Addr, e.backends = nil, metadataAddr, e.answering()
+	e.Namespace, e.Addr, e.backends = nil, metadataAddr, e.answerers()
 	return e, err
 }
 
-// proxyMetadata adds or deletes a rule like the rule of kube2iam and similar proxies. The rule redirects the packets
-// that pods send to the metadata service: they go to a program on the node. This program identifies a pod by the pod's
-// address.
+// proxyMetadata adds or deletes a rule like that of kube2iam and similar proxies. The rule redirects packets of pods to
+// the metadata service: they reach a program on the node instead. This program knows a pod by the source address of the
+// packets.
 func (n *Node) proxyMetadata(verb string) error {
 	if !n.Addr().IsValid() {
 		return nil

@@ -18,22 +18,24 @@ type Service struct {
 	Probes []Probe
 }
 
-// Services are the paths to the Services of package kubeproxy. They work between a call of [Scene.Serve] and the call
-// of its stop. The Services have the same names on both nodes, and separate backends for each node.
+// Services are the paths to the Services of package kubeproxy. The Services work after [Scene.Serve], until its
+// function stop is called. Both nodes have Services with the same names, but with different backends.
 //
-// A backend sees the calling pod's own address if pods have a service loop. Otherwise it sees the node's address. If a
-// caller outside the node calls a NodePort, the backend sees the node's address. With externalTrafficPolicy Local, the
-// backend sees the caller's address in two cases: if it answers the caller through the node, or if Options.Kept is set.
+// If a pod calls a Service, the backend sees the pod's own address if pods have a service loop, and otherwise the
+// node's address. If a caller outside the node calls a NodePort, the backend sees the node's address. With
+// externalTrafficPolicy Local, the backend sees that caller's address in two cases: if the backend's answer leaves
+// through the node, or if Options.Kept is set.
 var Services = []Service{
 	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service on another ENI of the node", pod1, clusterIP(0, "local"), looped(node1), jumbo, 0}, calls},
-	{Path{"pod to a Service that it is itself", pod1, clusterIP(0, "hairpin"), as(node1), jumbo, 0}, calls},
+	{Path{"pod to a Service that it is itself", pod1, clusterIP(0, "hairpin"), seenAs(node1), jumbo, 0}, calls},
 	{Path{"pod to the DNS", pod1, clusterIP(0, "dns"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service of its node's network", pod1, clusterIP(0, "node"), Itself, jumbo, 0}, calls},
 	{Path{"pod to a Service of a host in the VPC", pod1, clusterIP(0, "vpc-host"), looped(node1), jumbo, 0}, calls},
-	{Path{"pod to a Service, all backends in turn", pod1, clusterIP(0, "spread"), looped(node1), jumbo, 0}, spread},
-	{Path{"pod to a Service with session affinity", pod1, clusterIP(0, "sticky"), looped(node1), jumbo, 0}, sticky},
+	{Path{"pod to a Service, all backends in turn", pod1, clusterIP(0, "spread"), looped(node1), jumbo, 0},
+		eachBackend},
+	{Path{"pod to a Service with session affinity", pod1, clusterIP(0, "sticky"), looped(node1), jumbo, 0}, oneBackend},
 	{Path{"pod to a Service without backends", pod1, clusterIP(0, "empty"), Itself, jumbo, 0}, refusals},
 	{Path{"pod of the other ENI to a Service on another node", cousin, clusterIP(0, "remote"), looped(node1),
 		jumbo, 0}, calls},
@@ -47,74 +49,74 @@ var Services = []Service{
 	{Path{"node to a Service of a host in the VPC", node1, clusterIP(0, "vpc-host"), Itself, jumbo, 0}, calls},
 	{Path{"node to a Service without backends", node1, clusterIP(0, "empty"), Itself, jumbo, 0}, refusals},
 
-	{Path{"host in the VPC to a NodePort, pod on another node", host, nodePort(0, "nodeport-remote"), as(node1),
+	{Path{"host in the VPC to a NodePort, pod on another node", host, nodePort(0, "nodeport-remote"), seenAs(node1),
 		jumbo, 0}, calls},
-	{Path{"host in the VPC to a NodePort, pod of the node", host, nodePort(0, "nodeport-cluster"), as(node1),
+	{Path{"host in the VPC to a NodePort, pod of the node", host, nodePort(0, "nodeport-cluster"), seenAs(node1),
 		jumbo, 0}, calls},
-	{Path{"host in the VPC to a NodePort, Local", host, nodePort(0, "nodeport-local"), caller(node1), jumbo, 0},
-		connections},
-	{Path{"host in the VPC to a NodePort, Local, by UDP", host, nodePort(0, "nodeport-local"), datagrams(node1), jumbo,
-		0}, calls[1:2]},
-	{Path{"internet to a NodePort, pod on another node", internet, nodePortOutside(0, "nodeport-remote"), as(node1),
+	{Path{"host in the VPC to a NodePort, Local", host, nodePort(0, "nodeport-local"), keptCaller(node1), jumbo, 0},
+		tcpCalls},
+	{Path{"host in the VPC to a NodePort, Local, by UDP", host, nodePort(0, "nodeport-local"), keptUDPCaller(node1),
+		jumbo, 0}, calls[1:2]},
+	{Path{"internet to a NodePort, pod on another node", internet, nodePortOutside(0, "nodeport-remote"), seenAs(node1),
 		ethernet, 0}, calls},
-	{Path{"internet to a NodePort, pod of the node", internet, nodePortOutside(0, "nodeport-cluster"), as(node1),
+	{Path{"internet to a NodePort, pod of the node", internet, nodePortOutside(0, "nodeport-cluster"), seenAs(node1),
 		ethernet, 0}, calls},
 	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), looped(node1), ethernet,
 		IPv4}, calls},
-	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), caller(node1), ethernet,
-		IPv6}, connections},
-	{Path{"internet to a NodePort, Local, by UDP", internet, nodePortOutside(0, "nodeport-local"), datagrams(node1),
+	{Path{"internet to a NodePort, Local", internet, nodePortOutside(0, "nodeport-local"), keptCaller(node1), ethernet,
+		IPv6}, tcpCalls},
+	{Path{"internet to a NodePort, Local, by UDP", internet, nodePortOutside(0, "nodeport-local"), keptUDPCaller(node1),
 		ethernet, IPv6}, calls[1:2]},
-	// Without a service loop, the policy Cluster replaces the pod's address by the node's address. With the loop, the
-	// backend sees the pod's own address.
+	// With externalTrafficPolicy Cluster, the backend sees the node's address if pods have no service loop, and the
+	// pod's own address if they have one.
 	{Path{"pod to a NodePort of its node, pod on another node", pod1, nodePort(0, "nodeport-remote"), looped(node1),
 		jumbo, 0}, calls},
 	{Path{"pod to a NodePort of its node, Local", pod1, nodePort(0, "nodeport-local"), looped(node1), jumbo, 0}, calls},
-	{Path{"pod to a NodePort of another node", pod1, nodePort(1, "nodeport-cluster"), as(node2), jumbo, 0}, calls},
-	{Path{"pod to a NodePort of another node, Local", pod1, nodePort(1, "nodeport-local"), caller(node2), jumbo, 0},
-		connections},
-	{Path{"pod to a NodePort of another node, Local, by UDP", pod1, nodePort(1, "nodeport-local"), datagrams(node2),
+	{Path{"pod to a NodePort of another node", pod1, nodePort(1, "nodeport-cluster"), seenAs(node2), jumbo, 0}, calls},
+	{Path{"pod to a NodePort of another node, Local", pod1, nodePort(1, "nodeport-local"), keptCaller(node2), jumbo, 0},
+		tcpCalls},
+	{Path{"pod to a NodePort of another node, Local, by UDP", pod1, nodePort(1, "nodeport-local"), keptUDPCaller(node2),
 		jumbo, 0}, calls[1:2]},
-	{Path{"other node to a NodePort, pod of the node", node2, nodePort(0, "nodeport-cluster"), as(node1),
+	{Path{"other node to a NodePort, pod of the node", node2, nodePort(0, "nodeport-cluster"), seenAs(node1),
 		jumbo, 0}, calls},
 
-	{Path{"pod to a proxy of the metadata service", pod1, metadata, Itself, jumbo, IPv4}, calls[:1]},
+	{Path{"pod to a proxy of the metadata service", pod1, metadataEnd, Itself, jumbo, IPv4}, calls[:1]},
 }
 
-// looped returns a Sight: the address of the caller if pods have a service loop, otherwise the address of the node.
+// looped returns a Sight: the receiver sees the address of the caller if pods have a service loop, and otherwise the
+// address of the node.
 func looped(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Loopless {
-			return as(node)(s, f, from)
+			return seenAs(node)(s, f, from)
 		}
 		return Itself(s, f, from)
 	}
 }
 
-// caller returns a Sight: the address of the caller of a NodePort if the Options keep it, otherwise the address of the
-// node.
-func caller(node Place) Sight {
+// keptCaller returns a Sight for calls to a NodePort: the receiver sees the address of the caller if Options.Kept is
+// set, and otherwise the address of the node.
+func keptCaller(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Kept {
 			return Itself(s, f, from)
 		}
-		return as(node)(s, f, from)
+		return seenAs(node)(s, f, from)
 	}
 }
 
-// datagrams is the function caller for UDP. For UDP, a backend can see the caller's address only if pods track their
-// connections.
-func datagrams(node Place) Sight {
+// keptUDPCaller is keptCaller for UDP. A backend can see the caller of a datagram only if pods track their connections.
+func keptUDPCaller(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Tracking {
-			return caller(node)(s, f, from)
+			return keptCaller(node)(s, f, from)
 		}
-		return as(node)(s, f, from)
+		return seenAs(node)(s, f, from)
 	}
 }
 
-// roles returns the host of each role on a node.
-func roles(node int) map[kubeproxy.Host]Place {
+// hostsByRole returns the host that has each role for the rules of a node.
+func hostsByRole(node int) map[kubeproxy.Host]Place {
 	return map[kubeproxy.Host]Place{
 		kubeproxy.Node:    []Place{node1, node2}[node],
 		kubeproxy.Client:  PodOn(node, eth1, 0),
@@ -129,7 +131,7 @@ func roles(node int) map[kubeproxy.Host]Place {
 func clusterIP(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
 		svc, backends, err := s.service(node, name, f)
-		return End{Addr: netip.AddrPortFrom(in(svc.ClusterIP, f), svc.Port), backends: backends}, err
+		return End{Addr: netip.AddrPortFrom(addrOf(svc.ClusterIP, f), svc.Port), backends: backends}, err
 	}
 }
 
@@ -140,7 +142,7 @@ func nodePort(node int, name string) Place {
 		if err != nil {
 			return End{}, err
 		}
-		e, err := roles(node)[kubeproxy.Node](s, f)
+		e, err := hostsByRole(node)[kubeproxy.Node](s, f)
 		return End{Addr: netip.AddrPortFrom(e.Addr.Addr(), svc.NodePort), Outside: e.Outside, backends: backends}, err
 	}
 }
@@ -154,7 +156,7 @@ func nodePortOutside(node int, name string) Place {
 	}
 }
 
-// service returns a Service and its backends on a node.
+// service returns a Service as a node's rules serve it, and the namespaces of its backends.
 func (s *Scene) service(node int, name string, f Family) (
 	svc kubeproxy.Service, backends []*vpcsim.Namespace, err error,
 ) {
@@ -164,7 +166,7 @@ func (s *Scene) service(node int, name string, f Family) (
 	}
 	svc = kubeproxy.Services()[i]
 	for _, host := range svc.Backends {
-		e, err := roles(node)[host](s, f)
+		e, err := hostsByRole(node)[host](s, f)
 		if err != nil {
 			return svc, nil, err
 		}
@@ -173,7 +175,6 @@ func (s *Scene) service(node int, name string, f Family) (
 	return svc, backends, nil
 }
 
-// nodePorts returns the node ports of all Services.
 func nodePorts() (all []uint16) {
 	for _, svc := range kubeproxy.Services() {
 		if svc.NodePort != 0 {
@@ -183,7 +184,7 @@ func nodePorts() (all []uint16) {
 	return all
 }
 
-func in(a kubeproxy.Addrs, f Family) netip.Addr {
+func addrOf(a kubeproxy.Addrs, f Family) netip.Addr {
 	if f == IPv6 {
 		return a.V6
 	}

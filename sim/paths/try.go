@@ -12,39 +12,41 @@ import (
 // A Probe is a way to send packets from one end to the other.
 type Probe struct {
 	Name string
-	// send returns the source address that the receiver sees; zero if the answer does not contain it.
+	// send sends the packets. It returns the source address that the receiver sees; zero if the receiver does not
+	// report it.
 	send func(p Path, from, to End) (seen netip.Addr, err error)
 }
 
-// Quick are a ping and a connection. Probes are all probes: small and large packets, whole and in fragments.
+// Quick has a ping and a connection. Probes has all probes of a path: small and large packets, whole and in fragments.
 var (
-	Quick  = []Probe{ping, {"tcp", by("tcp", little)}}
+	Quick  = []Probe{pingProbe, {"tcp", sendBy("tcp", smallSize)}}
 	Probes = append(Quick[:2:2],
-		Probe{"udp", by("udp", little)},
-		Probe{"tcp, bulk", by("tcp", bulk)},
-		Probe{"udp, in fragments", by("udp", fragments)},
-		Probe{"packets as large as the path takes, whole", mtu})
+		Probe{"udp", sendBy("udp", smallSize)},
+		Probe{"tcp, bulk", sendBy("tcp", bulkSize)},
+		Probe{"udp, in fragments", sendBy("udp", fragmentedSize)},
+		Probe{"packets as large as the path takes, whole", checkMTU})
 )
 
-// Numbers of bytes to send. A datagram larger than a packet is sent in fragments on every path.
+// Numbers of bytes to send. fragmentedSize is larger than a packet on any path, so such a datagram is sent in
+// fragments.
 const (
-	little    = 10
-	bulk      = 200_000
-	fragments = 2*jumbo + 100
+	smallSize      = 10
+	bulkSize       = 200_000
+	fragmentedSize = 2*jumbo + 100
 )
 
-var ping = Probe{"ping", func(_ Path, from, to End) (seen netip.Addr, err error) {
+var pingProbe = Probe{"ping", func(_ Path, from, to End) (seen netip.Addr, err error) {
 	return seen, from.Ping(to.Addr.Addr())
 }}
 
-func by(network string, size int) func(Path, End, End) (netip.Addr, error) {
+func sendBy(network string, size int) func(Path, End, End) (netip.Addr, error) {
 	return func(_ Path, from, to End) (netip.Addr, error) {
 		seen, err := from.Send(network, to.Addr, size)
 		return seen.Addr(), err
 	}
 }
 
-func mtu(p Path, from, to End) (netip.Addr, error) {
+func checkMTU(p Path, from, to End) (netip.Addr, error) {
 	got, seen, err := from.PathMTU(to.Addr)
 	if err == nil && got != p.MTU {
 		err = fmt.Errorf("the MTU of the path is %d, want %d", got, p.MTU)
@@ -75,7 +77,7 @@ func (p Path) Try(s *Scene, f Family, probes []Probe) (r Result) {
 		return Result{Of: 1, Err: err}
 	}
 	for _, probe := range probes {
-		if probe.Name == ping.Name && r.To.Namespace == nil { // the address of a Service does not answer pings
+		if probe.Name == pingProbe.Name && r.To.Namespace == nil { // a Service does not answer pings
 			continue
 		}
 		r.Of++

@@ -9,7 +9,7 @@ import (
 	"net/http"
 )
 
-// serveAPI serves an API server whose objects never change. It returns its URL.
+// serveAPI starts an API server whose objects never change, and returns the URL of this API server.
 func serveAPI(lists map[string]object) (url string, err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -21,7 +21,7 @@ func serveAPI(lists map[string]object) (url string, err error) {
 		switch {
 		case !ok: // events, and other resources that kube-proxy does not need
 			http.NotFound(w, r)
-		case q.Get("sendInitialEvents") != "": // a client that this answer refuses lists first, and then watches
+		case q.Get("sendInitialEvents") != "": // refuse this kind of list: the client then asks for a list and a watch
 			http.Error(w, "list, please", http.StatusBadRequest)
 		case q.Has("watch"):
 			w.Header().Set("Content-Type", "application/json")

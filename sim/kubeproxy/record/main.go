@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Record runs the real kube-proxy, in its iptables and its nftables mode. It writes kube-proxy's changes to a node into
-// the directory testdata of package kubeproxy.
+// Record runs the real kube-proxy in each of its modes iptables and nftables. It writes kube-proxy's changes to a node
+// into the directory testdata of package kubeproxy.
 //
 //	cd sim/kubeproxy/record && go run .
 //
-// It needs root, ip(8), nft(8) and iptables(8) in its nft variant. It takes minutes to build kube-proxy from the Go
-// module proxy. It changes nothing outside a network namespace of its own. In this namespace, kube-proxy finds an API
-// server with the objects of testdata/scenario.json. Record is a separate module, so that no other code depends on
-// Kubernetes. If you want to record a later kube-proxy, change the versions of k8s.io/kubernetes and of its staging
-// modules in go.mod, and run go mod tidy.
+// Record needs root, ip(8), nft(8) and iptables(8) in its nft variant. It takes minutes to build kube-proxy from the Go
+// module proxy. Record changes nothing outside a network namespace of its own. In this namespace, kube-proxy finds an
+// API server with the objects of testdata/scenario.json.
+//
+// Record is a separate module, so that no other code depends on Kubernetes. If you want to record a later kube-proxy,
+// change the versions of k8s.io/kubernetes and of its staging modules in go.mod, and run go mod tidy.
 package main
 
 import (
@@ -37,7 +38,7 @@ func main() {
 	}
 }
 
-// record builds kube-proxy and starts this program again in a new namespace for each mode.
+// record builds kube-proxy. Then, for each mode, it starts this program again in a new network namespace.
 func record(args []string) error {
 	if len(args) == 3 {
 		return inNamespace(args[0], args[1], args[2])

@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// A dump prints the rules that kube-proxy writes in a mode.
+// A dump is a command that prints rules, and the file for its output.
 type dump struct {
-	file    string   // in testdata
-	command []string // prints the rules
-	tidy    func(string) string
+	file    string              // in testdata
+	command []string            // prints the rules
+	tidy    func(string) string // removes what differs between two recordings
 }
 
 var modes = map[string][]dump{
@@ -34,14 +34,15 @@ var modes = map[string][]dump{
 	},
 }
 
-// flags are kube-proxy's flags besides its mode. All other flags have their defaults, as in clusters whose pods have
-// addresses of the VPC. Without --cluster-cidr, kube-proxy cannot distinguish a pod by its address.
+// flags are kube-proxy's flags besides its mode and the API server. All other flags have their defaults, as in clusters
+// whose pods have addresses of the VPC. Without --cluster-cidr, kube-proxy does not know which addresses are addresses
+// of pods.
 var flags = []string{
 	"--hostname-override=" + nodeName,
 	"--conntrack-max-per-core=0", // this sysctl cannot be set in a network namespace
 }
 
-// machineWide describes the sysctls that kube-proxy does not set because of the last flag.
+// machineWide describes the sysctls that kube-proxy sets by default, but not with --conntrack-max-per-core=0.
 const machineWide = `# By default also, for the whole machine: net/netfilter/nf_conntrack_max to 32768 for each CPU, at least 131072 and at most
 # 1048576, and /sys/module/nf_conntrack/parameters/hashsize to at least a quarter of that.
 `
@@ -67,14 +68,14 @@ func inNamespace(mode, prog, version string) error {
 	if err := c.Start(); err != nil {
 		return err
 	}
-	err = settle(s, modes[mode])
+	err = awaitRules(s, modes[mode])
 	err = errors.Join(err, c.Process.Kill())
 	_ = c.Wait() // an error, because of the kill
 	if err != nil {
 		return fmt.Errorf("%w\nkube-proxy says:\n%s", err, &messages)
 	}
 	header := fmt.Sprintf("# Written by kube-proxy %s --proxy-mode=%s %s\n", version, mode, strings.Join(flags, " "))
-	return write(header, modes[mode], filepath.Join(testdata, mode, "sysctls"), changed(before, sysctls()))
+	return writeFiles(header, modes[mode], filepath.Join(testdata, mode, "sysctls"), changedSysctls(before, sysctls()))
 }
 
 // boot prepares the namespace as kube-proxy expects it.
@@ -91,22 +92,22 @@ func (s scenario) boot() error {
 			return err
 		}
 	}
-	// The sysctls of connection tracking appear when a rule uses connection tracking.
+	// The sysctls of connection tracking exist only after a rule has used connection tracking.
 	_, err := output("nft", "add table inet t; add chain inet t c; add rule inet t c ct state new; delete table inet t")
 	return err
 }
 
-// settle waits until the dumps contain all services and have not changed for a while.
-func settle(s scenario, dumps []dump) error {
-	const still = 5 // in seconds; kube-proxy makes its next step within one or two seconds
+// awaitRules waits until the dumps contain all Services, and have not changed for five seconds.
+func awaitRules(s scenario, dumps []dump) error {
+	const still = 5 // seconds; kube-proxy makes its next change within one or two seconds
 	last, same := "", 0
 	for range 60 {
 		time.Sleep(time.Second)
-		now, err := all(dumps)
+		now, err := dumpText(dumps)
 		if err != nil {
 			return err
 		}
-		if now != last || !s.complete(now) {
+		if now != last || !s.isComplete(now) {
 			last, same = now, 0
 			continue
 		}
@@ -117,13 +118,13 @@ func settle(s scenario, dumps []dump) error {
 	return errors.New("kube-proxy has not finished in a minute")
 }
 
-func (s scenario) complete(dump string) bool {
+func (s scenario) isComplete(dump string) bool {
 	return !slices.ContainsFunc(s.Services, func(v service) bool {
 		return !strings.Contains(dump, v.ClusterIP.V4.String()) || !strings.Contains(dump, v.ClusterIP.V6.String())
 	})
 }
 
-func all(dumps []dump) (text string, err error) {
+func dumpText(dumps []dump) (text string, err error) {
 	for _, d := range dumps {
 		out, e := exec.Command(d.command[0], d.command[1:]...).Output()
 		if _, ok := errors.AsType[*exec.ExitError](e); !ok { // there is no table yet
@@ -134,7 +135,7 @@ func all(dumps []dump) (text string, err error) {
 	return text, err
 }
 
-func write(header string, dumps []dump, file string, sysctls []string) error {
+func writeFiles(header string, dumps []dump, file string, sysctls []string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err
 	}
@@ -150,9 +151,9 @@ func write(header string, dumps []dump, file string, sysctls []string) error {
 	return os.WriteFile(file, []byte(header+machineWide+strings.Join(sysctls, "\n")+"\n"), 0o644)
 }
 
-// tidySave removes the parts of iptables-save's output that kube-proxy did not write, or that differ between machines.
-// These parts are the time, the policies of built-in chains, and counters in nfacct. kube-proxy omits these counters if
-// the kernel has no nfacct.
+// tidySave removes from the output of iptables-save what kube-proxy did not write, and what differs between machines:
+// the time, the policies of built-in chains, and counters in nfacct. kube-proxy omits these counters if the kernel has
+// no nfacct.
 func tidySave(save string) string {
 	var b strings.Builder
 	for line := range strings.Lines(save) {
@@ -167,7 +168,7 @@ func tidySave(save string) string {
 }
 
 // tidyTable sorts the chains, sets and maps of a table, because kube-proxy creates them in any order. The first two
-// lines are the table's name and its comment.
+// lines of the table stay where they are: its name and its comment.
 func tidyTable(table string) string {
 	lines := strings.SplitN(strings.TrimSuffix(strings.TrimSpace(table), "\n}"), "\n", 3)
 	objects := strings.Split(lines[len(lines)-1], "\n\n")
@@ -189,8 +190,8 @@ func sysctls() map[string]string {
 	return found
 }
 
-// changed lists the sysctls that have changed.
-func changed(before, after map[string]string) (lines []string) {
+// changedSysctls returns a line for each sysctl whose value has changed, except for counters.
+func changedSysctls(before, after map[string]string) (lines []string) {
 	for _, key := range slices.Sorted(maps.Keys(after)) {
 		was, ok := before[key]
 		if ok && was != after[key] && !strings.HasSuffix(key, "_count") {

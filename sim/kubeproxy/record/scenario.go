@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// A scenario is ../testdata/scenario.json, which package kubeproxy describes.
+// A scenario is testdata/scenario.json of package kubeproxy, which describes the fields.
 type scenario struct {
 	ServiceCIDRs []netip.Prefix
 	Hosts        map[string]addrs
@@ -37,19 +37,19 @@ func readScenario(file string) (s scenario, err error) {
 	return s, json.Unmarshal(b, &s)
 }
 
-// nodeName is the node whose rules are recorded, and elsewhere is another node.
+// nodeName is the name of the node whose rules are recorded, and elsewhere is the name of another node.
 const (
 	nodeName  = "node1"
 	elsewhere = "node2"
 )
 
-// onNode are the hosts on the recorded node.
+// onNode are the roles of the hosts on the recorded node.
 var onNode = []string{"node", "client", "sibling", "local"}
 
 // An object is a JSON object of the Kubernetes API.
 type object = map[string]any
 
-// lists are the answers of the API server, by the path of the request.
+// lists returns the answers of the API server, by the path of the request.
 func (s scenario) lists() map[string]object {
 	return map[string]object{
 		"/api/v1/nodes":    list("v1", "NodeList", s.node()),
@@ -109,7 +109,7 @@ func (s scenario) services() (all []object) {
 	return all
 }
 
-// endpointSlices returns an EndpointSlice for each service and family, except for services without backends.
+// endpointSlices returns an EndpointSlice for each Service and family, except for Services without backends.
 func (s scenario) endpointSlices() (all []object) {
 	for _, v := range s.Services {
 		if len(v.Backends) == 0 {
@@ -141,7 +141,7 @@ func endpoint(host string, a netip.Addr) object {
 	return object{"addresses": []netip.Addr{a}, "nodeName": on, "conditions": ready}
 }
 
-// ports returns a service's two ports: one for TCP and one for UDP. The function fill adds the numbers.
+// ports returns the two ports of a Service: one for TCP and one for UDP. fill adds the numbers of a port.
 func (v service) ports(fill func(object)) (all []object) {
 	for _, protocol := range []string{"TCP", "UDP"} {
 		p := object{"name": strings.ToLower(protocol), "protocol": protocol}

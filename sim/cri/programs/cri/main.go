@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command cri calls a container runtime by the Container Runtime Interface, as kubelet does. It waits until the runtime
-// listens.
+// Command cri calls a container runtime by the Container Runtime Interface, as kubelet does. The command waits until
+// the runtime listens.
 //
 // usage: cri SOCKET METHOD REQUEST
 //
@@ -26,13 +26,13 @@ import (
 	_ "k8s.io/cri-api/pkg/apis/runtime/v1" // registers the services
 )
 
-// patience is kubelet's time limit for a call (runtimeRequestTimeout).
-const patience = 2 * time.Minute
+// callTimeout is the time limit that kubelet has for a call (runtimeRequestTimeout).
+const callTimeout = 2 * time.Minute
 
-// again sets how soon the client tries again to connect.
-var again = grpc.ConnectParams{
+// connectParams let the client try again to connect after 100 milliseconds.
+var connectParams = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, MaxDelay: 100 * time.Millisecond},
-	MinConnectTimeout: patience, // a runtime may listen, and be too busy to answer
+	MinConnectTimeout: callTimeout, // a runtime can already listen, and still be too busy to answer
 }
 
 func main() {
@@ -64,12 +64,12 @@ func call(socket string, name protoreflect.Name, request []byte) (proto.Message,
 		return nil, fmt.Errorf("%s: %w", request, err)
 	}
 	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(again))
+		grpc.WithConnectParams(connectParams))
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
 	return out, conn.Invoke(ctx, fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name()), in, out,
 		grpc.WaitForReady(true))
@@ -88,7 +88,7 @@ func method(name protoreflect.Name) (protoreflect.MethodDescriptor, error) {
 	return nil, fmt.Errorf("no service of the interface has a method %s", name)
 }
 
-// messages returns an empty request and an empty answer.
+// messages returns an empty request and an empty answer of a method.
 func messages(m protoreflect.MethodDescriptor) (in, out proto.Message, err error) {
 	request, err := protoregistry.GlobalTypes.FindMessageByName(m.Input().FullName())
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command pause is the only program in the image of a pod's sandbox. It ends when it gets a signal.
+// Command pause is the only program in the image of a pod's sandbox. pause ends when it gets SIGINT or SIGTERM.
 package main
 
 import (
