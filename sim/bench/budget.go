@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A budget is the maximum cost of a request and its response, if pods are connected as in one layout and send the
-// packets by one route. The maximum is a multiple of the cost by the same route in another layout.
+// A budget is the maximum cost of a request and its response, in one layout and on one route. The maximum is a multiple
+// of the cost that the same route has in another layout.
 type budget struct {
 	layout, route, otherLayout string
 	times                      float64

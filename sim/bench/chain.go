@@ -99,20 +99,20 @@ func (c candidate) newChain(n *node, dirs []string) (*chain, error) {
 // timeout is how long a call may take. A call that works takes much less time.
 const timeout = time.Minute
 
-// call executes the chain for a pod, and returns the cost of this call.
-func (c *chain) call(ctx context.Context, verb string, p pod) (sample, error) {
+// measureCall executes the chain for a pod, and returns the cost of this call.
+func (c *chain) measureCall(ctx context.Context, verb string, p pod) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	e := &executor{env: c.node.env}
-	wall, err := c.exec(ctx, verb, p, e)
+	wall, err := c.execute(ctx, verb, p, e)
 	if err != nil {
 		return sample{}, err
 	}
 	return sample{cost{wall, e.cpu()}, e.steps}, nil
 }
 
-// exec executes the chain for a pod by the executor e, and returns the elapsed time.
-func (c *chain) exec(ctx context.Context, verb string, p pod, e *executor) (wall time.Duration, err error) {
+// execute executes the chain for a pod by the executor e, and returns the elapsed time.
+func (c *chain) execute(ctx context.Context, verb string, p pod, e *executor) (wall time.Duration, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir(c.path, filepath.Join(c.node.dir, "cni"), e)
 	rt := &libcni.RuntimeConf{ContainerID: p.id, IfName: "eth0", Args: p.args}
 	if p.Namespace != nil { // STATUS has no pod
@@ -144,7 +144,7 @@ func (c *chain) execAll(ctx context.Context, verb string, ps pods) ([]sample, er
 	samples, errs := make([]sample, len(ps)), make([]error, len(ps))
 	var wg sync.WaitGroup
 	for i, p := range ps {
-		wg.Go(func() { samples[i], errs[i] = c.call(ctx, verb, p) })
+		wg.Go(func() { samples[i], errs[i] = c.measureCall(ctx, verb, p) })
 	}
 	wg.Wait()
 	for _, err := range errs {
@@ -158,7 +158,7 @@ func (c *chain) execAll(ctx context.Context, verb string, ps pods) ([]sample, er
 // execEach executes the chain for one pod after the other.
 func (c *chain) execEach(ctx context.Context, verb string, ps pods) error {
 	for _, p := range ps {
-		if _, err := c.call(ctx, verb, p); err != nil {
+		if _, err := c.measureCall(ctx, verb, p); err != nil {
 			return err
 		}
 	}

@@ -15,12 +15,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// connectChained returns a function that connects a pod by our chained plugins. Their configuration also has the given
-// keys. The function does not execute ipam, which needs EC2.
-func connectChained(keys map[string]any) func(*host, *guest) error {
+// connectChained returns a function that connects a pod by our chained plugins, but does not execute ipam, which needs
+// EC2. The configuration of the plugins also has furtherKeys.
+func connectChained(furtherKeys map[string]any) func(*host, *guest) error {
 	return func(h *host, g *guest) error {
 		conf := g.pluginConf()
-		maps.Copy(conf, keys)
+		maps.Copy(conf, furtherKeys)
 		return execChain(h, g, conf)
 	}
 }

@@ -73,7 +73,7 @@ func measureEgress(ctx context.Context, o options, w io.Writer) error {
 	fs := &flows{reference: masqueraded, referenceRoute: byNode, noteColumn: "links of a router"}
 	return fs.run(ctx, o, w, func(ctx context.Context, f *vpcsim.Fabric) error {
 		for i, l := range egressLayouts {
-			p, err := l.build(f, i, o.bin)
+			p, err := l.newPair(f, i, o.bin)
 			if err == nil {
 				err = fs.addOutside(ctx, p)
 			}

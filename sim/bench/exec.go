@@ -37,11 +37,11 @@ type executor struct {
 
 // ExecPlugin runs a plugin in the network namespace of this thread.
 func (e *executor) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	return e.exec(exec.CommandContext(ctx, path), stdin, environ)
+	return e.runMeasured(exec.CommandContext(ctx, path), stdin, environ)
 }
 
-// exec runs a program and measures it.
-func (e *executor) exec(c *exec.Cmd, stdin []byte, environ []string) ([]byte, error) {
+// runMeasured runs a program and measures it.
+func (e *executor) runMeasured(c *exec.Cmd, stdin []byte, environ []string) ([]byte, error) {
 	c.Env, c.SysProcAttr = append(environ, e.env...), e.attr
 	var stdout, stderr bytes.Buffer
 	c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(stdin), &stdout, &stderr

@@ -86,8 +86,8 @@ type pair struct {
 	note    string // the cell of the table's column flows.noteColumn
 }
 
-// build creates the hosts of a layout and their pods.
-func (l layout) build(f *vpcsim.Fabric, number int, bin string) (*pair, error) {
+// newPair creates the hosts of a layout and their pods.
+func (l layout) newPair(f *vpcsim.Fabric, number int, bin string) (*pair, error) {
 	name := func(s string) string { return fmt.Sprintf("l%d-%s", number, s) }
 	vpc, err := f.NewNamespace(name("vpc"))
 	if err != nil {
@@ -240,8 +240,9 @@ func (g *guest) veth() nl.Veth {
 }
 
 // connectRouted connects a pod as amazon-vpc-cni-k8s does (docs/cni-proposal.md of that project). The main table has a
-// route to the pod. The ENI's table routes packets from the pod. Two rules for the pod's address choose between these
-// tables. The pod's gateway is an address that no host has.
+// route to the pod. The ENI's table routes packets from the pod. One rule selects the main table for packets to the
+// pod, and another rule selects the ENI's table for packets from the pod. The pod's gateway is an address that no host
+// has.
 func connectRouted(h *host, g *guest) error {
 	const table, toPod, fromPod = 2, 512, 1536
 	hop := netip.MustParseAddr("169.254.1.1")
@@ -286,16 +287,16 @@ func trackConnections(h *host) error {
 	}}.Add(h.NS)
 }
 
-// addBridge creates a bridge with the address a, if a is valid. Package nl has no bridges, because no other code needs
-// them.
-func addBridge(n *nl.NS, name string, a netip.Addr) error {
+// addBridge creates a bridge, which gets the address addr if addr is valid. Package nl has no bridges, because no other
+// code needs them.
+func addBridge(n *nl.NS, name string, addr netip.Addr) error {
 	err := n.Do(func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: linkAttrs(name)}) })
 	if err != nil {
 		return fmt.Errorf("make the bridge %s: %w", name, err)
 	}
 	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: name}}}
-	if a.IsValid() {
-		w = append(w, nl.Step{NS: n, Object: nl.Addr{Prefix: subnetPrefix(a), Dev: name}})
+	if addr.IsValid() {
+		w = append(w, nl.Step{NS: n, Object: nl.Addr{Prefix: subnetPrefix(addr), Dev: name}})
 	}
 	return w.Add()
 }

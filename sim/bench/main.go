@@ -90,9 +90,9 @@ func parseOptions(args []string) (options, error) {
 		return o, fmt.Errorf("%q: want no arguments", f.Arg(0))
 	case o.rounds < 1:
 		return o, fmt.Errorf("-rounds %d: want 1 or more", o.rounds)
-	case o.pods < 0 || o.pods > o.size().podLimit:
-		return o, fmt.Errorf("-pods %d: want at most %d, for which a %s has room", o.pods, o.size().podLimit,
-			o.size().Name)
+	case o.pods < 0 || o.pods > o.nodeSize().podLimit:
+		return o, fmt.Errorf("-pods %d: want at most %d, for which a %s has room", o.pods, o.nodeSize().podLimit,
+			o.nodeSize().Name)
 	case o.pods == 0 && (o.cards || o.alone):
 		return o, errors.New("-cards and -alone are for -pods")
 	}

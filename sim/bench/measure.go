@@ -19,19 +19,19 @@ type sample struct {
 	steps []step
 }
 
-// A subject is a chain to measure, with c calls at once.
+// A subject is a chain to measure, with a number of calls at once.
 type subject struct {
 	*chain
-	label     string
-	c         int
-	reference *subject // the ratios refer to its costs; nil if it is missing
+	label       string
+	callsAtOnce int
+	reference   *subject // the ratios refer to its costs; nil if it is missing
 
 	add, del []sample
 }
 
 // measureChains measures all candidates on one node.
 func measureChains(ctx context.Context, o options, r *report) error {
-	w, err := newWorld(o.size())
+	w, err := newWorld(o.nodeSize())
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (w *world) measureChains(ctx context.Context, o options, r *report) error {
 	if err != nil {
 		return err
 	}
-	chains, err := n.chains(o, r)
+	chains, err := n.installedChains(o, r)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func (w *world) measureChains(ctx context.Context, o options, r *report) error {
 		return err
 	}
 	if !o.status {
-		if err := r.measure(ctx, chains, o); err != nil {
+		if err := r.measureCalls(ctx, chains, o); err != nil {
 			return err
 		}
 	}
@@ -67,13 +67,13 @@ func (w *world) measureChains(ctx context.Context, o options, r *report) error {
 	return nil
 }
 
-// measure measures ADD and DEL of the chains.
-func (r *report) measure(ctx context.Context, chains []*chain, o options) error {
+// measureCalls measures ADD and DEL of the chains.
+func (r *report) measureCalls(ctx context.Context, chains []*chain, o options) error {
 	r.reference = reference
 	for _, c := range o.c {
 		var subjects []*subject
 		for _, ch := range chains {
-			subjects = append(subjects, &subject{chain: ch, label: ch.name, c: c})
+			subjects = append(subjects, &subject{chain: ch, label: ch.name, callsAtOnce: c})
 		}
 		for _, s := range subjects {
 			if i := slices.IndexFunc(subjects, func(s *subject) bool { return s.name == reference }); i >= 0 {
@@ -88,9 +88,9 @@ func (r *report) measure(ctx context.Context, chains []*chain, o options) error 
 	return nil
 }
 
-// chains returns the chains of those candidates whose programs are installed. For each other candidate, it adds a note
-// to the report.
-func (n *node) chains(o options, r *report) ([]*chain, error) {
+// installedChains returns the chains of those candidates whose programs are installed. For each other candidate, it
+// adds a note to the report.
+func (n *node) installedChains(o options, r *report) ([]*chain, error) {
 	single, several := o.conflist, filepath.Join(filepath.Dir(o.conflist), "three-plugins.conflist")
 	own, err1 := warmConflist(single, n.world.interfaceIndex, o.prefix, "")
 	routed, err2 := warmConflist(single, n.world.interfaceIndex, o.prefix, "veth")
@@ -153,7 +153,7 @@ func measureRounds(ctx context.Context, subjects []*subject, n int) error {
 
 // runBatch executes ADD for c pods at once, and then DEL for these pods. If keep is true, the subject keeps the costs.
 func (s *subject) runBatch(ctx context.Context, keep bool) error {
-	ps, err := s.node.newPods(s.c)
+	ps, err := s.node.newPods(s.callsAtOnce)
 	if err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (s *subject) runBatch(ctx context.Context, keep bool) error {
 	if keep {
 		s.add, s.del = append(s.add, adds...), append(s.del, dels...)
 	}
-	return errors.Join(ps.close(), settle(ctx, s.c))
+	return errors.Join(ps.close(), settle(ctx, s.callsAtOnce))
 }
 
 // settle waits while the kernel removes the namespaces of pods in the background. How long settle waits depends on the

@@ -27,7 +27,7 @@ const kubeletPods = 110
 
 // measureMemory measures how much memory ADDs take: one ADD alone, and kubeletPods ADDs at once.
 func measureMemory(ctx context.Context, o options, w io.Writer) error {
-	world, err := newWorld(o.size())
+	world, err := newWorld(o.nodeSize())
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (w *world) measureMemory(ctx context.Context, o options, out io.Writer) err
 		return err
 	}
 	r := &report{}
-	chains, err := n.chains(o, r)
+	chains, err := n.installedChains(o, r)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (w *world) measureMemory(ctx context.Context, o options, out io.Writer) err
 		return fmt.Errorf("%s is missing: %v", reference, r.notes)
 	}
 	for _, f := range all {
-		t = append(t, f.row(all[at]))
+		t = append(t, f.tableRow(all[at]))
 	}
 	_, err = fmt.Fprintf(out, "%s; KiB, medians of %d; x is the ratio to %s\n\n%s", machine(), o.rounds, reference, t)
 	return errors.Join(err, checkMemory(t))
@@ -86,8 +86,8 @@ type footprint struct {
 	peaks, group int
 }
 
-// row returns the row of the table for a footprint. Its ratios refer to baseline.
-func (f footprint) row(baseline footprint) []string {
+// tableRow returns the row of the table for a footprint. Its ratios refer to baseline.
+func (f footprint) tableRow(baseline footprint) []string {
 	x := func(a, b int) string {
 		if a == 0 || b == 0 {
 			return ""
@@ -205,14 +205,14 @@ func (n *node) addAndDel(
 	errs := make([]error, addCount)
 	var all sync.WaitGroup
 	for i, p := range ps {
-		all.Go(func() { _, errs[i] = c.exec(ctx, "ADD", p, newExecutor()) })
+		all.Go(func() { _, errs[i] = c.execute(ctx, "ADD", p, newExecutor()) })
 	}
 	all.Wait()
 	if err := errors.Join(append(errs, afterADDs())...); err != nil {
 		return err
 	}
 	for _, p := range ps {
-		if _, err := c.exec(ctx, "DEL", p, newExecutor()); err != nil {
+		if _, err := c.execute(ctx, "DEL", p, newExecutor()); err != nil {
 			return err
 		}
 	}

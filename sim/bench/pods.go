@@ -13,7 +13,7 @@ import (
 // measureByPodCount measures each chain on two nodes of its own, in turns. One node has no other pod than the measured
 // pod. On the other node, the measured pod is the last of -pods pods.
 func measureByPodCount(ctx context.Context, o options, r *report) error {
-	w, err := newWorld(o.size())
+	w, err := newWorld(o.nodeSize())
 	if err != nil {
 		return err
 	}
@@ -39,7 +39,7 @@ func (w *world) measureByPodCount(ctx context.Context, o options, r *report) err
 		})]
 	}
 	r.reference = "pod 1"
-	r.note("Each node is a %s; its addresses are %s.", w.Name, o.addresses())
+	r.note("Each node is a %s; its addresses are %s.", w.Name, o.addressesText())
 	w.EC2.ResetCalls()
 	if err := measureRounds(ctx, r.subjects, o.rounds); err != nil {
 		return err
@@ -47,24 +47,24 @@ func (w *world) measureByPodCount(ctx context.Context, o options, r *report) err
 	for _, s := range r.subjects {
 		if s.reference != s {
 			r.note("With %d pods on the node against 1, %s: ADD %s; DEL %s.", o.pods, s.name,
-				growth(s.add, s.reference.add), growth(s.del, s.reference.del))
+				growthText(s.add, s.reference.add), growthText(s.del, s.reference.del))
 		}
 	}
 	w.reportCalls(r)
 	return nil
 }
 
-// addresses returns the end of a sentence about the addresses of the pods.
-func (o options) addresses() string {
+// addressesText returns the end of a sentence about the addresses of the pods.
+func (o options) addressesText() string {
 	if o.prefix {
 		return "those of delegated prefixes"
 	}
 	return "single ones"
 }
 
-// growth returns a text that compares the costs now with the costs before. It has the ratios of two figures that
-// contain no waits: the minimum of the elapsed time, and the average CPU time.
-func growth(now, before []sample) string {
+// growthText compares the costs now with the costs before, in a text with the ratios of two figures that contain no
+// waits: the minimum of the elapsed time, and the average CPU time.
+func growthText(now, before []sample) string {
 	return fmt.Sprintf("%s x at least, %s x CPU", ratio(quantile(walls(now), 0), quantile(walls(before), 0)),
 		ratio(mean(now), mean(before)))
 }
@@ -75,7 +75,7 @@ func (w *world) addSubject(ctx context.Context, o options, r *report, name strin
 	if err != nil {
 		return err
 	}
-	chains, err := n.chains(o, r)
+	chains, err := n.installedChains(o, r)
 	i := slices.IndexFunc(chains, func(c *chain) bool { return c.name == name })
 	if err != nil || i < 0 {
 		return err // if the chain is missing, a note of the report says why
@@ -91,7 +91,8 @@ func (w *world) addSubject(ctx context.Context, o options, r *report, name strin
 		}
 		r.upkeeps = append(r.upkeeps, u)
 	}
-	r.subjects = append(r.subjects, &subject{chain: c, label: fmt.Sprintf("%s, pod %d", name, otherPods+1), c: 1})
+	label := fmt.Sprintf("%s, pod %d", name, otherPods+1)
+	r.subjects = append(r.subjects, &subject{chain: c, label: label, callsAtOnce: 1})
 	return nil
 }
 

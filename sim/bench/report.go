@@ -54,12 +54,12 @@ func (r *report) recordCalls(ec2 []ec2sim.Call, metadata []string) {
 }
 
 func (r *report) write(w io.Writer) error {
-	parts := []string{r.title()}
+	parts := []string{r.heading()}
 	if len(r.subjects) > 0 {
 		parts = append(parts, r.table().String())
 	}
 	for _, s := range r.subjects {
-		if (s.name == ours || s.name == threePlugins) && s.c == 1 {
+		if (s.name == ours || s.name == threePlugins) && s.callsAtOnce == 1 {
 			parts = append(parts, s.label+", plugin by plugin:\n", r.pluginTable(s).String())
 		}
 	}
@@ -73,8 +73,8 @@ func (r *report) write(w io.Writer) error {
 	return err
 }
 
-// title returns the line that says what was measured, and on which machine.
-func (r *report) title() string {
+// heading returns the line that says what was measured, and on which machine.
+func (r *report) heading() string {
 	unit := "milliseconds"
 	if r.icount {
 		unit = instructions
@@ -118,7 +118,7 @@ func possibleCPUs() string {
 	return ""
 }
 
-func (r *report) number(d time.Duration) string {
+func (r *report) costText(d time.Duration) string {
 	if r.icount {
 		return strconv.FormatInt(d.Microseconds(), 10) // the clock advances by a nanosecond for each instruction
 	}
@@ -132,14 +132,14 @@ var header = []string{"chain", "c", "ADD min", "ADD p50", "ADD p90", "x", "DEL m
 func (r *report) table() table.Table {
 	t := table.Table{header}
 	for _, s := range r.subjects {
-		row := []string{s.label, strconv.Itoa(s.c)}
+		row := []string{s.label, strconv.Itoa(s.callsAtOnce)}
 		to := cmp.Or(s.reference, &subject{})
 		for _, verb := range [][2][]sample{{s.add, to.add}, {s.del, to.del}} {
 			w := walls(verb[0])
-			row = append(row, r.number(quantile(w, 0)), r.number(quantile(w, 0.5)), r.number(quantile(w, 0.9)),
+			row = append(row, r.costText(quantile(w, 0)), r.costText(quantile(w, 0.5)), r.costText(quantile(w, 0.9)),
 				ratio(quantile(w, 0.5), quantile(walls(verb[1]), 0.5)))
 		}
-		t = append(t, append(row, r.number(s.cpu()), ratio(s.cpu(), to.cpu())))
+		t = append(t, append(row, r.costText(s.cpu()), ratio(s.cpu(), to.cpu())))
 	}
 	return t
 }
@@ -151,8 +151,8 @@ func (r *report) pluginTable(s *subject) table.Table {
 	for _, p := range s.list.Plugins {
 		name := p.Network.Type
 		t = append(t, []string{name,
-			r.number(quantile(walls(add[name]), 0.5)), r.number(mean(add[name])),
-			r.number(quantile(walls(del[name]), 0.5)), r.number(mean(del[name]))})
+			r.costText(quantile(walls(add[name]), 0.5)), r.costText(mean(add[name])),
+			r.costText(quantile(walls(del[name]), 0.5)), r.costText(mean(del[name]))})
 	}
 	return t
 }

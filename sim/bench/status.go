@@ -51,7 +51,7 @@ func measureStatuses(ctx context.Context, chains []*chain, rounds int) (all []*r
 		for i := range all {
 			s := all[(i+round)%len(all)]
 			runtime.GC() // now, and not during the measurement
-			one, err := s.call(ctx, s.verb, pod{})
+			one, err := s.measureCall(ctx, s.verb, pod{})
 			if err == nil && len(one.steps) != 1 {
 				err = fmt.Errorf("%s: %s has executed %d programs", s.name, s.verb, len(one.steps))
 			}
@@ -77,9 +77,9 @@ func (r *report) statusTable() table.Table {
 	t := table.Table{{"STATUS", "min", "p50", "p90", "x", "CPU", "x"}}
 	for _, s := range r.statuses {
 		w := walls(s.all)
-		t = append(t, []string{s.label(), r.number(quantile(w, 0)), r.number(quantile(w, 0.5)),
-			r.number(quantile(w, 0.9)), ratio(quantile(w, 0.5), quantile(walls(least.all), 0.5)), r.number(mean(s.all)),
-			ratio(mean(s.all), mean(least.all))})
+		t = append(t, []string{s.label(), r.costText(quantile(w, 0)), r.costText(quantile(w, 0.5)),
+			r.costText(quantile(w, 0.9)), ratio(quantile(w, 0.5), quantile(walls(least.all), 0.5)),
+			r.costText(mean(s.all)), ratio(mean(s.all), mean(least.all))})
 	}
 	return t
 }

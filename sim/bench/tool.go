@@ -101,7 +101,7 @@ func (n *node) runTool(ctx context.Context, c *chain, args []string) (cost, erro
 		}
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		err = n.Do(func() error {
-			_, err := e.exec(exec.CommandContext(ctx, path, args...), nil, os.Environ())
+			_, err := e.runMeasured(exec.CommandContext(ctx, path, args...), nil, os.Environ())
 			return err
 		})
 		cancel()
@@ -124,13 +124,13 @@ func (r *report) upkeepTable() table.Table {
 	}
 	size, change := []string{"bytes of the registry"}, []string{"a change of the registry, under its lock"}
 	for _, u := range r.upkeeps {
-		size, change = append(size, strconv.FormatInt(u.size, 10), ""), append(change, r.number(u.change), "")
+		size, change = append(size, strconv.FormatInt(u.size, 10), ""), append(change, r.costText(u.change), "")
 	}
 	t = append(t, size, change)
 	for i, args := range timerCommands {
 		row := []string{"cni-tool " + args[0]}
 		for _, u := range r.upkeeps {
-			row = append(row, r.number(u.commands[i].wall), r.number(u.commands[i].cpu))
+			row = append(row, r.costText(u.commands[i].wall), r.costText(u.commands[i].cpu))
 		}
 		t = append(t, row)
 	}

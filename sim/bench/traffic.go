@@ -56,7 +56,7 @@ func measureTraffic(ctx context.Context, o options, w io.Writer) error {
 	fs := &flows{reference: ours, budgets: budgets}
 	return fs.run(ctx, o, w, func(ctx context.Context, f *vpcsim.Fabric) error {
 		for i, l := range layouts {
-			p, err := l.build(f, i, o.bin)
+			p, err := l.newPair(f, i, o.bin)
 			if err == nil {
 				err = fs.addFlows(ctx, p, routes, p.b, p.c)
 			}
@@ -99,7 +99,7 @@ func (fs *flows) run(
 	if err := build(ctx, f); err != nil {
 		return err
 	}
-	if err := fs.measure(ctx, o.rounds); err != nil {
+	if err := fs.measureFlows(ctx, o.rounds); err != nil {
 		return err
 	}
 	unit := "microseconds"
@@ -131,12 +131,12 @@ func (fs *flows) addFlows(ctx context.Context, p *pair, routes []route, servers 
 	return nil
 }
 
-// measure measures each flow once per round, in an order that changes from round to round.
-func (fs *flows) measure(ctx context.Context, rounds int) error {
+// measureFlows measures each flow once per round, in an order that changes from round to round.
+func (fs *flows) measureFlows(ctx context.Context, rounds int) error {
 	for round := range rounds + 1 {
 		for i := range fs.all {
 			fl := fs.all[(i+round)%len(fs.all)]
-			took, err := fl.measure(ctx)
+			took, err := fl.measureOperation(ctx)
 			if err != nil {
 				return fmt.Errorf("%s, %s, %s: %w", fl.pair.name, fl.route.name, fl.load.name, err)
 			}
@@ -148,8 +148,8 @@ func (fs *flows) measure(ctx context.Context, rounds int) error {
 	return nil
 }
 
-// measure starts a process in pod a that makes the load. It returns the cost of an operation.
-func (fl *flow) measure(ctx context.Context) (time.Duration, error) {
+// measureOperation starts a process in pod a that makes the load. It returns the cost of one operation of the load.
+func (fl *flow) measureOperation(ctx context.Context) (time.Duration, error) {
 	out, err := fl.pair.a.output(ctx, fl.load.name, fl.route.to(fl.pair).String(), strconv.Itoa(fl.load.ops))
 	if err != nil {
 		return 0, err

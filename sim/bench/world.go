@@ -32,8 +32,8 @@ var (
 
 const maxConcurrency = 64
 
-// size returns the size cards with -cards. Without -cards, it returns small if the pods fit on it, and large otherwise.
-func (o options) size() size {
+// nodeSize returns cards if -cards is set. Otherwise it returns small if the pods fit on it, and large if they do not.
+func (o options) nodeSize() size {
 	switch {
 	case o.cards:
 		return cards

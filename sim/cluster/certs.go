@@ -44,7 +44,7 @@ func newCertificates(dir string, server, service netip.Addr) (certificates, erro
 	c.ca = &x509.Certificate{Subject: pkix.Name{CommonName: "cluster"}, IsCA: true, BasicConstraintsValid: true,
 		KeyUsage: x509.KeyUsageCertSign}
 	var err error
-	if c.caKey, err = c.sign("ca", c.ca); err != nil {
+	if c.caKey, err = c.writeSigned("ca", c.ca); err != nil {
 		return c, err
 	}
 	apiserver := &x509.Certificate{
@@ -58,15 +58,15 @@ func newCertificates(dir string, server, service netip.Addr) (certificates, erro
 		Subject:     pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	_, err1 := c.sign("apiserver", apiserver)
-	_, err2 := c.sign("admin", admin)
+	_, err1 := c.writeSigned("apiserver", apiserver)
+	_, err2 := c.writeSigned("admin", admin)
 	return c, errors.Join(err1, err2, c.writeServiceAccountKeys(), c.writeKubeconfig("admin", c.kubeconfig()))
 }
 
 // writeNodeCertificate writes a certificate and a kubeconfig with the permissions of a kubelet, and returns the path of
 // the kubeconfig. The kubelets of the cluster do not use it, because they call the API server as administrators.
 func (c certificates) writeNodeCertificate(name string) (string, error) {
-	_, err := c.sign(name, &x509.Certificate{
+	_, err := c.writeSigned(name, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
@@ -74,9 +74,9 @@ func (c certificates) writeNodeCertificate(name string) (string, error) {
 	return file, errors.Join(err, c.writeKubeconfig(name, file))
 }
 
-// sign makes a key, signs cert for this key with the CA's key, and writes both. If the CA has no key yet, cert is the
-// CA's own certificate, and the new key signs it.
-func (c certificates) sign(name string, cert *x509.Certificate) (*ecdsa.PrivateKey, error) {
+// writeSigned makes a key, and signs cert for this key with the CA's key. It writes the new key and the certificate. If
+// the CA has no key yet, cert is the CA's own certificate, and the new key signs it.
+func (c certificates) writeSigned(name string, cert *x509.Certificate) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err

@@ -73,7 +73,7 @@ func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("rules of kube-proxy: %w", err)
 		}
-		load, unload := m.commands(f, rules)
+		load, unload := m.commandPair(f, rules)
 		on, off = append(on, load), append(off, unload)
 	}
 	if len(on) == 0 {

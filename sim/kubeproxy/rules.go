@@ -24,8 +24,8 @@ func readRecorded(m Mode, file string) string {
 	return string(b)
 }
 
-// commands returns the command that loads the rules of a family, and the command that removes these rules.
-func (m Mode) commands(f family, rules string) (load, unload command) {
+// commandPair returns the command that loads the rules of a family, and the command that removes these rules.
+func (m Mode) commandPair(f family, rules string) (load, unload command) {
 	if m == NFTables {
 		return command{[]string{"nft", "-f", "-"}, rules},
 			command{[]string{"nft", "delete", "table", f.nft, "kube-proxy"}, ""}

@@ -26,8 +26,8 @@ const (
 	VPCHost Host = "vpcHost" // no pod and no node: the API server, for example
 )
 
-// A Scenario has the addresses of the host in each role. Each host needs an address of each family of which Node has an
-// address.
+// A Scenario has the addresses of the host in each role. If Node has an address of a family, all other hosts need an
+// address of this family, too.
 type Scenario map[Host]Addrs
 
 // A Service is a Service in namespace default for which the rules are. Each Service has the same port for TCP and for
@@ -68,7 +68,7 @@ func Services() []Service { return recordedScenario().Services }
 // ClusterIP. In mode IPTables, such packets follow the routes.
 func ServiceCIDRs() []netip.Prefix { return recordedScenario().ServiceCIDRs }
 
-// A family has the names of IPv4 or IPv6 in file names, in nft and in iptables.
+// A family is IPv4 or IPv6. It has its names in file names and in nft, and the name of its iptables program.
 type family struct {
 	name, nft, iptables string
 	addrOf              func(Addrs) netip.Addr

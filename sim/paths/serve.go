@@ -29,7 +29,7 @@ func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
 		return err
 	}
 	for i, n := range s.Nodes {
-		scenario, err := s.scenario(i)
+		scenario, err := s.scenarioOf(i)
 		if err != nil {
 			return nil, errors.Join(err, stop())
 		}
@@ -45,8 +45,8 @@ func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
 	return stop, nil
 }
 
-// scenario returns the addresses of the hosts that have a role for the rules of a node.
-func (s *Scene) scenario(node int) (kubeproxy.Scenario, error) {
+// scenarioOf returns the addresses of the hosts in all roles, as a node sees these roles.
+func (s *Scene) scenarioOf(node int) (kubeproxy.Scenario, error) {
 	all := kubeproxy.Scenario{}
 	for role, place := range hostsByRole(node) {
 		var a kubeproxy.Addrs

@@ -115,7 +115,7 @@ func keptUDPCaller(node Place) Sight {
 	}
 }
 
-// hostsByRole returns the host that has each role for the rules of a node.
+// hostsByRole returns the host in each role, as a node sees these roles.
 func hostsByRole(node int) map[kubeproxy.Host]Place {
 	return map[kubeproxy.Host]Place{
 		kubeproxy.Node:    []Place{node1, node2}[node],
@@ -130,7 +130,7 @@ func hostsByRole(node int) map[kubeproxy.Host]Place {
 // clusterIP returns the place of a Service at its ClusterIP, for callers on a node.
 func clusterIP(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
-		svc, backends, err := s.service(node, name, f)
+		svc, backends, err := s.serviceOn(node, name, f)
 		return End{Addr: netip.AddrPortFrom(addrOf(svc.ClusterIP, f), svc.Port), backends: backends}, err
 	}
 }
@@ -138,7 +138,7 @@ func clusterIP(node int, name string) Place {
 // nodePort returns the place of a Service at its NodePort, at a node's address in the VPC.
 func nodePort(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
-		svc, backends, err := s.service(node, name, f)
+		svc, backends, err := s.serviceOn(node, name, f)
 		if err != nil {
 			return End{}, err
 		}
@@ -156,8 +156,8 @@ func nodePortOutside(node int, name string) Place {
 	}
 }
 
-// service returns a Service as a node's rules serve it, and the namespaces of its backends.
-func (s *Scene) service(node int, name string, f Family) (
+// serviceOn returns a Service as the rules of a node serve it, and the namespaces of its backends.
+func (s *Scene) serviceOn(node int, name string, f Family) (
 	svc kubeproxy.Service, backends []*vpcsim.Namespace, err error,
 ) {
 	i := slices.IndexFunc(kubeproxy.Services(), func(svc kubeproxy.Service) bool { return svc.Name == name })

@@ -46,7 +46,7 @@ type Bar struct {
 
 const otherNode = "pod, other node"
 
-func charts() []Chart {
+func benchCharts() []Chart {
 	return []Chart{
 		{Title: "Instructions of a pod's ADD and DEL", column: "CPU ADD+DEL", ratios: true, Bars: []Bar{
 			{Name: "this", rowKey: []string{"ours"}, Own: true},
@@ -104,7 +104,7 @@ func run(files []string, w io.Writer) error {
 		}
 		all, files = fleetCharts(), slices.Repeat(files, 2)
 	case 2:
-		all = charts()
+		all = benchCharts()
 	default:
 		return errors.New("usage: plot BENCH-ICOUNT BENCH-TRAFFIC, or plot FLEET, or plot COLD")
 	}

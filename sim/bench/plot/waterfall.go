@@ -27,9 +27,9 @@ type Call struct {
 	Path         bool // all later calls wait for this call
 }
 
-// waterfalls reads a table of cases. Each case is a Waterfall and has several rows. The columns are the case, the call,
-// when the call begins and ends, and "path" if all later calls wait for this call.
-func waterfalls(t table.Table) (all []Waterfall, err error) {
+// parseWaterfalls reads a table of cases. Each case is a Waterfall and has several rows. The columns are the case, the
+// call, when the call begins and ends, and "path" if all later calls wait for this call.
+func parseWaterfalls(t table.Table) (all []Waterfall, err error) {
 	y := 10
 	for _, row := range t[1:] {
 		begins, err1 := strconv.Atoi(row[2])
@@ -52,7 +52,7 @@ func waterfalls(t table.Table) (all []Waterfall, err error) {
 const fallRow, gap = 20, 40
 
 func drawWaterfalls(t table.Table, w io.Writer) error {
-	all, err := waterfalls(t)
+	all, err := parseWaterfalls(t)
 	if err != nil {
 		return err
 	}

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command play starts a Kubernetes cluster on the simulated VPC, and a shell for a person who learns. The cluster ends
-// with the shell.
+// Command play starts a Kubernetes cluster on the simulated VPC, and a shell for a person who uses this cluster. The
+// cluster ends with the shell.
 //
-// The shell is bash. It is interactive if standard input is a terminal, or with -i. Otherwise, bash runs the script on
-// standard input. With arguments, play runs them as a command, without bash. The exit status is that of the command or
-// script. After an interactive bash, it is 0. kubectl and other commands for the cluster are in $PATH: cluster.Shell
-// lists them.
+// If play has arguments, it runs them as a command, without a shell. Otherwise it runs bash. bash is interactive if
+// standard input is a terminal, or with -i. If bash is not interactive, it runs the script on standard input. The exit
+// status of play is that of the command or script. After an interactive bash, the exit status is 0. kubectl and other
+// commands for the cluster are in $PATH: cluster.Shell lists them.
 //
-// play needs what package cluster needs. So make cluster runs it in a VM.
+// play needs what package cluster needs, so make cluster runs play in a VM.
 package main
 
 import (
@@ -72,7 +72,7 @@ func run(o cluster.Options, conflist string, command []string, interactive bool)
 	case len(command) > 0:
 	case interactive:
 		fmt.Print(cluster.Greeting)
-		// make cluster must not fail because the last command was mistyped
+		// make cluster must not fail because a user has mistyped the last command
 		_, err := machine.Attach(s.Command(ctx, "bash", "--norc", "-i"), (*exec.Cmd).Run)
 		return 0, err
 	default:

@@ -56,7 +56,7 @@ func inNamespace(mode, prog, version string) error {
 	if err := s.boot(); err != nil {
 		return err
 	}
-	url, err := serveAPI(s.lists())
+	url, err := serveAPI(s.answersByPath())
 	if err != nil {
 		return err
 	}

@@ -49,8 +49,8 @@ var onNode = []string{"node", "client", "sibling", "local"}
 // An object is a JSON object of the Kubernetes API.
 type object = map[string]any
 
-// lists returns the answers of the API server, by the path of the request.
-func (s scenario) lists() map[string]object {
+// answersByPath returns the answers of the API server, by the path of the request.
+func (s scenario) answersByPath() map[string]object {
 	return map[string]object{
 		"/api/v1/nodes":    list("v1", "NodeList", s.node()),
 		"/api/v1/services": list("v1", "ServiceList", s.services()...),

@@ -40,7 +40,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: cri SOCKET METHOD REQUEST")
 		os.Exit(2)
 	}
-	answer, err := call(os.Args[1], protoreflect.Name(os.Args[2]), []byte(os.Args[3]))
+	answer, err := callMethod(os.Args[1], protoreflect.Name(os.Args[2]), []byte(os.Args[3]))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -49,9 +49,9 @@ func main() {
 	fmt.Println(protojson.MarshalOptions{EmitDefaultValues: true}.Format(answer))
 }
 
-// call calls a method of the runtime, and returns the answer. It finds the method by name in the description of the
-// protocol, so all methods are available.
-func call(socket string, name protoreflect.Name, request []byte) (proto.Message, error) {
+// callMethod calls a method of the runtime, and returns the answer. It finds the method by name in the description of
+// the protocol, so all methods are available.
+func callMethod(socket string, name protoreflect.Name, request []byte) (proto.Message, error) {
 	m, err := method(name)
 	if err != nil {
 		return nil, err
