@@ -18,8 +18,8 @@ type Event struct {
 	Elapsed                                   float64
 }
 
-// Again is the Action of an Event that Read adds: the VM of a package's tests has died, and all tests of the package
-// run again. The earlier results of the package do not count.
+// Again is the Action of an Event that Read adds when the VM of a package's tests has died, and all tests of the
+// package run again. The earlier results of the package then do not count.
 const Again = "again"
 
 // Read calls handle for each event that is no output of a test. It prints the output of the tests and packages that

@@ -96,12 +96,12 @@ func (c candidate) newChain(n *node, dirs []string) (*chain, error) {
 	return &chain{name: c.name, node: n, list: l, path: dirs}, nil
 }
 
-// timeout is how long a call may take. A call that works takes much less time.
-const timeout = time.Minute
+// callTimeout is how long one call of a chain may take. A call that works takes much less time.
+const callTimeout = time.Minute
 
 // measureCall executes the chain for a pod, and returns the cost of this call.
 func (c *chain) measureCall(ctx context.Context, verb string, p pod) (sample, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	e := &executor{env: c.node.env}
 	wall, err := c.execute(ctx, verb, p, e)

@@ -132,8 +132,8 @@ func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int)
 	return nil
 }
 
-// batchCount returns the number of batches to run, each of c calls at once. All batches together have about as many
-// calls as rounds says. But there are at least four batches, or as many as rounds says if rounds is less than four.
+// batchCount returns how many batches to run, each of c calls at once. All batches together have about as many calls as
+// rounds says, but there are at least four batches. If rounds is less than four, batchCount returns rounds.
 func batchCount(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 
 // measureRounds measures each subject once in each of n rounds. The order changes from round to round, so that a

@@ -99,7 +99,7 @@ func (n *node) runTool(ctx context.Context, c *chain, args []string) (cost, erro
 		if err != nil {
 			return cost{}, err
 		}
-		ctx, cancel := context.WithTimeout(ctx, timeout)
+		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		err = n.Do(func() error {
 			_, err := e.runMeasured(exec.CommandContext(ctx, path, args...), nil, os.Environ())
 			return err

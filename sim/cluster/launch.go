@@ -57,7 +57,7 @@ func (l LaunchTemplate) attachENIs(f *vpcsim.Fabric, i *vpcsim.Instance) error {
 			"DeviceIndex": fmt.Sprint(n.DeviceIndex), "NetworkCardIndex": fmt.Sprint(n.NetworkCardIndex),
 		})
 		if err == nil {
-			err = deleteOnTermination(f, after[0].ID)
+			err = setDeleteOnTermination(f, after[0].ID)
 		}
 		if err != nil {
 			return err
@@ -66,9 +66,9 @@ func (l LaunchTemplate) attachENIs(f *vpcsim.Fabric, i *vpcsim.Instance) error {
 	return f.Err()
 }
 
-// deleteOnTermination sets that EC2 deletes an attached ENI together with the instance. EC2 sets this itself for the
+// setDeleteOnTermination tells EC2 to delete an attached ENI together with the instance. EC2 itself sets this for the
 // ENIs that it creates when it launches an instance.
-func deleteOnTermination(f *vpcsim.Fabric, eni string) error {
+func setDeleteOnTermination(f *vpcsim.Fabric, eni string) error {
 	all := f.EC2.ENIs()
 	i := slices.IndexFunc(all, func(e ec2sim.ENI) bool { return e.ID == eni })
 	return f.EC2.Operate("ModifyNetworkInterfaceAttribute", map[string]string{
