@@ -140,9 +140,8 @@ func (r *review) order(at map[string]int) {
 // further reviews whether the three plugins agree about the further interfaces for which pods may ask.
 func (r *review) further(at map[string]int) {
 	type part struct {
-		Requests           []any           `json:"requests"`
-		Capabilities       map[string]bool `json:"capabilities"`
-		ContainerInterface string          `json:"containerInterface"`
+		Requests           []any  `json:"requests"`
+		ContainerInterface string `json:"containerInterface"`
 	}
 	var parts []part
 	for _, typ := range three {
@@ -155,7 +154,8 @@ func (r *review) further(at map[string]int) {
 	}
 	ipam, slave, pair := parts[0], parts[1], parts[2]
 	where := r.where(at[TypeIPVlan])
-	if len(ipam.Requests) > 0 && ipam.Capabilities[podAnnotations] && !slave.Capabilities[podAnnotations] {
+	annotated := func(typ string) bool { return r.Plugins[at[typ]].Capabilities[podAnnotations] }
+	if len(ipam.Requests) > 0 && annotated(TypeIPAM) && !annotated(TypeIPVlan) {
 		r.wrong(where, `this plugin does not get the names of the interfaces for which pods ask: add "capabilities": `+
 			`{%q: true}`,
 			podAnnotations)
@@ -181,11 +181,7 @@ func (r *review) hooks(at map[string]int) {
 			return // the method member reports that
 		}
 	}
-	if err := chain.Unhooked(slave.Mode, &pair, len(out.Egresses)); err != nil {
-		for _, text := range strings.Split(err.Error(), "\n") {
-			r.wrong(r.where(i), "%s", text)
-		}
-	}
+	r.wrongs(r.where(i), chain.Unhooked(slave.Mode, &pair, len(out.Egresses)))
 }
 
 // pair reviews the keys of our plugin that makes the veth pair, and looks for other plugins that can disturb the pair.
@@ -237,10 +233,9 @@ const kubeProxyMarks = 0xc000
 // of the ENI, and the kernel refuses a change.
 func (r *review) tuning(i int) {
 	var c struct {
-		MAC          string          `json:"mac"`
-		Capabilities map[string]bool `json:"capabilities"`
+		MAC string `json:"mac"`
 	}
-	if json.Unmarshal(r.Plugins[i].Raw, &c) == nil && (c.MAC != "" || c.Capabilities["mac"]) {
+	if m := r.Plugins[i]; json.Unmarshal(m.Raw, &c) == nil && (c.MAC != "" || m.Capabilities["mac"]) {
 		r.wrong(r.where(i), "mac: the pod's link has the MAC address of its ENI, and cannot have another: remove "+
 			"mac, also from capabilities")
 	}
@@ -268,20 +263,17 @@ const podAnnotations = "io.kubernetes.cri.pod-annotations"
 
 // egress reviews whether pods can ask for the egresses that the configuration lets them choose.
 func (r *review) egress(where string, i int, c *egress.Config) {
-	var head struct {
-		Capabilities map[string]bool `json:"capabilities"`
-	}
-	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // no error: Raw is an object, which was decoded before
+	annotated := r.Plugins[i].Capabilities[podAnnotations]
 	routers := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		e := c.Egresses[name]
-		if len(e.Selectable) > 0 && !head.Capabilities[podAnnotations] {
+		if len(e.Selectable) > 0 && !annotated {
 			r.wrong(where, `egress: %s: selectable: no pod can ask for this egress: add "capabilities": {%q: true}`,
 				name,
 				podAnnotations)
 		}
 		for _, namespace := range e.Routers {
-			if other, both := routers[namespace]; both && !head.Capabilities[podAnnotations] {
+			if other, both := routers[namespace]; both && !annotated {
 				r.wrong(where,
 					`egress: %s: routers: the egress %[3]s has %[2]q, too, and no pod can choose its egress: add `+
 						`"capabilities": {%[4]q: true}`,
@@ -344,23 +336,18 @@ func holder(all []netip.Prefix, a netip.Addr) int {
 
 // pools reviews whether the pools work with the other plugins and keys.
 func (r *review) pools(where string, i int, c *lease.Config) {
-	var head struct {
-		Capabilities map[string]bool `json:"capabilities"`
-	}
-	_ = json.Unmarshal(r.Plugins[i].Raw, &head) // no error: Raw is an object, which was decoded before
+	capabilities := r.Plugins[i].Capabilities
 	for name, p := range c.Pools {
 		if !lease.Nameable(name) {
 			r.wrong(where, "pools: %q: want a name without / and =, which the plugin uses in names of its own", name)
 		}
-		if len(p.Selectable) > 0 && !head.Capabilities[podAnnotations] {
+		if len(p.Selectable) > 0 && !capabilities[podAnnotations] {
 			r.wrong(where, `pools: %s: selectable: no pod can ask for this pool: add "capabilities": {%q: true}`, name,
 				podAnnotations)
 		}
 	}
 	canAsk := []string{podAnnotations, "ips", "deviceID"}
-	if len(c.Permissions) > 0 && !slices.ContainsFunc(canAsk, func(name string) bool {
-		return head.Capabilities[name]
-	}) {
+	if len(c.Permissions) > 0 && !slices.ContainsFunc(canAsk, func(name string) bool { return capabilities[name] }) {
 		r.wrong(where, `requests: no pod can make a request: add "capabilities": {%q: true}`, podAnnotations)
 	}
 	for _, p := range c.Policies() {

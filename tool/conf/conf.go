@@ -103,19 +103,22 @@ type List struct {
 
 // A Member is a plugin's configuration in its chain.
 type Member struct {
-	Type string
-	Raw  json.RawMessage
-	File string // of a drop-in: relative to the directory of the list
+	Type         string
+	Capabilities map[string]bool // by which the runtime passes values to the plugin; only those with a boolean
+	Raw          json.RawMessage
+	File         string // of a drop-in: relative to the directory of the list
 }
 
-// UnmarshalJSON keeps the text of the object, and decodes only its type.
+// UnmarshalJSON keeps the text of the object, and decodes only its type and its capabilities.
 func (m *Member) UnmarshalJSON(b []byte) error {
 	m.Raw = slices.Clone(b)
 	var head struct {
-		Type string `json:"type"`
+		Type         string          `json:"type"`
+		Capabilities json.RawMessage `json:"capabilities"`
 	}
 	err := json.Unmarshal(b, &head)
 	m.Type = head.Type
+	_ = json.Unmarshal(head.Capabilities, &m.Capabilities) // validate reports values of the wrong type
 	return err
 }
 
@@ -130,12 +133,15 @@ func (m Member) programs() []string {
 
 // Plugin returns the first configuration of our plugin of this type, or nil. A configuration of TypeAll counts, too,
 // because it has the keys of all our plugins.
-func (c List) Plugin(typ string) json.RawMessage {
+func (c List) Plugin(typ string) json.RawMessage { return c.member(typ).Raw }
+
+// member is Plugin with the type and the capabilities. Without such a plugin, it returns the zero Member.
+func (c List) member(typ string) Member {
 	i := slices.IndexFunc(c.Plugins, func(m Member) bool { return m.Type == typ || m.Type == TypeAll })
 	if i < 0 {
-		return nil
+		return Member{}
 	}
-	return c.Plugins[i].Raw
+	return c.Plugins[i]
 }
 
 // Chains reports whether a plugin of this type is in the list.

@@ -31,11 +31,8 @@ func (m Member) documented() map[string]any {
 		for _, t := range keyTypes(decoded()) {
 			allowed(all, m.Raw, t)
 		}
-		var head struct {
-			Capabilities map[string]bool `json:"capabilities"`
-		}
-		if json.Unmarshal(m.Raw, &head) == nil && head.Capabilities != nil {
-			all["capabilities"] = head.Capabilities
+		if m.Capabilities != nil {
+			all["capabilities"] = m.Capabilities
 		}
 	}
 	all["type"] = m.Type

@@ -40,11 +40,8 @@ func (r *review) ec2(where string, c *lease.Config) {
 // newENI reviews the security groups and tags that a pool gives to new ENIs.
 func (r *review) newENI(where, at string, p lease.PoolConfig) {
 	m := values.Mistakes{Within: at}
-	if m.IDs("secGroupIds", "sg", p.SecGroupIDs); m.Err() != nil {
-		for line := range strings.SplitSeq(m.Err().Error(), "\n") {
-			r.wrong(where, "%s", line)
-		}
-	}
+	m.IDs("secGroupIds", "sg", p.SecGroupIDs)
+	r.wrongs(where, m.Err())
 	if most := mostTags - len(ourTags); len(p.ENITags) > most {
 		r.wrong(where, "%seniTags: %d tags: want at most %[5]d, because EC2 allows %[3]d for an ENI, and the plugin "+
 			"sets %[4]d itself",

@@ -45,16 +45,13 @@ func egressesOf(lists []List) (all []NetworkEgress, failed error) {
 
 // EgressOf returns the egresses of one network, which may have none.
 func EgressOf(l List) (NetworkEgress, error) {
-	n := NetworkEgress{List: l}
-	raw := l.Plugin(TypeEgress)
-	if raw == nil {
+	m := l.member(TypeEgress)
+	n := NetworkEgress{List: l, Asks: m.Capabilities}
+	if m.Raw == nil {
 		return n, nil
 	}
-	var head struct {
-		Capabilities map[string]bool `json:"capabilities"`
-	}
-	err := errors.Join(json.Unmarshal(raw, &head), json.Unmarshal(raw, &n.Config), n.Validate())
-	if n.Asks = head.Capabilities; err != nil {
+	err := errors.Join(json.Unmarshal(m.Raw, &n.Config), n.Validate())
+	if err != nil {
 		err = fmt.Errorf("%s: %w", l.File, err)
 	}
 	return n, err

@@ -260,14 +260,14 @@ func (c *List) decode() {
 
 // single returns the plugin if the text is the configuration of one plugin and no list. Otherwise it returns nil.
 func single(b []byte) *Member {
-	var c struct {
-		Type    string          `json:"type"`
+	var m Member
+	var list struct {
 		Plugins json.RawMessage `json:"plugins"`
 	}
-	if json.Unmarshal(b, &c) != nil || c.Type == "" || c.Plugins != nil {
+	if json.Unmarshal(b, &m) != nil || json.Unmarshal(b, &list) != nil || m.Type == "" || list.Plugins != nil {
 		return nil
 	}
-	return &Member{Type: c.Type, Raw: slices.Clone(b)}
+	return &m
 }
 
 // isList reports whether runtimes read a list from the file. From a .conf or .json file they read one plugin.

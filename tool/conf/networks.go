@@ -51,24 +51,20 @@ func networksOf(lists []List) (all []Network, failed error) {
 
 // NetworkOf returns the network of a list.
 func NetworkOf(list List) (Network, error) {
-	n := Network{List: list}
-	raw := list.Plugin(TypePTP)
-	if raw == nil {
+	pair, slave := list.member(TypePTP), list.member(TypeIPVlan)
+	n := Network{List: list, Limits: pair.Capabilities["bandwidth"]}
+	if pair.Raw == nil {
 		return n, fmt.Errorf("%s: there is no plugin %s", list.File, TypePTP)
 	}
-	var head, slave struct {
-		Capabilities map[string]bool `json:"capabilities"`
-	}
-	err := errors.Join(json.Unmarshal(raw, &head), json.Unmarshal(raw, &n.Pair))
-	if n.Limits = head.Capabilities["bandwidth"]; err == nil {
+	err := json.Unmarshal(pair.Raw, &n.Pair)
+	if err == nil {
 		err = n.Pair.Validate()
 	}
 	if err != nil {
 		return n, fmt.Errorf("%s: %w", list.File, err)
 	}
 	var c ipvlan.Config
-	if raw := list.Plugin(TypeIPVlan); raw != nil && json.Unmarshal(raw, &slave) == nil &&
-		json.Unmarshal(raw, &c) == nil && c.Validate() == nil {
+	if slave.Raw != nil && json.Unmarshal(slave.Raw, &c) == nil && c.Validate() == nil {
 		n.Slave, n.Asks = &c, slave.Capabilities
 	}
 	return n, nil

@@ -42,11 +42,7 @@ func (r *review) paths(at map[string]int) {
 	} else if there && (json.Unmarshal(r.Plugins[k].Raw, &pair) != nil || pair.Validate() != nil) {
 		return
 	}
-	if err := chain.Routed(&ipam, &pair, len(out.Egresses)); err != nil {
-		for _, text := range strings.Split(err.Error(), "\n") {
-			r.wrong(r.where(i), "%s", text)
-		}
-	}
+	r.wrongs(r.where(i), chain.Routed(&ipam, &pair, len(out.Egresses)))
 }
 
 // routed reviews plugins and keys that do not work with routed pods, and a key that works only with routed pods. i is

@@ -66,6 +66,16 @@ func (r *review) wrong(where, format string, args ...any) {
 	r.add(Mistake{File: r.file, Where: where, Text: fmt.Sprintf(format, args...)})
 }
 
+// wrongs adds a mistake for each line of err, which may be nil.
+func (r *review) wrongs(where string, err error) {
+	if err == nil {
+		return
+	}
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		r.wrong(where, "%s", line)
+	}
+}
+
 // tolerated adds a mistake of the list that does not stop an installation.
 func (r *review) tolerated(format string, args ...any) {
 	r.add(Mistake{File: r.file, Text: fmt.Sprintf(format, args...), Tolerated: true})
@@ -203,11 +213,7 @@ func (r *review) member(i int) {
 	}
 	where, c := r.where(i), decoded()
 	r.keys(where, r.Plugins[i].Raw, append(keyTypes(c), reflect.TypeFor[memberKeys]())...)
-	if err := plugin.Decode(r.Plugins[i].Raw, c); err != nil {
-		for line := range strings.Lines(err.Error()) {
-			r.wrong(where, "%s", strings.TrimSuffix(line, "\n"))
-		}
-	}
+	r.wrongs(where, plugin.Decode(r.Plugins[i].Raw, c))
 	for _, part := range parts(c) {
 		switch part := part.(type) {
 		case *lease.Config:
