@@ -92,13 +92,13 @@ func TestSize(t *testing.T) {
 	if err := write(&n, m, files); err != nil || int(n) > MostBytes {
 		t.Errorf("the bundle has %d bytes of %d: %v", n, MostBytes, err)
 	}
-	l := &tail[string]{}
+	l := &list[string]{keepsEnd: true}
 	for range 40 {
 		l.items = append(l.items, noise(t, 100))
 	}
 	text, why, err := fit(l, 2000)
 	if err != nil || why == "" || compressed(text) > 2000 || !strings.Contains(string(text), l.items[len(l.items)-1]) {
-		t.Errorf("a tail has %d bytes of 2000: %q, %v", compressed(text), why, err)
+		t.Errorf("a list has %d bytes of 2000: %q, %v", compressed(text), why, err)
 	}
 	if _, _, err := fit(noise(t, 1000), 500); err == nil {
 		t.Error("what cannot be cut has room")

@@ -118,6 +118,6 @@ func (g *gathering) leaseLog(context.Context) (finish, error) {
 		for _, l := range lines {
 			g.allow.know(l.Namespace, l.Pod, l.Namespace+"/"+l.Pod, l.Container)
 		}
-		return &tail[registry.Line]{lines}, nil
+		return &list[registry.Line]{items: lines, keepsEnd: true}, nil
 	}, err
 }

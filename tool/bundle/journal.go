@@ -53,7 +53,7 @@ func (g *gathering) journal(ctx context.Context) (finish, error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() (any, error) { return &tail[Entry]{g.allow.entries(out)}, nil }, nil
+	return func() (any, error) { return &list[Entry]{items: g.allow.entries(out), keepsEnd: true}, nil }, nil
 }
 
 // entries returns the lines of journalctl's output that may leave the node.

@@ -47,7 +47,7 @@ func (g *gathering) tables(context.Context) (finish, error) {
 		return nil, g.opened()
 	}
 	all, err := g.host.DumpTables()
-	return func() (any, error) { return &list[nl.TableDump]{all}, nil }, err
+	return func() (any, error) { return &list[nl.TableDump]{items: all}, nil }, err
 }
 
 func (g *gathering) programs(context.Context) (finish, error) {
@@ -59,7 +59,7 @@ func (g *gathering) programs(context.Context) (finish, error) {
 	if len(all) > 0 {
 		err = nil // if some programs could be read, the reading has not failed
 	}
-	return func() (any, error) { return &list[nl.ProgramDump]{all}, nil }, err
+	return func() (any, error) { return &list[nl.ProgramDump]{items: all}, nil }, err
 }
 
 // An Inside has the kernel's objects in the namespace of a pod.
@@ -95,7 +95,7 @@ func (g *gathering) pods(ctx context.Context) (finish, error) {
 		for i := range all {
 			all[i].Why = g.allow.text(all[i].Why)
 		}
-		return &list[Inside]{all}, nil
+		return &list[Inside]{items: all}, nil
 	}, nil
 }
 

@@ -5,24 +5,22 @@ package bundle
 
 import "encoding/json"
 
-// A list loses items at its end if the bundle has too little room for the list.
-type list[T any] struct{ items []T }
+// A list loses items if the bundle has too little room for the list: items at its end, or at its beginning if the end
+// matters most.
+type list[T any] struct {
+	items    []T
+	keepsEnd bool
+}
 
 // MarshalJSON writes the items.
 func (l *list[T]) MarshalJSON() ([]byte, error) { return json.Marshal(append([]T{}, l.items...)) }
 
 func (l *list[T]) Cut() bool {
-	l.items = l.items[:len(l.items)/2]
-	return len(l.items) > 0
-}
-
-// A tail is a list that loses items at its beginning.
-type tail[T any] struct{ items []T }
-
-// MarshalJSON writes the items.
-func (l *tail[T]) MarshalJSON() ([]byte, error) { return json.Marshal(append([]T{}, l.items...)) }
-
-func (l *tail[T]) Cut() bool {
-	l.items = l.items[(len(l.items)+1)/2:]
-	return len(l.items) > 0
+	half := len(l.items) / 2
+	if l.keepsEnd {
+		l.items = l.items[len(l.items)-half:]
+	} else {
+		l.items = l.items[:half]
+	}
+	return half > 0
 }
