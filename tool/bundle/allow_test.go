@@ -25,7 +25,7 @@ func TestAllowedFields(t *testing.T) {
 		s := &registry.State{ENIs: map[string]registry.ENI{}, Intents: map[string]registry.Intent{},
 			Failures: map[string]registry.Failure{}, Refusals: map[string]registry.Refusal{}}
 		change(s)
-		return w.state(s)
+		return w.keptState(s)
 	}
 	var kept []string
 	keeps := func(value any, copied func() any) {
@@ -45,11 +45,11 @@ func TestAllowedFields(t *testing.T) {
 		}
 	}
 	var e aws.ENI
-	keeps(&e, func() any { return w.enis([]aws.ENI{e}) })
+	keeps(&e, func() any { return w.keptENIs([]aws.ENI{e}) })
 	var sub aws.Subnet
-	keeps(&sub, func() any { return w.subnets([]aws.Subnet{sub}) })
+	keeps(&sub, func() any { return w.keptSubnets([]aws.Subnet{sub}) })
 	var l nl.Link
-	keeps(&l, func() any { return w.links([]nl.Link{l}) })
+	keeps(&l, func() any { return w.keptLinks([]nl.Link{l}) })
 	var r registry.ENI
 	keeps(&r, func() any { return state(func(s *registry.State) { s.ENIs["eni-1"] = r }) })
 	var i registry.Intent

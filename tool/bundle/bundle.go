@@ -58,7 +58,7 @@ type Entry struct {
 	Text    string    `json:"text"`
 }
 
-// A Bundle is the state of a node at the time of the bundle.
+// A Bundle is the state of a node when the bundle was made.
 type Bundle struct {
 	Manifest
 	State     *registry.State   // nil if the source was not read; the same holds for the fields below
@@ -69,7 +69,7 @@ type Bundle struct {
 	Cloud     *doctor.Answers   // answers of EC2 and metadata to the checks
 	Findings  *doctor.Report    // findings of doctor on the node itself
 	Unmade    []doctor.Unmade   // checks that the node could not make
-	Pods      []Inside          // the kernel's objects in the pods' namespaces
+	Pods      []PodObjects      // the kernel's objects in the pods' namespaces
 	Journal   []Entry           // lines about our units
 	Versions  map[string]string // of programs and of the kernel
 	Conflists *conf.Conflists   // made from Networks
@@ -88,7 +88,7 @@ func (b *Bundle) Source(name string) Source {
 // Review makes doctor's checks on the data of the bundle. It returns the findings, and the checks that cannot be made.
 // If the data lacks a necessary part, Review makes no check.
 func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
-	if why := b.lacks(); why != "" {
+	if why := b.missingSource(); why != "" {
 		none := doctor.Report{Checked: []string{}, Findings: []doctor.Finding{}}
 		return none, []doctor.Unmade{{Check: "all", Why: why}}
 	}
@@ -100,8 +100,9 @@ func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 	return doctor.Review(ctx, r)
 }
 
-// lacks returns why no check can be made, or "". A node without a conflist can be checked.
-func (b *Bundle) lacks() string {
+// missingSource returns why no check can be made without a source, or "". The conflists may be missing, but must not be
+// cut.
+func (b *Bundle) missingSource() string {
 	for name, has := range map[string]bool{sourceRegistry: b.State != nil, sourceKernel: b.Kernel != nil} {
 		if !has {
 			return "the bundle lacks the source " + name + ": " + b.Source(name).Why

@@ -25,7 +25,7 @@ import (
 // TestText wants messages of ours to stay as they are, and no secret to stay.
 func TestText(t *testing.T) {
 	w := newAllowance()
-	w.know("checkout-7d9f8c6b5-x2x4z", "net", "vetha1b2c3d4")
+	w.allowWords("checkout-7d9f8c6b5-x2x4z", "net", "vetha1b2c3d4")
 	for _, same := range []string{
 		"the node's link eth1 has this address, but the address is for pods. The next pod with this address cannot " +
 			"be reached",
@@ -38,7 +38,7 @@ func TestText(t *testing.T) {
 		"request 1b2c3d4e-0000-4111-8222-123456789abc at 2026-11-24T14:03:00Z took 350ms (3 of 5, 40 %)",
 		"/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", "http://169.254.169.254/latest/meta-data",
 	} {
-		if got := w.text(same); got != same {
+		if got := w.keptText(same); got != same {
 			t.Errorf("%q\nbecomes\n%q", same, got)
 		}
 	}
@@ -58,7 +58,7 @@ func TestText(t *testing.T) {
 		"wordtoken":        "--token wordtoken",
 		"ghp":              "ghp_16C7e42F292c6912E7710c838347Ae178B4a",
 	} {
-		if got := w.text(text); strings.Contains(got, secret) {
+		if got := w.keptText(text); strings.Contains(got, secret) {
 			t.Errorf("%q\nbecomes\n%q", text, got)
 		}
 	}
@@ -81,26 +81,28 @@ func TestSize(t *testing.T) {
 		if r.share == 0 {
 			continue
 		}
-		text, why, err := fit(noise(t, r.share*98/100), r.share) // base64 is compressed to a little more than its bytes
-		if err != nil || why != "" || compressed(text) < r.share*95/100 {
-			t.Fatalf("%s: %d bytes of %d: %q, %v", r.name, compressed(text), r.share, why, err)
+		// base64 is compressed to a little more than its bytes
+		text, why, err := fittingJSON(noise(t, r.share*98/100), r.share)
+		if err != nil || why != "" || compressedSize(text) < r.share*95/100 {
+			t.Fatalf("%s: %d bytes of %d: %q, %v", r.name, compressedSize(text), r.share, why, err)
 		}
 		files[r.file] = text
 		m.Sources = append(m.Sources, Source{Name: r.name, File: r.file, State: Cut, Why: strings.Repeat("why ", 1000)})
 	}
 	var n counter
-	if err := write(&n, m, files); err != nil || int(n) > MostBytes {
+	if err := writeArchive(&n, m, files); err != nil || int(n) > MostBytes {
 		t.Errorf("the bundle has %d bytes of %d: %v", n, MostBytes, err)
 	}
 	l := &list[string]{keepsEnd: true}
 	for range 40 {
 		l.items = append(l.items, noise(t, 100))
 	}
-	text, why, err := fit(l, 2000)
-	if err != nil || why == "" || compressed(text) > 2000 || !strings.Contains(string(text), l.items[len(l.items)-1]) {
-		t.Errorf("a list has %d bytes of 2000: %q, %v", compressed(text), why, err)
+	text, why, err := fittingJSON(l, 2000)
+	if err != nil || why == "" || compressedSize(text) > 2000 ||
+		!strings.Contains(string(text), l.items[len(l.items)-1]) {
+		t.Errorf("a list has %d bytes of 2000: %q, %v", compressedSize(text), why, err)
 	}
-	if _, _, err := fit(noise(t, 1000), 500); err == nil {
+	if _, _, err := fittingJSON(noise(t, 1000), 500); err == nil {
 		t.Error("what cannot be cut has room")
 	}
 }
@@ -131,7 +133,7 @@ func TestCut(t *testing.T) {
 		shot.Route = append(shot.Route, nl.Route{Dev: noise(t, 30)})
 	}
 	for _, v := range []cutter{&registryFile{s.Known()}, shot} {
-		text, why, err := fit(v, 20_000)
+		text, why, err := fittingJSON(v, 20_000)
 		if err != nil || why == "" || len(text) == 0 {
 			t.Errorf("%T: %d bytes, %q, %v", v, len(text), why, err)
 		}
@@ -144,7 +146,7 @@ func TestCut(t *testing.T) {
 // TestWithin wants a reading that hangs to be left behind.
 func TestWithin(t *testing.T) {
 	began := time.Now()
-	_, err := within(t.Context(), 10*time.Millisecond, func(context.Context) (int, error) { select {} })
+	_, err := callWithin(t.Context(), 10*time.Millisecond, func(context.Context) (int, error) { select {} })
 	if err == nil || time.Since(began) > time.Minute {
 		t.Errorf("after %v: %v", time.Since(began), err)
 	}
@@ -155,7 +157,7 @@ func TestReadDamaged(t *testing.T) {
 	var whole bytes.Buffer
 	text, err := json.Marshal([]Entry{{Text: "x"}})
 	if err == nil {
-		err = write(&whole, Manifest{Format: 1, Sources: []Source{{Name: "journal", File: "journal.json"}}},
+		err = writeArchive(&whole, Manifest{Format: 1, Sources: []Source{{Name: "journal", File: "journal.json"}}},
 			map[string][]byte{"journal.json": text})
 	}
 	if err != nil {
@@ -170,7 +172,7 @@ func TestReadDamaged(t *testing.T) {
 		}
 	}
 	var later bytes.Buffer
-	if err := write(&later, Manifest{Format: 2, Tool: "v9"}, nil); err != nil {
+	if err := writeArchive(&later, Manifest{Format: 2, Tool: "v9"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Read(&later); err == nil || !strings.Contains(err.Error(), "v9") {

@@ -20,21 +20,21 @@ type network struct {
 	List json.RawMessage `json:"list"`
 }
 
-// conflists reads the documented keys of our plugins in the conflists. From then on, the names and tags of the
+// readConflists reads the documented keys of our plugins in the conflists. From then on, the names and tags of the
 // conflists may leave the node, also in texts of others.
-func (g *gathering) conflists(context.Context) (finish, error) {
+func (g *gathering) readConflists(context.Context) (finish, error) {
 	return func() (any, error) {
 		all := []network{}
 		failed := g.lists.Unlisted
 		for _, f := range g.lists.Files {
 			failed = errors.Join(failed, f.Failed)
-			g.allow.know(f.Path)
+			g.allow.allowWords(f.Path)
 			for _, l := range f.Lists {
 				text, err := l.Documented()
 				failed = errors.Join(failed, err)
 				all = append(all, network{f.Path, text})
-				g.allow.know(l.Name)
-				g.allow.knowTags(l)
+				g.allow.allowWords(l.Name)
+				g.allow.allowTags(l)
 			}
 		}
 		if len(all) == 0 && failed != nil {
@@ -44,8 +44,8 @@ func (g *gathering) conflists(context.Context) (finish, error) {
 	}, nil
 }
 
-// knowTags adds the subnetTags of a conflist to the tags that may leave the node.
-func (w *allowance) knowTags(l conf.List) {
+// allowTags adds the subnetTags of a conflist to the tags that may leave the node.
+func (w *allowance) allowTags(l conf.List) {
 	if l.IPAM == nil {
 		return
 	}
@@ -56,27 +56,27 @@ func (w *allowance) knowTags(l conf.List) {
 	}
 }
 
-func (g *gathering) registry(context.Context) (finish, error) {
-	if err := g.opened(); err != nil {
+func (g *gathering) readRegistry(context.Context) (finish, error) {
+	if err := g.openError(); err != nil {
 		return nil, err
 	}
 	s, err := g.node.Pool().Registry.View()
 	return func() (any, error) {
 		g.state = s
-		g.allow.knowState(s)
-		return &registryFile{g.allow.state(s)}, nil
+		g.allow.allowNames(s)
+		return &registryFile{g.allow.keptState(s)}, nil
 	}, err
 }
 
-// knowState allows the names in a registry to leave the node.
-func (w *allowance) knowState(s *registry.State) {
+// allowNames adds the names in a registry to the words that may leave the node.
+func (w *allowance) allowNames(s *registry.State) {
 	for _, l := range s.Leases.All() {
-		w.know(l.PodNamespace, l.PodName, l.PodOf(), l.ContainerID, l.NetNS, l.IfName, l.Network)
+		w.allowWords(l.PodNamespace, l.PodName, l.PodOf(), l.ContainerID, l.NetNS, l.IfName, l.Network)
 	}
 	for id, e := range s.ENIs {
-		w.know(id, e.Link, e.Pool, e.MAC, e.Subnet, e.VPC)
+		w.allowWords(id, e.Link, e.Pool, e.MAC, e.Subnet, e.VPC)
 	}
-	w.know(s.Instance.ID, s.Instance.Type, s.Instance.Zone)
+	w.allowWords(s.Instance.ID, s.Instance.Type, s.Instance.Zone)
 }
 
 // A registryFile is the text of a registry. If the bundle lacks room, the text loses free addresses first, and then
@@ -99,8 +99,8 @@ func (r *registryFile) Cut() bool {
 	return len(free)+len(leased) > 0
 }
 
-// leaseLog reads the end of the log that the registry or a conflist names.
-func (g *gathering) leaseLog(context.Context) (finish, error) {
+// readLeaseLog reads the end of the log that the registry or a conflist names.
+func (g *gathering) readLeaseLog(context.Context) (finish, error) {
 	file := ""
 	if g.state != nil {
 		file = g.state.Log.File
@@ -114,9 +114,9 @@ func (g *gathering) leaseLog(context.Context) (finish, error) {
 	}
 	lines, err := endOfLog(file)
 	return func() (any, error) {
-		g.allow.know(file)
+		g.allow.allowWords(file)
 		for _, l := range lines {
-			g.allow.know(l.Namespace, l.Pod, l.Namespace+"/"+l.Pod, l.Container)
+			g.allow.allowWords(l.Namespace, l.Pod, l.Namespace+"/"+l.Pod, l.Container)
 		}
 		return &list[registry.Line]{items: lines, keepsEnd: true}, nil
 	}, err

@@ -49,14 +49,14 @@ func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, 
 		defer host.Close()
 		g.host = host
 	}
-	g.allow.know(registry.Dir(), binDir, config)
+	g.allow.allowWords(registry.Dir(), binDir, config)
 	for _, typ := range conf.Types {
-		g.allow.know(filepath.Join(binDir, typ))
+		g.allow.allowWords(filepath.Join(binDir, typ))
 	}
 	m := Manifest{Format: 1, Made: time.Now().UTC().Truncate(time.Second), Tool: release.Version()}
 	files := map[string][]byte{}
 	for _, r := range readings {
-		s, text := g.gather(ctx, r)
+		s, text := g.readSource(ctx, r)
 		if r.share == 0 && s.State != Unread {
 			continue // another reading stores this source
 		}
@@ -68,25 +68,25 @@ func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, 
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return m, ctx.Err()
 	}
-	return m, write(w, m, files)
+	return m, writeArchive(w, m, files)
 }
 
-// gather makes one reading within the reading's deadline and share of the bundle. It returns the source for the
+// readSource makes one reading within the reading's deadline and share of the bundle. It returns the source for the
 // manifest, and the text of the source's file.
-func (g *gathering) gather(ctx context.Context, r reading) (s Source, text []byte) {
+func (g *gathering) readSource(ctx context.Context, r reading) (s Source, text []byte) {
 	defer cli.Working("read the source " + r.name)()
 	began := time.Now()
 	s = Source{Name: r.name, File: r.file, State: Whole}
 	var v any
-	done, err := within(ctx, r.deadline, func(ctx context.Context) (finish, error) { return r.read(g, ctx) })
+	done, err := callWithin(ctx, r.deadline, func(ctx context.Context) (finish, error) { return r.read(g, ctx) })
 	if err == nil {
 		v, err = done()
 	}
 	if err == nil && r.share > 0 {
-		text, s.Why, err = fit(v, r.share)
+		text, s.Why, err = fittingJSON(v, r.share)
 	}
 	if s.Took = time.Since(began).Truncate(time.Millisecond).String(); err != nil {
-		s.State, s.Why, s.File = Unread, g.allow.text(err.Error()), ""
+		s.State, s.Why, s.File = Unread, g.allow.keptText(err.Error()), ""
 		return s, nil
 	}
 	if s.Why != "" {
@@ -95,8 +95,8 @@ func (g *gathering) gather(ctx context.Context, r reading) (s Source, text []byt
 	return s, text
 }
 
-// within calls f, and waits at most until the deadline, because f may hang in the kernel.
-func within[T any](ctx context.Context, deadline time.Duration, f func(context.Context) (T, error)) (T, error) {
+// callWithin calls f, and waits at most until the deadline, because f may hang in the kernel.
+func callWithin[T any](ctx context.Context, deadline time.Duration, f func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		v   T
 		err error
@@ -121,18 +121,18 @@ func within[T any](ctx context.Context, deadline time.Duration, f func(context.C
 	}
 }
 
-// A cutter is a value that can become smaller. Cut reports whether it still has data.
+// A cutter is a value that can become smaller. Cut makes the value smaller, and reports whether it still has data.
 type cutter interface{ Cut() bool }
 
-// fit returns the JSON of a value, cut until it has room in the share. If fit had to cut the value, the result why says
-// so.
-func fit(v any, share int) (text []byte, why string, err error) {
+// fittingJSON returns the JSON of a value, cut until the compressed JSON has at most share bytes. If the value was cut,
+// why says so.
+func fittingJSON(v any, share int) (text []byte, why string, err error) {
 	whole := 0
 	for {
 		if text, err = json.Marshal(v); err != nil {
 			return nil, "", err
 		}
-		size := compressed(text)
+		size := compressedSize(text)
 		if whole == 0 {
 			whole = size
 		}
@@ -143,14 +143,14 @@ func fit(v any, share int) (text []byte, why string, err error) {
 			return nil, "", fmt.Errorf("the source has %d bytes, but its share of the bundle is %d bytes", size, share)
 		}
 	}
-	if size := compressed(text); size < whole {
+	if size := compressedSize(text); size < whole {
 		why = fmt.Sprintf("the bundle has room only for %d of its %d bytes", size, whole)
 	}
 	return text, why, nil
 }
 
-// compressed returns the size of a text in a bundle.
-func compressed(text []byte) int {
+// compressedSize returns the number of bytes of a text after compression.
+func compressedSize(text []byte) int {
 	var n counter
 	z := gzip.NewWriter(&n)
 	_, _ = z.Write(text) // a counter does not fail
@@ -165,8 +165,7 @@ func (n *counter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// write writes the archive.
-func write(w io.Writer, m Manifest, files map[string][]byte) error {
+func writeArchive(w io.Writer, m Manifest, files map[string][]byte) error {
 	about, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return err

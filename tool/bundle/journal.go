@@ -43,21 +43,21 @@ const (
 	journalBytes = 16 << 20
 )
 
-func (g *gathering) journal(ctx context.Context) (finish, error) {
+func (g *gathering) readJournal(ctx context.Context) (finish, error) {
 	args := []string{"--no-pager", "--output=json", "--since=-3d", "--lines=" + strconv.Itoa(journalLines),
 		"--output-fields=MESSAGE,PRIORITY,SYSLOG_IDENTIFIER,_SYSTEMD_UNIT,UNIT"}
 	for _, u := range units {
 		args = append(args, "--unit="+u)
 	}
-	out, err := output(ctx, journalBytes, "journalctl", args...)
+	out, err := programOutput(ctx, journalBytes, "journalctl", args...)
 	if err != nil {
 		return nil, err
 	}
-	return func() (any, error) { return &list[Entry]{items: g.allow.entries(out), keepsEnd: true}, nil }, nil
+	return func() (any, error) { return &list[Entry]{items: g.allow.keptEntries(out), keepsEnd: true}, nil }, nil
 }
 
-// entries returns the lines of journalctl's output that may leave the node.
-func (w *allowance) entries(text []byte) (all []Entry) {
+// keptEntries returns the lines of journalctl's output that may leave the node.
+func (w *allowance) keptEntries(text []byte) (all []Entry) {
 	for line := range bytes.Lines(text) {
 		var e struct {
 			Time    string `json:"__REALTIME_TIMESTAMP"`
@@ -82,13 +82,14 @@ func (w *allowance) entries(text []byte) (all []Entry) {
 		if err != nil || level < 0 || level > 7 {
 			level = 6
 		}
-		all = append(all, Entry{time.UnixMicro(micro).UTC(), unit, e.Program, strconv.Itoa(level), w.text(e.Message)})
+		all = append(all, Entry{time.UnixMicro(micro).UTC(), unit, e.Program, strconv.Itoa(level),
+			w.keptText(e.Message)})
 	}
 	return all
 }
 
-// output runs a program, and returns its output. It reads no more bytes than most.
-func output(ctx context.Context, most int64, program string, args ...string) ([]byte, error) {
+// programOutput runs a program, and returns its output. It reads at most limit bytes.
+func programOutput(ctx context.Context, limit int64, program string, args ...string) ([]byte, error) {
 	c := exec.CommandContext(ctx, program, args...)
 	c.WaitDelay = time.Second
 	pipe, err := c.StdoutPipe()
@@ -98,8 +99,8 @@ func output(ctx context.Context, most int64, program string, args ...string) ([]
 	if err := c.Start(); err != nil {
 		return nil, err
 	}
-	text, err := io.ReadAll(io.LimitReader(pipe, most))
-	if int64(len(text)) == most {
+	text, err := io.ReadAll(io.LimitReader(pipe, limit))
+	if int64(len(text)) == limit {
 		_ = c.Process.Kill() // the program has more to write
 	}
 	failed := c.Wait()
@@ -113,7 +114,7 @@ func output(ctx context.Context, most int64, program string, args ...string) ([]
 func endOfLog(file string) (lines []registry.Line, err error) {
 	const last = 4 << 20
 	for _, name := range []string{file + ".1", file} {
-		text, e := end(name, last)
+		text, e := fileEnd(name, last)
 		if e != nil && (name == file || !errors.Is(e, os.ErrNotExist)) {
 			err = e
 			continue
@@ -133,8 +134,8 @@ func endOfLog(file string) (lines []registry.Line, err error) {
 	return lines, err
 }
 
-// end reads the end of a file.
-func end(name string, most int64) ([]byte, error) {
+// fileEnd returns the last bytes of a file, at most limit.
+func fileEnd(name string, limit int64) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -147,17 +148,17 @@ func end(name string, most int64) ([]byte, error) {
 	if !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is no regular file", name)
 	}
-	from := max(0, info.Size()-most)
+	from := max(0, info.Size()-limit)
 	return io.ReadAll(io.NewSectionReader(f, from, info.Size()-from))
 }
 
-// programs are the programs of others whose versions matter.
-var programs = []string{"containerd", "crio", "kubelet", "runc", "nft", "systemctl"}
+// foreignPrograms are the programs of others whose versions matter.
+var foreignPrograms = []string{"containerd", "crio", "kubelet", "runc", "nft", "systemctl"}
 
-// aVersion matches the part of an answer to --version that may leave the node.
-var aVersion = lazy(`\bv?\d{1,4}(\.\d{1,5}){1,3}((-|~|\+)[a-z]{1,5}[.\d]{0,6})?`)
+// versionPattern matches the part of an answer to --version that may leave the node.
+var versionPattern = lazyRegexp(`\bv?\d{1,4}(\.\d{1,5}){1,3}((-|~|\+)[a-z]{1,5}[.\d]{0,6})?`)
 
-func (g *gathering) versions(ctx context.Context) (finish, error) {
+func (g *gathering) readVersions(ctx context.Context) (finish, error) {
 	all := map[string]string{"this tool": release.Version()}
 	var u unix.Utsname
 	if err := unix.Uname(&u); err == nil {
@@ -168,11 +169,11 @@ func (g *gathering) versions(ctx context.Context) (finish, error) {
 			all[typ] = info.Main.Version
 		}
 	}
-	for _, p := range programs {
+	for _, p := range foreignPrograms {
 		one, cancel := context.WithTimeout(ctx, 2*time.Second)
-		text, err := output(one, 4<<10, p, "--version")
+		text, err := programOutput(one, 4<<10, p, "--version")
 		cancel()
-		if v := aVersion().Find(text); err == nil && v != nil {
+		if v := versionPattern().Find(text); err == nil && v != nil {
 			all[p] = string(v)
 		}
 	}
@@ -182,7 +183,7 @@ func (g *gathering) versions(ctx context.Context) (finish, error) {
 	return func() (any, error) { return all, nil }, nil
 }
 
-// systemOf returns the name and the version in a file as in os-release(5).
+// systemOf returns the name and the version of the system from the text of os-release(5).
 func systemOf(text string) string {
 	values := map[string]string{}
 	for line := range strings.Lines(text) {
@@ -194,4 +195,4 @@ func systemOf(text string) string {
 	return strings.TrimSpace(values["ID"] + " " + values["VERSION_ID"])
 }
 
-var systemWord = lazy(`^[a-z_.-]{0,20}[\d.]{0,16}$`)
+var systemWord = lazyRegexp(`^[a-z_.-]{0,20}[\d.]{0,16}$`)

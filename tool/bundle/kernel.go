@@ -13,44 +13,44 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
 )
 
-// kernel reads the links, addresses, rules and routes of the node into g.shot, for the readings after it.
-func (g *gathering) kernel(context.Context) (finish, error) {
+// readKernel reads the links, addresses, rules and routes of the node into g.shot, for later readings.
+func (g *gathering) readKernel(context.Context) (finish, error) {
 	if g.host == nil {
-		return nil, g.opened()
+		return nil, g.openError()
 	}
 	s := doctor.TakeSnapshot(g.host)
 	return func() (any, error) {
 		g.shot = s
 		for _, l := range s.Link {
-			g.allow.know(l.Name)
+			g.allow.allowWords(l.Name)
 		}
 		return nil, nil
 	}, nil
 }
 
-func (g *gathering) snapshot(context.Context) (finish, error) {
+func (g *gathering) readSnapshot(context.Context) (finish, error) {
 	if g.shot == nil {
 		return nil, errors.New("the kernel was not read")
 	}
 	return func() (any, error) {
 		s := g.shot.Copy()
-		s.Link = g.allow.links(s.Link)
+		s.Link = g.allow.keptLinks(s.Link)
 		for list, why := range s.Lacks {
-			s.Lacks[list] = g.allow.text(why)
+			s.Lacks[list] = g.allow.keptText(why)
 		}
 		return s, nil
 	}, nil
 }
 
-func (g *gathering) tables(context.Context) (finish, error) {
+func (g *gathering) readTables(context.Context) (finish, error) {
 	if g.host == nil {
-		return nil, g.opened()
+		return nil, g.openError()
 	}
 	all, err := g.host.DumpTables()
 	return func() (any, error) { return &list[nl.TableDump]{items: all}, nil }, err
 }
 
-func (g *gathering) programs(context.Context) (finish, error) {
+func (g *gathering) readPrograms(context.Context) (finish, error) {
 	all, err := nl.DumpPins()
 	if g.host != nil && g.shot != nil {
 		at, err2 := g.host.DumpFilters(g.shot.Link)
@@ -62,8 +62,8 @@ func (g *gathering) programs(context.Context) (finish, error) {
 	return func() (any, error) { return &list[nl.ProgramDump]{items: all}, nil }, err
 }
 
-// An Inside has the kernel's objects in the namespace of a pod.
-type Inside struct {
+// PodObjects are the kernel's objects in the namespace of a pod.
+type PodObjects struct {
 	NetNS    string           `json:"netns"`
 	Links    []nl.Link        `json:"links"`
 	Addrs    []nl.Addr        `json:"addresses"`
@@ -73,8 +73,8 @@ type Inside struct {
 	Why      string           `json:"why"` // why a part could not be read; else ""
 }
 
-// pods reads the kernel's objects in the namespaces of pods with leases.
-func (g *gathering) pods(ctx context.Context) (finish, error) {
+// readPods reads the kernel's objects in the namespaces of pods with leases.
+func (g *gathering) readPods(ctx context.Context) (finish, error) {
 	if g.state == nil {
 		return nil, errors.New("the pods are not known, because the registry was not read")
 	}
@@ -84,25 +84,25 @@ func (g *gathering) pods(ctx context.Context) (finish, error) {
 			paths[l.NetNS] = true
 		}
 	}
-	var all []Inside
+	var all []PodObjects
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
 		if ctx.Err() != nil {
 			break
 		}
-		all = append(all, insideOf(path))
+		all = append(all, podObjects(path))
 	}
 	return func() (any, error) {
 		for i := range all {
-			all[i].Why = g.allow.text(all[i].Why)
+			all[i].Why = g.allow.keptText(all[i].Why)
 		}
-		return &list[Inside]{items: all}, nil
+		return &list[PodObjects]{items: all}, nil
 	}, nil
 }
 
-// insideOf returns the kernel's objects in a namespace. A pod can give its links any alias, so no alias leaves the
+// podObjects returns the objects in the namespace at a path. A pod can give its links any alias, so no alias leaves the
 // node.
-func insideOf(path string) Inside {
-	p := Inside{NetNS: path}
+func podObjects(path string) PodObjects {
+	p := PodObjects{NetNS: path}
 	ns, err := nl.Open(path, path)
 	if err != nil {
 		p.Why = err.Error()

@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Limits for a bundle when it is unpacked. An attacker may have made a file that fills the memory.
+// Limits for a bundle that is unpacked, because an attacker may have made a file that fills the memory.
 const (
 	mostFile  = 64 << 20
 	mostFiles = 256 << 20
@@ -49,7 +49,7 @@ func Read(r io.Reader) (*Bundle, error) {
 			failed = errors.Join(failed, decode(files, name, to))
 		}
 	}
-	var found examined
+	var found examination
 	var networks []network
 	optional("conflists.json", &networks)
 	optional("leaselog.json", &b.Log)

@@ -27,9 +27,9 @@ const (
 // waits for the end of each finish, so a finish may change the gathering.
 type finish func() (any, error)
 
-// A reading reads one source. The gathering does not wait for a slow reading, so a reading must not change the
-// gathering. The finish of a reading returns the value that the bundle's file has as JSON. The finish returns nil if
-// another reading stores the source.
+// A reading reads one source. The gathering goes on without a reading that misses its deadline, so a reading must not
+// change the gathering. The finish of a reading returns the value that the file of the source has as JSON. It returns
+// nil if another reading stores the source.
 type reading struct {
 	name, file string
 	deadline   time.Duration
@@ -37,24 +37,25 @@ type reading struct {
 	read       func(*gathering, context.Context) (finish, error)
 }
 
-// readings are all readings, in the order in which they are made. The order matters: a reading allows names, and later
-// readings keep these names in texts. A bundle has room for all shares and the manifest together.
+// readings are all readings, in the order in which they are made. The order matters: a reading adds names to the
+// allowance, and later readings keep these names in texts. A bundle has room for all shares and the manifest together.
 var readings = []reading{
-	{sourceConflists, "conflists.json", 5 * time.Second, 60_000, (*gathering).conflists},
+	{sourceConflists, "conflists.json", 5 * time.Second, 60_000, (*gathering).readConflists},
 	// before the registry: an ADD makes the lease before the links, so the registry then has a lease for each link
-	{sourceKernel, "kernel.json", 10 * time.Second, 0, (*gathering).kernel},
-	{sourceRegistry, "registry.json", 5 * time.Second, 350_000, (*gathering).registry},
-	{"lease log", "leaselog.json", 5 * time.Second, 250_000, (*gathering).leaseLog},
-	{"findings of doctor", "doctor.json", examineAll + examineOne, 150_000, (*gathering).findings},
-	{sourceKernel, "kernel.json", 5 * time.Second, 250_000, (*gathering).snapshot}, // with the answers to the checks
-	{"answers of EC2", "cloud.json", 5 * time.Second, 80_000, (*gathering).answers},
-	{"four sources side by side", "observed.json", 20 * time.Second, 220_000, (*gathering).observed},
-	{"status --diff", "diff.json", 5 * time.Second, 80_000, (*gathering).difference},
-	{"pods", "pods.json", 10 * time.Second, 100_000, (*gathering).pods},
-	{"nftables", "nftables.json", 5 * time.Second, 100_000, (*gathering).tables},
-	{"BPF", "bpf.json", 5 * time.Second, 50_000, (*gathering).programs},
-	{"journal", "journal.json", 10 * time.Second, 200_000, (*gathering).journal},
-	{"versions", "versions.json", 10 * time.Second, 10_000, (*gathering).versions},
+	{sourceKernel, "kernel.json", 10 * time.Second, 0, (*gathering).readKernel},
+	{sourceRegistry, "registry.json", 5 * time.Second, 350_000, (*gathering).readRegistry},
+	{"lease log", "leaselog.json", 5 * time.Second, 250_000, (*gathering).readLeaseLog},
+	{"findings of doctor", "doctor.json", examineAll + examineOne, 150_000, (*gathering).readFindings},
+	// with the answers to the checks
+	{sourceKernel, "kernel.json", 5 * time.Second, 250_000, (*gathering).readSnapshot},
+	{"answers of EC2", "cloud.json", 5 * time.Second, 80_000, (*gathering).readAnswers},
+	{"four sources side by side", "observed.json", 20 * time.Second, 220_000, (*gathering).readObserved},
+	{"status --diff", "diff.json", 5 * time.Second, 80_000, (*gathering).readDifference},
+	{"pods", "pods.json", 10 * time.Second, 100_000, (*gathering).readPods},
+	{"nftables", "nftables.json", 5 * time.Second, 100_000, (*gathering).readTables},
+	{"BPF", "bpf.json", 5 * time.Second, 50_000, (*gathering).readPrograms},
+	{"journal", "journal.json", 10 * time.Second, 200_000, (*gathering).readJournal},
+	{"versions", "versions.json", 10 * time.Second, 10_000, (*gathering).readVersions},
 }
 
 // How long one check of doctor may take, and all checks together.
@@ -77,17 +78,17 @@ type gathering struct {
 	compared *view.Observation
 }
 
-// opened returns why the node could not be opened, or nil.
-func (g *gathering) opened() error {
+// openError returns why the node could not be opened, or nil.
+func (g *gathering) openError() error {
 	if g.node == nil {
 		return fmt.Errorf("the registry or the network namespace of the node cannot be opened: %w", g.unopened)
 	}
 	return nil
 }
 
-// findings returns the findings of doctor.
-func (g *gathering) findings(ctx context.Context) (finish, error) {
-	if err := g.opened(); err != nil {
+// readFindings makes the checks of doctor.
+func (g *gathering) readFindings(ctx context.Context) (finish, error) {
+	if err := g.openError(); err != nil {
 		return nil, err
 	}
 	if g.shot != nil {
@@ -98,41 +99,41 @@ func (g *gathering) findings(ctx context.Context) (finish, error) {
 	found, unmade := g.node.ExamineEach(ctx, examineOne)
 	return func() (any, error) {
 		for i, f := range found.Findings {
-			f.About, f.Means, f.Do = g.allow.text(f.About), g.allow.text(f.Means), g.allow.text(f.Do)
+			f.About, f.Means, f.Do = g.allow.keptText(f.About), g.allow.keptText(f.Means), g.allow.keptText(f.Do)
 			found.Findings[i] = f
 		}
-		return &examined{found, unmade}, nil
+		return &examination{found, unmade}, nil
 	}, nil
 }
 
-// An examined has the findings of doctor on the node.
-type examined struct {
+// An examination has the findings of doctor on the node.
+type examination struct {
 	doctor.Report
 	Unmade []doctor.Unmade `json:"unmade"`
 }
 
-func (e *examined) Cut() bool {
+func (e *examination) Cut() bool {
 	e.Findings = e.Findings[:len(e.Findings)/2] // the worst findings come first
 	return len(e.Findings) > 0
 }
 
-func (g *gathering) answers(context.Context) (finish, error) {
+func (g *gathering) readAnswers(context.Context) (finish, error) {
 	return func() (any, error) {
 		a := g.asked.Copy()
 		if len(a.Asked) == 0 {
 			return nil, errors.New("no check has asked EC2 or the metadata service in time")
 		}
 		a.Instance.Account = ""
-		a.Attached, a.Subnets = g.allow.enis(a.Attached), g.allow.subnets(a.Subnets)
+		a.Attached, a.Subnets = g.allow.keptENIs(a.Attached), g.allow.keptSubnets(a.Subnets)
 		for question, why := range a.Failed {
-			a.Failed[question] = g.allow.text(why)
+			a.Failed[question] = g.allow.keptText(why)
 		}
 		return a, nil
 	}, nil
 }
 
-func (g *gathering) observed(ctx context.Context) (finish, error) {
-	if err := g.opened(); err != nil {
+func (g *gathering) readObserved(ctx context.Context) (finish, error) {
+	if err := g.openError(); err != nil {
 		return nil, err
 	}
 	const asking = 15 * time.Second // less than the reading's deadline: Observe reads the kernel last
@@ -142,12 +143,12 @@ func (g *gathering) observed(ctx context.Context) (finish, error) {
 	return func() (any, error) {
 		g.compared = o
 		left := *o
-		left.Metadata.ENIs, left.EC2.ENIs = g.allow.enis(o.Metadata.ENIs), g.allow.enis(o.EC2.ENIs)
+		left.Metadata.ENIs, left.EC2.ENIs = g.allow.keptENIs(o.Metadata.ENIs), g.allow.keptENIs(o.EC2.ENIs)
 		return &left, nil
 	}, err
 }
 
-func (g *gathering) difference(context.Context) (finish, error) {
+func (g *gathering) readDifference(context.Context) (finish, error) {
 	if g.compared == nil {
 		return nil, errors.New("registry, kernel, metadata and EC2 were not compared")
 	}

@@ -29,83 +29,83 @@ var versions = cni.VersionsStartingFrom("0.3.0").SupportedVersions()
 // networkName is CNI's rule for the name of a network (CNI specification 1.1.0, section 1).
 var networkName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.\-]*$`)
 
-// head reviews the name of the file, the name of the network, and the versions.
-func (r *review) head() {
-	if ext := filepath.Ext(r.file); !isList(r.file) && !r.delegate && single(r.text) == nil {
-		r.wrong("", "the name ends in %s, but runtimes read a list only from a file whose name ends in .conflist", ext)
+// reviewHead reviews the name of the file, the name of the network, and the versions.
+func (r *review) reviewHead() {
+	if ext := filepath.Ext(r.file); !isList(r.file) && !r.delegate && singlePlugin(r.text) == nil {
+		r.report("", "the name ends in %s, but runtimes read a list only from a file whose name ends in .conflist", ext)
 	}
 	if !networkName.MatchString(r.Name) {
-		r.wrong("", "name: %q: want letters and digits, and after the first character also _ . -", r.Name)
+		r.report("", "name: %q: want letters and digits, and after the first character also _ . -", r.Name)
 	}
 	want := "want one of " + strings.Join(versions, ", ")
 	if r.CNIVersion == "" && len(r.CNIVersions) == 0 {
-		r.wrong("", "cniVersion must be specified, because without it the runtime assumes the oldest version, which "+
+		r.report("", "cniVersion must be specified, because without it the runtime assumes the oldest version, which "+
 			"has no chains: %s",
 			want)
 	}
 	if r.CNIVersion != "" && !slices.Contains(versions, r.CNIVersion) {
-		r.wrong("", "cniVersion: %q: %s", r.CNIVersion, want)
+		r.report("", "cniVersion: %q: %s", r.CNIVersion, want)
 	}
 	for _, v := range r.CNIVersions {
 		if !slices.Contains(versions, v) {
-			r.wrong("", "cniVersions: %q: %s", v, want)
+			r.report("", "cniVersions: %q: %s", v, want)
 		}
 	}
 }
 
-// chain reviews which of our plugins are in the list, and at which positions.
-func (r *review) chain() {
+// reviewChain reviews which of our plugins are in the list, and at which positions.
+func (r *review) reviewChain() {
 	at := r.positions()
 	if len(r.Plugins) == 0 {
-		return // the method list has reported the empty list
+		return // readList has reported the empty list
 	}
 	if len(at) == 0 {
-		r.wrong("", "none of the plugins is one of %s", strings.Join(Types, ", "))
+		r.report("", "none of the plugins is one of %s", strings.Join(Types, ", "))
 		return
 	}
-	if i, is := at[TypeEgress]; is && len(at) == 1 { // TypeEgress follows plugins of another project
+	if i, is := at[TypeEgress]; is && len(at) == 1 { // other plugins give the pods their addresses
 		if i == 0 {
-			r.wrong(r.where(i), "no plugin before this one gives the pod an address: put this plugin last")
+			r.report(r.nameOf(i), "no plugin before this one gives the pod an address: put this plugin last")
 		}
 		return
 	}
 	first, last := TypeIPAM, TypePTP
 	if _, all := at[TypeAll]; all {
 		first, last = TypeAll, TypeAll
-		r.alone(at)
+		r.reviewBesideAll(at)
 	} else {
-		r.order(at)
-		r.further(at)
-		r.hooks(at)
-		r.paths(at)
+		r.reviewOrder(at)
+		r.reviewFurther(at)
+		r.reviewHooks(at)
+		r.reviewDataPaths(at)
 	}
 	i, ok := at[first]
 	_, follows := at[r.Plugins[0].Type]
 	switch {
 	case !ok:
-		r.wrong("", "the chain does not begin with %s, so the other plugins have no address", first)
+		r.report("", "the chain does not begin with %s, so the other plugins have no address", first)
 	case !follows:
-		r.wrong(r.where(i), "this plugin stands after %s, but must be first, because results of earlier plugins are "+
+		r.report(r.nameOf(i), "this plugin stands after %s, but must be first, because results of earlier plugins are "+
 			"lost",
 			r.Plugins[0].Type)
 	}
 	if k, ok := at[last]; ok {
-		r.pair(k)
-		r.routed(i, k)
+		r.reviewPair(k)
+		r.reviewRouted(i, k)
 	}
 }
 
-// positions returns the positions of our plugins, by type. It reports a plugin that has no type, or that is there
-// twice.
+// positions returns the positions of our plugins, by type. It also reports a plugin that has no type, or that is in the
+// chain twice.
 func (r *review) positions() map[string]int {
 	at := map[string]int{}
 	for i, m := range r.Plugins {
 		_, twice := at[m.Type]
 		switch {
 		case m.Type == "":
-			r.wrong(r.where(i), "type must be specified: the name of the plugin's program")
+			r.report(r.nameOf(i), "type must be specified: the name of the plugin's program")
 		case twice:
-			r.wrong(r.where(i), "this plugin is in the chain twice")
+			r.report(r.nameOf(i), "this plugin is in the chain twice")
 		case slices.Contains(Types, m.Type):
 			at[m.Type] = i
 		}
@@ -113,38 +113,39 @@ func (r *review) positions() map[string]int {
 	return at
 }
 
-// alone reports our other plugins in a chain with TypeAll, because TypeAll also does the work of these plugins.
-func (r *review) alone(at map[string]int) {
-	for _, typ := range parted {
+// reviewBesideAll reports our other plugins in a chain with TypeAll, because TypeAll also does the work of these
+// plugins.
+func (r *review) reviewBesideAll(at map[string]int) {
+	for _, typ := range partedTypes {
 		if i, ok := at[typ]; ok {
-			r.wrong(r.where(i), "%[1]s also does the work of this plugin: move its keys to %[1]s, and remove this "+
+			r.report(r.nameOf(i), "%[1]s also does the work of this plugin: move its keys to %[1]s, and remove this "+
 				"plugin",
 				TypeAll)
 		}
 	}
 }
 
-// order reviews the order of our plugins in a chain without TypeAll: each plugin needs the result of the plugin before
-// it.
-func (r *review) order(at map[string]int) {
+// reviewOrder reviews the order of our plugins in a chain without TypeAll: each plugin needs the result of the plugin
+// before it.
+func (r *review) reviewOrder(at map[string]int) {
 	last := -1
 	for i, m := range r.Plugins {
-		place := slices.Index(parted, m.Type)
+		place := slices.Index(partedTypes, m.Type)
 		if place >= 0 && place < last && at[m.Type] == i {
-			r.wrong(r.where(i), "this plugin must stand before %s, which needs its result", parted[last])
+			r.report(r.nameOf(i), "this plugin must stand before %s, which needs its result", partedTypes[last])
 		}
 		last = max(last, place)
 	}
 }
 
-// further reviews whether the three plugins agree about the further interfaces for which pods may ask.
-func (r *review) further(at map[string]int) {
+// reviewFurther reviews whether the three plugins agree about the further interfaces for which pods may ask.
+func (r *review) reviewFurther(at map[string]int) {
 	type part struct {
 		Requests           []any  `json:"requests"`
 		ContainerInterface string `json:"containerInterface"`
 	}
 	var parts []part
-	for _, typ := range three {
+	for _, typ := range threePlugins {
 		i, ok := at[typ]
 		var p part
 		if !ok || json.Unmarshal(r.Plugins[i].Raw, &p) != nil {
@@ -153,22 +154,22 @@ func (r *review) further(at map[string]int) {
 		parts = append(parts, p)
 	}
 	ipam, slave, pair := parts[0], parts[1], parts[2]
-	where := r.where(at[TypeIPVlan])
+	where := r.nameOf(at[TypeIPVlan])
 	annotated := func(typ string) bool { return r.Plugins[at[typ]].Capabilities[podAnnotations] }
 	if len(ipam.Requests) > 0 && annotated(TypeIPAM) && !annotated(TypeIPVlan) {
-		r.wrong(where, `this plugin does not get the names of the interfaces for which pods ask: add "capabilities": `+
+		r.report(where, `this plugin does not get the names of the interfaces for which pods ask: add "capabilities": `+
 			`{%q: true}`,
 			podAnnotations)
 	}
 	if name := cmp.Or(slave.ContainerInterface, "eth1"); len(ipam.Requests) > 0 && name != pair.ContainerInterface {
-		r.wrong(where, "containerInterface: %q (default eth1), but %s has %q: want the same name in both, so that no "+
+		r.report(where, "containerInterface: %q (default eth1), but %s has %q: want the same name in both, so that no "+
 			"further interface gets this name", name, TypePTP, pair.ContainerInterface)
 	}
 }
 
-// hooks reviews whether the plugins after TypeIPVlan work with the mode of the ipvlan slave. Only the review compares
-// the configurations of these plugins, because each plugin checks only its own configuration.
-func (r *review) hooks(at map[string]int) {
+// reviewHooks reviews whether the plugins after TypeIPVlan work with the mode of the ipvlan slave. The plugins cannot
+// find these mistakes, because each plugin sees only its own configuration.
+func (r *review) reviewHooks(at map[string]int) {
 	i, ok := at[TypeIPVlan]
 	var slave struct{ Mode string }
 	var pair ptp.Config
@@ -178,31 +179,31 @@ func (r *review) hooks(at map[string]int) {
 	}
 	for typ, into := range map[string]any{TypePTP: &pair, TypeEgress: &out} {
 		if k, there := at[typ]; there && json.Unmarshal(r.Plugins[k].Raw, into) != nil {
-			return // the method member reports that
+			return // reviewPlugin reports the mistake
 		}
 	}
-	r.wrongs(r.where(i), chain.Unhooked(slave.Mode, &pair, len(out.Egresses)))
+	r.reportLines(r.nameOf(i), chain.Unhooked(slave.Mode, &pair, len(out.Egresses)))
 }
 
-// pair reviews the keys of our plugin that makes the veth pair, and looks for other plugins that can disturb the pair.
-// i is the position of our plugin.
-func (r *review) pair(i int) {
+// reviewPair reviews the keys of our plugin that makes the veth pair, at position i, and other plugins that can disturb
+// the pair.
+func (r *review) reviewPair(i int) {
 	const podLink = "eth0" // CNI_IFNAME of all Kubernetes runtimes
 	var c ptp.Config
 	if json.Unmarshal(r.Plugins[i].Raw, &c) != nil {
 		return
 	}
 	if c.ContainerInterface == podLink {
-		r.wrong(r.where(i), "containerInterface: %q: want another name, for example eth1, because the pod's link to "+
+		r.report(r.nameOf(i), "containerInterface: %q: want another name, for example eth1, because the pod's link to "+
 			"its ENI has this name", podLink)
 	}
 	if mark := *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))); mark&kubeProxyMarks != 0 {
-		r.wrong(r.where(i), "nodePortMark: %d (%#x): want other bits, such as 8192 (0x2000), because kube-proxy "+
+		r.report(r.nameOf(i), "nodePortMark: %d (%#x): want other bits, such as 8192 (0x2000), because kube-proxy "+
 			"masquerades or drops packets with the bits %#x",
 			mark, mark, kubeProxyMarks)
 	}
 	if c.HostInterface == "auto" {
-		r.wrong(r.where(i),
+		r.report(r.nameOf(i),
 			`hostInterface: "auto": want the name of the boot ENI's link, for example eth0 or ens5, because only %s `+
 				`install replaces "auto"`,
 			cli.Name)
@@ -210,15 +211,15 @@ func (r *review) pair(i int) {
 	for j, m := range r.Plugins {
 		switch m.Type {
 		case "tuning":
-			r.tuning(j)
+			r.reviewTuning(j)
 		case "portmap":
-			r.portmap(j, *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))))
+			r.reviewPortmap(j, *cmp.Or(c.NodePortMark, new(uint32(ptp.DefaultNodePortMark))))
 		case "bandwidth":
-			r.wrong(r.where(j),
+			r.report(r.nameOf(j),
 				`this plugin does not work here, because the pod's first link is no veth: remove the plugin, and add `+
 					`"capabilities": {"bandwidth": true} to %s`, r.Plugins[i].Type)
 		case "sbr":
-			r.wrong(r.where(j),
+			r.report(r.nameOf(j),
 				"this plugin moves the routes by which pods reach the node, Services and the internet: remove the "+
 					"plugin")
 		}
@@ -229,21 +230,22 @@ func (r *review) pair(i int) {
 // (iptablesMasqueradeBit and iptablesDropBit, with their defaults).
 const kubeProxyMarks = 0xc000
 
-// tuning reviews whether the plugin tuning gives a pod's link another MAC address. An ipvlan link has the MAC address
-// of the ENI, and the kernel refuses a change.
-func (r *review) tuning(i int) {
+// reviewTuning reviews whether the reference plugin "tuning" gives a pod's link another MAC address. An ipvlan link has
+// the MAC address of the ENI, and the kernel refuses a change.
+func (r *review) reviewTuning(i int) {
 	var c struct {
 		MAC string `json:"mac"`
 	}
 	if m := r.Plugins[i]; json.Unmarshal(m.Raw, &c) == nil && (c.MAC != "" || m.Capabilities["mac"]) {
-		r.wrong(r.where(i), "mac: the pod's link has the MAC address of its ENI, and cannot have another: remove "+
+		r.report(r.nameOf(i), "mac: the pod's link has the MAC address of its ENI, and cannot have another: remove "+
 			"mac, also from capabilities")
 	}
 }
 
-// portmap reviews whether the plugin portmap uses one of the bits of mark, our nodePortMark. By default, the iptables
-// backend of portmap uses such a bit. Then packets of other pods to a hostPort are lost.
-func (r *review) portmap(i int, mark uint32) {
+// reviewPortmap reviews whether the reference plugin "portmap" sets one of the bits of mark, our nodePortMark. If so,
+// packets of other pods to a hostPort are lost. With the defaults of both plugins, this happens: the iptables backend
+// of portmap sets bit 13 (0x2000), and nodePortMark is 0x2000. The nftables backend sets no bit.
+func (r *review) reviewPortmap(i int, mark uint32) {
 	var c struct {
 		Backend     string `json:"backend"`
 		MarkMasqBit *int   `json:"markMasqBit"`
@@ -253,7 +255,7 @@ func (r *review) portmap(i int, mark uint32) {
 		return
 	}
 	if bit := *cmp.Or(c.MarkMasqBit, new(defaultBit)); bit >= 0 && mark>>bit&1 != 0 {
-		r.wrong(r.where(i), "markMasqBit: %d (default 13) is in the nodePortMark %#x, so other pods of the node "+
+		r.report(r.nameOf(i), "markMasqBit: %d (default 13) is in the nodePortMark %#x, so other pods of the node "+
 			"would not reach hostPorts: want another bit, such as 12", bit, mark)
 	}
 }
@@ -261,20 +263,20 @@ func (r *review) portmap(i int, mark uint32) {
 // podAnnotations is the capability by which runtimes pass the pod's annotations to a plugin.
 const podAnnotations = "io.kubernetes.cri.pod-annotations"
 
-// egress reviews whether pods can ask for the egresses that the configuration lets them choose.
-func (r *review) egress(where string, i int, c *egress.Config) {
+// reviewEgress reviews whether pods can ask for the egresses that the configuration lets them choose.
+func (r *review) reviewEgress(where string, i int, c *egress.Config) {
 	annotated := r.Plugins[i].Capabilities[podAnnotations]
 	routers := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		e := c.Egresses[name]
 		if len(e.Selectable) > 0 && !annotated {
-			r.wrong(where, `egress: %s: selectable: no pod can ask for this egress: add "capabilities": {%q: true}`,
+			r.report(where, `egress: %s: selectable: no pod can ask for this egress: add "capabilities": {%q: true}`,
 				name,
 				podAnnotations)
 		}
 		for _, namespace := range e.Routers {
 			if other, both := routers[namespace]; both && !annotated {
-				r.wrong(where,
+				r.report(where,
 					`egress: %s: routers: the egress %[3]s has %[2]q, too, and no pod can choose its egress: add `+
 						`"capabilities": {%[4]q: true}`,
 					name, namespace, other, podAnnotations)
@@ -283,30 +285,30 @@ func (r *review) egress(where string, i int, c *egress.Config) {
 		}
 	}
 	if p, has := pairOf(r.List); has && len(c.Egresses) > 0 {
-		r.egressByPair(where, c, p)
+		r.reviewGateways(where, c, p)
 	}
 }
 
-// egressByPair reviews whether clients reach the gateways, which are addresses of Services.
-func (r *review) egressByPair(where string, c *egress.Config, p ptp.Config) {
+// reviewGateways reviews whether clients reach the gateways, which are addresses of Services.
+func (r *review) reviewGateways(where string, c *egress.Config, p ptp.Config) {
 	if !p.IPMasq {
-		r.wrong(where, `egress: want "ipMasq": true, because otherwise clients reach no Services, and so no gateway`)
+		r.report(where, `egress: want "ipMasq": true, because otherwise clients reach no Services, and so no gateway`)
 	}
 	if mark := *cmp.Or(p.NodePortMark, new(uint32(ptp.DefaultNodePortMark))); mark&egress.Marks != 0 {
-		r.wrong(where, "nodePortMark: %#x: want other bits, because egress uses the bits %#x",
+		r.report(where, "nodePortMark: %#x: want other bits, because egress uses the bits %#x",
 			mark, uint32(egress.Marks))
 	}
 	var ipam struct {
 		RouteToCIDRs []string `json:"routeToCidrs"`
 	}
 	_ = json.Unmarshal(r.Plugin(TypeIPAM), &ipam)
-	var wrong values.Mistakes // the method member reports these mistakes
+	var wrong values.Mistakes // reviewPlugin reports these mistakes
 	routed, byNode := wrong.Prefixes("routeToCidrs", ipam.RouteToCIDRs), wrong.Prefixes("hostCidrs", p.HostCIDRs)
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		for _, text := range c.Egresses[name].Gateways {
 			gw, ok := wrong.Address("gateways", text)
-			if why := byENI(gw, p, routed); ok && why != "" && holder(byNode, gw) < 0 {
-				r.wrong(where,
+			if why := whyByENI(gw, p, routed); ok && why != "" && indexContaining(byNode, gw) < 0 {
+				r.report(where,
 					"egress: %s: gateways: %s: want the CIDR of the Services in hostCidrs, because %s",
 					name, gw, why)
 			}
@@ -314,10 +316,10 @@ func (r *review) egressByPair(where string, c *egress.Config, p ptp.Config) {
 	}
 }
 
-// byENI returns the reason why pods send packets for the address of a Service by their ENI. It assumes that hostCidrs
-// does not have the address. byENI returns "" if pods send these packets by the node.
-func byENI(a netip.Addr, p ptp.Config, routed []netip.Prefix) string {
-	i := holder(routed, a)
+// whyByENI returns why pods send packets to the address of a Service by their ENI, or "" if pods send them to the node.
+// It assumes that hostCidrs does not contain the address.
+func whyByENI(a netip.Addr, p ptp.Config, routed []netip.Prefix) string {
+	i := indexContaining(routed, a)
 	switch {
 	case i >= 0:
 		return "routeToCidrs has " + routed[i].String()
@@ -329,30 +331,30 @@ func byENI(a netip.Addr, p ptp.Config, routed []netip.Prefix) string {
 	return ""
 }
 
-// holder returns the index of the first prefix that has an address, or -1.
-func holder(all []netip.Prefix, a netip.Addr) int {
+// indexContaining returns the index of the first prefix that contains an address, or -1.
+func indexContaining(all []netip.Prefix, a netip.Addr) int {
 	return slices.IndexFunc(all, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// pools reviews whether the pools work with the other plugins and keys.
-func (r *review) pools(where string, i int, c *lease.Config) {
+// reviewPools reviews whether the pools work with the other plugins and keys.
+func (r *review) reviewPools(where string, i int, c *lease.Config) {
 	capabilities := r.Plugins[i].Capabilities
 	for name, p := range c.Pools {
 		if !lease.Nameable(name) {
-			r.wrong(where, "pools: %q: want a name without / and =, which the plugin uses in names of its own", name)
+			r.report(where, "pools: %q: want a name without / and =, which the plugin uses in names of its own", name)
 		}
 		if len(p.Selectable) > 0 && !capabilities[podAnnotations] {
-			r.wrong(where, `pools: %s: selectable: no pod can ask for this pool: add "capabilities": {%q: true}`, name,
+			r.report(where, `pools: %s: selectable: no pod can ask for this pool: add "capabilities": {%q: true}`, name,
 				podAnnotations)
 		}
 	}
 	canAsk := []string{podAnnotations, "ips", "deviceID"}
 	if len(c.Permissions) > 0 && !slices.ContainsFunc(canAsk, func(name string) bool { return capabilities[name] }) {
-		r.wrong(where, `requests: no pod can make a request: add "capabilities": {%q: true}`, podAnnotations)
+		r.report(where, `requests: no pod can make a request: add "capabilities": {%q: true}`, podAnnotations)
 	}
 	for _, p := range c.Policies() {
 		if p.Provision == lease.ProvisionNone && p.Warm.Min > 0 {
-			r.wrong(where, `warm: min %d of pool %s: "provision" is "none", so the node does not ask EC2 for these `+
+			r.report(where, `warm: min %d of pool %s: "provision" is "none", so the node does not ask EC2 for these `+
 				`addresses`,
 				p.Warm.Min,
 				PoolName(p.Pool))

@@ -5,11 +5,10 @@
 // them. All questions about the conflists are methods of [Conflists]. The types into which the plugins decode their
 // configurations define the keys and the allowed values.
 //
-// All methods follow one rule for mistakes. An answer leaves out each network with a mistake, and has all other
-// networks. The error that a method returns beside the answer has all mistakes. A file that Load cannot parse may
-// belong to another program. So such a file counts as a mistake only if no other file has our plugins.
-// [Conflists.Unread] always names such a file. If a network that is left out could make the whole answer wrong, there
-// is no answer: see [Conflists.Whole].
+// All methods treat mistakes in the same way. The answer of a method is about the networks without a mistake. The error
+// beside the answer has the mistakes of the other networks. A file that Load cannot parse may belong to another
+// program. So such a file counts as a mistake only if no other file has our plugins. [Conflists.Unread] always names
+// such a file. If the answer could be wrong without one of our networks, there is no answer: see [Conflists.Whole].
 package conf
 
 import (
@@ -35,17 +34,17 @@ const (
 	TypeAll    = "cni-ipvlan-vpc-k8s" // all of these plugins in one
 )
 
-// GrowProgram is the program that TypeIPAM and TypeAll execute. No conflist names it.
+// GrowProgram is the program that TypeIPAM and TypeAll execute to ask EC2. No conflist names this program.
 const GrowProgram = lease.GrowProgram
 
-// three are the plugins of a chain in their order: each plugin needs the result of the plugin before it.
-var three = []string{TypeIPAM, TypeIPVlan, TypePTP}
+// threePlugins are the plugins of a chain in their order: each plugin needs the result of the plugin before it.
+var threePlugins = []string{TypeIPAM, TypeIPVlan, TypePTP}
 
-// parted are the plugins of a chain without TypeAll, in their order. TypeEgress may be missing.
-var parted = append(slices.Clone(three), TypeEgress)
+// partedTypes are the plugins of a chain without TypeAll, in their order. TypeEgress may be missing.
+var partedTypes = append(slices.Clone(threePlugins), TypeEgress)
 
 // Types are the types of all our plugins.
-var Types = append([]string{TypeAll}, parted...)
+var Types = append([]string{TypeAll}, partedTypes...)
 
 // defaultReuse is the reuseIPWait of a pool without a configuration.
 const defaultReuse = time.Minute
@@ -61,12 +60,12 @@ const (
 	K3sBinDir = "/var/lib/rancher/k3s/data/cni"
 )
 
-// onK3s reports whether our conflist is in the directory of k3s, and not in the directory of other runtimes.
-var onK3s = sync.OnceValue(func() bool { return len(Load(Dir).OurFiles()) == 0 && len(Load(K3sDir).OurFiles()) > 0 })
+// isOnK3s reports whether our conflist is in the directory of k3s, and not in the directory of other runtimes.
+var isOnK3s = sync.OnceValue(func() bool { return len(Load(Dir).OurFiles()) == 0 && len(Load(K3sDir).OurFiles()) > 0 })
 
 // UsualBinDir returns the directory in which the runtime of this node looks for plugins.
 func UsualBinDir() string {
-	if onK3s() {
+	if isOnK3s() {
 		return K3sBinDir
 	}
 	return BinDir
@@ -75,7 +74,7 @@ func UsualBinDir() string {
 // Flag returns the flag --config: the path of our plugins' configuration.
 func Flag() cli.Flag {
 	usual := Dir
-	if onK3s() {
+	if isOnK3s() {
 		usual = K3sDir
 	}
 	return &cli.StringFlag{
@@ -104,7 +103,7 @@ type List struct {
 // A Member is a plugin's configuration in its chain.
 type Member struct {
 	Type         string
-	Capabilities map[string]bool // by which the runtime passes values to the plugin; only those with a boolean
+	Capabilities map[string]bool // declared by the plugin: the runtime passes values for them
 	Raw          json.RawMessage
 	File         string // of a drop-in: relative to the directory of the list
 }
@@ -122,9 +121,9 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// programs returns the program that a runtime executes for the member. If that program executes a program of ours,
-// programs also returns the second program.
-func (m Member) programs() []string {
+// neededPrograms returns the program that a runtime executes for the member, and GrowProgram if the first program
+// executes it.
+func (m Member) neededPrograms() []string {
 	if m.Type == TypeAll || m.Type == TypeIPAM {
 		return []string{m.Type, GrowProgram}
 	}

@@ -8,28 +8,29 @@ import (
 	"reflect"
 )
 
-// Withheld replaces a value that may not leave the node.
+// Withheld replaces a value that must not leave the node.
 const Withheld = "[withheld]"
 
-// private are the keys of our plugins whose values belong to an operator or a pod. No check needs these values.
-var private = map[string]bool{"eniTags": true, "runtimeConfig": true, "args": true, "prevResult": true, "dns": true}
+// privateKeys are the keys of our plugins whose values belong to an operator or a pod. No check needs these values.
+var privateKeys = map[string]bool{"eniTags": true, "runtimeConfig": true, "args": true, "prevResult": true, "dns": true}
 
 // Documented returns the part of a list that may leave the node. For our plugins, it has the documented keys whose
-// values have the documented type. For plugins of others, it has only the type. It includes the drop-ins of the list.
+// values have the documented type. For plugins of others, it has only the type. The plugins of drop-ins are in this
+// part, too.
 func (c List) Documented() (json.RawMessage, error) {
 	plugins := []map[string]any{}
 	for _, m := range c.Plugins {
-		plugins = append(plugins, m.documented())
+		plugins = append(plugins, m.documentedKeys())
 	}
 	return json.Marshal(map[string]any{"cniVersion": c.CNIVersion, "cniVersions": c.CNIVersions, "name": c.Name,
 		"plugins": plugins, "loadOnlyInlinedPlugins": true})
 }
 
-func (m Member) documented() map[string]any {
+func (m Member) documentedKeys() map[string]any {
 	all := map[string]any{}
 	if decoded, ours := configs[m.Type]; ours {
 		for _, t := range keyTypes(decoded()) {
-			allowed(all, m.Raw, t)
+			addDocumented(all, m.Raw, t)
 		}
 		if m.Capabilities != nil {
 			all["capabilities"] = m.Capabilities
@@ -39,9 +40,9 @@ func (m Member) documented() map[string]any {
 	return all
 }
 
-// allowed adds the values of an object to a map, but only values whose keys the struct type t has. It withholds the
-// values of private keys.
-func allowed(to map[string]any, object json.RawMessage, t reflect.Type) {
+// addDocumented adds the documented values of an object to a map: those with a key that the struct type t has. It
+// withholds the values of private keys.
+func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {
 		return
@@ -50,10 +51,10 @@ func allowed(to map[string]any, object json.RawMessage, t reflect.Type) {
 		value, ok := values[key]
 		switch {
 		case !ok:
-		case private[key]:
-			to[key] = withheld(value)
+		case privateKeys[key]:
+			to[key] = withholdValues(value)
 		default:
-			if v, ok := typed(value, field); ok {
+			if v, ok := documentedValue(value, field); ok {
 				to[key] = v
 			}
 		}
@@ -65,9 +66,9 @@ func allowed(to map[string]any, object json.RawMessage, t reflect.Type) {
 	}
 }
 
-// withheld returns an object with the keys of value, and Withheld as each value. If value is no object of texts,
+// withholdValues returns an object with the keys of value, and Withheld as each value. If value is no object of texts,
 // withheld returns nil.
-func withheld(value json.RawMessage) any {
+func withholdValues(value json.RawMessage) any {
 	var tags map[string]string
 	if json.Unmarshal(value, &tags) != nil {
 		return nil
@@ -78,22 +79,22 @@ func withheld(value json.RawMessage) any {
 	return tags
 }
 
-// typed returns the documented parts of a value, and reports whether the value has the type t.
-func typed(value json.RawMessage, t reflect.Type) (any, bool) {
+// documentedValue returns the documented parts of a value, and reports whether the value has the type t.
+func documentedValue(value json.RawMessage, t reflect.Type) (any, bool) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	switch t.Kind() {
 	case reflect.Struct:
 		object := map[string]any{}
-		allowed(object, value, t)
+		addDocumented(object, value, t)
 		return object, true
 	case reflect.Map:
 		var values map[string]json.RawMessage
 		err := json.Unmarshal(value, &values)
 		object := map[string]any{}
 		for key, one := range values {
-			if v, ok := typed(one, t.Elem()); ok {
+			if v, ok := documentedValue(one, t.Elem()); ok {
 				object[key] = v
 			}
 		}
@@ -103,7 +104,7 @@ func typed(value json.RawMessage, t reflect.Type) (any, bool) {
 		err := json.Unmarshal(value, &values)
 		list := []any{}
 		for _, one := range values {
-			if v, ok := typed(one, t.Elem()); ok {
+			if v, ok := documentedValue(one, t.Elem()); ok {
 				list = append(list, v)
 			}
 		}
@@ -116,12 +117,12 @@ func typed(value json.RawMessage, t reflect.Type) (any, bool) {
 	return nil, false
 }
 
-// Recorded returns the networks of a node from the output of [List.Documented].
+// Recorded makes Conflists of the lists in a support bundle, which [List.Documented] has written.
 func Recorded(path string, lists []List) *Conflists {
 	c := &Conflists{Path: path, IsDir: true}
 	for _, l := range lists {
 		c.Files = append(c.Files, File{Path: l.File, Lists: []List{l}})
 	}
-	c.digest()
+	c.fillAnswers()
 	return c
 }

@@ -24,32 +24,32 @@ const (
 // ourTags are the tags that the plugin sets on each new ENI.
 var ourTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.TagKeep}
 
-// ec2 reviews the values that EC2 would refuse. If a pool has such a value, EC2 refuses the pool's first new ENI, and
-// no pod of the pool gets an address.
-func (r *review) ec2(where string, c *lease.Config) {
+// reviewEC2 reviews the values that EC2 would refuse. If a pool has such a value, EC2 refuses the pool's first new ENI,
+// and no pod of the pool gets an address.
+func (r *review) reviewEC2(where string, c *lease.Config) {
 	if c.MaxENIs == 1 && c.InterfaceIndex > 0 && (c.Provision == "" || c.Provision == string(lease.ProvisionFull)) {
-		r.wrong(where, "maxENIs: 1: want 2 or more, because maxENIs counts the boot ENI, which has no addresses for "+
+		r.report(where, "maxENIs: 1: want 2 or more, because maxENIs counts the boot ENI, which has no addresses for "+
 			"pods if interfaceIndex is %d", c.InterfaceIndex)
 	}
-	r.newENI(where, "", c.PoolConfig)
+	r.reviewNewENI(where, "", c.PoolConfig)
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
-		r.newENI(where, "pools: "+name+": ", c.Pools[name])
+		r.reviewNewENI(where, "pools: "+name+": ", c.Pools[name])
 	}
 }
 
-// newENI reviews the security groups and tags that a pool gives to new ENIs.
-func (r *review) newENI(where, at string, p lease.PoolConfig) {
+// reviewNewENI reviews the security groups and tags that a pool gives to new ENIs.
+func (r *review) reviewNewENI(where, at string, p lease.PoolConfig) {
 	m := values.Mistakes{Within: at}
 	m.IDs("secGroupIds", "sg", p.SecGroupIDs)
-	r.wrongs(where, m.Err())
+	r.reportLines(where, m.Err())
 	if most := mostTags - len(ourTags); len(p.ENITags) > most {
-		r.wrong(where, "%seniTags: %d tags: want at most %[5]d, because EC2 allows %[3]d for an ENI, and the plugin "+
+		r.report(where, "%seniTags: %d tags: want at most %[5]d, because EC2 allows %[3]d for an ENI, and the plugin "+
 			"sets %[4]d itself",
 			at, len(p.ENITags), mostTags, len(ourTags), most)
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.ENITags)) {
 		if why := tagFault(key, p.ENITags[key]); why != "" {
-			r.wrong(where, "%seniTags: %q: %s", at, key, why)
+			r.report(where, "%seniTags: %q: %s", at, key, why)
 		}
 	}
 }

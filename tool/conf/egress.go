@@ -25,7 +25,7 @@ type NetworkEgress struct {
 // leaves out networks without an egress.
 func (c *Conflists) Egress() ([]NetworkEgress, error) {
 	if len(c.Ours()) == 0 && len(c.egresses) == 0 && c.egressesFailed == nil {
-		return nil, c.none()
+		return nil, c.noneError()
 	}
 	return c.egresses, c.egressesFailed
 }

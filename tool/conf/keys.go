@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Installed is a key of a list. Its value names the plugins of others that the list had when it was installed. If the
-// list has a further plugin of others, another program has added that plugin since.
+// Installed is a key of a list. Its value names the plugins of others that were in the list when the tool installed the
+// list. If another plugin of others is in the list now, another program has added that plugin.
 const Installed = "cni-ipvlan-vpc-k8s/installed"
 
 // listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration format"). Other methods review
@@ -31,8 +31,8 @@ type listKeys struct {
 	Installed    any `json:"cni-ipvlan-vpc-k8s/installed"` // [Installed]
 }
 
-// memberKeys are the keys that every plugin's configuration may have. The runtime adds runtimeConfig and prevResult.
-// But example conflists also have these two keys, so the keys are no mistake.
+// memberKeys are the keys that every plugin's configuration may have. The runtime sets runtimeConfig and prevResult.
+// These two keys in a file are no mistake, because example conflists have them, too.
 type memberKeys struct {
 	CNIVersion    any `json:"cniVersion"`
 	Name          any `json:"name"`
@@ -43,12 +43,12 @@ type memberKeys struct {
 	PrevResult    any `json:"prevResult"`
 }
 
-// keys reports the keys of an object that none of the types has, also in nested objects. If several types have a key,
-// the last of these types defines the value.
-func (r *review) keys(where string, object json.RawMessage, types ...reflect.Type) {
+// reviewKeys reports the keys of an object that none of the types has, also in nested objects. If several types have a
+// key, the last of these types defines the type of its value.
+func (r *review) reviewKeys(where string, object json.RawMessage, types ...reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {
-		return // it is no object: another review reports that
+		return // no object: another method reports that
 	}
 	known := map[string]reflect.Type{}
 	for _, t := range types {
@@ -57,28 +57,28 @@ func (r *review) keys(where string, object json.RawMessage, types ...reflect.Typ
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		t, ok := known[key]
 		if !ok {
-			r.wrong(where, "unknown key %q%s", key, suggestion(key, known))
+			r.report(where, "unknown key %q%s", key, suggestion(key, known))
 			continue
 		}
-		r.within(join(where, key), values[key], t)
+		r.reviewNested(join(where, key), values[key], t)
 	}
 }
 
-// within reviews the keys of the objects in a value of type t.
-func (r *review) within(where string, value json.RawMessage, t reflect.Type) {
+// reviewNested reviews the keys of the objects in a value of type t.
+func (r *review) reviewNested(where string, value json.RawMessage, t reflect.Type) {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	switch {
 	case t.Kind() == reflect.Struct:
-		r.keys(where, value, t)
+		r.reviewKeys(where, value, t)
 	case t.Kind() == reflect.Map && t.Elem().Kind() == reflect.Struct:
 		var values map[string]json.RawMessage
 		if json.Unmarshal(value, &values) != nil {
 			return
 		}
 		for _, key := range slices.Sorted(maps.Keys(values)) {
-			r.keys(join(where, key), values[key], t.Elem())
+			r.reviewKeys(join(where, key), values[key], t.Elem())
 		}
 	case t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct:
 		var values []json.RawMessage
@@ -86,7 +86,7 @@ func (r *review) within(where string, value json.RawMessage, t reflect.Type) {
 			return
 		}
 		for i, one := range values {
-			r.keys(join(where, strconv.Itoa(i+1)), one, t.Elem())
+			r.reviewKeys(join(where, strconv.Itoa(i+1)), one, t.Elem())
 		}
 	}
 }

@@ -16,8 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// This file reads files in the same way as runtimes and Multus. All other files of the package work with the result.
-// There are three kinds of files:
+// The code in this file reads configurations as runtimes and Multus do. There are three kinds of files:
 //
 //   - NAME.conflist is a list. The files NAME-OF-THE-NETWORK/*.conf in the same directory are its drop-ins. libcni
 //     appends their plugins to the plugins of the list.
@@ -43,8 +42,8 @@ type File struct {
 	Path   string
 	Lists  []List // the networks that Load can parse
 	Failed error  // why Load cannot parse the file, or a network in it
-	// the file is of Multus. For a pod's first network, Multus uses the next conflist of the directory, or the conflist
-	// that the file names
+	// the file configures Multus. Multus uses the next conflist of the directory for a pod's first network, or the
+	// conflist that this file names
 	Multus bool
 
 	text   []byte
@@ -54,29 +53,30 @@ type File struct {
 // Load reads a file, or all files of a directory.
 func Load(path string) *Conflists {
 	c := &Conflists{Path: path}
-	paths, err := c.paths()
+	paths, err := c.configPaths()
 	c.Unlisted = err
 	for _, p := range paths {
 		c.Files = append(c.Files, loadFile(p))
 	}
-	c.digest()
+	c.fillAnswers()
 	return c
 }
 
-// digest finds the policies, networks and egresses of our plugins in the files.
-func (c *Conflists) digest() {
+// fillAnswers fills the policies, networks and egresses of c from its files.
+func (c *Conflists) fillAnswers() {
 	for _, l := range c.Ours() {
 		if l.IPAM != nil {
 			c.policies = append(c.policies, l.IPAM.Policies()...)
 		}
 	}
 	c.policies = lease.Together(c.policies)
-	c.networks, c.networksFailed = networksOf(c.lists())
-	c.egresses, c.egressesFailed = egressesOf(c.lists())
+	c.networks, c.networksFailed = networksOf(c.allLists())
+	c.egresses, c.egressesFailed = egressesOf(c.allLists())
 }
 
-// paths returns the files of a directory that a runtime reads. If the path is a file, it returns this file.
-func (c *Conflists) paths() (paths []string, err error) {
+// configPaths returns the paths of the files that a runtime reads in the directory c.Path. If c.Path is a file, this is
+// the only path.
+func (c *Conflists) configPaths() (paths []string, err error) {
 	fi, err := os.Stat(c.Path)
 	if err != nil {
 		return nil, err
@@ -96,8 +96,8 @@ func (c *Conflists) paths() (paths []string, err error) {
 	return paths, nil
 }
 
-// Beside returns all conflists of the directory in which a runtime would find c. If the path is a file, this is the
-// directory of the file.
+// Beside returns all conflists of the directory in which a runtime would find c. If c.Path is a file, this is the
+// directory of that file.
 func (c *Conflists) Beside() *Conflists {
 	if c.IsDir {
 		return c
@@ -105,8 +105,8 @@ func (c *Conflists) Beside() *Conflists {
 	return Load(filepath.Dir(c.Path))
 }
 
-// lists returns all networks.
-func (c *Conflists) lists() (all []List) {
+// allLists returns all networks.
+func (c *Conflists) allLists() (all []List) {
 	for _, f := range c.Files {
 		all = append(all, f.Lists...)
 	}
@@ -115,7 +115,7 @@ func (c *Conflists) lists() (all []List) {
 
 // Ours returns the networks with one of our plugins that gives addresses, also networks with a mistake.
 func (c *Conflists) Ours() []List {
-	return slices.DeleteFunc(c.lists(), func(l List) bool { return l.Plugin(TypeIPAM) == nil })
+	return slices.DeleteFunc(c.allLists(), func(l List) bool { return l.Plugin(TypeIPAM) == nil })
 }
 
 // Networked returns our networks. If the path is one file without a network of ours, it returns all networks of the
@@ -124,7 +124,7 @@ func (c *Conflists) Networked() []List {
 	if ours := c.Ours(); len(ours) > 0 || c.IsDir {
 		return ours
 	}
-	return c.lists()
+	return c.allLists()
 }
 
 // OurFiles returns the files with a network of ours. If the path is one file, it always returns this file, so that a
@@ -145,7 +145,7 @@ func (c *Conflists) All() (all []List, failed error) {
 		}
 	}
 	if len(ours) == 0 {
-		failed = c.none()
+		failed = c.noneError()
 	}
 	return all, failed
 }
@@ -158,8 +158,8 @@ func (c *Conflists) Unread() (failed error) {
 	return failed
 }
 
-// none returns the error that there is no network of ours.
-func (c *Conflists) none() error {
+// noneError returns the error that there is no network of ours.
+func (c *Conflists) noneError() error {
 	unread := c.Unread()
 	switch {
 	case c.Unlisted != nil:
@@ -181,10 +181,10 @@ func loadFile(path string) File {
 	f.Multus = json.Unmarshal(f.text, &head) == nil && isMultus(head.Type)
 	delegates := delegatesOf(f.text)
 	if delegates == nil {
-		f.add(parse(path, f.text))
+		f.add(parseList(path, f.text))
 	}
 	for i, d := range delegates {
-		list, err := parse(path, d)
+		list, err := parseList(path, d)
 		if err != nil {
 			err = fmt.Errorf("%w (delegates[%d])", err, i)
 		}
@@ -214,11 +214,11 @@ func delegatesOf(b []byte) []json.RawMessage {
 
 func isMultus(typ string) bool { return slices.Contains([]string{"multus", "multus-shim"}, typ) }
 
-// parse reads a network from a list. If the text is one plugin, parse makes a list of it.
-func parse(path string, b []byte) (List, error) {
+// parseList reads a network from a list. If the text is one plugin, parseList makes a list of this plugin.
+func parseList(path string, b []byte) (List, error) {
 	c := List{File: path}
 	err := json.Unmarshal(b, &c)
-	if one := single(b); err == nil && one != nil {
+	if one := singlePlugin(b); err == nil && one != nil {
 		c.Plugins = []Member{*one}
 	}
 	if err == nil && isList(path) {
@@ -227,21 +227,21 @@ func parse(path string, b []byte) (List, error) {
 	if err != nil {
 		return List{File: path}, fmt.Errorf("%s: %w", path, err)
 	}
-	c.decode()
+	c.decodeIPAM()
 	return c, nil
 }
 
-// Cached reads the network that a runtime keeps after an ADD: a list with its drop-ins. file is the file from which the
-// runtime has read the list.
-func Cached(file string, text []byte) (List, error) {
-	c := List{File: file}
+// Cached reads the list that a runtime keeps in its cache after an ADD: this text already has the plugins of the
+// drop-ins. origin is the path from which the runtime has read the list.
+func Cached(origin string, text []byte) (List, error) {
+	c := List{File: origin}
 	err := json.Unmarshal(text, &c)
-	c.decode()
+	c.decodeIPAM()
 	return c, err
 }
 
-// decode decodes ipam's configuration, if the list has it.
-func (c *List) decode() {
+// decodeIPAM decodes ipam's configuration, if the list has it.
+func (c *List) decodeIPAM() {
 	raw := c.Plugin(TypeIPAM)
 	if raw == nil {
 		return
@@ -258,8 +258,8 @@ func (c *List) decode() {
 	c.IPAM = config
 }
 
-// single returns the plugin if the text is the configuration of one plugin and no list. Otherwise it returns nil.
-func single(b []byte) *Member {
+// singlePlugin returns the plugin if the text is the configuration of one plugin and no list. Otherwise it returns nil.
+func singlePlugin(b []byte) *Member {
 	var m Member
 	var list struct {
 		Plugins json.RawMessage `json:"plugins"`

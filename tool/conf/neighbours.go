@@ -13,86 +13,87 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// neighbours compares the file with the other files in its directory, because networks can conflict. Two networks with
-// the same name share their leases. The node has one setting of masquerading and one lease log for all networks. What a
-// network does not do itself, another one may do: change addresses in EC2, or divide ENIs into pools. The review does
-// not compare the file with the file that it will replace.
-func (r *review) neighbours() {
-	r.decode()
-	for _, f := range r.beside.Files {
+// reviewNeighbours compares the file with the other files in its directory, because networks can conflict. Two networks
+// with the same name share their leases. The node has one setting of masquerading and one lease log for all networks.
+// One network may change addresses in EC2 or divide ENIs into pools, although another network does not expect this (see
+// reviewENIUse). reviewNeighbours leaves out the file that the reviewed file will replace.
+func (r *review) reviewNeighbours() {
+	r.decodeIPAM()
+	for _, f := range r.siblings.Files {
 		if filepath.Base(f.Path) == filepath.Base(r.file) || replaces(filepath.Base(r.file), filepath.Base(f.Path)) {
 			continue
 		}
 		r.against = f.Path
 		for _, other := range f.Lists { // the review of f reports the mistakes in f
-			r.neighbour(f.Path, other)
+			r.reviewNeighbour(f.Path, other)
 		}
 		r.against = ""
 	}
 }
 
-// neighbour compares the list with a list of another file. A delegate of Multus may have the same name, because it is a
-// copy of the list.
-func (r *review) neighbour(f string, other List) {
+// reviewNeighbour compares the list with a list of another file. A delegate of Multus may have the same name, because
+// it is a copy of the list.
+func (r *review) reviewNeighbour(f string, other List) {
 	if other.Plugin(TypeIPAM) != nil && other.Name == r.Name && !other.Delegate {
-		r.wrong("", "name: %s has the network %q, too, so a DEL of one network also ends an attachment to the other",
+		r.report("", "name: %s has the network %q, too, so a DEL of one network also ends an attachment to the other",
 			f, r.Name)
 	}
 	mine, has := pairOf(r.List)
 	if a, b := logOf(r.List), logOf(other); a != b && a.File != "" && b.File != "" {
-		r.wrong("", "leaseLog: %s has another value: want the same value in both. Otherwise each ADD of one network "+
+		r.report("", "leaseLog: %s has another value: want the same value in both. Otherwise each ADD of one network "+
 			"ends the log of the other, and whois reads only the last log", f)
 	}
-	r.cloud(f, other)
+	r.reviewENIUse(f, other)
 	theirs, also := pairOf(other)
 	if !has || !also {
 		return
 	}
 	if mine.IPMasq != theirs.IPMasq {
-		r.wrong("", "%s has another ipMasq, but if one network masquerades, the node also masquerades pods of the "+
+		r.report("", "%s has another ipMasq, but if one network masquerades, the node also masquerades pods of the "+
 			"other",
 			f)
 	}
 	if mine.KeepCaller && !theirs.KeepCaller {
-		r.wrong("", "keepCaller: %s does not have this key, so the node replaces the address of callers by its own, "+
+		r.report("", "keepCaller: %s does not have this key, so the node replaces the address of callers by its own, "+
 			"also for pods of this network", f)
 	}
 	if !mine.Loopless() && theirs.Loopless() {
-		r.wrong("", `serviceLoop: %s has "none", so the node replaces the address of callers of a NodePort by its `+
+		r.report("", `serviceLoop: %s has "none", so the node replaces the address of callers of a NodePort by its `+
 			`own, also for pods of this network`, f)
 	}
 }
 
-// cloud compares what the two networks do with ENIs. Earlier releases allowed these differences, and the plugins accept
-// them. So these mistakes do not stop an installation.
-func (r *review) cloud(f string, other List) {
+// reviewENIUse compares what the two networks do with ENIs. Earlier releases allowed these differences, and the plugins
+// accept them. So these mistakes do not stop an installation.
+func (r *review) reviewENIUse(f string, other List) {
 	if r.IPAM == nil || other.IPAM == nil {
 		return
 	}
 	none := lease.ProvisionNone
 	mine, theirs := r.IPAM.Policies()[0], other.IPAM.Policies()[0]
 	if (mine.Provision == none) != (theirs.Provision == none) {
-		r.tolerated("provision: %s has %q, and this network has %q: want %q in both, or in neither. After a boot, a "+
-			"network with %[4]q trusts metadata, which may still show addresses that another network has released",
+		r.reportTolerated("provision: %s has %q, and this network has %q: want %q in both, or in neither. After a "+
+			"boot, a network with %[4]q trusts metadata, which may still show addresses that another network has "+
+			"released",
 			f, theirs.Provision, mine.Provision, none)
 	}
 	if mine.Provision == none && !mine.Pools && theirs.Pools {
-		r.tolerated("pools: %s has pools or requests, and this network has neither: want the same in both. With "+
+		r.reportTolerated("pools: %s has pools or requests, and this network has neither: want the same in both. With "+
 			`"provision": "none" and without them, the node uses ENIs before it knows their tags, so pods may get `+
 			"addresses of all pools", f)
 	}
 }
 
-// replaces reports whether the file fresh is meant to replace the file old by a rename: 10-pods.conflist.new or
-// .10-pods.conflist.swp replaces 10-pods.conflist. If runtimes read files with the ending of fresh, fresh replaces
-// nothing, because runtimes read both files.
-func replaces(fresh, old string) bool {
-	target := strings.TrimPrefix(strings.TrimSuffix(fresh, filepath.Ext(fresh)), ".")
-	return !isRead(fresh) && (target == old || target == strings.TrimSuffix(old, filepath.Ext(old)))
+// replaces reports whether a file with the name newName is meant to replace the file oldName by a rename:
+// 10-pods.conflist.new or .10-pods.conflist.swp replaces 10-pods.conflist. If newName has an ending of files that
+// runtimes read, the new file replaces nothing, because runtimes read both files.
+func replaces(newName, oldName string) bool {
+	target := strings.TrimPrefix(strings.TrimSuffix(newName, filepath.Ext(newName)), ".")
+	return !isRead(newName) && (target == oldName || target == strings.TrimSuffix(oldName, filepath.Ext(oldName)))
 }
 
-// logOf returns the lease log that a list wants, with its defaults. logOf returns the zero value if the list wants no
-// log, or if ipam's configuration has a mistake.
+// logOf returns the lease log of a list, with its defaults. It returns the zero value if the list has no lease log, or
+// if ipam's configuration has a mistake.
 func logOf(c List) registry.LeaseLog {
 	if c.IPAM == nil {
 		return registry.LeaseLog{}

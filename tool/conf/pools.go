@@ -43,8 +43,8 @@ func (c *Conflists) Common() (lease.Policy, error) {
 }
 
 // Wanted returns, by pool, how many free IPv4 addresses growth keeps in the pools that the registry knows. It leaves
-// out pools that no configuration has any more. Without a configuration, it returns the warm.min that the last ADD has
-// read.
+// out pools that are no longer configured. If c does not know all pools (see Whole), Wanted returns the warm.min of
+// each pool from the registry, as the last ADD has noted it.
 func (c *Conflists) Wanted(s *registry.State) map[string]int {
 	noted, wanted := map[string]int{}, map[string]int{}
 	for pool, w := range s.Warm {

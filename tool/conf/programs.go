@@ -14,40 +14,40 @@ import (
 // Missing lists the programs that the list needs and that a runtime cannot execute.
 func (c List) Missing(binDir string) []Mistake {
 	r := &review{List: c, file: c.File}
-	r.programs(binDir)
+	r.reviewPrograms(binDir)
 	return r.mistakes
 }
 
-// programs looks for the programs of all plugins in dir. If dir is empty, it does not look.
-func (r *review) programs(dir string) {
+// reviewPrograms looks for the programs of all plugins in dir. If dir is empty, it does not look.
+func (r *review) reviewPrograms(dir string) {
 	if dir == "" {
 		return
 	}
 	for i, m := range r.Plugins {
 		if m.Type == "" {
-			continue // the method positions reports the missing type
+			continue // positions reports the missing type
 		}
-		for _, name := range m.programs() {
-			if slices.Contains(r.coming, name) {
+		for _, name := range m.neededPrograms() {
+			if slices.Contains(r.comingPrograms, name) {
 				continue
 			}
-			r.program(i, filepath.Join(dir, name))
+			r.reviewProgram(i, filepath.Join(dir, name))
 		}
 	}
 }
 
-// program looks for one program that the plugin at position i needs.
-func (r *review) program(i int, path string) {
+// reviewProgram looks for one program that the plugin at position i needs.
+func (r *review) reviewProgram(i int, path string) {
 	fi, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && filepath.Base(path) != r.Plugins[i].Type:
-		r.wrong(r.where(i), "there is no %s, which this plugin executes to ask EC2: install this program (--bin-dir "+
+		r.report(r.nameOf(i), "there is no %s, which this plugin executes to ask EC2: install this program (--bin-dir "+
 			"sets its directory)", path)
 	case errors.Is(err, fs.ErrNotExist):
-		r.wrong(r.where(i), "there is no %s: install this program (--bin-dir sets its directory)", path)
+		r.report(r.nameOf(i), "there is no %s: install this program (--bin-dir sets its directory)", path)
 	case err != nil:
-		r.wrong(r.where(i), "%v", err)
+		r.report(r.nameOf(i), "%v", err)
 	case fi.IsDir() || fi.Mode()&0o111 == 0:
-		r.wrong(r.where(i), "%s is no program: want a file that may be executed", path)
+		r.report(r.nameOf(i), "%s is no program: want a file that may be executed", path)
 	}
 }

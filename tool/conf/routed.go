@@ -16,74 +16,76 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// paths reviews whether the list has the plugins that the data paths of the pools need, and whether these plugins fit
-// the data paths. Only the review compares the configurations of these plugins, because each plugin checks only its own
+// reviewDataPaths reviews whether the list has the plugins that the data paths of the pools need, and whether these
+// plugins fit the data paths. The plugins cannot find these mistakes, because each plugin sees only its own
 // configuration.
-func (r *review) paths(at map[string]int) {
+func (r *review) reviewDataPaths(at map[string]int) {
 	var ipam lease.Config
 	var pair ptp.Config
 	var out egress.Config
 	i, ok := at[TypeIPAM]
 	if !ok || json.Unmarshal(r.Plugins[i].Raw, &ipam) != nil || ipam.Validate() != nil {
-		return // the method member reports that
+		return // reviewPlugin reports the mistake
 	}
 	veth, slaves := ipam.Routed()
 	k, paired := at[TypePTP]
 	lonely := len(veth) > 0 || paired && k == i+1 // no plugin of others makes the pod's link
 	if _, there := at[TypeIPVlan]; !there && lonely && len(slaves) > 0 {
-		r.wrong("", `there is no %s, which the pools with dataPath "ipvlan" need: %s`, TypeIPVlan,
+		r.report("", `there is no %s, which the pools with dataPath "ipvlan" need: %s`, TypeIPVlan,
 			strings.Join(slaves, ", "))
 	}
 	if k, there := at[TypeEgress]; there && json.Unmarshal(r.Plugins[k].Raw, &out) != nil {
 		return
 	}
 	if k, there := at[TypePTP]; !there && len(veth) > 0 {
-		r.wrong("", `there is no %s, which the pools with dataPath "veth" need: %s`, TypePTP, strings.Join(veth, ", "))
+		r.report("", `there is no %s, which the pools with dataPath "veth" need: %s`, TypePTP, strings.Join(veth, ", "))
 	} else if there && (json.Unmarshal(r.Plugins[k].Raw, &pair) != nil || pair.Validate() != nil) {
 		return
 	}
-	r.wrongs(r.where(i), chain.Routed(&ipam, &pair, len(out.Egresses)))
+	r.reportLines(r.nameOf(i), chain.Routed(&ipam, &pair, len(out.Egresses)))
 }
 
-// routed reviews plugins and keys that do not work with routed pods, and a key that works only with routed pods. i is
-// the position of our plugin that has the pools. k is the position of our plugin that makes pairs.
-func (r *review) routed(i, k int) {
+// reviewRouted reviews plugins and keys that do not work with routed pods, and a key that works only with routed pods.
+// i is the position of our plugin that has the pools. k is the position of our plugin that makes pairs.
+func (r *review) reviewRouted(i, k int) {
 	var ipam lease.Config
 	var pair ptp.Config
 	if json.Unmarshal(r.Plugins[i].Raw, &ipam) != nil || ipam.Validate() != nil ||
 		json.Unmarshal(r.Plugins[k].Raw, &pair) != nil {
-		return // the method member reports that
+		return // reviewPlugin reports the mistake
 	}
-	r.services(i, k, &ipam, &pair)
-	r.smallMTU(&ipam)
+	r.reviewServices(i, k, &ipam, &pair)
+	r.reviewMTU(&ipam)
 	if veth, _ := ipam.Routed(); len(veth) > 0 {
-		r.besideRouted(r.Plugins[k].Type)
+		r.reviewBesideRouted(r.Plugins[k].Type)
 	} else if pair.VethPrefix != "" {
-		r.wrong(r.where(k), `vethPrefix: %q: no pool has dataPath "veth", so no pair gets this prefix, and an engine `+
-			`for NetworkPolicy restricts no pod. Give a pool this dataPath, or leave vethPrefix out`, pair.VethPrefix)
+		r.report(r.nameOf(k), `vethPrefix: %q: no pool has dataPath "veth", so no pair gets this prefix, and an `+
+			`engine for NetworkPolicy restricts no pod. Give a pool this dataPath, or leave vethPrefix out`, pair.VethPrefix)
 	}
 }
 
-// services reviews whether pods reach Services and hostPorts. routeToCidrs with 0.0.0.0/0 is a default route by the
-// ENI.
-func (r *review) services(i, k int, ipam *lease.Config, pair *ptp.Config) {
-	var wrong values.Mistakes // the method member reports these mistakes
+// reviewServices reviews whether pods reach Services and hostPorts. If routeToCidrs has 0.0.0.0/0, the default route of
+// pods is by the ENI.
+func (r *review) reviewServices(i, k int, ipam *lease.Config, pair *ptp.Config) {
+	var wrong values.Mistakes // reviewPlugin reports these mistakes
 	_, slaves := ipam.Routed()
 	for _, p := range wrong.Prefixes("routeToCidrs", ipam.RouteToCIDRs) {
 		if p.Addr().Is4() && p.Bits() == 0 && len(pair.HostCIDRs) == 0 && len(slaves) > 0 {
-			r.wrong(r.where(i), `routeToCidrs: %q: want the CIDRs of the cluster's Services in hostCidrs, `+
-				`for example "172.20.0.0/16". Without hostCidrs, calls to Services leave by the ENI and get no answer`, p)
+			r.report(r.nameOf(i), `routeToCidrs: %q: want the CIDRs of the cluster's Services in hostCidrs, `+
+				`for example "172.20.0.0/16". Without hostCidrs, calls to Services leave by the ENI and get no answer`,
+				p)
 		}
 	}
 	others := func(m Member) bool { return m.Type == "portmap" }
 	if pair.NodePorts != nil && *pair.NodePorts == "" && slices.ContainsFunc(r.Plugins, others) {
-		r.wrong(r.where(k), `nodePorts: "": want a range that has the hostPorts of portmap, for example "1:32767", `+
+		r.report(r.nameOf(k), `nodePorts: "": want a range that has the hostPorts of portmap, for example "1:32767", `+
 			`because callers get no answer from a hostPort out of this range`)
 	}
 }
 
-// smallMTU reviews whether the links of pods can have IPv6: the kernel removes IPv6 from a link with a smaller MTU.
-func (r *review) smallMTU(ipam *lease.Config) {
+// reviewMTU reviews whether the links of pods can have IPv6: the kernel removes IPv6 from a link whose MTU is below
+// 1280.
+func (r *review) reviewMTU(ipam *lease.Config) {
 	if !slices.Contains(ipam.Policies()[0].Families, lease.IPv6) {
 		return
 	}
@@ -92,14 +94,15 @@ func (r *review) smallMTU(ipam *lease.Config) {
 			MTU int `json:"mtu"`
 		}
 		if slices.Contains(Types, m.Type) && json.Unmarshal(m.Raw, &c) == nil && c.MTU > 0 && c.MTU < 1280 {
-			r.wrong(r.where(i), "mtu: %d: want 1280 or more, because ipFamilies has IPv6, and the kernel gives no "+
+			r.report(r.nameOf(i), "mtu: %d: want 1280 or more, because ipFamilies has IPv6, and the kernel gives no "+
 				"IPv6 to a link with a smaller MTU", c.MTU)
 		}
 	}
 }
 
-// besideRouted reviews which other plugins can disturb routed pods. ours is our plugin that makes the pairs.
-func (r *review) besideRouted(ours string) {
+// reviewBesideRouted reviews which other plugins can disturb routed pods. pairType is the type of our plugin that makes
+// the pairs.
+func (r *review) reviewBesideRouted(pairType string) {
 	for i, m := range r.Plugins {
 		var c struct {
 			MTU         int    `json:"mtu"`
@@ -112,10 +115,10 @@ func (r *review) besideRouted(ours string) {
 		bit := *cmp.Or(c.MarkMasqBit, new(-1))
 		switch {
 		case m.Type == "tuning" && c.MTU != 0:
-			r.wrong(r.where(i), `mtu: %d: for a pod with dataPath "veth", tuning changes only one end of the pair, `+
-				`so larger packets are lost: move mtu to %s`, c.MTU, ours)
+			r.report(r.nameOf(i), `mtu: %d: for a pod with dataPath "veth", tuning changes only one end of the pair, `+
+				`so larger packets are lost: move mtu to %s`, c.MTU, pairType)
 		case m.Type == "portmap" && c.Backend != "nftables" && bit >= 0 && ptp.ENIMarks>>bit&1 != 0:
-			r.wrong(r.where(i), `markMasqBit: %d is one of the bits %#x, which stand for ENIs with dataPath "veth". `+
+			r.report(r.nameOf(i), `markMasqBit: %d is one of the bits %#x, which stand for ENIs with dataPath "veth". `+
 				`Packets of pods would get another address: want another bit, such as 4, or "backend": "nftables"`, bit,
 				ptp.ENIMarks)
 		}

@@ -31,7 +31,7 @@ type Mistake struct {
 
 	// Tolerated means that the network works in most cases: install warns of the mistake, and goes on.
 	Tolerated bool `json:"-"`
-	// Against is another file of the directory. The configuration contradicts that file.
+	// Against is the path of another file in the directory, if this file contradicts the other one.
 	Against string `json:"-"`
 }
 
@@ -52,32 +52,32 @@ func (m Mistake) position() int {
 // A review looks for the mistakes in one file.
 type review struct {
 	List
-	file     string
-	delegate bool       // the list is in a file of Multus
-	beside   *Conflists // conflists of the file's directory; nil: no runtime reads the directory
-	coming   []string   // programs that will be installed before the file
-	mistakes []Mistake
-	against  string // the other file with which the review compares
-	text     []byte
+	file           string
+	delegate       bool       // the list is in a file of Multus
+	siblings       *Conflists // conflists of the file's directory; nil: no runtime reads the directory
+	comingPrograms []string   // programs that will be installed before the file
+	mistakes       []Mistake
+	against        string // the path of the file with which reviewNeighbours compares now
+	text           []byte
 }
 
-// wrong adds a mistake, but only once: two rules may find the same mistake.
-func (r *review) wrong(where, format string, args ...any) {
+// report adds a mistake, but only once: two rules may find the same mistake.
+func (r *review) report(where, format string, args ...any) {
 	r.add(Mistake{File: r.file, Where: where, Text: fmt.Sprintf(format, args...)})
 }
 
-// wrongs adds a mistake for each line of err, which may be nil.
-func (r *review) wrongs(where string, err error) {
+// reportLines adds a mistake for each line of err, which may be nil.
+func (r *review) reportLines(where string, err error) {
 	if err == nil {
 		return
 	}
 	for line := range strings.SplitSeq(err.Error(), "\n") {
-		r.wrong(where, "%s", line)
+		r.report(where, "%s", line)
 	}
 }
 
-// tolerated adds a mistake of the list that does not stop an installation.
-func (r *review) tolerated(format string, args ...any) {
+// reportTolerated adds a mistake of the list that does not stop an installation.
+func (r *review) reportTolerated(format string, args ...any) {
 	r.add(Mistake{File: r.file, Text: fmt.Sprintf(format, args...), Tolerated: true})
 }
 
@@ -91,85 +91,90 @@ func (r *review) add(m Mistake) {
 // Mistakes lists the mistakes in a file. beside has all files of the file's directory, because they may contradict the
 // file. beside is nil if no runtime reads the directory. Mistakes returns an error if Load cannot read the file, or the
 // directory.
-func (f File) Mistakes(binDir string, beside *Conflists) ([]Mistake, error) {
-	return (&review{file: f.Path, beside: beside}).read(f.text, binDir, f.unread)
+func (f File) Mistakes(binDir string, siblings *Conflists) ([]Mistake, error) {
+	return (&review{file: f.Path, siblings: siblings}).readAndReview(f.text, binDir, f.unread)
 }
 
-// MistakesIn is Mistakes for the text of a file that is not written yet. The programs in coming count as installed:
-// they will be in binDir before the file is written. The file will replace the files at the paths in old.
-func MistakesIn(file string, b []byte, binDir string, old []string, coming ...string) ([]Mistake, error) {
-	beside := Load(filepath.Dir(file))
-	beside.Files = slices.DeleteFunc(beside.Files, func(f File) bool { return slices.Contains(old, f.Path) })
-	return (&review{file: file, coming: coming, beside: beside}).read(b, binDir, nil)
+// MistakesIn is Mistakes for the text of a file that is not written yet. The programs in comingPrograms count as
+// installed, because they will be in binDir before the file is written. The file will replace the files at
+// replacedPaths.
+func MistakesIn(
+	file string, b []byte, binDir string, replacedPaths []string, comingPrograms ...string,
+) ([]Mistake, error) {
+	siblings := Load(filepath.Dir(file))
+	siblings.Files = slices.DeleteFunc(siblings.Files, func(f File) bool {
+		return slices.Contains(replacedPaths, f.Path)
+	})
+	return (&review{file: file, comingPrograms: comingPrograms, siblings: siblings}).readAndReview(b, binDir, nil)
 }
 
-func (r *review) read(b []byte, binDir string, unread error) ([]Mistake, error) {
-	if r.beside != nil && !errors.Is(r.beside.Unlisted, fs.ErrNotExist) {
-		unread = cmp.Or(unread, r.beside.Unlisted)
+func (r *review) readAndReview(b []byte, binDir string, unread error) ([]Mistake, error) {
+	if r.siblings != nil && !errors.Is(r.siblings.Unlisted, fs.ErrNotExist) {
+		unread = cmp.Or(unread, r.siblings.Unlisted)
 	}
 	if unread != nil {
 		return nil, unread
 	}
-	return r.all(b, binDir), nil
+	return r.reviewAll(b, binDir), nil
 }
 
-// all makes all reviews of a file, and returns the mistakes in the order of the plugins.
-func (r *review) all(b []byte, binDir string) []Mistake {
+// reviewAll makes all reviews of a file, and returns the mistakes in the order of the plugins.
+func (r *review) reviewAll(b []byte, binDir string) []Mistake {
 	r.text = b
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(b, &object); err != nil || object == nil {
-		r.wrong("", "%s", place(b, err))
+		r.report("", "%s", syntaxFault(b, err))
 		return r.mistakes
 	}
 	if delegates := delegatesOf(b); delegates != nil {
-		r.delegates(delegates, binDir)
+		r.reviewDelegates(delegates, binDir)
 		return r.mistakes
 	}
-	if !r.list(b, object) {
+	if !r.readList(b, object) {
 		return r.mistakes
 	}
 	if object["plugins"] != nil {
-		r.keys("", b, reflect.TypeFor[listKeys]())
+		r.reviewKeys("", b, reflect.TypeFor[listKeys]())
 	}
-	r.runtime(b, object)
-	r.twice(b)
-	r.head()
-	r.chain()
+	r.reviewTypes(b, object)
+	r.reviewRepeatedKeys(b)
+	r.reviewHead()
+	r.reviewChain()
 	for i := range r.Plugins {
-		r.member(i)
+		r.reviewPlugin(i)
 	}
-	r.programs(binDir)
-	if r.beside != nil {
-		r.neighbours()
+	r.reviewPrograms(binDir)
+	if r.siblings != nil {
+		r.reviewNeighbours()
 	}
 	slices.SortStableFunc(r.mistakes, func(a, b Mistake) int { return cmp.Compare(a.position(), b.position()) })
 	return r.mistakes
 }
 
-// delegates reviews the networks of a file of Multus that have plugins of ours.
-func (r *review) delegates(all []json.RawMessage, binDir string) {
+// reviewDelegates reviews the networks of a file of Multus that have plugins of ours.
+func (r *review) reviewDelegates(all []json.RawMessage, binDir string) {
 	for i, text := range all {
-		if list, err := parse(r.file, text); err == nil && !slices.ContainsFunc(Types, list.Chains) {
+		if list, err := parseList(r.file, text); err == nil && !slices.ContainsFunc(Types, list.Chains) {
 			continue
 		}
-		d := &review{file: r.file, delegate: true, coming: r.coming}
-		for _, m := range d.all(text, binDir) {
-			r.wrong(strings.TrimSpace(fmt.Sprintf("delegates[%d] %s", i, m.Where)), "%s", m.Text)
+		d := &review{file: r.file, delegate: true, comingPrograms: r.comingPrograms}
+		for _, m := range d.reviewAll(text, binDir) {
+			r.report(strings.TrimSpace(fmt.Sprintf("delegates[%d] %s", i, m.Where)), "%s", m.Text)
 		}
 	}
 }
 
-// place returns the text of the mistake in a file that is no JSON object. For an error of syntax, the text has the
-// line.
-func place(b []byte, err error) string {
+// syntaxFault returns why a file is no JSON object. err is the error of encoding/json. For a syntax error, the result
+// has the number of the line.
+func syntaxFault(b []byte, err error) string {
 	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Sprintf("line %d: %v", 1+bytes.Count(b[:min(int(s.Offset), len(b))], []byte("\n")), err)
 	}
 	return "the file is no JSON object"
 }
 
-// where returns the name by which a mistake names the plugin at position i.
-func (r *review) where(i int) string {
+// nameOf returns the name of the plugin at position i in mistakes: its position and type.
+func (r *review) nameOf(i int) string {
 	where := strings.TrimSpace(fmt.Sprintf("plugins[%d] %s", i, r.Plugins[i].Type))
 	if file := r.Plugins[i].File; file != "" {
 		where += " of " + file
@@ -189,8 +194,8 @@ var configs = map[string]func() validator{
 
 type validator interface{ Validate() error }
 
-// parts returns the structs that have the keys of a configuration.
-func parts(c validator) []any {
+// configSections returns the structs that have the keys of a configuration.
+func configSections(c validator) []any {
 	if all, ok := c.(*chain.Config); ok {
 		return all.Sections()
 	}
@@ -199,28 +204,28 @@ func parts(c validator) []any {
 
 // keyTypes returns the types of the structs that parts returns.
 func keyTypes(c validator) (types []reflect.Type) {
-	for _, p := range parts(c) {
+	for _, p := range configSections(c) {
 		types = append(types, reflect.TypeOf(p).Elem())
 	}
 	return types
 }
 
-// member reviews the configuration of one of our plugins.
-func (r *review) member(i int) {
+// reviewPlugin reviews the configuration of one of our plugins.
+func (r *review) reviewPlugin(i int) {
 	decoded, ours := configs[r.Plugins[i].Type]
 	if !ours {
 		return
 	}
-	where, c := r.where(i), decoded()
-	r.keys(where, r.Plugins[i].Raw, append(keyTypes(c), reflect.TypeFor[memberKeys]())...)
-	r.wrongs(where, plugin.Decode(r.Plugins[i].Raw, c))
-	for _, part := range parts(c) {
+	where, c := r.nameOf(i), decoded()
+	r.reviewKeys(where, r.Plugins[i].Raw, append(keyTypes(c), reflect.TypeFor[memberKeys]())...)
+	r.reportLines(where, plugin.Decode(r.Plugins[i].Raw, c))
+	for _, part := range configSections(c) {
 		switch part := part.(type) {
 		case *lease.Config:
-			r.pools(where, i, part)
-			r.ec2(where, part)
+			r.reviewPools(where, i, part)
+			r.reviewEC2(where, part)
 		case *egress.Config:
-			r.egress(where, i, part)
+			r.reviewEgress(where, i, part)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func TestAllIsThree(t *testing.T) {
 	} {
 		var members []string
 		keys := []string{`"type": "` + TypeAll + `"`, tt.mistake}
-		for _, typ := range three {
+		for _, typ := range threePlugins {
 			keys = append(keys, right[typ])
 			Member := `{"type": "` + typ + `", ` + right[typ]
 			if typ == tt.plugin {

@@ -16,8 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A kind describes the cells of the addresses in one state. Such cells have a letter and a shape in addition to their
-// colour.
+// A kind says how the map shows addresses in one state: by a letter and a shape, in addition to a colour.
 type kind struct{ Class, Letter, Name, Means string }
 
 var kinds = []kind{
@@ -33,7 +32,7 @@ var kinds = []kind{
 type cell struct {
 	kind
 	Addr, Short string
-	Pod         string // the pod that has the address, or how long it still cools
+	Pod         string // the pod that has the address, or how long the address still cools
 	To          string // anchor of the pod on the page
 	Wrong       bool   // the sources disagree about the address
 	Text        string // the cell in words
@@ -50,19 +49,20 @@ type block struct {
 type eni struct {
 	ID, Anchor, Link, Slot, Pool, State, Why, Subnet string
 	Boot, Wrong                                      bool
-	Counts                                           []share
+	Counts                                           []kindCount
 	Blocks                                           []block
 	Next                                             string // anchor of the part after the map
 }
 
-// A share is the number of addresses of a kind.
-type share struct {
+// A kindCount is the number of addresses of a kind.
+type kindCount struct {
 	kind
 	N int
 }
 
-// enis returns the ENIs by card and device index. If addresses are on no ENI, the last element has these addresses.
-func enis(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
+// eniMaps returns the ENIs, sorted by card and device index. If addresses are on no ENI, the last element has these
+// addresses.
+func eniMaps(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
 	links := map[string]string{}
 	if b.Observed != nil {
 		links = b.Observed.Links
@@ -82,13 +82,13 @@ func enis(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
 			one.Subnet += " " + e.CIDR.String()
 		}
 		one.Blocks = blocks(b.Made, b.State, e, by[s.ID], d)
-		one.Counts = counted(one.Blocks)
+		one.Counts = kindCounts(one.Blocks)
 		all = append(all, one)
 	}
 	if stray := by[""]; len(stray) > 0 {
 		lost := eni{ID: "on no ENI", Anchor: "eni-none", Link: "", Slot: "no ENI in the registry has these addresses",
 			State: "lost", Wrong: true, Blocks: []block{cells(b.Made, "addresses", "", b.State, stray, d)}}
-		lost.Counts = counted(lost.Blocks)
+		lost.Counts = kindCounts(lost.Blocks)
 		all = append(all, lost)
 	}
 	for i := range all {
@@ -154,7 +154,7 @@ func cellOf(made time.Time, s *registry.State, h view.Holding, d difference) cel
 	if _, unconfirmed := s.Unconfirmed(); unconfirmed && (state == view.StateFree || state == view.StateCooling) {
 		state = "unconfirmed"
 	}
-	c := cell{Addr: h.Addr.String(), Short: short(h.Addr), Wrong: d.about[h.Addr.String()]}
+	c := cell{Addr: h.Addr.String(), Short: shortAddr(h.Addr), Wrong: d.about[h.Addr.String()]}
 	for _, k := range kinds {
 		if k.Class == state {
 			c.kind = k
@@ -167,7 +167,7 @@ func cellOf(made time.Time, s *registry.State, h view.Holding, d difference) cel
 	}
 	if h.Until != nil {
 		c.Pod = "for " + view.Brief(h.Until.Sub(made))
-		c.Text += " until " + clock(*h.Until)
+		c.Text += " until " + timeText(*h.Until)
 	}
 	if c.Wrong {
 		c.Text += "; the sources disagree about this address"
@@ -175,13 +175,13 @@ func cellOf(made time.Time, s *registry.State, h view.Holding, d difference) cel
 	return c
 }
 
-// short returns the last number of an address, with the separator before this number.
-func short(a netip.Addr) string {
+// shortAddr returns the last number of an address, with the separator before this number.
+func shortAddr(a netip.Addr) string {
 	text := a.String()
 	return text[strings.LastIndexAny(text, ".:"):]
 }
 
-func counted(blocks []block) (all []share) {
+func kindCounts(blocks []block) (all []kindCount) {
 	for _, k := range kinds {
 		n := 0
 		for _, b := range blocks {
@@ -192,7 +192,7 @@ func counted(blocks []block) (all []share) {
 			}
 		}
 		if n > 0 {
-			all = append(all, share{k, n})
+			all = append(all, kindCount{k, n})
 		}
 	}
 	return all

@@ -28,9 +28,11 @@ import (
 )
 
 //go:embed page.html
-var text string
+var pageHTML string
 
-var document = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(text)) })
+var pageTemplate = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("page").Parse(pageHTML))
+})
 
 // A Review has the findings of the checks in a bundle, and the findings of the node itself.
 type Review struct {
@@ -82,10 +84,10 @@ func (r Review) Print(w io.Writer) {
 
 // Write writes the page.
 func Write(w io.Writer, b *bundle.Bundle, r Review) error {
-	return document().Execute(w, pageOf(b, r))
+	return pageTemplate().Execute(w, pageOf(b, r))
 }
 
-// A page has the values of the template.
+// A page is the data that the template in page.html shows.
 type page struct {
 	Node, Made, Tool string
 	Errors, Warnings int
@@ -131,7 +133,7 @@ type fold struct {
 func pageOf(b *bundle.Bundle, r Review) page {
 	p := page{Node: "a node", Made: b.Made.UTC().Format("2006-01-02 15:04:05 UTC"), Tool: b.Tool, Errors: r.Errors,
 		Warnings: r.Warnings, Findings: groups(r), Checked: len(r.Checked), Unmade: r.Unmade, Legend: kinds,
-		Sources: b.Sources, Versions: versions(b.Versions), Journal: b.Journal, Kernel: kernel(b.Kernel),
+		Sources: b.Sources, Versions: versions(b.Versions), Journal: b.Journal, Kernel: kernelFolds(b.Kernel),
 		Timeline: timelineOf(b)}
 	for _, s := range b.Sources {
 		if s.State != bundle.Whole {
@@ -145,7 +147,7 @@ func pageOf(b *bundle.Bundle, r Review) page {
 	held := view.Tally(b.State, b.Conflists.ReuseWait, b.Made)
 	d := differences(b)
 	p.Differences = d
-	p.ENIs, p.Compact = enis(b, held, d), len(held) > mostNamed
+	p.ENIs, p.Compact = eniMaps(b, held, d), len(held) > mostNamed
 	p.Pods = pods(b, held)
 	p.Facts = facts(b, held)
 	return p
@@ -166,7 +168,7 @@ func groups(r Review) (all []group) {
 	add := func(f doctor.Finding, onNode bool) {
 		i := slices.IndexFunc(all, func(g group) bool { return g.Severity == f.Severity && g.Check == f.Check })
 		if i < 0 {
-			all = append(all, group{Severity: f.Severity, Letter: letter(f.Severity), Check: f.Check,
+			all = append(all, group{Severity: f.Severity, Letter: severityLetter(f.Severity), Check: f.Check,
 				About: about[f.Check], Do: f.Do})
 			i = len(all) - 1
 		}
@@ -186,13 +188,17 @@ func groups(r Review) (all []group) {
 			all[i].First, all[i].More = g.First[:mostOfGroup], g.First[mostOfGroup:]
 		}
 	}
-	slices.SortStableFunc(all, func(a, b group) int { return cmp.Compare(rank(a.Severity), rank(b.Severity)) })
+	slices.SortStableFunc(all, func(a, b group) int {
+		return cmp.Compare(severityRank(a.Severity), severityRank(b.Severity))
+	})
 	return all
 }
 
-func rank(severity string) int { return slices.Index([]string{"error", "warning", "note"}, severity) }
+func severityRank(severity string) int {
+	return slices.Index([]string{"error", "warning", "note"}, severity)
+}
 
-func letter(severity string) string {
+func severityLetter(severity string) string {
 	return map[string]string{"error": "E", "warning": "W", "note": "i"}[severity]
 }
 
@@ -236,8 +242,8 @@ func facts(b *bundle.Bundle, held []view.Holding) []fact {
 	return all
 }
 
-// kernel returns the links, addresses, routes and rules of the node, a line for each.
-func kernel(s *doctor.Snapshot) (all []fold) {
+// kernelFolds returns the links, addresses, routes and rules of the node, a line for each.
+func kernelFolds(s *doctor.Snapshot) (all []fold) {
 	if s == nil {
 		return nil
 	}
@@ -284,17 +290,17 @@ func pods(b *bundle.Bundle, held []view.Holding) (all []pod) {
 		if h.Since != nil {
 			p.Age = view.Brief(b.Made.Sub(*h.Since))
 		}
-		p.Inside = inside(b, l.NetNS)
-		p.Path, p.Pair = paths(b.State, l, pairs[l.ContainerID+" "+l.IfName])
+		p.Inside = podLines(b, l.NetNS)
+		p.Path, p.Pair = packetPaths(b.State, l, pairs[l.ContainerID+" "+l.IfName])
 		all = append(all, p)
 	}
 	slices.SortStableFunc(all, func(a, b pod) int { return cmp.Compare(a.Name, b.Name) })
 	return all
 }
 
-// inside returns the kernel's objects in a namespace, a line for each.
-func inside(b *bundle.Bundle, netns string) (lines []string) {
-	i := slices.IndexFunc(b.Pods, func(p bundle.Inside) bool { return p.NetNS == netns })
+// podLines returns the kernel's objects in a namespace, a line for each.
+func podLines(b *bundle.Bundle, netns string) (lines []string) {
+	i := slices.IndexFunc(b.Pods, func(p bundle.PodObjects) bool { return p.NetNS == netns })
 	if i < 0 {
 		return nil
 	}
@@ -324,9 +330,9 @@ func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
 	return pairs
 }
 
-// paths returns the paths of a pod's packets. vpc is the path to the VPC. node is the path to the node, Services and
-// the internet, if this is another path.
-func paths(s *registry.State, l registry.Lease, pair nl.Link) (vpc, node []string) {
+// packetPaths returns the paths of a pod's packets. vpcPath is the path to the VPC. nodePath is the path to the node,
+// Services and the internet, if this is another path.
+func packetPaths(s *registry.State, l registry.Lease, pair nl.Link) (vpcPath, nodePath []string) {
 	e := s.ENIs[l.ENI]
 	link := cmp.Or(e.Link, "its link")
 	out := []string{link, cmp.Or(l.ENI, "no ENI"), "VPC"}
@@ -336,11 +342,11 @@ func paths(s *registry.State, l registry.Lease, pair nl.Link) (vpc, node []strin
 	case l.Exclusive:
 		return append([]string{cmp.Or(l.IfName, "pod") + " is"}, out...), nil
 	}
-	vpc = append([]string{cmp.Or(l.IfName, "pod"), "ipvlan"}, out...)
+	vpcPath = append([]string{cmp.Or(l.IfName, "pod"), "ipvlan"}, out...)
 	if pair.Name != "" {
-		node = []string{"veth", pair.Name, "node", "Services, internet"}
+		nodePath = []string{"veth", pair.Name, "node", "Services, internet"}
 	}
-	return vpc, node
+	return vpcPath, nodePath
 }
 
 // anchor returns the ID of the HTML element about an address of a pod.
@@ -393,5 +399,5 @@ func differences(b *bundle.Bundle) (d difference) {
 	return d
 }
 
-// clock returns a time for people.
-func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }
+// timeText returns a time for people.
+func timeText(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05") }

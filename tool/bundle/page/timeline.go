@@ -45,7 +45,7 @@ type timeline struct {
 	Ticks    []tick
 }
 
-// A mark is an event in the picture.
+// A mark stands for the events of one kind at one place of the picture.
 type mark struct {
 	Kind  string
 	X     int
@@ -70,9 +70,9 @@ func timelineOf(b *bundle.Bundle) (t timeline) {
 	if s := b.Source("lease log"); s.State != bundle.Whole {
 		t.Why = s.Why
 	}
-	all := slices.Concat(leaseEvents(b.Log), refusals(b.State), journalled(b.Journal))
+	all := slices.Concat(leaseEvents(b.Log), registryEvents(b.State), journalEvents(b.Journal))
 	slices.SortStableFunc(all, func(a, b event) int { return a.at.Compare(b.at) })
-	t.draw(b, all)
+	t.drawPicture(b, all)
 	slices.Reverse(all)
 	if t.More = len(all) - mostEvents; t.More > 0 {
 		all = all[:mostEvents]
@@ -100,7 +100,7 @@ func leaseEvents(log []registry.Line) (all []event) {
 		if l.Pod != "" {
 			who = l.Namespace + "/" + l.Pod
 		}
-		e := event{l.Time, began, "B", clock(l.Time), fmt.Sprintf("%s gets %s (%s)", who, l.Address, l.ENI)}
+		e := event{l.Time, began, "B", timeText(l.Time), fmt.Sprintf("%s gets %s (%s)", who, l.Address, l.ENI)}
 		if l.Event == registry.End {
 			e.Kind, e.Letter, e.What = ended, "E", fmt.Sprintf("%s no longer has %s", who, l.Address)
 		}
@@ -109,14 +109,14 @@ func leaseEvents(log []registry.Line) (all []event) {
 	return all
 }
 
-// refusals returns the events that the registry has: refusals by EC2, throttling by EC2, and failures of ADDs.
-func refusals(s *registry.State) (all []event) {
+// registryEvents returns the events that the registry has: refusals by EC2, throttling by EC2, and failures of ADDs.
+func registryEvents(s *registry.State) (all []event) {
 	if s == nil {
 		return nil
 	}
 	add := func(at time.Time, what string) {
 		if !at.IsZero() {
-			all = append(all, event{at, refused, "X", clock(at), what})
+			all = append(all, event{at, refused, "X", timeText(at), what})
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.Refusals)) {
@@ -134,20 +134,20 @@ func refusals(s *registry.State) (all []event) {
 	return all
 }
 
-// journalled returns the warnings about EC2 in the journal, because the registry has only the refusals that are still
-// in force.
-func journalled(journal []bundle.Entry) (all []event) {
+// journalEvents returns the warnings about EC2 in the journal, because the registry has only the refusals that are
+// still in force.
+func journalEvents(journal []bundle.Entry) (all []event) {
 	const warning = "4" // the level of a warning in syslog
 	for _, e := range journal {
 		if e.Level <= warning && strings.Contains(e.Text, "EC2") {
-			all = append(all, event{e.Time, refused, "X", clock(e.Time), e.Text})
+			all = append(all, event{e.Time, refused, "X", timeText(e.Time), e.Text})
 		}
 	}
 	return all
 }
 
-// draw makes the picture: the number of leases over time, and marks for the events.
-func (t *timeline) draw(b *bundle.Bundle, all []event) {
+// drawPicture makes the picture: the number of leases over time, and marks for the events.
+func (t *timeline) drawPicture(b *bundle.Bundle, all []event) {
 	if len(all) < 2 {
 		return
 	}
@@ -162,7 +162,7 @@ func (t *timeline) draw(b *bundle.Bundle, all []event) {
 	x := func(at time.Time) int {
 		return int(int64(width) * int64(at.Sub(from)/1000) / max(1, int64(whole/1000)))
 	}
-	counts := numbers(b, all)
+	counts := leaseCounts(b, all)
 	t.Most = max(1, slices.Max(counts))
 	y := func(n int) int { return height - (height-8)*n/t.Most }
 	var curve strings.Builder
@@ -173,8 +173,8 @@ func (t *timeline) draw(b *bundle.Bundle, all []event) {
 		last = counts[i]
 	}
 	fmt.Fprintf(&curve, " %d,%d %d,%d", width, y(last), width, height)
-	t.Curve, t.From, t.To = curve.String(), clock(from), clock(to)
-	t.mark(all, x)
+	t.Curve, t.From, t.To = curve.String(), timeText(from), timeText(to)
+	t.addMarks(all, x)
 	const parts = 5
 	for i := range parts + 1 {
 		at := from.Add(whole * time.Duration(i) / parts)
@@ -186,9 +186,9 @@ func (t *timeline) draw(b *bundle.Bundle, all []event) {
 	}
 }
 
-// numbers returns the number of leases after each event. The log may lack its first lines. So numbers begins with the
-// number of leases in the registry, and counts back.
-func numbers(b *bundle.Bundle, all []event) []int {
+// leaseCounts returns the number of leases after each event. The log may lack its first lines. So leaseCounts counts
+// back from the number of leases in the registry, which is the last number.
+func leaseCounts(b *bundle.Bundle, all []event) []int {
 	n := 0
 	if b.State != nil {
 		addrs := map[netip.Addr]bool{}
@@ -197,7 +197,7 @@ func numbers(b *bundle.Bundle, all []event) []int {
 		}
 		n = len(addrs)
 	}
-	counts := make([]int, len(all)) // counted back from the end, because the registry has the number at the end
+	counts := make([]int, len(all))
 	for i, e := range slices.Backward(all) {
 		counts[i] = max(0, n)
 		switch e.Kind {
@@ -210,8 +210,8 @@ func numbers(b *bundle.Bundle, all []event) []int {
 	return counts
 }
 
-// mark makes one mark for all events of a kind at the same place.
-func (t *timeline) mark(all []event, x func(time.Time) int) {
+// addMarks makes one mark for all events of a kind at the same place.
+func (t *timeline) addMarks(all []event, x func(time.Time) int) {
 	const grid = 5
 	at := map[mark]int{}
 	for _, e := range all {
