@@ -24,11 +24,10 @@ func Prefix(n net.IPNet) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, bits), ok
 }
 
-// Gateway returns the first gateway of a result that has the family of the address like. If there is no such gateway,
-// Gateway returns the zero address.
-func Gateway(r *types100.Result, like netip.Addr) netip.Addr {
+// Gateway returns the first gateway of a result that has the same family as sibling, or the zero address.
+func Gateway(r *types100.Result, sibling netip.Addr) netip.Addr {
 	for _, c := range r.IPs {
-		if a, ok := Addr(c.Gateway); ok && a.Is6() == like.Is6() {
+		if a, ok := Addr(c.Gateway); ok && a.Is6() == sibling.Is6() {
 			return a
 		}
 	}

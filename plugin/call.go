@@ -42,11 +42,11 @@ type network struct {
 	PrevResult json.RawMessage `json:"prevResult"`
 }
 
-// Commands for which certain variables must be in the environment, see readCall.
+// The commands that need certain variables of the environment, see readCall.
 var (
-	additions   = []string{"ADD", "CHECK"}
-	attachments = []string{"ADD", "CHECK", "DEL"}
-	all         = []string{"ADD", "CHECK", "DEL", "GC", "STATUS"}
+	verbsWithNS         = []string{"ADD", "CHECK"}
+	verbsWithAttachment = []string{"ADD", "CHECK", "DEL"}
+	allVerbs            = []string{"ADD", "CHECK", "DEL", "GC", "STATUS"}
 )
 
 // readCall reads a call. The error names the missing variables, or the invalid value. VERSION needs only the variable
@@ -63,10 +63,10 @@ func readCall(getenv func(string) string, stdin io.Reader) (*call, *types.Error)
 		verbs  []string // the commands that need the variable
 		wanted func(string) *types.Error
 	}{
-		{"CNI_CONTAINERID", &c.containerID, attachments, validContainerID},
-		{"CNI_NETNS", &c.netns, additions, nil},
-		{"CNI_IFNAME", &c.ifName, attachments, c.validIfName},
-		{"CNI_PATH", &path, all, nil},
+		{"CNI_CONTAINERID", &c.containerID, verbsWithAttachment, checkContainerID},
+		{"CNI_NETNS", &c.netns, verbsWithNS, nil},
+		{"CNI_IFNAME", &c.ifName, verbsWithAttachment, c.checkIfName},
+		{"CNI_PATH", &path, allVerbs, nil},
 	} {
 		*v.value = getenv(v.name)
 		needed := slices.Contains(v.verbs, c.verb)
@@ -132,7 +132,7 @@ func dispatch(c *call, stdout io.Writer, add, del, check, gc, status func(*call)
 	case "STATUS":
 		return status(c)
 	case "VERSION":
-		if err := supported.Encode(stdout); err != nil {
+		if err := supportedVersions.Encode(stdout); err != nil {
 			return types.NewError(CodeIO, err.Error(), "")
 		}
 		return nil
@@ -140,18 +140,18 @@ func dispatch(c *call, stdout io.Writer, add, del, check, gc, status func(*call)
 	return types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND: "+c.verb, "")
 }
 
-// since maps a command to the version of the CNI specification in which the command appeared. All versions have the
-// other commands.
-var since = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
+// firstVersion maps a command to the version of the CNI specification in which the command appeared. All versions have
+// the other commands.
+var firstVersion = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 
-// allowed refuses a configuration whose version this plugin does not support, or whose
-// version does not have the command.
-func (c *call) allowed() *types.Error {
+// checkVersion refuses a configuration whose version this plugin does not support, or whose version does not have the
+// command.
+func (c *call) checkVersion() *types.Error {
 	v := c.network.CNIVersion
 	if v == "" {
 		v = "0.1.0" // the last version in which cniVersion could be left out
 	}
-	if first, ok := since[c.verb]; ok {
+	if first, ok := firstVersion[c.verb]; ok {
 		has, err := version.GreaterThanOrEqualTo(v, first)
 		switch {
 		case err != nil:
@@ -163,20 +163,21 @@ func (c *call) allowed() *types.Error {
 			return types.NewError(types.ErrIncompatibleCNIVersion, "plugin version does not allow "+c.verb, "")
 		}
 	}
-	if err := (&version.Reconciler{}).Check(v, supported); err != nil {
+	if err := (&version.Reconciler{}).Check(v, supportedVersions); err != nil {
 		return types.NewError(types.ErrIncompatibleCNIVersion, "incompatible CNI versions", err.Details())
 	}
 	return nil
 }
 
-// sameNS returns an error if CNI_NETNS is the node's namespace, in which the plugin runs. Some plugins make this check
-// themselves, see Refuses of [Commands]. CNI_NETNS_OVERRIDE turns the check off: then the code that opens the namespace
-// refuses the node's namespace. sameNS never refuses a DEL: the path in a DEL may contain the ID of a process of the
-// pod. A process of the node may have this ID now. The DEL then works as if the pod had no namespace.
+// refuseNodesNS returns an error if CNI_NETNS is the node's namespace, in which the plugin runs. Some plugins make this
+// check themselves, see Refuses of [Commands]. CNI_NETNS_OVERRIDE turns the check off: then the code that opens the
+// namespace refuses the node's namespace. refuseNodesNS never refuses a DEL: its path may contain the ID of a process
+// of the pod that has ended, and a process of the node may have this ID now. The DEL then works as if the pod had no
+// namespace.
 //
 // The package ns of the CNI project makes the same check, but locks a thread for it. Go's runtime then starts two more
-// threads. sameNS needs no lock, because no thread of this process has left the namespace yet.
-func (c *call) sameNS() error {
+// threads. refuseNodesNS needs no lock, because no thread of this process has left the namespace yet.
+func (c *call) refuseNodesNS() error {
 	if c.netns == "" || c.override || c.verb == "DEL" {
 		return nil
 	}
@@ -199,7 +200,7 @@ func NodesNS(path string) error {
 	return Errorf(types.ErrInvalidNetNS, "", "CNI_NETNS %s is the network namespace of the node, not of a pod", path)
 }
 
-func validContainerID(id string) *types.Error {
+func checkContainerID(id string) *types.Error {
 	if validName(id) {
 		return nil
 	}
@@ -218,10 +219,10 @@ func validName(s string) bool {
 	return s != ""
 }
 
-// validIfName refuses a name that no link can have. An ADD also refuses a name that no link of a pod may have: if
+// checkIfName refuses a name that no link can have. An ADD also refuses a name that no link of a pod may have: if
 // Multus calls the plugin, the pod chooses the name. An earlier release accepted such names, so a DEL and a CHECK
 // accept them.
-func (c *call) validIfName(name string) *types.Error {
+func (c *call) checkIfName(name string) *types.Error {
 	fault, details := ifname.Fault(name), ""
 	if fault == "" && c.verb == "ADD" {
 		if fault = ifname.Refused(name); fault != "" {

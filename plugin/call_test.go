@@ -53,7 +53,7 @@ func bySkel(t *testing.T, env map[string]string, stdin string) (o outcome) {
 		}
 	}
 	o.Err = skel.PluginMainFuncsWithError(skel.CNIFuncs{Add: f("ADD"), Del: f("DEL"), Check: f("CHECK"), GC: f("GC"),
-		Status: f("STATUS")}, supported, "about")
+		Status: f("STATUS")}, supportedVersions, "about")
 	return o
 }
 
@@ -65,7 +65,7 @@ func byUs(env map[string]string, stdin string) (o outcome) {
 	}
 	f := func(verb string) func(*call) *types.Error {
 		return func(c *call) *types.Error {
-			if err := c.allowed(); err != nil {
+			if err := c.checkVersion(); err != nil {
 				return err
 			}
 			o.Called = strings.Join([]string{verb, c.containerID, c.netns, c.ifName, c.args, string(c.stdin)}, "|")

@@ -31,9 +31,9 @@ func (p Pod) String() string {
 	return p.Namespace + "/" + p.Name
 }
 
-// valid returns an error if the runtime gives the pod a name that Kubernetes would not give. Otherwise such a name
+// checkNames returns an error if the runtime gives the pod a name that Kubernetes would not give. Otherwise such a name
 // would get into messages, the registry and the lease log.
-func (p Pod) valid() error {
+func (p Pod) checkNames() error {
 	const longest = 253 // of a name (Kubernetes, "Object Names and IDs")
 	strange := func(r rune) bool { return r < '!' || r > '~' || r == '/' }
 	for _, v := range []struct{ key, value string }{{argNamespace, p.Namespace}, {argName, p.Name}, {argUID, p.UID}} {
@@ -50,10 +50,9 @@ func (p Pod) valid() error {
 // returns all mistakes together.
 type validator interface{ Validate() error }
 
-// request makes a request from a call. A DEL must work with a configuration that an ADD
-// refuses. Otherwise one mistake in an edited configuration would keep all pods of the node
-// from ending.
-func request[C any](c *call) (*Request[C], error) {
+// newRequest makes a request from a call. A DEL must work with a configuration that an ADD refuses. Otherwise one
+// mistake in an edited configuration would keep all pods of the node from ending.
+func newRequest[C any](c *call) (*Request[C], error) {
 	r := &Request[C]{
 		Network:    c.network.Name,
 		Attachment: Attachment{ContainerID: c.containerID, IfName: c.ifName},
@@ -66,12 +65,12 @@ func request[C any](c *call) (*Request[C], error) {
 	if err := decodeConfig(c.stdin, &r.Config); err != nil && c.verb != "DEL" {
 		return nil, err
 	}
-	err := r.Pod.valid()
+	err := r.Pod.checkNames()
 	if err != nil && c.verb == "ADD" {
 		return nil, err
 	}
 	if c.verb == "GC" {
-		if r.Valid, err = c.network.valid(); err != nil {
+		if r.Valid, err = c.network.validAttachments(); err != nil {
 			return nil, err
 		}
 	}
@@ -85,7 +84,7 @@ func request[C any](c *call) (*Request[C], error) {
 func decodeConfig[C any](stdin []byte, config *C) error {
 	err := unmarshal(stdin, config)
 	if err != nil {
-		err = mistakes(stdin, config, err)
+		err = decodeMistakes(stdin, config, err)
 	} else if v, ok := any(config).(validator); ok {
 		err = v.Validate()
 	}
@@ -95,9 +94,9 @@ func decodeConfig[C any](stdin []byte, config *C) error {
 	return nil
 }
 
-// valid returns the attachments that a GC keeps. valid returns an error if the key cni.dev/valid-attachments is
-// missing: a GC that keeps no attachment has the key with an empty list.
-func (n *network) valid() (as []Attachment, err error) {
+// validAttachments returns the attachments that a GC keeps. It returns an error if the key cni.dev/valid-attachments is
+// missing, because a GC that keeps no attachment has this key with an empty list.
+func (n *network) validAttachments() (as []Attachment, err error) {
 	if n.Valid == nil {
 		return nil, Errorf(CodeInvalid,
 			"call GC with the key cni.dev/valid-attachments, or let the timer of registry-gc collect",
@@ -120,7 +119,7 @@ func (n *network) prevResult() (*types100.Result, error) {
 		return nil, Errorf(CodeDecode, "", "decode prevResult: %w", err)
 	}
 	var r *types100.Result
-	err = protect(func() error { // NewResultFromResult may panic if a list contains null
+	err = recoverPanic(func() error { // NewResultFromResult may panic if a list contains null
 		r, err = types100.NewResultFromResult(prev)
 		return err
 	})
@@ -136,21 +135,21 @@ func (n *network) prevResult() (*types100.Result, error) {
 
 // parsePrevResult decodes the previous result as a result of the configuration's version.
 func (n *network) parsePrevResult() (types.Result, error) {
-	if slices.Contains(current, n.CNIVersion) {
+	if slices.Contains(currentVersions, n.CNIVersion) {
 		if r, ok := parseResult(n.PrevResult); ok {
 			return r, nil
 		}
 	}
 	r, err := version.NewResult(n.CNIVersion, n.PrevResult)
 	if err != nil {
-		return n.unversioned()
+		return n.parseUnversioned()
 	}
 	return r, nil
 }
 
-// unversioned decodes a previous result that does not name its version. Before version 1.0.0 of the specification, a
-// result need not name its version.
-func (n *network) unversioned() (types.Result, error) {
+// parseUnversioned decodes a previous result that does not name its version. Before version 1.0.0 of the specification,
+// a result need not name its version.
+func (n *network) parseUnversioned() (types.Result, error) {
 	conf := types.PluginConf{CNIVersion: n.CNIVersion}
 	if err := json.Unmarshal(n.PrevResult, &conf.RawPrevResult); err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// delegates are the programs of Delegate that have not ended. [Main] waits for them.
+// delegates counts the programs that Delegate has started and that still run. [Main] waits for their end.
 var delegates sync.WaitGroup
 
 // Delegate executes another plugin for the request, as a runtime does (CNI specification, section 4, "Plugin
@@ -34,7 +34,7 @@ var delegates sync.WaitGroup
 // A program that closes its standard output has answered, but may still run: see After of [Commands]. After the answer,
 // the end of ctx does not end the program, and Main waits for the program.
 func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) (*types100.Result, error) {
-	program, err := find(name, os.Getenv("CNI_PATH"))
+	program, err := findProgram(name, os.Getenv("CNI_PATH"))
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) 
 		// thread must not end before the program.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		stdout, err := output(cmd)
+		stdout, err := startAndRead(cmd)
 		if err == nil && !isError(stdout) && stop() {
 			got <- answer{stdout, nil}
 			_ = cmd.Wait()
@@ -66,14 +66,14 @@ func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) 
 	if a.err != nil && ctx.Err() != nil { // the end of ctx has killed the program
 		return nil, fmt.Errorf("%s: %w", name, ctx.Err())
 	} else if a.err != nil {
-		return nil, answered(name, a.stdout, a.err)
+		return nil, delegateError(name, a.stdout, a.err)
 	}
 	n := network{CNIVersion: r.cniVersion, PrevResult: a.stdout}
 	return n.prevResult()
 }
 
-// output starts a program, and returns the text that the program prints until it closes its standard output.
-func output(cmd *exec.Cmd) ([]byte, error) {
+// startAndRead starts a program, and returns the text that the program prints until it closes its standard output.
+func startAndRead(cmd *exec.Cmd) ([]byte, error) {
 	stdout, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -91,32 +91,32 @@ func isError(stdout []byte) bool {
 	return json.Unmarshal(stdout, &e) != nil || e.Code != 0
 }
 
-// CanDelegate fails with STATUS' code if the program of another plugin is missing.
+// CanDelegate returns an error with CodeNotAvailable, for STATUS, if the program of another plugin is missing.
 func (r *Request[C]) CanDelegate(name string) error {
-	_, err := find(name, os.Getenv("CNI_PATH"))
+	_, err := findProgram(name, os.Getenv("CNI_PATH"))
 	if err != nil {
-		return Errorf(CodeNotAvailable, install, "%w", err)
+		return Errorf(CodeNotAvailable, installHint, "%w", err)
 	}
 	return nil
 }
 
-// install is the hint about a missing program.
-const install = "install it in the directory of this plugin, from the same release"
+// installHint is the hint about a missing program.
+const installHint = "install it in the directory of this plugin, from the same release"
 
-// find returns the file of a program in the first directory of path that has the program.
-func find(name, path string) (string, error) {
+// findProgram returns the file of a program in the first directory of path that has the program.
+func findProgram(name, path string) (string, error) {
 	for _, dir := range filepath.SplitList(path) {
 		program := filepath.Join(dir, name)
 		if fi, err := os.Stat(program); err == nil && fi.Mode().IsRegular() && fi.Mode()&0o111 != 0 {
 			return program, nil
 		}
 	}
-	return "", Errorf(CodeInvalid, install, "%s is in none of the directories of CNI_PATH, %s", name, path)
+	return "", Errorf(CodeInvalid, installHint, "%s is in none of the directories of CNI_PATH, %s", name, path)
 }
 
-// answered returns the error that a plugin has printed. If the plugin has printed no error, answered returns an error
-// about how the plugin ended.
-func answered(name string, stdout []byte, ended error) error {
+// delegateError returns the error that a plugin has printed. If the plugin has printed no error, delegateError returns
+// an error about how the plugin ended.
+func delegateError(name string, stdout []byte, ended error) error {
 	var e types.Error
 	if json.Unmarshal(stdout, &e) != nil || e.Code == 0 {
 		return Errorf(types.ErrInternal, "see the log of the container runtime", "%s: %w: %s", name, ended,

@@ -65,16 +65,16 @@ func encode(verb string, err error) *types.Error {
 	}
 	msg := err.Error()
 	if verb == "DEL" {
-		// containerd treats a DEL error that contains these words as success, and then forgets the sandbox (go-cni,
+		// containerd treats a DEL error that contains "not found" as success, and then forgets the sandbox (go-cni,
 		// Remove).
 		msg = strings.ReplaceAll(msg, "not found", "absent")
 	}
 	return types.NewError(code, excerpt.Message(msg), excerpt.Message(hint))
 }
 
-// traced adds the trace of the call to the details of the call's error. It adds nothing if the error already has the
+// withTrace adds the trace of the call to the details of the call's error. It adds nothing if the error already has the
 // trace, from a plugin that this plugin has called.
-func traced(err *types.Error, id string) *types.Error {
+func withTrace(err *types.Error, id string) *types.Error {
 	if id == "" || strings.Contains(err.Details, id) {
 		return err
 	}
@@ -83,8 +83,7 @@ func traced(err *types.Error, id string) *types.Error {
 	return &traced
 }
 
-// printError prints the error object of the specification. The object of the specification has the key cniVersion,
-// which types.Error lacks.
+// printError prints an error as the specification requires it: with the key cniVersion, which types.Error lacks.
 func printError(w io.Writer, cniVersion string, err *types.Error) {
 	b, fault := json.MarshalIndent(struct {
 		CNIVersion string `json:"cniVersion"`

@@ -31,21 +31,22 @@ func unmarshal[T any](text []byte, v *T) error {
 	return json.Unmarshal(text, v)
 }
 
-// current are the CNI versions whose results have the types of the package types100.
-var current = []string{"1.0.0", "1.1.0"}
+// currentVersions are the CNI versions whose results have the types of the package types100.
+var currentVersions = []string{"1.0.0", "1.1.0"}
 
 // parseResult reads a result of a current version, and reports whether it could read the text.
 func parseResult(text []byte) (*types100.Result, bool) {
 	r := &types100.Result{}
-	err := codec.ReadExactly(text, func(c *codec.Codec) { result(r, c) })
-	return r, err == nil && slices.Contains(current, r.CNIVersion)
+	err := codec.ReadExactly(text, func(c *codec.Codec) { describeResult(r, c) })
+	return r, err == nil && slices.Contains(currentVersions, r.CNIVersion)
 }
 
-// formatResult writes the same JSON as the result's PrintTo. But formatResult writes results of a current version
-// without white space. Inserting white space would take as long as all other work of formatResult.
+// formatResult writes the same JSON as the result's PrintTo, but results of currentVersions without white space.
+// Inserting white space would take as long as all other work of formatResult.
 func formatResult(r types.Result) ([]byte, error) {
 	if r, ok := r.(*types100.Result); ok {
-		if dense, err := codec.Write(make([]byte, 0, 1<<10), func(c *codec.Codec) { result(r, c) }); err == nil {
+		dense, err := codec.Write(make([]byte, 0, 1<<10), func(c *codec.Codec) { describeResult(r, c) })
+		if err == nil {
 			return dense, nil
 		}
 	}
@@ -54,15 +55,15 @@ func formatResult(r types.Result) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-func result(r *types100.Result, c *codec.Codec) {
+func describeResult(r *types100.Result, c *codec.Codec) {
 	c.Object(func() {
 		codec.Optional(c, "cniVersion", &r.CNIVersion, codec.Text)
 		if !r.DNS.IsEmpty() || !c.Writes() {
 			codec.Field(c, "dns", &r.DNS, DNS)
 		}
-		codec.OptionalList(c, "interfaces", &r.Interfaces, codec.Pointer(link))
-		codec.OptionalList(c, "ips", &r.IPs, codec.Pointer(ip))
-		codec.OptionalList(c, "routes", &r.Routes, codec.Pointer(route))
+		codec.OptionalList(c, "interfaces", &r.Interfaces, codec.Pointer(describeLink))
+		codec.OptionalList(c, "ips", &r.IPs, codec.Pointer(describeIP))
+		codec.OptionalList(c, "routes", &r.Routes, codec.Pointer(describeRoute))
 	})
 }
 
@@ -76,7 +77,7 @@ func DNS(d *types.DNS, c *codec.Codec) {
 	})
 }
 
-func link(i *types100.Interface, c *codec.Codec) {
+func describeLink(i *types100.Interface, c *codec.Codec) {
 	c.Object(func() {
 		codec.Optional(c, "mac", &i.Mac, codec.Text)
 		codec.Optional(c, "mtu", &i.Mtu, codec.Number)
@@ -87,19 +88,19 @@ func link(i *types100.Interface, c *codec.Codec) {
 	})
 }
 
-func ip(i *types100.IPConfig, c *codec.Codec) {
+func describeIP(i *types100.IPConfig, c *codec.Codec) {
 	c.Object(func() {
-		codec.Field(c, "address", &i.Address, prefix)
-		gateway(c, "gateway", &i.Gateway)
+		codec.Field(c, "address", &i.Address, describePrefix)
+		describeOptionalAddr(c, "gateway", &i.Gateway)
 		codec.Optional(c, "interface", &i.Interface, codec.Pointer(codec.Number))
 	})
 }
 
-func route(r *types.Route, c *codec.Codec) {
+func describeRoute(r *types.Route, c *codec.Codec) {
 	c.Object(func() {
 		codec.Optional(c, "advmss", &r.AdvMSS, codec.Number)
-		codec.Field(c, "dst", &r.Dst, prefix)
-		gateway(c, "gw", &r.GW)
+		codec.Field(c, "dst", &r.Dst, describePrefix)
+		describeOptionalAddr(c, "gw", &r.GW)
 		codec.Optional(c, "mtu", &r.MTU, codec.Number)
 		codec.Optional(c, "priority", &r.Priority, codec.Number)
 		codec.Optional(c, "scope", &r.Scope, codec.Pointer(codec.Number))
@@ -107,8 +108,8 @@ func route(r *types.Route, c *codec.Codec) {
 	})
 }
 
-// prefix describes a CIDR block, or an address with a prefix length.
-func prefix(n *net.IPNet, c *codec.Codec) {
+// describePrefix describes a CIDR block, or an address with a prefix length.
+func describePrefix(n *net.IPNet, c *codec.Codec) {
 	if c.Writes() {
 		codec.Text(new(n.String()), c)
 		return
@@ -123,14 +124,15 @@ func prefix(n *net.IPNet, c *codec.Codec) {
 	*n = *p
 }
 
-// gateway describes a member whose value is an address. If there is no address, the object has no such member.
-func gateway(c *codec.Codec, name string, ip *net.IP) {
+// describeOptionalAddr describes a member whose value is an address. If there is no address, the object has no such
+// member.
+func describeOptionalAddr(c *codec.Codec, name string, ip *net.IP) {
 	if len(*ip) > 0 || !c.Writes() {
-		codec.Field(c, name, ip, address)
+		codec.Field(c, name, ip, describeAddr)
 	}
 }
 
-func address(ip *net.IP, c *codec.Codec) {
+func describeAddr(ip *net.IP, c *codec.Codec) {
 	if c.Writes() {
 		b, err := ip.MarshalText()
 		if err != nil {

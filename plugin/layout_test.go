@@ -20,7 +20,7 @@ import (
 )
 
 func TestNetworkRead(t *testing.T) { codectest.Reads(t, (*network).Describe) }
-func TestResultRead(t *testing.T)  { codectest.Reads(t, result) }
+func TestResultRead(t *testing.T)  { codectest.Reads(t, describeResult) }
 
 // A said is read by its description, or else by its tag.
 type said struct {
@@ -58,7 +58,7 @@ func randomResult() *types100.Result {
 func TestResultWritten(t *testing.T) {
 	for range 500 {
 		r := randomResult()
-		if _, err := codec.Write([]byte{}, func(c *codec.Codec) { result(r, c) }); err != nil {
+		if _, err := codec.Write([]byte{}, func(c *codec.Codec) { describeResult(r, c) }); err != nil {
 			t.Fatal(err)
 		}
 		got, err := formatResult(r)
@@ -156,5 +156,5 @@ func FuzzResult(f *testing.F) {
 		}
 		seeds = append(seeds, string(b))
 	}
-	codectest.Fuzz(f, result, seeds...)
+	codectest.Fuzz(f, describeResult, seeds...)
 }

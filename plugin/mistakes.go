@@ -18,7 +18,7 @@ import (
 // mistake has the key, the wrong value and the allowed values.
 func Decode(text []byte, config any) error {
 	if err := json.Unmarshal(text, config); err != nil {
-		return mistakes(text, config, err)
+		return decodeMistakes(text, config, err)
 	}
 	if v, ok := config.(validator); ok {
 		return v.Validate()
@@ -26,23 +26,23 @@ func Decode(text []byte, config any) error {
 	return nil
 }
 
-// mistakes returns the mistakes of a configuration that could not be decoded. encoding/json reports only the first
-// mistake, with the names of Go types. But encoding/json has decoded all other keys, so Validate finds the mistakes in
-// their values.
-func mistakes(text []byte, config any, first error) error {
+// decodeMistakes returns the mistakes of a configuration that could not be decoded. encoding/json reports only the
+// first mistake, with the names of Go types. But encoding/json has decoded all other keys, so Validate finds the
+// mistakes in their values.
+func decodeMistakes(text []byte, config any, first error) error {
 	m := mistyped{}
 	m.object(text, config)
 	if len(m.keys) == 0 {
 		return first
 	}
 	if v, ok := config.(validator); ok {
-		m.further(v.Validate())
+		m.addValidated(v.Validate())
 	}
 	return errors.Join(m.found...)
 }
 
-// Mistyped finds all values of an object that have a type which their keys do not allow. It returns an error for each
-// value, with the place of the value.
+// Mistyped finds all values of an object that have the wrong type for their keys. It returns an error for each value,
+// with the place of the value.
 func Mistyped(text []byte, config any) []error {
 	var m mistyped
 	m.object(text, config)
@@ -58,7 +58,7 @@ func sections(config any) []any {
 	return []any{config}
 }
 
-// mistyped collects the values whose type is not the type that their key allows.
+// mistyped collects the values that have the wrong type for their keys.
 type mistyped struct {
 	keys  []string // top-level keys of these values
 	found []error
@@ -69,13 +69,13 @@ func (m *mistyped) object(text []byte, config any) {
 		return
 	}
 	for _, section := range sections(config) {
-		m.look("", text, reflect.TypeOf(section))
+		m.compareType("", text, reflect.TypeOf(section))
 	}
 }
 
-// look compares the type of a value, and of the values in it, with t. at is the place of the value for messages. If two
-// sections have the same key, look reports the key's value once.
-func (m *mistyped) look(at string, value json.RawMessage, t reflect.Type) {
+// compareType compares the type of a value, and of the values in it, with t. place says in messages where the value is.
+// If two sections have the same key, only one message is about its value.
+func (m *mistyped) compareType(place string, value json.RawMessage, t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -90,51 +90,51 @@ func (m *mistyped) look(at string, value json.RawMessage, t reflect.Type) {
 	switch {
 	case special:
 	case t.Kind() == reflect.Struct && json.Unmarshal(value, &inner) == nil:
-		m.members(at, inner, t)
+		m.compareFields(place, inner, t)
 		return
 	case t.Kind() == reflect.Map && json.Unmarshal(value, &inner) == nil:
 		for key := range inner {
-			m.look(at+key+": ", inner[key], t.Elem())
+			m.compareType(place+key+": ", inner[key], t.Elem())
 		}
 		return
 	case t.Kind() == reflect.Slice && json.Unmarshal(value, &elements) == nil:
 		for i, element := range elements {
-			m.look(at+strconv.Itoa(i+1)+": ", element, t.Elem())
+			m.compareType(place+strconv.Itoa(i+1)+": ", element, t.Elem())
 		}
 		return
 	}
-	m.add(at, value, t)
+	m.add(place, value, t)
 }
 
-// members compares the types of an object's values with the fields of a struct.
-func (m *mistyped) members(at string, object map[string]json.RawMessage, t reflect.Type) {
+// compareFields compares the types of an object's values with the fields of a struct.
+func (m *mistyped) compareFields(place string, object map[string]json.RawMessage, t reflect.Type) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if f.Anonymous && name == "" {
-			m.members(at, object, f.Type)
+			m.compareFields(place, object, f.Type)
 			continue
 		}
 		for key, value := range object {
 			if name != "" && name != "-" && strings.EqualFold(key, name) {
-				m.look(at+key+": ", value, f.Type)
+				m.compareType(place+key+": ", value, f.Type)
 			}
 		}
 	}
 }
 
-func (m *mistyped) add(at string, value json.RawMessage, t reflect.Type) {
-	key, _, _ := strings.Cut(at, ": ")
-	text := fmt.Sprintf("%s%s: want %s", at, shown(value), kindOf(t))
+func (m *mistyped) add(place string, value json.RawMessage, t reflect.Type) {
+	key, _, _ := strings.Cut(place, ": ")
+	text := fmt.Sprintf("%s%s: want %s", place, shownValue(value), kindOf(t))
 	if !slices.ContainsFunc(m.found, func(err error) bool { return err.Error() == text }) {
 		m.keys, m.found = append(m.keys, key), append(m.found, errors.New(text))
 	}
 	slices.SortFunc(m.found, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 }
 
-// further adds the mistakes that Validate has found in other keys. It leaves out the mistakes that Validate reports
-// about the keys in m.keys, because Validate has not seen the values of these keys.
-func (m *mistyped) further(err error) {
+// addValidated adds the mistakes that Validate has found in other keys. It leaves out the mistakes that Validate
+// reports about the keys in m.keys, because Validate has not seen the values of these keys.
+func (m *mistyped) addValidated(err error) {
 	if err == nil {
 		return
 	}
@@ -145,9 +145,9 @@ func (m *mistyped) further(err error) {
 	}
 }
 
-// shown returns a value for a message, as the file has it. A character that is not printable becomes a question mark. A
-// long value is cut, so that it fits on a line.
-func shown(value json.RawMessage) string {
+// shownValue returns a value for a message, as the file has it. A character that is not printable becomes a question
+// mark. A long value is cut, so that it fits on a line.
+func shownValue(value json.RawMessage) string {
 	const most = 40
 	var dense bytes.Buffer
 	_ = json.Compact(&dense, value) // no error: the value has been parsed

@@ -43,7 +43,8 @@ func Several(r *types100.Result) bool {
 	return slices.ContainsFunc(r.IPs, func(c *types100.IPConfig) bool { return At(c) != At(r.IPs[0]) })
 }
 
-// At is the index of the interface of an address. An address without an index belongs to the first interface.
+// At returns the index of the interface that has an address. An address without an index belongs to the first
+// interface.
 func At(c *types100.IPConfig) int {
 	if c.Interface == nil {
 		return 0
@@ -51,11 +52,12 @@ func At(c *types100.IPConfig) int {
 	return *c.Interface
 }
 
-// AtFirst are the addresses of the first interface. In the result for a routed pod, the first interface is the link of
-// the ENI.
+// AtFirst returns the addresses of the first interface. In the result for a routed pod, the first interface is the link
+// of the ENI.
 func AtFirst(r *types100.Result) []*types100.IPConfig { return ipsOf(r, 0, false) }
 
-// ipsOf are the addresses of the interface at an index. If first is true, they include the addresses without an index.
+// ipsOf returns the addresses of the interface at an index. If first is true, it also returns the addresses without an
+// index.
 func ipsOf(r *types100.Result, at int, first bool) (ips []*types100.IPConfig) {
 	for _, c := range r.IPs {
 		if c.Interface == nil && first || c.Interface != nil && *c.Interface == at {
@@ -65,7 +67,7 @@ func ipsOf(r *types100.Result, at int, first bool) (ips []*types100.IPConfig) {
 	return ips
 }
 
-// Addrs are the addresses of the NIC, each once.
+// Addrs returns the addresses of the NIC, each once.
 func (n NIC) Addrs() (all []netip.Addr) {
 	for _, c := range n.IPs {
 		if a, ok := Addr(c.Address.IP); ok && !slices.Contains(all, a) {

@@ -69,12 +69,11 @@ type Commands[C any] struct {
 	// error has waited for EC2.
 	Ended func(verb string, took time.Duration, waited bool, err *types.Error)
 
-	// After is called after the answer is printed, if After is not nil. At this time, the caller already has the
-	// answer.
+	// After is called after the answer is printed, if After is not nil. The caller does not wait for its end.
 	After func()
 
-	// Refuses means that Add and Check themselves refuse the namespace of the node, with NodesNS. Add and Check have
-	// opened the node's namespace, so they need no lookup in /proc.
+	// Refuses means that Add and Check themselves refuse the namespace of the node, with the error NodesNS. They open
+	// the node's namespace anyway, and so need no lookup in /proc.
 	Refuses bool
 }
 
@@ -98,11 +97,11 @@ const (
 // machine that may be busy. Without Unhurried, a STATUS would reach its deadline in such a test, and report success.
 var Unhurried bool
 
-// supported are the specification versions in which prevResult and chaining exist.
-var supported = version.VersionsStartingFrom("0.3.0")
+// supportedVersions are the specification versions in which prevResult and chaining exist.
+var supportedVersions = version.VersionsStartingFrom("0.3.0")
 
 // Main answers the command in the environment and exits: with 0, or with 1 after it has printed an error. It never
-// returns. It handles no signal, because a command must allow a kill at any point. A thread that waits for signals
+// returns. It handles no signal, because a kill at any point must do no harm anyway. A thread that waits for signals
 // would cost each command a twentieth of its instructions.
 func Main[C any](name string, c Commands[C]) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("plugin", name, "container", os.Getenv("CNI_CONTAINERID"))
@@ -112,14 +111,14 @@ func Main[C any](name string, c Commands[C]) {
 	}
 	slog.SetDefault(log)
 	if os.Getenv("CNI_COMMAND") == "" {
-		fmt.Fprintf(os.Stderr, "%s\nCNI protocol versions supported: %s\n", about(name),
-			strings.Join(supported.SupportedVersions(), ", "))
+		fmt.Fprintf(os.Stderr, "%s\nCNI protocol versions supported: %s\n", aboutPlugin(name),
+			strings.Join(supportedVersions.SupportedVersions(), ", "))
 		os.Exit(0)
 	}
 	e := execution[C]{commands: c, cniVersion: version.Current()}
 	status := 0
 	if err := e.run(os.Getenv, os.Stdin, os.Stdout); err != nil {
-		printError(os.Stdout, e.cniVersion, traced(err, call))
+		printError(os.Stdout, e.cniVersion, withTrace(err, call))
 		status = 1
 	}
 	if e.commands.After != nil {
@@ -144,11 +143,11 @@ func (e *execution[C]) run(getenv func(string) string, stdin io.Reader, stdout i
 		return err
 	}
 	err = dispatch(c, stdout,
-		e.command(addDeadline, e.add),
-		e.command(delDeadline, e.commands.Del),
-		e.command(checkDeadline, e.commands.Check),
-		e.command(gcDeadline, e.commands.GC),
-		e.command(statusDeadline, e.commands.Status))
+		e.commandFunc(addDeadline, e.add),
+		e.commandFunc(delDeadline, e.commands.Del),
+		e.commandFunc(checkDeadline, e.commands.Check),
+		e.commandFunc(gcDeadline, e.commands.GC),
+		e.commandFunc(statusDeadline, e.commands.Status))
 	if err != nil || e.result == nil {
 		return err
 	}
@@ -165,8 +164,8 @@ func (e *execution[C]) add(ctx context.Context, r *Request[C]) error {
 	return err
 }
 
-// command makes a function for dispatch from the function f of one command.
-func (e *execution[C]) command(
+// commandFunc makes a function for dispatch from the function f of one command.
+func (e *execution[C]) commandFunc(
 	limit time.Duration, f func(context.Context, *Request[C]) error,
 ) func(*call) *types.Error {
 	return func(c *call) *types.Error {
@@ -183,16 +182,16 @@ func (e *execution[C]) command(
 func (e *execution[C]) answer(
 	c *call, limit time.Duration, f func(context.Context, *Request[C]) error,
 ) (waited bool, fault *types.Error) {
-	if err := c.allowed(); err != nil || f == nil {
+	if err := c.checkVersion(); err != nil || f == nil {
 		return false, err
 	}
 	e.cniVersion = c.network.CNIVersion
 	if !e.commands.Refuses {
-		if err := c.sameNS(); err != nil {
+		if err := c.refuseNodesNS(); err != nil {
 			return false, encode(c.verb, err)
 		}
 	}
-	req, err := request[C](c)
+	req, err := newRequest[C](c)
 	if err != nil {
 		return false, encode(c.verb, err)
 	}
@@ -204,31 +203,31 @@ func (e *execution[C]) answer(
 	done := make(chan error, 1)
 	go func() {
 		stack.Deepen(0)
-		done <- protect(func() error { return f(ctx, req) })
+		done <- recoverPanic(func() error { return f(ctx, req) })
 	}()
 	select {
 	case err = <-done:
 		waited = req.Waited
-	case <-overdue(ctx):
+	case <-graceEnd(ctx):
 		err = Errorf(CodeTryAgain,
 			"the node is overloaded, or another process holds a lock; the runtime tries again",
 			"%s did not end within %v", c.verb, limit)
 	}
 	if c.verb == "STATUS" {
-		err = unready(err)
+		err = notReadyError(err)
 	}
 	return waited, encode(c.verb, err)
 }
 
-// overdue returns a channel that is closed when ctx is done and then the grace has passed.
-func overdue(ctx context.Context) <-chan struct{} {
+// graceEnd returns a channel that is closed when ctx is done and then the grace has passed.
+func graceEnd(ctx context.Context) <-chan struct{} {
 	late := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(late) }) })
 	return late
 }
 
-// protect turns a panic into an error. A panic is a broken invariant of this program.
-func protect(f func() error) (err error) {
+// recoverPanic calls f, and turns a panic of f into an error. A panic is a broken invariant of this program.
+func recoverPanic(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = Errorf(types.ErrInternal, string(debug.Stack()), "panic: %v", p)
@@ -237,6 +236,6 @@ func protect(f func() error) (err error) {
 	return f()
 }
 
-func about(name string) string {
+func aboutPlugin(name string) string {
 	return fmt.Sprintf("%s %s: a CNI plugin, to be executed by a container runtime", name, release.Version())
 }

@@ -23,8 +23,8 @@ var shortages = []error{
 	syscall.ETIMEDOUT,
 }
 
-// unready returns the error with which STATUS answers. It returns nil if err is only temporary.
-func unready(err error) error {
+// notReadyError returns the error with which STATUS answers. It returns nil if err is only temporary.
+func notReadyError(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	again := ok && e.Code == CodeTryAgain
 	if err == nil || !again && !slices.ContainsFunc(shortages, func(s error) bool { return errors.Is(err, s) }) {

@@ -38,7 +38,7 @@ func TestStatusOfSlowNode(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				never = make(chan struct{})
 				e := execution[anyConfig]{}
-				answer := e.command(statusDeadline, func(ctx context.Context, _ *Request[anyConfig]) error {
+				answer := e.commandFunc(statusDeadline, func(ctx context.Context, _ *Request[anyConfig]) error {
 					return tt.f(ctx)
 				})
 				got := answer(&call{verb: "STATUS", stdin: []byte(`{"cniVersion":"1.1.0","name":"net"}`),

@@ -28,15 +28,15 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// all has the plugins, in the order of an ADD.
-var all = []plugin.Commands[Config]{
-	as(lease.Commands(), func(c Config) lease.Config { return c.ipam }), // the chain does not use this Add, see address
-	as(lease.NotesUse(ipvlan.Commands(lease.LinkName)), func(c Config) ipvlan.Config { return c.ipvlan }),
-	as(ptp.Commands(), func(c Config) ptp.Config { return c.ptp }),
-	as(egress.Commands(), func(c Config) egress.Config { return c.egress }),
+// plugins are the plugins of the chain, in the order in which ADD calls them.
+var plugins = []plugin.Commands[Config]{
+	adapt(lease.Commands(), func(c Config) lease.Config { return c.ipam }), // its Add is not used: see leaseAddress
+	adapt(lease.NotesUse(ipvlan.Commands(lease.LinkName)), func(c Config) ipvlan.Config { return c.ipvlan }),
+	adapt(ptp.Commands(), func(c Config) ptp.Config { return c.ptp }),
+	adapt(egress.Commands(), func(c Config) egress.Config { return c.egress }),
 }
 
-// ipvlanAt is the index of ipvlan in all.
+// ipvlanAt is the index of ipvlan in plugins.
 const ipvlanAt = 1
 
 // Commands are the commands of the plugin.
@@ -50,7 +50,7 @@ func Commands() plugin.Commands[Config] {
 			}
 			return add(ctx, r)
 		},
-		Del: onNode(del), Check: onNode(check), GC: onNode(gc), Status: onNode(status),
+		Del: sharingNS(del), Check: sharingNS(check), GC: sharingNS(gc), Status: sharingNS(status),
 		Refuses: true,
 	})
 }
@@ -70,8 +70,8 @@ func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	return nil
 }
 
-// onNode opens the namespaces of the node and of the pod only once, and makes all plugins share them.
-func onNode(
+// sharingNS makes all plugins that f calls share the open namespaces of the node and of the pod.
+func sharingNS(
 	f func(context.Context, *plugin.Request[Config]) error,
 ) func(context.Context, *plugin.Request[Config]) error {
 	return func(ctx context.Context, r *plugin.Request[Config]) error {
@@ -101,37 +101,41 @@ func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Resul
 // addOnce is one try of add. inUse reports whether the kernel has refused the address of this try, because another link
 // has the address.
 func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result, inUse bool, _ error) {
-	result, since, err := address(ctx, r)
+	result, leaseBegan, err := leaseAddress(ctx, r)
 	made, step := 1, *r
-	for err == nil && made < len(all) {
+	for err == nil && made < len(plugins) {
 		step.Prev = result
-		if result, err = all[made].Add(ctx, &step); err == nil { // a plugin that fails deletes its own objects
+		if result, err = plugins[made].Add(ctx, &step); err == nil { // a plugin that fails deletes its own objects
 			made++
 		}
 	}
 	inUse = made == 1 && errors.Is(err, syscall.EADDRINUSE)
-	if err != nil && !since.IsZero() && !lease.Superseded(r, since) {
+	if err != nil && !leaseBegan.IsZero() && !lease.Superseded(r, leaseBegan) {
 		own := *r
-		own.Began = since // a lease that began later belongs to another command
-		err = errors.Join(err, takeBack(context.WithoutCancel(ctx), &own, made))
+		own.Began = leaseBegan // a lease that began later belongs to another command
+		err = errors.Join(err, deleteObjects(context.WithoutCancel(ctx), &own, made))
 	}
 	return result, inUse, err
 }
 
-// address is the ADD of ipam. If no address is free, address executes [lease.GrowProgram]. since is the time when the
-// attachment's last lease began. since is zero if the attachment had an address before.
-func address(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, since time.Time, err error) {
-	own := part(r, r.Config.ipam)
+// leaseAddress is the ADD of ipam. If no address is free, leaseAddress executes [lease.GrowProgram]. leaseBegan is the
+// time when the attachment's last lease began, or zero if the attachment had an address before.
+func leaseAddress(
+	ctx context.Context, r *plugin.Request[Config],
+) (result *types100.Result, leaseBegan time.Time, err error) {
+	own := requestOf(r, r.Config.ipam)
 	defer func() { r.Waited = r.Waited || own.Waited }()
 	return lease.Add(ctx, own, lease.Program(ctx, r))
 }
 
-func del(ctx context.Context, r *plugin.Request[Config]) error { return takeBack(ctx, r, len(all)) }
+func del(ctx context.Context, r *plugin.Request[Config]) error {
+	return deleteObjects(ctx, r, len(plugins))
+}
 
-// takeBack deletes the objects that the first n plugins have made, in reverse order. takeBack ends at the first
-// failure, because an address must not become free while the pod has the address.
-func takeBack(ctx context.Context, r *plugin.Request[Config], n int) error {
-	for _, c := range slices.Backward(all[:n]) {
+// deleteObjects deletes the objects that the first n plugins have made, in reverse order. deleteObjects ends at the
+// first failure, because an address must not become free while the pod has the address.
+func deleteObjects(ctx context.Context, r *plugin.Request[Config], n int) error {
+	for _, c := range slices.Backward(plugins[:n]) {
 		if err := c.Del(ctx, r); err != nil {
 			return err
 		}
@@ -143,7 +147,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	if err := refuseNode(ctx, r); err != nil {
 		return err
 	}
-	for _, c := range all {
+	for _, c := range plugins {
 		if err := c.Check(ctx, r); err != nil {
 			return err
 		}
@@ -156,7 +160,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	var failed error
 	r.Added = func() ([]plugin.Attachment, error) { return lease.Added(r) }
-	for _, c := range all {
+	for _, c := range plugins {
 		failed = errors.Join(failed, c.GC(ctx, r))
 	}
 	return failed
@@ -164,7 +168,7 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 
 func status(ctx context.Context, r *plugin.Request[Config]) error {
 	_, slaves := r.Config.ipam.Routed()
-	for i, c := range all {
+	for i, c := range plugins {
 		if i == ipvlanAt && len(slaves) == 0 {
 			continue // no pod gets a slave, so the node does not need ipvlan
 		}

@@ -173,13 +173,13 @@ func (n node) GC(r *plugin.Request[Config], valid ...plugin.Attachment) error {
 func (n node) three(r *plugin.Request[Config]) (result *types100.Result, err error) {
 	err = n.ns.Do(func() (err error) {
 		ctx, step := n.Context(), *r
-		if step.Prev, _, err = lease.Add(ctx, part(&step, r.Config.ipam), lease.Program(ctx, &step)); err != nil {
+		if step.Prev, _, err = lease.Add(ctx, requestOf(&step, r.Config.ipam), lease.Program(ctx, &step)); err != nil {
 			return err
 		}
-		if step.Prev, err = ipvlan.Commands(nil).Add(ctx, part(&step, r.Config.ipvlan)); err != nil {
+		if step.Prev, err = ipvlan.Commands(nil).Add(ctx, requestOf(&step, r.Config.ipvlan)); err != nil {
 			return err
 		}
-		result, err = ptp.Commands().Add(ctx, part(&step, r.Config.ptp))
+		result, err = ptp.Commands().Add(ctx, requestOf(&step, r.Config.ptp))
 		return err
 	})
 	return result, err
@@ -214,8 +214,8 @@ func TestSame(t *testing.T) {
 	}
 	r.Prev = result
 	n.must(n.ns.Do(func() error {
-		for _, c := range []func(context.Context, *plugin.Request[Config]) error{all[2].Check, all[1].Check,
-			all[0].Check, all[2].Del, all[1].Del, all[0].Del} {
+		for _, c := range []func(context.Context, *plugin.Request[Config]) error{plugins[2].Check, plugins[1].Check,
+			plugins[0].Check, plugins[2].Del, plugins[1].Del, plugins[0].Del} {
 			n.must(c(n.Context(), r))
 		}
 		return nil

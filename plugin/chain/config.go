@@ -98,29 +98,29 @@ func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 	return m.Err()
 }
 
-// part returns the request r for one plugin, with the configuration of this plugin.
-func part[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
+// requestOf returns the request r for one plugin, with the configuration of this plugin.
+func requestOf[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
 	return &plugin.Request[C]{
 		Network: r.Network, Attachment: r.Attachment, NetNS: r.NetNS, Pod: r.Pod, Config: config, Prev: r.Prev,
 		Valid: r.Valid, Began: r.Began, Added: r.Added,
 	}
 }
 
-// as adapts the commands of one plugin to requests with the configuration of all plugins. None of the returned commands
-// is nil.
-func as[C any](c plugin.Commands[C], config func(Config) C) plugin.Commands[Config] {
+// adapt converts the commands of one plugin to requests with the configuration of all plugins. None of the returned
+// commands is nil.
+func adapt[C any](c plugin.Commands[C], config func(Config) C) plugin.Commands[Config] {
 	command := func(f func(context.Context, *plugin.Request[C]) error) func(context.Context,
 		*plugin.Request[Config]) error {
 		return func(ctx context.Context, r *plugin.Request[Config]) error {
 			if f == nil {
 				return nil
 			}
-			return f(ctx, part(r, config(r.Config)))
+			return f(ctx, requestOf(r, config(r.Config)))
 		}
 	}
 	return plugin.Commands[Config]{
 		Add: func(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
-			return c.Add(ctx, part(r, config(r.Config)))
+			return c.Add(ctx, requestOf(r, config(r.Config)))
 		},
 		Del: command(c.Del), Check: command(c.Check), GC: command(c.GC), Status: command(c.Status),
 	}

@@ -206,7 +206,7 @@ func TestSeveralInUse(t *testing.T) {
 	hidden := n.request(other, "")
 	hidden.ContainerID = "hidden"
 	n.must(n.ns.Do(func() error {
-		step := part(hidden, hidden.Config.ipvlan)
+		step := requestOf(hidden, hidden.Config.ipvlan)
 		step.Prev = &types100.Result{Interfaces: []*types100.Interface{{Name: "ens6"}},
 			IPs: []*types100.IPConfig{{Interface: new(0), Address: net.IPNet{IP: net.IPv4(10, 0, 1, 22),
 				Mask: net.CIDRMask(24, 32)}}}}
@@ -253,7 +253,7 @@ func TestSeveralOfOne(t *testing.T) {
 	add := func() (final *types100.Result) {
 		n.must(n.ns.Do(func() (err error) {
 			step.Prev = prev
-			for _, c := range all[1:] {
+			for _, c := range plugins[1:] {
 				if final, err = c.Add(n.Context(), &step); err != nil {
 					return err
 				}
@@ -271,7 +271,7 @@ func TestSeveralOfOne(t *testing.T) {
 	add()
 	n.same("the second ADD", made, nltest.Dump(t, n.ns, pod))
 	step.Prev = final
-	for _, c := range all[1:] {
+	for _, c := range plugins[1:] {
 		n.must(n.ns.Do(func() error { return c.Check(n.Context(), &step) }))
 	}
 	n.must(n.DEL(&step))

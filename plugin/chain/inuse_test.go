@@ -68,8 +68,8 @@ func TestAddressInUseByThree(t *testing.T) {
 	old := n.occupy("10.0.1.20")
 	_, path := nltest.NS(t, "pod")
 	all := n.request(path, "")
-	ipam := part(all, all.Config.ipam)
-	slave := *part(all, all.Config.ipvlan)
+	ipam := requestOf(all, all.Config.ipam)
+	slave := *requestOf(all, all.Config.ipvlan)
 	add := func() (res *types100.Result, err error) {
 		err = n.ns.Do(func() error {
 			if slave.Prev, _, err = lease.Add(t.Context(), ipam, lease.Program(t.Context(), all)); err == nil {

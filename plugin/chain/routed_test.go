@@ -28,10 +28,10 @@ const (
 func (n node) two(r *plugin.Request[Config]) (result *types100.Result, err error) {
 	err = n.ns.Do(func() (err error) {
 		ctx, step := n.Context(), *r
-		if step.Prev, _, err = lease.Add(ctx, part(&step, r.Config.ipam), lease.Program(ctx, &step)); err != nil {
+		if step.Prev, _, err = lease.Add(ctx, requestOf(&step, r.Config.ipam), lease.Program(ctx, &step)); err != nil {
 			return err
 		}
-		result, err = ptp.Commands().Add(ctx, part(&step, r.Config.ptp))
+		result, err = ptp.Commands().Add(ctx, requestOf(&step, r.Config.ptp))
 		return err
 	})
 	return result, err
@@ -45,7 +45,7 @@ func TestRoutedSame(t *testing.T) {
 	r := n.request(path, byVeth)
 	adds := map[string]func(*plugin.Request[Config]) (*types100.Result, error){"one": n.ADD, "three": n.three,
 		"two": n.two}
-	chains := map[string][]plugin.Commands[Config]{"three": all[:3], "two": {all[0], all[2]}}
+	chains := map[string][]plugin.Commands[Config]{"three": plugins[:3], "two": {plugins[0], plugins[2]}}
 	bare := nltest.Dump(t, pod)
 	_, err := n.ADD(r)
 	n.must(err)

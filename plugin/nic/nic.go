@@ -93,7 +93,7 @@ func (a *Asked) Annotated(ifName string) bool {
 
 // Asks reports whether an ADD may have requests for its interfaces. Asks parses nothing: a DEL must not depend on a
 // pod's text.
-func (a *Asked) Asks(ifName string) bool { return a.Annotated(ifName) || !a.single() }
+func (a *Asked) Asks(ifName string) bool { return a.Annotated(ifName) || !a.callerAsksNothing() }
 
 // Requests returns the requests for the interfaces of an ADD: first for the interface with the name ifName, and then
 // for further interfaces. The list is empty if there are no requests. An error names all mistakes in the requests.
@@ -102,7 +102,7 @@ func (a *Asked) Requests(ifName string) ([]Request, error) {
 		return nil, nil
 	}
 	annotated := a.Annotated(ifName)
-	one, err := a.one()
+	one, err := a.callerRequest()
 	switch {
 	case err != nil:
 		return nil, err
@@ -115,28 +115,28 @@ func (a *Asked) Requests(ifName string) ([]Request, error) {
 			"it, too: want only one of these requests",
 			Annotation, ifName)
 	}
-	rs, err := parse(a.RuntimeConfig.Annotations[Annotation])
+	rs, err := parseAnnotation(a.RuntimeConfig.Annotations[Annotation])
 	if err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", Annotation, err)
 	}
 	return rs, nil
 }
 
-// single reports whether the capabilities and args.cni are empty: they ask for nothing.
-func (a *Asked) single() bool {
+// callerAsksNothing reports whether the capabilities and args.cni are empty: they ask for nothing.
+func (a *Asked) callerAsksNothing() bool {
 	c := &a.RuntimeConfig
 	return len(c.IPs) == 0 && c.MAC == "" && c.DeviceID == "" && (len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null")
 }
 
-// An object holds the values of a Request as the JSON has them.
-type object struct {
+// A jsonRequest holds the values of a Request as the JSON has them.
+type jsonRequest struct {
 	Name, Subnet, IP, ENI string
 	SecurityGroups        []string
 	Exclusive             bool
 }
 
-// parse returns the requests in the value of the annotation. Its error names all mistakes.
-func parse(text string) ([]Request, error) {
+// parseAnnotation returns the requests in the value of the annotation. Its error names all mistakes.
+func parseAnnotation(text string) ([]Request, error) {
 	var entries []map[string]json.RawMessage
 	if err := decode([]byte(text), &entries); err != nil {
 		return nil, fmt.Errorf(
@@ -150,11 +150,11 @@ func parse(text string) ([]Request, error) {
 	}
 	var rs []Request
 	var wrong []error
-	all := before{names: map[string]bool{}, addrs: map[netip.Addr]bool{}, enis: map[string]bool{}}
+	all := earlierRequests{names: map[string]bool{}, addrs: map[netip.Addr]bool{}, enis: map[string]bool{}}
 	for i, entry := range entries {
-		r, err := read(entry)
+		r, err := parseRequest(entry)
 		if err == nil {
-			err = all.follows(r, i)
+			err = all.addRequest(r, i)
 		}
 		if err != nil {
 			wrong = append(wrong, fmt.Errorf("interface %d: %w", i+1, err))
@@ -164,16 +164,16 @@ func parse(text string) ([]Request, error) {
 	return rs, excerpt.Join(wrong)
 }
 
-// A before has the names, addresses and ENIs for which the earlier requests of a list ask.
-type before struct {
+// earlierRequests are the names, addresses and ENIs for which the earlier requests of an annotation ask.
+type earlierRequests struct {
 	names map[string]bool
 	addrs map[netip.Addr]bool
 	enis  map[string]bool // whether a request wants the ENI exclusively
 }
 
-// follows returns an error if the request with the index i conflicts with earlier requests. It also adds the request to
-// b.
-func (b before) follows(r Request, i int) error {
+// addRequest returns an error if the request with the index i conflicts with earlier requests. It also adds the request
+// to b.
+func (b earlierRequests) addRequest(r Request, i int) error {
 	exclusive, shared := b.enis[r.ENI]
 	var err error
 	switch {
@@ -194,15 +194,15 @@ func (b before) follows(r Request, i int) error {
 	return err
 }
 
-// one returns the request of the capabilities and of args.cni for the one interface of an ADD.
-func (a *Asked) one() (Request, error) {
+// callerRequest returns the request of the capabilities and of args.cni for the one interface of an ADD.
+func (a *Asked) callerRequest() (Request, error) {
 	c := &a.RuntimeConfig
 	if c.MAC != "" {
 		return Request{}, fmt.Errorf("runtimeConfig: mac: %s: want no mac, because an interface has the MAC address "+
 			"of its ENI",
 			excerpt.Quote(c.MAC))
 	}
-	r, err := a.args()
+	r, err := a.argsRequest()
 	if err != nil {
 		return r, fmt.Errorf("args.cni: %w", err)
 	}
@@ -223,17 +223,17 @@ func (a *Asked) one() (Request, error) {
 	}
 	if len(r.Addrs) > 0 {
 		return r, fmt.Errorf("runtimeConfig: ips: %s: args.cni asks for %s: want only one of these requests",
-			quoted(c.IPs), r.Addrs[0])
+			quotedTexts(c.IPs), r.Addrs[0])
 	}
-	if r.Addrs, err = addrs(c.IPs); err != nil {
+	if r.Addrs, err = parseAddrs(c.IPs); err != nil {
 		return r, fmt.Errorf("runtimeConfig: ips: %w", err)
 	}
 	return r, nil
 }
 
-// args reads args.cni. args.cni has the keys of a [Request], but not the name: the name is CNI_IFNAME. CNI's
+// argsRequest reads args.cni. args.cni has the keys of a [Request], but not the name: the name is CNI_IFNAME. CNI's
 // conventions also allow the keys ips and labels. This plugin ignores labels.
-func (a *Asked) args() (r Request, err error) {
+func (a *Asked) argsRequest() (r Request, err error) {
 	if len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null" {
 		return r, nil
 	}
@@ -244,7 +244,7 @@ func (a *Asked) args() (r Request, err error) {
 	delete(entry, "labels")
 	ips, listed := entry["ips"]
 	delete(entry, "ips")
-	if r, err = read(entry); err != nil {
+	if r, err = parseRequest(entry); err != nil {
 		return r, err
 	}
 	if r.Name != "" {
@@ -263,25 +263,25 @@ func (a *Asked) args() (r Request, err error) {
 	if len(texts) == 0 {
 		return r, nil
 	}
-	if r.Addrs, err = addrs(texts); err != nil {
+	if r.Addrs, err = parseAddrs(texts); err != nil {
 		return r, fmt.Errorf("ips: %w", err)
 	}
 	return r, nil
 }
 
-// read reads one request, and returns all mistakes together.
-func read(entry map[string]json.RawMessage) (r Request, _ error) {
+// parseRequest reads one request, and returns all mistakes together.
+func parseRequest(entry map[string]json.RawMessage) (r Request, _ error) {
 	var wrong []error
 	mistake := func(format string, args ...any) { wrong = append(wrong, fmt.Errorf(format, args...)) }
-	var o object
+	var o jsonRequest
 	for _, key := range slices.Sorted(maps.Keys(entry)) {
-		into, kind := o.member(key)
+		into, kind := o.fieldFor(key)
 		switch {
 		case into == nil:
 			mistake("%s: there is no such key: the keys are name, subnet, ip, securityGroups, eni and exclusive",
 				excerpt.Quote(key))
 		case decode(entry[key], into) != nil:
-			mistake("%s: %s: want %s", key, value(entry[key]), kind)
+			mistake("%s: %s: want %s", key, shownValue(entry[key]), kind)
 		}
 	}
 	if fault := ifname.Refused(o.Name); o.Name != "" && fault != "" {
@@ -309,15 +309,15 @@ func read(entry map[string]json.RawMessage) (r Request, _ error) {
 	}
 	if o.IP != "" {
 		var err error
-		if r.Addrs, err = addrs([]string{o.IP}); err != nil {
+		if r.Addrs, err = parseAddrs([]string{o.IP}); err != nil {
 			mistake("ip: %w", err)
 		}
 	}
 	return r, excerpt.Join(wrong)
 }
 
-// value returns a value of JSON for a message.
-func value(raw json.RawMessage) string {
+// shownValue returns a value of JSON for a message.
+func shownValue(raw json.RawMessage) string {
 	const short = 64
 	if text := string(raw); len(text) <= short {
 		return excerpt.Plain(text)
@@ -325,8 +325,8 @@ func value(raw json.RawMessage) string {
 	return excerpt.Quote(string(raw))
 }
 
-// quoted returns the first texts of a list for a message, and the number of the remaining texts.
-func quoted(texts []string) string {
+// quotedTexts returns the first texts of a list for a message, and the number of the remaining texts.
+func quotedTexts(texts []string) string {
 	const few = 3
 	var all []string
 	for _, text := range texts[:min(few, len(texts))] {
@@ -338,10 +338,10 @@ func quoted(texts []string) string {
 	return "[" + strings.Join(all, " ") + "]"
 }
 
-// member returns the field of o for a key's value (into), and the kind of JSON value that the key must have (kind). If
-// there is no such key, into is nil. member is not a map, because every command of a plugin would make the map when it
-// starts.
-func (o *object) member(key string) (into any, kind string) {
+// fieldFor returns the field of o for a key's value (into), and the kind of JSON value that the key must have (kind).
+// If there is no such key, into is nil. member is not a map, because every command of a plugin would make the map when
+// it starts.
+func (o *jsonRequest) fieldFor(key string) (into any, kind string) {
 	switch key {
 	case "name":
 		return &o.Name, "a string"
@@ -359,9 +359,9 @@ func (o *object) member(key string) (into any, kind string) {
 	return nil, ""
 }
 
-// addrs reads addresses, at most one of each family. Some callers write the prefix length of the subnet behind an
-// address. addrs ignores this length.
-func addrs(texts []string) (all []netip.Addr, _ error) {
+// parseAddrs reads addresses, at most one of each family. Some callers write an address with the prefix length of its
+// subnet. parseAddrs ignores this length.
+func parseAddrs(texts []string) (all []netip.Addr, _ error) {
 	for _, text := range texts {
 		a, err := netip.ParseAddr(text)
 		if p, e := netip.ParsePrefix(text); e == nil {
@@ -371,7 +371,7 @@ func addrs(texts []string) (all []netip.Addr, _ error) {
 			return nil, fmt.Errorf("%s: want an address, for example 10.0.1.7", excerpt.Quote(text))
 		}
 		if slices.ContainsFunc(all, func(other netip.Addr) bool { return other.Is4() == a.Is4() }) {
-			return nil, fmt.Errorf("%s: want at most one address of each family", quoted(texts))
+			return nil, fmt.Errorf("%s: want at most one address of each family", quotedTexts(texts))
 		}
 		all = append(all, a)
 	}

@@ -119,42 +119,43 @@ func (m *Mistakes) Namespaces(key string, names []string) {
 }
 
 // OneOf checks that a word is in the list all, and reports whether it is. The list must have two or more words.
-func (m *Mistakes) OneOf(key, word string, all ...string) bool {
-	if slices.Contains(all, word) {
+func (m *Mistakes) OneOf(key, word string, allowed ...string) bool {
+	if slices.Contains(allowed, word) {
 		return true
 	}
-	last := len(all) - 1
-	m.Wrong("%s: %q: want %s or %s", key, word, strings.Join(all[:last], ", "), all[last])
+	last := len(allowed) - 1
+	m.Wrong("%s: %q: want %s or %s", key, word, strings.Join(allowed[:last], ", "), allowed[last])
 	return false
 }
 
-// AtLeast returns *n, or otherwise if n is nil. A number below least is a mistake.
-func (m *Mistakes) AtLeast(key string, n *int, otherwise, least int) int {
+// AtLeast returns *n, or fallback if n is nil. A number below minimum is a mistake.
+func (m *Mistakes) AtLeast(key string, n *int, fallback, minimum int) int {
 	if n == nil {
-		return otherwise
+		return fallback
 	}
-	if *n < least {
-		m.Wrong("%s: %d: want %d or more", key, *n, least)
+	if *n < minimum {
+		m.Wrong("%s: %d: want %d or more", key, *n, minimum)
 	}
 	return *n
 }
 
-// Between returns *n, or otherwise if n is nil or is not from least to most. A number out of this range is a mistake.
-func (m *Mistakes) Between(key string, n *int, otherwise, least, most int) int {
+// Between returns *n, or fallback if n is nil or *n is not from minimum to maximum. A number out of this range is a
+// mistake.
+func (m *Mistakes) Between(key string, n *int, fallback, minimum, maximum int) int {
 	if n == nil {
-		return otherwise
+		return fallback
 	}
-	if *n < least || *n > most {
-		m.Wrong("%s: %d: want %d to %d", key, *n, least, most)
-		return otherwise
+	if *n < minimum || *n > maximum {
+		m.Wrong("%s: %d: want %d to %d", key, *n, minimum, maximum)
+		return fallback
 	}
 	return *n
 }
 
-// MTU checks the key mtu. The argument zero says, for the message, what "mtu": 0 means.
-func (m *Mistakes) MTU(n, least int, zero string) {
+// MTU checks the key mtu. zeroMeaning is the meaning of "mtu": 0, for the message.
+func (m *Mistakes) MTU(n, minimum int, zeroMeaning string) {
 	const most = 65535
-	if n != 0 && (n < least || n > most) {
-		m.Wrong("mtu: %d: want 0, for %s, or %d to %d bytes", n, zero, least, most)
+	if n != 0 && (n < minimum || n > most) {
+		m.Wrong("mtu: %d: want 0, for %s, or %d to %d bytes", n, zeroMeaning, minimum, most)
 	}
 }
