@@ -23,7 +23,7 @@ type Pod struct {
 	Namespace, Name, UID string
 }
 
-// String is namespace/name, or empty outside Kubernetes.
+// String returns namespace/name, or "" outside Kubernetes.
 func (p Pod) String() string {
 	if p.Name == "" {
 		return ""

@@ -57,7 +57,7 @@ type Request[C any] struct {
 	stdin      []byte
 }
 
-// Commands are the commands that a plugin answers. A nil command succeeds and does nothing.
+// Commands has a function for each command of a plugin. A command without a function succeeds and does nothing.
 type Commands[C any] struct {
 	Add    func(context.Context, *Request[C]) (*types100.Result, error)
 	Del    func(context.Context, *Request[C]) error
@@ -219,7 +219,7 @@ func (e *execution[C]) answer(
 	return waited, encode(c.verb, err)
 }
 
-// graceEnd returns a channel that is closed when ctx is done and then the grace has passed.
+// graceEnd returns a channel that is closed when the time grace has passed after the end of ctx.
 func graceEnd(ctx context.Context) <-chan struct{} {
 	late := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(late) }) })

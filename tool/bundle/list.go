@@ -5,8 +5,8 @@ package bundle
 
 import "encoding/json"
 
-// A list loses items if the bundle has too little room for the list: items at its end, or at its beginning if the end
-// matters most.
+// A list loses items if the bundle has too little room for the list: the last items, or the first ones if keepsEnd is
+// true.
 type list[T any] struct {
 	items    []T
 	keepsEnd bool

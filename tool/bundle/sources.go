@@ -41,12 +41,13 @@ type reading struct {
 // allowance, and later readings keep these names in texts. A bundle has room for all shares and the manifest together.
 var readings = []reading{
 	{sourceConflists, "conflists.json", 5 * time.Second, 60_000, (*gathering).readConflists},
-	// before the registry: an ADD makes the lease before the links, so the registry then has a lease for each link
+	// The kernel is read before the registry, so that the registry has a lease for each link: an ADD makes the lease
+	// before the links.
 	{sourceKernel, "kernel.json", 10 * time.Second, 0, (*gathering).readKernel},
 	{sourceRegistry, "registry.json", 5 * time.Second, 350_000, (*gathering).readRegistry},
 	{"lease log", "leaselog.json", 5 * time.Second, 250_000, (*gathering).readLeaseLog},
 	{"findings of doctor", "doctor.json", examineAll + examineOne, 150_000, (*gathering).readFindings},
-	// with the answers to the checks
+	// This file also has the answers to the checks of doctor.
 	{sourceKernel, "kernel.json", 5 * time.Second, 250_000, (*gathering).readSnapshot},
 	{"answers of EC2", "cloud.json", 5 * time.Second, 80_000, (*gathering).readAnswers},
 	{"four sources side by side", "observed.json", 20 * time.Second, 220_000, (*gathering).readObserved},

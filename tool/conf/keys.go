@@ -15,7 +15,7 @@ import (
 )
 
 // Installed is a key of a list. Its value names the plugins of others that were in the list when the tool installed the
-// list. If another plugin of others is in the list now, another program has added that plugin.
+// list. If the list now has a further plugin of others, another program has added that plugin.
 const Installed = "cni-ipvlan-vpc-k8s/installed"
 
 // listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration format"). Other methods review
