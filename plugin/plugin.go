@@ -57,7 +57,8 @@ type Request[C any] struct {
 	stdin      []byte
 }
 
-// Commands has a function for each command of a plugin. A command without a function succeeds and does nothing.
+// Commands has a function for each command of a plugin. Add must not be nil. Any other command without a function
+// succeeds and does nothing.
 type Commands[C any] struct {
 	Add    func(context.Context, *Request[C]) (*types100.Result, error)
 	Del    func(context.Context, *Request[C]) error

@@ -106,6 +106,8 @@ type Member struct {
 	Capabilities map[string]bool // declared by the plugin: the runtime passes values for them
 	Raw          json.RawMessage
 	File         string // of a drop-in: relative to the directory of the list
+
+	mistake error // in Capabilities: runtimes refuse the list, but our commands still show its other parts
 }
 
 // UnmarshalJSON keeps the text of the object, and decodes only its type and its capabilities.
@@ -117,7 +119,9 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 	}
 	err := json.Unmarshal(b, &head)
 	m.Type = head.Type
-	_ = json.Unmarshal(head.Capabilities, &m.Capabilities) // validate reports values of the wrong type
+	if head.Capabilities != nil {
+		m.mistake = json.Unmarshal(head.Capabilities, &m.Capabilities)
+	}
 	return err
 }
 

@@ -32,7 +32,7 @@ func (m Member) documentedKeys() map[string]any {
 		for _, t := range keyTypes(decoded()) {
 			addDocumented(all, m.Raw, t)
 		}
-		if m.Capabilities != nil {
+		if m.Capabilities != nil && m.mistake == nil {
 			all["capabilities"] = m.Capabilities
 		}
 	}

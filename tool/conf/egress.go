@@ -50,7 +50,7 @@ func EgressOf(l List) (NetworkEgress, error) {
 	if m.Raw == nil {
 		return n, nil
 	}
-	err := errors.Join(json.Unmarshal(m.Raw, &n.Config), n.Validate())
+	err := errors.Join(m.mistake, json.Unmarshal(m.Raw, &n.Config), n.Validate())
 	if err != nil {
 		err = fmt.Errorf("%s: %w", l.File, err)
 	}

@@ -56,7 +56,7 @@ func NetworkOf(list List) (Network, error) {
 	if pair.Raw == nil {
 		return n, fmt.Errorf("%s: there is no plugin %s", list.File, TypePTP)
 	}
-	err := json.Unmarshal(pair.Raw, &n.Pair)
+	err := errors.Join(pair.mistake, json.Unmarshal(pair.Raw, &n.Pair))
 	if err == nil {
 		err = n.Pair.Validate()
 	}
@@ -64,7 +64,7 @@ func NetworkOf(list List) (Network, error) {
 		return n, fmt.Errorf("%s: %w", list.File, err)
 	}
 	var c ipvlan.Config
-	if slave.Raw != nil && json.Unmarshal(slave.Raw, &c) == nil && c.Validate() == nil {
+	if slave.Raw != nil && slave.mistake == nil && json.Unmarshal(slave.Raw, &c) == nil && c.Validate() == nil {
 		n.Slave, n.Asks = &c, slave.Capabilities
 	}
 	return n, nil
