@@ -171,7 +171,7 @@ func (e *execution[C]) commandFunc(
 ) func(*call) *types.Error {
 	return func(c *call) *types.Error {
 		began := time.Now()
-		waited, err := e.answer(c, limit, f)
+		waited, err := e.answerCall(c, limit, f)
 		if e.commands.Ended != nil {
 			e.commands.Ended(c.verb, time.Since(began), waited, err)
 		}
@@ -179,8 +179,8 @@ func (e *execution[C]) commandFunc(
 	}
 }
 
-// answer decodes the request, and calls f with the request and a deadline. It turns a panic of f into an error.
-func (e *execution[C]) answer(
+// answerCall decodes the request, and calls f with the request and a deadline. It turns a panic of f into an error.
+func (e *execution[C]) answerCall(
 	c *call, limit time.Duration, f func(context.Context, *Request[C]) error,
 ) (waited bool, fault *types.Error) {
 	if err := c.checkVersion(); err != nil || f == nil {

@@ -378,7 +378,7 @@ func parseAddrs(texts []string) (all []netip.Addr, _ error) {
 	return all, nil
 }
 
-// decode reads one JSON value. It returns an error if the text is too long, or has more than the value.
+// decode reads one JSON value. It returns an error if the text is too long, or has more than one value.
 func decode(text []byte, into any) error {
 	if len(text) > mostText {
 		return fmt.Errorf("the value has %d bytes: %d are allowed", len(text), mostText)

@@ -170,8 +170,8 @@ func (w *allowance) keptText(text string) string {
 // fillerWords are words between the name of a secret and the secret.
 var fillerWords = map[string]bool{"is": true, "was": true, "=": true, ":": true, "": true, "the": true, "a": true}
 
-// keptName returns the word, which names a secret. If the word also contains a value, or may itself be a secret,
-// keptName returns withheld.
+// keptName returns a word that names a secret, such as "token:". If the word also contains a value, or may itself be a
+// secret, keptName returns withheld.
 func (w *allowance) keptName(word string) string {
 	end := secretName().FindStringIndex(word)[1]
 	rest := word[end:]

@@ -115,7 +115,7 @@ type group struct {
 	Do                             string // what to do about all findings; "": each finding has its own text
 }
 
-// A finding is one finding of the checks.
+// A finding is a finding of doctor, as the page shows it.
 type finding struct {
 	doctor.Finding
 	OnNode bool // only the node itself has this finding
