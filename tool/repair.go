@@ -40,12 +40,3 @@ the exit status is 1.` + cli.JSON("repaired"),
 		},
 	}
 }
-
-// mend returns the command repair under its name of earlier releases. A drop-in of nftables.service may still call
-// mend, if a package of such a release has installed the drop-in, or an operator has copied it. The next release
-// removes mend.
-func mend() *cli.Command {
-	c := repairNode()
-	c.Name, c.Hidden = "mend", true
-	return c
-}

@@ -114,8 +114,7 @@ func groups() []group {
 	return []group{
 		{"Inspect", []*cli.Command{status(), doctorCommand(), connectivityTest(), supportBundle(), whois(),
 			metrics(), egressCommand(), addr(), freeIPs(), registryList(), eniif(), bugs(), version()}},
-		{"Maintain", []*cli.Command{registryGC(), repairNode(), warm(), releaseChosen(), advertise(), maintain(),
-			mend()}},
+		{"Maintain", []*cli.Command{registryGC(), repairNode(), warm(), releaseChosen(), advertise(), maintain()}},
 		{"Prepare", []*cli.Command{validate(), installNode(), iamPolicy(), launchTemplate(), limits(), maxPods(),
 			sizing(), subnets(), vpcCIDR(), vpcPeerCIDR()}},
 		{"Provision", []*cli.Command{newInterface(), drainInterface(), removeInterface(), allocate(), deallocate(),
