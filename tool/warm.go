@@ -58,7 +58,7 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 				failed = detachUnused(ctx, common)
 			}
 			for _, policy := range pools {
-				row, err := fillPool(ctx, c, policy)
+				row, err := fillPool(ctx, policy)
 				rows = append(rows, row)
 				failed = errors.Join(failed, err)
 			}
@@ -97,7 +97,7 @@ type warmRow struct {
 }
 
 // fillPool gets addresses for one pool, until the pool has as many free addresses as its configuration wants.
-func fillPool(ctx context.Context, c *cli.Context, policy lease.Policy) (warmRow, error) {
+func fillPool(ctx context.Context, policy lease.Policy) (warmRow, error) {
 	row := warmRow{Pool: conf.PoolName(policy.Pool), Min: policy.Warm.Min}
 	p, err := cli.OpenPool(policy)
 	if err != nil {
