@@ -77,18 +77,18 @@ node-feature-discovery, and does not call the API server:
 				return err
 			}
 			defer unlock()
-			rows, err := offers(c)
+			rows, err := offerRows(c)
 			if err != nil {
 				return fmt.Errorf("the node keeps its old number: %w", err)
 			}
-			return errors.Join(tell(c, rows), cli.Table(c, rows))
+			return errors.Join(publishNumbers(c, rows), cli.Table(c, rows))
 		},
 	}
 }
 
-// tell writes the numbers of the resources to the file of --feature-file, or else reports them to the API server. With
+// publishNumbers writes the numbers of the resources to the file of --feature-file, or else reports them to the API server. With
 // --dry-run, it does nothing.
-func tell(c *cli.Context, rows []offerRow) error {
+func publishNumbers(c *cli.Context, rows []offerRow) error {
 	switch file := c.String("feature-file"); {
 	case c.Bool("dry-run"):
 		return nil
@@ -96,14 +96,14 @@ func tell(c *cli.Context, rows []offerRow) error {
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			return err
 		}
-		return cli.WriteFile(file, []byte(features(rows)), 0o644)
+		return cli.WriteFile(file, []byte(featureText(rows)), 0o644)
 	}
-	return patch(c, rows)
+	return patchNode(c, rows)
 }
 
-// patch reports the numbers of the resources to the API server. Then it removes from the node the resources of pools
+// patchNode reports the numbers of the resources to the API server. Then it removes from the node the resources of pools
 // that the configuration no longer has.
-func patch(c *cli.Context, rows []offerRow) error {
+func patchNode(c *cli.Context, rows []offerRow) error {
 	path := c.String("kubeconfig")
 	if path == "" {
 		found, ok := kube.Find()
@@ -128,7 +128,7 @@ func patch(c *cli.Context, rows []offerRow) error {
 	}
 	has, err := client.PatchNode(c.Context, node, resources)
 	if err != nil {
-		return explained(err, node, path)
+		return patchError(err, node, path)
 	}
 	gone := kube.Resources{}
 	for name := range has {
@@ -143,12 +143,12 @@ func patch(c *cli.Context, rows []offerRow) error {
 		"resources",
 		len(gone))
 	_, err = client.PatchNode(c.Context, node, gone)
-	return explained(err, node, path)
+	return patchError(err, node, path)
 }
 
-// explained returns the error of a request to the API server, with a hint if there is one. Without an error, it returns
+// patchError returns the error of a request to the API server, with a hint if there is one. Without an error, it returns
 // nil.
-func explained(err error, node, kubeconfig string) error {
+func patchError(err error, node, kubeconfig string) error {
 	if err == nil {
 		return nil
 	}
@@ -172,10 +172,10 @@ func explained(err error, node, kubeconfig string) error {
 	return err
 }
 
-// features returns the text of the file for the local source of node-feature-discovery. The directive +no-label
+// featureText returns the text of the file for the local source of node-feature-discovery. The directive +no-label
 // (customization guide, "Local feature source") applies to the next line of the file: its number becomes a feature, and
 // no label.
-func features(rows []offerRow) string {
+func featureText(rows []offerRow) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "# By", cli.Program+" advertise, for the NodeFeatureRule of docs/scheduler.md.")
 	for _, r := range rows {

@@ -51,7 +51,7 @@ interfaceIndex of the configuration. If the configuration has a mistake, give
 			if err != nil {
 				return err
 			}
-			eni, err := describe(p, id)
+			eni, err := madeENIOf(p, id)
 			if err != nil {
 				return err
 			}
@@ -59,7 +59,7 @@ interfaceIndex of the configuration. If the configuration has a mistake, give
 			if err != nil {
 				return err
 			}
-			got := allocated{names[eni.MAC], id, cli.List(addrs)}
+			got := allocateAnswer{names[eni.MAC], id, cli.List(addrs)}
 			return cli.Answer(c, got, got.print)
 		},
 	}
@@ -78,14 +78,14 @@ func firstIndex(c *cli.Context) (int, error) {
 	return first, err
 }
 
-// allocated is the answer of allocate-first-available.
-type allocated struct {
+// allocateAnswer is the answer of allocate-first-available.
+type allocateAnswer struct {
 	Iface string       `json:"iface"`
 	ENI   string       `json:"id"`
 	Addrs []netip.Addr `json:"ips"`
 }
 
-func (g allocated) print(w io.Writer) {
+func (g allocateAnswer) print(w io.Writer) {
 	for _, a := range g.Addrs {
 		fmt.Fprintf(w, "allocated %s on %s\n", a, g.Iface)
 	}

@@ -52,7 +52,7 @@ their tags matter. If the role may not ask, it compares only the security groups
 			defer p.Close()
 			if len(ids) > 0 {
 				if err := p.Registry.Update(c.Context, func(s *registry.State) error {
-					return drain(s, ids, retire)
+					return setDraining(s, ids, retire)
 				}); err != nil {
 					return err
 				}
@@ -76,9 +76,9 @@ their tags matter. If the role may not ask, it compares only the security groups
 	}
 }
 
-// drain marks the ENIs as draining. If retire is false, it removes the mark. After an error, the caller must not write
+// setDraining marks the ENIs as draining. If retire is false, it removes the mark. After an error, the caller must not write
 // the state.
-func drain(s *registry.State, ids []string, retire bool) error {
+func setDraining(s *registry.State, ids []string, retire bool) error {
 	for _, id := range ids {
 		e, known := s.ENIs[id]
 		switch {
@@ -107,13 +107,13 @@ type drainRow struct {
 
 // drainRows returns a row for each ENI whose ID is in ids. If differ is true, drainRows leaves out ENIs that neither
 // drain nor differ. why says how each ENI differs from the configuration.
-func drainRows(s *registry.State, ids []string, why map[string]string, differ bool) (rows []drainRow) {
+func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyDiffering bool) (rows []drainRow) {
 	for _, id := range ids {
 		e, known := s.ENIs[id]
-		if !known || differ && (!renewable(e) || !e.Retired && why[id] == "") {
+		if !known || onlyDiffering && (!renewable(e) || !e.Retired && reasons[id] == "") {
 			continue
 		}
-		row := drainRow{id, e.Link, conf.PoolName(e.Pool), 0, e.Retired, why[id]}
+		row := drainRow{id, e.Link, conf.PoolName(e.Pool), 0, e.Retired, reasons[id]}
 		for _, l := range s.Leases.All() {
 			if l.ENI == id {
 				row.Pods++
@@ -133,7 +133,7 @@ func renewable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && !e.F
 // whose groups do not decide counts as not different.
 func differences(
 	c *cli.Context, p *ipam.Pool, s *registry.State, conflists *conf.Conflists,
-) (why map[string]string, _ error) {
+) (reasons map[string]string, _ error) {
 	i, err := p.Cloud.Instance(c.Context)
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func differences(
 	if err != nil {
 		return nil, err
 	}
-	why = map[string]string{}
+	reasons = map[string]string{}
 	tags := sync.OnceValues(func() (map[string]map[string]string, error) {
 		return subnetTags(c, p.Cloud, enis, i.Zone)
 	})
@@ -161,9 +161,9 @@ func differences(
 				continue
 			}
 		}
-		why[e.ID] = conflists.Misfit(known)
+		reasons[e.ID] = conflists.Misfit(known)
 	}
-	return why, nil
+	return reasons, nil
 }
 
 // subnetTags asks EC2 for the subnets in the zone of the VPCs that the ENIs are in. It returns the subnets' tags by

@@ -132,9 +132,9 @@ func (a egressAnswer) print(w io.Writer) {
 			ports = append(ports, port)
 		}
 		fmt.Fprintf(w, "%s: pods reach %s by the routers behind %s\n",
-			e.Name, words(e.Destinations, ""), words(e.Gateways, ""))
+			e.Name, joinWords(e.Destinations, ""), joinWords(e.Gateways, ""))
 		fmt.Fprintf(w, "    namespaces of clients: %s; if their pods ask: %s\n    namespaces of routers: %s\n",
-			words(e.Namespaces, "none"), words(e.Selectable, "none"), words(e.Routers, "none"))
+			joinWords(e.Namespaces, "none"), joinWords(e.Selectable, "none"), joinWords(e.Routers, "none"))
 	}
 	if len(a.Egresses) > 0 {
 		fmt.Fprintf(w, "security groups must allow %s port %s between clients and routers, in and out\n",
@@ -148,10 +148,10 @@ func (a egressAnswer) print(w io.Writer) {
 	}
 }
 
-// words returns the values as a text for people. If there are no values, words returns the argument otherwise.
-func words(all []string, otherwise string) string {
+// joinWords returns the values as a text for people. If there are no values, words returns the argument otherwise.
+func joinWords(all []string, ifNone string) string {
 	if len(all) == 0 {
-		return otherwise
+		return ifNone
 	}
 	return strings.Join(all, ", ")
 }

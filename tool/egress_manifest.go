@@ -29,7 +29,7 @@ var egressYAML string
 // not allow. It writes all other values as JSON. The template is parsed at its first use, like the regular expressions
 // of this package. Otherwise each command would take the time to parse the template.
 var manifestTemplate = sync.OnceValue(func() *template.Template {
-	return template.Must(template.New("egress").Funcs(template.FuncMap{"json": inline}).Parse(egressYAML))
+	return template.Must(template.New("egress").Funcs(template.FuncMap{"json": inlineJSON}).Parse(egressYAML))
 })
 
 // pauseImage is the default image of routers. Its program only sleeps: the kernel forwards the packets.
@@ -57,31 +57,31 @@ func egressFlags() []cli.Flag {
 	}
 }
 
-// newKeys are the flags for an egress that the configuration does not have. Each flag is a key of an egress.
-var newKeys = []string{"gateways", "destinations", "except", "namespaces", "clients"}
+// newEgressFlags are the flags for an egress that the configuration does not have. Each flag is a key of an egress.
+var newEgressFlags = []string{"gateways", "destinations", "except", "namespaces", "clients"}
 
 // A manifest has the values that the template egress.yaml writes.
 type manifest struct {
-	Name, Namespace  word
+	Name, Namespace  yamlName
 	Gateways         []string
 	Families         []string
 	Port             int
 	Image, Probe     string
 	Workloads        []workload
 	RouterAnnotation string
-	Lacks            []lack
+	Lacks            []missingPart
 }
 
 // A workload runs routers: it is a Deployment, or a StatefulSet for one router with its own address.
 type workload struct {
 	Kind     string
-	Name     word
+	Name     yamlName
 	Replicas int
 	IP, Zone string
 }
 
-// A lack is a part that the conflist needs and does not have: what the part is for, and its lines.
-type lack struct {
+// A missingPart is a part that the conflist needs and does not have: what the part is for, and its lines.
+type missingPart struct {
 	Means string   `json:"means"`
 	Lines []string `json:"lines"`
 }
@@ -104,13 +104,13 @@ func printManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *con
 // a new egress from the flags.
 func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.Conflists) (*manifest, error) {
 	name := c.String("manifest")
-	m := &manifest{Name: word(name), Image: c.String("image"), Probe: c.String("probe"),
+	m := &manifest{Name: yamlName(name), Image: c.String("image"), Probe: c.String("probe"),
 		RouterAnnotation: egress.RouterAnnotation}
-	n, e, err := m.find(c, name, networks, conflists)
+	n, e, err := m.findEgress(c, name, networks, conflists)
 	if err != nil {
 		return nil, err
 	}
-	namespace, err := routersOf(c, e)
+	namespace, err := routersNamespace(c, e)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.
 				"digits and hyphens", name)
 		}
 	}
-	m.Namespace, m.Port = word(namespace), n.UDPPort()
+	m.Namespace, m.Port = yamlName(namespace), n.UDPPort()
 	for _, gw := range e.Gateways {
 		a := netip.MustParseAddr(gw) // Validate has parsed gw before
 		m.Gateways, m.Families = append(m.Gateways, a.String()), append(m.Families, fmt.Sprint(nl.FamilyOf(a)))
@@ -128,18 +128,18 @@ func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.
 	if c.IsSet("probe") && !c.IsSet("image") {
 		return nil, cli.Misuse(c, "--probe needs --image: %s has no curl", pauseImage)
 	}
-	if err := m.work(c); err != nil {
+	if err := m.addWorkloads(c); err != nil {
 		return nil, err
 	}
-	return m, m.compare(c, n, e)
+	return m, m.addMissing(c, n, e)
 }
 
-// A word is a name in YAML. String quotes names that YAML would read as a boolean or as null.
-type word string
+// A yamlName is a name in YAML. String quotes names that YAML would read as a boolean or as null.
+type yamlName string
 
-func (w word) String() string {
+func (w yamlName) String() string {
 	if slices.Contains([]string{"y", "n", "yes", "no", "on", "off", "true", "false", "null"}, string(w)) {
-		return inline(string(w))
+		return inlineJSON(string(w))
 	}
 	return string(w)
 }
@@ -150,12 +150,12 @@ var dnsLabel = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
 })
 
-// find returns the egress of that name and its network. If the flags describe a new egress, find returns the new egress
+// findEgress returns the egress of that name and its network. If the flags describe a new egress, find returns the new egress
 // and the network that gets it, and adds to m.Lacks what the conflist needs for the egress.
-func (m *manifest) find(c *cli.Context, name string, networks []conf.NetworkEgress, conflists *conf.Conflists) (
+func (m *manifest) findEgress(c *cli.Context, name string, networks []conf.NetworkEgress, conflists *conf.Conflists) (
 	n conf.NetworkEgress, e egress.Egress, err error,
 ) {
-	set := slices.DeleteFunc(slices.Clone(newKeys), func(key string) bool { return !c.IsSet(key) })
+	set := slices.DeleteFunc(slices.Clone(newEgressFlags), func(key string) bool { return !c.IsSet(key) })
 	var known []string
 	for _, n := range networks {
 		if e, is := n.Egresses[name]; is {
@@ -172,14 +172,14 @@ func (m *manifest) find(c *cli.Context, name string, networks []conf.NetworkEgre
 	if len(set) == 0 {
 		slices.Sort(known)
 		return n, e, cli.Misuse(c, "no egress has the name %q: the configuration has %s. For a new egress, add "+
-			"--gateways, --destinations and --namespaces", name, words(known, "none"))
+			"--gateways, --destinations and --namespaces", name, joinWords(known, "none"))
 	}
-	if n, err = network(conflists, networks); err != nil {
+	if n, err = newEgressNetwork(conflists, networks); err != nil {
 		return n, e, err
 	}
 	e = egress.Egress{Gateways: c.StringSlice("gateways"), Destinations: c.StringSlice("destinations"),
 		Except: c.StringSlice("except"), Namespaces: c.StringSlice("namespaces"), Clients: c.StringSlice("clients"),
-		Routers: []string{newRouters(c)}}
+		Routers: []string{defaultRouters(c)}}
 	n.Egresses = map[string]egress.Egress{name: e}
 	if err = n.Validate(); err != nil {
 		return n, e, cli.Misuse(c, "%w", err)
@@ -189,19 +189,19 @@ func (m *manifest) find(c *cli.Context, name string, networks []conf.NetworkEgre
 }
 
 // newEgress returns the lines that a conflist needs for a new egress.
-func newEgress(n conf.NetworkEgress, name string, e egress.Egress) lack {
-	text := fmt.Sprintf("%s: %s", inline(name), entry(e))
+func newEgress(n conf.NetworkEgress, name string, e egress.Egress) missingPart {
+	text := fmt.Sprintf("%s: %s", inlineJSON(name), egressJSON(e))
 	means := "The conflist of all nodes needs this, within its key egress, before the routers start:"
 	if n.List.Plugin(conf.TypeEgress) == nil {
 		text = fmt.Sprintf("{\"type\": %q, \"egress\": {%s}}", conf.TypeEgress, text)
 		means = "The conflist of all nodes needs this plugin as the last one, before the routers start:"
 	}
-	return lack{means, strings.Split(text, "\n")}
+	return missingPart{means, strings.Split(text, "\n")}
 }
 
-// network returns the network that gets the new egress: the first network with an egress, or else the first that can
+// newEgressNetwork returns the network that gets the new egress: the first network with an egress, or else the first that can
 // have one.
-func network(conflists *conf.Conflists, networks []conf.NetworkEgress) (conf.NetworkEgress, error) {
+func newEgressNetwork(conflists *conf.Conflists, networks []conf.NetworkEgress) (conf.NetworkEgress, error) {
 	if len(networks) > 0 {
 		return networks[0], nil
 	}
@@ -213,16 +213,16 @@ func network(conflists *conf.Conflists, networks []conf.NetworkEgress) (conf.Net
 	return conf.EgressOf(lists[0])
 }
 
-// newRouters returns the namespace of the routers of a new egress.
-func newRouters(c *cli.Context) string {
+// defaultRouters returns the namespace of the routers of a new egress.
+func defaultRouters(c *cli.Context) string {
 	if c.IsSet("routers") {
 		return c.String("routers")
 	}
 	return "egress"
 }
 
-// entry returns an egress as JSON for the conflist.
-func entry(e egress.Egress) string {
+// egressJSON returns an egress as JSON for the conflist.
+func egressJSON(e egress.Egress) string {
 	lines := []string{}
 	for _, key := range []struct {
 		name   string
@@ -230,21 +230,21 @@ func entry(e egress.Egress) string {
 	}{{"gateways", e.Gateways}, {"destinations", e.Destinations}, {"except", e.Except}, {"namespaces", e.Namespaces},
 		{"routers", e.Routers}, {"clients", e.Clients}} {
 		if len(key.values) > 0 {
-			lines = append(lines, fmt.Sprintf("  %q: %s", key.name, inline(key.values)))
+			lines = append(lines, fmt.Sprintf("  %q: %s", key.name, inlineJSON(key.values)))
 		}
 	}
 	return "{\n" + strings.Join(lines, ",\n") + "\n}"
 }
 
-// inline returns a value as JSON in one line. YAML can read JSON.
-func inline(v any) string {
+// inlineJSON returns a value as JSON in one line. YAML can read JSON.
+func inlineJSON(v any) string {
 	b, _ := json.Marshal(v) // no error: v is a text or a list of texts
 	return strings.ReplaceAll(string(b), `","`, `", "`)
 }
 
-// routersOf returns the namespace of the routers: the value of --routers, or else the first namespace without a
+// routersNamespace returns the namespace of the routers: the value of --routers, or else the first namespace without a
 // wildcard in the egress's key routers.
-func routersOf(c *cli.Context, e egress.Egress) (string, error) {
+func routersNamespace(c *cli.Context, e egress.Egress) (string, error) {
 	if c.IsSet("routers") {
 		return c.String("routers"), nil
 	}
@@ -255,11 +255,11 @@ func routersOf(c *cli.Context, e egress.Egress) (string, error) {
 	}
 	return "", cli.Misuse(c, "want --routers NAMESPACE, because routers of the egress has no namespace without a "+
 		"wildcard (%s)",
-		words(e.Routers, "none"))
+		joinWords(e.Routers, "none"))
 }
 
-// work adds to the manifest a Deployment, or a StatefulSet for each --address.
-func (m *manifest) work(c *cli.Context) error {
+// addWorkloads adds to the manifest a Deployment, or a StatefulSet for each --address.
+func (m *manifest) addWorkloads(c *cli.Context) error {
 	addresses := c.StringSlice("address")
 	if len(addresses) == 0 {
 		m.Workloads = []workload{{Kind: "Deployment", Name: m.Name, Replicas: c.Int("replicas")}}
@@ -279,25 +279,25 @@ func (m *manifest) work(c *cli.Context) error {
 				"10.0.9.10@us-east-1a", text)
 		}
 		name := strings.TrimRight(string(m.Name)+"-"+strings.NewReplacer(".", "-", ":", "-").Replace(a.String()), "-")
-		if len(name) > mostSet {
+		if len(name) > maxStatefulSetName {
 			return cli.Misuse(c, "%s: want a shorter name of the egress, because the name of a StatefulSet has at "+
-				"most %d characters", name, mostSet)
+				"most %d characters", name, maxStatefulSetName)
 		}
-		m.Workloads = append(m.Workloads, workload{"StatefulSet", word(name), 1, a.String(), zone})
+		m.Workloads = append(m.Workloads, workload{"StatefulSet", yamlName(name), 1, a.String(), zone})
 	}
 	return nil
 }
 
-// mostSet is how many characters the name of a StatefulSet may have. Kubernetes writes the name into a label, followed
+// maxStatefulSetName is how many characters the name of a StatefulSet may have. Kubernetes writes the name into a label, followed
 // by a hyphen and a hash of 10 digits.
-const mostSet = 52
+const maxStatefulSetName = 52
 
-// compare adds to m.Lacks what the conflist lacks for the routers of the manifest.
-func (m *manifest) compare(c *cli.Context, n conf.NetworkEgress, e egress.Egress) error {
+// addMissing adds to m.Lacks what the conflist lacks for the routers of the manifest.
+func (m *manifest) addMissing(c *cli.Context, n conf.NetworkEgress, e egress.Egress) error {
 	if !e.HasRouters(string(m.Namespace)) {
-		m.Lacks = append(m.Lacks, lack{fmt.Sprintf("The conflist of all nodes needs this namespace in routers of the "+
+		m.Lacks = append(m.Lacks, missingPart{fmt.Sprintf("The conflist of all nodes needs this namespace in routers of the "+
 			"egress %s, before routers start:", m.Name), []string{fmt.Sprintf(`"routers": %s`,
-			inline(append(slices.Clone(e.Routers), string(m.Namespace))))}})
+			inlineJSON(append(slices.Clone(e.Routers), string(m.Namespace))))}})
 	}
 	chosen := m.Workloads[0].IP != ""
 	if chosen && n.List.IPAM == nil {
@@ -306,12 +306,12 @@ func (m *manifest) compare(c *cli.Context, n conf.NetworkEgress, e egress.Egress
 			n.List.File)
 	}
 	if chosen && !n.MayChoose(string(m.Namespace)) {
-		m.Lacks = append(m.Lacks, lack{"The conflist of all nodes needs this in the key requests, so that " +
+		m.Lacks = append(m.Lacks, missingPart{"The conflist of all nodes needs this in the key requests, so that " +
 			"routers may choose their addresses:",
 			[]string{fmt.Sprintf(`{"namespaces": [%q], "ips": true, "takeover": true}`, string(m.Namespace))}})
 	}
 	if chosen && !n.PodAnnotations() {
-		m.Lacks = append(m.Lacks, lack{"The conflist of all nodes needs this, so that the plugin gets the " +
+		m.Lacks = append(m.Lacks, missingPart{"The conflist of all nodes needs this, so that the plugin gets the " +
 			"annotations of pods:",
 			[]string{`"capabilities": {"io.kubernetes.cri.pod-annotations": true}`}})
 	}

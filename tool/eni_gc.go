@@ -84,7 +84,7 @@ ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` +
 			l := leaks{pool: p, grace: c.Duration("grace"), dry: c.Bool("dry-run"),
 				sightings: sightingsAt(c.String("state"))}
 			stop := cli.Working("look for leaked ENIs")
-			failed := l.collect(c.Context)
+			failed := l.deleteOld(c.Context)
 			stop()
 			return errors.Join(failed, cli.Answer(c, map[string]any{"deleted": cli.List(l.deleted),
 				"waiting": cli.List(l.waiting)}, l.print))
@@ -125,9 +125,9 @@ func (l *leaks) print(w io.Writer) {
 	}
 }
 
-// collect deletes the leaks that an earlier run saw at least grace ago, and records the other leaks.
-func (l *leaks) collect(ctx context.Context) error {
-	enis, err := l.find(ctx)
+// deleteOld deletes the leaks that an earlier run saw at least grace ago, and records the other leaks.
+func (l *leaks) deleteOld(ctx context.Context) error {
+	enis, err := l.findLeaks(ctx)
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (l *leaks) collect(ctx context.Context) error {
 			l.waiting = append(l.waiting, row)
 			continue
 		}
-		if err := l.delete(ctx, e.ID); err != nil {
+		if err := l.deleteENI(ctx, e.ID); err != nil {
 			still[e.ID] = first
 			failed = errors.Join(failed, fmt.Errorf("delete %s: %w", e.ID, err))
 			continue
@@ -162,9 +162,9 @@ func (l *leaks) collect(ctx context.Context) error {
 	return errors.Join(failed, l.write(still))
 }
 
-// delete deletes an ENI. If another node has already deleted the ENI, delete returns nil. EC2 refuses to delete an ENI
+// deleteENI deletes an ENI. If another node has already deleted the ENI, delete returns nil. EC2 refuses to delete an ENI
 // that has just been attached.
-func (l *leaks) delete(ctx context.Context, id string) error {
+func (l *leaks) deleteENI(ctx context.Context, id string) error {
 	if l.dry {
 		return nil
 	}
@@ -175,8 +175,8 @@ func (l *leaks) delete(ctx context.Context, id string) error {
 	return err
 }
 
-// find returns the leaked ENIs, sorted by ID.
-func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
+// findLeaks returns the leaked ENIs, sorted by ID.
+func (l *leaks) findLeaks(ctx context.Context) ([]aws.ENI, error) {
 	cloud := l.pool.Cloud
 	self, err := cloud.Instance(ctx)
 	if err != nil {
@@ -186,11 +186,11 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 	if err != nil {
 		return nil, err
 	}
-	alive, vpc, err := l.alive(ctx, self, idle)
+	alive, vpc, err := l.aliveInstances(ctx, self, idle)
 	if err != nil {
 		return nil, err
 	}
-	busy, err := l.busy()
+	busy, err := l.mayUse()
 	if err != nil {
 		return nil, err
 	}
@@ -203,10 +203,10 @@ func (l *leaks) find(ctx context.Context) ([]aws.ENI, error) {
 	return idle, nil
 }
 
-// alive returns the IDs of the instances that still exist, among this instance and the instances in the ENIs' tags. It
+// aliveInstances returns the IDs of the instances that still exist, among this instance and the instances in the ENIs' tags. It
 // also returns the VPC of this instance. An existing instance has an attached ENI, from its launch to its end. EC2's
 // answer counts only if it also shows the boot ENI of this instance.
-func (l *leaks) alive(
+func (l *leaks) aliveInstances(
 	ctx context.Context, self aws.Instance, enis []aws.ENI,
 ) (alive map[string]bool, vpc string, err error) {
 	ids := []string{self.ID}
@@ -237,8 +237,8 @@ func (l *leaks) alive(
 	return alive, vpc, nil
 }
 
-// busy returns a function that reports whether this node may still use an ENI that was created for it.
-func (l *leaks) busy() (func(id string) bool, error) {
+// mayUse returns a function that reports whether this node may still use an ENI that was created for it.
+func (l *leaks) mayUse() (func(id string) bool, error) {
 	s, err := l.pool.Registry.View()
 	if err != nil {
 		return nil, err

@@ -50,9 +50,9 @@ func newFlowFormat(names []string) (f flowFormat, err error) {
 	return f, err
 }
 
-// pods returns the pods that had the two addresses of a record during the record's time, or "-" for no pod. "unknown"
+// podsOf returns the pods that had the two addresses of a record during the record's time, or "-" for no pod. "unknown"
 // is for a pod that a lost line of the lease log may name.
-func (f flowFormat) pods(h *history.History, record []string) (src, dst string) {
+func (f flowFormat) podsOf(h *history.History, record []string) (src, dst string) {
 	start, errStart := strconv.ParseInt(record[f.start], 10, 64)
 	end, errEnd := strconv.ParseInt(record[f.end], 10, 64)
 	if errStart != nil || errEnd != nil {
@@ -68,8 +68,8 @@ func (f flowFormat) pods(h *history.History, record []string) (src, dst string) 
 		if !h.Sure(a, from, to) {
 			names = append(names, "unknown")
 		}
-		for _, l := range h.Between(a, from, to) {
-			if name := who(l); !slices.Contains(names, name) {
+		for _, l := range h.LeasesBetween(a, from, to) {
+			if name := podName(l); !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}
@@ -95,14 +95,14 @@ func annotate(c *cli.Context, h *history.History, path string) error {
 	a := annotator{history: h, out: out, json: c.String("output") == "json"}
 	lines := bufio.NewScanner(in)
 	for n := 1; lines.Scan(); n++ {
-		if err := a.line(strings.Fields(lines.Text())); err != nil {
+		if err := a.annotateLine(strings.Fields(lines.Text())); err != nil {
 			return fmt.Errorf("%s: line %d: %w", path, n, err)
 		}
 	}
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
-	a.finish()
+	a.finishJSON()
 	if err := out.Flush(); err != nil {
 		return fmt.Errorf("write the answer: %w", err)
 	}
@@ -118,12 +118,12 @@ type annotator struct {
 	written int
 }
 
-func (a *annotator) line(fields []string) error {
+func (a *annotator) annotateLine(fields []string) error {
 	if len(fields) == 0 {
 		return nil
 	}
 	if a.format == nil {
-		header, err := a.begin(fields)
+		header, err := a.setFormat(fields)
 		if header || err != nil {
 			return err
 		}
@@ -135,12 +135,12 @@ func (a *annotator) line(fields []string) error {
 		return fmt.Errorf("the record has %d fields, but the format of the flow log has %d: %q",
 			len(fields), len(a.format.names), fields)
 	}
-	src, dst := a.format.pods(a.history, fields)
+	src, dst := a.format.podsOf(a.history, fields)
 	return a.write(fields, src, dst)
 }
 
-// begin sets the format of the flow log by its first line, and reports whether this line is the header.
-func (a *annotator) begin(fields []string) (header bool, err error) {
+// setFormat sets the format of the flow log by its first line, and reports whether this line is the header.
+func (a *annotator) setFormat(fields []string) (header bool, err error) {
 	header = slices.ContainsFunc(fields, func(name string) bool {
 		return name == "srcaddr" || name == "pkt-srcaddr" || name == "version"
 	})
@@ -191,8 +191,8 @@ func (a *annotator) write(fields []string, src, dst string) error {
 	return err
 }
 
-// finish ends the list of records.
-func (a *annotator) finish() {
+// finishJSON ends the list of records.
+func (a *annotator) finishJSON() {
 	switch {
 	case a.json && a.written > 0:
 		fmt.Fprint(a.out, "\n]\n")

@@ -25,7 +25,7 @@ it has them, and they are not reserved for a pod.` + cli.JSON("[] adapter ip"),
 				return err
 			}
 			defer p.Close()
-			rows, err := unbound(c.Context, p)
+			rows, err := unboundAddrs(c.Context, p)
 			if err != nil {
 				return err
 			}
@@ -40,8 +40,8 @@ type unboundRow struct {
 	Addr    netip.Addr `json:"ip"`
 }
 
-// unbound returns the addresses that neither the node nor a pod has, in the order in which metadata lists them.
-func unbound(ctx context.Context, p *ipam.Pool) ([]unboundRow, error) {
+// unboundAddrs returns the addresses that neither the node nor a pod has, in the order in which metadata lists them.
+func unboundAddrs(ctx context.Context, p *ipam.Pool) ([]unboundRow, error) {
 	enis, err := p.Cloud.ENIs(ctx)
 	if err != nil {
 		return nil, err

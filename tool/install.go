@@ -150,7 +150,7 @@ func installation(c *cli.Context) (*install.Installation, error) {
 	if err := install.EnterRoot(root); err != nil {
 		return nil, err
 	}
-	i.Place, err = place(c)
+	i.Place, err = placeOf(c)
 	return i, err
 }
 
@@ -178,8 +178,8 @@ func nameHostInterface(c *cli.Context, conflist *install.Conflist) error {
 		"run install on the host network, or set hostInterface to the name of the link")
 }
 
-// place returns the directories of the node. Flags have precedence over the values of the platform.
-func place(c *cli.Context) (install.Place, error) {
+// placeOf returns the directories of the node. Flags have precedence over the values of the platform.
+func placeOf(c *cli.Context) (install.Place, error) {
 	p, err := install.PlaceOf(c.String("platform"))
 	if err != nil {
 		return p, cli.Misuse(c, "%w", err)
@@ -204,7 +204,7 @@ func place(c *cli.Context) (install.Place, error) {
 		return p, cli.Misuse(c, "--systemd needs a directory in --tool-dir, because the units call the tool")
 	}
 	for flag, dir := range map[string]string{"bin-dir": p.BinDir, "conf-dir": p.ConfDir, "tool-dir": p.ToolDir} {
-		if p.Systemd && !c.Bool("uninstall") && strings.ContainsFunc(dir, special) {
+		if p.Systemd && !c.Bool("uninstall") && strings.ContainsFunc(dir, isSpecial) {
 			return p, cli.Misuse(c, "--%s %q: want only letters, digits and any of /._+@:=,~- because units name "+
 				"this directory, or --systemd=no", flag, dir)
 		}
@@ -212,8 +212,8 @@ func place(c *cli.Context) (install.Place, error) {
 	return p, nil
 }
 
-// special reports whether a character of a command line may have a special meaning for systemd or a shell. Examples are
+// isSpecial reports whether a character of a command line may have a special meaning for systemd or a shell. Examples are
 // a blank, % and $.
-func special(r rune) bool {
+func isSpecial(r rune) bool {
 	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("/._+@:=,~-", r)
 }

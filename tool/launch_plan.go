@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A plan describes the ENIs that a launch template gives to an instance.
-type plan struct {
+// A launchPlan describes the ENIs that a launch template gives to an instance.
+type launchPlan struct {
 	lease.Policy
 	kind   string // the instance type
 	limits aws.Limits
@@ -29,8 +29,8 @@ type plan struct {
 }
 
 // planOf reads the command line and the configuration, and asks EC2 for the missing values.
-func planOf(c *cli.Context) (plan, error) {
-	p := plan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
+func planOf(c *cli.Context) (launchPlan, error) {
+	p := launchPlan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
 	networks, err := conf.Load(c.String("config")).All()
 	if err != nil {
 		return p, err
@@ -62,7 +62,7 @@ func planOf(c *cli.Context) (plan, error) {
 	if p.limits, err = limitsOf(c.Context, cloud, p.kind); err != nil {
 		return p, err
 	}
-	if !c.IsSet("except-enis") && takes && p.podENIs() > 1 {
+	if !c.IsSet("except-enis") && takes && p.maxPodENIs() > 1 {
 		p.except = 1
 	}
 	if err := p.fillENI(c); err != nil {
@@ -75,20 +75,20 @@ func planOf(c *cli.Context) (plan, error) {
 }
 
 // poolsOf returns a policy for each pool of the networks, and reports whether pods may ask for ENIs.
-func poolsOf(networks []conf.List) (pools []lease.Policy, takes bool) {
+func poolsOf(networks []conf.List) (pools []lease.Policy, requestsENIs bool) {
 	var all []lease.Policy
 	for _, l := range networks {
 		own := l.IPAM.Policies()
 		all = append(all, own...)
-		takes = takes || slices.ContainsFunc(l.IPAM.Permissions,
+		requestsENIs = requestsENIs || slices.ContainsFunc(l.IPAM.Permissions,
 			func(r lease.Permission) bool { return r.TakesENIs(own[0].Provision) })
 	}
 	for len(all) > 0 {
 		other := func(q lease.Policy) bool { return q.Pool != all[0].Pool }
-		pools = append(pools, together(slices.DeleteFunc(slices.Clone(all), other)))
+		pools = append(pools, mergePolicies(slices.DeleteFunc(slices.Clone(all), other)))
 		all = slices.DeleteFunc(all, func(q lease.Policy) bool { return q.Pool == pools[len(pools)-1].Pool })
 	}
-	return pools, takes
+	return pools, requestsENIs
 }
 
 // poolNamed returns the policy of the pool of that name.
@@ -100,10 +100,10 @@ func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy,
 	return pools[i], nil
 }
 
-// together merges the policies of networks that share a pool. The ENIs of the merged policy serve the pods of all these
+// mergePolicies merges the policies of networks that share a pool. The ENIs of the merged policy serve the pods of all these
 // networks. The merged policy has the families of all networks, and the highest interfaceIndex and maxENIs. It has the
 // sum of maxPods, because with Multus one pod may be in each of these networks.
-func together(sharing []lease.Policy) lease.Policy {
+func mergePolicies(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)
 	limit := func(one, other, both int) int {
@@ -127,7 +127,7 @@ func together(sharing []lease.Policy) lease.Policy {
 
 // fillENI decides how many prefixes or addresses each ENI has, within the limits of the type. EC2 counts a prefix as
 // one address. A new ENI can have either prefixes or addresses. Only instances of Nitro types can have prefixes.
-func (p *plan) fillENI(c *cli.Context) error {
+func (p *launchPlan) fillENI(c *cli.Context) error {
 	room := p.limits.IPv4PerENI - 1
 	fits := func(flag string, n int) error {
 		if n < 0 || n > room {
@@ -170,8 +170,8 @@ func (p *plan) fillENI(c *cli.Context) error {
 	return nil
 }
 
-// pods returns the number of pods for which an ENI has addresses.
-func (p *plan) pods() int {
+// podsPerENI returns the number of pods for which an ENI has addresses.
+func (p *launchPlan) podsPerENI() int {
 	n := 1 << 20 // a /80 has more addresses than a node can have pods
 	if p.limits.NoPrefixes && slices.Contains(p.Families, lease.IPv6) {
 		n = p.limits.IPv6PerENI
@@ -185,16 +185,16 @@ func (p *plan) pods() int {
 
 // bootPods returns the number of pods for which the boot ENI has addresses, if it serves pods. The node itself uses the
 // ENI's primary address and its first IPv6 address.
-func (p *plan) bootPods() int {
-	n := p.pods() - 1
+func (p *launchPlan) bootPods() int {
+	n := p.podsPerENI() - 1
 	if slices.Contains(p.Families, lease.IPv6) {
 		n = min(n, p.limits.IPv6PerENI-1)
 	}
 	return n
 }
 
-// podENIs returns how many ENIs for pods an instance can have.
-func (p *plan) podENIs() int {
+// maxPodENIs returns how many ENIs for pods an instance can have.
+func (p *launchPlan) maxPodENIs() int {
 	if p.MaxENIs > 0 {
 		return min(p.limits.PodENIs(), p.MaxENIs-1)
 	}
@@ -203,7 +203,7 @@ func (p *plan) podENIs() int {
 
 // slots returns the network cards and device indices of the ENIs for pods. slots fills all cards evenly, because the
 // ENIs of a card share its bandwidth.
-func (p *plan) slots() ([][2]int, error) {
+func (p *launchPlan) slots() ([][2]int, error) {
 	var all [][2]int
 	for card, n := range p.limits.Cards {
 		from, to := max(p.MinIndex, 1), n
@@ -218,11 +218,11 @@ func (p *plan) slots() ([][2]int, error) {
 	if p.MaxENIs > p.limits.ENIs {
 		return nil, fmt.Errorf("maxENIs is %d, but %s can have only %d ENIs", p.MaxENIs, p.kind, p.limits.ENIs)
 	}
-	if len(all) == 0 && p.podENIs() > 0 {
+	if len(all) == 0 && p.maxPodENIs() > 0 {
 		return nil, fmt.Errorf("interfaceIndex is %d, but no network card of %s has this device index",
 			p.MinIndex, p.kind)
 	}
-	most := min(p.podENIs(), len(all))
+	most := min(p.maxPodENIs(), len(all))
 	if p.except > 0 && p.except >= most {
 		return nil, fmt.Errorf("--except-enis %d: %s can have only %d ENIs for pods, so the template would have none",
 			p.except, p.kind, most)
@@ -232,11 +232,11 @@ func (p *plan) slots() ([][2]int, error) {
 		if p.MinIndex == 0 {
 			pods -= p.bootPods()
 		}
-		want := max((pods+p.pods()-1)/p.pods(), 0)
+		want := max((pods+p.podsPerENI()-1)/p.podsPerENI(), 0)
 		if want > most {
 			return nil, fmt.Errorf("maxPods is %d, but %s can have %d ENIs for pods, with %d addresses each, so only "+
 				"%d pods",
-				p.MaxPods, p.kind, most, p.pods(), p.MaxPods-pods+most*p.pods())
+				p.MaxPods, p.kind, most, p.podsPerENI(), p.MaxPods-pods+most*p.podsPerENI())
 		}
 		most = want
 	}
@@ -245,7 +245,7 @@ func (p *plan) slots() ([][2]int, error) {
 
 // tags returns the tags of the ENIs. The boot ENI has the same tags, because a template has one set of tags for all
 // ENIs.
-func (p *plan) tags() []launchTag {
+func (p *launchPlan) tags() []launchTag {
 	tags := maps.Clone(p.Tags)
 	if tags == nil {
 		tags = map[string]string{}
@@ -259,7 +259,7 @@ func (p *plan) tags() []launchTag {
 }
 
 // chooseSubnet returns the ID of a subnet in this zone: the one with the tags of the pool and the most free addresses.
-func (p *plan) chooseSubnet(c *cli.Context, cloud *aws.Client) (string, error) {
+func (p *launchPlan) chooseSubnet(c *cli.Context, cloud *aws.Client) (string, error) {
 	fit, _, err := view.PodSubnets(c.Context, cloud, p.Policy)
 	if errors.Is(err, more.ErrNoSubnet) {
 		return "", err

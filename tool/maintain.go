@@ -68,7 +68,7 @@ SIGTERM. With --once it runs each command once, and prints the result of each.` 
 				return err
 			}
 			if c.Bool("once") {
-				return m.once(c)
+				return m.runOnce(c)
 			}
 			m.loop(c.Context)
 			return nil
@@ -113,46 +113,46 @@ func maintenanceOf(c *cli.Context) (*maintenance, error) {
 	return m, nil
 }
 
-// patience is the time after which maintain ends a command, like TimeoutStartSec= of the units.
-const patience = 3 * time.Minute
+// commandTimeout is the time after which maintain ends a command, like TimeoutStartSec= of the units.
+const commandTimeout = 3 * time.Minute
 
-// lookForMark is how often maintain looks for the marks of plugins. To look for a mark is one stat of a file on tmpfs.
+// markInterval is how often maintain looks for the marks of plugins. To look for a mark is one stat of a file on tmpfs.
 // measureEvery is how often maintain runs metrics and advertise.
 const (
-	lookForMark  = time.Second
-	measureEvery = time.Minute
+	markInterval    = time.Second
+	metricsInterval = time.Minute
 )
 
 // loop runs the commands at their intervals until the context is done. Many nodes may boot at once, so the first
 // collection begins after a random time.
 func (m *maintenance) loop(ctx context.Context) {
-	m.warm(ctx)
+	m.runWarm(ctx)
 	collect, measure := time.After(m.every/5+jitter(m.every)), time.After(0)
-	look := time.NewTicker(lookForMark)
+	look := time.NewTicker(markInterval)
 	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			if marked(lease.Release) { // release first, because a pod on another node may wait for the address
-				m.release(ctx)
+			if hasMark(lease.Release) { // release first, because a pod on another node may wait for the address
+				m.runRelease(ctx)
 			}
-			if marked(lease.Refill) {
-				m.warm(ctx)
+			if hasMark(lease.Refill) {
+				m.runWarm(ctx)
 			}
 		case <-collect:
-			m.collect(ctx)
+			m.runCollection(ctx)
 			collect = time.After(m.every + jitter(m.every))
 		case <-measure:
-			m.minutely(ctx)
-			measure = time.After(measureEvery)
+			m.runMinutely(ctx)
+			measure = time.After(metricsInterval)
 		}
 	}
 }
 
-// marked reports whether a plugin has left the mark of that name, a file in the registry's directory.
-func marked(name string) bool {
+// hasMark reports whether a plugin has left the mark of that name, a file in the registry's directory.
+func hasMark(name string) bool {
 	_, err := os.Stat(filepath.Join(registry.Dir(), name))
 	return err == nil
 }
@@ -163,11 +163,11 @@ type commandRow struct {
 	Error   string `json:"error"` // "" after a success
 }
 
-// once runs each command once, and answers with the results.
-func (m *maintenance) once(c *cli.Context) error {
-	rows := append(m.warm(c.Context), m.release(c.Context)...)
-	rows = append(rows, m.collect(c.Context)...)
-	rows = append(rows, m.minutely(c.Context)...)
+// runOnce runs each command once, and answers with the results.
+func (m *maintenance) runOnce(c *cli.Context) error {
+	rows := append(m.runWarm(c.Context), m.runRelease(c.Context)...)
+	rows = append(rows, m.runCollection(c.Context)...)
+	rows = append(rows, m.runMinutely(c.Context)...)
 	var failed error
 	for _, r := range rows {
 		if r.Error != "" {
@@ -188,28 +188,28 @@ func orOK(text string) string {
 	return text
 }
 
-// warm refills the pools. The command warm itself removes the mark lease.Refill before its work. But if the command
+// runWarm refills the pools. The command warm itself removes the mark lease.Refill before its work. But if the command
 // cannot read the conflist, it leaves the mark, and the mark would start the command again each second. So maintain
 // removes the mark first.
-func (m *maintenance) warm(ctx context.Context) []commandRow {
+func (m *maintenance) runWarm(ctx context.Context) []commandRow {
 	_ = os.Remove(filepath.Join(registry.Dir(), lease.Refill)) // like ExecStartPre= of cni-warm.service
-	return []commandRow{m.run(ctx, "warm", "--config", m.config)}
+	return []commandRow{m.runCommand(ctx, "warm", "--config", m.config)}
 }
 
-// release runs the command release, as cni-release.service does.
-func (m *maintenance) release(ctx context.Context) []commandRow {
+// runRelease runs the command release, as cni-release.service does.
+func (m *maintenance) runRelease(ctx context.Context) []commandRow {
 	_ = os.Remove(filepath.Join(registry.Dir(), lease.Release)) // for the same reason as in warm
-	return []commandRow{m.run(ctx, "release", "--config", m.config)}
+	return []commandRow{m.runCommand(ctx, "release", "--config", m.config)}
 }
 
-// collect does the same work as cni-gc.service, in the same order.
-func (m *maintenance) collect(ctx context.Context) []commandRow {
-	if err := removeOldPins(bpffs, time.Now().Add(-pinsUnused)); err != nil {
+// runCollection does the same work as cni-gc.service, in the same order.
+func (m *maintenance) runCollection(ctx context.Context) []commandRow {
+	if err := removeOldPins(bpffs, time.Now().Add(-maxPinAge)); err != nil {
 		slog.Warn("unused BPF programs of pods stay in the kernel", "error", err)
 	}
 	rows := []commandRow{
-		m.run(ctx, "repair", "--config", m.config),
-		m.run(ctx, "registry-gc", "--config", m.config, "--free-after", m.freeAfter.String()),
+		m.runCommand(ctx, "repair", "--config", m.config),
+		m.runCommand(ctx, "registry-gc", "--config", m.config, "--free-after", m.freeAfter.String()),
 	}
 	if err := view.MarkMaintained(); err != nil {
 		slog.Warn("doctor cannot see that maintain works, because its mark cannot be written", "error", err)
@@ -217,16 +217,16 @@ func (m *maintenance) collect(ctx context.Context) []commandRow {
 	return rows
 }
 
-// minutely writes the metrics and advertises the addresses, each if a flag asks for it.
-func (m *maintenance) minutely(ctx context.Context) []commandRow {
-	rows := m.measure(ctx)
+// runMinutely writes the metrics and advertises the addresses, each if a flag asks for it.
+func (m *maintenance) runMinutely(ctx context.Context) []commandRow {
+	rows := m.runMetrics(ctx)
 	if m.advertise != nil {
-		rows = append(rows, m.run(ctx, "advertise", m.advertise...))
+		rows = append(rows, m.runCommand(ctx, "advertise", m.advertise...))
 	}
 	return rows
 }
 
-func (m *maintenance) measure(ctx context.Context) []commandRow {
+func (m *maintenance) runMetrics(ctx context.Context) []commandRow {
 	if m.metrics == "" {
 		return nil
 	}
@@ -234,13 +234,13 @@ func (m *maintenance) measure(ctx context.Context) []commandRow {
 		slog.Warn("the directory of the metrics cannot be created, so no metrics are written", "error", err)
 		return []commandRow{{"metrics", err.Error()}}
 	}
-	return []commandRow{m.run(ctx, "metrics", "--config", m.config, "--file", m.metrics)}
+	return []commandRow{m.runCommand(ctx, "metrics", "--config", m.config, "--file", m.metrics)}
 }
 
-// run runs a command of this tool in a process of its own. So a process that dies or takes much memory does no harm to
+// runCommand runs a command of this tool in a process of its own. So a process that dies or takes much memory does no harm to
 // the other commands.
-func (m *maintenance) run(ctx context.Context, command string, args ...string) commandRow {
-	limited, cancel := context.WithTimeout(ctx, patience)
+func (m *maintenance) runCommand(ctx context.Context, command string, args ...string) commandRow {
+	limited, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	c := exec.CommandContext(limited, "/proc/self/exe", append([]string{command}, args...)...)
 	c.Args[0] = Name
@@ -262,16 +262,16 @@ func (m *maintenance) run(ctx context.Context, command string, args ...string) c
 // cni-gc.service does the same.
 const (
 	bpffs      = "/sys/fs/bpf"
-	pins       = "cni_ipvlan_vpc_k8s:*"
-	pinsUnused = 7 * 24 * time.Hour
+	pinPattern = "cni_ipvlan_vpc_k8s:*"
+	maxPinAge  = 7 * 24 * time.Hour
 )
 
 // removeOldPins removes the pins in dir that no process has opened after the time since.
 func removeOldPins(dir string, since time.Time) error {
-	found, err := filepath.Glob(filepath.Join(dir, pins))
+	found, err := filepath.Glob(filepath.Join(dir, pinPattern))
 	for _, pin := range found {
 		fi, err2 := os.Stat(pin)
-		if err2 == nil && opened(fi).Before(since) {
+		if err2 == nil && lastOpened(fi).Before(since) {
 			err2 = os.Remove(pin)
 		}
 		if !errors.Is(err2, fs.ErrNotExist) {
@@ -281,8 +281,8 @@ func removeOldPins(dir string, since time.Time) error {
 	return err
 }
 
-// opened returns the time of a file's last access.
-func opened(fi fs.FileInfo) time.Time {
+// lastOpened returns the time of a file's last access.
+func lastOpened(fi fs.FileInfo) time.Time {
 	s, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {
 		return fi.ModTime()

@@ -95,7 +95,7 @@ ipFamilies has IPv6, use it for types with IPv6. For other types, use
 			case f.dialect != nil && n.kind == "":
 				return n.printExpression(c, f)
 			}
-			pods, err := n.count(c)
+			pods, err := n.podCount(c)
 			if err != nil {
 				return err
 			}
@@ -165,8 +165,8 @@ func (n *podNode) configure(c *cli.Context, networks []conf.List) error {
 	return nil
 }
 
-// count returns how many pods the kubelet may accept.
-func (n podNode) count(c *cli.Context) (int, error) {
+// podCount returns how many pods the kubelet may accept.
+func (n podNode) podCount(c *cli.Context) (int, error) {
 	l, err := n.limits(c)
 	switch {
 	case errors.Is(err, aws.ErrNoMetadata) && n.kind == "":
@@ -176,9 +176,9 @@ func (n podNode) count(c *cli.Context) (int, error) {
 	case err != nil:
 		slog.Warn("the limits of this instance type are not known, so the command uses the kubelet's default", "pods",
 			conf.KubeletPods, "error", err)
-		return n.atMost(conf.KubeletPods), nil
+		return n.limitedPods(conf.KubeletPods), nil
 	}
-	pods, err := n.addresses(c, l)
+	pods, err := n.podsWithAddrs(c, l)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", n.path, err)
 	}
@@ -192,11 +192,11 @@ func (n podNode) count(c *cli.Context) (int, error) {
 		slog.Warn("no pod can have an address: maxENIs, interfaceIndex, ipFamilies or --except-enis leaves no ENI "+
 			"for pods, or the instance type has no ENI for pods", "config", n.path)
 	}
-	return n.atMost(pods + n.host), nil
+	return n.limitedPods(pods + n.host), nil
 }
 
-// atMost returns a number of pods, or the limit by --max or maxPods if the limit is lower.
-func (n podNode) atMost(pods int) int {
+// limitedPods returns a number of pods, or the limit by --max or maxPods if the limit is lower.
+func (n podNode) limitedPods(pods int) int {
 	if n.most > 0 {
 		return min(pods, n.most)
 	}
@@ -216,8 +216,8 @@ func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	return view.Limits(c.Context)
 }
 
-// addresses returns the number of pods for which the node can have addresses.
-func (n podNode) addresses(c *cli.Context, l aws.Limits) (int, error) {
+// podsWithAddrs returns the number of pods for which the node can have addresses.
+func (n podNode) podsWithAddrs(c *cli.Context, l aws.Limits) (int, error) {
 	provision := n.pools[0].Provision
 	switch {
 	case provision == lease.ProvisionFull:
@@ -229,7 +229,7 @@ func (n podNode) addresses(c *cli.Context, l aws.Limits) (int, error) {
 		}
 		return more.Pods(s, n.pools, n.except), nil
 	case provision == lease.ProvisionNone:
-		return n.templated(c, l)
+		return n.templatePods(c, l)
 	}
 	pools := slices.Clone(n.pools)
 	var families []lease.Family
@@ -239,10 +239,10 @@ func (n podNode) addresses(c *cli.Context, l aws.Limits) (int, error) {
 	return more.Pods(more.Launched(l, families), pools, n.except), nil
 }
 
-// templated returns the number of pods for which the ENIs of a launch template have addresses. All these ENIs are of
+// templatePods returns the number of pods for which the ENIs of a launch template have addresses. All these ENIs are of
 // one pool.
-func (n podNode) templated(c *cli.Context, l aws.Limits) (int, error) {
-	p := plan{Policy: n.pools[0], kind: n.kind, limits: l, except: n.except}
+func (n podNode) templatePods(c *cli.Context, l aws.Limits) (int, error) {
+	p := launchPlan{Policy: n.pools[0], kind: n.kind, limits: l, except: n.except}
 	p.MaxPods = 0 // 0: as many pods as fit
 	if err := p.fillENI(c); err != nil {
 		return 0, err
@@ -251,7 +251,7 @@ func (n podNode) templated(c *cli.Context, l aws.Limits) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	pods := len(slots) * p.pods()
+	pods := len(slots) * p.podsPerENI()
 	if p.MinIndex == 0 {
 		pods += p.bootPods()
 	}

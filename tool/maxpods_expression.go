@@ -93,8 +93,8 @@ func (t term) String() string {
 	return fmt.Sprintf("%s + %d", t.cel, t.number)
 }
 
-// in returns a term as an operand. If the term has an operator outside of parentheses, the operand is in parentheses.
-func (t term) in() string {
+// operand returns a term as an operand. If the term has an operator outside of parentheses, the operand is in parentheses.
+func (t term) operand() string {
 	text, depth := t.String(), 0
 	for _, r := range text {
 		switch r {
@@ -128,7 +128,7 @@ func times(a, b term) term {
 	case a == number(1):
 		return b
 	}
-	return term{cel: a.in() + " * " + b.in()}
+	return term{cel: a.operand() + " * " + b.operand()}
 }
 
 func (d dialect) min(a, b term) term { return d.choose("min", "<", a, b) }
@@ -149,35 +149,35 @@ func (d dialect) choose(function, operator string, a, b term) term {
 
 // expression returns a CEL expression for the number of pods, for all instance types with one network card.
 func (n podNode) expression(d dialect) (string, error) {
-	if err := n.expressible(d); err != nil {
+	if err := n.checkExpressible(d); err != nil {
 		return "", err
 	}
 	if !slices.Contains(n.pools[0].Families, lease.IPv4) {
 		return number(cmp.Or(n.most, conf.KubeletPods)).String(), nil
 	}
-	pods := plus(n.anyPools(d), number(n.host))
+	pods := plus(n.worstCasePods(d), number(n.host))
 	if n.most > 0 {
 		pods = d.min(number(n.most), pods)
 	}
-	if d.positive && (pods.cel == "" || n.except > 0 || n.warm() > 0) && n.host == 0 {
+	if d.positive && (pods.cel == "" || n.except > 0 || n.warmSum() > 0) && n.host == 0 {
 		pods = d.max(pods, number(1))
 	}
 	return pods.String(), nil
 }
 
-// expressible returns an error if no expression of the dialect is right for the networks of the configuration.
-func (n podNode) expressible(d dialect) error {
+// checkExpressible returns an error if no expression of the dialect is right for the networks of the configuration.
+func (n podNode) checkExpressible(d dialect) error {
 	first := n.pools[0]
 	for _, p := range n.pools[1:] {
 		switch {
 		case p.MaxENIs != first.MaxENIs:
-			return n.differ("maxENIs")
+			return n.differError("maxENIs")
 		case (p.MinIndex == 0) != (first.MinIndex == 0):
-			return n.differ("interfaceIndex")
+			return n.differError("interfaceIndex")
 		case p.Provision != first.Provision:
-			return n.differ("provision")
+			return n.differError("provision")
 		case slices.Contains(p.Families, lease.IPv4) != slices.Contains(first.Families, lease.IPv4):
-			return n.differ("ipFamilies")
+			return n.differError("ipFamilies")
 		}
 	}
 	if first.Provision == lease.ProvisionNone && d.functions {
@@ -189,17 +189,17 @@ func (n podNode) expressible(d dialect) error {
 	return nil
 }
 
-// differ returns the error for networks that have different values of a key, so that no expression is right for all.
-func (n podNode) differ(key string) error {
+// differError returns the error for networks that have different values of a key, so that no expression is right for all.
+func (n podNode) differError(key string) error {
 	return cli.Hint(
 		fmt.Errorf("%s: its networks have different values of %s, and an expression does not know how many pods each "+
 			"network has", n.path, key),
 		"give one conflist with --config FILE, or one type with --instance-type TYPE")
 }
 
-// warm returns how many free addresses all pools keep together. For a single pool, it returns 0, because the next pods
+// warmSum returns how many free addresses all pools keep together. For a single pool, it returns 0, because the next pods
 // get the pool's free addresses.
-func (n podNode) warm() (sum int) {
+func (n podNode) warmSum() (sum int) {
 	if len(n.pools) > 1 {
 		for _, p := range n.pools {
 			sum += p.Warm.Min
@@ -208,32 +208,32 @@ func (n podNode) warm() (sum int) {
 	return sum
 }
 
-// anyPools returns the number of pods that get an address in the worst case, for any distribution of pods over the
+// worstCasePods returns the number of pods that get an address in the worst case, for any distribution of pods over the
 // pools (see [more.Pods]). If pools keep free addresses, the number is lower than that of more.Pods.
-func (n podNode) anyPools(d dialect) term {
+func (n podNode) worstCasePods(d dialect) term {
 	pools := n.pools
 	if pools[0].Provision == lease.ProvisionNone {
 		pools = pools[:1] // all ENIs of a launch template are of one pool
 	}
 	others := len(pools) - 1
-	pods := n.beside(d, pools, others)
+	pods := n.podsBesideBoot(d, pools, others)
 	isDefault := func(p lease.Policy) bool { return p.Pool == "" }
 	if i := slices.IndexFunc(pools, isDefault); i >= 0 && pools[0].MinIndex == 0 {
-		pods = plus(n.onBoot(pools[i]), pods)
+		pods = plus(n.podsOnBootENI(pools[i]), pods)
 		if others > 0 { // if no pod is of the default pool, the boot ENI serves no pod
-			pods = d.min(pods, n.beside(d, slices.Delete(slices.Clone(pools), i, i+1), others-1))
+			pods = d.min(pods, n.podsBesideBoot(d, slices.Delete(slices.Clone(pools), i, i+1), others-1))
 		}
 	}
-	if w := n.warm(); w > 0 {
+	if w := n.warmSum(); w > 0 {
 		pods = d.max(plus(pods, number(-w)), number(0))
 	}
 	return pods
 }
 
-// beside returns the number of pods on all ENIs except the boot ENI, in the worst case. others is the number of pools
+// podsBesideBoot returns the number of pods on all ENIs except the boot ENI, in the worst case. others is the number of pools
 // that take a whole ENI for one pod. All other ENIs then belong to the pool whose ENIs serve the fewest pods.
-func (n podNode) beside(d dialect, pools []lease.Policy, others int) term {
-	enis, each := n.enis(d), eachENI(pools)
+func (n podNode) podsBesideBoot(d dialect, pools []lease.Policy, others int) term {
+	enis, each := n.eniCount(d), podsOnENI(pools)
 	if others == 0 {
 		return times(enis, each)
 	}
@@ -241,8 +241,8 @@ func (n podNode) beside(d dialect, pools []lease.Policy, others int) term {
 	return plus(times(rest, each), d.min(enis, number(others)))
 }
 
-// enis returns the number of ENIs for pods, without the boot ENI.
-func (n podNode) enis(d dialect) term {
+// eniCount returns the number of ENIs for pods, without the boot ENI.
+func (n podNode) eniCount(d dialect) term {
 	all, most := term{cel: "default_enis"}, n.pools[0].MaxENIs
 	switch {
 	case 0 < most && most <= 1+n.except:
@@ -257,17 +257,17 @@ func (n podNode) enis(d dialect) term {
 	return all
 }
 
-// eachENI returns how many pods an ENI serves, for the pool whose ENIs serve the fewest pods.
-func eachENI(pools []lease.Policy) term {
+// podsOnENI returns how many pods an ENI serves, for the pool whose ENIs serve the fewest pods.
+func podsOnENI(pools []lease.Policy) term {
 	if slices.ContainsFunc(pools, func(p lease.Policy) bool { return !p.Prefixes }) {
 		return term{cel: "ips_per_eni"}
 	}
 	return term{"(ips_per_eni - 1) * 16", 1}
 }
 
-// onBoot returns how many pods the boot ENI serves. The node itself uses one of its addresses. A launch template gives
+// podsOnBootENI returns how many pods the boot ENI serves. The node itself uses one of its addresses. A launch template gives
 // the boot ENI single IPv6 addresses, and no IPv6 prefix.
-func (n podNode) onBoot(p lease.Policy) term {
+func (n podNode) podsOnBootENI(p lease.Policy) term {
 	single := p.Provision == lease.ProvisionNone && slices.Contains(p.Families, lease.IPv6)
 	if p.Prefixes && !single {
 		return term{cel: "(ips_per_eni - 1) * 16"}

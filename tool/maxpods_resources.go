@@ -36,15 +36,15 @@ func (n podNode) printResources(c *cli.Context, f format) error {
 	if err != nil {
 		return err
 	}
-	rows, err := n.resources(c, l)
+	rows, err := n.resourceRows(c, l)
 	if err != nil {
 		return fmt.Errorf("%s: %w", n.path, err)
 	}
 	return cli.Answer(c, rows, func(w io.Writer) { f.resources(w, n.kind, rows) })
 }
 
-// resources returns a row for each pool: how many addresses the pool can have if the other pools take none.
-func (n podNode) resources(c *cli.Context, l aws.Limits) ([]resourceRow, error) {
+// resourceRows returns a row for each pool: how many addresses the pool can have if the other pools take none.
+func (n podNode) resourceRows(c *cli.Context, l aws.Limits) ([]resourceRow, error) {
 	rows := []resourceRow{}
 	for _, p := range n.pools {
 		name, ok := resourceOf(p.Pool)
@@ -54,7 +54,7 @@ func (n podNode) resources(c *cli.Context, l aws.Limits) ([]resourceRow, error) 
 		}
 		one := n
 		one.pools = []lease.Policy{p}
-		number, err := one.addresses(c, l)
+		number, err := one.podsWithAddrs(c, l)
 		if err != nil {
 			return nil, err
 		}

@@ -64,7 +64,7 @@ reboot, a further run creates another ENI.` + cli.JSON("iface mac id index card 
 			if err != nil {
 				return err
 			}
-			made, err := describe(p, id)
+			made, err := madeENIOf(p, id)
 			if err != nil {
 				return err
 			}
@@ -81,8 +81,8 @@ type madeENI struct {
 	VPCCIDRs []netip.Prefix `json:"vpc_cidrs"` // the VPC's primary CIDR first
 }
 
-// describe returns what the registry knows of an ENI.
-func describe(p *ipam.Pool, id string) (madeENI, error) {
+// madeENIOf returns what the registry knows of an ENI.
+func madeENIOf(p *ipam.Pool, id string) (madeENI, error) {
 	s, err := p.Registry.View()
 	if err != nil {
 		return madeENI{}, err

@@ -57,14 +57,14 @@ type offerRow struct {
 	Reserved int    `json:"reserved"` // the most addresses that cooled at one moment within --window
 }
 
-// offers returns the numbers of this node: a row for each pool.
-func offers(c *cli.Context) ([]offerRow, error) {
+// offerRows returns the numbers of this node: a row for each pool.
+func offerRows(c *cli.Context) ([]offerRow, error) {
 	n, err := offeringOf(c)
 	if err != nil {
 		return nil, err
 	}
 	defer n.pool.Close()
-	subnets, err := n.subnets(c.Context)
+	subnets, err := n.currentSubnets(c.Context)
 	if err != nil {
 		return nil, err
 	}
@@ -92,8 +92,8 @@ func offers(c *cli.Context) ([]offerRow, error) {
 	return rows, nil
 }
 
-// An offering is a node whose addresses are counted.
-type offering struct {
+// An countedNode is a node whose addresses are counted.
+type countedNode struct {
 	pool   *ipam.Pool
 	state  *registry.State
 	pools  []lease.Policy
@@ -102,7 +102,7 @@ type offering struct {
 
 // offeringOf reads the configuration and the registry. If the registry is empty, offeringOf builds it, as an ADD would.
 // No ADD can have built the registry, because the scheduler sends no pod to a node without a number.
-func offeringOf(c *cli.Context) (n offering, err error) {
+func offeringOf(c *cli.Context) (n countedNode, err error) {
 	conflists := conf.Load(c.String("config"))
 	networks, err := conflists.All()
 	if err != nil {
@@ -121,15 +121,15 @@ func offeringOf(c *cli.Context) (n offering, err error) {
 	if n.pool, err = cli.OpenPool(n.pools[0]); err != nil {
 		return n, err
 	}
-	if n.state, err = n.known(c.Context); err != nil {
+	if n.state, err = n.knownState(c.Context); err != nil {
 		n.pool.Close()
 	}
 	return n, err
 }
 
-// known returns the state of the registry. The state has the instance and, if the node gets addresses from EC2, the
+// knownState returns the state of the registry. The state has the instance and, if the node gets addresses from EC2, the
 // limits of the type.
-func (n offering) known(ctx context.Context) (*registry.State, error) {
+func (n countedNode) knownState(ctx context.Context) (*registry.State, error) {
 	if err := n.pool.OfThisInstance(ctx); err != nil {
 		return nil, err
 	}
@@ -147,27 +147,27 @@ func (n offering) known(ctx context.Context) (*registry.State, error) {
 }
 
 // grows reports whether a pool gets addresses from EC2.
-func (n offering) grows() bool {
+func (n countedNode) grows() bool {
 	return slices.ContainsFunc(n.pools, func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone })
 }
 
-// describedLately and describedOnce are ages of EC2's last description of the subnets. When it is older, the node asks
+// maxAgeLimited and describedOnce are ages of EC2's last description of the subnets. When it is older, the node asks
 // EC2 again. All nodes of an account share EC2's limit for describe calls.
 const (
-	describedLately = 10 * time.Minute // if the subnets limit how many addresses the node can get
-	describedOnce   = time.Hour
+	maxAgeLimited = 10 * time.Minute // if the subnets limit how many addresses the node can get
+	maxAge        = time.Hour
 )
 
-// subnets returns the subnets with their free addresses, by EC2's last description. If the description is too old, or
+// currentSubnets returns the subnets with their free addresses, by EC2's last description. If the description is too old, or
 // if an ENI has got addresses since then from subnets that limit the node, subnets asks EC2 again. If EC2 does not
 // answer, the old description counts. If the role may not ask, subnets returns nil: the subnets then limit nothing.
-func (n offering) subnets(ctx context.Context) ([]aws.Subnet, error) {
+func (n countedNode) currentSubnets(ctx context.Context) ([]aws.Subnet, error) {
 	if !n.grows() {
 		return nil, nil
 	}
 	last, asked := n.pool.LastSubnets(n.state)
-	if age := time.Since(asked); !asked.IsZero() && age < describedOnce+jitter(describedOnce) &&
-		!(n.bounded(last) && (n.grownSince(asked) || age >= describedLately+jitter(describedLately))) {
+	if age := time.Since(asked); !asked.IsZero() && age < maxAge+jitter(maxAge) &&
+		!(n.limitedBySubnets(last) && (n.grownSince(asked) || age >= maxAgeLimited+jitter(maxAgeLimited))) {
 		return last, nil
 	}
 	const moment = 5 * time.Second
@@ -189,15 +189,15 @@ func (n offering) subnets(ctx context.Context) ([]aws.Subnet, error) {
 	return nil, fmt.Errorf("ask EC2 how many addresses the subnets have: %w", err)
 }
 
-// bounded reports whether the subnets limit what a pool can get.
-func (n offering) bounded(subnets []aws.Subnet) bool {
+// limitedBySubnets reports whether the subnets limit what a pool can get.
+func (n countedNode) limitedBySubnets(subnets []aws.Subnet) bool {
 	return slices.ContainsFunc(n.pools, func(p lease.Policy) bool {
 		return more.OfferOf(n.state, p, n.except, subnets).Bounded
 	})
 }
 
 // grownSince reports whether an ENI has got addresses after t.
-func (n offering) grownSince(t time.Time) bool {
+func (n countedNode) grownSince(t time.Time) bool {
 	for _, e := range n.state.ENIs {
 		if e.Grown.After(t) {
 			return true
@@ -206,9 +206,9 @@ func (n offering) grownSince(t time.Time) bool {
 	return false
 }
 
-// coolings is the name of a file in the registry's directory. The file has the numbers of cooling addresses in the last
+// coolingsFile is the name of a file in the registry's directory. The file has the numbers of cooling addresses in the last
 // runs.
-const coolings = "advertised.json"
+const coolingsFile = "advertised.json"
 
 // A coolingSample has the number of addresses that cooled at the time of a run.
 type coolingSample struct {
@@ -220,10 +220,10 @@ type coolingSample struct {
 // mostCooling returns, for each resource, the most addresses that cooled at one moment: now, or in an earlier run
 // within window. If only is false, mostCooling also records this run.
 func mostCooling(
-	r *registry.Registry, now map[string]int, window time.Duration, only bool,
+	r *registry.Registry, now map[string]int, window time.Duration, dryRun bool,
 ) (map[string]int, error) {
 	var samples []coolingSample
-	if b, err := r.Kept(coolings); err == nil && json.Unmarshal(b, &samples) != nil {
+	if b, err := r.Kept(coolingsFile); err == nil && json.Unmarshal(b, &samples) != nil {
 		samples = nil // a damaged file counts as empty
 	}
 	boot, up := registry.BootID(), registry.Uptime()
@@ -237,12 +237,12 @@ func mostCooling(
 			most[name] = max(most[name], n)
 		}
 	}
-	if only {
+	if dryRun {
 		return most, nil
 	}
 	b, err := json.Marshal(samples)
 	if err == nil {
-		err = r.Keep(coolings, b)
+		err = r.Keep(coolingsFile, b)
 	}
 	return most, err
 }

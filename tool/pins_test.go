@@ -25,7 +25,7 @@ func TestRemoveOldPins(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := removeOldPins(dir, now.Add(-pinsUnused)); err != nil {
+	if err := removeOldPins(dir, now.Add(-maxPinAge)); err != nil {
 		t.Fatal(err)
 	}
 	left, err := filepath.Glob(filepath.Join(dir, "*"))

@@ -71,7 +71,7 @@ commands.` +
 			}
 			defer p.Close()
 			stop := cli.Working("collect")
-			done, rules, failed := collect(c, p, conflists, want)
+			done, rules, failed := runCollection(c, p, conflists, want)
 			failed = errors.Join(failed, unread)
 			stop()
 			if len(done.Unassigned)+len(done.Returned)+len(done.Deleted)+len(done.Ended)+len(rules) > 0 {
@@ -82,15 +82,15 @@ commands.` +
 			return errors.Join(failed, cli.Answer(c, map[string]any{
 				"unassigned": cli.List(done.Unassigned), "prefixes": cli.List(done.Returned),
 				"deleted": cli.List(done.Deleted),
-				"ended":   cli.List(done.Ended), "rules": texts(rules),
+				"ended":   cli.List(done.Ended), "rules": ruleTexts(rules),
 			}, func(io.Writer) {}))
 		},
 	}
 }
 
-// collect does a whole collection, and returns its report and the deleted rules. If nothing has failed, it writes the
+// runCollection does a whole collection, and returns its report and the deleted rules. If nothing has failed, it writes the
 // mark that the collection is complete.
-func collect(
+func runCollection(
 	c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want less.Collection,
 ) (less.Report, []nl.Rule, error) {
 	if conflists.IsDir { // a single file does not show which pools other files have
@@ -123,8 +123,8 @@ func rulesOf(w nl.Wiring) (rules []nl.Rule) {
 	return rules
 }
 
-// texts returns the rules in the syntax of ip(8).
-func texts(rules []nl.Rule) []string {
+// ruleTexts returns the rules in the syntax of ip(8).
+func ruleTexts(rules []nl.Rule) []string {
 	text := []string{}
 	for _, r := range rules {
 		text = append(text, r.String())

@@ -48,7 +48,7 @@ address is free, the command does not call EC2.` + cli.JSON("unassigned"),
 				return err
 			}
 			defer p.Close()
-			ctx, cancel := context.WithTimeout(c.Context, filling)
+			ctx, cancel := context.WithTimeout(c.Context, fillTimeout)
 			defer cancel()
 			gone, err := p.ReleaseChosen(ctx)
 			return errors.Join(err, cli.Answer(c, map[string]any{"unassigned": cli.List(gone)}, func(w io.Writer) {

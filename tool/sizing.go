@@ -57,7 +57,7 @@ uses EC2's defaults: your account may have other limits. With "provision": "none
 			var rows []sizingRow
 			for _, kind := range kinds {
 				n.kind = strings.TrimSpace(kind)
-				row, err := n.size(c)
+				row, err := n.sizingRow(c)
 				if err != nil {
 					return fmt.Errorf("%s: %w", n.kind, err)
 				}
@@ -99,14 +99,14 @@ type sizingRow struct {
 	Seconds   int    `json:"seconds"`
 }
 
-// size returns the row of the node's instance type.
-func (n podNode) size(c *cli.Context) (sizingRow, error) {
+// sizingRow returns the row of the node's instance type.
+func (n podNode) sizingRow(c *cli.Context) (sizingRow, error) {
 	row := sizingRow{Type: n.kind}
 	l, err := n.limits(c)
 	if err != nil {
 		return row, err
 	}
-	if row.Pods, err = n.count(c); err != nil {
+	if row.Pods, err = n.podCount(c); err != nil {
 		return row, err
 	}
 	var reuse time.Duration
@@ -119,16 +119,16 @@ func (n podNode) size(c *cli.Context) (sizingRow, error) {
 	if c.IsSet("pods") {
 		run = min(run, c.Int("pods"))
 	}
-	n.need(&row, l, run+row.Warm+row.Cooling, c.Int("nodes"))
+	n.setNeeds(&row, l, run+row.Warm+row.Cooling, c.Int("nodes"))
 	if n.pools[0].Provision == lease.ProvisionFull {
-		row.call(c.Int("nodes"))
+		row.setCalls(c.Int("nodes"))
 	}
 	return row, nil
 }
 
-// need sets the row's numbers of ENIs and addresses for so many nodes. wanted is the number of leased, warm and cooling
+// setNeeds sets the row's numbers of ENIs and addresses for so many nodes. wanted is the number of leased, warm and cooling
 // addresses of each node.
-func (n podNode) need(row *sizingRow, l aws.Limits, wanted, nodes int) {
+func (n podNode) setNeeds(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	boot := n.podsExcept(l, math.MaxInt) // pods of the boot ENI, which serves pods if interfaceIndex is 0
 	most := 0                            // ENIs that the instance can have for pods, without the boot ENI
 	for n.podsExcept(l, most) > boot {
@@ -163,9 +163,9 @@ func (n podNode) podsExcept(l aws.Limits, enis int) int {
 	return more.Pods(more.Launched(l, families), n.pools, enis)
 }
 
-// call sets the row's numbers of EC2 calls for nodes that start at once. EC2 limits each action separately, so the
+// setCalls sets the row's numbers of EC2 calls for nodes that start at once. EC2 limits each action separately, so the
 // action with the lowest limit counts.
-func (row *sizingRow) call(nodes int) {
+func (row *sizingRow) setCalls(nodes int) {
 	asked := map[string]int{ // calls of one node: before each ENI, and in a collection
 		"DescribeNetworkInterfaces": 1 + row.Used, "DescribeSubnets": 1, "DescribeInstanceTypes": 1,
 	}

@@ -128,7 +128,7 @@ func readBundle(c *cli.Context) error {
 			return errors.Join(err, e)
 		}
 	}
-	r := review{Made: written(b.Made), Tool: b.Tool, Review: found, Sources: cli.List(b.Sources)}
+	r := review{Made: timeText(b.Made), Tool: b.Tool, Review: found, Sources: cli.List(b.Sources)}
 	return errors.Join(err, cli.Answer(c, r, r.print))
 }
 

@@ -49,7 +49,7 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 				return err
 			}
 			var rows []warmRow
-			ctx, cancel := context.WithTimeout(c.Context, filling)
+			ctx, cancel := context.WithTimeout(c.Context, fillTimeout)
 			defer cancel()
 			// Detach unused ENIs first, because a pod on another node may wait for one. Filling the pools may take
 			// minutes.
@@ -67,9 +67,9 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 	}
 }
 
-// filling is how long the command works at most, for example while EC2 throttles. It is a little less than
+// fillTimeout is how long the command works at most, for example while EC2 throttles. It is a little less than
 // cli.Patience, after which a command ends.
-const filling = cli.Patience - 10*time.Second
+const fillTimeout = cli.Patience - 10*time.Second
 
 // detachUnused detaches the ENIs for which pods had asked and that no pod uses any more. It waits for a running
 // collection, which does the same work, and may take minutes while EC2 throttles. So detachUnused takes at most half of
@@ -80,11 +80,11 @@ func detachUnused(ctx context.Context, policy lease.Policy) error {
 		return err
 	}
 	defer p.Close()
-	ctx, cancel := context.WithTimeout(ctx, filling/2)
+	ctx, cancel := context.WithTimeout(ctx, fillTimeout/2)
 	defer cancel()
 	if _, err = p.DetachUnused(ctx); err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("ENIs that no pod uses any more are not detached after %v, because a collection runs or EC2 "+
-			"throttles; the next collection detaches them: %w", filling/2, err)
+			"throttles; the next collection detaches them: %w", fillTimeout/2, err)
 	}
 	return err
 }

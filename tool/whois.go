@@ -100,7 +100,7 @@ func readHistory(config string, paths []string) (*history.History, error) {
 	instance := ""
 	if len(paths) == 0 {
 		var err error
-		if paths, instance, err = nodesLogs(config); err != nil {
+		if paths, instance, err = nodeLogs(config); err != nil {
 			return nil, err
 		}
 	}
@@ -108,15 +108,15 @@ func readHistory(config string, paths []string) (*history.History, error) {
 	if err != nil {
 		return nil, cli.Rooted(err)
 	}
-	warn(damage)
+	logDamage(damage)
 	if instance != "" {
 		h.Keep(instance)
 	}
 	return h, nil
 }
 
-// warn logs the first ten damaged lines and files, and how many further ones there are.
-func warn(damage []history.Damage) {
+// logDamage logs the first ten damaged lines and files, and how many further ones there are.
+func logDamage(damage []history.Damage) {
 	const few = 10
 	for _, d := range damage[:min(few, len(damage))] {
 		if d.Line > 0 {
@@ -131,11 +131,11 @@ func warn(damage []history.Damage) {
 	}
 }
 
-// nodesLogs returns the files of this node's lease log, and the instance if the registry knows it. The registry names
+// nodeLogs returns the files of this node's lease log, and the instance if the registry knows it. The registry names
 // the log. Before the first pod after a boot, the first network that has a log names the log. nodesLogs returns the
 // files of only one log. If networks have different logs, the node writes its lines now to one log, now to another. But
 // package history reads one file after the other.
-func nodesLogs(config string) (files []string, instance string, err error) {
+func nodeLogs(config string) (files []string, instance string, err error) {
 	s, err := cli.ViewRegistry()
 	if err != nil {
 		return nil, "", err
@@ -209,22 +209,22 @@ type tenure struct {
 }
 
 func tenureOf(l *history.Lease) tenure {
-	t := tenure{Addr: l.Address, Begin: written(l.Begin), Until: "-", Who: who(l), Namespace: l.Namespace, Pod: l.Pod,
+	t := tenure{Addr: l.Address, Begin: timeText(l.Begin), Until: "-", Who: podName(l), Namespace: l.Namespace, Pod: l.Pod,
 		Container: l.Container,
 		Interface: l.Interface, NIC: l.NIC, Network: l.Network, ENI: l.ENI, Instance: l.Instance,
 		Trace: l.Trace, FoundIn: l.NetNS, Missing: view.Moment(l.Missing)}
 	if !l.End.IsZero() {
-		t.Until = written(l.End)
+		t.Until = timeText(l.End)
 		t.End = &t.Until
 	}
 	return t
 }
 
-func written(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func timeText(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// who returns the name of the pod that had a lease. Outside Kubernetes, it returns the name of the container. If the
+// podName returns the name of the pod that had a lease. Outside Kubernetes, it returns the name of the container. If the
 // node only knew that the address was in use, who returns "unknown".
-func who(l *history.Lease) string {
+func podName(l *history.Lease) string {
 	switch {
 	case l.Pod != "":
 		return l.Namespace + "/" + l.Pod
@@ -250,7 +250,7 @@ func answerWhois(c *cli.Context, h *history.History, a netip.Addr, at time.Time)
 			"name the pod", "address", a)
 	}
 	var before, after *history.Lease
-	for _, l := range h.Of(a) {
+	for _, l := range h.LeasesOf(a) {
 		switch {
 		case at.IsZero():
 			rows = append(rows, tenureOf(l))
@@ -270,15 +270,15 @@ func answerWhois(c *cli.Context, h *history.History, a netip.Addr, at time.Time)
 			return
 		}
 		if !sure {
-			fmt.Fprintf(w, "unknown: the logs do not say which pod had %s at %s\n", a, written(at))
+			fmt.Fprintf(w, "unknown: the logs do not say which pod had %s at %s\n", a, timeText(at))
 		} else {
-			fmt.Fprintf(w, "no pod had %s at %s\n", a, written(at))
+			fmt.Fprintf(w, "no pod had %s at %s\n", a, timeText(at))
 		}
 		if before != nil {
-			fmt.Fprintf(w, "before: %s, until %s\n", excerpt.Plain(who(before)), written(before.End))
+			fmt.Fprintf(w, "before: %s, until %s\n", excerpt.Plain(podName(before)), timeText(before.End))
 		}
 		if after != nil {
-			fmt.Fprintf(w, "after: %s, from %s\n", excerpt.Plain(who(after)), written(after.Begin))
+			fmt.Fprintf(w, "after: %s, from %s\n", excerpt.Plain(podName(after)), timeText(after.Begin))
 		}
 	})
 }

@@ -10,9 +10,9 @@ import (
 	urfave "github.com/urfave/cli/v2"
 )
 
-// Arrange returns a command line in the order that the library reads: the command, its flags, its arguments. People
-// also type flags before the command, and after the arguments. After "--", all words are arguments. args[0] is the
-// program.
+// Arrange returns a command line in the order that the library needs: the command, its flags, its arguments. People
+// also type flags before the command, and after the arguments. After "--", all words are arguments. args[0] is the name
+// of the program.
 func Arrange(app *App, args []string) []string {
 	if len(args) < 2 || slices.Contains(args, "--generate-bash-completion") { // a shell asks how to complete a line
 		return args
@@ -21,12 +21,12 @@ func Arrange(app *App, args []string) []string {
 	if command == nil {
 		return args
 	}
-	flags, rest := split(command.Flags, slices.Concat(args[1:begin], args[begin+1:]))
+	flags, rest := splitFlags(command.Flags, slices.Concat(args[1:begin], args[begin+1:]))
 	return slices.Concat([]string{args[0], args[begin]}, flags, rest)
 }
 
-// commandOf returns the command that the line names, and its index in args. The command is nil if another word comes
-// first that is neither a flag nor the value of a flag.
+// commandOf returns the command that the line names, and its index in args. It returns nil if the line has no command,
+// or if a word before the command is neither a flag nor perhaps the value of a flag.
 func commandOf(app *App, args []string) (int, *Command) {
 	for i := 1; i < len(args); i++ {
 		if strings.HasPrefix(args[i], "-") {
@@ -42,9 +42,9 @@ func commandOf(app *App, args []string) (int, *Command) {
 	return 0, nil
 }
 
-// split separates the flags, with their values, from the arguments. split treats an unknown flag like a flag without a
-// value: the library then reports the flag.
-func split(known []Flag, args []string) (flags, rest []string) {
+// splitFlags separates the flags, with their values, from the arguments. It treats an unknown flag like a flag without
+// a value: the library then reports the flag.
+func splitFlags(known []Flag, args []string) (flags, rest []string) {
 	for i := 0; i < len(args); i++ {
 		word := args[i]
 		switch {
@@ -62,7 +62,7 @@ func split(known []Flag, args []string) (flags, rest []string) {
 	return flags, rest
 }
 
-// takesNext reports whether the value of a flag is the next word.
+// takesNext reports whether the word after a flag is its value. word is the flag.
 func takesNext(known []Flag, word string) bool {
 	if strings.Contains(word, "=") {
 		return false

@@ -5,13 +5,14 @@ package cli
 
 import "math"
 
-// BatchFlag returns the flag for the number of addresses that a command asks for.
+// BatchFlag returns the flag for the number of addresses that a command requests.
 func BatchFlag() Flag {
 	return &IntFlag{Name: "ip_batch_size", Value: 1,
 		Usage: "ask for `N` addresses; 0: as many as the ENI can have"}
 }
 
-// Batch returns the value of BatchFlag. For 0, it returns a number that is larger than an ENI's limit.
+// Batch returns the value of BatchFlag. If the value is 0, Batch returns a number that is larger than the limit of any
+// ENI.
 func Batch(c *Context) (int, error) {
 	switch n := c.Int("ip_batch_size"); {
 	case n < 0:

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package cli has the code that all commands of the tool share: flags and arguments, output as text or JSON, messages
-// and exit codes. On a terminal, it shows the progress of a command. No other package imports the library urfave/cli:
-// package cli exports the library's types under their names.
+// and exit codes, and a line on the terminal that shows the progress of a command. No other package imports the library
+// urfave/cli: package cli exports the library's types under their own names.
 package cli
 
 import (
@@ -26,7 +26,7 @@ type (
 	Command = urfave.Command
 	// Context is a command line that was parsed.
 	Context = urfave.Context
-	// Flag is a flag of one of the following types.
+	// Flag is a flag of any type, such as the following.
 	Flag = urfave.Flag
 	// BoolFlag is a flag without a value.
 	BoolFlag = urfave.BoolFlag
@@ -52,19 +52,19 @@ const (
 )
 
 // Name is the name by which the program was called. Help, messages and hints use it.
-var Name = called(os.Args[0])
+var Name = programName(os.Args[0])
 
-// called returns alias if the program was called by this name, and Program otherwise. A test calls the program by
-// another name.
-func called(arg0 string) string {
+// programName returns alias if arg0 has this name, and Program otherwise: a test executes the program under a third
+// name.
+func programName(arg0 string) string {
 	if filepath.Base(arg0) == alias {
 		return alias
 	}
 	return Program
 }
 
-// Patience is how long a command may take. EC2 may throttle an account for a minute,
-// and a link needs seconds to appear.
+// Patience is how long a command may take. EC2 may throttle an account for a minute, and a link needs seconds to
+// appear.
 const Patience = 2 * time.Minute
 
 // Complete adds to a command the output flag, a limit of time, and a check of its arguments. A command without an
@@ -80,37 +80,37 @@ func Complete(c *Command) {
 	}
 }
 
-// CompleteEndless is Complete without the limit of time, for commands that limit their time themselves or work until a
-// signal.
+// CompleteEndless is like Complete, but without the limit of time. It is for commands that limit their time themselves,
+// or that work until a signal.
 func CompleteEndless(c *Command) {
 	c.HideHelpCommand = true
 	c.OnUsageError = Misused
 	c.Description = strings.TrimSpace(c.Description)
 	c.UsageText = strings.TrimSpace(Name + " " + c.Name + " [options] " + c.ArgsUsage)
-	own := flagNamed(c.Flags, "output") != nil // the command has its own flag --output
-	if !own {
+	hasOwnOutput := flagNamed(c.Flags, "output") != nil
+	if !hasOwnOutput {
 		c.Flags = append(c.Flags, &StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text",
 			Usage: "answer in `FORMAT`: text or json"})
 	}
 	action := c.Action
 	c.Action = func(c *Context) error {
-		if err := checkArgs(c, own); err != nil {
+		if err := checkArgs(c, hasOwnOutput); err != nil {
 			return err
 		}
 		return action(c)
 	}
 }
 
-// JSON returns the part of a command's description that names the fields of its answer with --output json. The answer
-// is an object. If the fields begin with [], the answer is a list of objects. Fields in braces are within the field
-// before the braces. Times have the form of RFC 3339, in UTC. A field keeps its name and type from release to release,
-// but a release may add fields. The transcripts in tool/testdata check this.
+// JSON returns the end of a command's description: the names of the fields of its answer with --output json. If fields
+// begins with [], the answer is a list of objects. Otherwise it is an object. Fields in braces are within the field
+// before the braces. A field keeps its name and type from release to release, but a release may add fields. The
+// transcripts in tool/testdata compare the names with the answers. Times have the form of RFC 3339, in UTC.
 func JSON(fields string) string { return "\n\nWith --output json: " + fields }
 
-// checkArgs refuses arguments that the command would ignore. If own is true, the command has its own flag --output,
-// which checkArgs does not check.
-func checkArgs(c *Context, own bool) error {
-	if f := c.String("output"); !own && f != "text" && f != "json" {
+// checkArgs refuses arguments that the command would ignore, and unknown formats in --output. hasOwnOutput means that
+// --output is a flag of the command itself, which may have other values.
+func checkArgs(c *Context, hasOwnOutput bool) error {
+	if f := c.String("output"); !hasOwnOutput && f != "text" && f != "json" {
 		return Misuse(c, "--output %q: want text or json", f)
 	}
 	if c.Command.ArgsUsage == "" && c.Args().Present() {
@@ -119,13 +119,13 @@ func checkArgs(c *Context, own bool) error {
 	return nil
 }
 
-// unknownFlag and invalidValue match the texts of the library's errors about flags. The texts are from package flag.
+// unknownFlag and invalidValue match errors of the library about flags. The texts are those of package flag.
 var (
 	unknownFlag  = regexp.MustCompile(`^flag provided but not defined: -+(.*)$`)
 	invalidValue = regexp.MustCompile(`^invalid value "(.*)" for flag -+(\S+): .*$`)
 )
 
-// Misused turns an error of the library about the command line into an error of Misuse.
+// Misused converts an error of the library about the command line to an error of Misuse.
 func Misused(c *Context, err error, _ bool) error {
 	if m := unknownFlag.FindStringSubmatch(err.Error()); m != nil {
 		var known []string
@@ -138,13 +138,13 @@ func Misused(c *Context, err error, _ bool) error {
 		return Misuse(c, "unknown flag --%s", m[1])
 	}
 	if m := invalidValue.FindStringSubmatch(err.Error()); m != nil {
-		return Misuse(c, "--%s %q: want %s", m[2], m[1], wanted(flagNamed(c.Command.Flags, m[2])))
+		return Misuse(c, "--%s %q: want %s", m[2], m[1], wantedValue(flagNamed(c.Command.Flags, m[2])))
 	}
 	return Misuse(c, "%w", err)
 }
 
-// wanted says which values a flag takes.
-func wanted(f Flag) string {
+// wantedValue describes the values that a flag accepts.
+func wantedValue(f Flag) string {
 	switch f.(type) {
 	case *IntFlag:
 		return "a whole number"
@@ -156,8 +156,8 @@ func wanted(f Flag) string {
 	return "another value"
 }
 
-// unknown returns the error for a command that does not exist. The exit status of this error is 3.
-func unknown(command string, app *App) error {
+// unknownCommand returns the error for a command that does not exist. Its exit status is 3.
+func unknownCommand(command string, app *App) error {
 	var known []string
 	for _, c := range app.VisibleCommands() {
 		known = append(known, c.Name)
@@ -172,7 +172,7 @@ func unknown(command string, app *App) error {
 // Help prints the help of the program. If the command line names a command that does not exist, Help returns an error.
 func Help(c *Context) error {
 	if c.Args().Present() {
-		return unknown(c.Args().First(), c.App)
+		return unknownCommand(c.Args().First(), c.App)
 	}
 	return urfave.ShowAppHelp(c)
 }

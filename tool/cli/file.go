@@ -14,24 +14,24 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
 
-// WriteFile writes the file that a person has named. It follows symlinks, and replaces a regular file as ReplaceFile
-// does. If path is no regular file, such as a device or a pipe, or is an open file of a process, such as /dev/stdout,
-// WriteFile writes into it. The caller must hold a lock.
+// WriteFile writes a file that a person has named. It follows symlinks, and replaces a regular file as ReplaceFile
+// does. It writes into the file at path if this is not a regular file, such as a device or a pipe, or if path leads to
+// an open file of a process, such as /dev/stdout. The caller must hold a lock.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	fi, err := os.Stat(path) // the kernel may forbid a symlink: see protected_symlinks in proc_sys_fs(5)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	to, ok := behindLinks(path)
+	to, ok := resolveLinks(path)
 	if !ok || err == nil && !fi.Mode().IsRegular() {
 		return os.WriteFile(path, data, mode)
 	}
 	return ReplaceFile(to, data, mode)
 }
 
-// behindLinks follows the symlinks at path to a path that is no symlink. It reports whether a program may replace the
-// file at that path, or make it. Nothing in /proc can be replaced, and its links lead to open files, not to paths.
-func behindLinks(path string) (to string, ok bool) {
+// resolveLinks follows the symlinks at path. It returns a path that is no symlink, and reports whether a program may
+// create or replace a file there. This is not so in /proc: its links lead to open files, not to paths.
+func resolveLinks(path string) (to string, ok bool) {
 	const most = 40 // as in path_resolution(7)
 	for range most {
 		dir, name := filepath.Split(path)
@@ -52,8 +52,8 @@ func behindLinks(path string) (to string, ok bool) {
 	return "", false
 }
 
-// ReplaceFile replaces the file at path by data: whole, or not at all. If path is a symlink, the file replaces the
-// symlink. The caller must hold a lock (see [atomicfile.Replace]).
+// ReplaceFile replaces the file at path, so that a reader sees the old content or all of data. If path is a symlink,
+// the file replaces the symlink. The caller must hold a lock (see [atomicfile.Replace]).
 func ReplaceFile(path string, data []byte, mode fs.FileMode) error {
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {

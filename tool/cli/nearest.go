@@ -18,8 +18,8 @@ func Nearest(word string, known []string) string {
 	return best
 }
 
-// likeness returns how similar two words are, from 0 to 1. likeness compares the length of their longest common
-// subsequence with their own lengths.
+// likeness returns how similar two words are, from 0 to 1. It compares the length of their longest common subsequence
+// with their own lengths.
 func likeness(a, b string) float64 {
 	row := make([]int, len(b)+1) // row[j]: longest common subsequence of b[:j] and the part of a read so far
 	for i := range len(a) {

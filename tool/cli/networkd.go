@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// UnreadByNetworkd returns the first of the files that was written after systemd-networkd had started. systemd-networkd
-// reads networkd.conf(5) only when it starts. UnreadByNetworkd returns "" if there is no such file, or if the process
-// does not see a systemd-networkd.
+// UnreadByNetworkd returns the first of the files that was written after systemd-networkd had started: it reads
+// networkd.conf(5) only when it starts. UnreadByNetworkd returns "" if there is no such file, or if no systemd-networkd
+// runs in the network namespace of this process.
 //
 // The time of a file is its change time (inode(7)), because package managers set the modification time.
 func UnreadByNetworkd(files []string) (string, error) {
@@ -66,7 +66,7 @@ func networkdStart() (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// startOf returns the time when a process started. dir is the directory of the process in /proc.
+// startOf returns the time when a process started. dir is the directory of this process in /proc.
 func startOf(dir string) (time.Time, error) {
 	stat, err := os.ReadFile(dir + "/stat")
 	uptime, err2 := os.ReadFile("/proc/uptime")

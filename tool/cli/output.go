@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 )
 
-// Answer writes v as JSON if the command line asks for JSON. Otherwise it writes the output of the function text, with
-// an escape for each character that is not printable.
+// Answer writes v as JSON if the command line asks for JSON. Otherwise it writes what the function text writes, with an
+// escape for each character that is not printable.
 func Answer(c *Context, v any, text func(w io.Writer)) error {
 	var b bytes.Buffer
 	if c.String("output") == "json" {
@@ -36,8 +36,8 @@ func Answer(c *Context, v any, text func(w io.Writer)) error {
 	return nil
 }
 
-// Table answers with rows, which are structs. Each field is a column. The heading of the column is the tag "head" of
-// the field, or else its JSON name. A field with the tag head:"-" is only in the JSON.
+// Table answers with rows, which are structs. Each field is a column. The heading of a column is the tag "head" of its
+// field, or else the field's JSON name. A field with the tag head:"-" is only in the JSON.
 func Table[Row any](c *Context, rows []Row) error {
 	if rows == nil {
 		rows = []Row{} // [], not null
@@ -45,14 +45,14 @@ func Table[Row any](c *Context, rows []Row) error {
 	return Answer(c, rows, func(w io.Writer) { Tabulate(w, rows) })
 }
 
-// Tabulate writes the table like the original tool. Each cell, also the last one of a line, is three spaces wider than
-// the widest text of its column.
+// Tabulate writes rows as a table, in the format of the original tool. Each column, also the last, is three spaces
+// wider than its widest text.
 func Tabulate[Row any](w io.Writer, rows []Row) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	defer t.Flush()
 	var shown [][]int
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[Row]()) {
-		if h := head(f); h != "-" && !f.Anonymous {
+		if h := heading(f); h != "-" && !f.Anonymous {
 			fmt.Fprint(t, h, "\t")
 			shown = append(shown, f.Index)
 		}
@@ -69,15 +69,15 @@ func Tabulate[Row any](w io.Writer, rows []Row) {
 	}
 }
 
-// head returns the heading of a column.
-func head(f reflect.StructField) string {
+// heading returns the heading of a column.
+func heading(f reflect.StructField) string {
 	if h, ok := f.Tag.Lookup("head"); ok {
 		return h
 	}
 	return f.Tag.Get("json")
 }
 
-// Cell returns the text of a value in a table. For a CIDR that an ENI does not have, the text is empty.
+// Cell returns the text of a value in a table. The text of an invalid CIDR is empty: the ENI has no such CIDR.
 func Cell(v any) string {
 	text, ok := v.(string) // most cells are strings, and Sprint would take long
 	if !ok {
@@ -89,5 +89,5 @@ func Cell(v any) string {
 	return excerpt.Plain(text) // so that no cell begins another line or column
 }
 
-// List returns a copy of s. JSON writes an empty copy as [], and never as null.
+// List returns a copy of s that JSON writes as [] if it is empty, and never as null.
 func List[T any](s []T) []T { return append([]T{}, s...) }

@@ -40,7 +40,7 @@ func TestForeignText(t *testing.T) {
 	}
 	var said bytes.Buffer
 	Report(&said, fmt.Errorf("pod %s: %w", name, Hint(errors.New("no"), "ask "+name)))
-	slog.New(messages{t: &terminal{w: &said}}).Warn("pod "+name, "name", name)
+	slog.New(messageHandler{t: &terminal{w: &said}}).Warn("pod "+name, "name", name)
 	text := answer()
 	for _, shown := range []string{text, said.String()} {
 		if strings.ContainsAny(shown, "\x1b\u202e\u2066\x00\u009b\r") || strings.Contains(shown, "\xff") {

@@ -15,13 +15,14 @@ import (
 )
 
 // A terminal is the standard error of this process: a screen, or a log. The tool writes a line for each change in EC2.
-// On a screen, the last line also says what the command waits for. The next line overwrites this last line.
+// On a screen, the last line also says what the command waits for. The next line that the tool writes replaces this
+// status line.
 type terminal struct {
 	w      io.Writer
-	screen bool // w is a screen and no file or pipe
+	screen bool // w is a screen, and not a file or a pipe
 
 	mu    sync.Mutex
-	shown bool // the last line says what the command waits for
+	shown bool // the status line is on the screen
 }
 
 func newTerminal(f *os.File) *terminal {
@@ -29,10 +30,10 @@ func newTerminal(f *os.File) *terminal {
 	return &terminal{w: f, screen: err == nil}
 }
 
-// erase removes the last line (ECMA-48: carriage return, erase in line).
+// erase erases the current line of a screen (ECMA-48: carriage return, erase in line).
 const erase = "\r\x1b[K"
 
-// Write writes whole lines. If show has written a text to the screen, Write first erases this text.
+// Write writes whole lines. If the status line is on the screen, Write erases it first.
 func (t *terminal) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,8 +44,8 @@ func (t *terminal) Write(b []byte) (int, error) {
 	return t.w.Write(b)
 }
 
-// show replaces the last line by text. If text is empty, show only erases the line.
-func (t *terminal) show(text string) {
+// showStatus replaces the status line by text. If text is empty, it only erases the status line.
+func (t *terminal) showStatus(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.shown || text != "" {
@@ -53,10 +54,10 @@ func (t *terminal) show(text string) {
 	t.shown = text != ""
 }
 
-// Working shows what the command does, and for how long, until the caller calls stop. If standard error is no screen,
-// Working shows nothing.
+// Working shows what the command does, and for how long, until the caller calls stop. If standard error is not a
+// screen, Working shows nothing.
 func Working(what string) (stop func()) {
-	m, ok := slog.Default().Handler().(messages)
+	m, ok := slog.Default().Handler().(messageHandler)
 	if !ok {
 		return func() {}
 	}
@@ -73,7 +74,7 @@ func (t *terminal) working(what string) (stop func()) {
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
 		for start := time.Now(); ; {
-			t.show(fmt.Sprintf("%s: %s: %v", Name, what, time.Since(start).Truncate(time.Second)))
+			t.showStatus(fmt.Sprintf("%s: %s: %v", Name, what, time.Since(start).Truncate(time.Second)))
 			select {
 			case <-tick.C:
 			case <-done:
@@ -84,6 +85,6 @@ func (t *terminal) working(what string) (stop func()) {
 	return func() {
 		close(done)
 		wg.Wait()
-		t.show("")
+		t.showStatus("")
 	}
 }

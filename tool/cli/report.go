@@ -22,7 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 )
 
-// Two errors that scripts may look for, in the words of the original tool.
+// Scripts may look for these two errors, so they have the words of the original tool.
 var (
 	//lint:ignore ST1005 its words
 	errRoot = errors.New("This command must be run as root")
@@ -49,11 +49,11 @@ func Count(n int, thing string) string {
 // Hint adds a hint to an error: what an operator can do about the error.
 func Hint(err error, hint string) error { return hinted{err, hint} }
 
-// Log makes slog write to standard error, in the format of Report.
-func Log() { slog.SetDefault(slog.New(messages{t: newTerminal(os.Stderr)})) }
+// Log makes slog write its messages to standard error, in the format of Report.
+func Log() { slog.SetDefault(slog.New(messageHandler{t: newTerminal(os.Stderr)})) }
 
-// Report writes an error for people, and returns the exit status of the error. Each line of the error's text counts as
-// an error of its own.
+// Report writes an error for people, and returns its exit status. Each line of the error's text becomes a message of
+// its own.
 func Report(w io.Writer, err error) int {
 	if err == nil {
 		return 0
@@ -62,10 +62,10 @@ func Report(w io.Writer, err error) int {
 		err = fmt.Errorf("%w: %w", errNotEC2, err)
 	}
 	for line := range strings.Lines(err.Error()) {
-		say(w, "error: "+strings.TrimRight(line, "\n"))
+		writeLine(w, "error: "+strings.TrimRight(line, "\n"))
 	}
 	if hint := hintOf(err); hint != "" {
-		say(w, "hint: "+hint)
+		writeLine(w, "hint: "+hint)
 	}
 	if exit := exitCoder(err); exit != nil {
 		return exit.ExitCode()
@@ -73,8 +73,8 @@ func Report(w io.Writer, err error) int {
 	return 1
 }
 
-// exitCoder returns the error of the library that has an exit status, or nil. The error of an executed program has the
-// same methods. exitCoder returns nil for it, because the exit status of that program is not the tool's.
+// exitCoder returns the error in the chain of err that sets the exit status of the tool, or nil. It ignores an
+// exec.ExitError, which has the same methods: the exit status in it is that of another program.
 func exitCoder(err error) urfave.ExitCoder {
 	exit, _ := errors.AsType[urfave.ExitCoder](err)
 	if _, ofProgram := exit.(*exec.ExitError); ofProgram {
@@ -93,30 +93,30 @@ func hintOf(err error) string {
 	return ipam.Hint(err)
 }
 
-// say writes a line to w. It escapes characters that are not printable, because messages quote texts of pods and of
-// other programs.
-func say(w io.Writer, text string) { fmt.Fprintf(w, "%s: %s\n", Name, excerpt.Lines(text)) }
+// writeLine writes a line to w. It escapes characters that are not printable, because messages quote texts of pods and
+// of other programs.
+func writeLine(w io.Writer, text string) { fmt.Fprintf(w, "%s: %s\n", Name, excerpt.Lines(text)) }
 
-// messages is a slog.Handler that writes in the format of Report. Its lines have no time: a person reads them on a
-// terminal, or the journal adds the time.
-type messages struct {
+// A messageHandler is a slog.Handler that writes messages in the format of Report. They have no time: a person reads
+// them on a terminal, or the journal adds the time.
+type messageHandler struct {
 	t     *terminal
 	attrs []slog.Attr
 }
 
 // Enabled reports whether a message has the level Info or more: lower levels do not help an operator.
-func (m messages) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
+func (m messageHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
 // WithAttrs returns a handler that adds the attributes.
-func (m messages) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return messages{m.t, slices.Concat(m.attrs, attrs)}
+func (m messageHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return messageHandler{m.t, slices.Concat(m.attrs, attrs)}
 }
 
 // WithGroup ignores the group, because the tool uses no groups.
-func (m messages) WithGroup(string) slog.Handler { return m }
+func (m messageHandler) WithGroup(string) slog.Handler { return m }
 
 // Handle writes a record: "warning: text key=value".
-func (m messages) Handle(ctx context.Context, r slog.Record) error {
+func (m messageHandler) Handle(ctx context.Context, r slog.Record) error {
 	r.AddAttrs(m.attrs...)
 	var attrs bytes.Buffer
 	text := slog.NewTextHandler(&attrs, &slog.HandlerOptions{ReplaceAttr: attrsAlone})
@@ -127,11 +127,11 @@ func (m messages) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelWarn {
 		level = "warning: "
 	}
-	say(m.t, strings.TrimSpace(level+r.Message+" "+attrs.String()))
+	writeLine(m.t, strings.TrimSpace(level+r.Message+" "+attrs.String()))
 	return nil
 }
 
-// attrsAlone leaves only the attributes of a record.
+// attrsAlone drops the time, the level and the message of a record, and leaves only its attributes.
 func attrsAlone(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && slices.Contains([]string{slog.TimeKey, slog.LevelKey, slog.MessageKey}, a.Key) {
 		return slog.Attr{}

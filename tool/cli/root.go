@@ -30,7 +30,7 @@ func OpenPool(policy lease.Policy) (*ipam.Pool, error) {
 	return ipam.Open(policy)
 }
 
-// ViewRegistry reads this node's registry. ViewRegistry needs only permission to read the files.
+// ViewRegistry reads this node's registry. The process needs only permission to read the files.
 func ViewRegistry() (*registry.State, error) {
 	r, err := registry.Open(registry.Dir())
 	if err != nil {
@@ -43,8 +43,8 @@ func ViewRegistry() (*registry.State, error) {
 	return s, Rooted(err)
 }
 
-// Unreadable returns what an operator can do if the registry is damaged, or was written by another release. For other
-// errors, it returns "".
+// Unreadable returns what an operator can do if the registry is damaged, or if another release has written it. For
+// other errors, it returns "".
 func Unreadable(err error) string {
 	switch {
 	case errors.Is(err, registry.ErrVersion):
@@ -58,8 +58,8 @@ func Unreadable(err error) string {
 	return ""
 }
 
-// Rooted adds the error of NeedRoot to an error of permissions, if the process does not run as root. It returns other
-// errors unchanged.
+// Rooted adds the error of NeedRoot to err if err is about permissions and the process does not run as root. It returns
+// other errors unchanged.
 func Rooted(err error) error {
 	if !errors.Is(err, fs.ErrPermission) || NeedRoot() == nil {
 		return err

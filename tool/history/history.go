@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package history reads lease logs: which pod had which address at a time in the past.
+// Package history reads lease logs: they tell which pod had which address at a time in the past.
 //
-// A log has every begin and end of a lease, but the log may reach the reader in pieces, twice, in another order, or
-// damaged. So the reader puts the lines of a node into series by their numbers, each line once (see series.go). Each
-// line shows which pod had an address before the line and after it (see walk.go). If a number is missing, a line is
-// lost. Then no reader knows which pod had an address in the time around this line.
+// A log has a line for every begin and every end of a lease. But the log may reach the reader in pieces, twice, in
+// another order, or damaged. So the reader puts the lines of a node into series by their numbers, each line once (see
+// series.go). Each line shows which pod had an address before the line, and which pod after it (see walk.go). If a
+// number is missing, a line is lost. Then no reader knows which pod had an address in the time around the lost line.
 package history
 
 import (
@@ -20,12 +20,12 @@ import (
 
 // A Lease is a past lease of an address, from Begin until End.
 type Lease struct {
-	registry.Line // the line that has shown the lease, with the pod
+	registry.Line // the log's line about the lease; it names the pod
 
 	Begin time.Time
 	End   time.Time // zero: the log does not have the end
 
-	shown time.Time // if no line shows the end: the time of the node's last line in the boot of the lease
+	lastShown time.Time // if no line has the end: the time of the node's last line in the same boot
 }
 
 // covers reports whether the lease existed at some time in [from, to).
@@ -33,10 +33,10 @@ func (l *Lease) covers(from, to time.Time) bool {
 	return l.Begin.Before(to) && (l.End.IsZero() || from.Before(l.End))
 }
 
-// A doubt is a time in which a lost line may have given the address to a pod, or may have ended a lease.
+// A doubt is a time in which no reader knows who had an address: a lost line may have begun or ended a lease.
 type doubt struct{ from, to time.Time } // zero to: the doubt has no end
 
-// A tenancy has all that is known of an address.
+// A tenancy has all that the logs show of one address.
 type tenancy struct {
 	leases []*Lease    // sorted by Begin
 	ends   []time.Time // ends[i] is the latest end of leases[:i+1]; zero: one of them has no end
@@ -46,42 +46,42 @@ type tenancy struct {
 // A History has the content of the lease logs of one or many nodes. All these nodes must be in one VPC, or in VPCs
 // whose CIDRs do not overlap, so that no two nodes have the same address.
 type History struct {
-	nodes  []*node
-	unread bool // a file cannot be read, and it may name any address
-	// by address; only addresses that callers have asked for. The zero address stands for all addresses that no line
-	// has
+	nodes     []*node
+	hasUnread bool // a file cannot be read, and it may name any address
+	// by address, for the addresses that callers have asked for. The zero address has the tenancy of all addresses that
+	// are in no line.
 	known map[netip.Addr]*tenancy
 }
 
-// Keep keeps only the lines of an instance, and lines that name no instance. The caller must not have asked for an
-// address yet.
+// Keep drops the lines of other instances. It keeps the lines of this instance, and lines that name no instance. The
+// caller must not have asked for an address yet.
 func (h *History) Keep(instance string) {
 	h.nodes = slices.DeleteFunc(h.nodes, func(n *node) bool { return n.instance != "" && n.instance != instance })
 }
 
-// of returns what is known of an address.
-func (h *History) of(a netip.Addr) *tenancy {
-	if !slices.ContainsFunc(h.nodes, func(n *node) bool { return n.has(a) }) {
+// tenancyOf returns the tenancy of an address. It makes the tenancy at the first call.
+func (h *History) tenancyOf(a netip.Addr) *tenancy {
+	if !slices.ContainsFunc(h.nodes, func(n *node) bool { return n.hasAddr(a) }) {
 		a = netip.Addr{}
 	}
 	t := h.known[a]
 	if t == nil {
-		t = h.tenancy(a)
+		t = h.newTenancy(a)
 		h.known[a] = t
 	}
 	return t
 }
 
-func (h *History) tenancy(a netip.Addr) *tenancy {
+func (h *History) newTenancy(a netip.Addr) *tenancy {
 	t := &tenancy{}
 	for _, n := range h.nodes {
-		leases, doubts := n.walk(a)
+		leases, doubts := n.walkAddr(a)
 		t.leases, t.doubts = append(t.leases, leases...), append(t.doubts, doubts...)
 	}
 	slices.SortStableFunc(t.leases, func(a, b *Lease) int {
 		return cmp.Or(a.Begin.Compare(b.Begin), cmp.Compare(a.Instance, b.Instance))
 	})
-	endSilent(t.leases)
+	endCrashedLeases(t.leases)
 	for i, l := range t.leases {
 		end := l.End
 		if i > 0 && !end.IsZero() && (t.ends[i-1].IsZero() || t.ends[i-1].After(end)) {
@@ -92,12 +92,12 @@ func (h *History) tenancy(a netip.Addr) *tenancy {
 	return t
 }
 
-// endSilent ends leases of nodes that have crashed. The lease of a crashed node ends when another node has got the
-// address after the last line of the crashed node.
-func endSilent(ls []*Lease) {
+// endCrashedLeases ends the leases of nodes that have crashed. The lease of a crashed node ends when another node gets
+// the address, if this was after the last line of the crashed node.
+func endCrashedLeases(ls []*Lease) {
 	for i, l := range ls {
 		for _, next := range ls[i+1:] {
-			if next.Instance != l.Instance && !l.shown.IsZero() && next.Begin.After(l.shown) &&
+			if next.Instance != l.Instance && !l.lastShown.IsZero() && next.Begin.After(l.lastShown) &&
 				l.covers(next.Begin, next.Begin.Add(1)) {
 				l.End = next.Begin
 			}
@@ -105,13 +105,13 @@ func endSilent(ls []*Lease) {
 	}
 }
 
-// Of lists the leases of an address, the earliest first.
-func (h *History) Of(a netip.Addr) []*Lease { return h.of(a).leases }
+// LeasesOf returns the leases of an address, the earliest first.
+func (h *History) LeasesOf(a netip.Addr) []*Lease { return h.tenancyOf(a).leases }
 
-// Between lists the leases that an address had in [from, to). There is more than one lease if another pod has got the
-// address meanwhile, or if the clocks of two nodes differ.
-func (h *History) Between(a netip.Addr, from, to time.Time) (found []*Lease) {
-	t := h.of(a)
+// LeasesBetween returns the leases that an address had in [from, to). There is more than one lease if a second pod got
+// the address in this time, or if the clocks of two nodes differ.
+func (h *History) LeasesBetween(a netip.Addr, from, to time.Time) (found []*Lease) {
+	t := h.tenancyOf(a)
 	i, _ := slices.BinarySearchFunc(t.leases, to, func(l *Lease, to time.Time) int { return l.Begin.Compare(to) })
 	for i--; i >= 0 && (t.ends[i].IsZero() || from.Before(t.ends[i])); i-- {
 		if t.leases[i].covers(from, to) {
@@ -122,15 +122,15 @@ func (h *History) Between(a netip.Addr, from, to time.Time) (found []*Lease) {
 	return found
 }
 
-// At lists the leases that an address had at a time: none, or one, or more if the clocks of two nodes differ.
-func (h *History) At(a netip.Addr, at time.Time) []*Lease { return h.Between(a, at, at.Add(1)) }
+// At returns the leases that an address had at one moment: none, or one, or more if the clocks of two nodes differ.
+func (h *History) At(a netip.Addr, at time.Time) []*Lease { return h.LeasesBetween(a, at, at.Add(1)) }
 
-// Sure reports whether the log is complete for an address in [from, to). If the log is not complete, a lost line may
-// have named another pod. A lost line does not count while a lease is known, because no other pod can have had the
-// address.
+// Sure reports whether the logs show all leases of an address in [from, to). The result is false if a lost line may
+// have named another pod. But while a known lease has the address, lost lines do not matter, because no other pod can
+// have had the address.
 func (h *History) Sure(a netip.Addr, from, to time.Time) bool {
-	doubts := h.of(a).doubts
-	if h.unread {
+	doubts := h.tenancyOf(a).doubts
+	if h.hasUnread {
 		doubts = append(slices.Clone(doubts), doubt{})
 	}
 	for _, d := range doubts {
@@ -142,7 +142,7 @@ func (h *History) Sure(a netip.Addr, from, to time.Time) bool {
 			to = d.to
 		}
 		had := func(l *Lease) bool { return !l.Begin.After(from) && (l.End.IsZero() || !l.End.Before(to)) }
-		if !slices.ContainsFunc(h.Between(a, from, to), had) {
+		if !slices.ContainsFunc(h.LeasesBetween(a, from, to), had) {
 			return false
 		}
 	}

@@ -52,7 +52,7 @@ func TestShipped(t *testing.T) {
 				counts[how.name].unknown++
 			case got != want:
 				t.Fatalf("history %d, %s: at %v %s was that of %q, and the log says %q\n%s\n%s", seed, how.name,
-					at.Format(time.TimeOnly), a, want, got, w.about(a), told(h.Of(a)))
+					at.Format(time.TimeOnly), a, want, got, w.about(a), told(h.LeasesOf(a)))
 			default:
 				counts[how.name].right++
 			}
@@ -471,7 +471,7 @@ func FuzzRead(f *testing.F) {
 		leases := func(times int) (all []Lease) {
 			r := newReader()
 			for range times {
-				r.take(logFile{path: "log", name: "log"}, func(f func(int, []byte) error) error {
+				r.readFile(logFile{path: "log", name: "log"}, func(f func(int, []byte) error) error {
 					return eachLineOf(bytes.NewReader(text), f)
 				})
 			}
@@ -479,13 +479,13 @@ func FuzzRead(f *testing.F) {
 			addrs := map[netip.Addr]bool{{}: true}
 			for _, n := range h.nodes {
 				for _, s := range n.series {
-					for a := range s.about {
+					for a := range s.linesOf {
 						addrs[a] = true
 					}
 				}
 			}
 			for a := range addrs {
-				for _, l := range h.Of(a) {
+				for _, l := range h.LeasesOf(a) {
 					if l.Address != a {
 						t.Fatalf("%v is among the leases of %v", l, a)
 					}

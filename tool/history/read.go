@@ -27,84 +27,86 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A Damage is a file or a line of a log that cannot be read.
+// A Damage is a file or a line of a log that Read cannot read.
 type Damage struct {
 	File string
-	Line int // 0: the file cannot be read from some line on
+	Line int // 0: Read cannot read the file, or the rest of the file
 	Why  error
 }
 
-// Read reads logs: files, and all files in directories and below. The order of the paths does not matter. Read leaves
-// out damaged lines and files, and returns each of them as a Damage.
+// Read reads logs. A path is a file, or a directory with logs at any depth. The order of the paths does not matter.
+// Read leaves out damaged lines and files, and returns a Damage for each.
 func Read(paths ...string) (*History, []Damage, error) {
 	r := newReader()
-	files, err := r.list(paths)
+	files, err := r.listFiles(paths)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, f := range files {
-		r.take(f, func(line func(int, []byte) error) error { return eachLine(f.path, line) })
+		r.readFile(f, func(line func(int, []byte) error) error { return eachLine(f.path, line) })
 	}
 	return r.history(), r.damage, nil
 }
 
 // A reader reads the logs of nodes.
 type reader struct {
-	nodes     map[string]*node   // by the instance
-	series    map[string]*series // by the instance and the name of the series
-	seen      map[uint64]bool    // hashes of the lines that were read
-	logs      map[string]*content
-	fragments map[string]map[int]netip.Addr // the addresses of damaged lines, by series and number
+	nodes     map[string]*node              // by instance
+	series    map[string]*series            // by instance and name of the series
+	seen      map[uint64]bool               // hashes of the lines that the reader has read
+	logs      map[string]*fileState         // by name of the log
+	fragments map[string]map[int]netip.Addr // addresses of damaged lines, by series and number
 	damage    []Damage
-	unread    bool // nothing is known of a file, so it may be the log of any node
+	hasUnread bool // no line of a file can be read, so it may be the log of any node
 }
 
 func newReader() *reader {
 	return &reader{nodes: map[string]*node{}, series: map[string]*series{}, seen: map[uint64]bool{},
-		logs: map[string]*content{}, fragments: map[string]map[int]netip.Addr{}}
+		logs: map[string]*fileState{}, fragments: map[string]map[int]netip.Addr{}}
 }
 
-// A content is the state of the reader in one file, or in the files of one log.
-type content struct {
-	nodes   map[string]*node
-	last    map[string]int // the last number of each series
-	line    registry.Line  // the last line
-	id      string         // the instance of the last line's node
-	mixed   bool           // the lines of a series are not in the order of their numbers
-	pending bool           // lines after the last line are damaged, and no fragment identifies them
-	named   []string       // names of the series that have fragments
-	torn    []func()       // each call notes that a damaged line may follow the last line of a series
+// A fileState is the state of the reader in one file. For the files of one log together, it has only the nodes.
+type fileState struct {
+	nodes         map[string]*node
+	last          map[string]int // the last number of each series
+	line          registry.Line  // the last line
+	id            string         // the instance of the node of the last line
+	mixed         bool           // the lines of a series are not in the order of their numbers
+	hasTorn       bool           // lines after the last line are damaged, and no fragment identifies them
+	fragmentNames []string       // names of the series of fragments
+	tornNotes     []func()       // each call notes that a damaged line may follow a certain line of a series
 }
 
-func newContent() *content { return &content{nodes: map[string]*node{}, last: map[string]int{}} }
+func newContent() *fileState { return &fileState{nodes: map[string]*node{}, last: map[string]int{}} }
 
 // history makes a History from the lines of all files. The caller must have read all files.
 func (r *reader) history() *History {
-	h, known := &History{unread: r.unread, known: map[netip.Addr]*tenancy{}}, map[string]bool{}
+	h, known := &History{hasUnread: r.hasUnread, known: map[netip.Addr]*tenancy{}}, map[string]bool{}
 	for _, n := range r.nodes {
 		for _, s := range n.series {
-			s.lost = r.fragments[s.name]
+			s.lostAddrs = r.fragments[s.name]
 			known[s.name] = true
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(r.nodes)) {
 		n := r.nodes[id]
-		n.lost = slices.ContainsFunc(n.named, func(name string) bool { return !known[name] })
+		n.lost = slices.ContainsFunc(n.fragmentNames, func(name string) bool { return !known[name] })
 		n.finish()
 		h.nodes = append(h.nodes, n)
 	}
 	return h
 }
 
-// take reads the lines of a file. If take cannot read any line, the nodes in the earlier files of the same log count as
-// cut (see node). If there are no such nodes, the file may be the log of any node. The nodes also count as cut if take
-// cannot assign damaged lines of a file to one series.
-func (r *reader) take(f logFile, each func(line func(number int, text []byte) error) error) {
+// readFile reads the lines of a file. each calls its argument with each line.
+//
+// Some damage has an unknown number of lost lines: the reader can read no line of the file, or cannot assign damaged
+// lines to one series. Then the nodes in this file and in the earlier files of the same log get endLost. If there are
+// no such nodes, the file may be the log of any node.
+func (r *reader) readFile(f logFile, each func(line func(number int, text []byte) error) error) {
 	c := newContent()
 	err := each(func(number int, text []byte) error {
-		if line, ok := parse(text); ok {
+		if line, ok := parseLine(text); ok {
 			// before the first lease, a node may not know its instance
-			r.add(c, cmp.Or(line.Instance, filepath.Dir(f.path)), line)
+			r.addLine(c, cmp.Or(line.Instance, filepath.Dir(f.path)), line)
 			return nil
 		}
 		r.damage = append(r.damage, Damage{f.path, number, errNoLine})
@@ -113,11 +115,11 @@ func (r *reader) take(f logFile, each func(line func(number int, text []byte) er
 	})
 	if err != nil {
 		r.damage = append(r.damage, Damage{File: f.path, Why: err})
-		c.pending = true
+		c.hasTorn = true
 	}
-	r.note(c)
+	r.noteTorn(c)
 	for _, n := range c.nodes {
-		n.named = append(n.named, c.named...)
+		n.fragmentNames = append(n.fragmentNames, c.fragmentNames...)
 	}
 	log := r.logs[f.name]
 	if log == nil {
@@ -125,23 +127,23 @@ func (r *reader) take(f logFile, each func(line func(number int, text []byte) er
 		r.logs[f.name] = log
 	}
 	maps.Copy(log.nodes, c.nodes)
-	if c.pending = c.pending && len(c.nodes) == 0; c.pending || (c.mixed || len(c.nodes) > 1) && len(c.torn) > 0 {
+	if c.hasTorn = c.hasTorn && len(c.nodes) == 0; c.hasTorn || (c.mixed || len(c.nodes) > 1) && len(c.tornNotes) > 0 {
 		for _, n := range log.nodes {
-			n.cut = true
+			n.endLost = true
 		}
-		r.unread = r.unread || len(log.nodes) == 0
+		r.hasUnread = r.hasUnread || len(log.nodes) == 0
 		return
 	}
-	for _, note := range c.torn {
+	for _, note := range c.tornNotes {
 		note()
 	}
 }
 
 var errNoLine = errors.New("it is no line of a lease log")
 
-// add adds a line of a node. It ignores a line that it has read before: a program that copies logs may have sent it
-// twice.
-func (r *reader) add(c *content, id string, line registry.Line) {
+// addLine adds a line of the node with this id. It ignores a line that it has added before: a program that copies logs
+// may have sent the line twice.
+func (r *reader) addLine(c *fileState, id string, line registry.Line) {
 	n := r.nodes[id]
 	if n == nil {
 		n = &node{instance: line.Instance}
@@ -149,10 +151,10 @@ func (r *reader) add(c *content, id string, line registry.Line) {
 	}
 	c.nodes[id] = n
 	follows := c.line.Series == line.Series && line.Number <= c.line.Number+1 && line.Series != ""
-	if c.pending && follows {
-		c.pending = false // the numbers show that nothing is lost there
+	if c.hasTorn && follows {
+		c.hasTorn = false // the numbers show that nothing is lost there
 	}
-	r.note(c)
+	r.noteTorn(c)
 	c.line, c.id = line, id
 	hash := maphash.Comparable(seed, line)
 	if r.seen[hash] {
@@ -175,48 +177,48 @@ func (r *reader) add(c *content, id string, line registry.Line) {
 	s.lines = append(s.lines, line)
 }
 
-// addFragment adds the fragment that remains of a damaged line. If the line was a begin or an end of a lease,
-// addFragment keeps the address of the line, because perhaps no other file has this line.
-func (r *reader) addFragment(c *content, text []byte) {
-	f := fragment(text)
+// addFragment adds what can be read of a damaged line. If the line was a begin or an end of a lease, addFragment keeps
+// the line's address, because perhaps no other file has the line.
+func (r *reader) addFragment(c *fileState, text []byte) {
+	f := parseFragment(text)
 	if f.Series != "" {
-		c.named = append(c.named, f.Series)
+		c.fragmentNames = append(c.fragmentNames, f.Series)
 	}
 	switch {
-	case f.Series != "" && !changes(f): // a line of a snapshot: the snapshot's number of leases shows the loss
-	case f.Series != "" && f.Number > 0 && changes(f):
+	case f.Series != "" && !isChange(f): // of a snapshot, which has the number of its lines: that shows the loss
+	case f.Series != "" && f.Number > 0 && isChange(f):
 		if r.fragments[f.Series] == nil {
 			r.fragments[f.Series] = map[int]netip.Addr{}
 		}
 		r.fragments[f.Series][f.Number] = f.Address
 	case c.id != "" && c.line.Series == "":
-		r.nodes[c.id].lastOld().number++
+		r.nodes[c.id].lastOld().tornNumber++
 	default:
-		c.pending = true
+		c.hasTorn = true
 	}
 }
 
-// note adds a function to c.torn if damaged lines are pending. The function notes that a damaged line may follow the
-// last line, in the series of the last line.
-func (r *reader) note(c *content) {
-	if !c.pending || len(c.nodes) == 0 {
+// noteTorn adds a function to c.tornNotes if c.hasTorn. When called, the function notes that a damaged line may follow
+// the present last line, in the same series.
+func (r *reader) noteTorn(c *fileState) {
+	if !c.hasTorn || len(c.nodes) == 0 {
 		return
 	}
-	c.pending = false
+	c.hasTorn = false
 	if c.id == "" { // no line is before the damage: the number of the next line shows a loss
-		c.torn = append(c.torn, func() {})
+		c.tornNotes = append(c.tornNotes, func() {})
 		return
 	}
 	s, number := r.series[c.id+" "+c.line.Series], c.line.Number+1
 	if s == nil { // the last line is of an earlier release
 		s = r.nodes[c.id].lastOld()
-		number = s.number + 1
+		number = s.tornNumber + 1
 	}
-	c.torn = append(c.torn, func() { s.number = max(s.number, number) })
+	c.tornNotes = append(c.tornNotes, func() { s.tornNumber = max(s.tornNumber, number) })
 }
 
-// fragment reads the JSON members that remain of a damaged line.
-func fragment(text []byte) (line registry.Line) {
+// parseFragment decodes the JSON members at the beginning of a damaged line.
+func parseFragment(text []byte) (line registry.Line) {
 	const most = 1 << 10 // the members that identify a line are at its beginning
 	text = text[:min(len(text), most)]
 	for i := bytes.LastIndexByte(text, ','); i > 0; i = bytes.LastIndexByte(text[:i], ',') {
@@ -238,25 +240,26 @@ type logFile struct {
 	age   int       // the number of the rotation
 }
 
-// rotated finds the number that a rotation has put after a name.
-var rotated = regexp.MustCompile(`^(.*)\.(\d+)(?:\.gz)?$`)
+// rotatedName matches the path of a file to which a rotation has added a number.
+var rotatedName = regexp.MustCompile(`^(.*)\.(\d+)(?:\.gz)?$`)
 
 func newLogFile(path string, first time.Time) logFile {
 	f := logFile{path: path, first: first, name: strings.TrimSuffix(path, ".gz")}
-	if m := rotated.FindStringSubmatch(path); m != nil {
+	if m := rotatedName.FindStringSubmatch(path); m != nil {
 		f.name = m[1]
 		f.age, _ = strconv.Atoi(m[2])
 	}
 	return f
 }
 
-// Rotated reports whether a path is that of an older file of a log, perhaps compressed. Other programs may keep files
-// with similar names beside the log, for example a shipper.
+// Rotated reports whether path is an older file of the log at the path log. The file may be compressed. Other programs
+// may keep files with similar names beside the log, for example a program that copies logs.
 func Rotated(path, log string) bool { return path != log && newLogFile(path, time.Time{}).name == log }
 
-// list finds the files of logs, and sorts them. In a directory, it leaves out files that do not begin like a log. It
-// keeps a file that cannot be read, because the file may be a log. A path that is a file must be a log.
-func (r *reader) list(paths []string) (files []logFile, err error) {
+// listFiles returns the files of the logs at the paths, in the order of sortFiles. In a directory, it leaves out files
+// that do not begin like a log. It keeps a file that it cannot read, because the file may be a log. If a path is a
+// file, the file must be a log.
+func (r *reader) listFiles(paths []string) (files []logFile, err error) {
 	for _, path := range paths {
 		fi, err := os.Stat(path)
 		switch {
@@ -270,7 +273,7 @@ func (r *reader) list(paths []string) (files []logFile, err error) {
 		err = filepath.WalkDir(path, func(file string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil && file != path:
-				r.damage, r.unread = append(r.damage, Damage{File: file, Why: err}), true
+				r.damage, r.hasUnread = append(r.damage, Damage{File: file, Why: err}), true
 				return nil
 			case err != nil || d.IsDir() || !d.Type().IsRegular() && file != path:
 				return err
@@ -291,12 +294,12 @@ func (r *reader) list(paths []string) (files []logFile, err error) {
 	if len(files) == 0 && len(r.damage) == 0 {
 		return nil, fmt.Errorf("there is no lease log in %q", paths)
 	}
-	return inOrder(files), nil
+	return sortFiles(files), nil
 }
 
-// inOrder sorts files in the order in which they were written. The files of one log have numbers. Different logs may
-// also be of one node: the times of their first lines give their order.
-func inOrder(files []logFile) []logFile {
+// sortFiles sorts files by the time at which they were written. The files of one log have numbers. A node may also have
+// several logs: the times of their first lines give their order.
+func sortFiles(files []logFile) []logFile {
 	begun := map[string]time.Time{}
 	for _, f := range files {
 		if t, ok := begun[f.name]; !ok || t.IsZero() || f.first.Before(t) && !f.first.IsZero() {
@@ -310,8 +313,8 @@ func inOrder(files []logFile) []logFile {
 	return slices.CompactFunc(files, func(a, b logFile) bool { return a.path == b.path })
 }
 
-// firstLine returns the first line of a log. ok reports whether one of the file's first ten lines is a line of a log.
-// An empty file counts as a log.
+// firstLine returns the first line of a log. ok reports whether the file is a log: one of its first ten lines is a line
+// of a log, or the file is empty.
 func firstLine(path string) (first registry.Line, ok bool, err error) {
 	const few = 10
 	empty, n := true, 0
@@ -320,7 +323,7 @@ func firstLine(path string) (first registry.Line, ok bool, err error) {
 			return io.EOF
 		}
 		n++
-		if first, ok = parse(text); ok {
+		if first, ok = parseLine(text); ok {
 			return io.EOF
 		}
 		return nil
@@ -331,21 +334,21 @@ func firstLine(path string) (first registry.Line, ok bool, err error) {
 	return first, ok || empty && err == nil, err
 }
 
-func parse(text []byte) (line registry.Line, ok bool) {
+func parseLine(text []byte) (line registry.Line, ok bool) {
 	err := json.Unmarshal(text, &line)
 	for _, t := range []*time.Time{&line.Time, &line.Since, &line.Missing, &line.Booted} {
 		*t = t.UTC() // so that == is true for equal times
 	}
-	known := place(line) >= 0 || line.Event == registry.Clock
-	return line, err == nil && known && !line.Time.IsZero() && line.Address.IsValid() == (changes(line) ||
+	known := eventOrder(line) >= 0 || line.Event == registry.Clock
+	return line, err == nil && known && !line.Time.IsZero() && line.Address.IsValid() == (isChange(line) ||
 		line.Event == registry.Held)
 }
 
-// mostLine is how many bytes a line may have.
+// mostLine is the greatest length of a line, in bytes. The rest of a longer line is ignored.
 const mostLine = 1 << 20
 
-// eachLine calls f with the number and the text of each line that is not empty, until f fails. If a line is too long, f
-// gets the beginning of the line.
+// eachLine calls f with the number and the text of each line that is not empty, until f returns an error. If a line is
+// longer than mostLine, f gets only its beginning.
 func eachLine(path string, f func(number int, text []byte) error) error {
 	in, err := Open(path)
 	if err != nil {
@@ -387,18 +390,18 @@ func Open(path string) (io.ReadCloser, error) {
 	}
 	in := bufio.NewReader(f)
 	if magic, _ := in.Peek(2); !bytes.Equal(magic, []byte{0x1f, 0x8b}) { // RFC 1952, section 2.3.1
-		return opened{in, f}, nil
+		return openedFile{in, f}, nil
 	}
 	plain, err := gzip.NewReader(in)
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}
-	return opened{plain, f}, nil
+	return openedFile{plain, f}, nil
 }
 
-// opened reads from its Reader, and closes its Closer.
-type opened struct {
+// An openedFile reads from its Reader, and closes its Closer: the file below a decompressing reader.
+type openedFile struct {
 	io.Reader
 	io.Closer
 }

@@ -15,61 +15,61 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A node has the lines of one node's lease logs, divided into series.
+// A node has the lines of one node's lease logs, as series.
 type node struct {
-	instance string // "" if its lines do not name the instance
-	series   []*series
-	cut      bool     // the end of a file of the node is lost, with an unknown number of lines
-	named    []string // names of the series that have fragments
-	lost     bool     // a series in named is lost
+	instance      string // "" if the lines do not name the instance
+	series        []*series
+	endLost       bool     // the end of a file of the node is lost, with an unknown number of lines
+	fragmentNames []string // names of the series of fragments
+	lost          bool     // a series in fragmentNames has no other line
 }
 
-// A series has the lines of one registry, in one boot of the machine, by one clock.
+// A series has the lines of one registry that a node wrote in one boot, by one clock. It is sorted by number.
 type series struct {
-	name   string
-	old    bool // its lines have no numbers
-	boot   string
-	booted time.Time // when the machine booted; zero: no snapshot is left
-	after  string    // name and last number of the previous series
-	lines  []registry.Line
-	holes  []hole // in order
-	about  map[netip.Addr][]int
-	whole  []shot
-	lost   map[int]netip.Addr // the addresses of damaged lines, by number
+	name      string
+	old       bool // its lines have no numbers
+	boot      string
+	booted    time.Time // when the machine booted; zero: no snapshot is left
+	previous  string    // name and last number of the previous series, as "name.number"
+	lines     []registry.Line
+	holes     []hole               // sorted by at
+	linesOf   map[netip.Addr][]int // indices of the lines of each address
+	snapshots []wholeSnapshot
+	lostAddrs map[int]netip.Addr // addresses of damaged lines, by number
 
-	number int // the highest number that damage shows, or 0; if old, at least the number of the last change
-	shot   int // the index of its last snapshot
+	tornNumber   int // highest number that a damaged line may have, or 0; if old, at least that of the last change
+	lastSnapshot int // index of the line with which the last snapshot begins
 }
 
-// A hole is a place where lines are lost: before the line with the index at.
+// A hole is a place in a series where lines are lost: before the line with the index at.
 type hole struct {
 	at       int
-	addr     netip.Addr // the address of the lost lines; zero: any address
-	from, to time.Time  // to is zero: no line comes after it
+	addr     netip.Addr // address in the lost lines; zero: they may have any address
+	from, to time.Time  // the lost lines are of this time; zero to: no line follows
 }
 
-// A shot is a whole snapshot: the log has a line for each of its leases.
-type shot struct{ from, to int } // the indexes of its first line, and of the first line after it
+// A wholeSnapshot is a snapshot without lost lines: the log has a line for each of its leases.
+type wholeSnapshot struct{ from, to int } // from: index of its first line; to: of the first line after it
 
-// sameBoot is the greatest difference between two boot times that processes compute for the same boot.
-const sameBoot = 2 * time.Second
+// maxBootDiff is the greatest difference between two boot times that two processes compute in the same boot.
+const maxBootDiff = 2 * time.Second
 
-// late is how much earlier a line can be than the line before it. A process first takes the time, and then waits for
-// the registry's lock.
-const late = time.Minute
+// maxLateness is how much earlier the time of a line can be than the time of the line before it. The reason: a process
+// first takes the time, and then waits for the lock of the registry.
+const maxLateness = time.Minute
 
 func newSeries(name string) *series {
-	return &series{name: name, about: map[netip.Addr][]int{}}
+	return &series{name: name, linesOf: map[netip.Addr][]int{}}
 }
 
-// changes reports whether the line begins or ends a lease. Only such a line has a number of its own.
-func changes(l registry.Line) bool { return l.Event == registry.Begin || l.Event == registry.End }
+// isChange reports whether a line begins or ends a lease. Only such a line has a number of its own.
+func isChange(l registry.Line) bool { return l.Event == registry.Begin || l.Event == registry.End }
 
-// addOld adds a line of an earlier release, without a number. In such a log, a snapshot comes before the changes that
-// it includes.
+// addOld adds a line of an earlier release, without a number. Such a log has a snapshot before the changes that the
+// snapshot includes.
 func (n *node) addOld(l registry.Line) {
 	last := n.lastOld()
-	boots := !l.Booted.IsZero() && last.booted.Sub(l.Booted).Abs() > sameBoot
+	boots := !l.Booted.IsZero() && last.booted.Sub(l.Booted).Abs() > maxBootDiff
 	if clock := l.Event == registry.Clock; boots && (clock || !last.booted.IsZero()) {
 		next := newSeries(strconv.Itoa(len(n.series)))
 		next.old, next.boot = true, next.name
@@ -82,22 +82,22 @@ func (n *node) addOld(l registry.Line) {
 	if boots {
 		last.booted = l.Booted
 	}
-	if changes(l) {
-		last.number++
-		for i := last.shot; i < len(last.lines) && !l.Time.After(last.lines[last.shot].Time) &&
-			!changes(last.lines[i]); i++ {
-			last.lines[i].Number = last.number
+	if isChange(l) {
+		last.tornNumber++
+		for i := last.lastSnapshot; i < len(last.lines) && !l.Time.After(last.lines[last.lastSnapshot].Time) &&
+			!isChange(last.lines[i]); i++ {
+			last.lines[i].Number = last.tornNumber
 		}
 	}
 	if l.Event == registry.Snapshot {
-		last.shot = len(last.lines)
+		last.lastSnapshot = len(last.lines)
 	}
-	if l.Number = last.number; l.Event != registry.Clock {
+	if l.Number = last.tornNumber; l.Event != registry.Clock {
 		last.lines = append(last.lines, l)
 	}
 }
 
-// lastOld returns the last series of lines without numbers. If there is none, lastOld adds one.
+// lastOld returns the last old series. If there is none, lastOld adds one.
 func (n *node) lastOld() *series {
 	for _, s := range slices.Backward(n.series) {
 		if s.old {
@@ -110,111 +110,111 @@ func (n *node) lastOld() *series {
 	return s
 }
 
-// finish puts the lines in order, and finds the places where lines are lost.
+// finish sorts the series of a node and their lines, and finds the holes.
 func (n *node) finish() {
 	n.series = slices.DeleteFunc(n.series, func(s *series) bool { return len(s.lines) == 0 })
 	for _, s := range n.series {
-		s.order()
-		s.learn()
+		s.sortLines()
+		s.readSnapshots()
 	}
 	clocks := n.setClocks()
-	slices.SortStableFunc(n.series, func(a, b *series) int { return a.first().Compare(b.first()) })
+	slices.SortStableFunc(n.series, func(a, b *series) int { return a.firstTime().Compare(b.firstTime()) })
 	n.dropUnclear(clocks)
 	for i, s := range n.series {
-		s.index()
+		s.indexLines()
 		switch {
 		case i > 0:
-			n.join(n.series[i-1], s)
-		case s.start() > 0 || s.after != "": // the log had earlier lines
-			s.holes = slices.Insert(s.holes, 0, hole{to: s.first()})
+			n.addHoleBefore(n.series[i-1], s)
+		case s.changesBefore() > 0 || s.previous != "": // the log had earlier lines
+			s.holes = slices.Insert(s.holes, 0, hole{to: s.firstTime()})
 		case !s.old: // the first leases are unknown until a line shows them
-			s.holes = slices.Insert(s.holes, 0, hole{from: s.first(), to: s.first()})
+			s.holes = slices.Insert(s.holes, 0, hole{from: s.firstTime(), to: s.firstTime()})
 		}
 	}
 	if len(n.series) == 0 {
 		return
 	}
 	s := n.series[len(n.series)-1]
-	end := hole{at: len(s.lines), from: s.last()}
+	end := hole{at: len(s.lines), from: s.lastTime()}
 	switch last := s.lines[len(s.lines)-1]; {
-	case n.cut, last.Event == registry.Off:
+	case n.endLost, last.Event == registry.Off:
 		s.holes = append(s.holes, end)
-	case s.torn() > last.Number:
-		end.addr = s.lostAddr(last.Number, s.torn())
+	case s.maxTornNumber() > last.Number:
+		end.addr = s.lostAddr(last.Number, s.maxTornNumber())
 		s.holes = append(s.holes, end)
 	}
 }
 
-// torn returns the highest number of a line that damage to the log shows, or 0. The damage is a fragment of a line, or
-// damaged lines after the last line. In an old series, torn returns at least the number of the last change.
-func (s *series) torn() int {
-	return max(s.number, slices.Max(append(slices.Collect(maps.Keys(s.lost)), 0)))
+// maxTornNumber returns the highest number that a damaged line may have, or 0 if no line is damaged. A fragment shows
+// its number. Damaged lines after the last line may have the next number. In an old series, the result is at least the
+// number of the last change.
+func (s *series) maxTornNumber() int {
+	return max(s.tornNumber, slices.Max(append(slices.Collect(maps.Keys(s.lostAddrs)), 0)))
 }
 
-// before returns the number that the line before l has at least, if no line is lost.
-func before(l registry.Line) int {
-	if changes(l) {
+// numberBefore returns the number that the line before l has, if no line is lost between them.
+func numberBefore(l registry.Line) int {
+	if isChange(l) {
 		return l.Number - 1
 	}
 	return l.Number
 }
 
-// start returns how many changes of the series come before the first line that is left.
-func (s *series) start() int { return before(s.lines[0]) }
+// changesBefore returns how many changes of the series the log no longer has, before its first line.
+func (s *series) changesBefore() int { return numberBefore(s.lines[0]) }
 
-// opens reports whether the first snapshot of the series is whole. A whole snapshot shows all leases.
-func (s *series) opens() bool {
+// opensWhole reports whether the first snapshot of the series is whole, and so shows all leases.
+func (s *series) opensWhole() bool {
 	first := slices.IndexFunc(s.lines, func(l registry.Line) bool { return l.Event == registry.Snapshot })
-	return s.old || first >= 0 && len(s.whole) > 0 && s.whole[0].from == first
+	return s.old || first >= 0 && len(s.snapshots) > 0 && s.snapshots[0].from == first
 }
 
-// first and last are the times of the first line and of the last one.
-func (s *series) first() time.Time { return s.lines[0].Time }
-func (s *series) last() time.Time  { return s.lines[len(s.lines)-1].Time }
+// firstTime and lastTime return the times of the first line and of the last line.
+func (s *series) firstTime() time.Time { return s.lines[0].Time }
+func (s *series) lastTime() time.Time  { return s.lines[len(s.lines)-1].Time }
 
-// place returns the place of a line among the lines with the same number: a snapshot comes after the change with its
-// number. For other events, it returns -1.
-func place(l registry.Line) int {
+// eventOrder returns the rank of a line among lines with the same number. A snapshot comes after the change with its
+// number. For the event Clock and for unknown events, the rank is -1.
+func eventOrder(l registry.Line) int {
 	return slices.Index([]string{registry.Begin, registry.End, registry.Snapshot, registry.Held, registry.Off}, l.Event)
 }
 
-// order sorts the lines. Two changes with the same number contradict each other, for example after a disk was restored.
-// Neither of them counts.
-func (s *series) order() {
+// sortLines sorts the lines, and drops changes that contradict each other: two different changes with the same number.
+// This happens after a disk was restored, for example.
+func (s *series) sortLines() {
 	slices.SortStableFunc(s.lines, func(a, b registry.Line) int {
-		if a.Number != b.Number || changes(a) || changes(b) {
-			return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(place(a), place(b)))
+		if a.Number != b.Number || isChange(a) || isChange(b) {
+			return cmp.Or(cmp.Compare(a.Number, b.Number), cmp.Compare(eventOrder(a), eventOrder(b)))
 		}
-		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(place(a), place(b)))
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(eventOrder(a), eventOrder(b)))
 	})
 	twice := map[int]int{}
 	for _, l := range s.lines {
-		if changes(l) {
+		if isChange(l) {
 			twice[l.Number]++
 		}
 	}
 	if kept := slices.DeleteFunc(slices.Clone(s.lines), func(l registry.Line) bool {
-		return changes(l) && twice[l.Number] > 1
+		return isChange(l) && twice[l.Number] > 1
 	}); len(kept) > 0 {
 		s.lines = kept
 	}
 }
 
-// learn reads the snapshots of the series. A snapshot names the boot and the previous series. learn also finds the
-// snapshots that are whole.
-func (s *series) learn() {
+// readSnapshots takes from the snapshots the boot and the previous series, and finds the whole snapshots.
+func (s *series) readSnapshots() {
 	for i := 0; i < len(s.lines); i++ {
 		l := s.lines[i]
 		if l.Event != registry.Snapshot {
 			continue
 		}
-		s.booted, s.boot, s.after = l.Booted, cmp.Or(l.Boot, s.boot), cmp.Or(l.After, s.after)
+		s.booted, s.boot, s.previous = l.Booted, cmp.Or(l.Boot, s.boot), cmp.Or(l.After, s.previous)
 		end := i + 1
 		for end < len(s.lines) && s.lines[end].Event == registry.Held && s.lines[end].Time.Equal(l.Time) {
 			end++
 		}
 		if s.old || end-i-1 == l.Leases {
-			s.whole = append(s.whole, shot{i, end})
+			s.snapshots = append(s.snapshots, wholeSnapshot{i, end})
 		}
 	}
 	if !s.old {
@@ -222,12 +222,12 @@ func (s *series) learn() {
 	}
 }
 
-// setClocks converts the times of all series of a boot to the last clock of this boot. It returns, by boot, the series
-// that has the last clock.
+// setClocks converts the times of all series of a boot to the clock of the last series of this boot. It returns the
+// last series of each boot.
 func (n *node) setClocks() map[string]*series {
 	follows := func(s, l *series) bool {
-		than := cmp.Compare(s.last().Sub(s.booted), l.last().Sub(l.booted))
-		return than > 0 || than == 0 && strings.HasPrefix(s.after, l.name+".")
+		than := cmp.Compare(s.lastTime().Sub(s.booted), l.lastTime().Sub(l.booted))
+		return than > 0 || than == 0 && strings.HasPrefix(s.previous, l.name+".")
 	}
 	last := map[string]*series{} // by boot
 	for _, s := range n.series {
@@ -237,16 +237,16 @@ func (n *node) setClocks() map[string]*series {
 	}
 	for _, s := range n.series {
 		l := last[s.boot]
-		if s.booted.IsZero() || l.booted.Sub(s.booted).Abs() <= sameBoot {
+		if s.booted.IsZero() || l.booted.Sub(s.booted).Abs() <= maxBootDiff {
 			continue
 		}
-		s.move(l.booted.Sub(s.booted))
+		s.shiftTimes(l.booted.Sub(s.booted))
 	}
 	return last
 }
 
-// dropUnclear drops the series whose clock is unknown. Either no snapshot of their boot is left, or a lost series of
-// the same boot may have had another clock.
+// dropUnclear drops series whose times it cannot compare with those of other series. Either no snapshot of their boot
+// is left, or a lost series of the same boot may have had another clock.
 func (n *node) dropUnclear(clocks map[string]*series) {
 	if len(n.series) == 0 {
 		return
@@ -258,37 +258,37 @@ func (n *node) dropUnclear(clocks map[string]*series) {
 	}
 	followed := map[string]bool{}
 	for _, s := range n.series {
-		followed[s.follows()] = true
+		followed[s.previousName()] = true
 	}
-	latest := latest(named, followed, clocks)
-	lost = lost || latest != nil && latest.number > latest.lines[len(latest.lines)-1].Number
+	latest := latestSeries(named, followed, clocks)
+	lost = lost || latest != nil && latest.tornNumber > latest.lines[len(latest.lines)-1].Number
 	n.series = slices.DeleteFunc(n.series, func(s *series) bool {
 		last := clocks[s.boot]
 		drop := !s.old && (last == nil || (lost || last != latest) && !followed[last.name])
-		n.cut = n.cut || drop && (latest == nil || last == latest)
+		n.endLost = n.endLost || drop && (latest == nil || last == latest)
 		return drop
 	})
 }
 
-// follows returns the name of the previous series, or "" if the series does not name it.
-func (s *series) follows() string {
-	name, _, _ := strings.Cut(s.after, ".")
+// previousName returns the name of the previous series, or "" if no snapshot names that series.
+func (s *series) previousName() string {
+	name, _, _ := strings.Cut(s.previous, ".")
 	return name
 }
 
-// latest returns the last series of the node. If several boots have a last series that no other series follows, no
-// reader can know the latest one. Then latest returns nil.
-func latest(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
+// latestSeries returns the last series of the node. It returns nil if several boots end with a series that no other
+// series follows. Then no reader can know which boot was the latest.
+func latestSeries(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })
 	if len(ends) > 1 { // a series after the node's first one is lost
 		ends = slices.DeleteFunc(ends, func(s *series) bool {
 			for range named {
-				if before := named[s.follows()]; before != nil {
+				if before := named[s.previousName()]; before != nil {
 					s = before
 				}
 			}
-			return s.after == ""
+			return s.previous == ""
 		})
 	}
 	if len(ends) != 1 {
@@ -297,7 +297,7 @@ func latest(named map[string]*series, followed map[string]bool, clocks map[strin
 	return ends[0]
 }
 
-func (s *series) move(step time.Duration) {
+func (s *series) shiftTimes(step time.Duration) {
 	s.booted = s.booted.Add(step)
 	for i := range s.lines {
 		for _, t := range []*time.Time{&s.lines[i].Time, &s.lines[i].Since, &s.lines[i].Missing} {
@@ -308,53 +308,54 @@ func (s *series) move(step time.Duration) {
 	}
 }
 
-// index finds the lines of each address, and the holes in the series.
-func (s *series) index() {
+// indexLines finds the lines of each address, and the holes in the series.
+func (s *series) indexLines() {
 	for i, l := range s.lines {
 		if l.Address.IsValid() {
-			s.about[l.Address] = append(s.about[l.Address], i)
+			s.linesOf[l.Address] = append(s.linesOf[l.Address], i)
 		}
-		if i > 0 && s.lines[i-1].Number < before(l) {
-			s.holes = append(s.holes, s.hole(i, s.lines[i-1].Number, before(l), s.lines[i-1].Time))
+		if i > 0 && s.lines[i-1].Number < numberBefore(l) {
+			s.holes = append(s.holes, s.newHole(i, s.lines[i-1].Number, numberBefore(l), s.lines[i-1].Time))
 		}
 	}
-	for _, a := range s.lost {
-		if a.IsValid() && s.about[a] == nil {
-			s.about[a] = []int{}
+	for _, a := range s.lostAddrs {
+		if a.IsValid() && s.linesOf[a] == nil {
+			s.linesOf[a] = []int{}
 		}
 	}
 }
 
-// hole returns the hole before the line with the index at. The lost lines have the numbers from after+1 to until.
-func (s *series) hole(at, after, until int, from time.Time) hole {
-	return hole{at: at, addr: s.lostAddr(after, until), from: from.Add(-late), to: s.lines[at].Time}
+// newHole returns the hole before the line with the index at. The lost lines have the numbers after+1 to until. from is
+// the time of the line before the hole.
+func (s *series) newHole(at, after, until int, from time.Time) hole {
+	return hole{at: at, addr: s.lostAddr(after, until), from: from.Add(-maxLateness), to: s.lines[at].Time}
 }
 
-// lostAddr returns the address of the lost lines with the numbers from after+1 to until. If fragments do not show one
-// address for all these lines, it returns the zero address.
+// lostAddr returns the address of the lost lines with the numbers after+1 to until. It returns the zero address unless
+// the fragments show the same address for all these lines.
 func (s *series) lostAddr(after, until int) netip.Addr {
-	a := s.lost[until]
-	if until-after > len(s.lost) {
+	a := s.lostAddrs[until]
+	if until-after > len(s.lostAddrs) {
 		return netip.Addr{}
 	}
 	for n := after + 1; n < until; n++ {
-		if s.lost[n] != a {
+		if s.lostAddrs[n] != a {
 			return netip.Addr{}
 		}
 	}
 	return a
 }
 
-// join adds a hole to the beginning of s if lines may be lost between the series prev and s. Between lines without
-// numbers, no reader can see a loss.
-func (n *node) join(prev, s *series) {
-	_, number, _ := strings.Cut(s.after, ".")
+// addHoleBefore adds a hole to the beginning of s if lines may be lost between the series prev and s. In old series,
+// nothing shows such a loss, because their lines have no numbers.
+func (n *node) addHoleBefore(prev, s *series) {
+	_, number, _ := strings.Cut(s.previous, ".")
 	end, _ := strconv.Atoi(number)
 	last := prev.lines[len(prev.lines)-1]
-	follows := prev.torn() <= last.Number && (s.follows() == prev.name && end <= last.Number || s.old ||
-		prev.old && s.after == "")
-	if follows && s.start() == 0 && s.opens() && last.Event != registry.Off {
+	follows := prev.maxTornNumber() <= last.Number && (s.previousName() == prev.name && end <= last.Number || s.old ||
+		prev.old && s.previous == "")
+	if follows && s.changesBefore() == 0 && s.opensWhole() && last.Event != registry.Off {
 		return
 	}
-	s.holes = slices.Insert(s.holes, 0, hole{from: prev.last().Add(-late), to: s.first()})
+	s.holes = slices.Insert(s.holes, 0, hole{from: prev.lastTime().Add(-maxLateness), to: s.firstTime()})
 }

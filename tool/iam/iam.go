@@ -57,11 +57,13 @@ func (n Needs) Pools(modes ...lease.Provision) (all []lease.Policy) {
 	return all
 }
 
-// full returns the pools that get new ENIs.
-func (n Needs) full() []lease.Policy { return n.Pools(lease.ProvisionFull) }
+// fullPools returns the pools that get new ENIs.
+func (n Needs) fullPools() []lease.Policy { return n.Pools(lease.ProvisionFull) }
 
-// changing returns the pools for which the node may change something in EC2.
-func (n Needs) changing() []lease.Policy { return n.Pools(lease.ProvisionFull, lease.ProvisionAssign) }
+// changingPools returns the pools for which the node may change something in EC2.
+func (n Needs) changingPools() []lease.Policy {
+	return n.Pools(lease.ProvisionFull, lease.ProvisionAssign)
+}
 
 // A request is what pods of a network may ask for.
 type request struct {
@@ -79,13 +81,13 @@ func (n Needs) requests() (all []request) {
 	return all
 }
 
-// anyOf reports whether one of the pools fulfils the condition.
-func anyOf(pools []lease.Policy, is func(lease.Policy) bool) bool {
+// anyPool reports whether one of the pools fulfils the condition.
+func anyPool(pools []lease.Policy, is func(lease.Policy) bool) bool {
 	return slices.ContainsFunc(pools, is)
 }
 
-func family(pools []lease.Policy, f lease.Family) bool {
-	return anyOf(pools, func(p lease.Policy) bool { return slices.Contains(p.Families, f) })
+func hasFamily(pools []lease.Policy, f lease.Family) bool {
+	return anyPool(pools, func(p lease.Policy) bool { return slices.Contains(p.Families, f) })
 }
 
 // Policy returns the policy that allows the calls of the node. The conditions and resource types of actions are in the
@@ -99,19 +101,19 @@ func (n Needs) Policy() Policy {
 		}
 	}
 	// Describe actions have no resource, so they have no condition on a resource.
-	allow("Look", nil, n.looks(), []string{"*"})
+	allow("Look", nil, n.readActions(), []string{"*"})
 	enis := n.arns("network-interface", "*")
-	own := n.tagged(book.TagManaged)
-	if anyOf(n.changing(), func(p lease.Policy) bool { return p.MinIndex == 0 }) {
-		allow("Addresses", nil, n.assigns(), enis) // also for the boot ENI, which has none of our tags
+	own := n.tagCondition(book.TagManaged)
+	if anyPool(n.changingPools(), func(p lease.Policy) bool { return p.MinIndex == 0 }) {
+		allow("Addresses", nil, n.assignActions(), enis) // also for the boot ENI, which has none of our tags
 	} else {
-		allow("Addresses", own, n.assigns(), enis)
+		allow("Addresses", own, n.assignActions(), enis)
 	}
-	if full := n.full(); len(full) > 0 {
-		allow("NewENI", n.requested(), []string{"CreateNetworkInterface"}, enis)
+	if full := n.fullPools(); len(full) > 0 {
+		allow("NewENI", n.requestTagsCondition(), []string{"CreateNetworkInterface"}, enis)
 		for i, pool := range full {
-			sid := func(what string) string { return what + suffix(i) }
-			allow(sid("NewENIInSubnet"), has(pool.SubnetTags), []string{"CreateNetworkInterface"},
+			sid := func(what string) string { return what + sidSuffix(i) }
+			allow(sid("NewENIInSubnet"), tagValuesCondition(pool.SubnetTags), []string{"CreateNetworkInterface"},
 				n.arns("subnet", "*"))
 			allow(sid("NewENIInGroup"), nil, []string{"CreateNetworkInterface"},
 				n.arns("security-group", pool.SecurityGroups...))
@@ -122,15 +124,15 @@ func (n Needs) Policy() Policy {
 		allow("OwnENI", own, []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute", "DeleteNetworkInterface"}, enis)
 		// These actions are about an instance as well: the role may only name its own instance.
-		allow("AtInstance", n.self(), []string{"AttachNetworkInterface", "DetachNetworkInterface",
+		allow("AtInstance", n.ownInstanceCondition(), []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute"}, n.arns("instance", "*"))
 	}
 	n.allowRequests(allow)
 	if n.ENIGC {
-		allow("LeakedENI", absentIs("false", "aws:ResourceTag/"+book.TagInstance),
+		allow("LeakedENI", absenceCondition("false", "aws:ResourceTag/"+book.TagInstance),
 			[]string{"DeleteNetworkInterface"}, enis)
 	}
-	p.Statement = distinct(p.Statement)
+	p.Statement = distinctPermissions(p.Statement)
 	return p
 }
 
@@ -140,9 +142,9 @@ func (n Needs) Policy() Policy {
 func (n Needs) allowRequests(
 	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
 ) {
-	full := len(n.full()) > 0
+	full := len(n.fullPools()) > 0
 	for i, r := range n.requests() {
-		sid := func(what string) string { return what + suffix(i) }
+		sid := func(what string) string { return what + sidSuffix(i) }
 		if r.mode == lease.ProvisionFull && len(r.Subnets) > 0 {
 			allow(sid("RequestedSubnet"), nil, []string{"CreateNetworkInterface"}, n.arns("subnet", r.Subnets...))
 		}
@@ -154,9 +156,9 @@ func (n Needs) allowRequests(
 			continue
 		}
 		attach := []string{"AttachNetworkInterface", "DetachNetworkInterface"}
-		allow(sid("RequestedENI"), has(r.ENIs), attach, n.arns("network-interface", "*"))
+		allow(sid("RequestedENI"), tagValuesCondition(r.ENIs), attach, n.arns("network-interface", "*"))
 		if !full { // otherwise the policy has this statement already
-			allow("AtInstance", n.self(), attach, n.arns("instance", "*"))
+			allow("AtInstance", n.ownInstanceCondition(), attach, n.arns("instance", "*"))
 		}
 	}
 }
@@ -168,12 +170,12 @@ func (n Needs) takesOver() bool {
 	})
 }
 
-// looks returns the actions that only read.
-func (n Needs) looks() []string {
+// readActions returns the actions that only read.
+func (n Needs) readActions() []string {
 	var actions []string
-	all, changes := n.Pools(lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone), len(n.changing()) > 0
+	all, changes := n.Pools(lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone), len(n.changingPools()) > 0
 	// to find out from the tags who owns an ENI
-	if changes || n.ENIGC || anyOf(all, func(p lease.Policy) bool { return p.Pools }) {
+	if changes || n.ENIGC || anyPool(all, func(p lease.Policy) bool { return p.Pools }) {
 		actions = append(actions, "DescribeNetworkInterfaces")
 	}
 	if changes {
@@ -184,31 +186,31 @@ func (n Needs) looks() []string {
 		actions = append(actions, "DescribeInstances")
 	}
 	asked := func(r request) bool { return r.mode == lease.ProvisionAssign }
-	if len(n.full()) > 0 || slices.ContainsFunc(n.requests(), asked) {
+	if len(n.fullPools()) > 0 || slices.ContainsFunc(n.requests(), asked) {
 		actions = append(actions, "DescribeSubnets")
 	}
-	if anyOf(all, func(p lease.Policy) bool { return p.Peers }) {
+	if anyPool(all, func(p lease.Policy) bool { return p.Peers }) {
 		actions = append(actions, "DescribeVpcPeeringConnections")
 	}
 	return actions
 }
 
-// assigns returns the actions that assign addresses to an ENI, and unassign them. IPv6 addresses cost nothing, and stay
+// assignActions returns the actions that assign addresses to an ENI, and unassign them. IPv6 addresses cost nothing, and stay
 // as long as their ENI. Only IPv6 addresses that pods choose are unassigned earlier. With skipDeallocation, the node
 // keeps its own addresses, but takes chosen addresses from ended instances if takeover allows that.
-func (n Needs) assigns() []string {
+func (n Needs) assignActions() []string {
 	var actions []string
-	pools := n.changing()
-	if family(pools, lease.IPv6) {
+	pools := n.changingPools()
+	if hasFamily(pools, lease.IPv6) {
 		actions = append(actions, "AssignIpv6Addresses")
 	}
-	if family(pools, lease.IPv4) {
+	if hasFamily(pools, lease.IPv4) {
 		actions = append(actions, "AssignPrivateIpAddresses")
 	}
 	choose := slices.ContainsFunc(n.requests(), func(r request) bool { return r.IPs && r.mode != lease.ProvisionNone })
 	takes := n.takesOver()
 	unassigns := func(f lease.Family) bool {
-		return anyOf(pools, func(p lease.Policy) bool { return (takes || !p.Keep) && slices.Contains(p.Families, f) })
+		return anyPool(pools, func(p lease.Policy) bool { return (takes || !p.Keep) && slices.Contains(p.Families, f) })
 	}
 	if unassigns(lease.IPv4) {
 		actions = append(actions, "UnassignPrivateIpAddresses")
@@ -231,7 +233,7 @@ func (n Needs) arns(kind string, ids ...string) []string {
 	return arns
 }
 
-// self returns a condition: the instance that makes a call must be the instance that the call is about. The metadata
+// ownInstanceCondition returns a condition: the instance that makes a call must be the instance that the call is about. The metadata
 // service issues the credentials of the instance's role, and the credentials name the instance. EC2 names the instance
 // that a call is about. So no instance can detach an ENI from another instance. There is no such key for the deletion
 // of an ENI. EC2 refuses the deletion while the ENI is attached.
@@ -239,27 +241,27 @@ func (n Needs) arns(kind string, ids ...string) []string {
 // AWS's own AWSEC2VssSnapshotPolicy has the same condition for calls of an instance (AWS managed policy reference). The
 // keys are in the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance". They are also in the Service
 // Authorization Reference, at the resource type instance.
-func (n Needs) self() map[string]map[string]string {
+func (n Needs) ownInstanceCondition() map[string]map[string]string {
 	return map[string]map[string]string{"ArnLike": {"ec2:SourceInstanceARN": n.arns("instance",
 		"${ec2:InstanceID}")[0]}}
 }
 
-// tagged returns the condition that an ENI has a tag, with any value. It returns no condition if pods use ENIs without
+// tagCondition returns the condition that an ENI has a tag, with any value. It returns no condition if pods use ENIs without
 // our tags.
-func (n Needs) tagged(tag string) map[string]map[string]string {
+func (n Needs) tagCondition(tag string) map[string]map[string]string {
 	if n.Untagged {
 		return nil
 	}
-	return absentIs("false", "aws:ResourceTag/"+tag)
+	return absenceCondition("false", "aws:ResourceTag/"+tag)
 }
 
-// requested returns the condition that a new ENI gets our tags.
-func (n Needs) requested() map[string]map[string]string {
-	return absentIs("false", "aws:RequestTag/"+book.TagManaged, "aws:RequestTag/"+book.TagInstance)
+// requestTagsCondition returns the condition that a new ENI gets our tags.
+func (n Needs) requestTagsCondition() map[string]map[string]string {
+	return absenceCondition("false", "aws:RequestTag/"+book.TagManaged, "aws:RequestTag/"+book.TagInstance)
 }
 
-// absentIs returns a condition on all keys: the keys are absent if value is "true", or are there if value is "false".
-func absentIs(value string, keys ...string) map[string]map[string]string {
+// absenceCondition returns a condition on all keys: the keys are absent if value is "true", or are there if value is "false".
+func absenceCondition(value string, keys ...string) map[string]map[string]string {
 	null := map[string]string{}
 	for _, k := range keys {
 		null[k] = value
@@ -267,9 +269,9 @@ func absentIs(value string, keys ...string) map[string]map[string]string {
 	return map[string]map[string]string{"Null": null}
 }
 
-// has returns the condition that a resource has the tags. It escapes texts that look like variables of IAM (IAM user
+// tagValuesCondition returns the condition that a resource has the tags. It escapes texts that look like variables of IAM (IAM user
 // guide, "Policy variables": ${$}).
-func has(tags map[string]string) map[string]map[string]string {
+func tagValuesCondition(tags map[string]string) map[string]map[string]string {
 	if len(tags) == 0 {
 		return nil
 	}
@@ -280,9 +282,9 @@ func has(tags map[string]string) map[string]map[string]string {
 	return map[string]map[string]string{"StringEquals": equals}
 }
 
-// distinct leaves out permissions that differ from an earlier permission only in their names. Several pools may need
+// distinctPermissions leaves out permissions that differ from an earlier permission only in their names. Several pools may need
 // the same permission.
-func distinct(all []Permission) []Permission {
+func distinctPermissions(all []Permission) []Permission {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(p Permission) bool {
 		key := fmt.Sprint(p.Action, p.Resource, p.Condition) // fmt sorts maps
@@ -292,9 +294,9 @@ func distinct(all []Permission) []Permission {
 	})
 }
 
-// suffix returns the end of a Sid, which makes the Sids of several pools different. A Sid can have only letters and
+// sidSuffix returns the end of a Sid, which makes the Sids of several pools different. A Sid can have only letters and
 // digits.
-func suffix(i int) string {
+func sidSuffix(i int) string {
 	if i == 0 {
 		return ""
 	}

@@ -32,38 +32,38 @@ func ReadConflist(file string) (*Conflist, error) {
 	return &Conflist{filepath.Base(file), text}, nil
 }
 
-// auto matches the hostInterface "auto" of a conflist. Such a conflist is for nodes on which the boot ENI's link has
+// autoHostInterface matches the hostInterface "auto" of a conflist. Such a conflist is for nodes on which the boot ENI's link has
 // different names. No link of a boot ENI can have the name auto: udev and Linux name links by their kind or place.
-var auto = regexp.MustCompile(`("hostInterface"\s*:\s*)"auto"`)
+var autoHostInterface = regexp.MustCompile(`("hostInterface"\s*:\s*)"auto"`)
 
 // WantsHostInterface reports whether the conflist has the hostInterface "auto".
-func (c *Conflist) WantsHostInterface() bool { return auto.Match(c.Text) }
+func (c *Conflist) WantsHostInterface() bool { return autoHostInterface.Match(c.Text) }
 
 // SetHostInterface puts the name of the boot ENI's link into the conflist.
 func (c *Conflist) SetHostInterface(link string) {
-	c.Text = auto.ReplaceAll(c.Text, fmt.Appendf(nil, "${1}%q", link))
+	c.Text = autoHostInterface.ReplaceAll(c.Text, fmt.Appendf(nil, "${1}%q", link))
 }
 
 // otherNames returns the files of the node that have this conflist under another name. Plugins that other programs have
 // added to such a file do not count.
 func (c *Conflist) otherNames(p Place) (old []string) {
 	for _, f := range conf.Load(p.ConfDir).Files {
-		if filepath.Base(f.Path) == c.Name || !slices.ContainsFunc(f.Lists, installable) {
+		if filepath.Base(f.Path) == c.Name || !slices.ContainsFunc(f.Lists, isOurs) {
 			continue
 		}
 		has, err := os.ReadFile(f.Path)
-		text, _, failed := c.beside(has)
-		if err == nil && failed == nil && same(has, text) {
+		text, _, failed := c.textWithAdded(has)
+		if err == nil && failed == nil && sameJSON(has, text) {
 			old = append(old, f.Path)
 		}
 	}
 	return old
 }
 
-// refuse returns an error with all mistakes of the conflist. It only warns of mistakes that are tolerated, because a
+// checkMistakes returns an error with all mistakes of the conflist. It only warns of mistakes that are tolerated, because a
 // node with such a mistake would else get no new release.
-func (c *Conflist) refuse(p Place) error {
-	found, err := conf.MistakesIn(filepath.Join(p.ConfDir, c.Name), c.Text, p.BinDir, c.otherNames(p), plugins...)
+func (c *Conflist) checkMistakes(p Place) error {
+	found, err := conf.MistakesIn(filepath.Join(p.ConfDir, c.Name), c.Text, p.BinDir, c.otherNames(p), pluginPrograms...)
 	if err != nil {
 		return err
 	}
@@ -102,18 +102,18 @@ func (i *Installation) putConflist() error {
 	target := filepath.Join(i.ConfDir, i.Conflist.Name)
 	old := i.Conflist.otherNames(i.Place)
 	from := target // this file, too, has plugins that other programs have added
-	if len(old) > 0 && !(file{path: target}).exists() {
+	if len(old) > 0 && !(nodeFile{path: target}).exists() {
 		from = old[0]
 	}
 	text, err := i.Conflist.textFor(from)
 	if err != nil {
 		return err
 	}
-	if err := i.put(file{path: target, text: text, mode: 0o644}); err != nil {
+	if err := i.putFile(nodeFile{path: target, text: text, mode: 0o644}); err != nil {
 		return err
 	}
 	for _, f := range old {
-		if err := i.remove(f); err != nil {
+		if err := i.removeFile(f); err != nil {
 			return err
 		}
 	}
@@ -134,16 +134,16 @@ func (i *Installation) conflists() (ours []string, err error) {
 		return nil, nil
 	}
 	for _, f := range all.Files { // a file that Load cannot read does not count as ours
-		if slices.ContainsFunc(f.Lists, installable) {
+		if slices.ContainsFunc(f.Lists, isOurs) {
 			ours = append(ours, f.Path)
 		}
 	}
 	return ours, all.Unlisted
 }
 
-// installable reports whether a list has a plugin of ours in its own file, and the file can be ours. A file of Multus
+// isOurs reports whether a list has a plugin of ours in its own file, and the file can be ours. A file of Multus
 // cannot be ours.
-func installable(l conf.List) bool {
+func isOurs(l conf.List) bool {
 	return !l.Delegate && slices.ContainsFunc(l.Plugins, func(m conf.Member) bool {
 		return m.File == "" && slices.Contains(conf.Types, m.Type)
 	})

@@ -19,8 +19,8 @@ import (
 // may write it, too.
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
-// written is the first line of a file that install has written. A later run may replace or remove such a file.
-const written = "# Written by " + cli.Program + " install: its --env names the variables.\n"
+// environmentHeader is the first line of a file that install has written. A later run may replace or remove such a file.
+const environmentHeader = "# Written by " + cli.Program + " install: its --env names the variables.\n"
 
 // Lookup copies variables from the environment of this process for the units. Lookup leaves out variables without a
 // value. The error names a variable that is invalid or not set, or whose value has a line break or a quotation mark.
@@ -53,11 +53,11 @@ func (i *Installation) putEnvironment() error {
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
-	case err == nil && !bytes.HasPrefix(text, []byte(written)):
+	case err == nil && !bytes.HasPrefix(text, []byte(environmentHeader)):
 		i.warnOfLacking(text)
 		return nil
 	}
-	return i.put(file{path: environmentFile, mode: 0o600, text: []byte(written + strings.Join(i.env, ""))})
+	return i.putFile(nodeFile{path: environmentFile, mode: 0o600, text: []byte(environmentHeader + strings.Join(i.env, ""))})
 }
 
 // warnOfLacking warns of the wanted variables that are not in the text of an administrator's environmentFile.
@@ -82,8 +82,8 @@ func (i *Installation) removeEnvironment() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil || !bytes.HasPrefix(text, []byte(written)) {
+	if err != nil || !bytes.HasPrefix(text, []byte(environmentHeader)) {
 		return err
 	}
-	return i.remove(environmentFile)
+	return i.removeFile(environmentFile)
 }

@@ -27,8 +27,8 @@ const (
 	alias       = "cni-tool"
 )
 
-// A file is a file that the node must have: a copy of a file of the image, a text, or a symbolic link.
-type file struct {
+// A nodeFile is a file that the node must have: a copy of a file of the image, a text, or a symbolic link.
+type nodeFile struct {
 	path string
 	mode fs.FileMode
 	from string // path in the image; "": the file has text
@@ -37,10 +37,10 @@ type file struct {
 }
 
 // files returns all files except the conflist, in the order in which they are installed.
-func (i *Installation) files() ([]file, error) {
-	var all []file
-	for _, p := range plugins {
-		all = append(all, file{path: filepath.Join(i.BinDir, p), from: path.Join(fromBin, p), mode: 0o755})
+func (i *Installation) files() ([]nodeFile, error) {
+	var all []nodeFile
+	for _, p := range pluginPrograms {
+		all = append(all, nodeFile{path: filepath.Join(i.BinDir, p), from: path.Join(fromBin, p), mode: 0o755})
 	}
 	if i.ToolDir != "" {
 		all = append(all, i.toolFiles()...)
@@ -63,31 +63,31 @@ func (i *Installation) files() ([]file, error) {
 }
 
 // cloudInit returns the drop-ins of cloud-init, if cloud-init is on the node.
-func (i *Installation) cloudInit() ([]file, error) {
-	if !has("/" + cloudInit + "/cloud.cfg")() {
+func (i *Installation) cloudInit() ([]nodeFile, error) {
+	if !hasPath("/" + cloudInit + "/cloud.cfg")() {
 		return nil, nil
 	}
 	from, err := fs.Glob(i.Source.FS(), cloudInit+"/cloud.cfg.d/*.cfg")
-	var all []file
+	var all []nodeFile
 	for _, f := range from {
-		all = append(all, file{path: "/" + f, from: f, mode: 0o644})
+		all = append(all, nodeFile{path: "/" + f, from: f, mode: 0o644})
 	}
 	return all, err
 }
 
 // toolFiles returns the tool, its short name, and, with units, the script of cni-links.service.
-func (i *Installation) toolFiles() []file {
-	tool := file{path: filepath.Join(i.ToolDir, cli.Program), from: path.Join(fromTool, cli.Program), mode: 0o755}
-	files := []file{tool, {path: filepath.Join(i.ToolDir, alias), link: cli.Program}}
+func (i *Installation) toolFiles() []nodeFile {
+	tool := nodeFile{path: filepath.Join(i.ToolDir, cli.Program), from: path.Join(fromTool, cli.Program), mode: 0o755}
+	files := []nodeFile{tool, {path: filepath.Join(i.ToolDir, alias), link: cli.Program}}
 	if i.Systemd {
-		files = append(files, i.script())
+		files = append(files, i.linksScript())
 	}
 	return files
 }
 
-// put writes a file, and records the change, if the node does not have the same file yet. With Check, put only records
+// putFile writes a file, and records the change, if the node does not have the same file yet. With Check, put only records
 // the change.
-func (i *Installation) put(f file) error {
+func (i *Installation) putFile(f nodeFile) error {
 	if f.from != "" {
 		text, err := i.Source.ReadFile(f.from)
 		if err != nil {
@@ -95,7 +95,7 @@ func (i *Installation) put(f file) error {
 		}
 		f.text = text
 	}
-	change, err := f.change()
+	change, err := f.neededChange()
 	if err != nil || change == "" {
 		return err
 	}
@@ -112,8 +112,8 @@ func (i *Installation) put(f file) error {
 	return cli.ReplaceFile(f.path, f.text, f.mode)
 }
 
-// change returns the necessary change of the file: create, replace, or "" for none.
-func (f file) change() (string, error) {
+// neededChange returns the necessary change of the file: create, replace, or "" for none.
+func (f nodeFile) neededChange() (string, error) {
 	fi, err := os.Lstat(f.path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -138,8 +138,8 @@ func (f file) change() (string, error) {
 }
 
 // putLink replaces the file by a symbolic link.
-func (f file) putLink() error {
-	next := f.path + unfinished
+func (f nodeFile) putLink() error {
+	next := f.path + unfinishedSuffix
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -149,14 +149,14 @@ func (f file) putLink() error {
 	return os.Rename(next, f.path)
 }
 
-// unfinished ends the name of a file that is about to replace another (package atomicfile). A killed run leaves such a
+// unfinishedSuffix ends the name of a file that is about to replace another (package atomicfile). A killed run leaves such a
 // file, and the next run replaces it.
-const unfinished = ".new"
+const unfinishedSuffix = ".new"
 
-// remove removes a file, and the parts of it that a killed run has left, and records these changes. With Check, remove
+// removeFile removes a file, and the parts of it that a killed run has left, and records these changes. With Check, remove
 // only records the changes.
-func (i *Installation) remove(path string) error {
-	for _, p := range []string{path, path + unfinished} {
+func (i *Installation) removeFile(path string) error {
+	for _, p := range []string{path, path + unfinishedSuffix} {
 		if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -171,8 +171,8 @@ func (i *Installation) remove(path string) error {
 	return nil
 }
 
-// tidy removes an empty directory for drop-ins, or for links to the units that a target wants.
-func (i *Installation) tidy(dir string) {
+// removeEmptyDir removes an empty directory for drop-ins, or for links to the units that a target wants.
+func (i *Installation) removeEmptyDir(dir string) {
 	if !i.Check && (strings.HasSuffix(dir, ".d") || strings.HasSuffix(dir, ".wants")) {
 		_ = os.Remove(dir) // no error: others may have files in dir
 	}

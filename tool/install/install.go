@@ -26,12 +26,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// name is the beginning of the names of all our programs. name is also the name of the plugin that is all in one.
-const name = "cni-ipvlan-vpc-k8s"
+// programPrefix is the beginning of the names of all our programs. name is also the name of the plugin that is all in one.
+const programPrefix = "cni-ipvlan-vpc-k8s"
 
-// plugins are our plugins in the order in which they are installed: a plugin that executes another program comes after
+// pluginPrograms are our plugins in the order in which they are installed: a plugin that executes another program comes after
 // that program.
-var plugins = []string{conf.GrowProgram, conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeEgress, conf.TypeAll}
+var pluginPrograms = []string{conf.GrowProgram, conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeEgress, conf.TypeAll}
 
 // A Change is what was done to a file, or what would be done.
 type Change struct {
@@ -80,14 +80,14 @@ func (i *Installation) Install(ctx context.Context) ([]Change, error) {
 		return nil, err
 	}
 	if i.Conflist != nil {
-		if err := i.Conflist.refuse(i.Place); err != nil { // before anything is changed
+		if err := i.Conflist.checkMistakes(i.Place); err != nil { // before anything is changed
 			return nil, err
 		}
 	}
 	i.warnOfEnabled(files)
 	return i.run(ctx, func() error {
 		for _, f := range files {
-			if err := i.put(f); err != nil {
+			if err := i.putFile(f); err != nil {
 				return err
 			}
 		}

@@ -28,16 +28,16 @@ import (
 // these plugins. The key and the plugins are in one file, which one rename replaces. So a kill cannot separate the key
 // from the plugins.
 
-// A found is a conflist that the node has.
-type found struct {
+// A foundConflist is a conflist that the node has.
+type foundConflist struct {
 	Plugins   []conf.Member `json:"plugins"`
 	Installed []string      `json:"cni-ipvlan-vpc-k8s/installed"` // conf.Installed
 }
 
-// added returns the plugins that other programs have put into a conflist of ours. added returns none if the text has no
+// addedPlugins returns the plugins that other programs have put into a conflist of ours. added returns none if the text has no
 // plugin of ours.
-func added(text []byte) (others []conf.Member) {
-	var has found
+func addedPlugins(text []byte) (others []conf.Member) {
+	var has foundConflist
 	if json.Unmarshal(text, &has) != nil {
 		return nil
 	}
@@ -50,24 +50,24 @@ func added(text []byte) (others []conf.Member) {
 	})
 }
 
-// names returns the types of plugins.
-func names(plugins []conf.Member) (types []string) {
+// pluginTypes returns the types of plugins.
+func pluginTypes(plugins []conf.Member) (types []string) {
 	for _, m := range plugins {
 		types = append(types, m.Type)
 	}
 	return types
 }
 
-// beside returns the text of the conflist with the plugins that other programs have added to has, the node's conflist.
+// textWithAdded returns the text of the conflist with the plugins that other programs have added to has, the node's conflist.
 // It leaves out plugins that the conflist has itself. kept has the types of the plugins that beside has taken from has.
-func (c *Conflist) beside(has []byte) (text []byte, kept []string, err error) {
-	var fresh found
+func (c *Conflist) textWithAdded(has []byte) (text []byte, kept []string, err error) {
+	var fresh foundConflist
 	if err := json.Unmarshal(c.Text, &fresh); err != nil {
 		return nil, nil, err
 	}
-	own := slices.DeleteFunc(names(fresh.Plugins), func(typ string) bool { return slices.Contains(conf.Types, typ) })
-	others := slices.DeleteFunc(added(has), func(m conf.Member) bool { return slices.Contains(own, m.Type) })
-	last, end, err := places(c.Text)
+	own := slices.DeleteFunc(pluginTypes(fresh.Plugins), func(typ string) bool { return slices.Contains(conf.Types, typ) })
+	others := slices.DeleteFunc(addedPlugins(has), func(m conf.Member) bool { return slices.Contains(own, m.Type) })
+	last, end, err := pluginEnds(c.Text)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -85,11 +85,11 @@ func (c *Conflist) beside(has []byte) (text []byte, kept []string, err error) {
 		fmt.Fprintf(&out, ",\n  %q: %s", conf.Installed, list)
 	}
 	out.Write(c.Text[end:])
-	return out.Bytes(), names(others), nil
+	return out.Bytes(), pluginTypes(others), nil
 }
 
-// places returns where the last plugin of a list ends, and where the array of the plugins ends.
-func places(text []byte) (last, end int, err error) {
+// pluginEnds returns where the last plugin of a list ends, and where the array of the plugins ends.
+func pluginEnds(text []byte) (last, end int, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if _, err = d.Token(); err != nil { // {
 		return 0, 0, err
@@ -129,11 +129,11 @@ func (c *Conflist) textFor(target string) ([]byte, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	text, kept, err := c.beside(has)
+	text, kept, err := c.textWithAdded(has)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.Name, err)
 	}
-	if same(has, text) {
+	if sameJSON(has, text) {
 		return has, nil
 	}
 	if len(kept) > 0 {
@@ -144,8 +144,8 @@ func (c *Conflist) textFor(target string) ([]byte, error) {
 	return text, nil
 }
 
-// same reports whether two texts are the same JSON.
-func same(a, b []byte) bool {
+// sameJSON reports whether two texts are the same JSON.
+func sameJSON(a, b []byte) bool {
 	var one, other any
 	return json.Unmarshal(a, &one) == nil && json.Unmarshal(b, &other) == nil && reflect.DeepEqual(one, other)
 }
@@ -153,7 +153,7 @@ func same(a, b []byte) bool {
 // warnOfOthers logs a warning with the plugins of other programs that are removed together with a conflist.
 func warnOfOthers(conflist string) {
 	text, err := os.ReadFile(conflist)
-	if others := names(added(text)); err == nil && len(others) > 0 {
+	if others := pluginTypes(addedPlugins(text)); err == nil && len(others) > 0 {
 		slog.Warn("other programs have put plugins into the conflist, and install removes these with the conflist: "+
 			"the programs must put them into the next conflist",
 			"plugins", strings.Join(others, ", "), "conflist", filepath.Base(conflist))

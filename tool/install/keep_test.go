@@ -89,7 +89,7 @@ func TestKeep(t *testing.T) {
 				t.Fatal(file.Failed)
 			}
 			lists := file.Lists
-			if got := names(lists[0].Plugins); !slices.Equal(got, tt.want) {
+			if got := pluginTypes(lists[0].Plugins); !slices.Equal(got, tt.want) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 			for _, m := range lists[0].Plugins {
@@ -110,11 +110,11 @@ func TestKeepOfOlderRelease(t *testing.T) {
 		string(listOf("bridge", "istio-cni")):                nil, // a list without a plugin of ours is replaced
 		"":                                                   nil, "{": nil, `{"plugins": 1}`: nil,
 	} {
-		if _, kept, err := c.beside([]byte(has)); err != nil || !slices.Equal(kept, want) {
+		if _, kept, err := c.textWithAdded([]byte(has)); err != nil || !slices.Equal(kept, want) {
 			t.Errorf("%s: kept %v, %v, want %v", has, kept, err, want)
 		}
 	}
-	if text, _, err := c.beside(nil); err != nil || string(text) != string(c.Text) {
+	if text, _, err := c.textWithAdded(nil); err != nil || string(text) != string(c.Text) {
 		t.Errorf("a list with our plugins alone changes: %s, %v", text, err)
 	}
 }

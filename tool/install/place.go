@@ -22,13 +22,13 @@ type Place struct {
 	Systemd  bool   // units are installed
 }
 
-// local is where administrators put programs (hier(7)).
-const local = "/usr/local/bin"
+// localBin is where administrators put programs (hier(7)).
+const localBin = "/usr/local/bin"
 
 // A platform is a place, and how to recognize it.
 type platform struct {
 	Place
-	here func() bool
+	isHere func() bool
 }
 
 // platforms are all platforms. The first platform that is recognized counts. The last one is the default.
@@ -40,13 +40,13 @@ type platform struct {
 // node/NODE). Flatcar: /usr is read-only, and /opt/bin is for the administrator. CRI-O: crio.conf(5), plugin_dirs and
 // network_dir. EKS: the AMI's containerd has the directories of most runtimes.
 var platforms = []platform{
-	{Place{"k3s", conf.K3sBinDir, conf.K3sDir, local, true}, has("/var/lib/rancher/k3s/agent")},
-	{Place{"talos", binDir, confDir, binDir, false}, runs("talos")},
-	{Place{"bottlerocket", binDir, confDir, binDir, false}, runs("bottlerocket")},
-	{Place{"flatcar", binDir, confDir, "/opt/bin", true}, runs("flatcar")},
-	{Place{"eks", binDir, confDir, local, true}, has("/etc/eks")},
-	{Place{"cri-o", binDir, confDir, local, true}, has("/etc/crio")},
-	{Place{"containerd", binDir, confDir, local, true}, func() bool { return true }},
+	{Place{"k3s", conf.K3sBinDir, conf.K3sDir, localBin, true}, hasPath("/var/lib/rancher/k3s/agent")},
+	{Place{"talos", binDir, confDir, binDir, false}, runsOS("talos")},
+	{Place{"bottlerocket", binDir, confDir, binDir, false}, runsOS("bottlerocket")},
+	{Place{"flatcar", binDir, confDir, "/opt/bin", true}, runsOS("flatcar")},
+	{Place{"eks", binDir, confDir, localBin, true}, hasPath("/etc/eks")},
+	{Place{"cri-o", binDir, confDir, localBin, true}, hasPath("/etc/crio")},
+	{Place{"containerd", binDir, confDir, localBin, true}, func() bool { return true }},
 }
 
 // The directories of most runtimes.
@@ -67,25 +67,25 @@ func Platforms() []string {
 // PlaceOf returns the place of a platform by its name, or of this node if the name is empty. Units are for a node with
 // systemd.
 func PlaceOf(name string) (Place, error) {
-	i := slices.IndexFunc(platforms, func(p platform) bool { return p.Platform == name || name == "" && p.here() })
+	i := slices.IndexFunc(platforms, func(p platform) bool { return p.Platform == name || name == "" && p.isHere() })
 	if i < 0 {
 		return Place{}, fmt.Errorf("--platform %q: want one of %s", name, strings.Join(Platforms(), ", "))
 	}
 	place := platforms[i].Place
-	place.Systemd = place.Systemd && (has("/usr/lib/systemd/systemd")() || has("/lib/systemd/systemd")())
+	place.Systemd = place.Systemd && (hasPath("/usr/lib/systemd/systemd")() || hasPath("/lib/systemd/systemd")())
 	return place, nil
 }
 
-// has returns a function that recognizes a platform by a path.
-func has(path string) func() bool {
+// hasPath returns a function that recognizes a platform by a path.
+func hasPath(path string) func() bool {
 	return func() bool {
 		_, err := os.Stat(path)
 		return err == nil
 	}
 }
 
-// runs returns a function that recognizes an operating system by its ID (os-release(5)).
-func runs(id string) func() bool {
+// runsOS returns a function that recognizes an operating system by its ID (os-release(5)).
+func runsOS(id string) func() bool {
 	return func() bool {
 		for _, file := range []string{"/etc/os-release", "/usr/lib/os-release"} {
 			if f, err := os.Open(file); err == nil {

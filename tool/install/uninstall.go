@@ -21,8 +21,8 @@ import (
 // ErrInUse means that pods of the node have addresses of ours. These pods need the plugins for their DEL.
 var ErrInUse = errors.New("the node has pods of this network")
 
-// metrics are the files with metrics, in the default directory of our units.
-var metrics = []string{
+// metricsFiles are the files with metrics, in the default directory of our units.
+var metricsFiles = []string{
 	"/var/lib/node_exporter/textfile_collector/cni_ipvlan_vpc.prom",
 	"/var/lib/node_exporter/textfile_collector/cni_ipvlan_vpc_doctor.prom",
 }
@@ -32,14 +32,14 @@ var metrics = []string{
 // returns what it has removed, also after an error. It does not remove the state
 // in /run, which the next boot removes. If mayNot returns an error, Uninstall removes nothing. Uninstall calls mayNot
 // under the lock: pods may come while it waits for another run.
-func (i *Installation) Uninstall(ctx context.Context, mayNot func() error) ([]Change, error) {
+func (i *Installation) Uninstall(ctx context.Context, checkUnused func() error) ([]Change, error) {
 	files, err := i.files()
 	if err != nil {
 		return nil, err
 	}
 	slices.Reverse(files)
 	return i.run(ctx, func() error {
-		if err := mayNot(); err != nil {
+		if err := checkUnused(); err != nil {
 			return err
 		}
 		if err := i.removeConflists(); err != nil {
@@ -48,21 +48,21 @@ func (i *Installation) Uninstall(ctx context.Context, mayNot func() error) ([]Ch
 		if err := i.stopUnits(ctx, files); err != nil {
 			return err
 		}
-		for _, f := range append(i.links(files), files...) {
-			if err := i.remove(f.path); err != nil {
+		for _, f := range append(i.enabledLinks(files), files...) {
+			if err := i.removeFile(f.path); err != nil {
 				return err
 			}
-			i.tidy(path.Dir(f.path))
+			i.removeEmptyDir(path.Dir(f.path))
 		}
-		for _, f := range metrics {
-			if err := i.remove(f); err != nil {
+		for _, f := range metricsFiles {
+			if err := i.removeFile(f); err != nil {
 				return err
 			}
 		}
 		if err := i.removeEnvironment(); err != nil {
 			return err
 		}
-		if i.Systemd && !i.Check && booted() {
+		if i.Systemd && !i.Check && systemdRuns() {
 			return systemctl(ctx, "daemon-reload")
 		}
 		return nil
@@ -77,20 +77,20 @@ func (i *Installation) removeConflists() error {
 	}
 	for _, f := range ours {
 		warnOfOthers(f)
-		err = errors.Join(err, i.remove(f))
+		err = errors.Join(err, i.removeFile(f))
 	}
 	return err
 }
 
-// links returns the symbolic links that enable units of ours, also links that an operator has made.
-func (i *Installation) links(units []file) (links []file) {
+// enabledLinks returns the symbolic links that enable units of ours, also links that an operator has made.
+func (i *Installation) enabledLinks(units []nodeFile) (links []nodeFile) {
 	for _, unit := range enableable(units) {
-		found, err := filepath.Glob(path.Join(system, "*.wants", unit))
+		found, err := filepath.Glob(path.Join(unitDir, "*.wants", unit))
 		if err != nil {
 			panic(err) // the pattern is ours
 		}
 		for _, f := range found {
-			links = append(links, file{path: f})
+			links = append(links, nodeFile{path: f})
 		}
 	}
 	return links
@@ -114,15 +114,15 @@ func InUse(host *nl.NS) error {
 			pods = append(pods, who+" has "+a.String())
 		}
 		slices.Sort(pods)
-		return inUse(strings.Join(pods, ", "))
+		return inUseError(strings.Join(pods, ", "))
 	}
 	if err = host.Vacant(); errors.Is(err, nl.ErrPods) {
-		return inUse(err.Error())
+		return inUseError(err.Error())
 	}
 	return err
 }
 
-func inUse(why string) error {
+func inUseError(why string) error {
 	return cli.Hint(fmt.Errorf("nothing is removed, because %w, and the runtime needs the plugins to delete these "+
 		"pods: %s", ErrInUse, why),
 		"drain the node. Remove the DaemonSets whose pods remain. Or install the conflist of the next network plugin, "+

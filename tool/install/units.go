@@ -22,23 +22,23 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// system is where an administrator's units are (systemd.unit(5)).
-const system = toSystemd + "/system"
+// unitDir is where an administrator's units are (systemd.unit(5)).
+const unitDir = toSystemd + "/system"
 
-// searched are the directories in which systemd looks for a program that a unit names without a directory
+// systemdPath are the directories in which systemd looks for a program that a unit names without a directory
 // (systemd.exec(5), ExecSearchPath=).
-var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
+var systemdPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
 
 // unitFiles returns the units, the drop-ins, and the links that enable units.
-func (i *Installation) unitFiles() ([]file, error) {
-	var all []file
+func (i *Installation) unitFiles() ([]nodeFile, error) {
+	var all []nodeFile
 	err := fs.WalkDir(i.Source.FS(), fromSystemd, func(p string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		text, err := i.Source.ReadFile(p)
-		all = append(all, file{path: path.Join(toSystemd, strings.TrimPrefix(p, fromSystemd)), mode: 0o644,
-			text: i.configured(i.absolute(text))})
+		all = append(all, nodeFile{path: path.Join(toSystemd, strings.TrimPrefix(p, fromSystemd)), mode: 0o644,
+			text: i.withFlags(i.withDirs(text))})
 		return err
 	})
 	if err != nil {
@@ -46,7 +46,7 @@ func (i *Installation) unitFiles() ([]file, error) {
 			"want in --from a directory like the root of the container image")
 	}
 	for _, unit := range i.Enable {
-		link, err := enabling(all, unit)
+		link, err := enablingLinks(all, unit)
 		if err != nil {
 			return nil, err
 		}
@@ -55,24 +55,24 @@ func (i *Installation) unitFiles() ([]file, error) {
 	return all, nil
 }
 
-// calls matches each place where a unit or a script names a program of ours without its directory.
-var calls = regexp.MustCompile(`(=-?|\$\()(` + name + `-(tool|links) |` + name + `-links\n)`)
+// programCalls matches each place where a unit or a script names a program of ours without its directory.
+var programCalls = regexp.MustCompile(`(=-?|\$\()(` + programPrefix + `-(tool|links) |` + programPrefix + `-links\n)`)
 
-// absolute adds the directory to the names of our programs in a text, if systemd would not find these programs.
-func (i *Installation) absolute(text []byte) []byte {
-	if slices.Contains(searched, i.ToolDir) {
+// withDirs adds the directory to the names of our programs in a text, if systemd would not find these programs.
+func (i *Installation) withDirs(text []byte) []byte {
+	if slices.Contains(systemdPath, i.ToolDir) {
 		return text
 	}
-	return calls.ReplaceAll(text, []byte("${1}"+i.ToolDir+"/${2}"))
+	return programCalls.ReplaceAll(text, []byte("${1}"+i.ToolDir+"/${2}"))
 }
 
-// reads matches the commands of the tool that read a conflist.
-var reads = regexp.MustCompile(name + `-tool (repair|registry-gc|warm|release|metrics|advertise|doctor|eniif --boot --pods)\b`)
+// conflistCommands matches the commands of the tool that read a conflist.
+var conflistCommands = regexp.MustCompile(programPrefix + `-tool (repair|registry-gc|warm|release|metrics|advertise|doctor|eniif --boot --pods)\b`)
 
-// configured adds --config with the directory of the conflists to the commands that read a conflist. It also adds
+// withFlags adds --config with the directory of the conflists to the commands that read a conflist. It also adds
 // --bin-dir with the directory of the plugins to doctor. It adds no flag for a default directory.
-func (i *Installation) configured(text []byte) []byte {
-	return reads.ReplaceAllFunc(text, func(call []byte) []byte {
+func (i *Installation) withFlags(text []byte) []byte {
+	return conflistCommands.ReplaceAllFunc(text, func(call []byte) []byte {
 		flags := ""
 		if i.ConfDir != conf.Dir {
 			flags = " --config " + i.ConfDir
@@ -84,28 +84,28 @@ func (i *Installation) configured(text []byte) []byte {
 	})
 }
 
-// script returns the script of cni-links.service.
-func (i *Installation) script() file {
-	const script = name + "-links"
-	f := file{path: filepath.Join(i.ToolDir, script), from: path.Join(fromTool, script), mode: 0o755}
+// linksScript returns the script of cni-links.service.
+func (i *Installation) linksScript() nodeFile {
+	const script = programPrefix + "-links"
+	f := nodeFile{path: filepath.Join(i.ToolDir, script), from: path.Join(fromTool, script), mode: 0o755}
 	if text, err := i.Source.ReadFile(f.from); err == nil {
-		return file{path: f.path, text: i.configured(i.absolute(text)), mode: f.mode}
+		return nodeFile{path: f.path, text: i.withFlags(i.withDirs(text)), mode: f.mode}
 	}
 	return f
 }
 
 var wantedBy = regexp.MustCompile(`(?m)^WantedBy=(.+)$`)
 
-// enabling returns the links that enable a unit, as systemctl enable makes them.
-func enabling(units []file, unit string) ([]file, error) {
-	at := slices.IndexFunc(units, func(f file) bool { return f.path == path.Join(system, unit) })
+// enablingLinks returns the links that enable a unit, as systemctl enable makes them.
+func enablingLinks(units []nodeFile, unit string) ([]nodeFile, error) {
+	at := slices.IndexFunc(units, func(f nodeFile) bool { return f.path == path.Join(unitDir, unit) })
 	if at < 0 {
 		return nil, fmt.Errorf("--enable %q: want one of %s", unit, strings.Join(enableable(units), ", "))
 	}
-	var links []file
+	var links []nodeFile
 	for _, m := range wantedBy.FindAllSubmatch(units[at].text, -1) {
 		for _, target := range strings.Fields(string(m[1])) {
-			links = append(links, file{path: path.Join(system, target+".wants", unit), link: units[at].path})
+			links = append(links, nodeFile{path: path.Join(unitDir, target+".wants", unit), link: units[at].path})
 		}
 	}
 	if len(links) == 0 {
@@ -117,23 +117,23 @@ func enabling(units []file, unit string) ([]file, error) {
 
 // warnOfEnabled warns of units of ours that are enabled, but that this installation does not enable. An operator may
 // have enabled such a unit, so the unit stays enabled.
-func (i *Installation) warnOfEnabled(units []file) {
+func (i *Installation) warnOfEnabled(units []nodeFile) {
 	for _, unit := range enableable(units) {
-		links, err := enabling(units, unit)
-		if err == nil && !slices.Contains(i.Enable, unit) && slices.ContainsFunc(links, file.exists) {
+		links, err := enablingLinks(units, unit)
+		if err == nil && !slices.Contains(i.Enable, unit) && slices.ContainsFunc(links, nodeFile.exists) {
 			slog.Warn("this unit is enabled, and no --enable names it: it stays enabled. If it must not run, call "+
 				"systemctl disable --now UNIT", "unit", unit)
 		}
 	}
 }
 
-func (f file) exists() bool {
+func (f nodeFile) exists() bool {
 	_, err := os.Lstat(f.path)
 	return err == nil
 }
 
 // enableable returns the names of the units that can be enabled.
-func enableable(units []file) (names []string) {
+func enableable(units []nodeFile) (names []string) {
 	for _, u := range units {
 		if wantedBy.Match(u.text) {
 			names = append(names, path.Base(u.path))
@@ -142,14 +142,14 @@ func enableable(units []file) (names []string) {
 	return names
 }
 
-// booted reports whether systemd runs the node (sd_booted(3)). While an image is made, systemd does not run.
-func booted() bool { return has("/run/systemd/system")() }
+// systemdRuns reports whether systemd runs the node (sd_booted(3)). While an image is made, systemd does not run.
+func systemdRuns() bool { return hasPath("/run/systemd/system")() }
 
 // startUnits makes systemd read the units again, starts all enabled units except warmUnit, and makes systemd-networkd
 // read its drop-in. startUnits always does all of this, because an earlier run may have been killed after it had
 // written the files.
 func (i *Installation) startUnits(ctx context.Context) error {
-	if !i.Systemd || i.Check || !booted() {
+	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
 	}
 	err := systemctl(ctx, "daemon-reload")
@@ -166,7 +166,7 @@ func (i *Installation) startUnits(ctx context.Context) error {
 // restartNetworkd makes a running systemd-networkd read our drop-in, if it has not read the drop-in yet. When
 // systemd-networkd starts with this drop-in, routes and rules of pods stay.
 func restartNetworkd(ctx context.Context) error {
-	file, err := cli.UnreadByNetworkd([]string{toSystemd + "/networkd.conf.d/" + name + ".conf"})
+	file, err := cli.UnreadByNetworkd([]string{toSystemd + "/networkd.conf.d/" + programPrefix + ".conf"})
 	if err != nil || file == "" {
 		return err
 	}
@@ -178,7 +178,7 @@ const warmUnit = "cni-warm.service"
 
 // startWarm starts warmUnit, if it is enabled, and does not wait for its end. The conflist is there by then.
 func (i *Installation) startWarm(ctx context.Context) error {
-	if !slices.Contains(i.Enable, warmUnit) || !i.Systemd || i.Check || !booted() {
+	if !slices.Contains(i.Enable, warmUnit) || !i.Systemd || i.Check || !systemdRuns() {
 		return nil
 	}
 	return systemctl(ctx, "start", "--no-block", warmUnit)
@@ -186,13 +186,13 @@ func (i *Installation) startWarm(ctx context.Context) error {
 
 // stopUnits stops all units of ours that can be enabled, and the services that write metrics: a run would write its
 // metrics again after the removal.
-func (i *Installation) stopUnits(ctx context.Context, units []file) error {
-	if !i.Systemd || i.Check || !booted() {
+func (i *Installation) stopUnits(ctx context.Context, units []nodeFile) error {
+	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
 	}
 	var installed []string
 	for _, unit := range append(enableable(units), "cni-doctor.service", "cni-metrics.service") {
-		if has(path.Join(system, unit))() {
+		if hasPath(path.Join(unitDir, unit))() {
 			installed = append(installed, unit)
 		}
 	}

@@ -72,7 +72,7 @@ func (e *execPlugin) credentials(ctx context.Context, at server) (*tls.Certifica
 		return fail(errors.New("interactiveMode is Always, but no person can answer a prompt here: want IfAvailable " +
 			"or Never"))
 	}
-	out, err := e.run(ctx, at)
+	out, err := e.output(ctx, at)
 	if err != nil {
 		return fail(err)
 	}
@@ -88,24 +88,24 @@ func (e *execPlugin) credentials(ctx context.Context, at server) (*tls.Certifica
 	case c.Status.Certificate == "":
 		return nil, c.Status.Token, nil
 	}
-	cert, err := pair([]byte(c.Status.Certificate), []byte(c.Status.Key))
+	cert, err := keyPair([]byte(c.Status.Certificate), []byte(c.Status.Key))
 	if err != nil {
 		return fail(err)
 	}
 	return cert, c.Status.Token, nil
 }
 
-// run returns what the program prints.
-func (e *execPlugin) run(ctx context.Context, at server) ([]byte, error) {
-	info, err := e.info(at)
+// output returns what the program prints.
+func (e *execPlugin) output(ctx context.Context, at server) ([]byte, error) {
+	info, err := e.execInfo(at)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	command := e.Command
 	if strings.ContainsRune(command, filepath.Separator) { // otherwise the program is in PATH
-		command = below(filepath.Join(e.dir, "kubeconfig"), command)
+		command = resolvePath(filepath.Join(e.dir, "kubeconfig"), command)
 	}
 	c := exec.CommandContext(ctx, command, e.Args...)
 	c.Env = append(os.Environ(), "KUBERNETES_EXEC_INFO="+string(info))
@@ -124,12 +124,12 @@ func (e *execPlugin) run(ctx context.Context, at server) ([]byte, error) {
 	return out, nil
 }
 
-// info returns the JSON object that the program gets. If the kubeconfig sets provideClusterInfo, the object describes
+// execInfo returns the JSON object that the program gets. If the kubeconfig sets provideClusterInfo, the object describes
 // the cluster.
-func (e *execPlugin) info(at server) ([]byte, error) {
+func (e *execPlugin) execInfo(at server) ([]byte, error) {
 	c := execCredential{APIVersion: e.APIVersion, Kind: execCredentialKind, Spec: &execSpec{}}
 	if e.ProvideClusterInfo {
-		ca, err := textOf(at.CAData, at.CA)
+		ca, err := dataOrFile(at.CAData, at.CA)
 		if err != nil {
 			return nil, err
 		}

@@ -42,8 +42,8 @@ func Find() (path string, found bool) {
 	return "", false
 }
 
-// patience is how long one request may take.
-const patience = 30 * time.Second
+// requestTimeout is how long one request may take.
+const requestTimeout = 30 * time.Second
 
 // A Client asks one API server, with the credentials of a kubeconfig.
 type Client struct {
@@ -94,7 +94,7 @@ func (c *Client) PatchNode(ctx context.Context, node string, resources Resources
 
 // patch sends a merge patch (RFC 7396) and decodes the answer.
 func (c *Client) patch(ctx context.Context, at *url.URL, body []byte, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPatch, at.String(), bytes.NewReader(body))
 	if err != nil {

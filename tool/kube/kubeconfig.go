@@ -24,14 +24,14 @@ import (
 // some of these keys, because Load does not support them. If Load ignored such a key, a request would have fewer
 // credentials than the file says, or go to another server.
 type kubeconfig struct {
-	CurrentContext string          `json:"current-context"`
-	Clusters       []named[server] `json:"clusters"`
-	Users          []named[user]   `json:"users"`
-	Contexts       []named[using]  `json:"contexts"`
+	CurrentContext string                     `json:"current-context"`
+	Clusters       []namedEntry[server]       `json:"clusters"`
+	Users          []namedEntry[user]         `json:"users"`
+	Contexts       []namedEntry[contextEntry] `json:"contexts"`
 }
 
-// A named is an entry of one of the lists. Each list has another key for the value.
-type named[T any] struct {
+// A namedEntry is an entry of one of the lists. Each list has another key for the value.
+type namedEntry[T any] struct {
 	Name    string `json:"name"`
 	Cluster T      `json:"cluster"`
 	User    T      `json:"user"`
@@ -63,7 +63,7 @@ type user struct {
 	AsGroups     []string       `json:"as-groups"`
 }
 
-type using struct {
+type contextEntry struct {
 	Cluster string `json:"cluster"`
 	User    string `json:"user"`
 }
@@ -87,28 +87,28 @@ func load(ctx context.Context, path string) (*Client, error) {
 	if err := yaml.Unmarshal(text, &all); err != nil {
 		return nil, fmt.Errorf("the file is no kubeconfig: %w", err)
 	}
-	at, as, err := all.current()
+	at, as, err := all.currentContext()
 	if err != nil {
 		return nil, err
 	}
-	at.CA = below(path, at.CA)
-	as.Certificate, as.Key, as.TokenFile = below(path, as.Certificate), below(path, as.Key), below(path, as.TokenFile)
+	at.CA = resolvePath(path, at.CA)
+	as.Certificate, as.Key, as.TokenFile = resolvePath(path, as.Certificate), resolvePath(path, as.Key), resolvePath(path, as.TokenFile)
 	if as.Exec != nil {
 		as.Exec.dir = filepath.Dir(path)
 	}
-	return clientOf(ctx, at, as)
+	return newClient(ctx, at, as)
 }
 
-// below returns a path that is written in a file. A relative path begins at the directory of the file.
-func below(file, path string) string {
+// resolvePath returns a path that is written in a file. A relative path begins at the directory of the file.
+func resolvePath(file, path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
 	}
 	return filepath.Join(filepath.Dir(file), path)
 }
 
-// current returns the cluster and the user of the current context.
-func (all kubeconfig) current() (at server, as user, err error) {
+// currentContext returns the cluster and the user of the current context.
+func (all kubeconfig) currentContext() (at server, as user, err error) {
 	context, err := entry(all.Contexts, "context", all.CurrentContext)
 	if err != nil {
 		return at, as, err
@@ -118,23 +118,23 @@ func (all kubeconfig) current() (at server, as user, err error) {
 	return cluster.Cluster, credentials.User, errors.Join(err1, err2)
 }
 
-func entry[T any](all []named[T], kind, name string) (one named[T], err error) {
-	i := slices.IndexFunc(all, func(n named[T]) bool { return n.Name == name })
+func entry[T any](all []namedEntry[T], kind, name string) (one namedEntry[T], err error) {
+	i := slices.IndexFunc(all, func(n namedEntry[T]) bool { return n.Name == name })
 	if i < 0 {
 		return one, fmt.Errorf("the file has no %s %q", kind, name)
 	}
 	return all[i], nil
 }
 
-// clientOf returns a client that asks the server as the user.
-func clientOf(ctx context.Context, at server, as user) (*Client, error) {
+// newClient returns a client that asks the server as the user.
+func newClient(ctx context.Context, at server, as user) (*Client, error) {
 	address, err := url.Parse(at.Server)
 	if err != nil || address.Scheme != "https" || address.Host == "" {
 		return nil, fmt.Errorf("server %q: want a URL that begins with https://", at.Server)
 	}
 	c := &Client{server: address}
 	config := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: at.TLSServerName, InsecureSkipVerify: at.Insecure}
-	if config.RootCAs, err = at.roots(); err != nil {
+	if config.RootCAs, err = at.rootCAs(); err != nil {
 		return nil, err
 	}
 	cert, token, err := as.credentials(ctx, at)
@@ -161,8 +161,8 @@ func clientOf(ctx context.Context, at server, as user) (*Client, error) {
 	return c, nil
 }
 
-// roots returns the authorities that may have signed the server's certificate. nil means the authorities of the system.
-func (s server) roots() (*x509.CertPool, error) {
+// rootCAs returns the authorities that may have signed the server's certificate. nil means the authorities of the system.
+func (s server) rootCAs() (*x509.CertPool, error) {
 	text := s.CAData
 	if len(text) == 0 && s.CA != "" {
 		var err error
@@ -212,23 +212,23 @@ func (u user) credentials(ctx context.Context, at server) (*tls.Certificate, str
 
 // certificate returns the client's certificate. A kubelet has the certificate and its key in one file.
 func (u user) certificate() (*tls.Certificate, error) {
-	cert, err1 := textOf(u.CertificateData, u.Certificate)
-	key, err2 := textOf(u.KeyData, u.Key)
+	cert, err1 := dataOrFile(u.CertificateData, u.Certificate)
+	key, err2 := dataOrFile(u.KeyData, u.Key)
 	if err := errors.Join(err1, err2); err != nil || len(cert) == 0 {
 		return nil, err
 	}
-	return pair(cert, key)
+	return keyPair(cert, key)
 }
 
-// textOf returns the data. If there is none, it returns the content of the file.
-func textOf(data []byte, file string) ([]byte, error) {
+// dataOrFile returns the data. If there is none, it returns the content of the file.
+func dataOrFile(data []byte, file string) ([]byte, error) {
 	if len(data) > 0 || file == "" {
 		return data, nil
 	}
 	return os.ReadFile(file)
 }
 
-func pair(cert, key []byte) (*tls.Certificate, error) {
+func keyPair(cert, key []byte) (*tls.Certificate, error) {
 	c, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return nil, fmt.Errorf("client certificate: %w", err)
