@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package iam has the permissions that the role of a node needs, and no others.
+// Package iam computes the permissions that the role of a node needs, and no others.
 package iam
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// A Policy is a policy document (IAM user guide, "Grammar of the IAM JSON policy language").
+// A Policy is an IAM policy document (IAM user guide, "Grammar of the IAM JSON policy language").
 type Policy struct {
 	Version   string
 	Statement []Permission
@@ -45,7 +45,7 @@ type Network struct {
 	Requests []lease.Permission // what pods may ask for
 }
 
-// Pools returns the pools of the networks whose mode is one of these.
+// Pools returns the pools of all networks whose mode is one of modes. Needs.Mode has precedence over a network's mode.
 func (n Needs) Pools(modes ...lease.Provision) (all []lease.Policy) {
 	for _, w := range n.Networks {
 		for _, p := range w.Pools {
@@ -57,7 +57,7 @@ func (n Needs) Pools(modes ...lease.Provision) (all []lease.Policy) {
 	return all
 }
 
-// fullPools returns the pools that get new ENIs.
+// fullPools returns the pools for which the node may create ENIs.
 func (n Needs) fullPools() []lease.Policy { return n.Pools(lease.ProvisionFull) }
 
 // changingPools returns the pools for which the node may change something in EC2.
@@ -65,10 +65,10 @@ func (n Needs) changingPools() []lease.Policy {
 	return n.Pools(lease.ProvisionFull, lease.ProvisionAssign)
 }
 
-// A request is what pods of a network may ask for.
+// A request is a permission of pods to ask for an interface, with the mode of their network.
 type request struct {
 	lease.Permission
-	mode lease.Provision // of the network
+	mode lease.Provision
 }
 
 func (n Needs) requests() (all []request) {
@@ -81,7 +81,7 @@ func (n Needs) requests() (all []request) {
 	return all
 }
 
-// anyPool reports whether one of the pools fulfils the condition.
+// anyPool reports whether is returns true for one of the pools.
 func anyPool(pools []lease.Policy, is func(lease.Policy) bool) bool {
 	return slices.ContainsFunc(pools, is)
 }
@@ -136,9 +136,8 @@ func (n Needs) Policy() Policy {
 	return p
 }
 
-// allowRequests allows the further calls that requests of pods need. The statements allow the subnets and groups that
-// the configuration names, and ENIs with the tags of the configuration. For these ENIs, the statements allow only to
-// attach and to detach.
+// allowRequests allows the further calls that requests of pods need. It allows ENIs only in subnets and groups that the
+// configuration names. An ENI with the tags of the configuration may only be attached and detached.
 func (n Needs) allowRequests(
 	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
 ) {
@@ -170,18 +169,18 @@ func (n Needs) takesOver() bool {
 	})
 }
 
-// readActions returns the actions that only read.
+// readActions returns the actions that change nothing.
 func (n Needs) readActions() []string {
 	var actions []string
 	all, changes := n.Pools(lease.ProvisionFull, lease.ProvisionAssign, lease.ProvisionNone), len(n.changingPools()) > 0
-	// to find out from the tags who owns an ENI
+	// the tags of an ENI show who owns it
 	if changes || n.ENIGC || anyPool(all, func(p lease.Policy) bool { return p.Pools }) {
 		actions = append(actions, "DescribeNetworkInterfaces")
 	}
 	if changes {
 		actions = append(actions, "DescribeInstanceTypes")
 	}
-	// to find out whether the instance that had a chosen address has ended
+	// the node takes over a chosen address only if the instance that had it has ended
 	if n.takesOver() {
 		actions = append(actions, "DescribeInstances")
 	}
@@ -195,9 +194,9 @@ func (n Needs) readActions() []string {
 	return actions
 }
 
-// assignActions returns the actions that assign addresses to an ENI, and unassign them. IPv6 addresses cost nothing, and stay
-// as long as their ENI. Only IPv6 addresses that pods choose are unassigned earlier. With skipDeallocation, the node
-// keeps its own addresses, but takes chosen addresses from ended instances if takeover allows that.
+// assignActions returns the actions that assign addresses to an ENI and unassign them. IPv6 addresses cost nothing, so
+// they stay as long as their ENI. Only those that pods have chosen are unassigned earlier. With skipDeallocation, the
+// node keeps its own addresses, but takes chosen addresses from ended instances if takeover allows that.
 func (n Needs) assignActions() []string {
 	var actions []string
 	pools := n.changingPools()
@@ -221,7 +220,8 @@ func (n Needs) assignActions() []string {
 	return actions
 }
 
-// arns returns the ARNs of the resources with these IDs, or the ARN for all resources of the type if there is no ID.
+// arns returns the ARNs of the resources with these IDs. Without IDs, it returns the ARN for all resources of the type
+// kind.
 func (n Needs) arns(kind string, ids ...string) []string {
 	var arns []string
 	for _, id := range slices.Sorted(slices.Values(ids)) {
@@ -233,10 +233,10 @@ func (n Needs) arns(kind string, ids ...string) []string {
 	return arns
 }
 
-// ownInstanceCondition returns a condition: the instance that makes a call must be the instance that the call is about. The metadata
-// service issues the credentials of the instance's role, and the credentials name the instance. EC2 names the instance
-// that a call is about. So no instance can detach an ENI from another instance. There is no such key for the deletion
-// of an ENI. EC2 refuses the deletion while the ENI is attached.
+// ownInstanceCondition returns the condition that an instance makes calls only about itself. So no instance can detach
+// an ENI from another instance. IAM compares two ARNs: the metadata service issues credentials that name the instance
+// that makes the call, and EC2 names the instance that the call is about. DeleteNetworkInterface has no such key, but
+// EC2 does not delete an ENI that is attached.
 //
 // AWS's own AWSEC2VssSnapshotPolicy has the same condition for calls of an instance (AWS managed policy reference). The
 // keys are in the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance". They are also in the Service
@@ -246,8 +246,8 @@ func (n Needs) ownInstanceCondition() map[string]map[string]string {
 		"${ec2:InstanceID}")[0]}}
 }
 
-// tagCondition returns the condition that an ENI has a tag, with any value. It returns no condition if pods use ENIs without
-// our tags.
+// tagCondition returns the condition that an ENI has a tag, with any value. If pods use ENIs without our tags, it
+// returns no condition.
 func (n Needs) tagCondition(tag string) map[string]map[string]string {
 	if n.Untagged {
 		return nil
@@ -260,7 +260,8 @@ func (n Needs) requestTagsCondition() map[string]map[string]string {
 	return absenceCondition("false", "aws:RequestTag/"+book.TagManaged, "aws:RequestTag/"+book.TagInstance)
 }
 
-// absenceCondition returns a condition on all keys: the keys are absent if value is "true", or are there if value is "false".
+// absenceCondition returns the condition that none of the keys is there if value is "true", or that all are there if
+// value is "false".
 func absenceCondition(value string, keys ...string) map[string]map[string]string {
 	null := map[string]string{}
 	for _, k := range keys {
@@ -269,8 +270,8 @@ func absenceCondition(value string, keys ...string) map[string]map[string]string
 	return map[string]map[string]string{"Null": null}
 }
 
-// tagValuesCondition returns the condition that a resource has the tags. It escapes texts that look like variables of IAM (IAM user
-// guide, "Policy variables": ${$}).
+// tagValuesCondition returns the condition that a resource has the tags. In the values, it escapes texts that look like
+// variables of IAM (IAM user guide, "Policy variables": ${$}).
 func tagValuesCondition(tags map[string]string) map[string]map[string]string {
 	if len(tags) == 0 {
 		return nil
@@ -282,8 +283,8 @@ func tagValuesCondition(tags map[string]string) map[string]map[string]string {
 	return map[string]map[string]string{"StringEquals": equals}
 }
 
-// distinctPermissions leaves out permissions that differ from an earlier permission only in their names. Several pools may need
-// the same permission.
+// distinctPermissions drops permissions that differ from an earlier one only in their Sids. Several pools may need the
+// same permission.
 func distinctPermissions(all []Permission) []Permission {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(p Permission) bool {
@@ -294,8 +295,8 @@ func distinctPermissions(all []Permission) []Permission {
 	})
 }
 
-// sidSuffix returns the end of a Sid, which makes the Sids of several pools different. A Sid can have only letters and
-// digits.
+// sidSuffix returns the end of a Sid for the pool or request with the index i, so that all Sids differ. A Sid can have
+// only letters and digits.
 func sidSuffix(i int) string {
 	if i == 0 {
 		return ""
@@ -311,7 +312,7 @@ func prefixed(prefix string, words []string) []string {
 	return all
 }
 
-// Actions returns the actions of the policy, but not CreateTags: doctor tries CreateTags together with
+// Actions returns the actions of the policy, without CreateTags: doctor tries CreateTags together with
 // CreateNetworkInterface.
 func (n Needs) Actions() []string {
 	names := map[string]bool{}

@@ -19,7 +19,7 @@ import (
 
 // A Conflist is the configuration that a node gets.
 type Conflist struct {
-	Name string // name of the file
+	Name string // file name in the directory of conflists
 	Text []byte
 }
 
@@ -32,8 +32,9 @@ func ReadConflist(file string) (*Conflist, error) {
 	return &Conflist{filepath.Base(file), text}, nil
 }
 
-// autoHostInterface matches the hostInterface "auto" of a conflist. Such a conflist is for nodes on which the boot ENI's link has
-// different names. No link of a boot ENI can have the name auto: udev and Linux name links by their kind or place.
+// autoHostInterface matches the hostInterface "auto" of a conflist. Such a conflist is for nodes on which the boot
+// ENI's link has different names. No link of a boot ENI can have the name auto: udev and Linux name links by their kind
+// or place.
 var autoHostInterface = regexp.MustCompile(`("hostInterface"\s*:\s*)"auto"`)
 
 // WantsHostInterface reports whether the conflist has the hostInterface "auto".
@@ -44,8 +45,8 @@ func (c *Conflist) SetHostInterface(link string) {
 	c.Text = autoHostInterface.ReplaceAll(c.Text, fmt.Appendf(nil, "${1}%q", link))
 }
 
-// otherNames returns the files of the node that have this conflist under another name. Plugins that other programs have
-// added to such a file do not count.
+// otherNames returns the node's files that have this conflist under another name. The comparison ignores plugins that
+// other programs have added to such a file.
 func (c *Conflist) otherNames(p Place) (old []string) {
 	for _, f := range conf.Load(p.ConfDir).Files {
 		if filepath.Base(f.Path) == c.Name || !slices.ContainsFunc(f.Lists, isOurs) {
@@ -60,8 +61,8 @@ func (c *Conflist) otherNames(p Place) (old []string) {
 	return old
 }
 
-// checkMistakes returns an error with all mistakes of the conflist. It only warns of mistakes that are tolerated, because a
-// node with such a mistake would else get no new release.
+// checkMistakes returns an error with all mistakes of the conflist, but only warns of tolerated mistakes. If it
+// returned an error for those, a node that has such a mistake already would get no new release.
 func (c *Conflist) checkMistakes(p Place) error {
 	found, err := conf.MistakesIn(filepath.Join(p.ConfDir, c.Name), c.Text, p.BinDir, c.otherNames(p), pluginPrograms...)
 	if err != nil {
@@ -88,8 +89,8 @@ func (c *Conflist) checkMistakes(p Place) error {
 		cli.Count(count, "mistake")), hint)
 }
 
-// putConflist puts the conflist in place, or warns if there is none. If the node has the conflist under another name,
-// putConflist then removes that file. So the runtime always has a conflist, also if this process is killed.
+// putConflist writes the conflist, or warns if the node has none. If the node has the same conflist under another name,
+// putConflist then removes that file. In this order, the runtime always has a conflist, even if this process is killed.
 func (i *Installation) putConflist() error {
 	if i.Conflist == nil {
 		if ours, err := i.conflists(); err == nil && len(ours) == 0 {
@@ -101,7 +102,7 @@ func (i *Installation) putConflist() error {
 	}
 	target := filepath.Join(i.ConfDir, i.Conflist.Name)
 	old := i.Conflist.otherNames(i.Place)
-	from := target // this file, too, has plugins that other programs have added
+	from := target // other programs may have added plugins to this file, too
 	if len(old) > 0 && !(nodeFile{path: target}).exists() {
 		from = old[0]
 	}
@@ -127,7 +128,7 @@ func (i *Installation) putConflist() error {
 	return nil
 }
 
-// conflists returns the conflists that have a plugin of ours.
+// conflists returns the paths of the node's conflists that have a plugin of ours.
 func (i *Installation) conflists() (ours []string, err error) {
 	all := conf.Load(i.ConfDir)
 	if errors.Is(all.Unlisted, fs.ErrNotExist) {
@@ -141,8 +142,8 @@ func (i *Installation) conflists() (ours []string, err error) {
 	return ours, all.Unlisted
 }
 
-// isOurs reports whether a list has a plugin of ours in its own file, and the file can be ours. A file of Multus
-// cannot be ours.
+// isOurs reports whether the file of a list has a plugin of ours. A file that Multus has written does not count, and
+// neither does a plugin in a file of its own.
 func isOurs(l conf.List) bool {
 	return !l.Delegate && slices.ContainsFunc(l.Plugins, func(m conf.Member) bool {
 		return m.File == "" && slices.Contains(conf.Types, m.Type)

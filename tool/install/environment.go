@@ -15,15 +15,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// environmentFile is the file with variables that our units read (systemd.exec(5), EnvironmentFile=). An administrator
-// may write it, too.
+// environmentFile is the file of variables that our units read (systemd.exec(5), EnvironmentFile=). An administrator
+// may have written it.
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
-// environmentHeader is the first line of a file that install has written. A later run may replace or remove such a file.
+// environmentHeader is the first line of environmentFile if install has written the file. Only such a file may be
+// replaced or removed.
 const environmentHeader = "# Written by " + cli.Program + " install: its --env names the variables.\n"
 
-// Lookup copies variables from the environment of this process for the units. Lookup leaves out variables without a
-// value. The error names a variable that is invalid or not set, or whose value has a line break or a quotation mark.
+// Lookup copies variables of this process into the environment of the units. It leaves out variables with an empty
+// value. It returns an error for an invalid name, for a variable that is not set, and for a value with a line break or
+// a quotation mark.
 func (i *Installation) Lookup(names []string) error {
 	for _, name := range names {
 		value, ok := os.LookupEnv(name)
@@ -42,9 +44,9 @@ func (i *Installation) Lookup(names []string) error {
 	return nil
 }
 
-// putEnvironment writes environmentFile. If no variable is wanted, it removes the file of an earlier run. It keeps the
-// file of an administrator: the runtime may read this file, too, and may not start without it. Only root may read the
-// file, because values may be secret: the URL of a proxy can have a password.
+// putEnvironment writes environmentFile. If the units need no variable, it removes the file that an earlier run has
+// written. It keeps a file that an administrator has written: the runtime may read this file, too, and perhaps does not
+// start without it. Only root may read the file, because values may be secret: the URL of a proxy can have a password.
 func (i *Installation) putEnvironment() error {
 	if len(i.env) == 0 || !i.Systemd {
 		return i.removeEnvironment()
@@ -60,7 +62,7 @@ func (i *Installation) putEnvironment() error {
 	return i.putFile(nodeFile{path: environmentFile, mode: 0o600, text: []byte(environmentHeader + strings.Join(i.env, ""))})
 }
 
-// warnOfLacking warns of the wanted variables that are not in the text of an administrator's environmentFile.
+// warnOfLacking warns of wanted variables that are not in text, an administrator's environmentFile.
 func (i *Installation) warnOfLacking(text []byte) {
 	var lacks []string
 	for _, line := range i.env {

@@ -17,12 +17,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Where the files are in the image, as in a package.
+// Directories of the image (from...), which has its files where a package has them, and of the node.
 const (
 	fromBin     = "opt/cni/bin"
 	fromTool    = "usr/bin"
 	fromSystemd = "usr/lib/systemd"
-	cloudInit   = "etc/cloud" // the same path on the node and in the image
+	cloudInit   = "etc/cloud" // the same on the node and in the image
 	toSystemd   = "/etc/systemd"
 	alias       = "cni-tool"
 )
@@ -31,12 +31,12 @@ const (
 type nodeFile struct {
 	path string
 	mode fs.FileMode
-	from string // path in the image; "": the file has text
+	from string // path in the image; "": the content is text, or the file is a link
 	text []byte
 	link string // target of the symbolic link
 }
 
-// files returns all files except the conflist, in the order in which they are installed.
+// files returns all files except the conflist, in the order of their installation.
 func (i *Installation) files() ([]nodeFile, error) {
 	var all []nodeFile
 	for _, p := range pluginPrograms {
@@ -62,7 +62,7 @@ func (i *Installation) files() ([]nodeFile, error) {
 	return slices.Concat(all, units, settings), err
 }
 
-// cloudInit returns the drop-ins of cloud-init, if cloud-init is on the node.
+// cloudInit returns our drop-ins of cloud-init. It returns none if the node has no cloud-init.
 func (i *Installation) cloudInit() ([]nodeFile, error) {
 	if !hasPath("/" + cloudInit + "/cloud.cfg")() {
 		return nil, nil
@@ -75,7 +75,8 @@ func (i *Installation) cloudInit() ([]nodeFile, error) {
 	return all, err
 }
 
-// toolFiles returns the tool, its short name, and, with units, the script of cni-links.service.
+// toolFiles returns the tool, the link with its short name and, if units are installed, the script of
+// cni-links.service.
 func (i *Installation) toolFiles() []nodeFile {
 	tool := nodeFile{path: filepath.Join(i.ToolDir, cli.Program), from: path.Join(fromTool, cli.Program), mode: 0o755}
 	files := []nodeFile{tool, {path: filepath.Join(i.ToolDir, alias), link: cli.Program}}
@@ -85,7 +86,7 @@ func (i *Installation) toolFiles() []nodeFile {
 	return files
 }
 
-// putFile writes a file, and records the change, if the node does not have the same file yet. With Check, put only records
+// putFile writes a file and records the change, unless the node already has the same file. With Check, it only records
 // the change.
 func (i *Installation) putFile(f nodeFile) error {
 	if f.from != "" {
@@ -112,7 +113,7 @@ func (i *Installation) putFile(f nodeFile) error {
 	return cli.ReplaceFile(f.path, f.text, f.mode)
 }
 
-// neededChange returns the necessary change of the file: create, replace, or "" for none.
+// neededChange returns the change that the node needs to have the file: create, replace, or "" for none.
 func (f nodeFile) neededChange() (string, error) {
 	fi, err := os.Lstat(f.path)
 	switch {
@@ -137,7 +138,7 @@ func (f nodeFile) neededChange() (string, error) {
 	return "replace", nil
 }
 
-// putLink replaces the file by a symbolic link.
+// putLink creates the symbolic link, or replaces the file at its path by the link.
 func (f nodeFile) putLink() error {
 	next := f.path + unfinishedSuffix
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -149,12 +150,12 @@ func (f nodeFile) putLink() error {
 	return os.Rename(next, f.path)
 }
 
-// unfinishedSuffix ends the name of a file that is about to replace another (package atomicfile). A killed run leaves such a
-// file, and the next run replaces it.
+// unfinishedSuffix ends the name of a file that is about to replace another (package atomicfile). A killed run may
+// leave such a file. The next run replaces the leftover.
 const unfinishedSuffix = ".new"
 
-// removeFile removes a file, and the parts of it that a killed run has left, and records these changes. With Check, remove
-// only records the changes.
+// removeFile removes a file, and the unfinished file that a killed run may have left beside it, and records these
+// changes. With Check, it only records the changes.
 func (i *Installation) removeFile(path string) error {
 	for _, p := range []string{path, path + unfinishedSuffix} {
 		if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {
@@ -171,7 +172,7 @@ func (i *Installation) removeFile(path string) error {
 	return nil
 }
 
-// removeEmptyDir removes an empty directory for drop-ins, or for links to the units that a target wants.
+// removeEmptyDir removes dir if it is empty and is a directory of drop-ins (.d) or of links that enable units (.wants).
 func (i *Installation) removeEmptyDir(dir string) {
 	if !i.Check && (strings.HasSuffix(dir, ".d") || strings.HasSuffix(dir, ".wants")) {
 		_ = os.Remove(dir) // no error: others may have files in dir

@@ -6,12 +6,12 @@
 //
 // An installation has this order: programs, then units, then the conflist. When the conflist is there, the runtime
 // reports the node as ready. A removal has the reverse order. A rename replaces each file, so a runtime that starts a
-// program meanwhile gets the old program or the new program. Each step first checks whether it is done already. So a
-// run that was killed needs no repair: the next run makes the remaining steps. If two runs begin at once, one waits for
-// the end of the other.
+// program meanwhile gets the old program or the new program. Each step first checks whether its work is already done.
+// So after a kill, the next run does only the remaining work. If two runs begin at once, one waits for the end of the
+// other.
 //
 // All paths are paths of the node: the process enters the node's root directory (chroot(2)) after it has opened the
-// files of the image. So a symbolic link of the node leads to the same file as on the node.
+// files of the image. So the node's symbolic links lead to the right files.
 package install
 
 import (
@@ -26,14 +26,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// programPrefix is the beginning of the names of all our programs. name is also the name of the plugin that is all in one.
+// programPrefix is the beginning of the names of all our programs. It is also the name of the plugin that does
+// everything in one process.
 const programPrefix = "cni-ipvlan-vpc-k8s"
 
-// pluginPrograms are our plugins in the order in which they are installed: a plugin that executes another program comes after
-// that program.
+// pluginPrograms are our plugins in the order of their installation: a plugin comes after the program that it executes.
 var pluginPrograms = []string{conf.GrowProgram, conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeEgress, conf.TypeAll}
 
-// A Change is what was done to a file, or what would be done.
+// A Change is a change of a file, made or, with Check, only needed.
 type Change struct {
 	Change string `json:"change"` // create, replace or remove
 	Path   string `json:"path"`   // path on the node
@@ -42,15 +42,16 @@ type Change struct {
 // An Installation describes the files and units that a node must have.
 type Installation struct {
 	Place
-	Source   *os.Root  // has the files as they are in the image
-	Conflist *Conflist // nil: an operator or another program copies a conflist
+	Source   *os.Root  // directory like the root of the image
+	Conflist *Conflist // nil: an operator or another program installs a conflist
 	Enable   []string  // units to enable and start
 	Check    bool      // change nothing
-	env      []string  // lines of the file that units read
+	env      []string  // lines of environmentFile
 	changes  []Change
 }
 
-// EnterRoot makes a directory the root directory of this process. The paths of the process are then paths of the node.
+// EnterRoot makes dir the root directory of this process (chroot(2)). The paths of the process are then paths of the
+// node.
 func EnterRoot(dir string) error {
 	if dir == "/" {
 		return nil
@@ -73,7 +74,7 @@ func EnterRoot(dir string) error {
 	return os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 }
 
-// Install installs everything, and returns its changes, also after an error.
+// Install installs all parts. It returns its changes, also after an error.
 func (i *Installation) Install(ctx context.Context) ([]Change, error) {
 	files, err := i.files()
 	if err != nil {
@@ -104,7 +105,8 @@ func (i *Installation) Install(ctx context.Context) ([]Change, error) {
 	})
 }
 
-// run runs the steps under a lock, so that no other process installs at the same time.
+// run calls steps, and returns the recorded changes. It holds a lock, so that no other process installs at the same
+// time.
 func (i *Installation) run(ctx context.Context, steps func() error) ([]Change, error) {
 	if !i.Check {
 		r, err := registry.Open(registry.Dir())

@@ -23,19 +23,18 @@ import (
 // An installation runs at each restart of the DaemonSet. It keeps the plugins that these programs have added, because a
 // pod without such a plugin would start outside the mesh.
 //
-// A conflist of ours may itself have plugins of others: portmap, for example. If a later conflist of ours does not have
-// portmap any more, the installation must remove it. So the installed file has the key conf.Installed, which names
-// these plugins. The key and the plugins are in one file, which one rename replaces. So a kill cannot separate the key
-// from the plugins.
+// A conflist of ours may itself have plugins of others, such as portmap. If our next conflist has no portmap, the
+// installation must remove this plugin. So the installed file names these plugins in the key conf.Installed. The key is
+// in the same file as the plugins, so one rename replaces both, and a kill cannot separate them.
 
-// A foundConflist is a conflist that the node has.
+// A foundConflist has the keys of a conflist that this package reads.
 type foundConflist struct {
 	Plugins   []conf.Member `json:"plugins"`
 	Installed []string      `json:"cni-ipvlan-vpc-k8s/installed"` // conf.Installed
 }
 
-// addedPlugins returns the plugins that other programs have put into a conflist of ours. added returns none if the text has no
-// plugin of ours.
+// addedPlugins returns the plugins that other programs have added to text, a conflist of ours. If text has no plugin of
+// ours, it returns none.
 func addedPlugins(text []byte) (others []conf.Member) {
 	var has foundConflist
 	if json.Unmarshal(text, &has) != nil {
@@ -50,7 +49,6 @@ func addedPlugins(text []byte) (others []conf.Member) {
 	})
 }
 
-// pluginTypes returns the types of plugins.
 func pluginTypes(plugins []conf.Member) (types []string) {
 	for _, m := range plugins {
 		types = append(types, m.Type)
@@ -58,8 +56,8 @@ func pluginTypes(plugins []conf.Member) (types []string) {
 	return types
 }
 
-// textWithAdded returns the text of the conflist with the plugins that other programs have added to has, the node's conflist.
-// It leaves out plugins that the conflist has itself. kept has the types of the plugins that beside has taken from has.
+// textWithAdded returns the text of c, with the plugins that other programs have added to has, the node's conflist. It
+// leaves out an added plugin if c has a plugin of the same type. kept has the types of the added plugins.
 func (c *Conflist) textWithAdded(has []byte) (text []byte, kept []string, err error) {
 	var fresh foundConflist
 	if err := json.Unmarshal(c.Text, &fresh); err != nil {
@@ -88,7 +86,8 @@ func (c *Conflist) textWithAdded(has []byte) (text []byte, kept []string, err er
 	return out.Bytes(), pluginTypes(others), nil
 }
 
-// pluginEnds returns where the last plugin of a list ends, and where the array of the plugins ends.
+// pluginEnds returns the offsets in text at which the last plugin of a list ends, and at which the array of plugins
+// ends.
 func pluginEnds(text []byte) (last, end int, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if _, err = d.Token(); err != nil { // {
@@ -122,8 +121,8 @@ func pluginEnds(text []byte) (last, end int, err error) {
 	return 0, 0, errors.New("the list has no plugins")
 }
 
-// textFor returns the text that the file target must have. If target already has the same JSON, textFor returns the
-// text of target: a replacement would only make the runtime read the file again.
+// textFor returns the text that the file target must have. If target already has the same JSON, it returns the text of
+// target: a replacement would only make the runtime read the file again.
 func (c *Conflist) textFor(target string) ([]byte, error) {
 	has, err := os.ReadFile(target)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -144,13 +143,12 @@ func (c *Conflist) textFor(target string) ([]byte, error) {
 	return text, nil
 }
 
-// sameJSON reports whether two texts are the same JSON.
 func sameJSON(a, b []byte) bool {
 	var one, other any
 	return json.Unmarshal(a, &one) == nil && json.Unmarshal(b, &other) == nil && reflect.DeepEqual(one, other)
 }
 
-// warnOfOthers logs a warning with the plugins of other programs that are removed together with a conflist.
+// warnOfOthers logs a warning that names the plugins of other programs in a conflist that install is about to remove.
 func warnOfOthers(conflist string) {
 	text, err := os.ReadFile(conflist)
 	if others := pluginTypes(addedPlugins(text)); err == nil && len(others) > 0 {

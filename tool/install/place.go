@@ -16,22 +16,23 @@ import (
 // A Place has the directories for the parts of the suite on a node.
 type Place struct {
 	Platform string // one of Platforms
-	BinDir   string // of plugins; the runtime's bin_dir
-	ConfDir  string // of conflists; the runtime's conf_dir
-	ToolDir  string // of the tool; "": it is not installed
-	Systemd  bool   // units are installed
+	BinDir   string // directory of plugins: the runtime's bin_dir
+	ConfDir  string // directory of conflists: the runtime's conf_dir
+	ToolDir  string // directory of the tool; "": install no tool
+	Systemd  bool   // install units
 }
 
-// localBin is where administrators put programs (hier(7)).
+// localBin is the directory in which administrators put programs (hier(7)).
 const localBin = "/usr/local/bin"
 
-// A platform is a place, and how to recognize it.
+// A platform is a place, and a function that reports whether this node is of the platform.
 type platform struct {
 	Place
 	isHere func() bool
 }
 
-// platforms are all platforms. The first platform that is recognized counts. The last one is the default.
+// platforms are all platforms that install knows. PlaceOf takes the first one that fits this node. The last one fits
+// every node.
 //
 // k3s: https://docs.k3s.io/networking/multus-ipams, cniBinDir and cniConfDir. Talos: /opt and /etc/cni are overlays on
 // a read-only system (https://docs.siderolabs.com/talos), and there is no systemd. Bottlerocket: /opt/cni and /etc/cni
@@ -64,8 +65,8 @@ func Platforms() []string {
 	return names
 }
 
-// PlaceOf returns the place of a platform by its name, or of this node if the name is empty. Units are for a node with
-// systemd.
+// PlaceOf returns the place of the platform with a name. If name is empty, it returns the place of this node. Systemd
+// is only true if the node has systemd.
 func PlaceOf(name string) (Place, error) {
 	i := slices.IndexFunc(platforms, func(p platform) bool { return p.Platform == name || name == "" && p.isHere() })
 	if i < 0 {
@@ -76,7 +77,7 @@ func PlaceOf(name string) (Place, error) {
 	return place, nil
 }
 
-// hasPath returns a function that recognizes a platform by a path.
+// hasPath returns a function that reports whether path exists.
 func hasPath(path string) func() bool {
 	return func() bool {
 		_, err := os.Stat(path)
@@ -84,7 +85,7 @@ func hasPath(path string) func() bool {
 	}
 }
 
-// runsOS returns a function that recognizes an operating system by its ID (os-release(5)).
+// runsOS returns a function that reports whether the operating system has the ID id (os-release(5)).
 func runsOS(id string) func() bool {
 	return func() bool {
 		for _, file := range []string{"/etc/os-release", "/usr/lib/os-release"} {
@@ -97,7 +98,7 @@ func runsOS(id string) func() bool {
 	}
 }
 
-// idOf returns the ID in an os-release file.
+// idOf returns the ID in an os-release file, or "".
 func idOf(f *os.File) string {
 	for s := bufio.NewScanner(f); s.Scan(); {
 		if id, ok := strings.CutPrefix(s.Text(), "ID="); ok {

@@ -18,20 +18,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// ErrInUse means that pods of the node have addresses of ours. These pods need the plugins for their DEL.
+// ErrInUse means that pods of the node have addresses of ours. The DEL of these pods needs the plugins.
 var ErrInUse = errors.New("the node has pods of this network")
 
-// metricsFiles are the files with metrics, in the default directory of our units.
+// metricsFiles are the files in which our units write metrics, unless an operator has changed the units.
 var metricsFiles = []string{
 	"/var/lib/node_exporter/textfile_collector/cni_ipvlan_vpc.prom",
 	"/var/lib/node_exporter/textfile_collector/cni_ipvlan_vpc_doctor.prom",
 }
 
-// Uninstall removes everything that Install can have installed, the conflist first. It also removes all other conflists
-// that have a plugin of ours, and the metrics: otherwise node_exporter would export the last values for ever. Uninstall
-// returns what it has removed, also after an error. It does not remove the state
-// in /run, which the next boot removes. If mayNot returns an error, Uninstall removes nothing. Uninstall calls mayNot
-// under the lock: pods may come while it waits for another run.
+// Uninstall removes everything that Install may have installed, the conflist first. It also removes all other conflists
+// that have a plugin of ours. It removes the metrics, because otherwise node_exporter would export the last values for
+// ever. It does not remove the state in /run, which the next boot removes. Uninstall returns what it has removed, also
+// after an error.
+//
+// If checkUnused returns an error, Uninstall removes nothing. Uninstall calls checkUnused under the lock, because pods
+// may start while Uninstall waits for another run.
 func (i *Installation) Uninstall(ctx context.Context, checkUnused func() error) ([]Change, error) {
 	files, err := i.files()
 	if err != nil {
@@ -69,7 +71,7 @@ func (i *Installation) Uninstall(ctx context.Context, checkUnused func() error) 
 	})
 }
 
-// removeConflists removes the conflists, and unfinished conflists of killed runs.
+// removeConflists removes our conflists, and unfinished conflists of killed runs.
 func (i *Installation) removeConflists() error {
 	ours, err := i.conflists()
 	if i.Conflist != nil {
@@ -96,9 +98,9 @@ func (i *Installation) enabledLinks(units []nodeFile) (links []nodeFile) {
 	return links
 }
 
-// InUse returns ErrInUse if pods of the node have addresses, as the registry or the kernel shows. If InUse cannot read
+// InUse returns ErrInUse if the registry or the kernel shows that pods of the node have addresses. If InUse cannot read
 // the registry or the kernel, it returns another error, because pods may have addresses. host is the node's namespace.
-// The caller must open host before EnterRoot: /proc may not be there afterwards.
+// The caller must open host before EnterRoot, because afterwards /proc may be missing.
 func InUse(host *nl.NS) error {
 	s, err := cli.ViewRegistry()
 	if err != nil {

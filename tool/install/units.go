@@ -22,14 +22,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// unitDir is where an administrator's units are (systemd.unit(5)).
+// unitDir is the directory for units of an administrator (systemd.unit(5)).
 const unitDir = toSystemd + "/system"
 
-// systemdPath are the directories in which systemd looks for a program that a unit names without a directory
+// systemdPath are the directories in which systemd looks for a program if a unit names it without a directory
 // (systemd.exec(5), ExecSearchPath=).
 var systemdPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
 
-// unitFiles returns the units, the drop-ins, and the links that enable units.
+// unitFiles returns the units, their drop-ins, and the links that enable units.
 func (i *Installation) unitFiles() ([]nodeFile, error) {
 	var all []nodeFile
 	err := fs.WalkDir(i.Source.FS(), fromSystemd, func(p string, d fs.DirEntry, err error) error {
@@ -55,10 +55,11 @@ func (i *Installation) unitFiles() ([]nodeFile, error) {
 	return all, nil
 }
 
-// programCalls matches each place where a unit or a script names a program of ours without its directory.
+// programCalls matches the places at which a unit or a script names a program of ours without its directory.
 var programCalls = regexp.MustCompile(`(=-?|\$\()(` + programPrefix + `-(tool|links) |` + programPrefix + `-links\n)`)
 
-// withDirs adds the directory to the names of our programs in a text, if systemd would not find these programs.
+// withDirs returns the text of a unit or a script. If systemd would not find our programs in ToolDir, it adds this
+// directory to their names.
 func (i *Installation) withDirs(text []byte) []byte {
 	if slices.Contains(systemdPath, i.ToolDir) {
 		return text
@@ -66,11 +67,11 @@ func (i *Installation) withDirs(text []byte) []byte {
 	return programCalls.ReplaceAll(text, []byte("${1}"+i.ToolDir+"/${2}"))
 }
 
-// conflistCommands matches the commands of the tool that read a conflist.
+// conflistCommands matches the calls of tool commands that read a conflist.
 var conflistCommands = regexp.MustCompile(programPrefix + `-tool (repair|registry-gc|warm|release|metrics|advertise|doctor|eniif --boot --pods)\b`)
 
-// withFlags adds --config with the directory of the conflists to the commands that read a conflist. It also adds
-// --bin-dir with the directory of the plugins to doctor. It adds no flag for a default directory.
+// withFlags returns the text of a unit or a script, with the flag --config for commands that read a conflist, and with
+// --bin-dir for doctor. It adds no flag for a default directory.
 func (i *Installation) withFlags(text []byte) []byte {
 	return conflistCommands.ReplaceAllFunc(text, func(call []byte) []byte {
 		flags := ""
@@ -96,7 +97,7 @@ func (i *Installation) linksScript() nodeFile {
 
 var wantedBy = regexp.MustCompile(`(?m)^WantedBy=(.+)$`)
 
-// enablingLinks returns the links that enable a unit, as systemctl enable makes them.
+// enablingLinks returns the links that enable a unit: those that systemctl enable would make.
 func enablingLinks(units []nodeFile, unit string) ([]nodeFile, error) {
 	at := slices.IndexFunc(units, func(f nodeFile) bool { return f.path == path.Join(unitDir, unit) })
 	if at < 0 {
@@ -115,8 +116,8 @@ func enablingLinks(units []nodeFile, unit string) ([]nodeFile, error) {
 	return links, nil
 }
 
-// warnOfEnabled warns of units of ours that are enabled, but that this installation does not enable. An operator may
-// have enabled such a unit, so the unit stays enabled.
+// warnOfEnabled warns of units of ours that are enabled although --enable does not name them. They stay enabled,
+// because an operator may have enabled them.
 func (i *Installation) warnOfEnabled(units []nodeFile) {
 	for _, unit := range enableable(units) {
 		links, err := enablingLinks(units, unit)
@@ -132,7 +133,7 @@ func (f nodeFile) exists() bool {
 	return err == nil
 }
 
-// enableable returns the names of the units that can be enabled.
+// enableable returns the names of the units that can be enabled: those with WantedBy=.
 func enableable(units []nodeFile) (names []string) {
 	for _, u := range units {
 		if wantedBy.Match(u.text) {
@@ -142,12 +143,12 @@ func enableable(units []nodeFile) (names []string) {
 	return names
 }
 
-// systemdRuns reports whether systemd runs the node (sd_booted(3)). While an image is made, systemd does not run.
+// systemdRuns reports whether systemd is running (sd_booted(3)). It is not while an image is made.
 func systemdRuns() bool { return hasPath("/run/systemd/system")() }
 
 // startUnits makes systemd read the units again, starts all enabled units except warmUnit, and makes systemd-networkd
-// read its drop-in. startUnits always does all of this, because an earlier run may have been killed after it had
-// written the files.
+// read its drop-in. It does so even if this run has changed no file, because an earlier run may have been killed after
+// it had written the files.
 func (i *Installation) startUnits(ctx context.Context) error {
 	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -163,8 +164,8 @@ func (i *Installation) startUnits(ctx context.Context) error {
 	return restartNetworkd(ctx)
 }
 
-// restartNetworkd makes a running systemd-networkd read our drop-in, if it has not read the drop-in yet. When
-// systemd-networkd starts with this drop-in, routes and rules of pods stay.
+// restartNetworkd restarts a running systemd-networkd if it has not read our drop-in yet. A systemd-networkd that
+// starts with this drop-in keeps the routes and rules of pods.
 func restartNetworkd(ctx context.Context) error {
 	file, err := cli.UnreadByNetworkd([]string{toSystemd + "/networkd.conf.d/" + programPrefix + ".conf"})
 	if err != nil || file == "" {
@@ -173,10 +174,11 @@ func restartNetworkd(ctx context.Context) error {
 	return systemctl(ctx, "try-restart", "systemd-networkd.service")
 }
 
-// warmUnit fails without a conflist. While EC2 throttles, it works for minutes.
+// warmUnit is the unit that fills the pools. It fails without a conflist, and works for minutes while EC2 throttles. So
+// startUnits does not start it: startWarm does.
 const warmUnit = "cni-warm.service"
 
-// startWarm starts warmUnit, if it is enabled, and does not wait for its end. The conflist is there by then.
+// startWarm starts warmUnit if it is enabled, after the conflist is installed. It does not wait until warmUnit ends.
 func (i *Installation) startWarm(ctx context.Context) error {
 	if !slices.Contains(i.Enable, warmUnit) || !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -184,8 +186,8 @@ func (i *Installation) startWarm(ctx context.Context) error {
 	return systemctl(ctx, "start", "--no-block", warmUnit)
 }
 
-// stopUnits stops all units of ours that can be enabled, and the services that write metrics: a run would write its
-// metrics again after the removal.
+// stopUnits stops all units of ours that can be enabled, and the services that write metrics: a service that still runs
+// would write its metrics again after Uninstall has removed them.
 func (i *Installation) stopUnits(ctx context.Context, units []nodeFile) error {
 	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -202,8 +204,8 @@ func (i *Installation) stopUnits(ctx context.Context, units []nodeFile) error {
 	return systemctl(ctx, append([]string{"stop"}, installed...)...)
 }
 
-// systemctl runs the node's program systemctl. The program ignores commands of a process that has changed its root
-// directory. The variable SYSTEMD_IGNORE_CHROOT prevents this.
+// systemctl runs the node's program systemctl. In a process with another root directory, systemctl ignores commands
+// unless SYSTEMD_IGNORE_CHROOT is set.
 func systemctl(ctx context.Context, args ...string) error {
 	c := exec.CommandContext(ctx, "systemctl", args...)
 	c.Env = append(os.Environ(), "SYSTEMD_IGNORE_CHROOT=1")

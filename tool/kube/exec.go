@@ -33,7 +33,7 @@ type execPlugin struct {
 	dir string // directory of the kubeconfig
 }
 
-// An execCredential is the input of the program, and also its output.
+// An execCredential is the object that the program gets, and also the object that it prints.
 type execCredential struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       string      `json:"kind"`
@@ -62,8 +62,8 @@ type execStatus struct {
 
 const execCredentialKind = "ExecCredential"
 
-// credentials runs the program, and returns the certificate or the token that the program prints. The program ends with
-// ctx.
+// credentials runs the program, and returns the certificate and the token that it prints. When ctx is done, the program
+// is killed.
 func (e *execPlugin) credentials(ctx context.Context, at server) (*tls.Certificate, string, error) {
 	fail := func(err error) (*tls.Certificate, string, error) {
 		return nil, "", fmt.Errorf("exec: %s: %w", e.Command, err)
@@ -95,7 +95,7 @@ func (e *execPlugin) credentials(ctx context.Context, at server) (*tls.Certifica
 	return cert, c.Status.Token, nil
 }
 
-// output returns what the program prints.
+// output runs the program, and returns what it prints.
 func (e *execPlugin) output(ctx context.Context, at server) ([]byte, error) {
 	info, err := e.execInfo(at)
 	if err != nil {
@@ -104,7 +104,7 @@ func (e *execPlugin) output(ctx context.Context, at server) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	command := e.Command
-	if strings.ContainsRune(command, filepath.Separator) { // otherwise the program is in PATH
+	if strings.ContainsRune(command, filepath.Separator) { // otherwise exec finds the program in PATH
 		command = resolvePath(filepath.Join(e.dir, "kubeconfig"), command)
 	}
 	c := exec.CommandContext(ctx, command, e.Args...)
@@ -124,8 +124,8 @@ func (e *execPlugin) output(ctx context.Context, at server) ([]byte, error) {
 	return out, nil
 }
 
-// execInfo returns the JSON object that the program gets. If the kubeconfig sets provideClusterInfo, the object describes
-// the cluster.
+// execInfo returns the JSON object for the program. If the kubeconfig sets provideClusterInfo, the object describes the
+// cluster.
 func (e *execPlugin) execInfo(at server) ([]byte, error) {
 	c := execCredential{APIVersion: e.APIVersion, Kind: execCredentialKind, Spec: &execSpec{}}
 	if e.ProvideClusterInfo {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package kube asks the API server of Kubernetes for one thing: to change the status of this node. It takes the
-// credentials from the kubelet's kubeconfig: a certificate, a token, or a program that prints one of these. It asks for
-// nothing else, and reads only the object in the answer.
+// Package kube makes one kind of request to the API server of Kubernetes: it changes the status of this node. It takes
+// the credentials from the kubelet's kubeconfig: a certificate, a token, or a program that prints one of these. From
+// the answer, it reads only the status of the node.
 package kube
 
 import (
@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// Kubeconfigs are where kubelets have their kubeconfig: by kubeadm; on EKS and by kOps; on Bottlerocket; on Talos; by
-// k3s and RKE2.
+// Kubeconfigs are the paths at which kubelets have their kubeconfig: with kubeadm; on EKS and with kOps; on
+// Bottlerocket; on Talos; with k3s; with RKE2.
 var Kubeconfigs = []string{
 	"/etc/kubernetes/kubelet.conf",
 	"/var/lib/kubelet/kubeconfig",
@@ -45,19 +45,19 @@ func Find() (path string, found bool) {
 // requestTimeout is how long one request may take.
 const requestTimeout = 30 * time.Second
 
-// A Client asks one API server, with the credentials of a kubeconfig.
+// A Client makes requests to one API server, with the credentials of a kubeconfig.
 type Client struct {
 	server *url.URL
 	http   *http.Client
 	token  string
-	node   string // the node that the client's certificate names; "" if it names none
+	node   string // the node that the certificate names, or ""
 }
 
-// Node returns the name of the node to which the client's certificate was issued. Node returns "" if the credentials do
-// not name a node: a token does not.
+// Node returns the name of the node in the client's certificate. It returns "" if the credentials name no node: a token
+// does not.
 func (c *Client) Node() string { return c.node }
 
-// A Refusal is an answer of the API server that is no success.
+// A Refusal is an answer of the API server with another status than 200.
 type Refusal struct {
 	Status  int    // status code of HTTP
 	Message string // message of the server
@@ -67,11 +67,11 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("the API server answers %d %s: %s", r.Status, http.StatusText(r.Status), r.Message)
 }
 
-// Resources are extended resources of a node by their names. A nil number removes the resource.
+// Resources are numbers of extended resources of a node, by resource name. A nil number removes the resource.
 type Resources map[string]*int
 
-// PatchNode sets extended resources of a node, as its capacity and as allocatable to pods, and changes nothing else of
-// the node. PatchNode returns the new capacity of the node, by the names of all its resources.
+// PatchNode sets extended resources of a node, in its capacity and in allocatable, and changes nothing else of the
+// node. PatchNode returns the new capacity of the node, by resource name.
 func (c *Client) PatchNode(ctx context.Context, node string, resources Resources) (map[string]string, error) {
 	values := map[string]any{}
 	for name, n := range resources {
@@ -92,7 +92,7 @@ func (c *Client) PatchNode(ctx context.Context, node string, resources Resources
 	return answer.Status.Capacity, err
 }
 
-// patch sends a merge patch (RFC 7396) and decodes the answer.
+// patch sends a merge patch (RFC 7396), and decodes the answer.
 func (c *Client) patch(ctx context.Context, at *url.URL, body []byte, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -122,7 +122,8 @@ func (c *Client) patch(ctx context.Context, at *url.URL, body []byte, into any) 
 	return json.Unmarshal(text, into)
 }
 
-// messageOf returns the message of a Status object, or the beginning of what another server answers.
+// messageOf returns the message of a Status object. If text is not such an object, another server has answered:
+// messageOf then returns the beginning of text.
 func messageOf(text []byte) string {
 	const some = 200
 	var status struct{ Message string }
@@ -132,7 +133,7 @@ func messageOf(text []byte) string {
 	return string(text[:min(len(text), some)])
 }
 
-// Untrusted reports whether an error means that the API server has a certificate that the kubeconfig does not trust.
+// Untrusted reports whether an error means that the kubeconfig does not trust the API server's certificate.
 func Untrusted(err error) bool {
 	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
 	_, other := errors.AsType[x509.HostnameError](err)

@@ -20,9 +20,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A kubeconfig has the keys of a kubeconfig file (Kubernetes reference, "kubeconfig (v1)"). Load refuses a file with
-// some of these keys, because Load does not support them. If Load ignored such a key, a request would have fewer
-// credentials than the file says, or go to another server.
+// A kubeconfig has the keys of a kubeconfig file (Kubernetes reference, "kubeconfig (v1)"). Some keys are only there so
+// that Load can refuse them. If Load ignored such a key, a request would have fewer credentials than the file says, or
+// go to another server.
 type kubeconfig struct {
 	CurrentContext string                     `json:"current-context"`
 	Clusters       []namedEntry[server]       `json:"clusters"`
@@ -30,7 +30,7 @@ type kubeconfig struct {
 	Contexts       []namedEntry[contextEntry] `json:"contexts"`
 }
 
-// A namedEntry is an entry of one of the lists. Each list has another key for the value.
+// A namedEntry is an entry of one of the lists. Its value is in Cluster, User or Context, depending on the list.
 type namedEntry[T any] struct {
 	Name    string `json:"name"`
 	Cluster T      `json:"cluster"`
@@ -68,8 +68,8 @@ type contextEntry struct {
 	User    string `json:"user"`
 }
 
-// Load reads a kubeconfig, and gets the credentials that its current context names. A relative path in the kubeconfig
-// begins at the kubeconfig's directory.
+// Load reads a kubeconfig, and gets the credentials of the user in its current context. A relative path in the file
+// begins at the directory of the file.
 func Load(ctx context.Context, path string) (*Client, error) {
 	c, err := load(ctx, path)
 	if err != nil {
@@ -99,7 +99,8 @@ func load(ctx context.Context, path string) (*Client, error) {
 	return newClient(ctx, at, as)
 }
 
-// resolvePath returns a path that is written in a file. A relative path begins at the directory of the file.
+// resolvePath returns a path that is written in a file. If the path is relative, it begins at the directory of the
+// file.
 func resolvePath(file, path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
@@ -126,7 +127,7 @@ func entry[T any](all []namedEntry[T], kind, name string) (one namedEntry[T], er
 	return all[i], nil
 }
 
-// newClient returns a client that asks the server as the user.
+// newClient returns a client that makes requests to the server at, with the credentials of the user as.
 func newClient(ctx context.Context, at server, as user) (*Client, error) {
 	address, err := url.Parse(at.Server)
 	if err != nil || address.Scheme != "https" || address.Host == "" {
@@ -161,7 +162,7 @@ func newClient(ctx context.Context, at server, as user) (*Client, error) {
 	return c, nil
 }
 
-// rootCAs returns the authorities that may have signed the server's certificate. nil means the authorities of the system.
+// rootCAs returns the authorities that may sign the server's certificate. nil means the authorities of the system.
 func (s server) rootCAs() (*x509.CertPool, error) {
 	text := s.CAData
 	if len(text) == 0 && s.CA != "" {
@@ -180,8 +181,8 @@ func (s server) rootCAs() (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// credentials returns the client's certificate, its token, or both. It reads the files in each call, because kubelets
-// replace their certificates, and tokens expire.
+// credentials returns the user's certificate, the user's token, or both. It reads the files in each call, because
+// kubelets replace their certificates, and tokens expire.
 func (u user) credentials(ctx context.Context, at server) (*tls.Certificate, string, error) {
 	switch {
 	case u.Username != "" || u.AuthProvider != nil:
@@ -210,7 +211,7 @@ func (u user) credentials(ctx context.Context, at server) (*tls.Certificate, str
 	return cert, token, nil
 }
 
-// certificate returns the client's certificate. A kubelet has the certificate and its key in one file.
+// certificate returns the user's certificate with its key, or nil if the user has none.
 func (u user) certificate() (*tls.Certificate, error) {
 	cert, err1 := dataOrFile(u.CertificateData, u.Certificate)
 	key, err2 := dataOrFile(u.KeyData, u.Key)
@@ -220,7 +221,7 @@ func (u user) certificate() (*tls.Certificate, error) {
 	return keyPair(cert, key)
 }
 
-// dataOrFile returns the data. If there is none, it returns the content of the file.
+// dataOrFile returns data. If data is empty, it returns the content of the file, or nothing without a file.
 func dataOrFile(data []byte, file string) ([]byte, error) {
 	if len(data) > 0 || file == "" {
 		return data, nil
