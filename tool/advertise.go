@@ -86,8 +86,8 @@ node-feature-discovery, and does not call the API server:
 	}
 }
 
-// publishNumbers writes the numbers of the resources to the file of --feature-file, or else reports them to the API server. With
-// --dry-run, it does nothing.
+// publishNumbers writes the numbers of the resources to the file of --feature-file, or else sends them to the API
+// server. With --dry-run, it does nothing.
 func publishNumbers(c *cli.Context, rows []offerRow) error {
 	switch file := c.String("feature-file"); {
 	case c.Bool("dry-run"):
@@ -101,7 +101,7 @@ func publishNumbers(c *cli.Context, rows []offerRow) error {
 	return patchNode(c, rows)
 }
 
-// patchNode reports the numbers of the resources to the API server. Then it removes from the node the resources of pools
+// patchNode sends the numbers of the resources to the API server. Then it removes from the node the resources of pools
 // that the configuration no longer has.
 func patchNode(c *cli.Context, rows []offerRow) error {
 	path := c.String("kubeconfig")
@@ -146,8 +146,7 @@ func patchNode(c *cli.Context, rows []offerRow) error {
 	return patchError(err, node, path)
 }
 
-// patchError returns the error of a request to the API server, with a hint if there is one. Without an error, it returns
-// nil.
+// patchError adds the request and a hint to err, an error of a request to the API server. It returns nil if err is nil.
 func patchError(err error, node, kubeconfig string) error {
 	if err == nil {
 		return nil
@@ -173,8 +172,8 @@ func patchError(err error, node, kubeconfig string) error {
 }
 
 // featureText returns the text of the file for the local source of node-feature-discovery. The directive +no-label
-// (customization guide, "Local feature source") applies to the next line of the file: its number becomes a feature, and
-// no label.
+// (customization guide, "Local feature source") is about the next line of the file: its number becomes a feature, but
+// not a label.
 func featureText(rows []offerRow) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "# By", cli.Program+" advertise, for the NodeFeatureRule of docs/scheduler.md.")

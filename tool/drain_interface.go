@@ -68,7 +68,7 @@ their tags matter. If the role may not ask, it compares only the security groups
 				}
 				return cli.Table(c, drainRows(st, slices.Sorted(maps.Keys(st.ENIs)), why, true))
 			}
-			if err != nil { // no failure: the ENIs have their marks by now
+			if err != nil { // no failure: the registry already has the marks of the ENIs
 				slog.Warn("the ENIs are not compared with the configuration", "error", err)
 			}
 			return cli.Table(c, drainRows(st, ids, why, false))
@@ -76,8 +76,8 @@ their tags matter. If the role may not ask, it compares only the security groups
 	}
 }
 
-// setDraining marks the ENIs as draining. If retire is false, it removes the mark. After an error, the caller must not write
-// the state.
+// setDraining marks the ENIs as draining. If retire is false, it removes the mark. If it returns an error, the caller
+// must not write the state.
 func setDraining(s *registry.State, ids []string, retire bool) error {
 	for _, id := range ids {
 		e, known := s.ENIs[id]
@@ -105,8 +105,8 @@ type drainRow struct {
 	Why      string `json:"why"` // "": the ENI does not differ
 }
 
-// drainRows returns a row for each ENI whose ID is in ids. If differ is true, drainRows leaves out ENIs that neither
-// drain nor differ. why says how each ENI differs from the configuration.
+// drainRows returns a row for each ENI in ids. reasons says, by ENI, how the ENI differs from the configuration. If
+// onlyDiffering is true, drainRows leaves out ENIs that neither drain nor differ.
 func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyDiffering bool) (rows []drainRow) {
 	for _, id := range ids {
 		e, known := s.ENIs[id]
@@ -127,10 +127,11 @@ func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyD
 // renewable reports whether an ENI serves the pods of its pool, and another ENI could replace it on the node.
 func renewable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && !e.Foreign }
 
-// differences compares the ENIs of the node with the configuration. It returns by ENI why no pod would get an address
-// of the ENI if an operator had attached the ENI, or "". The security groups of the ENIs come from metadata. If the
-// groups do not decide, differences asks EC2 for the tags of the subnets. If the role may not ask for the tags, an ENI
-// whose groups do not decide counts as not different.
+// differences compares the ENIs of the node with the configuration. It returns the reason, by ENI, for which no pod
+// would get an address of the ENI if an operator had attached the ENI. The reason is "" if the ENI fits.
+//
+// The security groups of the ENIs come from metadata. If these do not decide, differences asks EC2 for the tags of the
+// subnets. If the role does not allow this, the ENI counts as fitting.
 func differences(
 	c *cli.Context, p *ipam.Pool, s *registry.State, conflists *conf.Conflists,
 ) (reasons map[string]string, _ error) {
@@ -166,7 +167,7 @@ func differences(
 	return reasons, nil
 }
 
-// subnetTags asks EC2 for the subnets in the zone of the VPCs that the ENIs are in. It returns the subnets' tags by
+// subnetTags asks EC2 for the subnets in one zone of the VPCs of the ENIs. It returns the tags of these subnets by
 // subnet ID, or nil if the role may not ask.
 func subnetTags(
 	c *cli.Context, cloud *aws.Client, enis []aws.ENI, zone string,

@@ -67,8 +67,8 @@ comments also have the egress itself.` +
 	}
 }
 
-// egressPods returns the clients and routers of this node. If the configuration has no egress, egressPods returns nil
-// and does not look into the namespaces.
+// egressPods returns the clients and routers of this node. If the configuration has no egress, it returns nil and does
+// not look into the namespaces of pods.
 func egressPods(conflists *conf.Conflists, s *registry.State) ([]view.EgressPod, error) {
 	networks, _ := conflists.Egress() // validate and doctor report mistakes of the configuration
 	if len(networks) == 0 {
@@ -100,7 +100,7 @@ type egressEntry struct {
 	Clients      []string `json:"clients"`
 }
 
-// An egressRule is the traffic that security groups must allow between clients and routers, in both directions.
+// An egressRule is the traffic that security groups must allow between clients and routers, in and out.
 type egressRule struct {
 	Protocol string `json:"protocol"`
 	Port     int    `json:"port"`
@@ -148,7 +148,7 @@ func (a egressAnswer) print(w io.Writer) {
 	}
 }
 
-// joinWords returns the values as a text for people. If there are no values, words returns the argument otherwise.
+// joinWords returns the values, separated by commas, or ifNone if there are no values.
 func joinWords(all []string, ifNone string) string {
 	if len(all) == 0 {
 		return ifNone

@@ -25,14 +25,15 @@ import (
 //go:embed egress.yaml
 var egressYAML string
 
-// manifestTemplate writes names (of type word) without quotes, because newManifest refuses names that Kubernetes does
-// not allow. It writes all other values as JSON. The template is parsed at its first use, like the regular expressions
-// of this package. Otherwise each command would take the time to parse the template.
+// manifestTemplate is the parsed egress.yaml. It writes names (of type yamlName) without quotes, because newManifest
+// refuses names that Kubernetes does not allow. It writes all other values as JSON. The template is parsed at its first
+// use, because otherwise every command would spend the time. The same holds for the regular expressions of this
+// package.
 var manifestTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("egress").Funcs(template.FuncMap{"json": inlineJSON}).Parse(egressYAML))
 })
 
-// pauseImage is the default image of routers. Its program only sleeps: the kernel forwards the packets.
+// pauseImage is the default image of routers. Its program only sleeps, because the kernel forwards the packets.
 const pauseImage = "registry.k8s.io/pause:3.10"
 
 // egressFlags returns the flags for the manifest of an egress.
@@ -57,7 +58,8 @@ func egressFlags() []cli.Flag {
 	}
 }
 
-// newEgressFlags are the flags for an egress that the configuration does not have. Each flag is a key of an egress.
+// newEgressFlags are the flags that describe an egress that the configuration does not have. Each has the name of a key
+// of an egress.
 var newEgressFlags = []string{"gateways", "destinations", "except", "namespaces", "clients"}
 
 // A manifest has the values that the template egress.yaml writes.
@@ -72,7 +74,7 @@ type manifest struct {
 	Lacks            []missingPart
 }
 
-// A workload runs routers: it is a Deployment, or a StatefulSet for one router with its own address.
+// A workload runs routers. It is a Deployment, or a StatefulSet for one router with its own address.
 type workload struct {
 	Kind     string
 	Name     yamlName
@@ -80,7 +82,7 @@ type workload struct {
 	IP, Zone string
 }
 
-// A missingPart is a part that the conflist needs and does not have: what the part is for, and its lines.
+// A missingPart is a part of a conflist that must be added: a text that says where and why, and the lines.
 type missingPart struct {
 	Means string   `json:"means"`
 	Lines []string `json:"lines"`
@@ -100,8 +102,8 @@ func printManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *con
 		func(w io.Writer) { _, _ = b.WriteTo(w) }) // no error: w is in memory
 }
 
-// newManifest returns the manifest of the egress that --manifest names. It takes the egress from the configuration, or
-// a new egress from the flags.
+// newManifest returns the manifest of the egress that --manifest names: an egress of the configuration, or a new one
+// that the flags describe.
 func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.Conflists) (*manifest, error) {
 	name := c.String("manifest")
 	m := &manifest{Name: yamlName(name), Image: c.String("image"), Probe: c.String("probe"),
@@ -134,7 +136,7 @@ func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.
 	return m, m.addMissing(c, n, e)
 }
 
-// A yamlName is a name in YAML. String quotes names that YAML would read as a boolean or as null.
+// A yamlName is a name in YAML. String adds quotes if YAML would read the name as a boolean or as null.
 type yamlName string
 
 func (w yamlName) String() string {
@@ -144,14 +146,14 @@ func (w yamlName) String() string {
 	return string(w)
 }
 
-// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123). It allows only 40 characters,
-// because work appends an address to the name of the egress.
+// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123), but only up to 40 characters:
+// addWorkloads appends an address to the name of the egress.
 var dnsLabel = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
 })
 
-// findEgress returns the egress of that name and its network. If the flags describe a new egress, find returns the new egress
-// and the network that gets it, and adds to m.Lacks what the conflist needs for the egress.
+// findEgress returns the egress with a name, and its network. If the flags describe a new egress, it returns this
+// egress and the network that gets it. It then also adds to m.Lacks the lines for the conflist.
 func (m *manifest) findEgress(c *cli.Context, name string, networks []conf.NetworkEgress, conflists *conf.Conflists) (
 	n conf.NetworkEgress, e egress.Egress, err error,
 ) {
@@ -188,7 +190,7 @@ func (m *manifest) findEgress(c *cli.Context, name string, networks []conf.Netwo
 	return n, e, nil
 }
 
-// newEgress returns the lines that a conflist needs for a new egress.
+// newEgress returns the part that a conflist needs for a new egress.
 func newEgress(n conf.NetworkEgress, name string, e egress.Egress) missingPart {
 	text := fmt.Sprintf("%s: %s", inlineJSON(name), egressJSON(e))
 	means := "The conflist of all nodes needs this, within its key egress, before the routers start:"
@@ -199,8 +201,8 @@ func newEgress(n conf.NetworkEgress, name string, e egress.Egress) missingPart {
 	return missingPart{means, strings.Split(text, "\n")}
 }
 
-// newEgressNetwork returns the network that gets the new egress: the first network with an egress, or else the first that can
-// have one.
+// newEgressNetwork returns the network that gets a new egress: the first network that already has an egress, or else
+// the first one that can have one.
 func newEgressNetwork(conflists *conf.Conflists, networks []conf.NetworkEgress) (conf.NetworkEgress, error) {
 	if len(networks) > 0 {
 		return networks[0], nil
@@ -213,7 +215,7 @@ func newEgressNetwork(conflists *conf.Conflists, networks []conf.NetworkEgress) 
 	return conf.EgressOf(lists[0])
 }
 
-// defaultRouters returns the namespace of the routers of a new egress.
+// defaultRouters returns the namespace for the routers of a new egress.
 func defaultRouters(c *cli.Context) string {
 	if c.IsSet("routers") {
 		return c.String("routers")
@@ -236,13 +238,13 @@ func egressJSON(e egress.Egress) string {
 	return "{\n" + strings.Join(lines, ",\n") + "\n}"
 }
 
-// inlineJSON returns a value as JSON in one line. YAML can read JSON.
+// inlineJSON returns v as JSON in one line. YAML can read JSON.
 func inlineJSON(v any) string {
 	b, _ := json.Marshal(v) // no error: v is a text or a list of texts
 	return strings.ReplaceAll(string(b), `","`, `", "`)
 }
 
-// routersNamespace returns the namespace of the routers: the value of --routers, or else the first namespace without a
+// routersNamespace returns the namespace of the routers: the value of --routers, or else the first value without a
 // wildcard in the egress's key routers.
 func routersNamespace(c *cli.Context, e egress.Egress) (string, error) {
 	if c.IsSet("routers") {
@@ -258,7 +260,7 @@ func routersNamespace(c *cli.Context, e egress.Egress) (string, error) {
 		joinWords(e.Routers, "none"))
 }
 
-// addWorkloads adds to the manifest a Deployment, or a StatefulSet for each --address.
+// addWorkloads adds to the manifest a StatefulSet for each --address, or else one Deployment.
 func (m *manifest) addWorkloads(c *cli.Context) error {
 	addresses := c.StringSlice("address")
 	if len(addresses) == 0 {
@@ -288,15 +290,15 @@ func (m *manifest) addWorkloads(c *cli.Context) error {
 	return nil
 }
 
-// maxStatefulSetName is how many characters the name of a StatefulSet may have. Kubernetes writes the name into a label, followed
-// by a hyphen and a hash of 10 digits.
+// maxStatefulSetName is the greatest length of the name of a StatefulSet. Kubernetes appends a hyphen and a hash of 10
+// digits, and writes the result into a label.
 const maxStatefulSetName = 52
 
-// addMissing adds to m.Lacks what the conflist lacks for the routers of the manifest.
+// addMissing adds to m.Lacks the parts that the conflist needs for the routers of the manifest.
 func (m *manifest) addMissing(c *cli.Context, n conf.NetworkEgress, e egress.Egress) error {
 	if !e.HasRouters(string(m.Namespace)) {
-		m.Lacks = append(m.Lacks, missingPart{fmt.Sprintf("The conflist of all nodes needs this namespace in routers of the "+
-			"egress %s, before routers start:", m.Name), []string{fmt.Sprintf(`"routers": %s`,
+		m.Lacks = append(m.Lacks, missingPart{fmt.Sprintf("The conflist of all nodes needs this namespace in "+
+			"routers of the egress %s, before routers start:", m.Name), []string{fmt.Sprintf(`"routers": %s`,
 			inlineJSON(append(slices.Clone(e.Routers), string(m.Namespace))))}})
 	}
 	chosen := m.Workloads[0].IP != ""

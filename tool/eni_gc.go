@@ -27,8 +27,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// leastGrace is the least value of --grace, the time between two sightings of a leak. leastGrace is longer than the
-// time for which an intent stays in the registry, and longer than the lag of EC2's describe calls.
+// leastGrace is the least value of --grace, the time between two sightings of a leak. It is longer than an intent stays
+// in the registry, and longer than EC2's describe calls lag behind.
 const leastGrace = 20 * time.Minute
 
 func eniGC() *cli.Command {
@@ -92,21 +92,21 @@ ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` +
 	}
 }
 
-// leaks is a search for leaked ENIs.
+// leaks is the state of a search for leaked ENIs.
 type leaks struct {
 	pool  *ipam.Pool
 	grace time.Duration
 	dry   bool
 	sightings
 
-	deleted []leakRow // with dry: ENIs that would be deleted
-	waiting []leakRow // ENIs that wait for a second sighting
+	deleted []leakRow // with dry: ENIs that a run without dry would delete
+	waiting []leakRow // ENIs that a later run will delete if it still finds them
 }
 
 // A leakRow is a leaked ENI.
 type leakRow struct {
 	ID       string    `json:"id"`
-	Instance string    `json:"instance"` // for which the ENI was created
+	Instance string    `json:"instance"` // instance for which the ENI was created
 	Subnet   string    `json:"subnet"`
 	Seen     time.Time `json:"first_seen"`
 }
@@ -125,7 +125,8 @@ func (l *leaks) print(w io.Writer) {
 	}
 }
 
-// deleteOld deletes the leaks that an earlier run saw at least grace ago, and records the other leaks.
+// deleteOld deletes the leaks that an earlier run saw at least grace ago. It records the others in the file of
+// sightings.
 func (l *leaks) deleteOld(ctx context.Context) error {
 	enis, err := l.findLeaks(ctx)
 	if err != nil {
@@ -162,8 +163,8 @@ func (l *leaks) deleteOld(ctx context.Context) error {
 	return errors.Join(failed, l.write(still))
 }
 
-// deleteENI deletes an ENI. If another node has already deleted the ENI, delete returns nil. EC2 refuses to delete an ENI
-// that has just been attached.
+// deleteENI deletes an ENI. It returns nil if the ENI is already gone, because another node may have deleted it. If the
+// ENI has just been attached, EC2 refuses the deletion.
 func (l *leaks) deleteENI(ctx context.Context, id string) error {
 	if l.dry {
 		return nil
@@ -203,9 +204,9 @@ func (l *leaks) findLeaks(ctx context.Context) ([]aws.ENI, error) {
 	return idle, nil
 }
 
-// aliveInstances returns the IDs of the instances that still exist, among this instance and the instances in the ENIs' tags. It
-// also returns the VPC of this instance. An existing instance has an attached ENI, from its launch to its end. EC2's
-// answer counts only if it also shows the boot ENI of this instance.
+// aliveInstances returns the IDs of the instances that still exist, among this instance and those in the tags of the
+// ENIs. It also returns the VPC of this instance. From launch to end, an instance has an attached ENI, so it exists if
+// EC2 shows one. EC2's answer only counts if it also shows the boot ENI of this instance.
 func (l *leaks) aliveInstances(
 	ctx context.Context, self aws.Instance, enis []aws.ENI,
 ) (alive map[string]bool, vpc string, err error) {
@@ -254,8 +255,8 @@ func (l *leaks) mayUse() (func(id string) bool, error) {
 	}, nil
 }
 
-// sightings is a file with the time at which each leak was first seen. If the file is lost, eni-gc only needs longer:
-// it sees each leak as if for the first time.
+// sightings is a file with the time at which each leak was first seen. If the file is lost, eni-gc only deletes later,
+// because it sees each leak as if for the first time.
 type sightings struct{ file string }
 
 func sightingsAt(file string) sightings {

@@ -21,20 +21,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/history"
 )
 
-// defaultFormat is EC2's default format of flow logs, version 2 (VPC user guide, "Flow log
-// records").
+// defaultFormat has the fields of EC2's default format of flow logs, version 2 (VPC user guide, "Flow log records").
 var defaultFormat = strings.Fields("version account-id interface-id srcaddr dstaddr srcport dstport protocol packets " +
 	"bytes start end action log-status")
 
-// A flowFormat has the names of a record's fields, and the indices of the fields with the addresses and times.
+// A flowFormat has the names of a record's fields, and the indices of the addresses and times among them.
 type flowFormat struct {
 	names                []string
 	src, dst, start, end int
 }
 
-// newFlowFormat returns the format of records with these fields. It fails if they lack an address or a time. It prefers
-// pkt-srcaddr and pkt-dstaddr, which have the packet's own addresses. If a packet has a secondary address of an ENI,
-// EC2 writes the ENI's primary address into srcaddr or dstaddr.
+// newFlowFormat returns the format of records with the fields names. It fails if an address or a time is missing. It
+// prefers pkt-srcaddr and pkt-dstaddr, which have the packet's own addresses. If a packet has a secondary address of an
+// ENI, EC2 writes the ENI's primary address into srcaddr or dstaddr.
 func newFlowFormat(names []string) (f flowFormat, err error) {
 	find := func(wanted ...string) int {
 		for _, w := range wanted {
@@ -50,8 +49,8 @@ func newFlowFormat(names []string) (f flowFormat, err error) {
 	return f, err
 }
 
-// podsOf returns the pods that had the two addresses of a record during the record's time, or "-" for no pod. "unknown"
-// is for a pod that a lost line of the lease log may name.
+// podsOf returns the pods that had the two addresses of a record during the record's time. The result is "-" if there
+// was no pod, or "unknown" if a lost line of the lease log may name one.
 func (f flowFormat) podsOf(h *history.History, record []string) (src, dst string) {
 	start, errStart := strconv.ParseInt(record[f.start], 10, 64)
 	end, errEnd := strconv.ParseInt(record[f.end], 10, 64)
@@ -81,7 +80,7 @@ func (f flowFormat) podsOf(h *history.History, record []string) (src, dst string
 	return pods(record[f.src]), pods(record[f.dst])
 }
 
-// annotate writes the records of a flow log, each with the pods of its addresses.
+// annotate writes the records of a flow log, each with the pods of its two addresses.
 func annotate(c *cli.Context, h *history.History, path string) error {
 	var in io.ReadCloser = os.Stdin
 	if path != "-" {
@@ -109,7 +108,7 @@ func annotate(c *cli.Context, h *history.History, path string) error {
 	return nil
 }
 
-// An annotator adds pods to one record after the other, because a flow log may be larger than the memory.
+// An annotator adds pods to the records one by one, because a flow log may be larger than the memory.
 type annotator struct {
 	history *history.History
 	out     *bufio.Writer
@@ -139,7 +138,7 @@ func (a *annotator) annotateLine(fields []string) error {
 	return a.write(fields, src, dst)
 }
 
-// setFormat sets the format of the flow log by its first line, and reports whether this line is the header.
+// setFormat sets the format of the flow log by its first line, and reports whether this line is a header.
 func (a *annotator) setFormat(fields []string) (header bool, err error) {
 	header = slices.ContainsFunc(fields, func(name string) bool {
 		return name == "srcaddr" || name == "pkt-srcaddr" || name == "version"
@@ -191,7 +190,7 @@ func (a *annotator) write(fields []string, src, dst string) error {
 	return err
 }
 
-// finishJSON ends the list of records.
+// finishJSON ends the JSON list of records.
 func (a *annotator) finishJSON() {
 	switch {
 	case a.json && a.written > 0:

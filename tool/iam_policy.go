@@ -67,8 +67,8 @@ the original plugin, and those of your own launch template.` +
 	}
 }
 
-// needsOf reads the command line and the configuration that it names. A machine that is no
-// node has no configuration, and needs --mode.
+// needsOf reads the command line and the configuration that it names. A machine that is no node has no configuration,
+// so it needs --mode.
 func needsOf(c *cli.Context) (iam.Needs, error) {
 	n := iam.Needs{Mode: lease.Provision(c.String("mode")), ENIGC: c.Bool("eni-gc"), Untagged: c.Bool("untagged"),
 		Partition: cmp.Or(c.String("partition"), aws.Partition(aws.Environment(os.Getenv).Region()))}

@@ -117,8 +117,8 @@ func installOrRemove(c *cli.Context, i *install.Installation, host *nl.NS) ([]in
 	})
 }
 
-// installation reads the conflist and the variables to install, enters the node's root directory, and finds out the
-// node's directories.
+// installation reads what to install: the conflist and the variables. Then it enters the node's root directory, and
+// finds out the node's directories.
 func installation(c *cli.Context) (*install.Installation, error) {
 	root, from := filepath.Clean(c.String("root")), filepath.Clean(c.String("from"))
 	if root == from {
@@ -178,7 +178,7 @@ func nameHostInterface(c *cli.Context, conflist *install.Conflist) error {
 		"run install on the host network, or set hostInterface to the name of the link")
 }
 
-// placeOf returns the directories of the node. Flags have precedence over the values of the platform.
+// placeOf returns the directories of the node. A flag has precedence over the value of the platform.
 func placeOf(c *cli.Context) (install.Place, error) {
 	p, err := install.PlaceOf(c.String("platform"))
 	if err != nil {
@@ -212,8 +212,8 @@ func placeOf(c *cli.Context) (install.Place, error) {
 	return p, nil
 }
 
-// isSpecial reports whether a character of a command line may have a special meaning for systemd or a shell. Examples are
-// a blank, % and $.
+// isSpecial reports whether systemd or a shell may give a character of a command line a special meaning. Examples are a
+// blank, % and $.
 func isSpecial(r rune) bool {
 	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("/._+@:=,~-", r)
 }

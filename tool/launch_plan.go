@@ -24,11 +24,11 @@ type launchPlan struct {
 	lease.Policy
 	kind   string // the instance type
 	limits aws.Limits
-	eni    launchENI // each ENI for pods
-	except int       // how many ENIs the plan leaves out, for pods that ask for ENIs
+	eni    launchENI // the model of each ENI for pods
+	except int       // number of ENIs that the template leaves out, for pods that ask for ENIs
 }
 
-// planOf reads the command line and the configuration, and asks EC2 for the missing values.
+// planOf reads the command line and the configuration, and asks EC2 for values that these do not have.
 func planOf(c *cli.Context) (launchPlan, error) {
 	p := launchPlan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
 	networks, err := conf.Load(c.String("config")).All()
@@ -74,7 +74,7 @@ func planOf(c *cli.Context) (launchPlan, error) {
 	return p, err
 }
 
-// poolsOf returns a policy for each pool of the networks, and reports whether pods may ask for ENIs.
+// poolsOf returns a policy for each pool of the networks. requestsENIs reports whether pods may ask for ENIs.
 func poolsOf(networks []conf.List) (pools []lease.Policy, requestsENIs bool) {
 	var all []lease.Policy
 	for _, l := range networks {
@@ -91,7 +91,7 @@ func poolsOf(networks []conf.List) (pools []lease.Policy, requestsENIs bool) {
 	return pools, requestsENIs
 }
 
-// poolNamed returns the policy of the pool of that name.
+// poolNamed returns the policy of the pool with a name.
 func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy, error) {
 	i := slices.IndexFunc(pools, func(q lease.Policy) bool { return conf.PoolName(q.Pool) == name })
 	if i < 0 {
@@ -100,9 +100,9 @@ func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy,
 	return pools[i], nil
 }
 
-// mergePolicies merges the policies of networks that share a pool. The ENIs of the merged policy serve the pods of all these
-// networks. The merged policy has the families of all networks, and the highest interfaceIndex and maxENIs. It has the
-// sum of maxPods, because with Multus one pod may be in each of these networks.
+// mergePolicies merges the policies of networks that share a pool. ENIs by the merged policy serve the pods of all
+// these networks: it has the families of all of them, and the highest interfaceIndex and maxENIs. It has the sum of
+// maxPods, because with Multus one pod may be in each of these networks.
 func mergePolicies(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)
@@ -125,8 +125,9 @@ func mergePolicies(sharing []lease.Policy) lease.Policy {
 	return p
 }
 
-// fillENI decides how many prefixes or addresses each ENI has, within the limits of the type. EC2 counts a prefix as
-// one address. A new ENI can have either prefixes or addresses. Only instances of Nitro types can have prefixes.
+// fillENI decides how many prefixes or addresses each ENI has, within the limits of the instance type. For EC2's limit,
+// a prefix counts as one address. A new ENI can have prefixes or addresses, but not both. Only Nitro types can have
+// prefixes.
 func (p *launchPlan) fillENI(c *cli.Context) error {
 	room := p.limits.IPv4PerENI - 1
 	fits := func(flag string, n int) error {
@@ -170,7 +171,7 @@ func (p *launchPlan) fillENI(c *cli.Context) error {
 	return nil
 }
 
-// podsPerENI returns the number of pods for which an ENI has addresses.
+// podsPerENI returns the number of pods that one ENI can serve.
 func (p *launchPlan) podsPerENI() int {
 	n := 1 << 20 // a /80 has more addresses than a node can have pods
 	if p.limits.NoPrefixes && slices.Contains(p.Families, lease.IPv6) {
@@ -183,8 +184,8 @@ func (p *launchPlan) podsPerENI() int {
 	return min(n, 1+p.eni.Secondary+size*p.eni.Prefixes)
 }
 
-// bootPods returns the number of pods for which the boot ENI has addresses, if it serves pods. The node itself uses the
-// ENI's primary address and its first IPv6 address.
+// bootPods returns the number of pods that the boot ENI can serve, if it serves pods. The node itself uses the primary
+// address and the first IPv6 address of this ENI.
 func (p *launchPlan) bootPods() int {
 	n := p.podsPerENI() - 1
 	if slices.Contains(p.Families, lease.IPv6) {
@@ -201,8 +202,8 @@ func (p *launchPlan) maxPodENIs() int {
 	return p.limits.PodENIs()
 }
 
-// slots returns the network cards and device indices of the ENIs for pods. slots fills all cards evenly, because the
-// ENIs of a card share its bandwidth.
+// slots returns the network card and the device index of each ENI for pods. It fills all cards evenly, because the ENIs
+// of a card share its bandwidth.
 func (p *launchPlan) slots() ([][2]int, error) {
 	var all [][2]int
 	for card, n := range p.limits.Cards {
@@ -243,8 +244,8 @@ func (p *launchPlan) slots() ([][2]int, error) {
 	return all[:most], nil
 }
 
-// tags returns the tags of the ENIs. The boot ENI has the same tags, because a template has one set of tags for all
-// ENIs.
+// tags returns the tags of the ENIs, sorted. The boot ENI gets them, too, because a template has one set of tags for
+// all its ENIs.
 func (p *launchPlan) tags() []launchTag {
 	tags := maps.Clone(p.Tags)
 	if tags == nil {
@@ -258,7 +259,8 @@ func (p *launchPlan) tags() []launchTag {
 	return all
 }
 
-// chooseSubnet returns the ID of a subnet in this zone: the one with the tags of the pool and the most free addresses.
+// chooseSubnet returns the ID of the subnet in this zone that has the most free addresses, among those with the tags of
+// the pool.
 func (p *launchPlan) chooseSubnet(c *cli.Context, cloud *aws.Client) (string, error) {
 	fit, _, err := view.PodSubnets(c.Context, cloud, p.Policy)
 	if errors.Is(err, more.ErrNoSubnet) {

@@ -140,7 +140,7 @@ func templateFor(c *cli.Context) (launchData, error) {
 		boot.Groups = p.eni.Groups
 	}
 	if slices.Contains(p.Families, lease.IPv6) {
-		boot.IPv6 = 1 // without an IPv6 address on the node, no pod with IPv6 starts
+		boot.IPv6 = 1 // pods with IPv6 only start if the node has an IPv6 address
 	}
 	if p.MinIndex == 0 { // the boot ENI serves pods, too
 		boot.Secondary, boot.Prefixes, boot.Tracking = p.eni.Secondary, p.eni.Prefixes, p.eni.Tracking

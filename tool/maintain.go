@@ -116,15 +116,15 @@ func maintenanceOf(c *cli.Context) (*maintenance, error) {
 // commandTimeout is the time after which maintain ends a command, like TimeoutStartSec= of the units.
 const commandTimeout = 3 * time.Minute
 
-// markInterval is how often maintain looks for the marks of plugins. To look for a mark is one stat of a file on tmpfs.
-// measureEvery is how often maintain runs metrics and advertise.
+// markInterval is how often maintain looks for the marks of plugins, which costs one stat of a file on tmpfs for each
+// mark. metricsInterval is how often maintain runs metrics and advertise.
 const (
 	markInterval    = time.Second
 	metricsInterval = time.Minute
 )
 
-// loop runs the commands at their intervals until the context is done. Many nodes may boot at once, so the first
-// collection begins after a random time.
+// loop runs the commands at their intervals until ctx is done. The first collection begins after a random time, because
+// many nodes may boot at once.
 func (m *maintenance) loop(ctx context.Context) {
 	m.runWarm(ctx)
 	collect, measure := time.After(m.every/5+jitter(m.every)), time.After(0)
@@ -151,7 +151,7 @@ func (m *maintenance) loop(ctx context.Context) {
 	}
 }
 
-// hasMark reports whether a plugin has left the mark of that name, a file in the registry's directory.
+// hasMark reports whether a plugin has left the mark with a name: a file in the directory of the registry.
 func hasMark(name string) bool {
 	_, err := os.Stat(filepath.Join(registry.Dir(), name))
 	return err == nil
@@ -188,11 +188,11 @@ func orOK(text string) string {
 	return text
 }
 
-// runWarm refills the pools. The command warm itself removes the mark lease.Refill before its work. But if the command
-// cannot read the conflist, it leaves the mark, and the mark would start the command again each second. So maintain
-// removes the mark first.
+// runWarm runs the command warm, which refills the pools. It first removes the mark lease.Refill, like ExecStartPre= of
+// cni-warm.service. The command itself removes the mark only if it can read the conflist. If the mark remained, it
+// would start the command again each second.
 func (m *maintenance) runWarm(ctx context.Context) []commandRow {
-	_ = os.Remove(filepath.Join(registry.Dir(), lease.Refill)) // like ExecStartPre= of cni-warm.service
+	_ = os.Remove(filepath.Join(registry.Dir(), lease.Refill))
 	return []commandRow{m.runCommand(ctx, "warm", "--config", m.config)}
 }
 
@@ -217,7 +217,7 @@ func (m *maintenance) runCollection(ctx context.Context) []commandRow {
 	return rows
 }
 
-// runMinutely writes the metrics and advertises the addresses, each if a flag asks for it.
+// runMinutely writes metrics and advertises the addresses, each only if a flag asks for it.
 func (m *maintenance) runMinutely(ctx context.Context) []commandRow {
 	rows := m.runMetrics(ctx)
 	if m.advertise != nil {
@@ -237,8 +237,8 @@ func (m *maintenance) runMetrics(ctx context.Context) []commandRow {
 	return []commandRow{m.runCommand(ctx, "metrics", "--config", m.config, "--file", m.metrics)}
 }
 
-// runCommand runs a command of this tool in a process of its own. So a process that dies or takes much memory does no harm to
-// the other commands.
+// runCommand runs a command of this tool in a process of its own. If this process dies or takes much memory, maintain
+// and the other commands are not affected.
 func (m *maintenance) runCommand(ctx context.Context, command string, args ...string) commandRow {
 	limited, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -257,16 +257,15 @@ func (m *maintenance) runCommand(ctx context.Context, command string, args ...st
 	return commandRow{Command: command}
 }
 
-// BPF programs that pods share stay pinned in bpffs until the node boots, because other pods may use them. maintain
-// removes the pin of a program that no ADD has opened for a week. A process that has opened the program keeps it.
-// cni-gc.service does the same.
+// BPF programs that pods share stay pinned in bpffs until the node boots, because later pods may use them. Like
+// cni-gc.service, maintain removes a pin that no ADD has opened for a week. Pods that use the program keep it.
 const (
 	bpffs      = "/sys/fs/bpf"
 	pinPattern = "cni_ipvlan_vpc_k8s:*"
 	maxPinAge  = 7 * 24 * time.Hour
 )
 
-// removeOldPins removes the pins in dir that no process has opened after the time since.
+// removeOldPins removes the pins in dir that no process has opened since a time.
 func removeOldPins(dir string, since time.Time) error {
 	found, err := filepath.Glob(filepath.Join(dir, pinPattern))
 	for _, pin := range found {
@@ -281,7 +280,7 @@ func removeOldPins(dir string, since time.Time) error {
 	return err
 }
 
-// lastOpened returns the time of a file's last access.
+// lastOpened returns the time of the last access to a file.
 func lastOpened(fi fs.FileInfo) time.Time {
 	s, ok := fi.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -106,12 +106,12 @@ ipFamilies has IPv6, use it for types with IPv6. For other types, use
 	}
 }
 
-// A podNode is the node whose pods the command counts, as the command line and the configuration describe it.
+// A podNode is a node whose pods the command counts, as the command line and the configuration describe the node.
 type podNode struct {
 	path   string // path of the configuration
 	pools  []lease.Policy
 	kind   string // the instance type; "": this instance's
-	except int    // number of ENIs that are left out, for pods that ask for ENIs, or for other programs
+	except int    // number of ENIs to leave out, for pods that ask for ENIs or for other programs
 	host   int    // number of pods on the host network
 	most   int    // limit of pods; 0: no limit
 	format string
@@ -144,7 +144,7 @@ func nodeOf(c *cli.Context) (podNode, error) {
 	return n, n.configure(c, networks)
 }
 
-// configure takes the pools and limits from the networks. The value of a flag has precedence.
+// configure sets the pools and limits by the configuration. A flag has precedence.
 func (n *podNode) configure(c *cli.Context, networks []conf.List) error {
 	pools, takes := poolsOf(networks)
 	if takes && !c.IsSet("except-enis") {
@@ -195,7 +195,7 @@ func (n podNode) podCount(c *cli.Context) (int, error) {
 	return n.limitedPods(pods + n.host), nil
 }
 
-// limitedPods returns a number of pods, or the limit by --max or maxPods if the limit is lower.
+// limitedPods returns pods, or the limit by --max or maxPods if this limit is lower.
 func (n podNode) limitedPods(pods int) int {
 	if n.most > 0 {
 		return min(pods, n.most)
@@ -203,8 +203,8 @@ func (n podNode) limitedPods(pods int) int {
 	return pods
 }
 
-// limits asks EC2 for the limits of the instance type. If this instance gets no addresses from EC2, limits returns no
-// limits: only the attached ENIs then count.
+// limits asks EC2 for the limits of the instance type. If this instance gets no addresses from EC2, it returns no
+// limits: then only the attached ENIs count.
 func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	grows := func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone }
 	switch {
@@ -239,8 +239,8 @@ func (n podNode) podsWithAddrs(c *cli.Context, l aws.Limits) (int, error) {
 	return more.Pods(more.Launched(l, families), pools, n.except), nil
 }
 
-// templatePods returns the number of pods for which the ENIs of a launch template have addresses. All these ENIs are of
-// one pool.
+// templatePods returns the number of pods for which the ENIs of a launch template have addresses. All ENIs of a
+// template are of one pool.
 func (n podNode) templatePods(c *cli.Context, l aws.Limits) (int, error) {
 	p := launchPlan{Policy: n.pools[0], kind: n.kind, limits: l, except: n.except}
 	p.MaxPods = 0 // 0: as many pods as fit
@@ -258,8 +258,8 @@ func (n podNode) templatePods(c *cli.Context, l aws.Limits) (int, error) {
 	return pods, nil
 }
 
-// limitsOf returns the limits of an instance type, for a command that runs on any machine. If the machine is no EC2
-// instance, the metadata service gives neither a region nor credentials.
+// limitsOf returns the limits of an instance type, for a command that runs on any machine. On a machine that is no EC2
+// instance, there is no metadata service to give the region and the credentials: limitsOf then returns a hint.
 func limitsOf(ctx context.Context, cloud *aws.Client, kind string) (aws.Limits, error) {
 	l, err := cloud.Limits(ctx, kind)
 	if errors.Is(err, aws.ErrNoMetadata) {

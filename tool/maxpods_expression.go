@@ -18,16 +18,17 @@ import (
 // Karpenter and nodeadm. Both know default_enis, the number of ENIs of the default network card, and ips_per_eni, the
 // number of IPv4 addresses of an ENI. Karpenter (pkg/cel/environment.go) has min and max of two numbers, and refuses a
 // negative result. Nodeadm (nodeadm/doc/examples.md) has only the functions of CEL. If the result is not positive,
-// nodeadm uses its own number instead, which is right for amazon-vpc-cni-k8s.
+// nodeadm uses the number for amazon-vpc-cni-k8s instead.
 
 // A format is the output for a program that launches nodes.
 type format struct {
 	name       string
-	number     string   // the format of a number of pods
-	expression string   // the format of an expression
-	dialect    *dialect // of the program's expressions; nil: the program takes only a number
+	number     string   // Printf format for a number of pods
+	expression string   // Printf format for an expression
+	dialect    *dialect // nil: the program takes only a number
 
-	resources func(w io.Writer, kind string, all []resourceRow) // prints resources of advertise; nil: none
+	// resources prints the resources of the command advertise. nil: the format has no resources.
+	resources func(w io.Writer, kind string, all []resourceRow)
 }
 
 const nodeConfig = "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec:\n  kubelet:\n"
@@ -67,7 +68,7 @@ func (n podNode) printExpression(c *cli.Context, f format) error {
 	})
 }
 
-// A dialect has the functions that a program adds to CEL, and its condition for a result.
+// A dialect is how a program extends CEL, and its condition for a result.
 type dialect struct {
 	functions bool // the program has min and max
 	positive  bool // the result must not be 0
@@ -93,7 +94,7 @@ func (t term) String() string {
 	return fmt.Sprintf("%s + %d", t.cel, t.number)
 }
 
-// operand returns a term as an operand. If the term has an operator outside of parentheses, the operand is in parentheses.
+// operand returns the text of a term as an operand: in parentheses if the term has an operator outside of parentheses.
 func (t term) operand() string {
 	text, depth := t.String(), 0
 	for _, r := range text {
@@ -189,7 +190,8 @@ func (n podNode) checkExpressible(d dialect) error {
 	return nil
 }
 
-// differError returns the error for networks that have different values of a key, so that no expression is right for all.
+// differError returns the error that networks have different values of a key, so that no expression is right for all of
+// them.
 func (n podNode) differError(key string) error {
 	return cli.Hint(
 		fmt.Errorf("%s: its networks have different values of %s, and an expression does not know how many pods each "+
@@ -197,8 +199,8 @@ func (n podNode) differError(key string) error {
 		"give one conflist with --config FILE, or one type with --instance-type TYPE")
 }
 
-// warmSum returns how many free addresses all pools keep together. For a single pool, it returns 0, because the next pods
-// get the pool's free addresses.
+// warmSum returns how many free addresses all pools together keep. For a single pool, it returns 0, because the next
+// pods get the free addresses of this pool.
 func (n podNode) warmSum() (sum int) {
 	if len(n.pools) > 1 {
 		for _, p := range n.pools {
@@ -208,8 +210,8 @@ func (n podNode) warmSum() (sum int) {
 	return sum
 }
 
-// worstCasePods returns the number of pods that get an address in the worst case, for any distribution of pods over the
-// pools (see [more.Pods]). If pools keep free addresses, the number is lower than that of more.Pods.
+// worstCasePods returns the number of pods that get an address, however the pods are distributed over the pools (see
+// [more.Pods]). If pools keep free addresses, the number is lower than that of more.Pods.
 func (n podNode) worstCasePods(d dialect) term {
 	pools := n.pools
 	if pools[0].Provision == lease.ProvisionNone {
@@ -230,8 +232,8 @@ func (n podNode) worstCasePods(d dialect) term {
 	return pods
 }
 
-// podsBesideBoot returns the number of pods on all ENIs except the boot ENI, in the worst case. others is the number of pools
-// that take a whole ENI for one pod. All other ENIs then belong to the pool whose ENIs serve the fewest pods.
+// podsBesideBoot returns the number of pods on all ENIs except the boot ENI, in the worst case: others is the number of
+// pools that take a whole ENI for one pod. All other ENIs belong to the pool whose ENIs serve the fewest pods.
 func (n podNode) podsBesideBoot(d dialect, pools []lease.Policy, others int) term {
 	enis, each := n.eniCount(d), podsOnENI(pools)
 	if others == 0 {
@@ -257,7 +259,7 @@ func (n podNode) eniCount(d dialect) term {
 	return all
 }
 
-// podsOnENI returns how many pods an ENI serves, for the pool whose ENIs serve the fewest pods.
+// podsOnENI returns how many pods an ENI serves in the pool whose ENIs serve the fewest pods.
 func podsOnENI(pools []lease.Policy) term {
 	if slices.ContainsFunc(pools, func(p lease.Policy) bool { return !p.Prefixes }) {
 		return term{cel: "ips_per_eni"}
@@ -265,8 +267,8 @@ func podsOnENI(pools []lease.Policy) term {
 	return term{"(ips_per_eni - 1) * 16", 1}
 }
 
-// podsOnBootENI returns how many pods the boot ENI serves. The node itself uses one of its addresses. A launch template gives
-// the boot ENI single IPv6 addresses, and no IPv6 prefix.
+// podsOnBootENI returns how many pods the boot ENI serves. The node itself uses one of its addresses. A launch template
+// gives this ENI single IPv6 addresses instead of a prefix.
 func (n podNode) podsOnBootENI(p lease.Policy) term {
 	single := p.Provision == lease.ProvisionNone && slices.Contains(p.Families, lease.IPv6)
 	if p.Prefixes && !single {

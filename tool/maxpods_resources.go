@@ -14,11 +14,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// This file writes, for autoscalers, what a new node of an instance type will advertise. Before such a node exists, an
-// autoscaler decides whether the node would help waiting pods.
+// This file prints the resources that a new node of an instance type will advertise. An autoscaler must know them
+// before it launches such a node, to decide whether the node would help waiting pods.
 
-// templateTag is the beginning of a tag's key, before the name of a resource (Cluster Autoscaler, "Scaling a node group
-// to 0" on AWS).
+// templateTag is the beginning of the key of a tag. The name of a resource follows (Cluster Autoscaler, "Scaling a node
+// group to 0" on AWS).
 const templateTag = "k8s.io/cluster-autoscaler/node-template/resources/"
 
 // A resourceRow is a resource, and its number on a new node.
@@ -27,7 +27,7 @@ type resourceRow struct {
 	Number   int    `json:"number"`
 }
 
-// printResources prints what a new node of the instance type advertises.
+// printResources prints the resources that a new node of the instance type advertises.
 func (n podNode) printResources(c *cli.Context, f format) error {
 	if n.kind == "" {
 		return cli.Misuse(c, "--format %s needs an instance type: add --instance-type TYPE", f.name)
@@ -43,7 +43,8 @@ func (n podNode) printResources(c *cli.Context, f format) error {
 	return cli.Answer(c, rows, func(w io.Writer) { f.resources(w, n.kind, rows) })
 }
 
-// resourceRows returns a row for each pool: how many addresses the pool can have if the other pools take none.
+// resourceRows returns a row for each pool. Its number is how many addresses the pool can have if the other pools have
+// none.
 func (n podNode) resourceRows(c *cli.Context, l aws.Limits) ([]resourceRow, error) {
 	rows := []resourceRow{}
 	for _, p := range n.pools {

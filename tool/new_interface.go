@@ -74,14 +74,13 @@ reboot, a further run creates another ENI.` + cli.JSON("iface mac id index card 
 	}
 }
 
-// A madeENI is an ENI that new-interface has created. A madeENI has the fields that eniif shows of the ENI, and the
-// CIDRs of the ENI's VPC.
+// A madeENI is an ENI that new-interface has created: the fields that eniif shows, and the CIDRs of the VPC.
 type madeENI struct {
 	eniRow
 	VPCCIDRs []netip.Prefix `json:"vpc_cidrs"` // the VPC's primary CIDR first
 }
 
-// madeENIOf returns what the registry knows of an ENI.
+// madeENIOf returns the registry's data about an ENI.
 func madeENIOf(p *ipam.Pool, id string) (madeENI, error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -97,7 +96,7 @@ func madeENIOf(p *ipam.Pool, id string) (madeENI, error) {
 	return madeENI{row, cli.List(s.VPCs[e.VPC].CIDRs)}, nil
 }
 
-// print writes the ENI like the original tool: in the form in which Go prints a pointer to a struct.
+// print writes the ENI like the original tool, which let Go print a pointer to a struct.
 func (e madeENI) print(w io.Writer) {
 	var primary netip.Prefix
 	if len(e.VPCCIDRs) > 0 {
@@ -108,7 +107,7 @@ func (e madeENI) print(w io.Writer) {
 		e.SecurityGroups)
 }
 
-// parseFilter returns the tags in a text of the form k=v,k=v, the value of --subnet_filter.
+// parseFilter returns the tags in text, the value of --subnet_filter: KEY=VALUE,KEY=VALUE.
 func parseFilter(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil

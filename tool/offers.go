@@ -23,14 +23,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// This file counts the addresses that a scheduler can give to pods. If the number is too high, the node gets pods whose
-// sandbox fails until an address is free. If the number is too low, the node gets too few pods. A number below the
-// number of leased addresses is worse: a kubelet that restarts would reject running pods. So the number is never below
-// the number of leased addresses. If the command does not know whether EC2 can still give an address, the address
-// counts.
+// This file counts the addresses that the node has or can get for pods. The scheduler relies on this number. If the
+// number is too high, the node gets pods whose sandbox fails until an address is free. If it is too low, the node gets
+// too few pods. If it were below the number of leased addresses, a kubelet that restarts would reject running pods, so
+// it never is. If the command does not know whether EC2 can still give an address, the address counts.
 
-// Resource is the extended resource of the default pool. The resources of other pools have the pool's name at their
-// end.
+// Resource is the extended resource of the default pool. The resource of another pool is named Resource-POOL.
 const Resource = "cni-ipvlan-vpc-k8s/addresses"
 
 // resourceName matches the names of resources, without the prefix (Kubernetes documentation, "Extended resources").
@@ -38,7 +36,7 @@ var resourceName = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
 })
 
-// resourceOf returns the resource of a pool. ok is false if Kubernetes allows no such name.
+// resourceOf returns the name of the resource of a pool. ok reports whether Kubernetes allows this name.
 func resourceOf(pool string) (name string, ok bool) {
 	if pool == "" {
 		return Resource, true
@@ -46,7 +44,7 @@ func resourceOf(pool string) (name string, ok bool) {
 	return Resource + "-" + pool, resourceName().MatchString("addresses-" + pool)
 }
 
-// An offerRow is the number of a resource on a node, with the parts of this number.
+// An offerRow is a resource of a node, with its number and the parts of this number.
 type offerRow struct {
 	Resource string `json:"resource"`
 	Number   int    `json:"number"`   // leased + free + more + cooling - reserved, and at least leased
@@ -57,9 +55,9 @@ type offerRow struct {
 	Reserved int    `json:"reserved"` // the most addresses that cooled at one moment within --window
 }
 
-// offerRows returns the numbers of this node: a row for each pool.
+// offerRows returns a row for each pool of this node.
 func offerRows(c *cli.Context) ([]offerRow, error) {
-	n, err := offeringOf(c)
+	n, err := countedNodeOf(c)
 	if err != nil {
 		return nil, err
 	}
@@ -92,17 +90,17 @@ func offerRows(c *cli.Context) ([]offerRow, error) {
 	return rows, nil
 }
 
-// An countedNode is a node whose addresses are counted.
+// A countedNode is the node whose addresses the command counts.
 type countedNode struct {
 	pool   *ipam.Pool
 	state  *registry.State
 	pools  []lease.Policy
-	except int // ENIs that are left out, for pods that ask for ENIs
+	except int // number of ENIs to leave out, for pods that ask for ENIs
 }
 
-// offeringOf reads the configuration and the registry. If the registry is empty, offeringOf builds it, as an ADD would.
-// No ADD can have built the registry, because the scheduler sends no pod to a node without a number.
-func offeringOf(c *cli.Context) (n countedNode, err error) {
+// countedNodeOf reads the configuration and the registry. If the registry is empty, it builds the registry, as an ADD
+// would. It must not wait for an ADD, because the scheduler sends no pod to a node without a number.
+func countedNodeOf(c *cli.Context) (n countedNode, err error) {
 	conflists := conf.Load(c.String("config"))
 	networks, err := conflists.All()
 	if err != nil {
@@ -127,8 +125,8 @@ func offeringOf(c *cli.Context) (n countedNode, err error) {
 	return n, err
 }
 
-// knownState returns the state of the registry. The state has the instance and, if the node gets addresses from EC2, the
-// limits of the type.
+// knownState returns the state of the registry, after it has made sure that the state has the instance. If the node
+// gets addresses from EC2, the state also has the limits of the instance type.
 func (n countedNode) knownState(ctx context.Context) (*registry.State, error) {
 	if err := n.pool.OfThisInstance(ctx); err != nil {
 		return nil, err
@@ -151,23 +149,24 @@ func (n countedNode) grows() bool {
 	return slices.ContainsFunc(n.pools, func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone })
 }
 
-// maxAgeLimited and describedOnce are ages of EC2's last description of the subnets. When it is older, the node asks
-// EC2 again. All nodes of an account share EC2's limit for describe calls.
+// subnetsMaxAge is the age at which the last description of the subnets by EC2 is too old: the node then asks EC2
+// again. While the subnets limit how many addresses the node can get, scarceSubnetsMaxAge is this age. The node does
+// not ask more often, because all nodes of an account share EC2's limit for describe calls.
 const (
-	maxAgeLimited = 10 * time.Minute // if the subnets limit how many addresses the node can get
-	maxAge        = time.Hour
+	scarceSubnetsMaxAge = 10 * time.Minute
+	subnetsMaxAge       = time.Hour
 )
 
-// currentSubnets returns the subnets with their free addresses, by EC2's last description. If the description is too old, or
-// if an ENI has got addresses since then from subnets that limit the node, subnets asks EC2 again. If EC2 does not
-// answer, the old description counts. If the role may not ask, subnets returns nil: the subnets then limit nothing.
+// currentSubnets returns the subnets with their free addresses, by EC2's last description. It asks EC2 again if the
+// description is too old. If the subnets limit the node, it also asks again after each growth. If EC2 does not answer,
+// it returns the old description. If the role may not ask, it returns nil: the subnets then limit nothing.
 func (n countedNode) currentSubnets(ctx context.Context) ([]aws.Subnet, error) {
 	if !n.grows() {
 		return nil, nil
 	}
 	last, asked := n.pool.LastSubnets(n.state)
-	if age := time.Since(asked); !asked.IsZero() && age < maxAge+jitter(maxAge) &&
-		!(n.limitedBySubnets(last) && (n.grownSince(asked) || age >= maxAgeLimited+jitter(maxAgeLimited))) {
+	if age := time.Since(asked); !asked.IsZero() && age < subnetsMaxAge+jitter(subnetsMaxAge) &&
+		!(n.limitedBySubnets(last) && (n.grownSince(asked) || age >= scarceSubnetsMaxAge+jitter(scarceSubnetsMaxAge))) {
 		return last, nil
 	}
 	const moment = 5 * time.Second
@@ -189,7 +188,7 @@ func (n countedNode) currentSubnets(ctx context.Context) ([]aws.Subnet, error) {
 	return nil, fmt.Errorf("ask EC2 how many addresses the subnets have: %w", err)
 }
 
-// limitedBySubnets reports whether the subnets limit what a pool can get.
+// limitedBySubnets reports whether the subnets limit how many addresses a pool can get.
 func (n countedNode) limitedBySubnets(subnets []aws.Subnet) bool {
 	return slices.ContainsFunc(n.pools, func(p lease.Policy) bool {
 		return more.OfferOf(n.state, p, n.except, subnets).Bounded
@@ -206,19 +205,18 @@ func (n countedNode) grownSince(t time.Time) bool {
 	return false
 }
 
-// coolingsFile is the name of a file in the registry's directory. The file has the numbers of cooling addresses in the last
-// runs.
+// coolingsFile is the name of a file in the registry's directory. The file has the coolingSamples of the last runs.
 const coolingsFile = "advertised.json"
 
-// A coolingSample has the number of addresses that cooled at the time of a run.
+// A coolingSample has the numbers of addresses that cooled at the time of a run.
 type coolingSample struct {
-	Boot    string         // the boot of the machine
+	Boot    string         // ID of the boot of the machine
 	Up      time.Duration  // time since that boot, by a clock that no process can set
 	Cooling map[string]int // number of addresses, by resource
 }
 
-// mostCooling returns, for each resource, the most addresses that cooled at one moment: now, or in an earlier run
-// within window. If only is false, mostCooling also records this run.
+// mostCooling returns, for each resource, the most addresses that cooled at one moment: now, or at the time of an
+// earlier run within window. now has the present numbers. Unless dryRun is true, mostCooling also records these.
 func mostCooling(
 	r *registry.Registry, now map[string]int, window time.Duration, dryRun bool,
 ) (map[string]int, error) {

@@ -88,8 +88,8 @@ commands.` +
 	}
 }
 
-// runCollection does a whole collection, and returns its report and the deleted rules. If nothing has failed, it writes the
-// mark that the collection is complete.
+// runCollection does a whole collection. It returns the report and the deleted rules. If nothing has failed, it marks
+// the collection as complete.
 func runCollection(
 	c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want less.Collection,
 ) (less.Report, []nl.Rule, error) {
@@ -102,8 +102,8 @@ func runCollection(
 	failed = errors.Join(failed, err1, err2)
 	if done.Tidied || len(gone) > 0 {
 		// The collection has removed objects that serve all pods, all routed pods or the pods of an ENI, because there
-		// was no such pod, or the ENI is gone. A pod may have come at that moment, and needs these objects. Put them
-		// back here, because the pod must not wait for a later run.
+		// was no such pod, or the ENI is gone. If such a pod has started at that moment, it needs these objects. Put
+		// them back here, because the pod must not wait for a later run.
 		_, err := repair.Node(c.Context, conflists)
 		failed = errors.Join(failed, err)
 	}
@@ -113,7 +113,7 @@ func runCollection(
 	return done, append(rules, rulesOf(gone)...), failed
 }
 
-// rulesOf returns the rules among the objects.
+// rulesOf returns the rules in a wiring.
 func rulesOf(w nl.Wiring) (rules []nl.Rule) {
 	for _, step := range w {
 		if r, is := step.Object.(nl.Rule); is {
@@ -132,6 +132,6 @@ func ruleTexts(rules []nl.Rule) []string {
 	return text
 }
 
-// jitter returns a random part of d, up to 15 %, so that nodes do not call EC2 together. The sum of d and the result
-// does not overflow.
+// jitter returns a random duration of up to 15 % of d, by which a node waits longer, so that nodes do not call EC2
+// together. d plus the result does not overflow.
 func jitter(d time.Duration) time.Duration { return min(rand.N(d/100*15+1), math.MaxInt64-d) }

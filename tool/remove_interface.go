@@ -31,8 +31,8 @@ refuses these ENIs:
 			if !c.Args().Present() {
 				return cli.Misuse(c, "Insufficient Arguments: please specify an interface")
 			}
-			// The configuration says for which ENIs pods may ask. Operators have created these ENIs, and no program
-			// creates them again.
+			// The configuration says for which ENIs pods may ask. The command must not delete these: operators have
+			// created them, and no program creates them again.
 			conflists := conf.Load(c.String("config"))
 			if _, err := conflists.All(); err != nil && (c.IsSet("config") || !conf.Absent(err)) {
 				return err

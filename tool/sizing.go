@@ -68,7 +68,8 @@ uses EC2's defaults: your account may have other limits. With "provision": "none
 	}
 }
 
-// sizingFlags returns the flags for the load, and all flags of maxpods except --format and --instance-type.
+// sizingFlags returns the flags of sizing: those for the load, and those of maxpods without --format and
+// --instance-type.
 func sizingFlags() []cli.Flag {
 	var flags []cli.Flag
 	for _, f := range maxPods().Flags {
@@ -83,7 +84,7 @@ func sizingFlags() []cli.Flag {
 		&cli.IntFlag{Name: "churn", Usage: "in each minute, `N` pods of a node end, and others start"})
 }
 
-// A sizingRow has the numbers of an instance type: the help explains them.
+// A sizingRow has the numbers for an instance type. The help of sizing explains them.
 type sizingRow struct {
 	Type      string `json:"type"`
 	ENIs      int    `json:"enis"`
@@ -99,7 +100,7 @@ type sizingRow struct {
 	Seconds   int    `json:"seconds"`
 }
 
-// sizingRow returns the row of the node's instance type.
+// sizingRow returns the row for the instance type n.kind.
 func (n podNode) sizingRow(c *cli.Context) (sizingRow, error) {
 	row := sizingRow{Type: n.kind}
 	l, err := n.limits(c)
@@ -126,8 +127,8 @@ func (n podNode) sizingRow(c *cli.Context) (sizingRow, error) {
 	return row, nil
 }
 
-// setNeeds sets the row's numbers of ENIs and addresses for so many nodes. wanted is the number of leased, warm and cooling
-// addresses of each node.
+// setNeeds sets the row's numbers of ENIs and addresses, for a number of nodes. wanted is the number of addresses that
+// each node needs: those that are leased, warm or cooling.
 func (n podNode) setNeeds(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	boot := n.podsExcept(l, math.MaxInt) // pods of the boot ENI, which serves pods if interfaceIndex is 0
 	most := 0                            // ENIs that the instance can have for pods, without the boot ENI
@@ -153,8 +154,7 @@ func (n podNode) setNeeds(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	row.Addrs = nodes * max(one, row.Used)
 }
 
-// podsExcept returns the number of pods that an instance can have if it does not use some of its ENIs for pods. enis is
-// the number of unused ENIs.
+// podsExcept returns the number of pods that an instance can have if a number of its ENIs, enis, is not for pods.
 func (n podNode) podsExcept(l aws.Limits, enis int) int {
 	var families []lease.Family
 	for _, p := range n.pools {
@@ -163,8 +163,8 @@ func (n podNode) podsExcept(l aws.Limits, enis int) int {
 	return more.Pods(more.Launched(l, families), n.pools, enis)
 }
 
-// setCalls sets the row's numbers of EC2 calls for nodes that start at once. EC2 limits each action separately, so the
-// action with the lowest limit counts.
+// setCalls sets the row's numbers of EC2 calls, for nodes that start at once. EC2 limits each action separately. So the
+// action that reaches its limit first decides.
 func (row *sizingRow) setCalls(nodes int) {
 	asked := map[string]int{ // calls of one node: before each ENI, and in a collection
 		"DescribeNetworkInterfaces": 1 + row.Used, "DescribeSubnets": 1, "DescribeInstanceTypes": 1,

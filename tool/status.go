@@ -66,7 +66,7 @@ reports this, and compares the other sources.` + cli.JSON(`instance {id type zon
 	}
 }
 
-// diff answers with the comparison of the four sources.
+// diff prints how registry, kernel, metadata and EC2 differ.
 func diff(c *cli.Context) error {
 	p, err := cli.OpenPool(lease.Policy{})
 	if err != nil {

@@ -96,7 +96,7 @@ func writeBundle(c *cli.Context) error {
 	return err
 }
 
-// A review is what support-bundle --read answers about a bundle.
+// A review is the answer of support-bundle --read.
 type review struct {
 	Made string `json:"made"`
 	Tool string `json:"tool"`
@@ -132,7 +132,7 @@ func readBundle(c *cli.Context) error {
 	return errors.Join(err, cli.Answer(c, r, r.print))
 }
 
-// openBundle reads a bundle. If a part of the bundle is damaged, openBundle returns the other parts, and an error.
+// openBundle reads a bundle. If a part of it is damaged, openBundle returns the other parts, and an error.
 func openBundle(file string) (*bundle.Bundle, error) {
 	in := os.Stdin
 	if file != "-" {

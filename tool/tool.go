@@ -76,7 +76,7 @@ func Main() {
 }
 
 // New returns the application with all commands. The commands write their answers to stdout. The application's methods
-// return every error, and write none.
+// return errors, and do not print them.
 func New(stdout io.Writer) *cli.App {
 	var commands []*cli.Command
 	for _, g := range groups() {
@@ -99,11 +99,11 @@ func New(stdout io.Writer) *cli.App {
 		ErrWriter:            io.Discard,
 		OnUsageError:         cli.Misused,
 		EnableBashCompletion: true,                         // also for other shells, see packaging/manual
-		ExitErrHandler:       func(*cli.Context, error) {}, // Main exits
+		ExitErrHandler:       func(*cli.Context, error) {}, // do not exit: Main does
 	}
 }
 
-// A group is a part of the help: commands for one purpose.
+// A group is a section of the help: commands for one purpose.
 type group struct {
 	title    string
 	commands []*cli.Command

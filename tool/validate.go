@@ -59,7 +59,7 @@ differ between these files. If there are mistakes, the exit status is 1.` + cli.
 	}
 }
 
-// mistakesAt lists the mistakes in a file, or in all files of a directory that a runtime would read.
+// mistakesAt returns the mistakes in a file, or in all files of a directory that a runtime would read.
 func mistakesAt(conflists *conf.Conflists, binDir string, together bool) (all []conf.Mistake, err error) {
 	switch {
 	case conflists.Unlisted != nil:
@@ -81,7 +81,7 @@ func mistakesAt(conflists *conf.Conflists, binDir string, together bool) (all []
 	return all, nil
 }
 
-// forRuntimes reports whether a runtime reads the directory: the directories of runtimes have the name net.d.
+// forRuntimes reports whether a runtime may read the directory: its name is net.d.
 func forRuntimes(conflists *conf.Conflists) bool {
 	dir, err := filepath.Abs(conflists.Path)
 	if !conflists.IsDir {

@@ -42,8 +42,8 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 			if _, err := conflists.All(); len(pools) == 0 {
 				return err
 			}
-			// Remove the mark before the work: an ADD may leave the mark again meanwhile. If the work fails, the mark
-			// is not restored, because systemd would start the work again at once.
+			// Remove the mark before the work, because an ADD may leave the mark again meanwhile. Do not restore it if
+			// the work fails, because systemd would start the work again at once.
 			mark := filepath.Join(registry.Dir(), lease.Refill)
 			if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -67,13 +67,13 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 	}
 }
 
-// fillTimeout is how long the command works at most, for example while EC2 throttles. It is a little less than
-// cli.Patience, after which a command ends.
+// fillTimeout limits the work of the command, for example while EC2 throttles. It is a little less than cli.Patience,
+// so that the command can report its result.
 const fillTimeout = cli.Patience - 10*time.Second
 
-// detachUnused detaches the ENIs for which pods had asked and that no pod uses any more. It waits for a running
-// collection, which does the same work, and may take minutes while EC2 throttles. So detachUnused takes at most half of
-// the time. The other half is for filling the pools.
+// detachUnused detaches ENIs for which pods had asked and that no pod uses any more. A running collection does the same
+// work, and detachUnused waits for it. This may take minutes while EC2 throttles, so detachUnused takes at most half of
+// fillTimeout: the other half is for filling the pools.
 func detachUnused(ctx context.Context, policy lease.Policy) error {
 	p, err := cli.OpenPool(policy)
 	if err != nil {
@@ -89,14 +89,14 @@ func detachUnused(ctx context.Context, policy lease.Policy) error {
 	return err
 }
 
-// A warmRow is a pool after it was filled.
+// A warmRow is a pool after the command has filled it.
 type warmRow struct {
 	Pool string `json:"pool"`
 	Free int    `json:"free"` // addresses that a pod could have now; a /80 counts as a million
 	Min  int    `json:"min"`  // addresses to keep free: warm.min, or less near maxPods
 }
 
-// fillPool gets addresses for one pool, until the pool has as many free addresses as its configuration wants.
+// fillPool gets addresses for a pool until it has as many free addresses as its configuration wants.
 func fillPool(ctx context.Context, policy lease.Policy) (warmRow, error) {
 	row := warmRow{Pool: conf.PoolName(policy.Pool), Min: policy.Warm.Min}
 	p, err := cli.OpenPool(policy)

@@ -94,8 +94,9 @@ named another pod, the answer is "unknown".` +
 	}
 }
 
-// readHistory reads the logs at the paths, or this node's log if there are no paths. This node's log may come from the
-// image of a used node. The lines of that other instance do not count, because they do not show how its leases ended.
+// readHistory reads the logs at the paths. Without paths, it reads this node's log. The image of this node may have
+// been made on another instance, whose lines are then in this log. readHistory drops these lines, because they do not
+// show how the leases of that instance ended.
 func readHistory(config string, paths []string) (*history.History, error) {
 	instance := ""
 	if len(paths) == 0 {
@@ -115,7 +116,7 @@ func readHistory(config string, paths []string) (*history.History, error) {
 	return h, nil
 }
 
-// logDamage logs the first ten damaged lines and files, and how many further ones there are.
+// logDamage logs the first ten damaged lines and files, and the number of the others.
 func logDamage(damage []history.Damage) {
 	const few = 10
 	for _, d := range damage[:min(few, len(damage))] {
@@ -131,9 +132,10 @@ func logDamage(damage []history.Damage) {
 	}
 }
 
-// nodeLogs returns the files of this node's lease log, and the instance if the registry knows it. The registry names
-// the log. Before the first pod after a boot, the first network that has a log names the log. nodesLogs returns the
-// files of only one log. If networks have different logs, the node writes its lines now to one log, now to another. But
+// nodeLogs returns the files of this node's lease log, and the ID of the instance if the registry knows it. The
+// registry names the log. Before the first pod after a boot, the log is that of the first network with a leaseLog.
+//
+// nodeLogs returns only one log. If networks have different logs, the node writes its lines to both by turns, but
 // package history reads one file after the other.
 func nodeLogs(config string) (files []string, instance string, err error) {
 	s, err := cli.ViewRegistry()
@@ -141,7 +143,7 @@ func nodeLogs(config string) (files []string, instance string, err error) {
 		return nil, "", err
 	}
 	file := s.Log.File
-	networks, _ := conf.Load(config).All() // if a network has a mistake, the other networks count
+	networks, _ := conf.Load(config).All() // ignore networks with mistakes
 	for _, l := range networks {
 		file = cmp.Or(file, l.IPAM.Policies()[0].Log.File)
 	}
@@ -160,7 +162,7 @@ func nodeLogs(config string) (files []string, instance string, err error) {
 	return files, s.Instance.ID, nil
 }
 
-// parseTime reads a time that a person has typed. An empty text is the zero time.
+// parseTime parses a time that a person has typed. If text is empty, it returns the zero time.
 func parseTime(text string, now time.Time) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -209,9 +211,8 @@ type tenure struct {
 }
 
 func tenureOf(l *history.Lease) tenure {
-	t := tenure{Addr: l.Address, Begin: timeText(l.Begin), Until: "-", Who: podName(l), Namespace: l.Namespace, Pod: l.Pod,
-		Container: l.Container,
-		Interface: l.Interface, NIC: l.NIC, Network: l.Network, ENI: l.ENI, Instance: l.Instance,
+	t := tenure{Addr: l.Address, Begin: timeText(l.Begin), Until: "-", Who: podName(l), Namespace: l.Namespace,
+		Pod: l.Pod, Container: l.Container, Interface: l.Interface, NIC: l.NIC, Network: l.Network, ENI: l.ENI, Instance: l.Instance,
 		Trace: l.Trace, FoundIn: l.NetNS, Missing: view.Moment(l.Missing)}
 	if !l.End.IsZero() {
 		t.Until = timeText(l.End)
@@ -222,8 +223,8 @@ func tenureOf(l *history.Lease) tenure {
 
 func timeText(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// podName returns the name of the pod that had a lease. Outside Kubernetes, it returns the name of the container. If the
-// node only knew that the address was in use, who returns "unknown".
+// podName returns the name of the pod that had a lease, or outside Kubernetes the name of the container. It returns
+// "unknown" if the node only knew that the address was in use.
 func podName(l *history.Lease) string {
 	switch {
 	case l.Pod != "":
@@ -234,7 +235,7 @@ func podName(l *history.Lease) string {
 	return "unknown"
 }
 
-// answerWhois prints which pods had an address at a time, or all leases of the address if the time is zero.
+// answerWhois prints which pods had an address at one moment. If at is zero, it prints all leases of the address.
 func answerWhois(c *cli.Context, h *history.History, a netip.Addr, at time.Time) error {
 	rows := []tenure{}
 	sure := at.IsZero() || h.Sure(a, at, at.Add(1))

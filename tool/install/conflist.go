@@ -64,7 +64,8 @@ func (c *Conflist) otherNames(p Place) (old []string) {
 // checkMistakes returns an error with all mistakes of the conflist, but only warns of tolerated mistakes. If it
 // returned an error for those, a node that has such a mistake already would get no new release.
 func (c *Conflist) checkMistakes(p Place) error {
-	found, err := conf.MistakesIn(filepath.Join(p.ConfDir, c.Name), c.Text, p.BinDir, c.otherNames(p), pluginPrograms...)
+	file := filepath.Join(p.ConfDir, c.Name)
+	found, err := conf.MistakesIn(file, c.Text, p.BinDir, c.otherNames(p), pluginPrograms...)
 	if err != nil {
 		return err
 	}

@@ -59,7 +59,8 @@ func (i *Installation) putEnvironment() error {
 		i.warnOfLacking(text)
 		return nil
 	}
-	return i.putFile(nodeFile{path: environmentFile, mode: 0o600, text: []byte(environmentHeader + strings.Join(i.env, ""))})
+	return i.putFile(nodeFile{path: environmentFile, mode: 0o600,
+		text: []byte(environmentHeader + strings.Join(i.env, ""))})
 }
 
 // warnOfLacking warns of wanted variables that are not in text, an administrator's environmentFile.

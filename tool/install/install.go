@@ -31,7 +31,8 @@ import (
 const programPrefix = "cni-ipvlan-vpc-k8s"
 
 // pluginPrograms are our plugins in the order of their installation: a plugin comes after the program that it executes.
-var pluginPrograms = []string{conf.GrowProgram, conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeEgress, conf.TypeAll}
+var pluginPrograms = []string{conf.GrowProgram, conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeEgress,
+	conf.TypeAll}
 
 // A Change is a change of a file, made or, with Check, only needed.
 type Change struct {

@@ -63,7 +63,9 @@ func (c *Conflist) textWithAdded(has []byte) (text []byte, kept []string, err er
 	if err := json.Unmarshal(c.Text, &fresh); err != nil {
 		return nil, nil, err
 	}
-	own := slices.DeleteFunc(pluginTypes(fresh.Plugins), func(typ string) bool { return slices.Contains(conf.Types, typ) })
+	own := slices.DeleteFunc(pluginTypes(fresh.Plugins), func(typ string) bool {
+		return slices.Contains(conf.Types, typ)
+	})
 	others := slices.DeleteFunc(addedPlugins(has), func(m conf.Member) bool { return slices.Contains(own, m.Type) })
 	last, end, err := pluginEnds(c.Text)
 	if err != nil {

@@ -92,7 +92,8 @@ func load(ctx context.Context, path string) (*Client, error) {
 		return nil, err
 	}
 	at.CA = resolvePath(path, at.CA)
-	as.Certificate, as.Key, as.TokenFile = resolvePath(path, as.Certificate), resolvePath(path, as.Key), resolvePath(path, as.TokenFile)
+	as.Certificate, as.Key = resolvePath(path, as.Certificate), resolvePath(path, as.Key)
+	as.TokenFile = resolvePath(path, as.TokenFile)
 	if as.Exec != nil {
 		as.Exec.dir = filepath.Dir(path)
 	}
