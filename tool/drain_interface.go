@@ -61,7 +61,7 @@ their tags matter. If the role may not ask, it compares only the security groups
 			if err != nil {
 				return err
 			}
-			why, err := differences(c, p, st, conflists)
+			why, err := misfitReasons(c, p, st, conflists)
 			if len(ids) == 0 {
 				if err != nil {
 					return err
@@ -110,7 +110,7 @@ type drainRow struct {
 func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyDiffering bool) (rows []drainRow) {
 	for _, id := range ids {
 		e, known := s.ENIs[id]
-		if !known || onlyDiffering && (!renewable(e) || !e.Retired && reasons[id] == "") {
+		if !known || onlyDiffering && (!isReplaceable(e) || !e.Retired && reasons[id] == "") {
 			continue
 		}
 		row := drainRow{id, e.Link, conf.PoolName(e.Pool), 0, e.Retired, reasons[id]}
@@ -124,15 +124,15 @@ func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyD
 	return rows
 }
 
-// renewable reports whether an ENI serves the pods of its pool, and another ENI could replace it on the node.
-func renewable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && !e.Foreign }
+// isReplaceable reports whether an ENI serves the pods of its pool, and another ENI could replace it on the node.
+func isReplaceable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && !e.Foreign }
 
-// differences compares the ENIs of the node with the configuration. It returns the reason, by ENI, for which no pod
+// misfitReasons compares the ENIs of the node with the configuration. It returns the reason, by ENI, for which no pod
 // would get an address of the ENI if an operator had attached the ENI. The reason is "" if the ENI fits.
 //
 // The security groups of the ENIs come from metadata. If these do not decide, differences asks EC2 for the tags of the
 // subnets. If the role does not allow this, the ENI counts as fitting.
-func differences(
+func misfitReasons(
 	c *cli.Context, p *ipam.Pool, s *registry.State, conflists *conf.Conflists,
 ) (reasons map[string]string, _ error) {
 	i, err := p.Cloud.Instance(c.Context)
@@ -149,7 +149,7 @@ func differences(
 	})
 	for _, e := range enis {
 		known, ok := s.ENIs[e.ID]
-		if !ok || !renewable(known) {
+		if !ok || !isReplaceable(known) {
 			continue
 		}
 		known.Groups, known.SubnetTags, known.PoolUnknown = e.SecurityGroups, nil, false

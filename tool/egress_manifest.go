@@ -146,14 +146,14 @@ func (w yamlName) String() string {
 	return string(w)
 }
 
-// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123), but only up to 40 characters:
-// addWorkloads appends an address to the name of the egress.
+// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123). It allows only 40 characters,
+// because addWorkloads appends an address to the name of the egress.
 var dnsLabel = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
 })
 
-// findEgress returns the egress with a name, and its network. If the flags describe a new egress, it returns this
-// egress and the network that gets it. It then also adds to m.Lacks the lines for the conflist.
+// findEgress returns the egress that has this name, and its network. If the flags describe a new egress, it returns the
+// new egress and the network for it. It then also adds to m.Lacks the lines for the conflist.
 func (m *manifest) findEgress(c *cli.Context, name string, networks []conf.NetworkEgress, conflists *conf.Conflists) (
 	n conf.NetworkEgress, e egress.Egress, err error,
 ) {
@@ -201,8 +201,8 @@ func newEgress(n conf.NetworkEgress, name string, e egress.Egress) missingPart {
 	return missingPart{means, strings.Split(text, "\n")}
 }
 
-// newEgressNetwork returns the network that gets a new egress: the first network that already has an egress, or else
-// the first one that can have one.
+// newEgressNetwork returns the network for a new egress. This is the first network that already has an egress, or else
+// the first one that can have an egress.
 func newEgressNetwork(conflists *conf.Conflists, networks []conf.NetworkEgress) (conf.NetworkEgress, error) {
 	if len(networks) > 0 {
 		return networks[0], nil

@@ -27,8 +27,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// leastGrace is the least value of --grace, the time between two sightings of a leak. It is longer than an intent stays
-// in the registry, and longer than EC2's describe calls lag behind.
+// leastGrace is the least value of --grace, the time between two sightings of a leak. It is longer than the time for
+// which an intent stays in the registry, and longer than the lag of EC2's describe calls.
 const leastGrace = 20 * time.Minute
 
 func eniGC() *cli.Command {
@@ -81,7 +81,7 @@ ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` +
 				return err
 			}
 			defer unlock()
-			l := leaks{pool: p, grace: c.Duration("grace"), dry: c.Bool("dry-run"),
+			l := leakSearch{pool: p, grace: c.Duration("grace"), dry: c.Bool("dry-run"),
 				sightings: sightingsAt(c.String("state"))}
 			stop := cli.Working("look for leaked ENIs")
 			failed := l.deleteOld(c.Context)
@@ -92,8 +92,8 @@ ec2:DescribeNetworkInterfaces and ec2:DeleteNetworkInterface.` +
 	}
 }
 
-// leaks is the state of a search for leaked ENIs.
-type leaks struct {
+// A leakSearch is a search for leaked ENIs.
+type leakSearch struct {
 	pool  *ipam.Pool
 	grace time.Duration
 	dry   bool
@@ -111,7 +111,7 @@ type leakRow struct {
 	Seen     time.Time `json:"first_seen"`
 }
 
-func (l *leaks) print(w io.Writer) {
+func (l *leakSearch) print(w io.Writer) {
 	verb := "deleted"
 	if l.dry {
 		verb = "would delete"
@@ -127,7 +127,7 @@ func (l *leaks) print(w io.Writer) {
 
 // deleteOld deletes the leaks that an earlier run saw at least grace ago. It records the others in the file of
 // sightings.
-func (l *leaks) deleteOld(ctx context.Context) error {
+func (l *leakSearch) deleteOld(ctx context.Context) error {
 	enis, err := l.findLeaks(ctx)
 	if err != nil {
 		return err
@@ -165,7 +165,7 @@ func (l *leaks) deleteOld(ctx context.Context) error {
 
 // deleteENI deletes an ENI. It returns nil if the ENI is already gone, because another node may have deleted it. If the
 // ENI has just been attached, EC2 refuses the deletion.
-func (l *leaks) deleteENI(ctx context.Context, id string) error {
+func (l *leakSearch) deleteENI(ctx context.Context, id string) error {
 	if l.dry {
 		return nil
 	}
@@ -177,7 +177,7 @@ func (l *leaks) deleteENI(ctx context.Context, id string) error {
 }
 
 // findLeaks returns the leaked ENIs, sorted by ID.
-func (l *leaks) findLeaks(ctx context.Context) ([]aws.ENI, error) {
+func (l *leakSearch) findLeaks(ctx context.Context) ([]aws.ENI, error) {
 	cloud := l.pool.Cloud
 	self, err := cloud.Instance(ctx)
 	if err != nil {
@@ -207,7 +207,7 @@ func (l *leaks) findLeaks(ctx context.Context) ([]aws.ENI, error) {
 // aliveInstances returns the IDs of the instances that still exist, among this instance and those in the tags of the
 // ENIs. It also returns the VPC of this instance. From launch to end, an instance has an attached ENI, so it exists if
 // EC2 shows one. EC2's answer only counts if it also shows the boot ENI of this instance.
-func (l *leaks) aliveInstances(
+func (l *leakSearch) aliveInstances(
 	ctx context.Context, self aws.Instance, enis []aws.ENI,
 ) (alive map[string]bool, vpc string, err error) {
 	ids := []string{self.ID}
@@ -239,7 +239,7 @@ func (l *leaks) aliveInstances(
 }
 
 // mayUse returns a function that reports whether this node may still use an ENI that was created for it.
-func (l *leaks) mayUse() (func(id string) bool, error) {
+func (l *leakSearch) mayUse() (func(id string) bool, error) {
 	s, err := l.pool.Registry.View()
 	if err != nil {
 		return nil, err
@@ -255,7 +255,7 @@ func (l *leaks) mayUse() (func(id string) bool, error) {
 	}, nil
 }
 
-// sightings is a file with the time at which each leak was first seen. If the file is lost, eni-gc only deletes later,
+// sightings are in a file: the time at which each leak was first seen. If the file is lost, eni-gc only deletes later,
 // because it sees each leak as if for the first time.
 type sightings struct{ file string }
 

@@ -100,9 +100,9 @@ func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy,
 	return pools[i], nil
 }
 
-// mergePolicies merges the policies of networks that share a pool. ENIs by the merged policy serve the pods of all
-// these networks: it has the families of all of them, and the highest interfaceIndex and maxENIs. It has the sum of
-// maxPods, because with Multus one pod may be in each of these networks.
+// mergePolicies merges the policies of networks that share a pool, because the ENIs of the pool serve the pods of all
+// these networks. The result has all families, and the highest interfaceIndex and maxENIs. It has the sum of maxPods,
+// because with Multus one pod may be in each of these networks.
 func mergePolicies(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)
@@ -202,9 +202,9 @@ func (p *launchPlan) maxPodENIs() int {
 	return p.limits.PodENIs()
 }
 
-// slots returns the network card and the device index of each ENI for pods. It fills all cards evenly, because the ENIs
-// of a card share its bandwidth.
-func (p *launchPlan) slots() ([][2]int, error) {
+// eniSlots returns the network card and the device index of each ENI for pods. It fills all cards evenly, because the
+// ENIs of a card share its bandwidth.
+func (p *launchPlan) eniSlots() ([][2]int, error) {
 	var all [][2]int
 	for card, n := range p.limits.Cards {
 		from, to := max(p.MinIndex, 1), n
@@ -244,9 +244,9 @@ func (p *launchPlan) slots() ([][2]int, error) {
 	return all[:most], nil
 }
 
-// tags returns the tags of the ENIs, sorted. The boot ENI gets them, too, because a template has one set of tags for
+// eniTags returns the tags of the ENIs, sorted. The boot ENI gets them, too, because a template has one set of tags for
 // all its ENIs.
-func (p *launchPlan) tags() []launchTag {
+func (p *launchPlan) eniTags() []launchTag {
 	tags := maps.Clone(p.Tags)
 	if tags == nil {
 		tags = map[string]string{}

@@ -146,12 +146,12 @@ func templateFor(c *cli.Context) (launchData, error) {
 		boot.Secondary, boot.Prefixes, boot.Tracking = p.eni.Secondary, p.eni.Prefixes, p.eni.Tracking
 		boot.IPv6 *= p.limits.IPv6PerENI // no IPv6 prefix: EC2 creates an ENI with addresses or with a prefix
 	}
-	slots, err := p.slots()
+	slots, err := p.eniSlots()
 	if err != nil {
 		return launchData{}, err
 	}
 	t := launchData{NetworkInterfaces: []launchENI{boot},
-		TagSpecifications: []launchTags{{"network-interface", p.tags()}}}
+		TagSpecifications: []launchTags{{"network-interface", p.eniTags()}}}
 	for _, at := range slots {
 		eni := p.eni
 		eni.NetworkCardIndex, eni.DeviceIndex = at[0], at[1]

@@ -141,11 +141,11 @@ func nodeOf(c *cli.Context) (podNode, error) {
 	case err != nil:
 		return n, err
 	}
-	return n, n.configure(c, networks)
+	return n, n.setPools(c, networks)
 }
 
-// configure sets the pools and limits by the configuration. A flag has precedence.
-func (n *podNode) configure(c *cli.Context, networks []conf.List) error {
+// setPools sets the pools and limits by the configuration. A flag has precedence.
+func (n *podNode) setPools(c *cli.Context, networks []conf.List) error {
 	pools, takes := poolsOf(networks)
 	if takes && !c.IsSet("except-enis") {
 		n.except = 1
@@ -247,7 +247,7 @@ func (n podNode) templatePods(c *cli.Context, l aws.Limits) (int, error) {
 	if err := p.fillENI(c); err != nil {
 		return 0, err
 	}
-	slots, err := p.slots()
+	slots, err := p.eniSlots()
 	if err != nil {
 		return 0, err
 	}

@@ -232,8 +232,9 @@ func (n podNode) worstCasePods(d dialect) term {
 	return pods
 }
 
-// podsBesideBoot returns the number of pods on all ENIs except the boot ENI, in the worst case: others is the number of
-// pools that take a whole ENI for one pod. All other ENIs belong to the pool whose ENIs serve the fewest pods.
+// podsBesideBoot returns the number of pods on all ENIs except the boot ENI, in the worst case. In this case, some
+// pools take a whole ENI for one pod: others is the number of these pools. All other ENIs belong to the pool whose ENIs
+// serve the fewest pods.
 func (n podNode) podsBesideBoot(d dialect, pools []lease.Policy, others int) term {
 	enis, each := n.eniCount(d), podsOnENI(pools)
 	if others == 0 {

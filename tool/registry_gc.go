@@ -101,9 +101,9 @@ func runCollection(
 	gone, err2 := repair.RemoveGone(p.Host)
 	failed = errors.Join(failed, err1, err2)
 	if done.Tidied || len(gone) > 0 {
-		// The collection has removed objects that serve all pods, all routed pods or the pods of an ENI, because there
-		// was no such pod, or the ENI is gone. If such a pod has started at that moment, it needs these objects. Put
-		// them back here, because the pod must not wait for a later run.
+		// The collection has removed objects that serve all pods, all routed pods or the pods of an ENI. There was no
+		// such pod, or the ENI is gone. But a pod that started at that moment needs these objects. Put them back here,
+		// because the pod must not wait for a later run.
 		_, err := repair.Node(c.Context, conflists)
 		failed = errors.Join(failed, err)
 	}
@@ -132,6 +132,6 @@ func ruleTexts(rules []nl.Rule) []string {
 	return text
 }
 
-// jitter returns a random duration of up to 15 % of d, by which a node waits longer, so that nodes do not call EC2
-// together. d plus the result does not overflow.
+// jitter returns a random part of d, up to 15 %. A node waits so much longer than d, so that nodes do not call EC2
+// together. The sum of d and the result does not overflow.
 func jitter(d time.Duration) time.Duration { return min(rand.N(d/100*15+1), math.MaxInt64-d) }

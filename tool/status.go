@@ -44,7 +44,7 @@ reports this, and compares the other sources.` + cli.JSON(`instance {id type zon
 		},
 		Action: func(c *cli.Context) error {
 			if c.Bool("diff") {
-				return diff(c)
+				return printDiff(c)
 			}
 			s, err := cli.ViewRegistry()
 			if err != nil {
@@ -66,8 +66,8 @@ reports this, and compares the other sources.` + cli.JSON(`instance {id type zon
 	}
 }
 
-// diff prints how registry, kernel, metadata and EC2 differ.
-func diff(c *cli.Context) error {
+// printDiff prints how registry, kernel, metadata and EC2 differ.
+func printDiff(c *cli.Context) error {
 	p, err := cli.OpenPool(lease.Policy{})
 	if err != nil {
 		return err

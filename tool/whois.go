@@ -212,7 +212,8 @@ type tenure struct {
 
 func tenureOf(l *history.Lease) tenure {
 	t := tenure{Addr: l.Address, Begin: timeText(l.Begin), Until: "-", Who: podName(l), Namespace: l.Namespace,
-		Pod: l.Pod, Container: l.Container, Interface: l.Interface, NIC: l.NIC, Network: l.Network, ENI: l.ENI, Instance: l.Instance,
+		Pod: l.Pod, Container: l.Container, Interface: l.Interface,
+		NIC: l.NIC, Network: l.Network, ENI: l.ENI, Instance: l.Instance,
 		Trace: l.Trace, FoundIn: l.NetNS, Missing: view.Moment(l.Missing)}
 	if !l.End.IsZero() {
 		t.Until = timeText(l.End)

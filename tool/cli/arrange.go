@@ -25,8 +25,8 @@ func Arrange(app *App, args []string) []string {
 	return slices.Concat([]string{args[0], args[begin]}, flags, rest)
 }
 
-// commandOf returns the command that the line names, and its index in args. It returns nil if the line has no command,
-// or if a word before the command is neither a flag nor perhaps the value of a flag.
+// commandOf returns the command that the line names, and its index in args. It returns nil if another word comes first
+// that is neither a flag nor the possible value of a flag.
 func commandOf(app *App, args []string) (int, *Command) {
 	for i := 1; i < len(args); i++ {
 		if strings.HasPrefix(args[i], "-") {

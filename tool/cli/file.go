@@ -15,8 +15,8 @@ import (
 )
 
 // WriteFile writes a file that a person has named. It follows symlinks, and replaces a regular file as ReplaceFile
-// does. It writes into the file at path if this is not a regular file, such as a device or a pipe, or if path leads to
-// an open file of a process, such as /dev/stdout. The caller must hold a lock.
+// does. It writes into any other file, such as a device or a pipe. It also writes into an open file of a process, such
+// as /dev/stdout. The caller must hold a lock.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	fi, err := os.Stat(path) // the kernel may forbid a symlink: see protected_symlinks in proc_sys_fs(5)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -69,7 +69,6 @@ func Tabulate[Row any](w io.Writer, rows []Row) {
 	}
 }
 
-// heading returns the heading of a column.
 func heading(f reflect.StructField) string {
 	if h, ok := f.Tag.Lookup("head"); ok {
 		return h

@@ -475,7 +475,7 @@ func FuzzRead(f *testing.F) {
 					return eachLineOf(bytes.NewReader(text), f)
 				})
 			}
-			h := r.history()
+			h := r.newHistory()
 			addrs := map[netip.Addr]bool{{}: true}
 			for _, n := range h.nodes {
 				for _, s := range n.series {

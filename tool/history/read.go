@@ -45,7 +45,7 @@ func Read(paths ...string) (*History, []Damage, error) {
 	for _, f := range files {
 		r.readFile(f, func(line func(int, []byte) error) error { return eachLine(f.path, line) })
 	}
-	return r.history(), r.damage, nil
+	return r.newHistory(), r.damage, nil
 }
 
 // A reader reads the logs of nodes.
@@ -78,8 +78,8 @@ type fileState struct {
 
 func newContent() *fileState { return &fileState{nodes: map[string]*node{}, last: map[string]int{}} }
 
-// history makes a History from the lines of all files. The caller must have read all files.
-func (r *reader) history() *History {
+// newHistory makes a History from the lines of all files. The caller must have read all files.
+func (r *reader) newHistory() *History {
 	h, known := &History{hasUnread: r.hasUnread, known: map[netip.Addr]*tenancy{}}, map[string]bool{}
 	for _, n := range r.nodes {
 		for _, s := range n.series {
@@ -90,20 +90,20 @@ func (r *reader) history() *History {
 	for _, id := range slices.Sorted(maps.Keys(r.nodes)) {
 		n := r.nodes[id]
 		n.lost = slices.ContainsFunc(n.fragmentNames, func(name string) bool { return !known[name] })
-		n.finish()
+		n.findHoles()
 		h.nodes = append(h.nodes, n)
 	}
 	return h
 }
 
-// readFile reads the lines of a file. each calls its argument with each line.
+// readFile reads the lines of a file. The function forLines calls its argument with each line.
 //
-// Some damage has an unknown number of lost lines: the reader can read no line of the file, or cannot assign damaged
-// lines to one series. Then the nodes in this file and in the earlier files of the same log get endLost. If there are
+// Sometimes, the number of lost lines is unknown: the reader can read no line of the file, or cannot assign damaged
+// lines to one series. Then the nodes in the file, and in the earlier files of the same log, get endLost. If there are
 // no such nodes, the file may be the log of any node.
-func (r *reader) readFile(f logFile, each func(line func(number int, text []byte) error) error) {
+func (r *reader) readFile(f logFile, forLines func(line func(number int, text []byte) error) error) {
 	c := newContent()
-	err := each(func(number int, text []byte) error {
+	err := forLines(func(number int, text []byte) error {
 		if line, ok := parseLine(text); ok {
 			// before the first lease, a node may not know its instance
 			r.addLine(c, cmp.Or(line.Instance, filepath.Dir(f.path)), line)
@@ -141,8 +141,8 @@ func (r *reader) readFile(f logFile, each func(line func(number int, text []byte
 
 var errNoLine = errors.New("it is no line of a lease log")
 
-// addLine adds a line of the node with this id. It ignores a line that it has added before: a program that copies logs
-// may have sent the line twice.
+// addLine adds a line of a node. id is the node's key in r.nodes. addLine ignores a line that it has added before: a
+// program that copies logs may have sent the line twice.
 func (r *reader) addLine(c *fileState, id string, line registry.Line) {
 	n := r.nodes[id]
 	if n == nil {
@@ -240,7 +240,7 @@ type logFile struct {
 	age   int       // the number of the rotation
 }
 
-// rotatedName matches the path of a file to which a rotation has added a number.
+// rotatedName matches the path of an older file of a log, which has a number at its end.
 var rotatedName = regexp.MustCompile(`^(.*)\.(\d+)(?:\.gz)?$`)
 
 func newLogFile(path string, first time.Time) logFile {
@@ -400,7 +400,7 @@ func Open(path string) (io.ReadCloser, error) {
 	return openedFile{plain, f}, nil
 }
 
-// An openedFile reads from its Reader, and closes its Closer: the file below a decompressing reader.
+// An openedFile is an open file, and the Reader that decompresses it, if it is compressed.
 type openedFile struct {
 	io.Reader
 	io.Closer

@@ -110,8 +110,8 @@ func (n *node) lastOld() *series {
 	return s
 }
 
-// finish sorts the series of a node and their lines, and finds the holes.
-func (n *node) finish() {
+// findHoles sorts the series of a node and their lines, and finds the holes.
+func (n *node) findHoles() {
 	n.series = slices.DeleteFunc(n.series, func(s *series) bool { return len(s.lines) == 0 })
 	for _, s := range n.series {
 		s.sortLines()

@@ -234,9 +234,9 @@ func (n Needs) arns(kind string, ids ...string) []string {
 }
 
 // ownInstanceCondition returns the condition that an instance makes calls only about itself. So no instance can detach
-// an ENI from another instance. IAM compares two ARNs: the metadata service issues credentials that name the instance
-// that makes the call, and EC2 names the instance that the call is about. DeleteNetworkInterface has no such key, but
-// EC2 does not delete an ENI that is attached.
+// an ENI from another instance. The credentials of the metadata service name the instance that makes the call. EC2
+// names the instance that the call is about. The condition compares these two. DeleteNetworkInterface has no such key,
+// but EC2 does not delete an ENI that is attached.
 //
 // AWS's own AWSEC2VssSnapshotPolicy has the same condition for calls of an instance (AWS managed policy reference). The
 // keys are in the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance". They are also in the Service

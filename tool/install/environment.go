@@ -24,8 +24,7 @@ const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 const environmentHeader = "# Written by " + cli.Program + " install: its --env names the variables.\n"
 
 // Lookup copies variables of this process into the environment of the units. It leaves out variables with an empty
-// value. It returns an error for an invalid name, for a variable that is not set, and for a value with a line break or
-// a quotation mark.
+// value. The error names a variable that is invalid or not set, or whose value has a line break or a quotation mark.
 func (i *Installation) Lookup(names []string) error {
 	for _, name := range names {
 		value, ok := os.LookupEnv(name)

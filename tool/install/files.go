@@ -36,8 +36,8 @@ type nodeFile struct {
 	link string // target of the symbolic link
 }
 
-// files returns all files except the conflist, in the order of their installation.
-func (i *Installation) files() ([]nodeFile, error) {
+// nodeFiles returns all files except the conflist, in the order of their installation.
+func (i *Installation) nodeFiles() ([]nodeFile, error) {
 	var all []nodeFile
 	for _, p := range pluginPrograms {
 		all = append(all, nodeFile{path: filepath.Join(i.BinDir, p), from: path.Join(fromBin, p), mode: 0o755})

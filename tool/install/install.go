@@ -75,9 +75,9 @@ func EnterRoot(dir string) error {
 	return os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 }
 
-// Install installs all parts. It returns its changes, also after an error.
+// Install installs all parts. It returns the changes that it has made, also after an error.
 func (i *Installation) Install(ctx context.Context) ([]Change, error) {
-	files, err := i.files()
+	files, err := i.nodeFiles()
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (i *Installation) Install(ctx context.Context) ([]Change, error) {
 		}
 	}
 	i.warnOfEnabled(files)
-	return i.run(ctx, func() error {
+	return i.runLocked(ctx, func() error {
 		for _, f := range files {
 			if err := i.putFile(f); err != nil {
 				return err
@@ -106,9 +106,9 @@ func (i *Installation) Install(ctx context.Context) ([]Change, error) {
 	})
 }
 
-// run calls steps, and returns the recorded changes. It holds a lock, so that no other process installs at the same
+// runLocked calls steps, and returns the recorded changes. It holds a lock, so that no other process installs at the same
 // time.
-func (i *Installation) run(ctx context.Context, steps func() error) ([]Change, error) {
+func (i *Installation) runLocked(ctx context.Context, steps func() error) ([]Change, error) {
 	if !i.Check {
 		r, err := registry.Open(registry.Dir())
 		if err != nil {

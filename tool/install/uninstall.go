@@ -35,12 +35,12 @@ var metricsFiles = []string{
 // If checkUnused returns an error, Uninstall removes nothing. Uninstall calls checkUnused under the lock, because pods
 // may start while Uninstall waits for another run.
 func (i *Installation) Uninstall(ctx context.Context, checkUnused func() error) ([]Change, error) {
-	files, err := i.files()
+	files, err := i.nodeFiles()
 	if err != nil {
 		return nil, err
 	}
 	slices.Reverse(files)
-	return i.run(ctx, func() error {
+	return i.runLocked(ctx, func() error {
 		if err := checkUnused(); err != nil {
 			return err
 		}

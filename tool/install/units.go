@@ -186,8 +186,8 @@ func (i *Installation) startWarm(ctx context.Context) error {
 	return systemctl(ctx, "start", "--no-block", warmUnit)
 }
 
-// stopUnits stops all units of ours that can be enabled, and the services that write metrics: a service that still runs
-// would write its metrics again after Uninstall has removed them.
+// stopUnits stops all units of ours that can be enabled, and the services that write metrics. Otherwise a running
+// service would write its metrics again after Uninstall has removed them.
 func (i *Installation) stopUnits(ctx context.Context, units []nodeFile) error {
 	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
