@@ -127,11 +127,11 @@ func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyD
 // isReplaceable reports whether an ENI serves the pods of its pool, and another ENI could replace it on the node.
 func isReplaceable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && !e.Foreign }
 
-// misfitReasons compares the ENIs of the node with the configuration. It returns the reason, by ENI, for which no pod
-// would get an address of the ENI if an operator had attached the ENI. The reason is "" if the ENI fits.
+// misfitReasons compares the ENIs of the node with the configuration. Assume that an operator had attached the ENI: for
+// each ENI, misfitReasons returns why no pod would then get an address of it, or "" if the ENI fits.
 //
-// The security groups of the ENIs come from metadata. If these do not decide, differences asks EC2 for the tags of the
-// subnets. If the role does not allow this, the ENI counts as fitting.
+// The security groups of the ENIs come from metadata. If these do not decide, misfitReasons asks EC2 for the tags of
+// the subnets. If the role does not allow this, the ENI counts as fitting.
 func misfitReasons(
 	c *cli.Context, p *ipam.Pool, s *registry.State, conflists *conf.Conflists,
 ) (reasons map[string]string, _ error) {

@@ -255,8 +255,8 @@ func (l *leakSearch) mayUse() (func(id string) bool, error) {
 	}, nil
 }
 
-// sightings are in a file: the time at which each leak was first seen. If the file is lost, eni-gc only deletes later,
-// because it sees each leak as if for the first time.
+// sightings is the file that has the time at which each leak was first seen. If the file is lost, eni-gc only deletes
+// later, because it sees each leak as if for the first time.
 type sightings struct{ file string }
 
 func sightingsAt(file string) sightings {
