@@ -106,8 +106,8 @@ func (i *Installation) Install(ctx context.Context) ([]Change, error) {
 	})
 }
 
-// runLocked calls steps, and returns the recorded changes. It holds a lock, so that no other process installs at the same
-// time.
+// runLocked calls steps under a lock, so that no other process installs at the same time. It returns the recorded
+// changes.
 func (i *Installation) runLocked(ctx context.Context, steps func() error) ([]Change, error) {
 	if !i.Check {
 		r, err := registry.Open(registry.Dir())
