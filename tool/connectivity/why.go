@@ -23,7 +23,7 @@ func (s *scene) why(f finding) (cause, do string) {
 	down := s.down(f)
 	switch {
 	case errors.Is(f.failed, errLarge):
-		return s.whyLarge(f)
+		return s.whyLarge()
 	case down != "":
 		return "the link " + down + " of the ENI is down",
 			"ip link set " + down + " up, and run " + cli.Name + " repair"
@@ -76,7 +76,7 @@ func (s *scene) whyDropped(f finding) (cause, do string) {
 }
 
 // whyLarge returns the cause for packets that are too large for a link on the way.
-func (s *scene) whyLarge(f finding) (cause, do string) {
+func (s *scene) whyLarge() (cause, do string) {
 	var mtus []string
 	for _, name := range s.present(slices.Compact(slices.Concat([]string{s.Network.Pair.HostInterface}, s.veths(),
 		[]string{s.pods[0].eni}))) {
