@@ -72,7 +72,7 @@ var arrows = map[string]string{
 	"tool": "internal/release internal/excerpt tool/cli tool/conf tool/view tool/repair tool/doctor tool/history " +
 		"tool/bundle tool/bundle/page tool/connectivity tool/iam tool/install tool/kube ipam ipam/more ipam/less " +
 		"ipam/book ipam/lease " +
-		"plugin/egress aws aws/api nl registry",
+		"plugin/egress unnumbered-ptp aws aws/api nl registry",
 	"tool/install":      "tool/cli tool/conf nl registry",
 	"tool/connectivity": "tool/cli tool/conf aws nl nl/ask",
 	"tool/cli":          "internal/atomicfile internal/excerpt ipam ipam/lease aws registry",

@@ -20,6 +20,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
 func registryGC() *cli.Command {
@@ -97,8 +98,8 @@ func runCollection(
 		want.Conflists = conflists.Whole()
 	}
 	done, failed := p.Collect(c.Context, want)
-	rules, err1 := repair.RemoveDetached(p.Host)
-	gone, err2 := repair.RemoveGone(p.Host)
+	rules, err1 := ptp.RemoveDetached(p.Host)
+	gone, err2 := ptp.RemoveGone(p.Host)
 	failed = errors.Join(failed, err1, err2)
 	if done.Tidied || len(gone) > 0 {
 		// The collection has removed objects that serve all pods, all routed pods or the pods of an ENI. There was no

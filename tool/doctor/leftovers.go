@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
+	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
 // checkLeftovers looks for objects that pods have left behind, and for lost objects that all pods of the node share.
@@ -55,7 +55,7 @@ func (p *Node) leftBehind(s *registry.State) ([]Finding, error) {
 	var found []Finding
 	for _, r := range rules {
 		here := slices.ContainsFunc(links, func(l nl.Link) bool { return l.Name == r.IIF })
-		if !repair.OfPod(r) || r.IIF == "" || here {
+		if !ptp.OfPair(r) || r.IIF == "" || here {
 			continue
 		}
 		found = append(found, Finding{Severity: warning, About: r.String(),
@@ -76,7 +76,7 @@ func (p *Node) leftBehind(s *registry.State) ([]Finding, error) {
 
 // removeDetached is a fix that deletes all rules of pods whose links are gone. It first checks the rules again.
 func (p *Node) removeDetached(context.Context) (string, error) {
-	_, err := repair.RemoveDetached(p.pool.Host)
+	_, err := ptp.RemoveDetached(p.pool.Host)
 	return "deleted", err
 }
 

@@ -39,7 +39,7 @@ func (p *Node) lost() ([]Finding, error) {
 			named[l.Name] = true
 			found = append(found, unknownPod(l))
 		}
-		w, err := repair.Lost(p.pool.Host, n)
+		w, err := ptp.Lost(p.pool.Host, n.Name, n.Pair)
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("network %s: %w", n.Name, err))
 		}
@@ -235,7 +235,7 @@ func (p *Node) routeless(r nl.Route) string {
 // succeeds and another step fails, the fix returns no error.
 func (p *Node) repairNetwork(n conf.Network, s nl.Step) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
-		_, err := repair.Shared(p.pool.Host, n)
+		_, err := ptp.Repair(p.pool.Host, n.Name, n.Pair)
 		if s.Check(s.NS) == nil {
 			err = nil
 		}

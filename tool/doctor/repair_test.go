@@ -594,7 +594,7 @@ func testPair(t *testing.T, d *dual) {
 	}
 	before := state()
 	want(t, d.node.DelGroup(nl.OwnGroup))
-	_, err := repair.RemoveDetached(d.node)
+	_, err := ptp.RemoveDetached(d.node)
 	want(t, err)
 	_, err = d.node.RemoveShared()
 	want(t, err)

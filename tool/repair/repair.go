@@ -54,7 +54,7 @@ func Node(ctx context.Context, conflists *conf.Conflists) ([]string, error) {
 
 // shared puts back objects that serve all pods of a network.
 func shared(_ context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
-	w, err := Shared(host, n)
+	w, err := ptp.Repair(host, n.Name, n.Pair)
 	for _, s := range w {
 		did = append(did, Brief(s.Object))
 		slog.Info("restored a removed object", "object", Brief(s.Object))
@@ -64,12 +64,6 @@ func shared(_ context.Context, host *nl.NS, n conf.Network) (did []string, faile
 	}
 	return did, err
 }
-
-// Lost lists the objects that a network's pods share, and that the node has lost.
-func Lost(host *nl.NS, n conf.Network) (nl.Wiring, error) { return ptp.Lost(host, n.Name, n.Pair) }
-
-// Shared puts back lost objects that serve all pods of a network, and returns them.
-func Shared(host *nl.NS, n conf.Network) (nl.Wiring, error) { return ptp.Repair(host, n.Name, n.Pair) }
 
 // Brief returns the command that adds an object. For a table, it leaves out the contents.
 func Brief(o nl.Object) string {
