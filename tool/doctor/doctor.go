@@ -199,37 +199,38 @@ type Report struct {
 // Examine makes the checks. If fix is true, Examine also makes the changes that can do no harm. The error is about the
 // changes that failed.
 func (p *Node) Examine(ctx context.Context, checks []Check, fix bool) (Report, error) {
-	r := Report{Checked: []string{}, Findings: []Finding{}}
 	var failed error
-	for _, c := range checks {
-		found := p.make(ctx, c)
+	r := reportOf(checks, func(c Check) (found []Finding, made bool) {
+		end := cli.Working("check " + c.Name)
+		found, err := c.look(p, ctx)
+		end()
+		if err != nil {
+			found = append(found, p.notMade(c, err))
+		}
 		if fix {
 			failed = errors.Join(failed, fixAll(ctx, found))
+		}
+		return found, true
+	})
+	return r, failed
+}
+
+// reportOf calls makeCheck for each check, and returns the report about the checks that were made.
+func reportOf(checks []Check, makeCheck func(Check) (found []Finding, made bool)) Report {
+	r := Report{Checked: []string{}, Findings: []Finding{}}
+	for _, c := range checks {
+		found, made := makeCheck(c)
+		if !made {
+			continue
+		}
+		for i := range found {
+			found[i].Check = c.Name
 		}
 		r.Checked = append(r.Checked, c.Name)
 		r.Findings = append(r.Findings, found...)
 	}
 	r.count()
-	return r, failed
-}
-
-// make makes a check. If the check fails, the failure is a finding.
-func (p *Node) make(ctx context.Context, c Check) []Finding {
-	defer cli.Working("check " + c.Name)()
-	found, err := c.look(p, ctx)
-	return p.told(c, found, err)
-}
-
-// told returns the findings of a check with the name of the check. If the check has failed, the failure is a finding,
-// too.
-func (p *Node) told(c Check, found []Finding, err error) []Finding {
-	if err != nil {
-		found = append(found, p.notMade(c, err))
-	}
-	for i := range found {
-		found[i].Check = c.Name
-	}
-	return found
+	return r
 }
 
 // notMade returns the finding that a check could not be made. If the node does not reach EC2, pods that need EC2 fail.

@@ -68,11 +68,11 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 		}}
 	n.ours, _ = n.conflists.All() // the node's own findings name mistakes in networks
 	n.lists = n.conflists.Networked()
-	report, unmade := Report{Checked: []string{}, Findings: []Finding{}}, []Unmade{}
-	for _, c := range checks {
+	unmade := []Unmade{}
+	report := reportOf(checks, func(c Check) (found []Finding, made bool) {
 		if why := onNode[c.Name]; why != "" {
 			unmade = append(unmade, Unmade{c.Name, why, false})
-			continue
+			return nil, false
 		}
 		if why := partOnNode[c.Name]; why != "" {
 			unmade = append(unmade, Unmade{c.Name, why, true})
@@ -81,13 +81,8 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 		if err != nil {
 			unmade = append(unmade, Unmade{c.Name, err.Error(), false})
 		}
-		for i := range found {
-			found[i].Check = c.Name
-		}
-		report.Checked = append(report.Checked, c.Name)
-		report.Findings = append(report.Findings, found...)
-	}
-	report.count()
+		return found, true
+	})
 	return report, unmade
 }
 
@@ -151,21 +146,19 @@ func cloudOf(c *aws.Client) cloud {
 // ExamineEach makes all checks. Each check may take the time each, and all checks together may take until the end of
 // the context. ExamineEach does not wait for a check that does not end in time.
 func (p *Node) ExamineEach(ctx context.Context, each time.Duration) (Report, []Unmade) {
-	r, unmade := Report{Checked: []string{}, Findings: []Finding{}}, []Unmade{}
-	for _, c := range checks {
-		found, ended := p.makeWithin(ctx, c, each)
-		if !ended {
+	unmade := []Unmade{}
+	r := reportOf(checks, func(c Check) (found []Finding, made bool) {
+		found, made = p.makeWithin(ctx, c, each)
+		if !made {
 			unmade = append(unmade, Unmade{c.Name, "the check did not end in time", false})
-			continue
 		}
-		r.Checked = append(r.Checked, c.Name)
-		r.Findings = append(r.Findings, found...)
-	}
-	r.count()
+		return found, made
+	})
 	return r, unmade
 }
 
-// makeWithin makes a check like make, and reports whether the check has ended in time.
+// makeWithin makes a check, and reports whether the check has ended in time. If the check fails, the failure is a
+// finding.
 func (p *Node) makeWithin(ctx context.Context, c Check, time time.Duration) (found []Finding, ended bool) {
 	ctx, cancel := context.WithTimeout(ctx, time)
 	defer cancel()
@@ -183,7 +176,10 @@ func (p *Node) makeWithin(ctx context.Context, c Check, time time.Duration) (fou
 	}()
 	select {
 	case a := <-done:
-		return p.told(c, a.found, a.err), true
+		if a.err != nil {
+			a.found = append(a.found, p.notMade(c, a.err))
+		}
+		return a.found, true
 	case <-ctx.Done():
 		return nil, false
 	}
