@@ -31,15 +31,15 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 		}
 		found = append(found, Finding{Severity: severe, About: a.Prefix.Addr().String(), Means: means,
 			Do: fmt.Sprintf("run: ip address del %v dev %s. Then enable or restart cni-links.service, so that no "+
-				"network manager of the node configures the ENIs of pods", a.Prefix, a.Dev), fix: p.strip(a)})
+				"network manager of the node configures the ENIs of pods", a.Prefix, a.Dev), fix: p.addrFix(a)})
 	}
 	return found, nil
 }
 
-// strip returns a fix that removes an address from the node. If the address is the first one of a subnet, the kernel
+// addrFix returns a fix that removes an address from the node. If the address is the first one of a subnet, the kernel
 // also removes the other addresses of that subnet. Such a removal could do harm. So strip returns nil for an address
 // with a subnet, and an operator must remove the address.
-func (p *Node) strip(a nl.Addr) func(context.Context) (string, error) {
+func (p *Node) addrFix(a nl.Addr) func(context.Context) (string, error) {
 	if !a.Prefix.IsSingleIP() {
 		return nil
 	}

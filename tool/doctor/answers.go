@@ -22,7 +22,7 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := p.withoutMain(rules)
+	found := p.missingMainRules(rules)
 	pods, err := p.podRoutes()
 	if err != nil || len(found) > 0 { // a missing rule is the cause of all other findings
 		return found, err
@@ -40,7 +40,7 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 			return found, err
 		}
 		for _, a := range own {
-			astray, err := p.astray(a.Prefix.Addr(), pods, rules)
+			astray, err := p.firstStray(a.Prefix.Addr(), pods, rules)
 			if err != nil {
 				return found, err
 			}
@@ -50,10 +50,10 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// withoutMain returns a finding for each family without a rule that leads all packets to the main table. The kernel
+// missingMainRules returns a finding for each family without a rule that leads all packets to the main table. The kernel
 // makes that rule once, and "ip rule flush" deletes it. If a node has no rule of a family, the kernel does not have the
 // family.
-func (p *Node) withoutMain(rules []nl.Rule) (found []Finding) {
+func (p *Node) missingMainRules(rules []nl.Rule) (found []Finding) {
 	for _, f := range nl.Families {
 		var some, leads bool
 		for _, r := range rules {
@@ -66,7 +66,7 @@ func (p *Node) withoutMain(rules []nl.Rule) (found []Finding) {
 				Means: "no rule leads to the main table, because another program or an operator has deleted the " +
 					"kernel's rules (ip rule flush). The node reaches no address of " + f.String(),
 				Do:  main.String() + "; then run " + cli.Name + " repair, which puts back the rules of pods",
-				fix: p.apply(main)})
+				fix: p.objectFix(main)})
 		}
 	}
 	return found
@@ -99,45 +99,45 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	}), err
 }
 
-// astray returns a finding about the first pod to which packets from the node's address own take a wrong link. The
+// firstStray returns a finding about the first pod to which packets from the node's address own take a wrong link. The
 // right link is the pod's veth. If there is no such pod, astray returns nil.
-func (p *Node) astray(own netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
+func (p *Node) firstStray(nodeAddr netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
 	for _, r := range pods {
-		if pod := r.Dst.Addr(); pod.Is6() == own.Is6() && !own.IsLinkLocalUnicast() {
-			dev, err := p.kernel.Leaves(own, pod)
+		if pod := r.Dst.Addr(); pod.Is6() == nodeAddr.Is6() && !nodeAddr.IsLinkLocalUnicast() {
+			dev, err := p.kernel.Leaves(nodeAddr, pod)
 			if err != nil {
 				return nil, err
 			}
 			if dev != r.Dev {
-				return []Finding{p.strays(own, dev, r, rules)}, nil
+				return []Finding{p.strayFinding(nodeAddr, dev, r, rules)}, nil
 			}
 		}
 	}
 	return nil, nil
 }
 
-// strays returns the finding that the node's packets from own to a pod do not leave by the pod's veth.
-func (p *Node) strays(own netip.Addr, dev string, r nl.Route, rules []nl.Rule) Finding {
+// strayFinding returns the finding that the node's packets from own to a pod do not leave by the pod's veth.
+func (p *Node) strayFinding(nodeAddr netip.Addr, dev string, r nl.Route, rules []nl.Rule) Finding {
 	ip, bits := "ip", 31
-	if own.Is6() {
+	if nodeAddr.Is6() {
 		ip, bits = "ip -6", 127
 	}
-	a := Finding{Severity: warning, About: own.String(),
+	a := Finding{Severity: warning, About: nodeAddr.String(),
 		Means: fmt.Sprintf(
 			"the node's packets from this address to the pod %s leave by %s, and not by the pod's veth. ",
 			r.Dst.Addr(), cmp.Or(dev, "no link")),
-		Do: fmt.Sprintf("to find the cause, run: %s rule; %[1]s route get %s from %s", ip, r.Dst.Addr(), own)}
-	if by, is := catches(own, rules); is {
+		Do: fmt.Sprintf("to find the cause, run: %s rule; %[1]s route get %s from %s", ip, r.Dst.Addr(), nodeAddr)}
+	if by, is := catchingRule(nodeAddr, rules); is {
 		a.Means = fmt.Sprintf("the node's packets from this address to the pod %s leave by %s, because of the rule "+
 			"%q, and not by the pod's veth. ", r.Dst.Addr(), cmp.Or(dev, "no link"), by)
 		a.Do = fmt.Sprintf("run now and after each boot: %s rule add pref %d iif lo lookup main "+
-			"suppress_prefixlength %d (docs/operations.md)", ip, beforeOthers(rules), bits)
+			"suppress_prefixlength %d (docs/operations.md)", ip, prefBeforeAll(rules), bits)
 	}
 	switch {
 	case dev == "":
 		a.Severity = severe
 		a.Means += "Node and pod do not reach each other"
-	case own.Is4() && p.checksSource(r.Dev):
+	case nodeAddr.Is4() && p.checksSource(r.Dev):
 		a.Severity = severe
 		a.Means += "Node and pod do not reach each other, because rp_filter drops the pod's packets"
 	default:
@@ -146,15 +146,15 @@ func (p *Node) strays(own netip.Addr, dev string, r nl.Route, rules []nl.Rule) F
 	return a
 }
 
-// catches returns the first rule of another program that matches the node's packets from the address. Only rules before
+// catchingRule returns the first rule of another program that matches the node's packets from the address. Only rules before
 // the rule for the main table count.
-func catches(own netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
+func catchingRule(nodeAddr netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 	for _, r := range rules {
-		if r.Family != nl.FamilyOf(own) || r.Pref == 0 || r.Protocol == nl.RouteProtocol || r.Table == nl.MainTable ||
+		if r.Family != nl.FamilyOf(nodeAddr) || r.Pref == 0 || r.Protocol == nl.RouteProtocol || r.Table == nl.MainTable ||
 			r.Pref >= prefMain {
 			continue
 		}
-		if (r.IIF == "" || r.IIF == "lo") && (!r.From.IsValid() || r.From.Contains(own)) != r.Not {
+		if (r.IIF == "" || r.IIF == "lo") && (!r.From.IsValid() || r.From.Contains(nodeAddr)) != r.Not {
 			return r, true
 		}
 	}
@@ -171,9 +171,9 @@ func (p *Node) checksSource(dev string) bool {
 	})
 }
 
-// beforeOthers returns the preference of a rule that comes before our rules and before all
+// prefBeforeAll returns the preference of a rule that comes before our rules and before all
 // others.
-func beforeOthers(rules []nl.Rule) int {
+func prefBeforeAll(rules []nl.Rule) int {
 	pref := 511 // our rule for NodePorts has 512
 	for _, r := range rules {
 		if r.Pref > 0 { // the rule for the table local has 0

@@ -29,18 +29,18 @@ const cloudInitConf = "updates:\n  network:\n    when: [boot-new-instance]\ndata
 // (apply_full_imds_network_config), nor ENIs that are attached later (hotplug). See cloud-init, "Events and updates"
 // and "Amazon EC2".
 func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
-	if !p.has(cloudConfig) || p.has("/etc/cloud/cloud-init.disabled") {
+	if !p.hasFile(cloudConfig) || p.hasFile("/etc/cloud/cloud-init.disabled") {
 		return nil, nil
 	}
-	dropIns, err := filepath.Glob(p.path(cloudDropIns + "/*.cfg")) // sorted by name
+	dropIns, err := filepath.Glob(p.pathOf(cloudDropIns + "/*.cfg")) // sorted by name
 	if err != nil {
 		return nil, err
 	}
-	c, err := readCloudSettings(append([]string{p.path(cloudConfig)}, dropIns...)...)
+	c, err := readCloudSettings(append([]string{p.pathOf(cloudConfig)}, dropIns...)...)
 	if err != nil {
 		return nil, err
 	}
-	user, err := readCloudSettings(p.path(cloudUser))
+	user, err := readCloudSettings(p.pathOf(cloudUser))
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	}
 	c.hotplug = cmp.Or(user.hotplug, c.hotplug)
 	a := Finding{About: cloudDropIns, Do: "install the drop-in " + cloudInitDropIn,
-		fix: p.write(cloudInitDropIn, cloudInitConf, "")}
+		fix: p.fileFix(cloudInitDropIn, cloudInitConf, "")}
 	switch {
 	case c.hotplug == "on":
 		a.Severity = severe
@@ -72,9 +72,9 @@ func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	return []Finding{a}, nil
 }
 
-// has reports whether the system has a file.
-func (p *Node) has(name string) bool {
-	_, err := os.Stat(p.path(name))
+// hasFile reports whether the system has a file.
+func (p *Node) hasFile(name string) bool {
+	_, err := os.Stat(p.pathOf(name))
 	return err == nil
 }
 
@@ -91,14 +91,14 @@ func readCloudSettings(files ...string) (c cloudSettings, _ error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return c, err
 		}
-		c.read(string(b))
+		c.addFile(string(b))
 	}
 	return c, nil
 }
 
-// read reads one file. It does not parse YAML: it only finds out below which top-level key a line is. So the lists in
+// addFile reads one file. It does not parse YAML: it only finds out below which top-level key a line is. So the lists in
 // the key updates may be in any notation of YAML.
-func (c *cloudSettings) read(text string) {
+func (c *cloudSettings) addFile(text string) {
 	top, updates, said := "", "", false
 	for line := range strings.Lines(text) {
 		line, _, _ = strings.Cut(line, "#")

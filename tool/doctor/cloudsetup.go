@@ -20,7 +20,7 @@ const cloudSetupConf = "[Service]\nEnvironment=NM_CLOUD_SETUP_EC2=no\n"
 // nm-cloud-setup runs at each change of a DHCP lease, and every five minutes.
 func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 	unit, installed := p.lookUp("systemd/system", cloudSetupUnit)
-	wanted := p.enabled(cloudSetupUnit) || p.enabled("nm-cloud-setup.timer") || p.runs(ctx, "nm-cloud-setup.timer")
+	wanted := p.isEnabled(cloudSetupUnit) || p.isEnabled("nm-cloud-setup.timer") || p.isActive(ctx, "nm-cloud-setup.timer")
 	if !installed || !wanted {
 		return nil, nil
 	}
@@ -30,7 +30,7 @@ func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 		if err != nil {
 			return nil, err
 		}
-		value = environment(string(b), "NM_CLOUD_SETUP_EC2", value)
+		value = assignedValue(string(b), "NM_CLOUD_SETUP_EC2", value)
 	}
 	if !slices.Contains([]string{"yes", "y", "true", "t", "on", "1"}, strings.ToLower(value)) {
 		return nil, nil // off, as by default
@@ -41,14 +41,14 @@ func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 			"30200 on. The node then answers instead of its pods, and the node's packets to pods take the wrong way",
 		Do: "install the drop-in " + dropIn +
 			", run systemctl daemon-reload, and reboot the node: the rules stay until the reboot",
-		fix: p.write(dropIn, cloudSetupConf,
+		fix: p.fileFix(dropIn, cloudSetupConf,
 			", which systemd reads at its next daemon-reload. The rules stay until the node reboots")}}, nil
 }
 
-// environment returns the value of a variable after systemd has read text, a file of a unit. value is the variable's
+// assignedValue returns the value of a variable after systemd has read text, a file of a unit. value is the variable's
 // value before this file. The last assignment counts, and an empty assignment removes all earlier ones
 // (systemd.exec(5)).
-func environment(text, name, value string) string {
+func assignedValue(text, name, value string) string {
 	for line := range strings.Lines(text) {
 		set, ok := strings.CutPrefix(strings.TrimSpace(line), "Environment=")
 		if !ok {

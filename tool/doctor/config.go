@@ -38,7 +38,7 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 				Do:    "correct the file; " + cli.Name + " validate " + m.File + " lists all mistakes"})
 		}
 	}
-	if !p.conflists.IsDir && beside.Path != p.path(conf.Dir) {
+	if !p.conflists.IsDir && beside.Path != p.pathOf(conf.Dir) {
 		return found, nil // perhaps no runtime reads this directory
 	}
 	files := beside.Files
@@ -55,7 +55,7 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 // uses the first file of the directory. If CRI-O starts while the other file is the first one, CRI-O treats the running
 // pods as ended pods of another network.
 func (p *Node) secondConflist(files []conf.File) []Finding {
-	_, err := os.Stat(p.path("/etc/crio"))
+	_, err := os.Stat(p.pathOf("/etc/crio"))
 	others := slices.DeleteFunc(slices.Clone(files), func(f conf.File) bool { return f.Path == p.file })
 	if err != nil || len(others) == 0 || len(others) == len(files) || p.namesNetwork() {
 		return nil
@@ -72,8 +72,8 @@ var networkOfCRIO = regexp.MustCompile(`(?m)^\s*cni_default_network\s*=\s*"[^"]+
 
 // namesNetwork reports whether the configuration of CRI-O names the network that CRI-O uses.
 func (p *Node) namesNetwork() bool {
-	files, _ := filepath.Glob(p.path("/etc/crio/crio.conf.d/*"))
-	return slices.ContainsFunc(append(files, p.path("/etc/crio/crio.conf")), func(file string) bool {
+	files, _ := filepath.Glob(p.pathOf("/etc/crio/crio.conf.d/*"))
+	return slices.ContainsFunc(append(files, p.pathOf("/etc/crio/crio.conf")), func(file string) bool {
 		text, err := os.ReadFile(file)
 		return err == nil && networkOfCRIO.Match(text)
 	})

@@ -47,8 +47,8 @@ type Finding struct {
 // A Check looks for findings of one kind. An error of look means that the check could not be made.
 type Check struct {
 	Name, About string
-	look        func(*Node, context.Context) ([]Finding, error)
-	of          scope
+	run         func(*Node, context.Context) ([]Finding, error)
+	scope       scope
 }
 
 // A scope says what a check needs.
@@ -100,7 +100,7 @@ var checks = []Check{
 }
 
 // AsksEC2 reports whether the check asks EC2.
-func (c Check) AsksEC2() bool { return c.of == ofEC2 }
+func (c Check) AsksEC2() bool { return c.scope == ofEC2 }
 
 // Checks returns all checks of a node, or all checks of an image.
 //
@@ -108,7 +108,7 @@ func (c Check) AsksEC2() bool { return c.of == ofEC2 }
 // the type of the AWS SDK's client. The linker would keep all methods of that client: 29 MB.
 func Checks(image bool) (all []Check) {
 	for _, c := range checks {
-		if c.of == ofFiles || !image {
+		if c.scope == ofFiles || !image {
 			all = append(all, c)
 		}
 	}
@@ -130,9 +130,9 @@ type Node struct {
 	kernel Kernel
 	cloud  cloud
 	// compares registry, kernel, metadata and EC2
-	compare   func(context.Context) (*view.Comparison, error)
-	neighbors func(family string) int // the number of entries in the table
-	now       func() time.Time
+	compare       func(context.Context) (*view.Comparison, error)
+	neighborCount func(family string) int // the number of entries in the table
+	now           func() time.Time
 
 	unreached bool // a finding says that this node does not reach EC2
 }
@@ -141,7 +141,7 @@ type Node struct {
 // conflist, or the registry cannot be read, Open returns no error: the checks report that.
 func Open(root, config, binDir string) (*Node, error) {
 	n := &Node{root: root}
-	n.binDir, n.conflists = n.path(binDir), conf.Load(n.path(config))
+	n.binDir, n.conflists = n.pathOf(binDir), conf.Load(n.pathOf(config))
 	n.ours, _ = n.conflists.All() // checkConfig reports mistakes in networks
 	n.lists = n.conflists.Networked()
 	if files := n.conflists.OurFiles(); len(files) > 0 {
@@ -157,7 +157,7 @@ func Open(root, config, binDir string) (*Node, error) {
 	if n.state, err = n.pool.Registry.View(); err != nil {
 		n.state = &registry.State{}
 	}
-	n.kernel, n.cloud, n.neighbors, n.now = live{n.pool.Host}, cloudOf(n.pool.Cloud), neighbors, time.Now
+	n.kernel, n.cloud, n.neighborCount, n.now = liveKernel{n.pool.Host}, cloudOf(n.pool.Cloud), neighborCount, time.Now
 	n.compare = func(ctx context.Context) (*view.Comparison, error) { return view.Compare(ctx, n.pool, n.conflists) }
 	return n, nil
 }
@@ -185,8 +185,8 @@ func (p *Node) Close() {
 	}
 }
 
-// path returns the path of a file of this node or of the image.
-func (p *Node) path(name string) string { return filepath.Join(p.root, name) }
+// pathOf returns the path of a file of this node or of the image.
+func (p *Node) pathOf(name string) string { return filepath.Join(p.root, name) }
 
 // A Report is the answer of doctor.
 type Report struct {
@@ -202,7 +202,7 @@ func (p *Node) Examine(ctx context.Context, checks []Check, fix bool) (Report, e
 	var failed error
 	r := reportOf(checks, func(c Check) (found []Finding, made bool) {
 		end := cli.Working("check " + c.Name)
-		found, err := c.look(p, ctx)
+		found, err := c.run(p, ctx)
 		end()
 		if err != nil {
 			found = append(found, p.notMade(c, err))
@@ -229,7 +229,7 @@ func reportOf(checks []Check, makeCheck func(Check) (found []Finding, made bool)
 		r.Checked = append(r.Checked, c.Name)
 		r.Findings = append(r.Findings, found...)
 	}
-	r.count()
+	r.countAndSort()
 	return r
 }
 
@@ -273,8 +273,8 @@ func fixAll(ctx context.Context, found []Finding) (failed error) {
 	return failed
 }
 
-// count counts the errors and warnings that are not fixed. It sorts the findings by severity, the worst first.
-func (r *Report) count() {
+// countAndSort counts the errors and warnings that are not fixed. It sorts the findings by severity, the worst first.
+func (r *Report) countAndSort() {
 	order := []string{severe, warning, note}
 	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
 		return slices.Index(order, a.Severity) - slices.Index(order, b.Severity)
@@ -306,13 +306,13 @@ func (r Report) Print(w io.Writer) {
 	}
 	switch {
 	case len(r.Findings) > 0:
-	case len(r.Checked) <= few:
+	case len(r.Checked) <= fewChecks:
 		fmt.Fprintln(w, "nothing is wrong with "+strings.Join(r.Checked, ", "))
 	default:
 		fmt.Fprintf(w, "ok (%d checks)\n", len(r.Checked))
 	}
 }
 
-// few is the maximum number of checks that an answer without findings names. If there are more checks, the answer has
+// fewChecks is the maximum number of checks that an answer without findings names. If there are more checks, the answer has
 // only their number. Then the answer of a healthy node is short.
-const few = 10
+const fewChecks = 10

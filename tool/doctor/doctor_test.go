@@ -44,10 +44,10 @@ func TestEntries(t *testing.T) {
 000003e8 0000002a 00000009 00000000 00000101 00000077 00000000  00000000         00000000         0000021c         00000000       00000000            00000000
 000003e8 00000011 00000001 00000000 00000100 00000011 00000000  00000000         00000000         00000000         00000000       00000000            00000000
 `
-	if got := entries(stat); got != 1000 {
+	if got := entryCount(stat); got != 1000 {
 		t.Errorf("got %d entries, want 1000", got)
 	}
-	if got := entries(""); got != 0 {
+	if got := entryCount(""); got != 0 {
 		t.Errorf("got %d entries of nothing", got)
 	}
 }
@@ -66,7 +66,7 @@ func TestNeighbors(t *testing.T) {
 		{"16384", 14000, ""},
 		{"16384", 16000, "error: 32768"},
 	} {
-		n := &Node{state: &registry.State{}, neighbors: func(string) int { return c.entries },
+		n := &Node{state: &registry.State{}, neighborCount: func(string) int { return c.entries },
 			kernel: &Snapshot{Answers: map[string]string{"net/ipv4/neigh/default/gc_thresh3": c.limit,
 				"net/ipv6/neigh/default/gc_thresh3": ""}}}
 		found, err := n.checkNeighbors(t.Context())

@@ -43,7 +43,7 @@ func (p *Node) checkEgress(ctx context.Context) ([]Finding, error) {
 	for _, n := range networks {
 		ports[n.List.Name] = n.UDPPort()
 		for _, name := range slices.Sorted(maps.Keys(n.Egresses)) {
-			found = append(found, withoutRouters(ctx, name, n.Egresses[name], n.UDPPort())...)
+			found = append(found, refusingGateways(ctx, name, n.Egresses[name], n.UDPPort())...)
 		}
 	}
 	outdated, err := egressOutdated(networks)
@@ -52,7 +52,7 @@ func (p *Node) checkEgress(ctx context.Context) ([]Finding, error) {
 	}
 	lost, unread := p.egressLost(ports, outdated)
 	more, err := p.egressPods(ctx, ports)
-	return slices.Concat(found, lost, differing(outdated), more), errors.Join(unread, err)
+	return slices.Concat(found, lost, outdatedFindings(outdated), more), errors.Join(unread, err)
 }
 
 // egressOutdated returns the pods whose egress differs from the configuration, by the paths of their namespaces.
@@ -71,8 +71,8 @@ func egressOutdated(networks []conf.NetworkEgress) (map[string]repair.Outdated, 
 	return all, nil
 }
 
-// differing returns findings about pods whose egress is complete, but does not follow the present configuration.
-func differing(outdated map[string]repair.Outdated) (found []Finding) {
+// outdatedFindings returns findings about pods whose egress is complete, but does not follow the present configuration.
+func outdatedFindings(outdated map[string]repair.Outdated) (found []Finding) {
 	for _, path := range slices.Sorted(maps.Keys(outdated)) {
 		o := outdated[path]
 		f := Finding{Severity: warning, About: "pod " + o.Owner(),
@@ -81,15 +81,15 @@ func differing(outdated map[string]repair.Outdated) (found []Finding) {
 		if o.Err != nil {
 			f.Do = "delete the pod: the next pod gets the egress of the configuration"
 		} else {
-			f.fix = renew(o)
+			f.fix = egressFix(o)
 		}
 		found = append(found, f)
 	}
 	return found
 }
 
-// renew returns the fix that changes the egress of a pod to the present configuration.
-func renew(o repair.Outdated) func(context.Context) (string, error) {
+// egressFix returns the fix that changes the egress of a pod to the present configuration.
+func egressFix(o repair.Outdated) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		host, err := nl.Node()
 		if err != nil {
@@ -117,7 +117,7 @@ func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outda
 		case errors.Is(err, egress.ErrLost):
 			f := lostEgress(view.Owner(l), err)
 			if o, is := outdated[l.NetNS]; is && o.Err == nil {
-				f.Do, f.fix = "run "+cli.Name+" repair. Then look for the program that removed the object", renew(o)
+				f.Do, f.fix = "run "+cli.Name+" repair. Then look for the program that removed the object", egressFix(o)
 				delete(outdated, l.NetNS)
 			}
 			found = append(found, f)
@@ -163,12 +163,12 @@ func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	return found
 }
 
-// withoutRouters sends a datagram to each gateway of an egress, and reports the gateways that refuse it. If a gateway's
+// refusingGateways sends a datagram to each gateway of an egress, and reports the gateways that refuse it. If a gateway's
 // Service has no endpoint, kube-proxy's rules refuse the datagram at once. A router neither refuses nor answers it,
 // because the datagram has no packet inside.
-func withoutRouters(ctx context.Context, name string, e egress.Egress, port int) (found []Finding) {
+func refusingGateways(ctx context.Context, name string, e egress.Egress, port int) (found []Finding) {
 	for _, gw := range e.Gateways {
-		err := answered(ctx, net.Dialer{}, net.JoinHostPort(gw, fmt.Sprint(port)), 500*time.Millisecond)
+		err := exchangeDatagram(ctx, net.Dialer{}, net.JoinHostPort(gw, fmt.Sprint(port)), 500*time.Millisecond)
 		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EPERM) {
 			found = append(found, Finding{Severity: severe, About: fmt.Sprintf("egress %s, gateway %s", name, gw),
 				Means: fmt.Sprintf("the gateway refuses UDP port %d. Its Service has no endpoint, or a pod behind "+
@@ -180,9 +180,9 @@ func withoutRouters(ctx context.Context, name string, e egress.Egress, port int)
 	return found
 }
 
-// answered sends a datagram and waits for an answer. If an error comes back instead, or nothing in time, answered
+// exchangeDatagram sends a datagram and waits for an answer. If an error comes back instead, or nothing in time, answered
 // returns an error.
-func answered(ctx context.Context, d net.Dialer, to string, patience time.Duration) error {
+func exchangeDatagram(ctx context.Context, d net.Dialer, to string, patience time.Duration) error {
 	c, err := d.DialContext(ctx, "udp", to)
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func answered(ctx context.Context, d net.Dialer, to string, patience time.Durati
 func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Finding, err error) {
 	pods, err := view.EgressPods(p.state)
 	for _, pod := range pods {
-		if f, lost := withoutAnswers(pod); lost {
+		if f, lost := silentRouter(pod); lost {
 			found = append(found, f)
 		}
 	}
@@ -219,9 +219,9 @@ func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Fi
 		}
 		routes, err := ns.Routes(nl.RouteFilter{Table: egress.TableOut, Protocol: nl.RouteProtocol})
 		for _, r := range onePerGateway(routes) {
-			if !probe(ctx, ns, s, r) {
+			if !routerAnswers(ctx, ns, s, r) {
 				asked++
-				found = append(found, unanswered(view.Owner(l), r, cmp.Or(ports[l.Network], egress.DefaultPort)))
+				found = append(found, unansweredFinding(view.Owner(l), r, cmp.Or(ports[l.Network], egress.DefaultPort)))
 			}
 		}
 		return err
@@ -242,8 +242,8 @@ func onePerGateway(routes []nl.Route) (first []nl.Route) {
 	return first
 }
 
-// withoutAnswers reports a router whose clients get no answers.
-func withoutAnswers(p view.EgressPod) (Finding, bool) {
+// silentRouter reports a router whose clients get no answers.
+func silentRouter(p view.EgressPod) (Finding, bool) {
 	const enough = 20
 	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0
 	return Finding{Severity: warning, About: "router " + p.Pod,
@@ -254,8 +254,8 @@ func withoutAnswers(p view.EgressPod) (Finding, bool) {
 			"at the security groups of the ENI, and at the network ACL"}, lost
 }
 
-// unanswered returns the finding about a client that reaches no router.
-func unanswered(client string, r nl.Route, port int) Finding {
+// unansweredFinding returns the finding about a client that reaches no router.
+func unansweredFinding(client string, r nl.Route, port int) Finding {
 	return Finding{Severity: severe, About: "client " + client,
 		Means: fmt.Sprintf("no router behind the gateway %s answers, so the client does not reach %s", r.Via, r.Dst),
 		Do: fmt.Sprintf("allow UDP port %d between the security groups of clients and routers, in and out. Run "+
@@ -263,21 +263,21 @@ func unanswered(client string, r nl.Route, port int) Finding {
 			"configuration", port)}
 }
 
-// probe sends a packet into the tunnel, and reports whether a router answers. The packet has the lowest hop limit, so
+// routerAnswers sends a packet into the tunnel, and reports whether a router answers. The packet has the lowest hop limit, so
 // the router must not forward it. The router reports the exceeded hop limit by ICMP, and this report returns by the
 // tunnel.
-func probe(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answers bool) {
+func routerAnswers(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answers bool) {
 	const port = "33434" // of traceroute(8)
-	to, err := beyond(client, s, r)
+	to, err := tunnelledAddr(client, s, r)
 	if err != nil || !to.IsValid() {
 		return true // other routes cover the whole destination, so probe sends nothing
 	}
 	hop := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		failed := c.Control(func(fd uintptr) { err = oneHop(int(fd), to) })
+		failed := c.Control(func(fd uintptr) { err = setOneHop(int(fd), to) })
 		return errors.Join(failed, err)
 	}}
 	for range 3 {
-		err := client.Do(func() error { return answered(ctx, hop, net.JoinHostPort(to.String(), port), time.Second) })
+		err := client.Do(func() error { return exchangeDatagram(ctx, hop, net.JoinHostPort(to.String(), port), time.Second) })
 		if errors.Is(err, syscall.EHOSTUNREACH) {
 			return true
 		}
@@ -285,15 +285,15 @@ func probe(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answ
 	return false
 }
 
-// anywhere are addresses for documentation, which no host has (RFC 5737, RFC 3849, RFC 9637).
-var anywhere = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
+// unusedAddrs are addresses for documentation, which no host has (RFC 5737, RFC 3849, RFC 9637).
+var unusedAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
 	netip.MustParseAddr("3fff::1")}
 
-// beyond returns an address of the route's destination that the client reaches by the tunnel. If there is no such
+// tunnelledAddr returns an address of the route's destination that the client reaches by the tunnel. If there is no such
 // address, beyond returns the zero address.
-func beyond(client *nl.NS, s egress.State, r nl.Route) (netip.Addr, error) {
+func tunnelledAddr(client *nl.NS, s egress.State, r nl.Route) (netip.Addr, error) {
 	first := r.Dst.Addr()
-	for _, to := range append([]netip.Addr{first.Next(), first}, anywhere...) {
+	for _, to := range append([]netip.Addr{first.Next(), first}, unusedAddrs...) {
 		i := slices.IndexFunc(s.Addrs, func(a netip.Addr) bool { return a.Is4() == to.Is4() })
 		if i < 0 || !r.Dst.Contains(to) || !to.IsGlobalUnicast() {
 			continue
@@ -309,8 +309,8 @@ func beyond(client *nl.NS, s egress.State, r nl.Route) (netip.Addr, error) {
 	return netip.Addr{}, nil
 }
 
-// oneHop gives a socket the lowest hop limit, and asks the kernel for all ICMP errors: ip(7), ipv6(7).
-func oneHop(fd int, to netip.Addr) error {
+// setOneHop gives a socket the lowest hop limit, and asks the kernel for all ICMP errors: ip(7), ipv6(7).
+func setOneHop(fd int, to netip.Addr) error {
 	if to.Is6() {
 		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, 1),
 			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1))

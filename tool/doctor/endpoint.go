@@ -29,7 +29,7 @@ type place struct {
 func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	here := place{"this process", os.Getenv, warning, "this tool cannot ask EC2",
 		"run doctor with the same variables: set -a; . " + environmentFile + "; " + cli.Name + " doctor"}
-	runtimes, err := runtimes()
+	runtimes, err := runtimePlaces()
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	var first place
 	var wanted []aws.Setting
-	for _, at := range append(append(runtimes, p.units(ctx)...), here) {
+	for _, at := range append(append(runtimes, p.unitPlaces(ctx)...), here) {
 		if names := at.env.Unread(); len(names) > 0 {
 			found = append(found, Finding{Severity: note, About: at.name, Means: "the environment has " +
 				strings.Join(names, " and ") +
@@ -72,14 +72,14 @@ func differences(these, those []aws.Setting) string {
 	var all []string
 	for i, s := range these {
 		if o := those[i]; s.Value != o.Value {
-			all = append(all, fmt.Sprintf("%s is %s here, and %s there", s.Name, shown(s), shown(o)))
+			all = append(all, fmt.Sprintf("%s is %s here, and %s there", s.Name, settingText(s), settingText(o)))
 		}
 	}
 	return strings.Join(all, "; ")
 }
 
-// shown returns a setting with the variable that chose it.
-func shown(s aws.Setting) string {
+// settingText returns a setting with the variable that chose it.
+func settingText(s aws.Setting) string {
 	text := cmp.Or(s.Value, "not set")
 	if s.By != "" {
 		text += " (" + s.By + ")"

@@ -28,9 +28,9 @@ type process struct{ program, dir string } // dir: in /proc
 
 func (p process) String() string { return p.program + ", process " + filepath.Base(p.dir) }
 
-// executing returns the processes that execute CNI plugins. Runtimes in containers are in other PID namespaces, and do
+// runtimeProcesses returns the processes that execute CNI plugins. Runtimes in containers are in other PID namespaces, and do
 // not execute our plugins.
-func executing() ([]process, error) {
+func runtimeProcesses() ([]process, error) {
 	ours, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
 		return nil, err
@@ -53,9 +53,9 @@ func executing() ([]process, error) {
 	return found, nil
 }
 
-// runtimes returns the environments of the container runtimes of this node.
-func runtimes() ([]place, error) {
-	all, err := executing()
+// runtimePlaces returns the environments of the container runtimes of this node.
+func runtimePlaces() ([]place, error) {
+	all, err := runtimeProcesses()
 	var found []place
 	for _, p := range all {
 		text, err := os.ReadFile(filepath.Join(p.dir, "environ"))
@@ -82,9 +82,9 @@ func environmentOf(assignments []string) aws.Environment {
 	return func(name string) string { return values[name] }
 }
 
-// units returns the units of the tool that ask EC2, if systemd runs here and has them.
-func (p *Node) units(ctx context.Context) []place {
-	if !p.systemd() {
+// unitPlaces returns the units of the tool that ask EC2, if systemd runs here and has them.
+func (p *Node) unitPlaces(ctx context.Context) []place {
+	if !p.hasSystemd() {
 		return nil
 	}
 	common, _ := exec.CommandContext(ctx, "systemctl", "show-environment").Output()
@@ -95,22 +95,22 @@ func (p *Node) units(ctx context.Context) []place {
 		if err != nil || !bytes.Contains(out, []byte("LoadState=loaded\n")) {
 			continue // checkTimers reports a missing unit
 		}
-		env := environmentOf(append(inFile(string(common)), ofUnit(string(out), os.ReadFile)...))
+		env := environmentOf(append(fileVariables(string(common)), unitVariables(string(out), os.ReadFile)...))
 		found = append(found, place{unit, env, severe, "this unit neither releases addresses nor gets them in advance",
 			"write the variables of the runtime to " + environmentFile + ", which the unit reads"})
 	}
 	return found
 }
 
-// ofUnit returns the variables of a unit, from the answer of systemctl show. The variables of the unit's environment
+// unitVariables returns the variables of a unit, from the answer of systemctl show. The variables of the unit's environment
 // files come last, because they override the unit's other variables (systemd.exec(5), EnvironmentFile=).
-func ofUnit(shown string, read func(string) ([]byte, error)) (all []string) {
+func unitVariables(shown string, read func(string) ([]byte, error)) (all []string) {
 	var files []string
 	for line := range strings.Lines(shown) {
 		property, value, _ := strings.Cut(strings.TrimSpace(line), "=")
 		switch property {
 		case "Environment":
-			all = append(all, words(value)...)
+			all = append(all, quotedWords(value)...)
 		case "EnvironmentFiles":
 			file, _, _ := strings.Cut(value, " (ignore_errors=")
 			files = append(files, file)
@@ -121,13 +121,13 @@ func ofUnit(shown string, read func(string) ([]byte, error)) (all []string) {
 		if err != nil {
 			continue // a unit that needs the file does not start, and checkTimers reports that
 		}
-		all = append(all, inFile(string(text))...)
+		all = append(all, fileVariables(string(text))...)
 	}
 	return all
 }
 
-// words splits a line at its spaces, but not between quotation marks.
-func words(line string) []string {
+// quotedWords splits a line at its spaces, but not between quotation marks.
+func quotedWords(line string) []string {
 	quoted := false
 	return strings.FieldsFunc(strings.ReplaceAll(line, `\"`, "'"), func(r rune) bool {
 		if r == '"' {
@@ -138,8 +138,8 @@ func words(line string) []string {
 	})
 }
 
-// inFile returns the variables of an environment file. No variable that we read has a value of several lines.
-func inFile(text string) (all []string) {
+// fileVariables returns the variables of an environment file. No variable that we read has a value of several lines.
+func fileVariables(text string) (all []string) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		name, value, ok := strings.Cut(line, "=")

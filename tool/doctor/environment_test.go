@@ -23,7 +23,7 @@ AWS_USE_FIPS_ENDPOINT='true'
 AWS_ENDPOINT_URL=https://vpce.test/a=b
 a line without a variable
 `}
-	env := environmentOf(ofUnit(shown, func(name string) ([]byte, error) {
+	env := environmentOf(unitVariables(shown, func(name string) ([]byte, error) {
 		text, ok := files[name]
 		if !ok {
 			return nil, fs.ErrNotExist

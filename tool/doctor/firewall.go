@@ -24,7 +24,7 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	}
 	var chains []nl.DroppingChain
 	families := map[nl.DroppingChain][]string{} // a chain of inet is of both families
-	for _, family := range p.families() {
+	for _, family := range p.podFamilies() {
 		dropping, err := p.kernel.DroppingChains(family)
 		if err != nil {
 			return nil, err
@@ -45,15 +45,15 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 		case c.From.IsValid():
 			found = append(found, p.droppingSources(c)...)
 		case c.Source && looped:
-			found = append(found, checkingSource(c, by))
-		case !c.Source && len(networks) > 0 && !accepted(c.Name, networks):
-			found = append(found, dropping(c, by))
+			found = append(found, sourceCheckFinding(c, by))
+		case !c.Source && len(networks) > 0 && !isAccepted(c.Name, networks):
+			found = append(found, droppingFinding(c, by))
 		}
 	}
 	if p.pool == nil || len(networks) == 0 { // the node forwards for no pod
 		return found, nil
 	}
-	return append(found, p.legacy()...), nil
+	return append(found, p.legacyTables()...), nil
 }
 
 // droppingSources returns a finding if the chain drops packets from the address of a pod. Otherwise it returns nil.
@@ -70,15 +70,15 @@ func (p *Node) droppingSources(c nl.DroppingChain) []Finding {
 	return nil
 }
 
-// accepted reports whether the plugin firewall accepts the packets of all pods in an nft chain. This plugin adds rules
+// isAccepted reports whether the plugin firewall accepts the packets of all pods in an nft chain. This plugin adds rules
 // for each pod's address to the chain "filter FORWARD". Each of the networks must have this plugin in its list.
-func accepted(chain string, networks []conf.Network) bool {
+func isAccepted(chain string, networks []conf.Network) bool {
 	return strings.HasSuffix(chain, " filter FORWARD") &&
 		!slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Chains("firewall") })
 }
 
-// dropping returns the finding about a chain that may drop the packets of pods which the node forwards.
-func dropping(c nl.DroppingChain, family string) Finding {
+// droppingFinding returns the finding about a chain that may drop the packets of pods which the node forwards.
+func droppingFinding(c nl.DroppingChain, family string) Finding {
 	const what = "Services, the internet and NodePorts do not work by "
 	f := Finding{Severity: warning, About: "nft chain " + c.Name,
 		Means: "the chain drops packets that no rule accepts. If packets of pods are among these, then " +
@@ -96,9 +96,9 @@ func dropping(c nl.DroppingChain, family string) Finding {
 	return f
 }
 
-// checkingSource returns the finding about a chain that checks the sources of packets. The answer of a Service to an
+// sourceCheckFinding returns the finding about a chain that checks the sources of packets. The answer of a Service to an
 // ipvlan pod passes the node by the pod's veth, and still has the address of the backend.
-func checkingSource(c nl.DroppingChain, family string) Finding {
+func sourceCheckFinding(c nl.DroppingChain, family string) Finding {
 	return Finding{Severity: warning, About: "nft chain " + c.Name,
 		Means: "the chain drops packets if the node has no route to their source by the link on which they arrive. " +
 			"Answers of Services to ipvlan pods are such packets. Then Services do not work by " + family + " for " +
@@ -107,8 +107,8 @@ func checkingSource(c nl.DroppingChain, family string) Finding {
 			"set IPv6_rpfilter=no in firewalld.conf, and restart firewalld (docs/operations.md)"}
 }
 
-// families returns the families of the pods' addresses, and the families that the configurations give to new pods.
-func (p *Node) families() []nl.Family {
+// podFamilies returns the families of the pods' addresses, and the families that the configurations give to new pods.
+func (p *Node) podFamilies() []nl.Family {
 	var has []nl.Family
 	for a := range p.state.Leases.Keys() {
 		has = append(has, nl.FamilyOf(a))
@@ -119,11 +119,11 @@ func (p *Node) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !slices.Contains(has, f) })
 }
 
-// legacy returns a finding for each table of iptables-legacy. This check cannot read these
+// legacyTables returns a finding for each table of iptables-legacy. This check cannot read these
 // tables.
-func (p *Node) legacy() []Finding {
+func (p *Node) legacyTables() []Finding {
 	var found []Finding
-	for _, family := range p.families() {
+	for _, family := range p.podFamilies() {
 		prefix := map[nl.Family]string{nl.IPv4: "ip", nl.IPv6: "ip6"}[family]
 		names, err := os.ReadFile("/proc/net/" + prefix + "_tables_names")
 		if err == nil && slices.Contains(strings.Fields(string(names)), "filter") {

@@ -12,17 +12,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// apply returns a fix that adds an object to the node.
-func (p *Node) apply(o nl.Object) func(context.Context) (string, error) {
+// objectFix returns a fix that adds an object to the node.
+func (p *Node) objectFix(o nl.Object) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		return o.String(), nl.Wiring{{NS: p.pool.Host, Object: o}}.Add()
 	}
 }
 
-// write returns a fix that writes a file.
-func (p *Node) write(name, text, note string) func(context.Context) (string, error) {
+// fileFix returns a fix that writes a file.
+func (p *Node) fileFix(name, text, note string) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
-		file := p.path(name)
+		file := p.pathOf(name)
 		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 			return "", err
 		}

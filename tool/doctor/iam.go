@@ -33,14 +33,14 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	on, err := p.target(ctx, n, self)
+	on, err := p.findTargets(ctx, n, self)
 	if err != nil {
 		return nil, err
 	}
 	var found []Finding
 	skipped := false
 	for _, action := range n.Actions() {
-		for _, at := range on.of(action) {
+		for _, at := range on.forAction(action) {
 			if api.Is(action, api.OnENI) && (at.ENI == "" || at.Attachment == "" &&
 				!strings.HasSuffix(action, "Addresses")) {
 				skipped = true
@@ -50,7 +50,7 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 			switch {
 			case aws.NotAllowed(err):
 				found = append(found, Finding{Severity: severe, About: "ec2:" + action,
-					Means: "the instance role does not allow this action" + on.where(action, at) + ": " + err.Error(),
+					Means: "the instance role does not allow this action" + on.poolText(action, at) + ": " + err.Error(),
 					Do: "add the action to the policy of the role: " + policyCommand(self.Region, on.untagged) +
 						" prints a complete policy"})
 			case err != nil:
@@ -58,7 +58,7 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 			}
 		}
 	}
-	if skipped && on.ENI != "" && !on.created() {
+	if skipped && on.ENI != "" && !on.mayCreate() {
 		found = append(found, Finding{Severity: note, About: "permissions on ENIs",
 			Means: "the permissions on ENIs for which pods may ask were not checked, because no such ENI is attached",
 			Do:    "run this check again while a pod has such an ENI"})
@@ -93,24 +93,24 @@ type targets struct {
 	untagged   bool         // the ENI that serves pods has none of our tags, and is not the boot ENI
 }
 
-// created reports whether the node may create ENIs.
-func (on targets) created() bool { return len(on.creations) > 0 }
+// mayCreate reports whether the node may create ENIs.
+func (on targets) mayCreate() bool { return len(on.creations) > 0 }
 
-// of returns the targets on which doctor tries an action.
-func (on targets) of(action string) []aws.Target {
+// forAction returns the targets on which doctor tries an action.
+func (on targets) forAction(action string) []aws.Target {
 	switch action {
 	case "CreateNetworkInterface":
 		return on.creations
 	case "AttachNetworkInterface", "DetachNetworkInterface":
-		if !on.created() {
+		if !on.mayCreate() {
 			return []aws.Target{on.requested} // the policy allows these actions for no other ENI
 		}
 	}
 	return []aws.Target{on.Target}
 }
 
-// where returns a text that names the pool, if doctor has tried the action for several pools.
-func (on targets) where(action string, at aws.Target) string {
+// poolText returns a text that names the pool, if doctor has tried the action for several pools.
+func (on targets) poolText(action string, at aws.Target) string {
 	if action != "CreateNetworkInterface" || len(on.creations) < 2 {
 		return ""
 	}
@@ -118,7 +118,7 @@ func (on targets) where(action string, at aws.Target) string {
 		at.SecurityGroups)
 }
 
-func (p *Node) target(ctx context.Context, n iam.Needs, self aws.Instance) (on targets, _ error) {
+func (p *Node) findTargets(ctx context.Context, n iam.Needs, self aws.Instance) (on targets, _ error) {
 	pools := n.Pools(lease.ProvisionFull, lease.ProvisionAssign)
 	if len(pools) == 0 {
 		return on, nil

@@ -17,13 +17,13 @@ const (
 // checkIfupdown checks that the helper of Debian's cloud images does not configure the ENIs of pods. The helper writes
 // a stanza with DHCP for each new link, and starts ifup@.service.
 func (p *Node) checkIfupdown(context.Context) ([]Finding, error) {
-	if _, err := os.Stat(p.path(ifupdownHelper)); err != nil {
+	if _, err := os.Stat(p.pathOf(ifupdownHelper)); err != nil {
 		return nil, nil
 	}
 	if _, rule := p.lookUp("udev/rules.d", ifupdownRule); !rule {
 		return nil, nil
 	}
-	return p.unstopped(seizer{ifupdownHelper,
+	return p.seizerFindings(seizer{ifupdownHelper,
 		"this script starts a DHCP client on the link of each new ENI. The node then gets the primary address of an " +
 			"ENI of pods, and a second default route"}), nil
 }

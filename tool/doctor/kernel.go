@@ -16,9 +16,9 @@ import (
 func (p *Node) checkKernel(context.Context) ([]Finding, error) {
 	var found []Finding
 	if err := (nl.IPVlan{}).Supported(p.pool.Host); err != nil {
-		if veth, slaves := p.paths(); len(slaves) > 0 || len(veth) == 0 {
+		if veth, slaves := p.poolsByPath(); len(slaves) > 0 || len(veth) == 0 {
 			found = append(found, Finding{Severity: severe, About: "ipvlan",
-				Means: "this kernel does not support ipvlan" + served(veth, slaves) + ": " + err.Error(),
+				Means: "this kernel does not support ipvlan" + servedText(veth, slaves) + ": " + err.Error(),
 				Do: `the kernel needs CONFIG_IPVLAN or the module ipvlan, which some distributions have in the ` +
 					`package linux-modules-extra. Pools with "dataPath": "veth" work without ipvlan`})
 		}
@@ -32,8 +32,8 @@ func (p *Node) checkKernel(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// paths returns the pools of the node's networks by their data path.
-func (p *Node) paths() (veth, ipvlan []string) {
+// poolsByPath returns the pools of the node's networks by their data path.
+func (p *Node) poolsByPath() (veth, ipvlan []string) {
 	for _, l := range p.ours {
 		if l.IPAM == nil {
 			continue // checkConfig reports the mistake
@@ -44,8 +44,8 @@ func (p *Node) paths() (veth, ipvlan []string) {
 	return veth, ipvlan
 }
 
-// served says which pools a kernel without ipvlan serves, if there are such pools.
-func served(veth, ipvlan []string) string {
+// servedText says which pools a kernel without ipvlan serves, if there are such pools.
+func servedText(veth, ipvlan []string) string {
 	if len(veth) == 0 {
 		return ""
 	}

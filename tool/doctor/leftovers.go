@@ -24,7 +24,7 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	if found, err = p.stillLeft(found); err != nil {
 		return nil, err
 	}
-	lost, err := p.lost()
+	lost, err := p.lostObjects()
 	return append(found, lost...), err
 }
 

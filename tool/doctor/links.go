@@ -37,7 +37,7 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 			boot = byMAC[e.MAC].MTU
 		}
 	}
-	mtus := p.mtus()
+	mtus := p.poolMTUs()
 	pods := map[string]bool{}
 	for _, l := range p.state.Leases.All() {
 		pods[l.ENI] = true
@@ -128,13 +128,13 @@ func (p *Node) checkRouters(eni string, l nl.Link) (found []Finding) {
 			Means: "the node takes IPv6 routes and addresses from router advertisements on this link, which is for " +
 				"pods. The node's own packets may then leave by this link",
 			Do:  k.String() + ", and correct the program or the file in /etc/sysctl.d that sets another value",
-			fix: p.apply(k)})
+			fix: p.objectFix(k)})
 	}
 	return found
 }
 
-// mtus returns the largest MTU that a configuration gives to pods of a pool, by the name of the pool.
-func (p *Node) mtus() map[string]int {
+// poolMTUs returns the largest MTU that a configuration gives to pods of a pool, by the name of the pool.
+func (p *Node) poolMTUs() map[string]int {
 	all := map[string]int{}
 	for _, l := range p.ours {
 		ours := slaveConfig(l)
@@ -176,44 +176,44 @@ func (p *Node) checkFamilies() ([]Finding, error) {
 	return found, nil
 }
 
-// unshared returns nl.ErrShared if another link uses l, and nil if no other link uses l. A record does not have this
+// checkUnshared returns nl.ErrShared if another link uses l, and nil if no other link uses l. A record does not have this
 // information, so each link of a record counts as shared.
-func (p *Node) unshared(l nl.Link) error {
+func (p *Node) checkUnshared(l nl.Link) error {
 	if p.pool == nil {
 		return nl.ErrShared
 	}
 	return p.pool.Host.Unshared(l)
 }
 
-// mostMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An ADD gives the boot ENI's
+// vpcMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An ADD gives the boot ENI's
 // MTU to an ENI for pods if the boot ENI's MTU is not larger than mostMTU.
-const mostMTU = 9001
+const vpcMTU = 9001
 
 // checkLink checks one link. The arguments boot and pods are the MTUs of the boot ENI and of pods. A link that no pod
 // uses may be down, because it came back from a pod. The next ADD sets the link up.
-func (p *Node) checkLink(eni string, l nl.Link, boot, pods int, used bool) (found []Finding) {
+func (p *Node) checkLink(eni string, l nl.Link, bootMTU, podMTU int, used bool) (found []Finding) {
 	add := func(means, do string, fix func(context.Context) (string, error)) {
 		found = append(found, Finding{Severity: severe, About: l.Name + " (" + eni + ")", Means: means,
 			Do: do, fix: fix})
 	}
 	if !l.Up && used {
 		up := nl.Up{Dev: l.Name}
-		add("the link is down: its pods reach nothing", up.String(), p.apply(up))
+		add("the link is down: its pods reach nothing", up.String(), p.objectFix(up))
 	}
-	if pods > l.MTU {
+	if podMTU > l.MTU {
 		add(fmt.Sprintf("the link's MTU is %d, but the conflist gives pods the MTU %d, so each ADD on this ENI fails",
-			l.MTU, pods),
+			l.MTU, podMTU),
 			"lower the mtu of ipvlan in the conflist", nil)
-		if boot >= pods {
+		if bootMTU >= podMTU {
 			found[len(found)-1].Do += ", or drain the node: the next ADD gives the ENI the boot ENI's MTU"
 		}
-	} else if boot > l.MTU && boot <= mostMTU {
+	} else if bootMTU > l.MTU && bootMTU <= vpcMTU {
 		means := fmt.Sprintf("the link's MTU is %d, and the MTU of the boot ENI is %d, so pods on this ENI send "+
-			"smaller packets than other pods", l.MTU, boot)
-		shared := p.unshared(l)
+			"smaller packets than other pods", l.MTU, bootMTU)
+		shared := p.checkUnshared(l)
 		// an ADD changes the MTU under the same condition
-		if up := (nl.Up{Dev: l.Name, MTU: boot}); shared == nil || !l.Up && !errors.Is(shared, nl.ErrShared) {
-			add(means, up.String(), p.apply(up))
+		if up := (nl.Up{Dev: l.Name, MTU: bootMTU}); shared == nil || !l.Up && !errors.Is(shared, nl.ErrShared) {
+			add(means, up.String(), p.objectFix(up))
 		} else { // all slaves of the link would get the MTU
 			add(means, "drain the node: the next ADD gives the ENI the boot ENI's MTU", nil)
 		}

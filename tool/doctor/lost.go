@@ -19,9 +19,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// lost looks for lost objects that all pods of the node share, and for lost objects of each running pod. lost leaves
+// lostObjects looks for lost objects that all pods of the node share, and for lost objects of each running pod. lost leaves
 // out the sysctls, which checkSysctls checks. If a configuration cannot be read, checkConfig reports that.
-func (p *Node) lost() ([]Finding, error) {
+func (p *Node) lostObjects() ([]Finding, error) {
 	networks, _ := p.conflists.Networks()
 	var found []Finding
 	var failed error
@@ -46,7 +46,7 @@ func (p *Node) lost() ([]Finding, error) {
 		for _, s := range w {
 			route, is := s.Object.(nl.Route)
 			if !(is && named[route.Dev] || p.isParameter(n, s)) {
-				found = append(found, p.lostOne(n, s))
+				found = append(found, p.lostFinding(n, s))
 			}
 		}
 	}
@@ -63,18 +63,18 @@ func (p *Node) isParameter(n conf.Network, s nl.Step) bool {
 func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 	about := l.Veth + " of " + l.Owner()
 	put := Finding{Severity: severe, About: about, Do: "run " + cli.Name +
-		" repair, as cni-gc.timer does, or delete the pod", fix: p.repairPod(l)}
+		" repair, as cni-gc.timer does, or delete the pod", fix: p.podFix(l)}
 	switch {
 	case l.Unpaired:
 		put.Means = "the veth pair of a running pod is gone. The pod reaches the VPC, but neither its node, nor " +
 			"Services, nor the internet"
 		found = append(found, put)
 	case len(l.Node) > 0:
-		put.Means = "the node has lost a part of the pod's network: " + listed(l.Node) + ". " + unwired(l)
+		put.Means = "the node has lost a part of the pod's network: " + wiringText(l.Node) + ". " + lossConsequence(l)
 		if !l.Serious() {
 			put.Severity = note
 		}
-		if p.believes(l.Veth) {
+		if p.acceptsRouters(l.Veth) {
 			put.Severity = severe
 			put.Means += ". The node accepts router advertisements of the pod: a process in the pod that may send " +
 				"raw packets can become the node's IPv6 router"
@@ -99,8 +99,8 @@ func (p *Node) lostByPod(l repair.Loss) (found []Finding) {
 	return found
 }
 
-// believes reports whether the node accepts router advertisements that arrive by a link (ipv6_accept_ra).
-func (p *Node) believes(link string) bool {
+// acceptsRouters reports whether the node accepts router advertisements that arrive by a link (ipv6_accept_ra).
+func (p *Node) acceptsRouters(link string) bool {
 	accepts, _ := p.kernel.Sysctl("net/ipv6/conf/" + link + "/accept_ra")
 	forwards, _ := p.kernel.Sysctl("net/ipv6/conf/" + link + "/forwarding")
 	return accepts == "2" || accepts == "1" && forwards == "0"
@@ -115,8 +115,8 @@ func unknownPod(l nl.Link) Finding {
 		Do: "delete the pod: its controller makes a new one"}
 }
 
-// listed returns the objects of a wiring as one line for people.
-func listed(w nl.Wiring) string {
+// wiringText returns the objects of a wiring as one line for people.
+func wiringText(w nl.Wiring) string {
 	var all []string
 	for _, s := range w {
 		all = append(all, repair.Brief(s.Object))
@@ -131,8 +131,8 @@ func oneLine(err error) string {
 	return strings.Join(strings.Fields(strings.ReplaceAll(text, "\n", "; ")), " ")
 }
 
-// unwired returns what a pod cannot do because the node has lost a part of the pod's wiring.
-func unwired(l repair.Loss) string {
+// lossConsequence returns what a pod cannot do because the node has lost a part of the pod's wiring.
+func lossConsequence(l repair.Loss) string {
 	var services, source, cut, unnamed, still, large bool
 	main := map[netip.Prefix]int{}
 	for _, s := range l.Node {
@@ -181,22 +181,22 @@ func unwired(l repair.Loss) string {
 	return "The pod still works, but further losses may cut it off"
 }
 
-// repairPod returns a fix that puts back what the node has lost of a pod's network.
-func (p *Node) repairPod(l repair.Loss) func(context.Context) (string, error) {
+// podFix returns a fix that puts back what the node has lost of a pod's network.
+func (p *Node) podFix(l repair.Loss) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		did, err := l.Repair(ctx, p.pool.Host)
 		return "put back " + strings.Join(did, "; "), err
 	}
 }
 
-func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
+func (p *Node) lostFinding(n conf.Network, s nl.Step) Finding {
 	a := Finding{Severity: severe, About: repair.Brief(s.Object),
 		Means: "another program has removed or changed this object, so pods reach only a part of the cluster",
 		Do:    "run " + cli.Name + " repair, as cni-gc.timer does; the next ADD puts the object back, too",
-		fix:   p.repairNetwork(n, s)}
+		fix:   p.networkFix(n, s)}
 	switch route := s.Object.(type) {
 	case nl.Route:
-		a.Means = p.routeless(route)
+		a.Means = p.routeConsequence(route)
 		a.Do = "run " + cli.Name + " repair, as cni-gc.timer does"
 		return a
 	case nl.Table:
@@ -219,9 +219,9 @@ func (p *Node) lostOne(n conf.Network, s nl.Step) Finding {
 	return a
 }
 
-// routeless returns the consequences of the loss of a route to a pod. It is for routes that no finding about a pod
+// routeConsequence returns the consequences of the loss of a route to a pod. It is for routes that no finding about a pod
 // names.
-func (p *Node) routeless(r nl.Route) string {
+func (p *Node) routeConsequence(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {
 		return "the node has lost its route to a pod, for example because the node's address was removed and added " +
@@ -231,9 +231,9 @@ func (p *Node) routeless(r nl.Route) string {
 		"Services and the internet"
 }
 
-// repairNetwork returns a fix that puts back all objects that a network has lost, also the object of step s. If step s
+// networkFix returns a fix that puts back all objects that a network has lost, also the object of step s. If step s
 // succeeds and another step fails, the fix returns no error.
-func (p *Node) repairNetwork(n conf.Network, s nl.Step) func(context.Context) (string, error) {
+func (p *Node) networkFix(n conf.Network, s nl.Step) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		_, err := ptp.Repair(p.pool.Host, n.Name, n.Pair)
 		if s.Check(s.NS) == nil {

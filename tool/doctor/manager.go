@@ -13,11 +13,11 @@ import (
 
 // checkManager checks that NetworkManager does not configure the ENIs of pods.
 func (p *Node) checkManager(ctx context.Context) ([]Finding, error) {
-	_, err := os.Stat(p.path("/run/NetworkManager"))
-	if err != nil && !p.runs(ctx, "NetworkManager.service") || p.root != "" && p.enabled("cni-links.service") {
+	_, err := os.Stat(p.pathOf("/run/NetworkManager"))
+	if err != nil && !p.isActive(ctx, "NetworkManager.service") || p.root != "" && p.isEnabled("cni-links.service") {
 		return nil, nil
 	}
-	for _, f := range append(p.dropIns("NetworkManager", "conf.d"), p.path("/etc/NetworkManager/NetworkManager.conf")) {
+	for _, f := range append(p.dropIns("NetworkManager", "conf.d"), p.pathOf("/etc/NetworkManager/NetworkManager.conf")) {
 		b, err := os.ReadFile(f)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err

@@ -53,14 +53,14 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 		a, to := Finding{Severity: warning, About: strings.ReplaceAll(key, "/", "."),
 			Means: fmt.Sprintf("the limit for all pods together is %d neighbours, but %d pods may need %d. Above the "+
 				"limit, connections fail at random (in dmesg: neighbour table overflow)", limit, pods, want)}, want
-		if entries := p.neighbors(family); entries > limit*9/10 {
+		if entries := p.neighborCount(family); entries > limit*9/10 {
 			to = max(want, 2*limit) // the limit may be high already
 			a.Severity, a.Means = severe, fmt.Sprintf("the table has %d neighbours, and its limit is %d. At the "+
 				"limit, connections fail at random", entries, limit)
 		} else if limit >= want {
 			continue
 		}
-		a.fix = p.widen(to)
+		a.fix = p.limitFix(to)
 		a.Do = fmt.Sprintf("in %[2]s, set this sysctl to %[1]d, gc_thresh2 to half of %[1]d, and gc_thresh1 to a "+
 			"quarter", to, sysctlFile)
 		found = append(found, a)
@@ -68,29 +68,29 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// neighbors returns how many entries the table has. neighbors returns 0 if the kernel does not show the number: the
+// neighborCount returns how many entries the table has. neighbors returns 0 if the kernel does not show the number: the
 // kernel shows it only in the first namespace.
-func neighbors(family string) int {
+func neighborCount(family string) int {
 	name := map[string]string{"ipv4": "arp_cache", "ipv6": "ndisc_cache"}[family]
 	text, err := os.ReadFile("/proc/net/stat/" + name)
 	if err != nil {
 		return 0
 	}
-	return entries(string(text))
+	return entryCount(string(text))
 }
 
-// entries reads the statistics of a table. After the headings, there is a line for each CPU.
+// entryCount reads the statistics of a table. After the headings, there is a line for each CPU.
 // Each line begins with the number of all entries, in hexadecimal.
-func entries(stat string) int {
+func entryCount(stat string) int {
 	_, lines, _ := strings.Cut(stat, "\n")
 	first, _, _ := strings.Cut(lines, " ")
 	n, _ := strconv.ParseInt(first, 16, 64)
 	return int(n)
 }
 
-// widen returns a fix that raises the limits of the tables of both families, now and after a boot. A limit that is
+// limitFix returns a fix that raises the limits of the tables of both families, now and after a boot. A limit that is
 // higher already stays.
-func (p *Node) widen(limit int) func(context.Context) (string, error) {
+func (p *Node) limitFix(limit int) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		var w nl.Wiring
 		var text, limits strings.Builder
@@ -115,7 +115,7 @@ func (p *Node) widen(limit int) func(context.Context) (string, error) {
 		if err := w.Add(); err != nil {
 			return "", err
 		}
-		did, err := p.write(sysctlFile, text.String(), "")(ctx)
+		did, err := p.fileFix(sysctlFile, text.String(), "")(ctx)
 		return limits.String() + "and " + did, err
 	}
 }

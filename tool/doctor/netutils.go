@@ -28,7 +28,7 @@ func (p *Node) checkNetUtils(context.Context) ([]Finding, error) {
 				Means: "each minute, amazon-ec2-net-utils adds every secondary address of an ENI to the node. The " +
 					"node then answers instead of its pods",
 				Do: "install the drop-in " + dropIn + ", and run systemctl daemon-reload",
-				fix: p.write("/etc/systemd/system/"+dropIn, netUtilsConf, ", which systemd reads at its next "+
+				fix: p.fileFix("/etc/systemd/system/"+dropIn, netUtilsConf, ", which systemd reads at its next "+
 					"daemon-reload")})
 		}
 	}
@@ -39,7 +39,7 @@ func (p *Node) checkNetUtils(context.Context) ([]Finding, error) {
 				"for pods",
 			Do: "if every ENI except the boot ENI is for pods, run: systemctl enable --now cni-links.service"})
 	}
-	entries, _ := os.ReadDir(p.path(linksRun)) // no error: cni-links.service may not have run
+	entries, _ := os.ReadDir(p.pathOf(linksRun)) // no error: cni-links.service may not have run
 	bootServes := slices.ContainsFunc(p.policies(), func(pool pool) bool { return pool.MinIndex == 0 })
 	if installed && bootServes && len(entries) > 0 {
 		found = append(found, Finding{Severity: severe, About: "cni-links.service",
@@ -53,6 +53,6 @@ func (p *Node) checkNetUtils(context.Context) ([]Finding, error) {
 // linksKnown reports whether cni-links.service has recorded the links of the system, or will
 // do so at boot.
 func (p *Node) linksKnown() bool {
-	_, err := os.Stat(p.path(linksRun))
-	return err == nil || p.root != "" && p.enabled("cni-links.service")
+	_, err := os.Stat(p.pathOf(linksRun))
+	return err == nil || p.root != "" && p.isEnabled("cni-links.service")
 }

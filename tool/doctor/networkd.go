@@ -21,8 +21,8 @@ const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPol
 // checkNetworkd reads how systemd-networkd treats routes and rules of others (networkd.conf(5)). By default,
 // systemd-networkd removes these when it starts, or when it configures a link again.
 func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
-	_, err := os.Stat(p.path("/run/systemd/netif/links"))
-	if err != nil && !p.runs(ctx, "systemd-networkd.service") {
+	_, err := os.Stat(p.pathOf("/run/systemd/netif/links"))
+	if err != nil && !p.isActive(ctx, "systemd-networkd.service") {
 		return nil, nil
 	}
 	files := p.dropIns("systemd", "networkd.conf.d")
@@ -53,7 +53,7 @@ func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 				" of pods when it starts or configures a link again",
 				Do: "set " + key + "=no in /etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf, and restart " +
 					"systemd-networkd",
-				fix: p.setNetworkd()})
+				fix: p.networkdFix()})
 		}
 	}
 	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.About, b.About) })
@@ -82,16 +82,16 @@ func unreadSettings(files []string) ([]Finding, error) {
 		}}}, nil
 }
 
-// setNetworkd returns a fix that writes our settings for systemd-networkd, and makes a running systemd-networkd read
+// networkdFix returns a fix that writes our settings for systemd-networkd, and makes a running systemd-networkd read
 // these settings.
-func (p *Node) setNetworkd() func(context.Context) (string, error) {
-	write := p.write("/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", networkdConf, "")
+func (p *Node) networkdFix() func(context.Context) (string, error) {
+	write := p.fileFix("/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", networkdConf, "")
 	return func(ctx context.Context) (string, error) {
 		did, err := write(ctx)
 		if err != nil {
 			return "", err
 		}
-		if !p.systemd() {
+		if !p.hasSystemd() {
 			return did + ", which systemd-networkd reads at its next start", nil
 		}
 		return did + ", and called " + restartNetworkd, restart(ctx)

@@ -14,7 +14,7 @@ func (p *Node) checkNodeadm(context.Context) ([]Finding, error) {
 	if _, installed := p.lookUp("systemd/system", nodeadmUnit); !installed {
 		return nil, nil
 	}
-	return p.unstopped(seizer{nodeadmUnit,
+	return p.seizerFindings(seizer{nodeadmUnit,
 		"at the first boot, nodeadm starts DHCP on each ENI, and adds a rule with preference 32765 for the ENI's " +
 			"address. A pod with this address reaches no Service"}), nil
 }

@@ -82,8 +82,8 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// patience is how long a plugin, or containerd, may take to answer.
-const patience = 10 * time.Second
+// answerTimeout is how long a plugin, or containerd, may take to answer.
+const answerTimeout = 10 * time.Second
 
 // askStatus runs a plugin with CNI_COMMAND=STATUS. It returns a finding if the plugin answers that it cannot work.
 func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Finding {
@@ -96,7 +96,7 @@ func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Find
 	if err != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	c := exec.CommandContext(ctx, filepath.Join(p.binDir, m.Type))
 	c.Env = append(os.Environ(), "CNI_COMMAND=STATUS", "CNI_PATH="+p.binDir)

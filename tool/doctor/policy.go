@@ -30,7 +30,7 @@ var bpfFS = "/sys/fs/bpf"
 // checkPolicy looks for engines on a node that has pools with ipvlan. Engines do not see the packets of these pools. An
 // engine does not report pods that it does not restrict. So a NetworkPolicy for such pods seems to be enforced.
 func (p *Node) checkPolicy(context.Context) ([]Finding, error) {
-	_, slaves := p.paths()
+	_, slaves := p.poolsByPath()
 	if len(slaves) == 0 {
 		return nil, nil
 	}
@@ -42,7 +42,7 @@ func (p *Node) checkPolicy(context.Context) ([]Finding, error) {
 	for _, e := range engines {
 		f := unrestricted(e.name, slaves)
 		same := func(other Finding) bool { return other.About == f.About }
-		if (e.chained(chains) || e.pinned()) && !slices.ContainsFunc(found, same) {
+		if (e.hasChain(chains) || e.hasPins()) && !slices.ContainsFunc(found, same) {
 			found = append(found, f)
 		}
 	}
@@ -59,11 +59,11 @@ func unrestricted(engine string, pools []string) Finding {
 			`(docs/network-policy.md). If no NetworkPolicy selects pods of these pools, you need do nothing`}
 }
 
-func (e engine) chained(chains []string) bool {
+func (e engine) hasChain(chains []string) bool {
 	return slices.ContainsFunc(chains, func(name string) bool { is, _ := path.Match(e.chain, name); return is })
 }
 
-func (e engine) pinned() bool {
+func (e engine) hasPins() bool {
 	pins, _ := filepath.Glob(filepath.Join(bpfFS, e.pins))
 	return e.pins != "" && len(pins) > 0
 }

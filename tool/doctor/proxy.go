@@ -22,7 +22,7 @@ import (
 // checkProxy looks for Services that pods do not reach, because of kube-proxy's mode or of the pods' routes. It also
 // looks for Services by which clients of an egress send packets past their tunnels.
 func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
-	found, failed = p.ipvs()
+	found, failed = p.checkIPVS()
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	for _, n := range networks {
 		if n.Pair.IPMasq {
@@ -34,10 +34,10 @@ func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	return append(found, past...), errors.Join(failed, err)
 }
 
-// ipvs looks for the link that kube-proxy makes in IPVS mode. IPVS rewrites a packet, and then routes it again as if
+// checkIPVS looks for the link that kube-proxy makes in IPVS mode. IPVS rewrites a packet, and then routes it again as if
 // the node had sent it. So the packet does not match the pod's rule. A backend on the same node gets the packet from
 // the veth, and answers by its ENI.
-func (p *Node) ipvs() ([]Finding, error) {
+func (p *Node) checkIPVS() ([]Finding, error) {
 	const link = "kube-ipvs0"
 	_, err := p.kernel.LinkByName(link)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -64,7 +64,7 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 			return nil, err
 		}
 		for _, a := range services {
-			byENI, byNode := narrowest(p.byENI(policy, n.Pair), a), narrowest(n.Pair.ByNode(), a)
+			byENI, byNode := narrowestPrefix(p.eniDestinations(policy, n.Pair), a), narrowestPrefix(n.Pair.ByNode(), a)
 			if byENI.IsValid() && byENI.Bits() > byNode.Bits() {
 				lost[byENI] = append(lost[byENI], a)
 			}
@@ -102,7 +102,7 @@ func (p *Node) pastTunnels() (found []Finding, err error) {
 		for _, name := range slices.Sorted(maps.Keys(n.Egresses)) {
 			past := slices.DeleteFunc(slices.Clone(endpoints), func(a netip.Addr) bool {
 				d, tunnelled := n.Egresses[name].Tunnels(a)
-				return !tunnelled || narrowest(own, a).Bits() >= d.Bits()
+				return !tunnelled || narrowestPrefix(own, a).Bits() >= d.Bits()
 			})
 			if len(past) > 0 {
 				found = append(found, Finding{Severity: warning,
@@ -125,13 +125,13 @@ func (p *Node) ownRoutes(network string) (all []netip.Prefix) {
 		if n.Name != network || n.IPAM == nil {
 			continue // another plugin gives the addresses, or checkConfig finds the mistake
 		}
-		all = append(p.byENI(n.IPAM.Policies()[0], n.Pair), n.Pair.ByNode()...)
+		all = append(p.eniDestinations(n.IPAM.Policies()[0], n.Pair), n.Pair.ByNode()...)
 	}
 	return slices.DeleteFunc(all, func(p netip.Prefix) bool { return p.Bits() == 0 })
 }
 
-// byENI returns the destinations that pods of a network reach by their ENI.
-func (p *Node) byENI(policy lease.Policy, pair ptp.Config) []netip.Prefix {
+// eniDestinations returns the destinations that pods of a network reach by their ENI.
+func (p *Node) eniDestinations(policy lease.Policy, pair ptp.Config) []netip.Prefix {
 	all := slices.Clone(policy.Routes)
 	for _, v := range p.state.VPCs {
 		all = slices.Concat(all, v.CIDRs, v.CIDRs6)
@@ -145,9 +145,9 @@ func (p *Node) byENI(policy lease.Policy, pair ptp.Config) []netip.Prefix {
 	return append(all, netip.MustParsePrefix("::/0"))
 }
 
-// narrowest returns the longest prefix that contains the address. If no prefix contains the address, narrowest returns
+// narrowestPrefix returns the longest prefix that contains the address. If no prefix contains the address, narrowest returns
 // an invalid prefix, with -1 bits.
-func narrowest(prefixes []netip.Prefix, a netip.Addr) (longest netip.Prefix) {
+func narrowestPrefix(prefixes []netip.Prefix, a netip.Addr) (longest netip.Prefix) {
 	for _, p := range prefixes {
 		if p.Contains(a) && p.Bits() > longest.Bits() {
 			longest = p

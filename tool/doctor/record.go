@@ -58,8 +58,8 @@ type Unmade struct {
 
 // Review makes the checks on a record.
 func Review(ctx context.Context, r Record) (Report, []Unmade) {
-	n := &Node{conflists: r.Conflists, state: r.State, kernel: r.Kernel, cloud: r.Cloud.cloud(),
-		now: func() time.Time { return r.Made }, neighbors: func(f string) int { return r.Kernel.Neighbours[f] },
+	n := &Node{conflists: r.Conflists, state: r.State, kernel: r.Kernel, cloud: r.Cloud.recordedCloud(),
+		now: func() time.Time { return r.Made }, neighborCount: func(f string) int { return r.Kernel.Neighbours[f] },
 		compare: func(context.Context) (*view.Comparison, error) {
 			if r.Observed == nil {
 				return nil, errors.New("the bundle has no comparison of registry, kernel, metadata and EC2")
@@ -94,7 +94,7 @@ func (p *Node) lookSafely(ctx context.Context, c Check) (found []Finding, err er
 			found, err = nil, fmt.Errorf("%w: %v", ErrSenseless, r)
 		}
 	}()
-	return c.look(p, ctx)
+	return c.run(p, ctx)
 }
 
 // ErrSenseless means that a check has failed because of data that no node has.
@@ -103,16 +103,16 @@ var ErrSenseless = errors.New("the data makes no sense")
 // Record connects s and a to the checks. From then on, the checks write all data that they read into s and a, for
 // [Review]. The node must have a pool.
 func (p *Node) Record(s *Snapshot, a *Answers) {
-	p.kernel = recorder{live{p.pool.Host}, s}
-	p.cloud = a.recorded(p.cloud)
+	p.kernel = recorder{liveKernel{p.pool.Host}, s}
+	p.cloud = a.recordingCloud(p.cloud)
 }
 
 // Pool returns the pool of the node, or nil.
 func (p *Node) Pool() *ipam.Pool { return p.pool }
 
 // Missing returns the findings of another report that this report does not have.
-func (r *Report) Missing(of Report) (added []Finding) {
-	for _, f := range of.Findings {
+func (r *Report) Missing(other Report) (added []Finding) {
+	for _, f := range other.Findings {
 		same := func(o Finding) bool { return o.Check == f.Check && o.About == f.About && o.Severity == f.Severity }
 		if !slices.ContainsFunc(r.Findings, same) {
 			added = append(added, f)
@@ -145,10 +145,10 @@ func cloudOf(c *aws.Client) cloud {
 
 // ExamineEach makes all checks. Each check may take the time each, and all checks together may take until the end of
 // the context. ExamineEach does not wait for a check that does not end in time.
-func (p *Node) ExamineEach(ctx context.Context, each time.Duration) (Report, []Unmade) {
+func (p *Node) ExamineEach(ctx context.Context, perCheck time.Duration) (Report, []Unmade) {
 	unmade := []Unmade{}
 	r := reportOf(checks, func(c Check) (found []Finding, made bool) {
-		found, made = p.makeWithin(ctx, c, each)
+		found, made = p.makeWithin(ctx, c, perCheck)
 		if !made {
 			unmade = append(unmade, Unmade{c.Name, "the check did not end in time", false})
 		}
@@ -171,7 +171,7 @@ func (p *Node) makeWithin(ctx context.Context, c Check, time time.Duration) (fou
 	}
 	done := make(chan answer, 1)
 	go func() {
-		found, err := c.look(p, ctx)
+		found, err := c.run(p, ctx)
 		done <- answer{found, err}
 	}()
 	select {
@@ -211,8 +211,8 @@ func (a *Answers) Copy() *Answers {
 // Failures say why there is no answer, by question.
 type Failures map[string]string
 
-// of returns why there is no answer to a question, or nil if there is one.
-func (a *Answers) of(question string) error {
+// errorOf returns why there is no answer to a question, or nil if there is one.
+func (a *Answers) errorOf(question string) error {
 	if !slices.Contains(a.Asked, question) {
 		return errors.New("no check has asked EC2 for " + question)
 	}
@@ -222,8 +222,8 @@ func (a *Answers) of(question string) error {
 	return nil
 }
 
-// note records that a check has asked a question, and calls set, which stores the answer.
-func (a *Answers) note(question string, err error, set func()) {
+// record records that a check has asked a question, and calls set, which stores the answer.
+func (a *Answers) record(question string, err error, set func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	set()
@@ -242,39 +242,39 @@ const (
 	askedSubnets  = "the subnets"
 )
 
-// cloud returns a cloud that answers with the recorded answers.
-func (a *Answers) cloud() cloud {
+// recordedCloud returns a cloud that answers with the recorded answers.
+func (a *Answers) recordedCloud() cloud {
 	return cloud{
-		instance: func(context.Context) (aws.Instance, error) { return a.Instance, a.of(askedInstance) },
-		attached: func(context.Context, string) ([]aws.ENI, error) { return a.Attached, a.of(askedAttached) },
-		limits:   func(context.Context, string) (aws.Limits, error) { return a.Limits, a.of(askedLimits) },
+		instance: func(context.Context) (aws.Instance, error) { return a.Instance, a.errorOf(askedInstance) },
+		attached: func(context.Context, string) ([]aws.ENI, error) { return a.Attached, a.errorOf(askedAttached) },
+		limits:   func(context.Context, string) (aws.Limits, error) { return a.Limits, a.errorOf(askedLimits) },
 		subnets: func(context.Context) ([]aws.Subnet, string, string, error) {
-			return a.Subnets, a.VPC, a.Zone, a.of(askedSubnets)
+			return a.Subnets, a.VPC, a.Zone, a.errorOf(askedSubnets)
 		},
 	}
 }
 
-// recorded returns a cloud that asks c, and records the answers.
-func (a *Answers) recorded(c cloud) cloud {
+// recordingCloud returns a cloud that asks c, and records the answers.
+func (a *Answers) recordingCloud(c cloud) cloud {
 	return cloud{
 		instance: func(ctx context.Context) (i aws.Instance, err error) {
 			i, err = c.instance(ctx)
-			a.note(askedInstance, err, func() { a.Instance = i })
+			a.record(askedInstance, err, func() { a.Instance = i })
 			return i, err
 		},
 		attached: func(ctx context.Context, instance string) (enis []aws.ENI, err error) {
 			enis, err = c.attached(ctx, instance)
-			a.note(askedAttached, err, func() { a.Attached = enis })
+			a.record(askedAttached, err, func() { a.Attached = enis })
 			return enis, err
 		},
 		limits: func(ctx context.Context, instanceType string) (l aws.Limits, err error) {
 			l, err = c.limits(ctx, instanceType)
-			a.note(askedLimits, err, func() { a.Limits = l })
+			a.record(askedLimits, err, func() { a.Limits = l })
 			return l, err
 		},
 		subnets: func(ctx context.Context) (all []aws.Subnet, vpc, zone string, err error) {
 			all, vpc, zone, err = c.subnets(ctx)
-			a.note(askedSubnets, err, func() { a.Subnets, a.VPC, a.Zone = all, vpc, zone })
+			a.record(askedSubnets, err, func() { a.Subnets, a.VPC, a.Zone = all, vpc, zone })
 			return all, vpc, zone, err
 		},
 	}

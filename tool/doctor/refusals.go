@@ -41,7 +41,7 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 		}
 	}
 	for _, concern := range slices.Sorted(maps.Keys(p.state.Failures)) {
-		found = append(found, p.failed(concern, now))
+		found = append(found, p.failureFinding(concern, now))
 	}
 	if until := p.state.Instance.FullUntil; until.After(now) {
 		found = append(found, Finding{Severity: warning, About: p.state.Instance.ID,
@@ -59,10 +59,10 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// failed reports the failure of the last ADD of a network and pool. The registry keeps the failure until one of these
+// failureFinding reports the failure of the last ADD of a network and pool. The registry keeps the failure until one of these
 // ADDs succeeds. If a subnet is full, the registry keeps the failure at least for a certain time. If the pool has free
 // addresses again, the next ADD will succeed. So the finding is then only a note.
-func (p *Node) failed(concern string, now time.Time) Finding {
+func (p *Node) failureFinding(concern string, now time.Time) Finding {
 	f := p.state.Failures[concern]
 	network, pool, _ := strings.Cut(concern, "/")
 	last := view.Brief(max(now.Sub(f.Since), 0)) + " ago: " + f.Text
@@ -72,15 +72,15 @@ func (p *Node) failed(concern string, now time.Time) Finding {
 		found.Severity, found.Means = note, "a pod asks for something that it cannot get. Its ADD failed "+last
 		return found
 	}
-	if p.free(network, pool, now) {
+	if p.hasFree(network, pool, now) {
 		found.Severity, found.Means = note, "the pool has free addresses again. The last ADD failed "+last
 		found.Do = "nothing now. If pods often wait for addresses: " + found.Do
 	}
 	return found
 }
 
-// free reports whether an ADD of the network would find addresses in the pool.
-func (p *Node) free(network, pool string, now time.Time) bool {
+// hasFree reports whether an ADD of the network would find addresses in the pool.
+func (p *Node) hasFree(network, pool string, now time.Time) bool {
 	for _, policy := range p.conflists.PoliciesOf(network) {
 		if eni, _ := lease.Candidates(p.state, policy, now); policy.Pool == pool && eni != "" {
 			return true

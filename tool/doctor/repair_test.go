@@ -237,7 +237,7 @@ func TestRepairPods(t *testing.T) {
 		!strings.Contains(err.Error(), "repair cannot put them back") {
 		t.Errorf("without a lease: %v, %v", did, err)
 	}
-	if found, err := d.doctor().lost(); err != nil || len(found) != 1 ||
+	if found, err := d.doctor().lostObjects(); err != nil || len(found) != 1 ||
 		!strings.Contains(found[0].Means, "repair cannot put them back") {
 		t.Errorf("without a lease: %v, %v", found, err)
 	}
@@ -279,7 +279,7 @@ func TestRepairRouted(t *testing.T) {
 		s.EndOf(d.owner.Key, time.Now(), time.Time{})
 		return nil
 	}))
-	found, err := d.doctor().lost()
+	found, err := d.doctor().lostObjects()
 	if err != nil || !slices.ContainsFunc(found, func(f Finding) bool {
 		return strings.HasPrefix(f.About, "eni") && strings.Contains(f.Means, "repair cannot put them back")
 	}) {
@@ -355,7 +355,7 @@ func (d *dual) repairs(lost, before, script, means string) {
 			}
 			return
 		}
-		found, err := d.doctor().lost()
+		found, err := d.doctor().lostObjects()
 		if err != nil || len(found) != 1 || found[0].Severity != severe || !strings.Contains(found[0].Means, means) {
 			t.Errorf("%s: doctor: %v, %v", lost, found, err)
 			return
@@ -377,7 +377,7 @@ func (d *dual) repairs(lost, before, script, means string) {
 // doctor is a node for its checks.
 func (d *dual) doctor() *Node {
 	p := &Node{conflists: conf.Load(d.conflist), pool: ipam.New(lease.Pool{Host: d.node, Registry: d.registry}, nil),
-		kernel: live{d.node}}
+		kernel: liveKernel{d.node}}
 	var err error
 	if p.state, err = d.registry.View(); err != nil {
 		p.state = &registry.State{}
@@ -405,7 +405,7 @@ func TestRepairSpare(t *testing.T) {
 	d.settled()
 	before := d.sorted()
 	want(t, d.node.Do(func() error { return exec.Command("ip", "route", "del", "10.0.1.5", "metric", "4096").Run() }))
-	if found, err := d.doctor().lost(); err != nil || len(found) != 1 || found[0].Severity != note {
+	if found, err := d.doctor().lostObjects(); err != nil || len(found) != 1 || found[0].Severity != note {
 		t.Errorf("doctor: %v, %v", found, err)
 	}
 	if did, err := d.repair(); err != nil || len(did) != 1 || d.sorted() != before {
@@ -426,7 +426,7 @@ func TestRepairClosed(t *testing.T) {
 	}
 	before := nft("list", "chain", table+" closed")
 	nft("flush", "chain", table+" closed")
-	if found, err := d.doctor().lost(); err != nil || len(found) != 1 || !strings.Contains(found[0].About, table) {
+	if found, err := d.doctor().lostObjects(); err != nil || len(found) != 1 || !strings.Contains(found[0].About, table) {
 		t.Errorf("doctor: %v, %v", found, err)
 	}
 	did, err := d.repair()
@@ -443,7 +443,7 @@ func TestRepairNotInPod(t *testing.T) {
 	pod, _ := d.running()
 	want(t, pod.Do(func() error { return exec.Command("ip", "route", "del", "default").Run() }))
 	bare := nltest.Dump(t, pod)
-	found, err := d.doctor().lost()
+	found, err := d.doctor().lostObjects()
 	if err != nil || len(found) != 1 || found[0].About != "default/web" ||
 		!strings.Contains(found[0].Means, "wrong: ip route add default via 10.0.0.10 dev eth1") || found[0].fix != nil {
 		t.Errorf("doctor: %v, %v", found, err)
@@ -502,7 +502,7 @@ func TestLeftoversMeanwhile(t *testing.T) {
 		t.Errorf("without a lease: %v, %v", found, err)
 	}
 	ends := d.doctor()
-	ends.kernel = ending{live{d.node}, sync.OnceFunc(func() {
+	ends.kernel = ending{liveKernel{d.node}, sync.OnceFunc(func() {
 		want(t, d.node.Do(d.del))
 		want(t, os.Remove(filepath.Join(d.cache, "pods-c1-eth0")))
 	})}
@@ -513,12 +513,12 @@ func TestLeftoversMeanwhile(t *testing.T) {
 
 // An ending kernel ends a pod after it has listed the rules for the first time.
 type ending struct {
-	live
+	liveKernel
 	end func()
 }
 
 func (e ending) Rules() ([]nl.Rule, error) {
-	rules, err := e.live.Rules()
+	rules, err := e.liveKernel.Rules()
 	e.end()
 	return rules, err
 }
@@ -610,7 +610,7 @@ func testPair(t *testing.T, d *dual) {
 	want(t, addrs.Del())
 	keeps("of a pod that has had its DEL")
 	want(t, addrs.Add())
-	if found, err := d.doctor().lost(); err != nil || len(found) != 1 ||
+	if found, err := d.doctor().lostObjects(); err != nil || len(found) != 1 ||
 		!strings.Contains(found[0].Means, "the veth pair of a running pod is gone") {
 		t.Errorf("doctor: %v, %v", found, err)
 	}

@@ -29,7 +29,7 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, r := range rules {
 		h, ours := pods[r.From.Addr()]
-		if !ours || !r.From.IsSingleIP() || r.Protocol == nl.RouteProtocol || needed(r, routes) {
+		if !ours || !r.From.IsSingleIP() || r.Protocol == nl.RouteProtocol || isNeeded(r, routes) {
 			continue
 		}
 		whose := "the next pod that gets the address"
@@ -38,9 +38,9 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 		}
 		found = append(found, Finding{Severity: severe, About: r.String(),
 			Means: fmt.Sprintf("%s has made this rule for an address of pods. Because of the rule, packets of %s to "+
-				"Services and to other pods of the node take the wrong way", maker(r), whose),
+				"Services and to other pods of the node take the wrong way", makerName(r), whose),
 			Do: "delete the rule. Then enable cni-links.service, so that no program of the node configures the ENIs " +
-				"of pods", fix: p.drop(r)})
+				"of pods", fix: p.ruleFix(r)})
 	}
 	return found, nil
 }
@@ -49,30 +49,30 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 	pods := map[netip.Addr]view.Holding{}
 	for _, h := range view.Tally(p.state, p.conflists.ReuseWait, p.now()) {
-		if h.State != view.StateNode && (h.Leased() || p.forPods(h.ENI)) {
+		if h.State != view.StateNode && (h.Leased() || p.isForPods(h.ENI)) {
 			pods[h.Addr] = h
 		}
 	}
 	return pods
 }
 
-// fromPod is the preference of the rule that amazon-vpc-cni-k8s makes for each of its pods.
-const fromPod = 1536
+// fromPodPref is the preference of the rule that amazon-vpc-cni-k8s makes for each of its pods.
+const fromPodPref = 1536
 
-// needed reports whether a pod of amazon-vpc-cni-k8s still runs, and needs its rule. The node then has a route to the
+// isNeeded reports whether a pod of amazon-vpc-cni-k8s still runs, and needs its rule. The node then has a route to the
 // pod that is not one of our routes.
-func needed(r nl.Rule, routes []nl.Route) bool {
-	return r.Pref == fromPod && slices.ContainsFunc(routes, func(to nl.Route) bool {
+func isNeeded(r nl.Rule, routes []nl.Route) bool {
+	return r.Pref == fromPodPref && slices.ContainsFunc(routes, func(to nl.Route) bool {
 		return to.Dst == r.From && to.Protocol != nl.RouteProtocol
 	})
 }
 
-// maker returns the name of the program that has made a rule. Each program uses certain preferences.
-func maker(r nl.Rule) string {
+// makerName returns the name of the program that has made a rule. Each program uses certain preferences.
+func makerName(r nl.Rule) string {
 	switch {
 	case r.Pref == 32765:
 		return "nodeadm of EKS" // or amazon-vpc-cni-k8s, whose rules nodeadm copies
-	case r.Pref == fromPod:
+	case r.Pref == fromPodPref:
 		return "amazon-vpc-cni-k8s"
 	case r.Pref >= 30200 && r.Pref < 30500:
 		return "nm-cloud-setup"
@@ -82,15 +82,15 @@ func maker(r nl.Rule) string {
 	return "another program"
 }
 
-// drop returns a fix that deletes a rule.
-func (p *Node) drop(r nl.Rule) func(context.Context) (string, error) {
+// ruleFix returns a fix that deletes a rule.
+func (p *Node) ruleFix(r nl.Rule) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		return "deleted", nl.Wiring{{NS: p.pool.Host, Object: r}}.Del()
 	}
 }
 
-// forPods reports whether pods get addresses of an ENI. Other ENIs serve the node, or belong to another owner.
-func (p *Node) forPods(id string) bool {
+// isForPods reports whether pods get addresses of an ENI. Other ENIs serve the node, or belong to another owner.
+func (p *Node) isForPods(id string) bool {
 	e := p.state.ENIs[id]
 	serves := func(l conf.List) bool {
 		first := l.IPAM.Policies()[0]

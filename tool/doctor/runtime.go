@@ -11,25 +11,25 @@ import (
 	"strconv"
 )
 
-// remembers has, for each series of containerd, the first patch release without the fault containerd#12923. Because of
+// fixedPatches has, for each series of containerd, the first patch release without the fault containerd#12923. Because of
 // this fault, containerd calls no DEL for a pod if it has not recorded the end of the pod's ADD. All releases of later
 // series lack the fault.
-var remembers = map[[2]int]int{{1, 7}: 31, {2, 0}: 10, {2, 1}: 7, {2, 2}: 2}
+var fixedPatches = map[[2]int]int{{1, 7}: 31, {2, 0}: 10, {2, 1}: 7, {2, 2}: 2}
 
 // checkRuntime looks for a runtime that may end a pod without a DEL. checkRuntime executes the containerd in PATH. It
 // does not execute the program of a running process, because any user can start a process with the name containerd.
 func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
-	all, err := executing()
+	all, err := runtimeProcesses()
 	if err != nil || !slices.ContainsFunc(all, func(r process) bool { return r.program == "containerd" }) {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	answer, err := exec.CommandContext(ctx, "containerd", "--version").Output()
 	if err != nil {
 		return nil, nil // containerd is not in PATH, for example on k3s
 	}
-	release := forgetful(string(answer))
+	release := faultyRelease(string(answer))
 	if release == "" {
 		return nil, nil
 	}
@@ -39,8 +39,8 @@ func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 		Do: "keep cni-gc.timer, or install containerd 1.7.31, 2.0.10, 2.1.7, 2.2.2, 2.3.0 or a later release"}}, nil
 }
 
-// forgetful returns the release in containerd's answer to --version, if pods of that release may end without a DEL.
-func forgetful(answer string) string {
+// faultyRelease returns the release in containerd's answer to --version, if pods of that release may end without a DEL.
+func faultyRelease(answer string) string {
 	m := regexp.MustCompile(`\bv?(\d+)\.(\d+)\.(\d+)`).FindStringSubmatch(answer)
 	if m == nil {
 		return "" // a build of a commit has no release number
@@ -49,7 +49,7 @@ func forgetful(answer string) string {
 	for i := range n {
 		n[i], _ = strconv.Atoi(m[i+1]) // digits; for a number that is too large, Atoi returns the largest
 	}
-	first, ok := remembers[[2]int{n[0], n[1]}]
+	first, ok := fixedPatches[[2]int{n[0], n[1]}]
 	if ok && n[2] >= first || !ok && (n[0] > 2 || n[0] == 2 && n[1] > 2) {
 		return ""
 	}

@@ -59,7 +59,7 @@ func TestForgetful(t *testing.T) {
 		"containerd github.com/containerd/containerd/v3 v3.0.0":              "",
 		"containerd github.com/containerd/containerd/v2 main-12-g0b84":       "",
 	} {
-		if got := forgetful(answer); got != want {
+		if got := faultyRelease(answer); got != want {
 			t.Errorf("%s: got %q, want %q", answer, got, want)
 		}
 	}

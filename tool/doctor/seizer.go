@@ -14,8 +14,8 @@ type seizer struct {
 // hotplugRules are the rules of udev by which cni-links.service keeps seizers off the ENIs of pods.
 const hotplugRules = "/run/udev/rules.d/99-zz-cni-ipvlan-vpc-k8s.rules"
 
-// unstopped returns the finding that nothing keeps a seizer off the ENIs of pods, or no finding.
-func (p *Node) unstopped(s seizer) []Finding {
+// seizerFindings returns the finding that nothing keeps a seizer off the ENIs of pods, or no finding.
+func (p *Node) seizerFindings(s seizer) []Finding {
 	enable := "if every ENI except the boot ENI is for pods, run: systemctl enable --now cni-links.service"
 	if !p.linksKnown() {
 		return []Finding{{Severity: severe, About: s.about, Means: s.means, Do: enable}}

@@ -69,7 +69,7 @@ func checkSlave(l registry.Lease, config ipvlan.Config) (found []Finding, err er
 	mtu6 := nl.MTU6{Dev: l.IfName}
 	if err := mtu6.Check(pod); err != nil {
 		add(severe, err.Error(), "run in the pod's network namespace: "+mtu6.String(),
-			func(context.Context) (string, error) { return fixSlave(l, mtu6) })
+			func(context.Context) (string, error) { return addToPod(l, mtu6) })
 	}
 	if config.MTU != 0 && link.MTU != config.MTU {
 		add(warning, fmt.Sprintf("the link's MTU is %d, but the conflist has %d. Another program has changed the MTU "+
@@ -87,8 +87,8 @@ func checkSlave(l registry.Lease, config ipvlan.Config) (found []Finding, err er
 	return found, nil
 }
 
-// fixSlave adds an object to the pod of a lease.
-func fixSlave(l registry.Lease, o nl.Object) (string, error) {
+// addToPod adds an object to the pod of a lease.
+func addToPod(l registry.Lease, o nl.Object) (string, error) {
 	pod, err := nl.Open(l.NetNS, l.NetNS)
 	if err != nil {
 		return "", err

@@ -31,10 +31,12 @@ type Kernel interface {
 	ServiceEndpoints(nl.Family) ([]netip.Addr, error)
 }
 
-// A live Kernel is the kernel itself.
-type live struct{ *nl.NS }
+// A liveKernel Kernel is the kernel itself.
+type liveKernel struct{ *nl.NS }
 
-func (l live) Leaves(from, to netip.Addr) (dev string, err error) { return ask.Leaves(l.NS, from, to) }
+func (l liveKernel) Leaves(from, to netip.Addr) (dev string, err error) {
+	return ask.Leaves(l.NS, from, to)
+}
 
 // The names of the lists in a snapshot.
 const (
@@ -79,7 +81,7 @@ func TakeSnapshot(n *nl.NS) *Snapshot {
 		}
 	}
 	for _, family := range []string{"ipv4", "ipv6"} {
-		s.Neighbours[family] = neighbors(family)
+		s.Neighbours[family] = neighborCount(family)
 	}
 	return s
 }
@@ -109,8 +111,8 @@ func (s *Snapshot) Cut() bool {
 	return lengths[longest] > 1
 }
 
-// lacks returns an error if a list is missing or not complete.
-func (s *Snapshot) lacks(list string) error {
+// listError returns an error if a list is missing or not complete.
+func (s *Snapshot) listError(list string) error {
 	if why := s.Lacks[list]; why != "" {
 		return fmt.Errorf("the %s of the node are not known: %s", list, why)
 	}
@@ -121,14 +123,14 @@ func (s *Snapshot) lacks(list string) error {
 var errNotAsked = errors.New("the bundle does not have this answer of the node's kernel")
 
 // Links lists the links.
-func (s *Snapshot) Links() ([]nl.Link, error) { return s.Link, s.lacks(listLinks) }
+func (s *Snapshot) Links() ([]nl.Link, error) { return s.Link, s.listError(listLinks) }
 
 // LinkByName finds a link by its own name, or by a name for which a check has asked on the node.
 func (s *Snapshot) LinkByName(name string) (nl.Link, error) {
-	if err := s.lacks(listLinks); err != nil {
+	if err := s.listError(listLinks); err != nil {
 		return nl.Link{}, err
 	}
-	own := s.own(name)
+	own := s.ownName(name)
 	for _, l := range s.Link {
 		if l.Name == own {
 			return l, nil
@@ -137,8 +139,8 @@ func (s *Snapshot) LinkByName(name string) (nl.Link, error) {
 	return nl.Link{}, fmt.Errorf("link %s: %w", name, fs.ErrNotExist)
 }
 
-// own returns the link's own name. A check on the node may have asked for the link by another of its names.
-func (s *Snapshot) own(name string) string {
+// ownName returns the link's own name. A check on the node may have asked for the link by another of its names.
+func (s *Snapshot) ownName(name string) string {
 	if own := s.Names[name]; own != "" {
 		return own
 	}
@@ -148,11 +150,11 @@ func (s *Snapshot) own(name string) string {
 // Addrs lists the addresses of a link, or of all links if dev is "".
 func (s *Snapshot) Addrs(dev string) (all []nl.Addr, err error) {
 	for _, a := range s.Addr {
-		if dev == "" || a.Dev == s.own(dev) {
+		if dev == "" || a.Dev == s.ownName(dev) {
 			all = append(all, a)
 		}
 	}
-	return all, s.lacks(listAddrs)
+	return all, s.listError(listAddrs)
 }
 
 // AllAddrs lists the addresses of all links.
@@ -160,11 +162,11 @@ func (s *Snapshot) AllAddrs() (all []netip.Addr, err error) {
 	for _, a := range s.Addr {
 		all = append(all, a.Prefix.Addr())
 	}
-	return all, s.lacks(listAddrs)
+	return all, s.listError(listAddrs)
 }
 
 // Rules lists the routing rules.
-func (s *Snapshot) Rules() ([]nl.Rule, error) { return s.Rule, s.lacks(listRules) }
+func (s *Snapshot) Rules() ([]nl.Rule, error) { return s.Rule, s.listError(listRules) }
 
 // Routes lists the routes that match.
 func (s *Snapshot) Routes(f nl.RouteFilter) (all []nl.Route, err error) {
@@ -173,12 +175,12 @@ func (s *Snapshot) Routes(f nl.RouteFilter) (all []nl.Route, err error) {
 			all = append(all, r)
 		}
 	}
-	return all, s.lacks(listRoutes)
+	return all, s.listError(listRoutes)
 }
 
 // Leaves returns by which link a packet leaves the node.
 func (s *Snapshot) Leaves(from, to netip.Addr) (dev string, err error) {
-	dev, asked := s.Answers[way(from, to)]
+	dev, asked := s.Answers[routeQuestion(from, to)]
 	if !asked {
 		err = errNotAsked
 	}
@@ -199,16 +201,18 @@ func (s *Snapshot) Sysctl(key string) (string, error) {
 
 // DroppingChains lists the chains that drop a packet if none of their rules accepts the packet.
 func (s *Snapshot) DroppingChains(f nl.Family) ([]nl.DroppingChain, error) {
-	return answer(s.Chains, f)
+	return familyAnswer(s.Chains, f)
 }
 
 // ClusterIPs lists the addresses of Services.
-func (s *Snapshot) ClusterIPs(f nl.Family) ([]netip.Addr, error) { return answer(s.Services, f) }
+func (s *Snapshot) ClusterIPs(f nl.Family) ([]netip.Addr, error) { return familyAnswer(s.Services, f) }
 
 // ServiceEndpoints lists the addresses of the endpoints of Services.
-func (s *Snapshot) ServiceEndpoints(f nl.Family) ([]netip.Addr, error) { return answer(s.Endpoints, f) }
+func (s *Snapshot) ServiceEndpoints(f nl.Family) ([]netip.Addr, error) {
+	return familyAnswer(s.Endpoints, f)
+}
 
-func answer[T any](of map[string][]T, f nl.Family) ([]T, error) {
+func familyAnswer[T any](of map[string][]T, f nl.Family) ([]T, error) {
 	all, asked := of[f.String()]
 	if !asked {
 		return nil, errNotAsked
@@ -216,64 +220,64 @@ func answer[T any](of map[string][]T, f nl.Family) ([]T, error) {
 	return all, nil
 }
 
-func way(from, to netip.Addr) string { return from.String() + " to " + to.String() }
+func routeQuestion(from, to netip.Addr) string { return from.String() + " to " + to.String() }
 
 // A recorder is the kernel of the node. The recorder writes the kernel's answers to the checks into a snapshot.
 type recorder struct {
-	live
-	to *Snapshot
+	liveKernel
+	snapshot *Snapshot
 }
 
-// note records an answer. fs.ErrNotExist is an answer, too: the kernel has no value. All other errors are no answers.
-func (r recorder) note(question, value string, err error) {
-	r.to.mu.Lock()
-	defer r.to.mu.Unlock()
+// record records an answer. fs.ErrNotExist is an answer, too: the kernel has no value. All other errors are no answers.
+func (r recorder) record(question, value string, err error) {
+	r.snapshot.mu.Lock()
+	defer r.snapshot.mu.Unlock()
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		r.to.Answers[question] = value
+		r.snapshot.Answers[question] = value
 	}
 }
 
 func (r recorder) Sysctl(key string) (string, error) {
 	value, err := r.NS.Sysctl(key)
-	r.note(key, value, err)
+	r.record(key, value, err)
 	return value, err
 }
 
 func (r recorder) Leaves(from, to netip.Addr) (string, error) {
-	dev, err := r.live.Leaves(from, to)
-	r.note(way(from, to), dev, err)
+	dev, err := r.liveKernel.Leaves(from, to)
+	r.record(routeQuestion(from, to), dev, err)
 	return dev, err
 }
 
 func (r recorder) LinkByName(name string) (nl.Link, error) {
 	l, err := r.NS.LinkByName(name)
-	r.to.mu.Lock()
-	defer r.to.mu.Unlock()
+	r.snapshot.mu.Lock()
+	defer r.snapshot.mu.Unlock()
 	if err == nil {
-		r.to.Names[name] = l.Name
+		r.snapshot.Names[name] = l.Name
 	}
 	return l, err
 }
 
 func (r recorder) DroppingChains(f nl.Family) ([]nl.DroppingChain, error) {
-	return noted(r.to, r.to.Chains, f, r.NS.DroppingChains)
+	return askAndRecord(r.snapshot, r.snapshot.Chains, f, r.NS.DroppingChains)
 }
 
 func (r recorder) ClusterIPs(f nl.Family) ([]netip.Addr, error) {
-	return noted(r.to, r.to.Services, f, r.NS.ClusterIPs)
+	return askAndRecord(r.snapshot, r.snapshot.Services, f, r.NS.ClusterIPs)
 }
 
 func (r recorder) ServiceEndpoints(f nl.Family) ([]netip.Addr, error) {
-	return noted(r.to, r.to.Endpoints, f, r.NS.ServiceEndpoints)
+	return askAndRecord(r.snapshot, r.snapshot.Endpoints, f, r.NS.ServiceEndpoints)
 }
 
-// noted asks the kernel about a family, and records the answer in the map in.
-func noted[T any](s *Snapshot, in map[string][]T, f nl.Family, ask func(nl.Family) ([]T, error)) ([]T, error) {
+// askAndRecord asks the kernel about a family, and records the answer in the map in.
+func askAndRecord[T any](s *Snapshot, answers map[string][]T, f nl.Family, ask func(nl.Family) ([]T, error)) ([]T, error) {
 	all, err := ask(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err == nil {
-		in[f.String()] = all
+		answers[f.String()] = all
 	}
 	return all, err
 }

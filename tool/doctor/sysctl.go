@@ -45,7 +45,7 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 			Means: err.Error() + ". " + k.means,
 			Do: k.String() + ", or run " + cli.Name +
 				" repair, as cni-gc.timer does; and correct the file in /etc/sysctl.d that sets another value",
-			fix: p.apply(k.Sysctl)})
+			fix: p.objectFix(k.Sysctl)})
 	}
 	return found, nil
 }

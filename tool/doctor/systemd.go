@@ -22,7 +22,7 @@ var layers = []string{"/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"}
 // /dev/null, hides the file in later layers.
 func (p *Node) lookUp(program, name string) (path string, found bool) {
 	for _, layer := range layers {
-		path := p.path(filepath.Join(layer, program, name))
+		path := p.pathOf(filepath.Join(layer, program, name))
 		if fi, err := os.Stat(path); err == nil {
 			return path, fi.Size() > 0 && fi.Mode().IsRegular()
 		} else if to, err := os.Readlink(path); err == nil && to == os.DevNull {
@@ -36,7 +36,7 @@ func (p *Node) lookUp(program, name string) (path string, found bool) {
 func (p *Node) dropIns(program, dir string) []string {
 	names := map[string]bool{}
 	for _, layer := range layers {
-		entries, _ := os.ReadDir(p.path(filepath.Join(layer, program, dir)))
+		entries, _ := os.ReadDir(p.pathOf(filepath.Join(layer, program, dir)))
 		for _, e := range entries {
 			names[e.Name()] = strings.HasSuffix(e.Name(), ".conf")
 		}
@@ -50,11 +50,11 @@ func (p *Node) dropIns(program, dir string) []string {
 	return files
 }
 
-// enabled reports whether a unit is started at boot, because a target or another unit wants
+// isEnabled reports whether a unit is started at boot, because a target or another unit wants
 // it.
-func (p *Node) enabled(unit string) bool {
+func (p *Node) isEnabled(unit string) bool {
 	for _, layer := range layers {
-		links, _ := filepath.Glob(p.path(filepath.Join(layer, "systemd/system/*.wants", unit)))
+		links, _ := filepath.Glob(p.pathOf(filepath.Join(layer, "systemd/system/*.wants", unit)))
 		if len(links) > 0 {
 			return true
 		}
@@ -62,24 +62,24 @@ func (p *Node) enabled(unit string) bool {
 	return false
 }
 
-// runs reports whether a unit is active on this node. For an image, it reports whether the
+// isActive reports whether a unit is active on this node. For an image, it reports whether the
 // unit will be active.
-func (p *Node) runs(ctx context.Context, unit string) bool {
-	if !p.systemd() {
-		return p.root != "" && p.enabled(unit)
+func (p *Node) isActive(ctx context.Context, unit string) bool {
+	if !p.hasSystemd() {
+		return p.root != "" && p.isEnabled(unit)
 	}
 	return exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", unit).Run() == nil
 }
 
-// systemd reports whether systemd runs here (sd_booted(3)) and can be asked.
-func (p *Node) systemd() bool {
+// hasSystemd reports whether systemd runs here (sd_booted(3)) and can be asked.
+func (p *Node) hasSystemd() bool {
 	_, err := os.Stat("/run/systemd/system")
 	_, err2 := exec.LookPath("systemctl")
 	return p.root == "" && err == nil && err2 == nil
 }
 
-// enable returns a fix that enables a unit, or nil without systemctl. On a running node, the fix also starts the unit.
-func (p *Node) enable(unit string) func(context.Context) (string, error) {
+// enableFix returns a fix that enables a unit, or nil without systemctl. On a running node, the fix also starts the unit.
+func (p *Node) enableFix(unit string) func(context.Context) (string, error) {
 	if _, err := exec.LookPath("systemctl"); err != nil {
 		return nil
 	}
@@ -87,7 +87,7 @@ func (p *Node) enable(unit string) func(context.Context) (string, error) {
 	switch {
 	case p.root != "":
 		args = append([]string{"--root", p.root}, args...)
-	case p.systemd():
+	case p.hasSystemd():
 		args = append(args, "--now")
 	}
 	return func(ctx context.Context) (string, error) {

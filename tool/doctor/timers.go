@@ -37,11 +37,11 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, unit := range slices.Sorted(maps.Keys(why)) {
 		_, installed := p.lookUp("systemd/system", unit)
-		if installed && p.enabled(unit) && (!p.systemd() || p.runs(ctx, unit)) {
+		if installed && p.isEnabled(unit) && (!p.hasSystemd() || p.isActive(ctx, unit)) {
 			continue
 		}
 		a := Finding{Severity: severe, About: unit, Means: "this unit is not enabled, or not active: " + why[unit],
-			Do: "systemctl enable --now " + unit, fix: p.enable(unit)}
+			Do: "systemctl enable --now " + unit, fix: p.enableFix(unit)}
 		if !installed {
 			a.Means, a.Do, a.fix = "this unit is not "+
 				"installed: "+why[unit], "install the package. Or, on a node without systemd, run "+
@@ -58,16 +58,16 @@ func (p *Node) withoutWarm() (means []string) {
 	if slices.ContainsFunc(p.conflists.Pools(), func(q lease.Policy) bool { return q.Warm.Min > 0 }) {
 		means = append(means, "no process refills the pools to warm.min, so ADDs wait for EC2")
 	}
-	if slices.ContainsFunc(p.ours, releases) {
+	if slices.ContainsFunc(p.ours, releasesRequested) {
 		means = append(means, "no process releases at once what pods had asked for. So a pod that moves to another "+
 			"node waits there for the next collection here")
 	}
 	return means
 }
 
-// releases reports whether pods of a network may ask for addresses or ENIs, and the node releases these to EC2 when the
+// releasesRequested reports whether pods of a network may ask for addresses or ENIs, and the node releases these to EC2 when the
 // pods have ended.
-func releases(l conf.List) bool {
+func releasesRequested(l conf.List) bool {
 	return l.IPAM.Policies()[0].Provision != lease.ProvisionNone && slices.ContainsFunc(l.IPAM.Permissions,
 		func(r lease.Permission) bool { return r.IPs || len(r.ENIs) > 0 })
 }
@@ -76,7 +76,7 @@ func releases(l conf.List) bool {
 // tool is in /usr/local/bin, where systemd looks first (systemd.exec(5), ExecSearchPath=).
 func (p *Node) checkTool() []Finding {
 	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"} {
-		file := p.path(filepath.Join(dir, cli.Program))
+		file := p.pathOf(filepath.Join(dir, cli.Program))
 		info, err := buildinfo.ReadFile(file)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -92,8 +92,8 @@ func (p *Node) checkTool() []Finding {
 	return nil
 }
 
-// repairs matches the command repair, with either name of the tool.
-var repairs = regexp.MustCompile(`\bcni-(ipvlan-vpc-k8s-)?tool repair\b`)
+// repairCommand matches the command repair, with either name of the tool.
+var repairCommand = regexp.MustCompile(`\bcni-(ipvlan-vpc-k8s-)?tool repair\b`)
 
 // checkRepairs checks that cni-gc.service runs repair, too. The README of the original has a unit of this name that
 // does not run repair. If that unit is in /etc, it hides the unit of a package.
@@ -104,7 +104,7 @@ func (p *Node) checkRepairs() []Finding {
 		return nil
 	}
 	for _, f := range append(p.dropIns("systemd/system", unit+".d"), file) {
-		if text, err := os.ReadFile(f); err != nil || repairs.Match(text) {
+		if text, err := os.ReadFile(f); err != nil || repairCommand.Match(text) {
 			return nil
 		}
 	}

@@ -37,7 +37,7 @@ func (p *Node) checkTracking(ctx context.Context) ([]Finding, error) {
 	if unlessDenied(err) != nil {
 		return nil, err
 	}
-	return tracking(enis, me.Type, limits.TCPEstablished), nil
+	return trackingFindings(enis, me.Type, limits.TCPEstablished), nil
 }
 
 func unlessDenied(err error) error {
@@ -47,16 +47,16 @@ func unlessDenied(err error) error {
 	return err
 }
 
-// tracking returns a finding for each short timeout of the ENIs. standard is the default timeout of the instance type,
+// trackingFindings returns a finding for each short timeout of the ENIs. standard is the default timeout of the instance type,
 // or 0 if it is not known.
-func tracking(enis []aws.ENI, instanceType string, standard int) []Finding {
+func trackingFindings(enis []aws.ENI, instanceType string, defaultTimeout int) []Finding {
 	type timeout struct {
 		seconds int
 		set     bool
 	}
 	short := map[timeout][]string{}
 	for _, e := range enis {
-		t := timeout{cmp.Or(e.Tracking.TCPEstablished, standard), e.Tracking.TCPEstablished != 0}
+		t := timeout{cmp.Or(e.Tracking.TCPEstablished, defaultTimeout), e.Tracking.TCPEstablished != 0}
 		if t.seconds > 0 && t.seconds < idleEnough {
 			short[t] = append(short[t], e.ID)
 		}

@@ -27,7 +27,7 @@ func TestShortTracking(t *testing.T) {
 		{350, []string{"note eni-4 60", "warning eni-1, eni-2 350"}}, // Nitro v6
 	} {
 		var got []string
-		for _, f := range tracking(enis, "c8gn.large", tt.standard) {
+		for _, f := range trackingFindings(enis, "c8gn.large", tt.standard) {
 			_, seconds, _ := strings.Cut(f.Means, "idle for ")
 			seconds, _, _ = strings.Cut(seconds, " s")
 			got = append(got, fmt.Sprint(f.Severity, " ", f.About, " ", seconds))
