@@ -32,8 +32,8 @@ import (
 // Least is the default of [Test.Within], and the least value.
 const Least = 30 * time.Second
 
-// tryFor is how long a path may take.
-const tryFor = 2 * time.Second
+// pathTimeout is how long a path may take.
+const pathTimeout = 2 * time.Second
 
 // The time limits of a test's parts: two ADDs, a question to the peer, the paths, and two DELs. If nextUntil has
 // passed, the second ADD does not begin. All parts together take less than [Test.Within].
@@ -127,14 +127,14 @@ func (t Test) Run(ctx context.Context) (r Report, err error) {
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	r = Report{Network: t.Network.Name}
-	rows := s.populate(whole, &r, "a", "b")
+	rows := s.makePods(whole, &r, "a", "b")
 	if len(s.pods) > 0 {
 		rows = append(rows, s.tryAll(whole, s.paths())...)
 	}
 	if ctx.Err() != nil {
-		return r, errors.Join(ctx.Err(), s.remove())
+		return r, errors.Join(ctx.Err(), s.deletePods())
 	}
-	rows = append(rows, s.removed()...)
+	rows = append(rows, s.removePods()...)
 	for i := range rows {
 		if rows[i].State == Fails {
 			r.Failed++
@@ -149,11 +149,11 @@ func milliseconds(since time.Time) float64 { return float64(time.Since(since).Mi
 // A scene is the node with the pods of a test.
 type scene struct {
 	Test
-	node  *nl.NS
-	cni   runtime
-	pods  []*pod
-	peer  answer // the answer of the other node
-	alike error  // why the other node does not answer
+	node    *nl.NS
+	cni     runtime
+	pods    []*pod
+	peer    answer // the answer of the other node
+	peerErr error  // why the other node does not answer
 
 	checked map[*pod]error            // the result of CHECK, which the test calls once for a pod
 	enis    func() ([]aws.ENI, error) // the ENIs by metadata, asked once
@@ -173,8 +173,8 @@ func (t Test) open() (*scene, error) {
 	return s, nil
 }
 
-// populate makes pods until an ADD fails, and returns a row for each ADD.
-func (s *scene) populate(ctx context.Context, r *Report, letters ...string) (rows []Row) {
+// makePods makes pods until an ADD fails, and returns a row for each ADD.
+func (s *scene) makePods(ctx context.Context, r *Report, letters ...string) (rows []Row) {
 	first := time.Now()
 	for _, letter := range letters {
 		start := time.Now()
@@ -201,14 +201,14 @@ func (s *scene) populate(ctx context.Context, r *Report, letters ...string) (row
 	return rows
 }
 
-// removed removes the pods, and returns one row for all DELs.
-func (s *scene) removed() (rows []Row) {
+// removePods removes the pods, and returns one row for all DELs.
+func (s *scene) removePods() (rows []Row) {
 	start := time.Now()
 	row := Row{Path: "DEL", To: cli.Count(len(s.pods), "pod"), State: Works}
 	if len(s.pods) == 0 {
 		return nil
 	}
-	if err := s.remove(); err != nil {
+	if err := s.deletePods(); err != nil {
 		row.State, row.Stopped, row.Cause = Fails, "a pod could not be removed", firstLine(err)
 		row.Do = "run " + cli.Name + " registry-gc --free-after=15m twice, a minute apart, which ends the lease"
 	}
@@ -216,8 +216,8 @@ func (s *scene) removed() (rows []Row) {
 	return []Row{row}
 }
 
-// remove deletes the pods, even if the context of the test has ended.
-func (s *scene) remove() (failed error) {
+// deletePods deletes the pods, even if the context of the test has ended.
+func (s *scene) deletePods() (failed error) {
 	for _, p := range slices.Backward(s.pods) {
 		ctx, cancel := context.WithTimeout(context.Background(), s.delWithin())
 		failed = errors.Join(failed, s.cni.del(ctx, p))
@@ -227,7 +227,7 @@ func (s *scene) remove() (failed error) {
 	return failed
 }
 
-func (s *scene) close() error { return errors.Join(s.remove(), s.cni.close(), s.node.Close()) }
+func (s *scene) close() error { return errors.Join(s.deletePods(), s.cni.close(), s.node.Close()) }
 
 // tryAll tries all paths at once. tryAll tries failed paths again, because the machine may be busy. It explains the
 // paths that fail again, one after the other.
@@ -237,14 +237,14 @@ func (s *scene) tryAll(ctx context.Context, all []path) []Row {
 		var wg sync.WaitGroup
 		for i, p := range all {
 			if again == 0 || rows[i].State == Fails {
-				wg.Go(func() { rows[i] = p.try(ctx, tryFor) })
+				wg.Go(func() { rows[i] = p.tryOnce(ctx, pathTimeout) })
 			}
 		}
 		wg.Wait()
 	}
 	for i, p := range all {
 		if rows[i].State == Fails {
-			rows[i] = s.explain(ctx, p, rows[i])
+			rows[i] = s.explainFailure(ctx, p, rows[i])
 		}
 	}
 	slices.SortStableFunc(rows, func(a, b Row) int { return cmp.Compare(a.Family, b.Family) })

@@ -14,18 +14,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// lookFor is how long the test sends packets again while taps watch the links. It is less than one second, because TCP
+// watchTime is how long the test sends packets again while taps watch the links. It is less than one second, because TCP
 // repeats its first packet after one second.
-const lookFor = 900 * time.Millisecond
+const watchTime = 900 * time.Millisecond
 
 // A finding has the observations of a further try of a path that had failed.
 type finding struct {
 	path
-	failed   error
-	seen     []sighting
-	drops    []nl.Dropper
-	counted  []string // the kernel's counters of drops that have changed
-	unchecks error    // errors of CHECK for the pods of the path
+	failed    error
+	sightings []sighting
+	drops     []nl.Dropper
+	counted   []string // the kernel's counters of drops that have changed
+	checkErr  error    // errors of CHECK for the pods of the path
 }
 
 // A sighting is a packet that a tap has seen, with the namespace of the tap.
@@ -34,14 +34,14 @@ type sighting struct {
 	ns *nl.NS
 }
 
-// explain sends the packets of a failed path again. It returns the path's row, with the place where the packets stop.
+// explainFailure sends the packets of a failed path again. It returns the path's row, with the place where the packets stop.
 // If the packets arrive now, the row says that the path works.
-func (s *scene) explain(ctx context.Context, p path, row Row) Row {
+func (s *scene) explainFailure(ctx context.Context, p path, row Row) Row {
 	if ctx.Err() != nil {
 		row.Stopped = "there was no time to find out where the packet stopped"
 		return row
 	}
-	f, err := s.look(ctx, p)
+	f, err := s.tryWithTaps(ctx, p)
 	if err != nil {
 		row.Stopped = "the test could not watch the links: " + err.Error()
 		return row
@@ -50,16 +50,16 @@ func (s *scene) explain(ctx context.Context, p path, row Row) Row {
 		row.State, row.Cause = Works, "only at the third try"
 		return row
 	}
-	row.Stopped = s.where(f)
-	row.Cause, row.Do = s.why(f)
+	row.Stopped = s.placeOf(f)
+	row.Cause, row.Do = s.causeOf(f)
 	return row
 }
 
-// look tries the path with taps at the links, and returns its observations.
-func (s *scene) look(ctx context.Context, p path) (f finding, err error) {
+// tryWithTaps tries the path with taps at the links, and returns its observations.
+func (s *scene) tryWithTaps(ctx context.Context, p path) (f finding, err error) {
 	f.path = p
 	addrs := p.addrs()
-	taps, err := s.taps(p, addrs)
+	taps, err := s.openTaps(p, addrs)
 	defer func() {
 		for _, t := range taps {
 			err = errors.Join(err, t.Close())
@@ -70,7 +70,7 @@ func (s *scene) look(ctx context.Context, p path) (f finding, err error) {
 	}
 	verdicts, unowned := s.node.Verdicts(addrs) // an older kernel has no verdicts
 	before, _ := s.node.DropCounts()
-	try, cancel := context.WithTimeout(ctx, lookFor)
+	try, cancel := context.WithTimeout(ctx, watchTime)
 	f.failed = p.probe(try)
 	cancel()
 	after, _ := s.node.DropCounts()
@@ -86,19 +86,19 @@ func (s *scene) look(ctx context.Context, p path) (f finding, err error) {
 	}
 	for n, t := range taps {
 		for _, seen := range t.Seen() {
-			f.seen = append(f.seen, sighting{seen, n})
+			f.sightings = append(f.sightings, sighting{seen, n})
 		}
 	}
-	slices.SortStableFunc(f.seen, func(a, b sighting) int { return a.At.Compare(b.At) })
+	slices.SortStableFunc(f.sightings, func(a, b sighting) int { return a.At.Compare(b.At) })
 	if f.failed != nil {
-		f.unchecks = errors.Join(s.check(ctx, p.pod), s.check(ctx, p.target))
+		f.checkErr = errors.Join(s.checkOnce(ctx, p.pod), s.checkOnce(ctx, p.target))
 	}
 	return f, nil
 }
 
-// check asks the plugins once whether a pod is whole. If the CHECK did not end in time, check reports nothing about the
+// checkOnce asks the plugins once whether a pod is whole. If the CHECK did not end in time, check reports nothing about the
 // pod.
-func (s *scene) check(ctx context.Context, p *pod) error {
+func (s *scene) checkOnce(ctx context.Context, p *pod) error {
 	if p == nil {
 		return nil
 	}
@@ -124,8 +124,8 @@ func (p path) addrs() (all []netip.Addr) {
 	return all
 }
 
-// taps opens taps at the links of the pods and of the node that packets of a path can pass.
-func (s *scene) taps(p path, addrs []netip.Addr) (all map[*nl.NS]*nl.Tap, err error) {
+// openTaps opens taps at the links of the pods and of the node that packets of a path can pass.
+func (s *scene) openTaps(p path, addrs []netip.Addr) (all map[*nl.NS]*nl.Tap, err error) {
 	all = map[*nl.NS]*nl.Tap{}
 	node := []string{s.Network.Pair.HostInterface}
 	add := func(n *nl.NS, links []string) {
@@ -144,19 +144,19 @@ func (s *scene) taps(p path, addrs []netip.Addr) (all map[*nl.NS]*nl.Tap, err er
 			add(of.ns, of.links)
 		}
 	}
-	add(s.node, s.present(node))
+	add(s.node, s.presentLinks(node))
 	return all, err
 }
 
-// present returns the links that the node still has.
-func (s *scene) present(links []string) []string {
+// presentLinks returns the links that the node still has.
+func (s *scene) presentLinks(links []string) []string {
 	return slices.DeleteFunc(links, func(l string) bool { _, err := s.node.LinkByName(l); return err != nil })
 }
 
-// furthest returns the sighting at the furthest place on the path to the receiver and back. The last sighting need not
+// furthestSighting returns the sighting at the furthest place on the path to the receiver and back. The last sighting need not
 // be the furthest: the sender may have repeated a packet just before the taps were closed.
-func (s *scene) furthest(f finding) (l sighting, any bool) {
-	for _, seen := range f.seen {
+func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
+	for _, seen := range f.sightings {
 		if !any || s.progress(f, seen) >= s.progress(f, l) {
 			l, any = seen, true
 		}
@@ -169,7 +169,7 @@ func (s *scene) furthest(f finding) (l sighting, any bool) {
 // for a Service back into the sender. Such a packet counts like a packet into the node.
 func (s *scene) progress(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
-	case node && !l.Out, !node && !l.Out && f.leaving(l) && l.ns == f.from:
+	case node && !l.Out, !node && !l.Out && f.isRequest(l) && l.ns == f.from:
 		steps = 2
 	case node:
 		steps = 3
@@ -178,20 +178,20 @@ func (s *scene) progress(f finding, l sighting) (steps int) {
 	default:
 		steps = 4
 	}
-	if !f.leaving(l) {
+	if !f.isRequest(l) {
 		steps += 4
 	}
 	return steps
 }
 
-// leaving reports whether a packet is on its way to the receiver, and is no answer.
-func (f finding) leaving(s sighting) bool {
+// isRequest reports whether a packet is on its way to the receiver, and is no answer.
+func (f finding) isRequest(s sighting) bool {
 	return s.To == f.to.Addr().WithZone("") || f.pod != nil && s.From == f.pod.addr(f.family)
 }
 
-// where returns a text about the furthest place that a packet has reached.
-func (s *scene) where(f finding) string {
-	l, any := s.furthest(f)
+// placeOf returns a text about the furthest place that a packet has reached.
+func (s *scene) placeOf(f finding) string {
+	l, any := s.furthestSighting(f)
 	if errors.Is(f.failed, errLarge) {
 		return "small packets arrive, and large ones are lost" + f.largest()
 	}
@@ -202,7 +202,7 @@ func (s *scene) where(f finding) string {
 		return "no packet left the pod"
 	}
 	what := "the packet"
-	if !f.leaving(l) {
+	if !f.isRequest(l) {
 		what = "the answer"
 	}
 	switch {
@@ -228,7 +228,7 @@ func (s *scene) veths() (all []string) {
 // largest names the largest packet that has passed a link.
 func (f finding) largest() string {
 	most := 0
-	for _, s := range f.seen {
+	for _, s := range f.sightings {
 		most = max(most, s.Size)
 	}
 	if most == 0 {

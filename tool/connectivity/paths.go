@@ -19,20 +19,20 @@ import (
 
 // A path has a sender, a receiver, and a way to find out whether packets arrive.
 type path struct {
-	name    string
-	family  nl.Family
-	from    *nl.NS
-	pod     *pod // the pod that sends; nil: the node sends
-	to      netip.AddrPort
-	target  *pod // the pod that receives; nil: another host receives
-	probe   func(ctx context.Context) error
-	note    func() string // returns a note about a path that works
-	skip    string        // why the test does not try this path
-	outside string        // what to look at if the packet leaves the node and no answer comes
+	name   string
+	family nl.Family
+	from   *nl.NS
+	pod    *pod // the pod that sends; nil: the node sends
+	to     netip.AddrPort
+	target *pod // the pod that receives; nil: another host receives
+	probe  func(ctx context.Context) error
+	note   func() string // returns a note about a path that works
+	skip   string        // why the test does not try this path
+	advice string        // what to look at if the packet leaves the node and no answer comes
 }
 
-// try sends the packets of a path, and waits not longer than most.
-func (p path) try(ctx context.Context, most time.Duration) Row {
+// tryOnce sends the packets of a path, and waits not longer than most.
+func (p path) tryOnce(ctx context.Context, timeout time.Duration) Row {
 	row := Row{Path: p.name, Family: p.family.String(), To: p.to.String(), State: Skipped, Cause: p.skip,
 		From: p.from.Name}
 	if p.to.Port() == 0 {
@@ -47,7 +47,7 @@ func (p path) try(ctx context.Context, most time.Duration) Row {
 	if row.Cause != "" {
 		return row
 	}
-	ctx, cancel := context.WithTimeout(ctx, most)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	start := time.Now()
 	err := p.probe(ctx)
@@ -67,18 +67,18 @@ func (s *scene) paths() (all []path) {
 		if !s.pods[0].addr(f).IsValid() {
 			continue
 		}
-		all = append(all, s.within(f)...)
-		all = append(all, s.metadata(f)...)
-		all = append(all, s.beyond(f)...)
+		all = append(all, s.nearPaths(f)...)
+		all = append(all, s.metadataPaths(f)...)
+		all = append(all, s.farPaths(f)...)
 		if s.Peer.IsValid() {
-			all = append(all, s.toPeer(f)...)
+			all = append(all, s.peerPaths(f)...)
 		}
 	}
 	return all
 }
 
-// within returns the paths to the other pod, to the node and to the VPC router.
-func (s *scene) within(f nl.Family) (all []path) {
+// nearPaths returns the paths to the other pod, to the node and to the VPC router.
+func (s *scene) nearPaths(f nl.Family) (all []path) {
 	a := s.pods[0]
 	if len(s.pods) > 1 {
 		b := s.pods[1]
@@ -89,15 +89,15 @@ func (s *scene) within(f nl.Family) (all []path) {
 		to := netip.AddrPortFrom(host, kubelet)
 		all = append(all, path{name: "pod to node", family: f, from: a.ns, pod: a, to: to,
 			probe: func(ctx context.Context) error {
-				return reached(connect(ctx, a.ns, to))
+				return acceptRefusal(tryConnect(ctx, a.ns, to))
 			}})
 	}
 	for _, gw := range a.gws {
-		if nl.FamilyOf(gw) == f && a.slave {
+		if nl.FamilyOf(gw) == f && a.hasSlave {
 			all = append(all, path{name: "pod to VPC gateway", family: f, from: a.ns, pod: a,
 				to:    netip.AddrPortFrom(gw, 0),
-				probe: func(ctx context.Context) error { return neighbour(ctx, a.ns, gw) },
-				outside: "the VPC router answers each attached ENI, so look at " + cli.Name + " status " +
+				probe: func(ctx context.Context) error { return resolveNeighbor(ctx, a.ns, gw) },
+				advice: "the VPC router answers each attached ENI, so look at " + cli.Name + " status " +
 					"--diff and " + cli.Name + " doctor --check links"})
 		}
 	}
@@ -107,8 +107,8 @@ func (s *scene) within(f nl.Family) (all []path) {
 // kubelet is the port of the kubelet, which pods may reach. A refusal also shows that the packets arrive.
 const kubelet = 10250
 
-// reached turns a refusal into a success, because the other host has sent the refusal.
-func reached(err error) error {
+// acceptRefusal turns a refusal into a success, because the other host has sent the refusal.
+func acceptRefusal(err error) error {
 	if errors.Is(err, errRefused) {
 		return nil
 	}
@@ -123,28 +123,28 @@ func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 	}
 	at := netip.AddrPortFrom(to.addr(f), to.server.port())
 	return path{name: name, family: f, from: sender, pod: from, to: at, target: to,
-		probe:   func(ctx context.Context) error { return both(ctx, sender, at) },
-		outside: groups}
+		probe:  func(ctx context.Context) error { return callSmallAndLarge(ctx, sender, at) },
+		advice: groupsAdvice}
 }
 
-// groups names what can keep packets of the VPC from a pod's ENI.
-const groups = "the security groups of the ENIs at both ends, and the network ACLs and route tables of their " +
+// groupsAdvice names what can keep packets of the VPC from a pod's ENI.
+const groupsAdvice = "the security groups of the ENIs at both ends, and the network ACLs and route tables of their " +
 	"subnets, must allow the packets"
 
-// both makes a small call and then a large call. Each call has the same time, so a slow small call does not look like a
+// callSmallAndLarge makes a small call and then a large call. Each call has the same time, so a slow small call does not look like a
 // loss of large packets. A connection begins with small packets. So if the large call gets no connection, the size of
 // packets is not the cause.
-func both(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
-	if _, err := query(ctx, n, to, call{Size: little}); err != nil {
-		return reason(err)
+func callSmallAndLarge(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
+	if _, err := callServer(ctx, n, to, call{Size: smallCall}); err != nil {
+		return connError(err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tryFor)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pathTimeout)
 	defer cancel()
-	a, err := query(ctx, n, to, call{Size: large})
+	a, err := callServer(ctx, n, to, call{Size: largeCall})
 	if op, is := errors.AsType[*net.OpError](err); is && op.Op == "dial" {
-		return reason(err)
+		return connError(err)
 	}
-	if err != nil || a.Bytes != large {
+	if err != nil || a.Bytes != largeCall {
 		return fmt.Errorf("%w: %v", errLarge, err)
 	}
 	return nil
@@ -168,15 +168,15 @@ func (s *scene) nodeAddr(f nl.Family) netip.Addr {
 var metadataAddrs = map[nl.Family]netip.AddrPort{nl.IPv4: netip.MustParseAddrPort("169.254.169.254:80"),
 	nl.IPv6: netip.MustParseAddrPort("[fd00:ec2::254]:80")}
 
-// metadata returns two paths to the metadata service: from the node and from a pod. The plugins need the path from the
+// metadataPaths returns two paths to the metadata service: from the node and from a pod. The plugins need the path from the
 // node. Most instances have no metadata by IPv6. So for IPv6, metadata returns only the path from a pod, and only if
 // the configuration blocks this path.
-func (s *scene) metadata(f nl.Family) (all []path) {
+func (s *scene) metadataPaths(f nl.Family) (all []path) {
 	to, a := metadataAddrs[f], s.pods[0]
 	if f == nl.IPv4 {
 		all = append(all, path{name: "node to metadata", family: f, from: s.node, to: to,
-			probe: func(ctx context.Context) error { return http(ctx, s.node, to) },
-			outside: "the metadata service must be enabled (aws ec2 describe-instances shows HttpEndpoint in " +
+			probe: func(ctx context.Context) error { return requestHTTP(ctx, s.node, to) },
+			advice: "the metadata service must be enabled (aws ec2 describe-instances shows HttpEndpoint in " +
 				"MetadataOptions). Without metadata, the node cannot get more addresses"})
 	}
 	block := nl.Route{Dst: netip.PrefixFrom(to.Addr(), to.Addr().BitLen()), Type: "prohibit",
@@ -188,9 +188,9 @@ func (s *scene) metadata(f nl.Family) (all []path) {
 	answered := false
 	return append(all, path{name: "pod to metadata", family: f, from: a.ns, pod: a, to: to,
 		probe: func(ctx context.Context) error {
-			ctx, cancel := context.WithTimeout(ctx, tryFor/2)
+			ctx, cancel := context.WithTimeout(ctx, pathTimeout/2)
 			defer cancel()
-			answered = http(ctx, a.ns, to) == nil
+			answered = requestHTTP(ctx, a.ns, to) == nil
 			if answered && blocked {
 				return errors.New("the configuration blocks metadata for pods, but metadata answers")
 			}
@@ -207,23 +207,23 @@ func (s *scene) metadata(f nl.Family) (all []path) {
 		}})
 }
 
-// beyond returns the paths that need Kubernetes or the internet.
-func (s *scene) beyond(f nl.Family) []path {
-	return append(s.services(f), s.internet(f)...)
+// farPaths returns the paths that need Kubernetes or the internet.
+func (s *scene) farPaths(f nl.Family) []path {
+	return append(s.servicePaths(f), s.internetPath(f)...)
 }
 
-func (s *scene) services(f nl.Family) []path {
+func (s *scene) servicePaths(f nl.Family) []path {
 	a := s.pods[0]
 	api := path{name: "pod to Service", family: f, from: a.ns, pod: a, to: s.Service,
-		outside: "the security groups of the Service's backends must allow this pod"}
+		advice: "the security groups of the Service's backends must allow this pod"}
 	if !api.to.IsValid() {
-		api.to = s.kubernetes(f)
+		api.to = s.apiServer(f)
 	}
-	api.probe = func(ctx context.Context) error { return connect(ctx, a.ns, api.to) }
+	api.probe = func(ctx context.Context) error { return tryConnect(ctx, a.ns, api.to) }
 	dns := path{name: "pod to DNS", family: f, from: a.ns, pod: a, to: netip.AddrPortFrom(s.DNS, 53),
-		outside: "the DNS pods must run (kubectl -n kube-system get pods), and their security groups must allow UDP " +
+		advice: "the DNS pods must run (kubectl -n kube-system get pods), and their security groups must allow UDP " +
 			"and TCP port 53"}
-	dns.probe = func(ctx context.Context) error { return lookup(ctx, a.ns, dns.to, s.Name) }
+	dns.probe = func(ctx context.Context) error { return lookUpName(ctx, a.ns, dns.to, s.Name) }
 	if !api.to.IsValid() {
 		api.skip = "kube-proxy has no rules for Services on this node; choose a Service with --service ADDRESS:PORT"
 	}
@@ -239,8 +239,8 @@ func (s *scene) services(f nl.Family) []path {
 	return all
 }
 
-// kubernetes returns the address of the API server's Service: the first address of the range for Services.
-func (s *scene) kubernetes(f nl.Family) netip.AddrPort {
+// apiServer returns the address of the API server's Service: the first address of the range for Services.
+func (s *scene) apiServer(f nl.Family) netip.AddrPort {
 	addrs, err := s.node.ClusterIPs(f)
 	if err != nil || len(addrs) == 0 {
 		return netip.AddrPort{}
@@ -248,11 +248,11 @@ func (s *scene) kubernetes(f nl.Family) netip.AddrPort {
 	return netip.AddrPortFrom(addrs[0], 443)
 }
 
-// internet returns the path to a host outside of the VPC.
-func (s *scene) internet(f nl.Family) []path {
+// internetPath returns the path to a host outside of the VPC.
+func (s *scene) internetPath(f nl.Family) []path {
 	a := s.pods[0]
-	p := path{name: "pod to internet", family: f, from: a.ns, pod: a, outside: s.outsideOf(f)}
-	to, err := s.host(f)
+	p := path{name: "pod to internet", family: f, from: a.ns, pod: a, advice: s.internetAdvice(f)}
+	to, err := s.internetHost(f)
 	switch {
 	case s.Internet == "":
 		p.skip = "the test has no host in the internet; choose a host with --internet HOST:PORT"
@@ -262,7 +262,7 @@ func (s *scene) internet(f nl.Family) []path {
 		p.to = to
 		if dev, err := ask.Leaves(a.ns, a.addr(f), to.Addr()); err == nil && len(dev) > 6 && dev[:6] == "egress" {
 			p.name = "pod to internet, by egress"
-			p.outside = "the routers of the egress must run and reach the internet; " + cli.Name +
+			p.advice = "the routers of the egress must run and reach the internet; " + cli.Name +
 				" egress shows the routers of a node"
 		}
 		if !s.Explicit && connectShortly(s.node, to) != nil {
@@ -272,11 +272,11 @@ func (s *scene) internet(f nl.Family) []path {
 	if f == nl.IPv6 && p.skip != "" {
 		return nil
 	}
-	p.probe = func(ctx context.Context) error { return connect(ctx, a.ns, p.to) }
+	p.probe = func(ctx context.Context) error { return tryConnect(ctx, a.ns, p.to) }
 	return []path{p}
 }
 
-func (s *scene) outsideOf(f nl.Family) string {
+func (s *scene) internetAdvice(f nl.Family) string {
 	if f == nl.IPv6 {
 		return "the subnet of the pod's ENI must have a route to an internet gateway or an egress-only one. The " +
 			"ENI's security groups must allow the packets"
@@ -285,8 +285,8 @@ func (s *scene) outsideOf(f nl.Family) string {
 		"needs a public address, and a route to an internet gateway. Its security groups must allow the packets"
 }
 
-// host resolves the host of the internet, as the node does.
-func (s *scene) host(f nl.Family) (netip.AddrPort, error) {
+// internetHost resolves the host of the internet, as the node does.
+func (s *scene) internetHost(f nl.Family) (netip.AddrPort, error) {
 	name, text, err := net.SplitHostPort(s.Internet)
 	if err != nil {
 		return netip.AddrPort{}, err
@@ -295,7 +295,7 @@ func (s *scene) host(f nl.Family) (netip.AddrPort, error) {
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), tryFor)
+	ctx, cancel := context.WithTimeout(context.Background(), pathTimeout)
 	defer cancel()
 	network := "ip4"
 	if f == nl.IPv6 {
@@ -315,7 +315,7 @@ func (s *scene) host(f nl.Family) (netip.AddrPort, error) {
 }
 
 func connectShortly(n *nl.NS, to netip.AddrPort) error {
-	ctx, cancel := context.WithTimeout(context.Background(), tryFor)
+	ctx, cancel := context.WithTimeout(context.Background(), pathTimeout)
 	defer cancel()
-	return connect(ctx, n, to)
+	return tryConnect(ctx, n, to)
 }

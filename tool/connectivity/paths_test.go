@@ -60,7 +60,7 @@ func TestBoth(t *testing.T) {
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- answerOnce(l, tt.refuses) }()
-		if err := both(t.Context(), n, netip.MustParseAddrPort(l.Addr().String())); !errors.Is(err, tt.want) {
+		if err := callSmallAndLarge(t.Context(), n, netip.MustParseAddrPort(l.Addr().String())); !errors.Is(err, tt.want) {
 			t.Errorf("refuses %v: %v, want %v", tt.refuses, err, tt.want)
 		}
 		if err := <-ended; err != nil {
@@ -122,7 +122,7 @@ func TestStopped(t *testing.T) {
 		if err := (nl.Sysctl{Key: c.key, Value: c.value}).Add(n); err != nil && !errors.Is(err, fs.ErrExist) {
 			t.Fatal(err)
 		}
-		if got := s.stopped(c.family, "lo").Key; got != c.want {
+		if got := s.blockingSysctl(c.family, "lo").Key; got != c.want {
 			t.Errorf("after %s=%s: %q, want %q", c.key, c.value, got, c.want)
 		}
 	}

@@ -24,10 +24,10 @@ func (t Test) Serve(ctx context.Context, ready func(Report) error) (err error) {
 	defer func() { err = errors.Join(err, s.close()) }()
 	s.cni.port = t.Port
 	r := Report{Network: t.Network.Name, Paths: []Row{}}
-	if rows := s.populate(ctx, &r, "serve"); len(s.pods) == 0 {
+	if rows := s.makePods(ctx, &r, "serve"); len(s.pods) == 0 {
 		return errors.New(rows[0].Cause)
 	}
-	front, err := serve(s.node, t.Port, s.pods[0])
+	front, err := startServer(s.node, t.Port, s.pods[0])
 	if err != nil {
 		return err
 	}
@@ -47,47 +47,47 @@ func (s *scene) askPeer() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.askWithin())
 	defer cancel()
-	s.peer, s.alike = query(ctx, s.node, netip.AddrPortFrom(s.Peer, s.Port), call{Size: little})
+	s.peer, s.peerErr = callServer(ctx, s.node, netip.AddrPortFrom(s.Peer, s.Port), call{Size: smallCall})
 	for range 2 {
-		if s.alike == nil {
+		if s.peerErr == nil {
 			return
 		}
-		time.Sleep(tryFor / 20)
-		s.peer, s.alike = query(ctx, s.node, netip.AddrPortFrom(s.Peer, s.Port), call{Size: little})
+		time.Sleep(pathTimeout / 20)
+		s.peer, s.peerErr = callServer(ctx, s.node, netip.AddrPortFrom(s.Peer, s.Port), call{Size: smallCall})
 	}
 }
 
-// toPeer returns the paths between this node and the node on which connectivity-test --serve runs.
-func (s *scene) toPeer(f nl.Family) (all []path) {
+// peerPaths returns the paths between this node and the node on which connectivity-test --serve runs.
+func (s *scene) peerPaths(f nl.Family) (all []path) {
 	a, node := s.pods[0], netip.AddrPortFrom(s.Peer, s.Port)
 	if nl.FamilyOf(s.Peer) == f {
-		all = append(all, path{name: "node to peer's node", family: f, from: s.node, to: node, outside: peerGroups,
-			probe: func(ctx context.Context) error { return both(ctx, s.node, node) }},
-			path{name: "pod to peer's node", family: f, from: a.ns, pod: a, to: node, outside: peerGroups,
-				probe: func(ctx context.Context) error { return both(ctx, a.ns, node) }})
+		all = append(all, path{name: "node to peer's node", family: f, from: s.node, to: node, advice: peerAdvice,
+			probe: func(ctx context.Context) error { return callSmallAndLarge(ctx, s.node, node) }},
+			path{name: "pod to peer's node", family: f, from: a.ns, pod: a, to: node, advice: peerAdvice,
+				probe: func(ctx context.Context) error { return callSmallAndLarge(ctx, a.ns, node) }})
 	}
 	for _, addr := range s.peer.Pods {
 		if nl.FamilyOf(addr) != f {
 			continue
 		}
 		to := netip.AddrPortFrom(addr, s.peer.Port)
-		all = append(all, path{name: "pod to peer's pod", family: f, from: a.ns, pod: a, to: to, outside: peerGroups,
-			probe: func(ctx context.Context) error { return both(ctx, a.ns, to) }},
-			path{name: "node to peer's pod", family: f, from: s.node, to: to, outside: peerGroups,
-				probe: func(ctx context.Context) error { return both(ctx, s.node, to) }},
+		all = append(all, path{name: "pod to peer's pod", family: f, from: a.ns, pod: a, to: to, advice: peerAdvice,
+			probe: func(ctx context.Context) error { return callSmallAndLarge(ctx, a.ns, to) }},
+			path{name: "node to peer's pod", family: f, from: s.node, to: to, advice: peerAdvice,
+				probe: func(ctx context.Context) error { return callSmallAndLarge(ctx, s.node, to) }},
 			path{name: "peer's pod to pod", family: f, from: a.ns, pod: a, to: netip.AddrPortFrom(addr, 0),
-				outside: peerGroups,
-				probe:   func(ctx context.Context) error { return calledBack(ctx, a, to) }})
+				advice: peerAdvice,
+				probe:  func(ctx context.Context) error { return askCallBack(ctx, a, to) }})
 	}
 	return all
 }
 
-// calledBack asks the pod of the other node to call p. If the pod of the other node gets no answer, calledBack returns
+// askCallBack asks the pod of the other node to call p. If the pod of the other node gets no answer, calledBack returns
 // an error.
-func calledBack(ctx context.Context, p *pod, to netip.AddrPort) error {
-	a, err := query(ctx, p.ns, to, call{Size: little, Back: p.server.port()})
+func askCallBack(ctx context.Context, p *pod, to netip.AddrPort) error {
+	a, err := callServer(ctx, p.ns, to, call{Size: smallCall, Back: p.server.port()})
 	if err != nil {
-		return reason(err)
+		return connError(err)
 	}
 	if a.Back != "" {
 		return errors.New("the pod of the other node gets no answer from this node's pod: " + a.Back)
@@ -95,5 +95,5 @@ func calledBack(ctx context.Context, p *pod, to netip.AddrPort) error {
 	return nil
 }
 
-const peerGroups = "the security groups of the ENIs of both nodes, and the network ACLs and route tables of their " +
+const peerAdvice = "the security groups of the ENIs of both nodes, and the network ACLs and route tables of their " +
 	"subnets, must allow the packets. On the other node, connectivity-test --serve must run"

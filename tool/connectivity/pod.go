@@ -25,15 +25,15 @@ import (
 
 // A pod is a network namespace that the plugins have connected. A server of this process answers in the namespace.
 type pod struct {
-	name   string
-	ns     *nl.NS
-	addrs  []netip.Addr
-	gws    []netip.Addr // VPC routers, by the result of the ADD
-	links  []string     // the links in the pod
-	veth   string       // the node's end of the pair
-	eni    string       // the link of the pod's ENI on the node
-	slave  bool         // the pod has a slave of this link
-	server *server
+	name     string
+	ns       *nl.NS
+	addrs    []netip.Addr
+	gws      []netip.Addr // VPC routers, by the result of the ADD
+	links    []string     // the links in the pod
+	veth     string       // the node's end of the pair
+	eni      string       // the link of the pod's ENI on the node
+	hasSlave bool         // the pod has a slave of this link
+	server   *server
 }
 
 // addr returns the pod's address of a family, or the zero address if the pod has none.
@@ -56,14 +56,14 @@ type runtime struct {
 
 func newRuntime(t Test) (r runtime, err error) {
 	r.Test = t
-	text, err := r.hasty()
+	text, err := r.hastyConflist()
 	if err != nil {
 		return r, err
 	}
 	if r.list, err = libcni.NetworkConfFromBytes(text); err != nil {
 		return r, fmt.Errorf("%s: %w", t.Network.File, err)
 	}
-	if r.cache, err = memory(); err != nil {
+	if r.cache, err = newMemoryFS(); err != nil {
 		return r, fmt.Errorf("make a place for the results of the plugins: %w", err)
 	}
 	r.cni = libcni.NewCNIConfigWithCacheDir([]string{t.BinDir}, fmt.Sprintf("/proc/self/fd/%d", r.cache), nil)
@@ -75,9 +75,9 @@ func (t Test) addTimeout() time.Duration {
 	return min(t.addWithin()-3*time.Second, conf.MostAddTimeout)
 }
 
-// hasty returns the conflist of the test with a short addTimeout. So an ADD that waits for an address ends by itself,
+// hastyConflist returns the conflist of the test with a short addTimeout. So an ADD that waits for an address ends by itself,
 // before this program would kill it.
-func (t Test) hasty() ([]byte, error) {
+func (t Test) hastyConflist() ([]byte, error) {
 	l := t.Network.List
 	plugins := make([]json.RawMessage, len(l.Plugins))
 	for i, m := range l.Plugins {
@@ -99,9 +99,9 @@ func (t Test) hasty() ([]byte, error) {
 		"plugins": plugins, "loadOnlyInlinedPlugins": true})
 }
 
-// memory makes a file system in memory that is mounted nowhere, and ends with the process. libcni keeps results in
+// newMemoryFS makes a file system in memory that is mounted nowhere, and ends with the process. libcni keeps results in
 // files. In /var/lib/cni, results of a killed process would stay, and repair would treat them as results of a pod.
-func memory() (int, error) {
+func newMemoryFS() (int, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, err
@@ -115,7 +115,7 @@ func memory() (int, error) {
 
 func (r runtime) close() error { return unix.Close(r.cache) }
 
-func (r runtime) conf(name, netns string) *libcni.RuntimeConf {
+func (r runtime) runtimeConf(name, netns string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: name, NetNS: netns, IfName: "eth0",
 		CapabilityArgs: map[string]any{"io.kubernetes.cri.pod-annotations": map[string]string{}},
 		Args: [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", r.Namespace}, {"K8S_POD_NAME", name},
@@ -131,12 +131,12 @@ func (r runtime) add(ctx context.Context, node *nl.NS, name string) (*pod, error
 		return nil, err
 	}
 	p := &pod{name: name, ns: ns}
-	result, err := r.cni.AddNetworkList(ctx, r.list, r.conf(name, ns.Path()))
+	result, err := r.cni.AddNetworkList(ctx, r.list, r.runtimeConf(name, ns.Path()))
 	if err == nil {
-		err = p.read(result, node)
+		err = p.readResult(result, node)
 	}
 	if err == nil {
-		p.server, err = serve(ns, r.port, p)
+		p.server, err = startServer(ns, r.port, p)
 	}
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.delWithin())
@@ -148,20 +148,20 @@ func (r runtime) add(ctx context.Context, node *nl.NS, name string) (*pod, error
 
 // check calls CHECK of the plugins for a pod.
 func (r runtime) check(ctx context.Context, p *pod) error {
-	return r.cni.CheckNetworkList(ctx, r.list, r.conf(p.name, p.ns.Path()))
+	return r.cni.CheckNetworkList(ctx, r.list, r.runtimeConf(p.name, p.ns.Path()))
 }
 
 // del calls DEL of the plugins for a pod, and then closes the pod's namespace.
 func (r runtime) del(ctx context.Context, p *pod) error {
-	err := r.cni.DelNetworkList(ctx, r.list, r.conf(p.name, p.ns.Path()))
+	err := r.cni.DelNetworkList(ctx, r.list, r.runtimeConf(p.name, p.ns.Path()))
 	if p.server != nil {
 		p.server.close()
 	}
 	return errors.Join(err, p.ns.Close())
 }
 
-// read reads the addresses and links that the ADD has made.
-func (p *pod) read(result types.Result, node *nl.NS) error {
+// readResult reads the addresses and links that the ADD has made.
+func (p *pod) readResult(result types.Result, node *nl.NS) error {
 	r, err := types100.GetResult(result)
 	if err != nil {
 		return err
@@ -194,7 +194,7 @@ func (p *pod) readLinks(node *nl.NS) error {
 		}
 		p.links = append(p.links, l.Name)
 		if l.Name == "eth0" && l.Kind == "ipvlan" {
-			p.slave, p.eni = true, nameOf(all, l.Peer)
+			p.hasSlave, p.eni = true, nameOf(all, l.Peer)
 		}
 	}
 	for _, l := range all {

@@ -25,8 +25,8 @@ var (
 	errSilent  = errors.New("no answer")
 )
 
-// reason returns an error of a connection as errRefused or errSilent, followed by the kernel's error.
-func reason(err error) error {
+// connError returns an error of a connection as errRefused or errSilent, followed by the kernel's error.
+func connError(err error) error {
 	var timeout net.Error
 	switch {
 	case err == nil:
@@ -40,31 +40,31 @@ func reason(err error) error {
 	return err
 }
 
-// connect makes a connection of TCP, and ends it.
-func connect(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
+// tryConnect makes a connection of TCP, and ends it.
+func tryConnect(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	c, err := dial(ctx, n, "tcp", to)
 	if err != nil {
-		return reason(err)
+		return connError(err)
 	}
 	return c.Close()
 }
 
-// http sends a request of HTTP. Any answer of HTTP is a success.
-func http(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
+// requestHTTP sends a request of HTTP. Any answer of HTTP is a success.
+func requestHTTP(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	c, err := dial(ctx, n, "tcp", to)
 	if err != nil {
-		return reason(err)
+		return connError(err)
 	}
 	defer c.Close()
 	if end, has := ctx.Deadline(); has {
 		_ = c.SetDeadline(end)
 	}
 	if _, err := c.Write([]byte("GET / HTTP/1.0\r\n\r\n")); err != nil {
-		return reason(err)
+		return connError(err)
 	}
 	answer := make([]byte, 5)
 	if _, err := c.Read(answer); err != nil {
-		return reason(err)
+		return connError(err)
 	}
 	if !bytes.HasPrefix(answer, []byte("HTTP")) {
 		return fmt.Errorf("the answer is not HTTP: %q", answer)
@@ -72,8 +72,8 @@ func http(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	return nil
 }
 
-// lookup asks a DNS server for a name. The answer that there is no such name is also a success.
-func lookup(ctx context.Context, n *nl.NS, server netip.AddrPort, name string) error {
+// lookUpName asks a DNS server for a name. The answer that there is no such name is also a success.
+func lookUpName(ctx context.Context, n *nl.NS, server netip.AddrPort, name string) error {
 	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return dial(ctx, n, network, server)
 	}}
@@ -81,12 +81,12 @@ func lookup(ctx context.Context, n *nl.NS, server netip.AddrPort, name string) e
 	if dns, is := errors.AsType[*net.DNSError](err); is && dns.IsNotFound {
 		return nil
 	}
-	return reason(err)
+	return connError(err)
 }
 
-// neighbour makes the kernel ask a router for its MAC address, and waits for the answer. For this, it sends a datagram
+// resolveNeighbor makes the kernel ask a router for its MAC address, and waits for the answer. For this, it sends a datagram
 // to a port at which no router listens.
-func neighbour(ctx context.Context, n *nl.NS, a netip.Addr) error {
+func resolveNeighbor(ctx context.Context, n *nl.NS, a netip.Addr) error {
 	const discard = 9
 	to := netip.AddrPortFrom(a, discard)
 	if a.IsLinkLocalUnicast() {

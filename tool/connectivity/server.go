@@ -43,8 +43,8 @@ type answer struct {
 // mostBytes is the maximum number of bytes that a caller may send.
 const mostBytes = 1 << 20
 
-// serve begins to answer at a port in a namespace, and returns the server. If port is 0, the kernel chooses the port.
-func serve(n *nl.NS, port uint16, p *pod) (*server, error) {
+// startServer begins to answer at a port in a namespace, and returns the server. If port is 0, the kernel chooses the port.
+func startServer(n *nl.NS, port uint16, p *pod) (*server, error) {
 	s := &server{ns: n, pod: p}
 	err := n.Do(func() (err error) {
 		s.listener, err = net.ListenTCP("tcp",
@@ -76,13 +76,13 @@ func (s *server) answerAll() {
 		turns <- struct{}{}
 		go func() {
 			defer func() { c.Close(); <-turns }()
-			_ = c.SetDeadline(time.Now().Add(3 * tryFor))
-			_ = s.answer(c)
+			_ = c.SetDeadline(time.Now().Add(3 * pathTimeout))
+			_ = s.answerCall(c)
 		}()
 	}
 }
 
-func (s *server) answer(c *net.TCPConn) error {
+func (s *server) answerCall(c *net.TCPConn) error {
 	r := bufio.NewReader(io.LimitReader(c, mostBytes))
 	line, err := r.ReadSlice('\n')
 	if err != nil {
@@ -100,9 +100,9 @@ func (s *server) answer(c *net.TCPConn) error {
 		a.Pods, a.Port = s.pod.addrs, s.pod.server.port()
 	}
 	if asked.Back != 0 && s.pod != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), tryFor)
+		ctx, cancel := context.WithTimeout(context.Background(), pathTimeout)
 		defer cancel()
-		if _, err := query(ctx, s.pod.ns, netip.AddrPortFrom(a.Seen, asked.Back), call{Size: little}); err != nil {
+		if _, err := callServer(ctx, s.pod.ns, netip.AddrPortFrom(a.Seen, asked.Back), call{Size: smallCall}); err != nil {
 			a.Back = err.Error()
 		}
 	}
@@ -112,15 +112,15 @@ func (s *server) answer(c *net.TCPConn) error {
 // The numbers of bytes of a small call and of a large call. The packets of a large call are as large as the links
 // allow.
 const (
-	little = 16
-	large  = 1 << 16
+	smallCall = 16
+	largeCall = 1 << 16
 )
 
 // errLarge means that a small call was answered, and a large call was not.
 var errLarge = errors.New("small packets arrive, and large ones do not")
 
-// query calls a server from a namespace.
-func query(ctx context.Context, n *nl.NS, to netip.AddrPort, what call) (a answer, err error) {
+// callServer calls a server from a namespace.
+func callServer(ctx context.Context, n *nl.NS, to netip.AddrPort, what call) (a answer, err error) {
 	c, err := dial(ctx, n, "tcp", to)
 	if err != nil {
 		return a, err

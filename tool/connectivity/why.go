@@ -18,9 +18,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// why returns what has stopped the packet, and what an operator can do. The causes that are certain come first.
-func (s *scene) why(f finding) (cause, do string) {
-	down := s.down(f)
+// causeOf returns what has stopped the packet, and what an operator can do. The causes that are certain come first.
+func (s *scene) causeOf(f finding) (cause, do string) {
+	down := s.downLink(f)
 	switch {
 	case errors.Is(f.failed, errLarge):
 		return s.whyLarge()
@@ -29,14 +29,14 @@ func (s *scene) why(f finding) (cause, do string) {
 			"ip link set " + down + " up, and run " + cli.Name + " repair"
 	case len(f.drops) > 0:
 		return s.whyDropped(f)
-	case f.unchecks != nil:
-		return "a part of this pod's network is missing: " + firstLine(f.unchecks),
+	case f.checkErr != nil:
+		return "a part of this pod's network is missing: " + firstLine(f.checkErr),
 			"run " + cli.Name + " repair, and then " + cli.Name + " doctor, which looks for the program that removed it"
 	case errors.Is(f.failed, errRefused):
 		return fmt.Sprintf("the packet arrived, but %s refuses the connection", f.to), "a program must listen " +
 			"there; a Service needs ready endpoints"
 	}
-	l, any := s.furthest(f)
+	l, any := s.furthestSighting(f)
 	if any && l.ns == s.node && !l.Out {
 		if cause, do := s.whyKept(f, l); cause != "" {
 			return cause, do
@@ -45,11 +45,11 @@ func (s *scene) why(f finding) (cause, do string) {
 	if any && l.ns == s.node && l.Out && !slices.Contains(s.veths(), l.Link) || any && l.ns != s.node && l.Out {
 		return s.whyOutside(f)
 	}
-	return f.counts(f.failed.Error()), "run " + cli.Name + " doctor; " + f.outside
+	return f.withCounters(f.failed.Error()), "run " + cli.Name + " doctor; " + f.advice
 }
 
-// counts adds the kernel's counters to a cause.
-func (f finding) counts(cause string) string {
+// withCounters adds the kernel's counters to a cause.
+func (f finding) withCounters(cause string) string {
 	if len(f.counted) == 0 {
 		return cause
 	}
@@ -78,7 +78,7 @@ func (s *scene) whyDropped(f finding) (cause, do string) {
 // whyLarge returns the cause for packets that are too large for a link on the way.
 func (s *scene) whyLarge() (cause, do string) {
 	var mtus []string
-	for _, name := range s.present(slices.Compact(slices.Concat([]string{s.Network.Pair.HostInterface}, s.veths(),
+	for _, name := range s.presentLinks(slices.Compact(slices.Concat([]string{s.Network.Pair.HostInterface}, s.veths(),
 		[]string{s.pods[0].eni}))) {
 		if l, err := s.node.LinkByName(name); err == nil {
 			mtus = append(mtus, fmt.Sprintf("%s %d", name, l.MTU))
@@ -94,10 +94,10 @@ func (s *scene) whyLarge() (cause, do string) {
 // whyKept returns the cause for a packet that has reached the node and was not sent on.
 func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	dev, err := ask.Forwards(s.node, l.Link, l.From, l.To)
-	forward := s.stopped(f.family, l.Link)
+	forward := s.blockingSysctl(f.family, l.Link)
 	switch {
 	case errors.Is(err, ask.ErrSource) && f.family == nl.IPv4:
-		return f.counts(fmt.Sprintf("the kernel's reverse path filter (rp_filter) drops the packet at %s, because "+
+		return f.withCounters(fmt.Sprintf("the kernel's reverse path filter (rp_filter) drops the packet at %s, because "+
 				"the route to its source %s is by another link", l.Link, l.From)),
 			fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=2, and correct the file "+
 				"in /etc/sysctl.d that sets this value", l.Link)
@@ -107,7 +107,7 @@ func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	case err != nil:
 		return err.Error(), "run " + cli.Name + " doctor"
 	case dev == "":
-		return f.counts(fmt.Sprintf("the node has no route for the packet: ip route get %s from %s iif %s",
+		return f.withCounters(fmt.Sprintf("the node has no route for the packet: ip route get %s from %s iif %s",
 				l.To, l.From,
 				l.Link)),
 			"run " + cli.Name + " repair, and " + cli.Name + " doctor --check rules"
@@ -115,9 +115,9 @@ func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	return "", ""
 }
 
-// stopped returns the sysctl without which the node does not forward packets of a family that arrive by a link. For
+// blockingSysctl returns the sysctl without which the node does not forward packets of a family that arrive by a link. For
 // IPv4, the kernel asks the node and the link. For IPv6, it asks only the node. If no sysctl is 0, the key is empty.
-func (s *scene) stopped(f nl.Family, link string) nl.Sysctl {
+func (s *scene) blockingSysctl(f nl.Family, link string) nl.Sysctl {
 	keys := []string{"net/ipv4/ip_forward", "net/ipv4/conf/" + link + "/forwarding"}
 	if f == nl.IPv6 {
 		keys = []string{"net/ipv6/conf/all/forwarding"}
@@ -132,15 +132,15 @@ func (s *scene) stopped(f nl.Family, link string) nl.Sysctl {
 
 // whyOutside returns the cause for a packet that has left the node. The node cannot see what EC2 does with the packet.
 func (s *scene) whyOutside(f finding) (cause, do string) {
-	if cause := s.unassigned(f); cause != "" {
+	if cause := s.unassignedCause(f); cause != "" {
 		return cause, "run " + cli.Name + " status --diff. If EC2 does not show the address there, another program " +
 			"has taken it away: delete the pods that have lost their addresses"
 	}
-	return "the packet is lost outside of this node's kernel", cmp.Or(f.outside, groups)
+	return "the packet is lost outside of this node's kernel", cmp.Or(f.advice, groupsAdvice)
 }
 
-// down returns the link of an ENI that a path needs and that is down, or "".
-func (s *scene) down(f finding) string {
+// downLink returns the link of an ENI that a path needs and that is down, or "".
+func (s *scene) downLink(f finding) string {
 	links := []string{s.Network.Pair.HostInterface}
 	for _, p := range []*pod{f.pod, f.target} {
 		if p != nil {
@@ -155,11 +155,11 @@ func (s *scene) down(f finding) string {
 	return ""
 }
 
-// unassigned returns a cause if no ENI of this instance has the address of a pod of the path. It returns "" if there is
+// unassignedCause returns a cause if no ENI of this instance has the address of a pod of the path. It returns "" if there is
 // no such pod, or if metadata does not answer. It asks metadata, and then EC2: for minutes, metadata may not show an
 // address that EC2 has just assigned. EC2's source/destination check drops a packet if the ENI does not have the
 // packet's source address.
-func (s *scene) unassigned(f finding) string {
+func (s *scene) unassignedCause(f finding) string {
 	enis, err := s.enis()
 	if err != nil {
 		return ""
@@ -190,7 +190,7 @@ func (s *scene) unassigned(f finding) string {
 
 // ec2ENIs asks EC2 for the ENIs of this instance.
 func ec2ENIs() ([]aws.ENI, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*tryFor)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*pathTimeout)
 	defer cancel()
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)
@@ -202,7 +202,7 @@ func ec2ENIs() ([]aws.ENI, error) {
 
 // metadataENIs asks the metadata service for the ENIs of this instance.
 func metadataENIs() ([]aws.ENI, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*tryFor)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*pathTimeout)
 	defer cancel()
 	return aws.New(aws.Options{}).ENIs(ctx)
 }

@@ -54,9 +54,9 @@ type Attachment struct {
 // order leaves these objects as the ADD of the youngest pod has made them. unknown reports whether a link is the node's
 // end of a pair whose pod no source knows.
 func attachments(host *nl.NS, n conf.Network, s *registry.State) (
-	all []Attachment, unknown func(nl.Link) bool, failed error,
+	all []Attachment, isUnknown func(nl.Link) bool, failed error,
 ) {
-	leased, told := leasesOf(n.Name, s), tolds(n.Name)
+	leased, told := leasesOf(n.Name, s), keptADDs(n.Name)
 	links, err := host.Links()
 	if err != nil {
 		return nil, nil, err
@@ -73,7 +73,7 @@ func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 		if !is {
 			l = t.Lease()
 		}
-		if a, complete := fromTold(n, t, l, s); complete {
+		if a, complete := fromKept(n, t, l, s); complete {
 			delete(leased, at)
 			add(l, a, nil)
 		}
@@ -91,7 +91,7 @@ func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 	}
 	found := keylessOf(host, s)
 	isKnown := func(near nl.Link) bool {
-		l, is := aliased(near, n.Name)
+		l, is := leaseFromAlias(near, n.Name)
 		return is && known[ptp.VethName(n.Name, l.Attachment)] ||
 			slices.ContainsFunc(near.Names(), func(name string) bool { return known[name] })
 	}
@@ -99,7 +99,7 @@ func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 		if isKnown(near) {
 			continue
 		}
-		if l, addrs, is := found.at(near, n.Name); is {
+		if l, addrs, is := found.leaseAt(near, n.Name); is {
 			a, err := fromLease(n, l, addrs, s, links)
 			add(l, a, err)
 		}
@@ -107,11 +107,11 @@ func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 	slices.SortFunc(all, func(a, b Attachment) int {
 		return cmp.Or(a.lease.Since.Compare(b.lease.Since), strings.Compare(a.lease.Key.String(), b.lease.Key.String()))
 	})
-	unknown = func(near nl.Link) bool {
-		_, named := aliased(near, n.Name)
+	isUnknown = func(near nl.Link) bool {
+		_, named := leaseFromAlias(near, n.Name)
 		return named && !isKnown(near)
 	}
-	return all, unknown, failed
+	return all, isUnknown, failed
 }
 
 // errUnsettled means that the ADD of an attachment may be under way.
@@ -132,36 +132,36 @@ func leasesOf(network string, s *registry.State) map[registry.Attachment]registr
 	return all
 }
 
-// fromTold returns the attachment of which a runtime keeps a file. The bool is false if the file lacks a necessary
+// fromKept returns the attachment of which a runtime keeps a file. The bool is false if the file lacks a necessary
 // value, or if another attachment has one of the addresses now.
-func fromTold(n conf.Network, t told, l registry.Lease, s *registry.State) (Attachment, bool) {
+func fromKept(n conf.Network, t keptADD, l registry.Lease, s *registry.State) (Attachment, bool) {
 	l.NetNS = cmp.Or(l.NetNS, t.NetNS)
-	added := t.result()
+	added := t.addResult()
 	if added == nil || l.NetNS == "" || len(added.IPs) == 0 {
 		return Attachment{}, false
 	}
 	for _, c := range added.IPs {
 		a, ok := plugin.Addr(c.Address.IP)
-		if !ok || s != nil && othersAt(s, a, l.Key) {
+		if !ok || s != nil && isOthers(s, a, l.Key) {
 			return Attachment{}, false
 		}
 	}
 	if _, routed := plugin.Routed(added, l.IfName); routed && s != nil {
 		lease.AddPrimary(added, s.ENIs[l.ENI]) // the final result of the ADD does not have it
 	}
-	n = t.network(n)
-	t.ask(map[string]bool{"bandwidth": n.Limits}, &n.Pair.RuntimeConfig)
-	a := Attachment{lease: l, pair: request(n, l, n.Pair, added)}
+	n = t.networkAtADD(n)
+	t.fillConfig(map[string]bool{"bandwidth": n.Limits}, &n.Pair.RuntimeConfig)
+	a := Attachment{lease: l, pair: newRequest(n, l, n.Pair, added)}
 	if n.Slave != nil {
 		c := *n.Slave
-		t.ask(n.Asks, &c.RuntimeConfig)
-		a.slave = request(n, l, c, added)
+		t.fillConfig(n.Asks, &c.RuntimeConfig)
+		a.slave = newRequest(n, l, c, added)
 	}
 	return a, true
 }
 
-// othersAt reports whether another attachment has an address.
-func othersAt(s *registry.State, a netip.Addr, key registry.Key) bool {
+// isOthers reports whether another attachment has an address.
+func isOthers(s *registry.State, a netip.Addr, key registry.Key) bool {
 	l, leased := s.Leases.At(a)
 	return leased && l.ContainerID != "" && l.Key != key
 }
@@ -187,27 +187,27 @@ func fromLease(
 	if err != nil {
 		return Attachment{}, err
 	}
-	a := Attachment{lease: l, pair: request(n, l, n.Pair, added), unlimited: n.Limits}
+	a := Attachment{lease: l, pair: newRequest(n, l, n.Pair, added), unlimited: n.Limits}
 	if n.Slave != nil && !l.Exclusive {
 		links := *added
 		links.Routes = nil
-		a.slave = request(n, l, *n.Slave, &links)
+		a.slave = newRequest(n, l, *n.Slave, &links)
 	}
 	return a, nil
 }
 
-// aliased returns a lease with the attachment and the pod that the alias of near names. The bool is false if near is
+// leaseFromAlias returns a lease with the attachment and the pod that the alias of near names. The bool is false if near is
 // not the node's end of a pair of the network, or if no name and no MAC address of near fits the attachment.
-func aliased(near nl.Link, network string) (l registry.Lease, is bool) {
-	words := strings.Fields(near.Alias)
-	if !nl.IsPair(near.Group) || near.Kind != "veth" || len(words) < 4 || words[1] != network {
+func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool) {
+	words := strings.Fields(nearEnd.Alias)
+	if !nl.IsPair(nearEnd.Group) || nearEnd.Kind != "veth" || len(words) < 4 || words[1] != network {
 		return l, false
 	}
 	l.Key = registry.Key{Network: network, Attachment: registry.Attachment{ContainerID: words[2], IfName: words[3]}}
 	if len(words) > 4 {
 		l.PodNamespace, l.PodName, _ = strings.Cut(words[4], "/")
 	}
-	_, is = ptp.NearOf([]nl.Link{near}, network, l.Attachment)
+	_, is = ptp.NearOf([]nl.Link{nearEnd}, network, l.Attachment)
 	return l, is
 }
 
@@ -236,11 +236,11 @@ func keylessOf(host *nl.NS, s *registry.State) keyless {
 	return k
 }
 
-// at returns the lease of an attachment, with its addresses. The alias of the pair's end on the node names the
+// leaseAt returns the lease of an attachment, with its addresses. The alias of the pair's end on the node names the
 // attachment. The other end of the pair is in the namespace of the lease.
-func (k keyless) at(near nl.Link, network string) (l registry.Lease, addrs []netip.Addr, is bool) {
-	named, is := aliased(near, network)
-	path := k.paths.At(near)
+func (k keyless) leaseAt(nearEnd nl.Link, network string) (l registry.Lease, addrs []netip.Addr, is bool) {
+	named, is := leaseFromAlias(nearEnd, network)
+	path := k.paths.At(nearEnd)
 	if !is || path == "" {
 		return l, nil, false
 	}
@@ -263,8 +263,8 @@ func leadsTo(host *nl.NS, near nl.Link, path string) bool {
 	return host.IsPeer(near, pod, far.Index)
 }
 
-// request returns a request of a plugin for the attachment.
-func request[C any](n conf.Network, l registry.Lease, config C, added *types100.Result) *plugin.Request[C] {
+// newRequest returns a request of a plugin for the attachment.
+func newRequest[C any](n conf.Network, l registry.Lease, config C, added *types100.Result) *plugin.Request[C] {
 	return &plugin.Request[C]{Network: n.Name, Attachment: l.Attachment, NetNS: l.NetNS,
 		Pod: plugin.Pod{Namespace: l.PodNamespace, Name: l.PodName}, Config: config, Prev: added}
 }

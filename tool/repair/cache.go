@@ -14,11 +14,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// A told is the data that a runtime keeps about an ADD.
-type told struct{ lease.Kept }
+// A keptADD is the data that a runtime keeps about an ADD.
+type keptADD struct{ lease.Kept }
 
-// ask fills config with the values that the runtime gave to a plugin for its capabilities.
-func (t told) ask(capabilities map[string]bool, config any) {
+// fillConfig fills config with the values that the runtime gave to a plugin for its capabilities.
+func (t keptADD) fillConfig(capabilities map[string]bool, config any) {
 	given := map[string]json.RawMessage{}
 	for name, arg := range t.Args {
 		if capabilities[name] {
@@ -30,17 +30,17 @@ func (t told) ask(capabilities map[string]bool, config any) {
 	}
 }
 
-// tolds returns the data that runtimes keep about the attachments to a network, by attachment.
-func tolds(network string) map[registry.Attachment]told {
-	all := map[registry.Attachment]told{}
+// keptADDs returns the data that runtimes keep about the attachments to a network, by attachment.
+func keptADDs(network string) map[registry.Attachment]keptADD {
+	all := map[registry.Attachment]keptADD{}
 	for _, k := range lease.KeptOf(network) {
-		all[k.Lease().Attachment] = told{k}
+		all[k.Lease().Attachment] = keptADD{k}
 	}
 	return all
 }
 
-// result returns the plugins' answer to the ADD, or nil if this program cannot read the answer.
-func (t told) result() *types100.Result {
+// addResult returns the plugins' answer to the ADD, or nil if this program cannot read the answer.
+func (t keptADD) addResult() *types100.Result {
 	var head struct {
 		CNIVersion string `json:"cniVersion"`
 	}
@@ -58,16 +58,16 @@ func (t told) result() *types100.Result {
 	return added
 }
 
-// network returns the network with the configuration of the ADD. If the runtime does not keep this configuration,
+// networkAtADD returns the network with the configuration of the ADD. If the runtime does not keep this configuration,
 // network returns the present network, the argument now.
-func (t told) network(now conf.Network) conf.Network {
-	list, err := conf.Cached(now.File, t.Config)
+func (t keptADD) networkAtADD(present conf.Network) conf.Network {
+	list, err := conf.Cached(present.File, t.Config)
 	if err != nil {
-		return now
+		return present
 	}
 	was, err := conf.NetworkOf(list)
 	if err != nil {
-		return now
+		return present
 	}
 	return was
 }

@@ -49,23 +49,23 @@ func (o Outdated) String() string {
 // OutdatedBy lists the running pods whose egress differs from the configuration of a network, routers first. If a
 // client gets a new destination before its router does, the router refuses the client's packets.
 func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
-	s, _ := leases() // if another plugin gives addresses, there is no registry
+	s, _ := readRegistry() // if another plugin gives addresses, there is no registry
 	leased := leasesOf(n.List.Name, s)
-	for at, t := range tolds(n.List.Name) {
+	for at, t := range keptADDs(n.List.Name) {
 		l := t.Lease()
 		if known, is := leased[at]; is {
 			l = known
 		}
-		added := t.result()
+		added := t.addResult()
 		if l.NetNS == "" || added == nil || len(added.IPs) == 0 {
 			continue
 		}
 		c := n.Config
-		t.ask(n.Asks, &c.RuntimeConfig)
+		t.fillConfig(n.Asks, &c.RuntimeConfig)
 		o := Outdated{NetNS: l.NetNS, lease: l,
 			request: &plugin.Request[egress.Config]{Network: n.List.Name, Attachment: l.Attachment, NetNS: l.NetNS,
 				Pod: plugin.Pod{Namespace: l.PodNamespace, Name: l.PodName}, Config: c, Prev: added}}
-		if o.Err = o.look(host, func(*egress.Renewal) error { return nil }); o.Err != nil || o.differs != "" {
+		if o.Err = o.comparePod(host, func(*egress.Renewal) error { return nil }); o.Err != nil || o.differs != "" {
 			all = append(all, o)
 		}
 	}
@@ -78,9 +78,9 @@ func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
 	return all
 }
 
-// look compares the pod with the configuration, and calls do with the differences, if there are any. A pod that has
+// comparePod compares the pod with the configuration, and calls do with the differences, if there are any. A pod that has
 // ended does not differ.
-func (o *Outdated) look(host *nl.NS, do func(*egress.Renewal) error) error {
+func (o *Outdated) comparePod(host *nl.NS, change func(*egress.Renewal) error) error {
 	pod, err := host.OpenOther("pod", o.NetNS)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -90,21 +90,21 @@ func (o *Outdated) look(host *nl.NS, do func(*egress.Renewal) error) error {
 	}
 	defer pod.Close()
 	x, err := egress.Outdated(o.request, pod)
-	if !hasOne(pod, o.request.IfName, o.request.Prev) {
+	if !hasOneAddr(pod, o.request.IfName, o.request.Prev) {
 		return nil // the pod has ended, and another pod may have the namespace by now
 	}
 	if err != nil || x == nil || x.None() {
 		return err
 	}
 	o.differs, o.role = x.String(), x.Role
-	return do(x)
+	return change(x)
 }
 
 // Renew brings the pod to the present configuration. Renew first looks at the pod again: the pod may have ended.
 func (o Outdated) Renew(host *nl.NS) (did string, err error) {
 	if err = o.Err; err == nil {
 		o.differs = ""
-		err = o.look(host, (*egress.Renewal).Apply)
+		err = o.comparePod(host, (*egress.Renewal).Apply)
 	}
 	if err != nil {
 		return "", fmt.Errorf("the egress of %s cannot change to the present configuration, so delete the pod: %w",

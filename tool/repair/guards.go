@@ -48,7 +48,7 @@ func routedAddrs(links []nl.Link, routes []nl.Route) map[netip.Addr]bool {
 
 // Guards puts back the guards of the links that [Unguarded] lists, and returns these links.
 func Guards(host *nl.NS) (did []string, failed error) {
-	s, err := leases()
+	s, err := readRegistry()
 	if err != nil {
 		return nil, nil // without a registry, repair does not know the ENIs; the next ADD puts the guard back
 	}

@@ -36,8 +36,8 @@ func (l Loss) Owner() string { return view.Owner(l.lease) }
 // pods, and then each pod's namespace. unknown are the node's ends of pairs that have lost their routes, if no source
 // knows these routes.
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
-	all, unclaimed, failed := attachments(host, n, s)
-	if unclaimed == nil {
+	all, isUnknown, failed := attachments(host, n, s)
+	if isUnknown == nil {
 		return nil, nil, failed
 	}
 	forget, err := host.List("")
@@ -46,7 +46,7 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 	}
 	defer forget()
 	for _, a := range all {
-		l, err := a.loss(host)
+		l, err := a.findLoss(host)
 		if err != nil {
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", view.Owner(a.lease), err))
 		} else if !l.None() {
@@ -54,29 +54,29 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 		}
 	}
 	forget()
-	unknown, err = bare(host, n, unclaimed)
+	unknown, err = barePairs(host, n, isUnknown)
 	return lost, unknown, errors.Join(failed, err)
 }
 
-// bare returns the node's ends of pairs that have lost their routes, and whose pods no source knows. A pod may have
+// barePairs returns the node's ends of pairs that have lost their routes, and whose pods no source knows. A pod may have
 // started since these sources were read, and may have no route yet. Its ADD has made the lease before the pair, so bare
 // asks the sources again.
-func bare(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.Link, error) {
+func barePairs(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.Link, error) {
 	all, err := ptp.Bare(host, n.Name)
 	known := func(l nl.Link) bool { return !unclaimed(l) }
 	if all = slices.DeleteFunc(all, known); err != nil || len(all) == 0 {
 		return nil, err
 	}
-	s, _ := leases() // without a registry, the runtime's files are the source
+	s, _ := readRegistry() // without a registry, the runtime's files are the source
 	if _, unclaimed, err = attachments(host, n, s); unclaimed == nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(all, known), nil
 }
 
-// loss returns what the attachment has lost. If the pod's namespace is gone, the pod has ended. If the pod's link to
+// findLoss returns what the attachment has lost. If the pod's namespace is gone, the pod has ended. If the pod's link to
 // the VPC and its pair are gone, the pod has ended, too: a DEL deletes both links at once.
-func (a Attachment) loss(host *nl.NS) (l Loss, err error) {
+func (a Attachment) findLoss(host *nl.NS) (l Loss, err error) {
 	l.Attachment = a
 	pod, err := host.OpenOther("pod", a.lease.NetNS)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -106,7 +106,7 @@ func (a Attachment) loss(host *nl.NS) (l Loss, err error) {
 		return l, err
 	}
 	l.Pod = append(faults, l.Pod...)
-	if l.Unpaired && !a.has(pod) {
+	if l.Unpaired && !a.hasAddr(pod) {
 		return Loss{}, nil // another pod has the namespace by now
 	}
 	return l, nil
@@ -124,11 +124,11 @@ func (a Attachment) withoutLink(host, pod *nl.NS, l *Loss, missing error) error 
 	return err
 }
 
-// has reports whether the pod has one of the attachment's addresses.
-func (a Attachment) has(pod *nl.NS) bool { return hasOne(pod, a.lease.IfName, a.pair.Prev) }
+// hasAddr reports whether the pod has one of the attachment's addresses.
+func (a Attachment) hasAddr(pod *nl.NS) bool { return hasOneAddr(pod, a.lease.IfName, a.pair.Prev) }
 
-// hasOne reports whether the pod's link has one of the addresses in the result of the pod's ADD.
-func hasOne(pod *nl.NS, link string, added *types100.Result) bool {
+// hasOneAddr reports whether the pod's link has one of the addresses in the result of the pod's ADD.
+func hasOneAddr(pod *nl.NS, link string, added *types100.Result) bool {
 	found, _ := pod.Addrs(link) // if this fails, the pod has ended
 	wanted := plugin.NIC{IPs: added.IPs}.Addrs()
 	return slices.ContainsFunc(found, func(f nl.Addr) bool { return slices.Contains(wanted, f.Prefix.Addr()) })
@@ -137,7 +137,7 @@ func hasOne(pod *nl.NS, link string, added *types100.Result) bool {
 // Pods puts back objects on the node that the running pods of a network have lost there, and returns them. Pods reports
 // what is lost in the pods' namespaces, and does not change these namespaces.
 func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
-	s, unread := leases()
+	s, unread := readRegistry()
 	lost, unknown, failed := LostBy(host, n, s)
 	for _, l := range lost {
 		repaired, err := l.Repair(ctx, host)
@@ -193,8 +193,8 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 	return did, err
 }
 
-// leases reads the registry.
-func leases() (*registry.State, error) {
+// readRegistry reads the registry.
+func readRegistry() (*registry.State, error) {
 	r, err := registry.Open(registry.Dir())
 	if err != nil {
 		return nil, err

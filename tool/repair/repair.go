@@ -30,7 +30,7 @@ func Node(ctx context.Context, conflists *conf.Conflists) ([]string, error) {
 	networks, failed := conflists.Networks()
 	failed = errors.Join(failed, conflists.Unread())
 	for _, n := range networks {
-		for _, part := range []func(context.Context, *nl.NS, conf.Network) ([]string, error){Pods, shared} {
+		for _, part := range []func(context.Context, *nl.NS, conf.Network) ([]string, error){Pods, repairShared} {
 			repaired, err := part(ctx, host, n)
 			did, failed = append(did, repaired...), errors.Join(failed, err)
 		}
@@ -52,8 +52,8 @@ func Node(ctx context.Context, conflists *conf.Conflists) ([]string, error) {
 	return append(did, repaired...), errors.Join(failed, err)
 }
 
-// shared puts back objects that serve all pods of a network.
-func shared(_ context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
+// repairShared puts back objects that serve all pods of a network.
+func repairShared(_ context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
 	w, err := ptp.Repair(host, n.Name, n.Pair)
 	for _, s := range w {
 		did = append(did, Brief(s.Object))

@@ -29,12 +29,12 @@ func MarkMaintained() error {
 }
 
 // MaintainedLately reports whether the command maintain was at work in the last half hour.
-func MaintainedLately() bool { return lately(maintainedMark) }
+func MaintainedLately() bool { return isRecent(maintainedMark) }
 
 // CollectedLately reports whether registry-gc has completed a collection in the last half hour.
-func CollectedLately() bool { return lately(collectedMark) }
+func CollectedLately() bool { return isRecent(collectedMark) }
 
-func lately(mark string) bool {
+func isRecent(mark string) bool {
 	const most = 30 * time.Minute // cni-gc.timer runs every 5 minutes
 	fi, err := os.Stat(filepath.Join(registry.Dir(), mark))
 	// the clock may have been set back: Abs also rejects a mark far in the future

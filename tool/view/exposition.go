@@ -50,36 +50,36 @@ func (m *Metric) Add(value float64, labels ...string) {
 	}
 	var pairs []string
 	for _, name := range slices.Sorted(maps.Keys(s.Labels)) {
-		pairs = append(pairs, name+`="`+escape.Replace(s.Labels[name])+`"`)
+		pairs = append(pairs, name+`="`+labelEscaper.Replace(s.Labels[name])+`"`)
 	}
 	s.text = strings.Join(pairs, ",")
 	m.Samples = append(m.Samples, s)
 }
 
-// times adds the samples of a histogram of durations. within[i] is the number of durations up to bounds[i]. All samples
+// addHistogram adds the samples of a histogram of durations. within[i] is the number of durations up to bounds[i]. All samples
 // get the labels.
-func (m *Metric) times(bounds []time.Duration, within []uint64, total uint64, sum time.Duration, labels ...string) {
+func (m *Metric) addHistogram(bounds []time.Duration, cumulative []uint64, total uint64, sum time.Duration, labels ...string) {
 	add := func(suffix string, value float64, more ...string) {
 		m.Add(value, slices.Concat(labels, more)...)
 		m.Samples[len(m.Samples)-1].Suffix = suffix
 	}
 	for i, b := range bounds {
-		add("_bucket", float64(within[i]), "le", strconv.FormatFloat(b.Seconds(), 'f', -1, 64))
+		add("_bucket", float64(cumulative[i]), "le", strconv.FormatFloat(b.Seconds(), 'f', -1, 64))
 	}
 	add("_bucket", float64(total), "le", "+Inf")
 	add("_sum", sum.Seconds())
 	add("_count", float64(total))
 }
 
-// at adds a time if it is not the zero time.
-func (m *Metric) at(t time.Time, labels ...string) {
+// addTime adds a time if it is not the zero time.
+func (m *Metric) addTime(t time.Time, labels ...string) {
 	if !t.IsZero() {
 		m.Add(float64(t.UnixMilli())/1000, labels...)
 	}
 }
 
-// escape escapes the values of labels (Prometheus documentation, "Exposition formats").
-var escape = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
+// labelEscaper escapes the values of labels (Prometheus documentation, "Exposition formats").
+var labelEscaper = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 
 // Written returns the metrics that have values, with their full names. Their samples are in a fixed order.
 func Written(all []Metric) []Metric {

@@ -25,18 +25,18 @@ type Finding struct {
 	Harmless bool   `json:"harmless"` // the difference ends by itself
 }
 
-// lag is the time for which EC2, metadata or a running ADD may be behind without a fault. Metadata has been minutes
+// longestLag is the time for which EC2, metadata or a running ADD may be behind without a fault. Metadata has been minutes
 // behind EC2.
-const lag = 10 * time.Minute
+const longestLag = 10 * time.Minute
 
-// young is a little more than the time that an ADD may take.
-const young = 2 * time.Minute
+// longestADD is a little more than the time that an ADD may take.
+const longestADD = 2 * time.Minute
 
 // waitForEC2 is what to do if EC2 does not show yet what it has just done.
 const waitForEC2 = "wait half a minute"
 
 // mayLack reports whether EC2 may not show yet what it did at the time since.
-func (k *Comparison) mayLack(since time.Time) bool { return known.MayLack(since, k.now) }
+func (k *Comparison) mayLack(changedAt time.Time) bool { return known.MayLack(changedAt, k.now) }
 
 // mayLackAddr reports whether EC2 may not show an address of the registry yet.
 func (k *Comparison) mayLackAddr(h Holding) bool {
@@ -46,7 +46,7 @@ func (k *Comparison) mayLackAddr(h Holding) bool {
 // Findings lists all differences, the harmless ones last.
 func (k *Comparison) Findings() []Finding {
 	var fs []Finding
-	if k.empty() {
+	if k.isEmpty() {
 		fs = append(fs,
 			Finding{"registry",
 				"the registry has no ENIs: no pod has asked for an address since the boot, or an operator has " +
@@ -67,9 +67,9 @@ func (k *Comparison) Findings() []Finding {
 			fs = append(fs, k.judgeENI(id)...)
 		}
 	}
-	for _, a := range k.addrs() {
+	for _, a := range k.allAddrs() {
 		if !k.moving[a] {
-			fs = append(fs, k.judge(a)...)
+			fs = append(fs, k.judgeAddr(a)...)
 		}
 	}
 	slices.SortStableFunc(fs, func(a, b Finding) int {
@@ -84,8 +84,8 @@ func (k *Comparison) Findings() []Finding {
 	return fs
 }
 
-// empty reports whether the registry knows nothing yet. If the registry is empty, a missing entry is no finding.
-func (k *Comparison) empty() bool { return len(k.state.ENIs) == 0 }
+// isEmpty reports whether the registry knows nothing yet. If the registry is empty, a missing entry is no finding.
+func (k *Comparison) isEmpty() bool { return len(k.state.ENIs) == 0 }
 
 func (k *Comparison) eniIDs() map[string]bool {
 	ids := map[string]bool{}
@@ -118,7 +118,7 @@ func (k *Comparison) judgeENI(id string) []Finding {
 				"its pods, or attach the ENI again. When its addresses have been free for --free-after, " + cli.Name +
 				" registry-gc removes the ENI from the registry. If this node has created the ENI, registry-gc also " +
 				"deletes it", false}}
-	case inRegistry && k.links[known.MAC] == "" && !k.inPod(id):
+	case inRegistry && k.links[known.MAC] == "" && !k.isInPod(id):
 		if known.Link == "" && !known.NoLink(k.now) {
 			return []Finding{{id, "the node does not have the link of this ENI yet (MAC address " + known.MAC +
 				"). New pods on this ENI wait for the link", "wait half a minute", true}}
@@ -127,7 +127,7 @@ func (k *Comparison) judgeENI(id string) []Finding {
 			". Its pods have lost their network, and new pods do not use this ENI",
 			"check dmesg for errors of the network driver, and whether another program has moved the link to another " +
 				"namespace; the ENI serves pods again when the link is back", false}}
-	case attached && k.empty():
+	case attached && k.isEmpty():
 		return nil
 	case !inRegistry && attached:
 		return []Finding{{id, "this ENI is attached, but the registry does not have it, so no pod gets its addresses",
@@ -142,8 +142,8 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	return nil
 }
 
-// inPod reports whether a pod has the whole ENI, and its link.
-func (k *Comparison) inPod(id string) bool {
+// isInPod reports whether a pod has the whole ENI, and its link.
+func (k *Comparison) isInPod(id string) bool {
 	return k.inPods[id] && k.state.Exclusive()[id]
 }
 
@@ -158,7 +158,7 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 				", but the registry does not, so no pod gets its addresses",
 				"run " + cli.Name +
 					" registry-gc --free-after=15m, which adds the prefix to the registry as soon as metadata shows it",
-				unassigned && k.now.Sub(gone) < lag})
+				unassigned && k.now.Sub(gone) < longestLag})
 		}
 	}
 	for _, p := range ours {
@@ -188,7 +188,7 @@ func (k *Comparison) inPrefix(h Holding) bool {
 
 // judgeStray judges an ENI that was made for this node and is not attached.
 func (k *Comparison) judgeStray(id string) []Finding {
-	if len(k.state.Intents) > 0 || k.empty() || !k.state.Rebuilt.Since.IsZero() {
+	if len(k.state.Intents) > 0 || k.isEmpty() || !k.state.Rebuilt.Since.IsZero() {
 		return []Finding{{id, "this ENI was created for this node and is not attached: a process is about to attach " +
 			"it, or was interrupted",
 			"the next ADD that needs an ENI attaches it, or the next " + cli.Name + " registry-gc deletes it", true}}
@@ -198,8 +198,8 @@ func (k *Comparison) judgeStray(id string) []Finding {
 		"run " + cli.Name + " eni-gc twice, an hour apart", false}}
 }
 
-// judge compares what the four sources say about an address.
-func (k *Comparison) judge(a netip.Addr) []Finding {
+// judgeAddr compares what the four sources say about an address.
+func (k *Comparison) judgeAddr(a netip.Addr) []Finding {
 	h, known := k.holdings[a]
 	at := a.String()
 	switch {
@@ -207,7 +207,7 @@ func (k *Comparison) judge(a netip.Addr) []Finding {
 		return k.judgeLeased(at, h)
 	case k.own[a]:
 		return nil // an address of the node itself
-	case k.where(a) != "":
+	case k.usePlace(a) != "":
 		return k.judgeUsed(at, a)
 	case known && h.State != StateNode:
 		return k.judgeFree(at, h)
@@ -219,7 +219,7 @@ func (k *Comparison) judge(a netip.Addr) []Finding {
 
 // judgeLeased judges an address with a lease.
 func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
-	on := k.EC2.on(h.Addr)
+	on := k.EC2.eniOf(h.Addr)
 	// The pod's link stays on the ENI of its lease, even if the address moves to another ENI.
 	l, _ := k.state.Leases.At(h.Addr)
 	its := cmp.Or(l.ENI, h.ENI)
@@ -239,8 +239,8 @@ func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 			h.Owner(), orNone(its), on),
 			"delete the pod. CloudTrail shows the caller of AssignPrivateIpAddresses with AllowReassignment", false})
 	}
-	adding := h.State == StateReserved && h.Since != nil && k.now.Sub(*h.Since) < young
-	if k.where(h.Addr) == "" && !k.used.Partial && !adding {
+	adding := h.State == StateReserved && h.Since != nil && k.now.Sub(*h.Since) < longestADD
+	if k.usePlace(h.Addr) == "" && !k.used.Partial && !adding {
 		fs = append(fs, Finding{at, "this address is leased to " + h.Owner() +
 			", but no namespace has the address: the pod ended without a DEL, or its ADD failed",
 			"check that cni-gc.timer is active. " + cli.Name +
@@ -251,16 +251,16 @@ func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 
 // judgeUsed judges an address that a namespace has without a lease.
 func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
-	where := k.where(a)
-	if k.state.ENIs[cmp.Or(k.EC2.on(a), k.Metadata.on(a))].Foreign {
+	where := k.usePlace(a)
+	if k.state.ENIs[cmp.Or(k.EC2.eniOf(a), k.Metadata.eniOf(a))].Foreign {
 		return nil // no pod gets the address
 	}
-	if k.EC2.Answered && k.EC2.on(a) == "" && !k.mayLackAddr(k.holdings[a]) {
+	if k.EC2.Answered && k.EC2.eniOf(a) == "" && !k.mayLackAddr(k.holdings[a]) {
 		return []Finding{{at, where + " has this address, but in EC2 the address is on no ENI of this node: EC2 " +
 			"drops packets from this address",
 			"find the pod of this namespace (lsns -t net), and delete the pod", false}}
 	}
-	if k.empty() {
+	if k.isEmpty() {
 		return nil // the process that builds the registry finds the address there
 	}
 	return []Finding{{at, where + " has this address, but the registry has no lease of it: the next pod might get " +
@@ -270,7 +270,7 @@ func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 
 // judgeFree judges an address without a lease that the registry would give to a pod.
 func (k *Comparison) judgeFree(at string, h Holding) []Finding {
-	on := k.EC2.on(h.Addr)
+	on := k.EC2.eniOf(h.Addr)
 	switch {
 	case h.ENI == "" && on == "":
 		return nil // the original plugin leaves such addresses behind, and no pod gets them
@@ -296,9 +296,9 @@ func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 // judgeUnknown judges an address that only EC2 or metadata shows.
 func (k *Comparison) judgeUnknown(at string, a netip.Addr) []Finding {
 	gone, unassigned := k.state.Gone[a]
-	id := k.EC2.on(a)
+	id := k.EC2.eniOf(a)
 	switch e := k.EC2.enis[id]; {
-	case unassigned && k.now.Sub(gone) < lag:
+	case unassigned && k.now.Sub(gone) < longestLag:
 		return []Finding{{at, "this node unassigned this address " + Brief(k.now.Sub(gone)) +
 			" ago, but EC2 or metadata still shows it", "wait some minutes", true}}
 	case k.EC2.Answered && id == "":

@@ -89,16 +89,16 @@ func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, 
 
 // addAttached adds an ENI that metadata shows. It takes further values from was, the ENI in the registry, or from
 // described, the ENI by EC2. Both may be empty.
-func addAttached(s *registry.State, e aws.ENI, was registry.ENI, described aws.ENI) {
-	if was.MAC == "" {
-		was = book.Label(registry.ENI{Boot: e.Boot}, described)
+func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described aws.ENI) {
+	if recorded.MAC == "" {
+		recorded = book.Label(registry.ENI{Boot: e.Boot}, described)
 	}
-	if was.Foreign || was.Draining {
+	if recorded.Foreign || recorded.Draining {
 		return
 	}
 	s.ENIs[e.ID] = registry.ENI{Boot: e.Boot, MAC: e.MAC, Index: e.Index, Card: e.Card, CIDR: e.CIDR, CIDR6: e.IPv6CIDR,
-		Pool: was.Pool, Managed: was.Managed, Groups: was.Groups, Tags: was.Tags, SubnetTags: was.SubnetTags,
-		PoolUnknown: was.PoolUnknown}
+		Pool: recorded.Pool, Managed: recorded.Managed, Groups: recorded.Groups, Tags: recorded.Tags,
+		SubnetTags: recorded.SubnetTags, PoolUnknown: recorded.PoolUnknown}
 	for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
 		book.AddAddrs(s, e.ID, []netip.Addr{a}, time.Time{})
 		if book.NodesOwn(e, s.ENIs[e.ID], a) {

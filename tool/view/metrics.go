@@ -24,10 +24,10 @@ type Most struct {
 // Metrics returns what the registry knows of the node. wait returns how long the addresses of a pool cool. wanted has
 // the number of free addresses that each pool should have.
 func Metrics(
-	s *registry.State, most Most, wait func(string) time.Duration, wanted map[string]int, now time.Time,
+	s *registry.State, most Most, reuseWait func(string) time.Duration, warmMin map[string]int, now time.Time,
 ) []Metric {
-	all := Tally(s, wait, now)
-	return append(append(addressMetrics(s, all, wanted, now), growthMetrics(s, most, now)...), fileMetrics()...)
+	all := Tally(s, reuseWait, now)
+	return append(append(addressMetrics(s, all, warmMin, now), growthMetrics(s, most, now)...), fileMetrics()...)
 }
 
 // addressMetrics show which addresses there are, and where.
@@ -121,7 +121,7 @@ func reservedMetric(s *registry.State, all []Holding) Metric {
 			oldest = l.Since
 		}
 	}
-	m.at(oldest)
+	m.addTime(oldest)
 	return m
 }
 
@@ -145,14 +145,14 @@ func growthMetrics(s *registry.State, most Most, now time.Time) []Metric {
 	throttled := Metric{Name: "throttled_until_timestamp_seconds",
 		Help: "The time until which this node does not call an EC2 action again, because EC2 throttled the action."}
 	for action, until := range s.NotBefore {
-		throttled.at(until, "action", action)
+		throttled.addTime(until, "action", action)
 	}
 	full := Metric{Name: "full_until_timestamp_seconds",
 		Help: "The time until which this node creates no ENI, because EC2 said that the instance can have no more."}
-	full.at(s.Instance.FullUntil)
+	full.addTime(s.Instance.FullUntil)
 	quota := Metric{Name: "quota_until_timestamp_seconds",
 		Help: "The time until which this node creates no ENI, because EC2 said that the account can have no more."}
-	quota.at(s.Instance.QuotaUntil)
+	quota.addTime(s.Instance.QuotaUntil)
 	return append([]Metric{limit, each, throttled, full, quota}, workMetrics(s, now)...)
 }
 
@@ -165,7 +165,7 @@ func workMetrics(s *registry.State, now time.Time) []Metric {
 	begun.Add(float64(len(s.Intents)))
 	read := Metric{Name: "eni_read_timestamp_seconds", Help: "When this node last read an ENI from metadata or EC2."}
 	for id, e := range s.ENIs {
-		read.at(e.Read, "eni", id)
+		read.addTime(e.Read, "eni", id)
 	}
 	unwritten := Metric{Name: "lease_log_unwritten_lines",
 		Help: "Lines of the lease log that wait in the registry, because the log cannot be written."}
@@ -189,7 +189,7 @@ func CommandMetrics(all []registry.Tally) []Metric {
 		labels := []string{"command", c.Command, "outcome", c.Outcome}
 		ended.Add(float64(c.Total), labels...)
 		if c.Total > 0 { // an outcome that never happened needs no series for each bound
-			took.times(registry.Bounds[:], c.Within, c.Total, c.Took, labels...)
+			took.addHistogram(registry.Bounds[:], c.Within, c.Total, c.Took, labels...)
 		}
 	}
 	return []Metric{ended, took}
@@ -198,12 +198,12 @@ func CommandMetrics(all []registry.Tally) []Metric {
 // fileMetrics show when the registry was written, when a collection was complete, and how many registries were set
 // aside.
 func fileMetrics() []Metric {
-	Written := Metric{Name: "registry_modified_timestamp_seconds", Help: "When the registry was last written."}
+	written := Metric{Name: "registry_modified_timestamp_seconds", Help: "When the registry was last written."}
 	collected := Metric{Name: "last_gc_timestamp_seconds",
 		Help: "When registry-gc last finished all of its work."}
-	for name, m := range map[string]*Metric{"registry.json": &Written, collectedMark: &collected} {
+	for name, m := range map[string]*Metric{"registry.json": &written, collectedMark: &collected} {
 		if fi, err := os.Stat(filepath.Join(registry.Dir(), name)); err == nil {
-			m.at(fi.ModTime())
+			m.addTime(fi.ModTime())
 		}
 	}
 	bad := Metric{Name: "registries_set_aside",
@@ -212,5 +212,5 @@ func fileMetrics() []Metric {
 	if err == nil {
 		bad.Add(float64(len(aside)))
 	}
-	return []Metric{Written, collected, bad}
+	return []Metric{written, collected, bad}
 }

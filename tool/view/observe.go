@@ -63,7 +63,7 @@ func Observe(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Obs
 		return nil, err
 	}
 	o.Lacking = lackingOf(ctx, p.Cloud, o.Metadata, conflists.Routed())
-	o.settle(before, conflists.ReuseWait)
+	o.recordChanges(before, conflists.ReuseWait)
 	return o, nil
 }
 
@@ -106,8 +106,8 @@ func hostRoutes(host *nl.NS) (map[netip.Addr]string, error) {
 	return routed, err
 }
 
-// settle records which addresses and ENIs have changed in the registry since the state before.
-func (o *Observation) settle(before *registry.State, wait func(string) time.Duration) {
+// recordChanges records which addresses and ENIs have changed in the registry since the state before.
+func (o *Observation) recordChanges(before *registry.State, wait func(string) time.Duration) {
 	was, is := map[netip.Addr]Holding{}, map[netip.Addr]Holding{}
 	for _, h := range Tally(before, wait, o.Now) {
 		was[h.Addr] = h
@@ -119,14 +119,14 @@ func (o *Observation) settle(before *registry.State, wait func(string) time.Dura
 			o.Moving = append(o.Moving, h.Addr)
 		}
 	}
-	o.Moving = append(o.Moving, missing(was, is)...)
-	o.Changing = append(missing(before.ENIs, o.State.ENIs), missing(o.State.ENIs, before.ENIs)...)
+	o.Moving = append(o.Moving, missingKeys(was, is)...)
+	o.Changing = append(missingKeys(before.ENIs, o.State.ENIs), missingKeys(o.State.ENIs, before.ENIs)...)
 }
 
-// missing returns the keys of the map in that the map from does not have.
-func missing[K comparable, V any](in, from map[K]V) (keys []K) {
-	for k := range in {
-		if _, has := from[k]; !has {
+// missingKeys returns the keys of the map in that the map from does not have.
+func missingKeys[K comparable, V any](all, other map[K]V) (keys []K) {
+	for k := range all {
+		if _, has := other[k]; !has {
 			keys = append(keys, k)
 		}
 	}
@@ -134,22 +134,22 @@ func missing[K comparable, V any](in, from map[K]V) (keys []K) {
 }
 
 // Compare compares the answers of the four sources. wait returns how long the addresses of a pool cool.
-func (o *Observation) Compare(wait func(pool string) time.Duration) *Comparison {
+func (o *Observation) Compare(reuseWait func(pool string) time.Duration) *Comparison {
 	k := &Comparison{now: o.Now, state: o.State, routed: o.Routed, links: o.Links, lacking: o.Lacking,
-		Metadata: sourceOf(o.Metadata), EC2: sourceOf(o.EC2), inPods: set(o.InPods), own: set(o.Own),
-		moving: set(o.Moving), changing: set(o.Changing), holdings: map[netip.Addr]Holding{},
+		Metadata: sourceOf(o.Metadata), EC2: sourceOf(o.EC2), inPods: setOf(o.InPods), own: setOf(o.Own),
+		moving: setOf(o.Moving), changing: setOf(o.Changing), holdings: map[netip.Addr]Holding{},
 		used: lease.Used{By: map[lease.At]string{}, Partial: o.Partial}}
 	for _, u := range o.Used {
 		k.used.By[lease.At{MAC: u.MAC, Addr: u.Addr}] = u.Where
 	}
-	for _, h := range Tally(o.State, wait, o.Now) {
+	for _, h := range Tally(o.State, reuseWait, o.Now) {
 		k.holdings[h.Addr] = h
 	}
 	return k
 }
 
-// set returns a map with the values as keys.
-func set[K comparable](values []K) map[K]bool {
+// setOf returns a map with the values as keys.
+func setOf[K comparable](values []K) map[K]bool {
 	keys := map[K]bool{}
 	for _, k := range values {
 		keys[k] = true

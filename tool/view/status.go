@@ -31,12 +31,12 @@ type Status struct {
 // returns how long the addresses of a pool cool. misfit returns why an ENI that others have attached serves no pods.
 // links has the names of the node's links, by MAC address.
 func StatusOf(
-	s *registry.State, most int, wait func(pool string) time.Duration, misfit func(registry.ENI) string,
-	links map[string]string, now time.Time,
+	s *registry.State, maxENIs int, reuseWait func(pool string) time.Duration, misfitOf func(registry.ENI) string,
+	linkNames map[string]string, now time.Time,
 ) Status {
-	all := Tally(s, wait, now)
-	return Status{Instance: instanceOf(s, most), Work: workOf(s, now), Pools: poolsOf(s, all),
-		ENIs:  enisOf(s, all, misfit, links, now),
+	all := Tally(s, reuseWait, now)
+	return Status{Instance: instanceOf(s, maxENIs), Work: workOf(s, now), Pools: poolsOf(s, all),
+		ENIs:  enisOf(s, all, misfitOf, linkNames, now),
 		Addrs: cli.List(all)}
 }
 
@@ -202,7 +202,7 @@ func poolsOf(s *registry.State, all []Holding) []poolStatus {
 	for _, pool := range slices.Sorted(maps.Keys(enis)) {
 		name := conf.PoolName(pool)
 		// leave out free addresses that are on no ENI: no pod gets them
-		n := count(all, func(h Holding) bool { return h.Pool == name && (h.ENI != "" || h.Leased()) })
+		n := countBy(all, func(h Holding) bool { return h.Pool == name && (h.ENI != "" || h.Leased()) })
 		pools = append(pools, poolStatus{name, enis[pool], n, s.Warm[pool].Min, s.Warm[pool].Max})
 	}
 	return pools
@@ -232,7 +232,7 @@ func enisOf(
 ) []eniStatus {
 	enis, exclusive := []eniStatus{}, s.Exclusive()
 	for id, e := range s.ENIs {
-		n := count(all, func(h Holding) bool { return h.ENI == id })
+		n := countBy(all, func(h Holding) bool { return h.ENI == id })
 		state, why := stateOf(e, exclusive[id], now), misfit(e)
 		if why != "" && (state == "serving" || state == "idle") {
 			state = "unused"

@@ -64,7 +64,7 @@ func Tally(s *registry.State, wait func(pool string) time.Duration, now time.Tim
 			if p.CIDR.Addr().Is6() {
 				continue
 			}
-			for a := range within(p.CIDR) {
+			for a := range addrsIn(p.CIDR) {
 				on[a] = id
 			}
 		}
@@ -76,13 +76,13 @@ func Tally(s *registry.State, wait func(pool string) time.Duration, now time.Tim
 	}
 	all := make([]Holding, 0, len(on))
 	for _, a := range slices.SortedFunc(maps.Keys(on), netip.Addr.Compare) {
-		all = append(all, hold(s, a, on[a], wait, now))
+		all = append(all, holdingOf(s, a, on[a], wait, now))
 	}
 	return all
 }
 
-// within yields the addresses of a prefix. The prefix must not be a /80, which has too many.
-func within(p netip.Prefix) iter.Seq[netip.Addr] {
+// addrsIn yields the addresses of a prefix. The prefix must not be a /80, which has too many.
+func addrsIn(p netip.Prefix) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for a := p.Masked().Addr(); p.Contains(a) && yield(a); {
 			a = a.Next()
@@ -90,8 +90,8 @@ func within(p netip.Prefix) iter.Seq[netip.Addr] {
 	}
 }
 
-// hold returns what the registry knows of an address on an ENI.
-func hold(s *registry.State, a netip.Addr, eni string, wait func(string) time.Duration, now time.Time) Holding {
+// holdingOf returns what the registry knows of an address on an ENI.
+func holdingOf(s *registry.State, a netip.Addr, eni string, wait func(string) time.Duration, now time.Time) Holding {
 	e := s.ENIs[eni]
 	h := Holding{Addr: a, ENI: eni, Pool: conf.PoolName(e.Pool)}
 	if l, leased := s.Leases.At(a); leased {
@@ -157,8 +157,8 @@ func (n *counts) add(h Holding) {
 	}
 }
 
-// count counts the holdings that match.
-func count(all []Holding, match func(Holding) bool) (n counts) {
+// countBy counts the holdings that match.
+func countBy(all []Holding, match func(Holding) bool) (n counts) {
 	for _, h := range all {
 		if match(h) {
 			n.add(h)

@@ -27,14 +27,14 @@ import (
 
 // A Source is the answer of the metadata service or of EC2 about this node.
 type Source struct {
-	Answered bool // false: the source did not answer
-	enis     map[string]aws.ENI
-	carriers map[netip.Addr]string // the ENI that has an address, alone or in a /28
+	Answered  bool // false: the source did not answer
+	enis      map[string]aws.ENI
+	eniByAddr map[netip.Addr]string // the ENI that has an address, alone or in a /28
 }
 
-// on returns the ENI that has the address according to the source, or "".
-func (s Source) on(a netip.Addr) string {
-	if id, ok := s.carriers[a]; ok || a.Is4() {
+// eniOf returns the ENI that has the address according to the source, or "".
+func (s Source) eniOf(a netip.Addr) string {
+	if id, ok := s.eniByAddr[a]; ok || a.Is4() {
 		return id
 	}
 	for id, e := range s.enis {
@@ -90,14 +90,14 @@ func lackingOf(
 	return lacking
 }
 
-// where returns where the kernel shows an address in use: in a namespace, or by a route. A namespace counts only if it
+// usePlace returns where the kernel shows an address in use: in a namespace, or by a route. A namespace counts only if it
 // has the address on the ENI that another source names for the address. If no other source knows the address, each
 // namespace with the address counts. If the address is not in use, where returns "".
-func (k *Comparison) where(a netip.Addr) string {
+func (k *Comparison) usePlace(a netip.Addr) string {
 	l, _ := k.state.Leases.At(a)
 	own, _ := k.state.ENIOf(a)
 	known := false
-	for _, id := range []string{own, l.ENI, k.EC2.on(a), k.Metadata.on(a)} {
+	for _, id := range []string{own, l.ENI, k.EC2.eniOf(a), k.Metadata.eniOf(a)} {
 		known = known || id != ""
 		mac := cmp.Or(k.state.ENIs[id].MAC, k.EC2.enis[id].MAC, k.Metadata.enis[id].MAC)
 		if at := k.used.Of(mac, a); at != "" {
@@ -152,11 +152,11 @@ func sourceOf(said Said) Source {
 	for _, e := range said.ENIs {
 		w.enis[e.ID] = e
 		for _, a := range slices.Concat(e.Addrs, e.IPv6Addrs) {
-			w.carriers[a] = e.ID
+			w.eniByAddr[a] = e.ID
 		}
 		for _, p := range e.Prefixes {
-			for a := range within(p) {
-				w.carriers[a] = e.ID
+			for a := range addrsIn(p) {
+				w.eniByAddr[a] = e.ID
 			}
 		}
 	}
@@ -183,7 +183,7 @@ type Row struct {
 
 // Difference returns the answer of status --diff. Addresses with findings come first.
 func (k *Comparison) Difference() Difference {
-	d := Difference{Findings: cli.List(k.Findings()), Addrs: cli.List(k.rows()), Metadata: k.Metadata.Answered,
+	d := Difference{Findings: cli.List(k.Findings()), Addrs: cli.List(k.allRows()), Metadata: k.Metadata.Answered,
 		EC2: k.EC2.Answered}
 	for _, f := range d.Findings {
 		if !f.Harmless {
@@ -215,11 +215,11 @@ func (d Difference) Print(w io.Writer) {
 	cli.Tabulate(w, d.Addrs)
 }
 
-// rows returns each address that one of the four sources knows, with the answers of all four.
-func (k *Comparison) rows() []Row {
+// allRows returns each address that one of the four sources knows, with the answers of all four.
+func (k *Comparison) allRows() []Row {
 	var rows []Row
-	for _, a := range k.addrs() {
-		r := Row{Addr: a, Kernel: k.kernel(a), Metadata: k.Metadata.says(a), EC2: k.EC2.says(a)}
+	for _, a := range k.allAddrs() {
+		r := Row{Addr: a, Kernel: k.kernelColumn(a), Metadata: k.Metadata.column(a), EC2: k.EC2.column(a)}
 		if h, ok := k.holdings[a]; ok {
 			r.Registry = h.State
 			if h.Leased() {
@@ -231,27 +231,27 @@ func (k *Comparison) rows() []Row {
 	return rows
 }
 
-// says returns the column of a source. If the source did not answer, the column is a question mark.
-func (s Source) says(a netip.Addr) string {
+// column returns the column of a source. If the source did not answer, the column is a question mark.
+func (s Source) column(a netip.Addr) string {
 	if !s.Answered {
 		return "?"
 	}
-	return s.on(a)
+	return s.eniOf(a)
 }
 
-// kernel returns the column of the kernel.
-func (k *Comparison) kernel(a netip.Addr) string {
+// kernelColumn returns the column of the kernel.
+func (k *Comparison) kernelColumn(a netip.Addr) string {
 	if k.own[a] {
 		return StateNode
 	}
-	return k.where(a)
+	return k.usePlace(a)
 }
 
-// addrs returns the addresses that the registry, metadata or EC2 know. It also returns addresses of namespaces, if they
+// allAddrs returns the addresses that the registry, metadata or EC2 know. It also returns addresses of namespaces, if they
 // are in the subnets of this node's ENIs. A namespace may have other addresses, which are not ours. addrs leaves out an
 // address that only a route shows. A route alone shows no pod: with systemd-networkd, a node has such routes to the
 // gateway and to the DNS server of its subnet.
-func (k *Comparison) addrs() []netip.Addr {
+func (k *Comparison) allAddrs() []netip.Addr {
 	all := map[netip.Addr]bool{}
 	for a := range k.holdings {
 		all[a] = true
@@ -264,15 +264,15 @@ func (k *Comparison) addrs() []netip.Addr {
 		}
 	}
 	for at := range k.used.By {
-		if k.local(at.Addr) {
+		if k.isLocal(at.Addr) {
 			all[at.Addr] = true
 		}
 	}
 	return slices.SortedFunc(maps.Keys(all), netip.Addr.Compare)
 }
 
-// local reports whether an address is in the subnet of one of this node's ENIs.
-func (k *Comparison) local(a netip.Addr) bool {
+// isLocal reports whether an address is in the subnet of one of this node's ENIs.
+func (k *Comparison) isLocal(a netip.Addr) bool {
 	for _, e := range k.state.ENIs {
 		if e.CIDR.Contains(a) || e.CIDR6.Contains(a) {
 			return true

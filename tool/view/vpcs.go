@@ -13,8 +13,8 @@ import (
 
 // EachVPC calls f for each ENI, with the name of its link and the answer of ask about its VPC. EachVPC calls ask once
 // for each VPC.
-func EachVPC(ctx context.Context, cloud *aws.Client, ask func(context.Context, string) ([]netip.Prefix, error),
-	f func(iface string, e aws.ENI, cidrs []netip.Prefix)) error {
+func EachVPC(ctx context.Context, cloud *aws.Client, cidrsOf func(context.Context, string) ([]netip.Prefix, error),
+	report func(iface string, e aws.ENI, cidrs []netip.Prefix)) error {
 	enis, err := cloud.ENIs(ctx)
 	if err != nil {
 		return err
@@ -26,11 +26,11 @@ func EachVPC(ctx context.Context, cloud *aws.Client, ask func(context.Context, s
 	known := map[string][]netip.Prefix{}
 	for _, e := range enis {
 		if _, ok := known[e.VPC]; !ok {
-			if known[e.VPC], err = ask(ctx, e.VPC); err != nil {
+			if known[e.VPC], err = cidrsOf(ctx, e.VPC); err != nil {
 				return err
 			}
 		}
-		f(names[e.MAC], e, known[e.VPC])
+		report(names[e.MAC], e, known[e.VPC])
 	}
 	return nil
 }
