@@ -36,9 +36,9 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// addrFix returns a fix that removes an address from the node. If the address is the first one of a subnet, the kernel
-// also removes the other addresses of that subnet. Such a removal could do harm. So strip returns nil for an address
-// with a subnet, and an operator must remove the address.
+// addrFix returns a fix that removes a single address (/32, /128) from the node. For an address with a subnet, addrFix
+// returns nil, and an operator must remove the address. The reason is that the kernel removes all addresses of a subnet
+// with the first one.
 func (p *Node) addrFix(a nl.Addr) func(context.Context) (string, error) {
 	if !a.Prefix.IsSingleIP() {
 		return nil

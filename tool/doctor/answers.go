@@ -50,9 +50,9 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// missingMainRules returns a finding for each family without a rule that leads all packets to the main table. The kernel
-// makes that rule once, and "ip rule flush" deletes it. If a node has no rule of a family, the kernel does not have the
-// family.
+// missingMainRules returns a finding for each family that has rules, but no rule that leads all packets to the main
+// table. The kernel makes this rule once, and "ip rule flush" deletes it. If the kernel lacks a family, it has no rules
+// of this family.
 func (p *Node) missingMainRules(rules []nl.Rule) (found []Finding) {
 	for _, f := range nl.Families {
 		var some, leads bool
@@ -75,8 +75,8 @@ func (p *Node) missingMainRules(rules []nl.Rule) (found []Finding) {
 // prefMain is the priority of the kernel's own rule for the main table.
 const prefMain = 32766
 
-// podRoutes returns the node's routes to the addresses of its pods. It leaves out addresses that the node itself has:
-// checkAddresses finds these addresses.
+// podRoutes returns the node's routes to the addresses of its pods. It leaves out routes to addresses that the node
+// itself has, because checkAddresses reports such addresses.
 func (p *Node) podRoutes() ([]nl.Route, error) {
 	links, err := p.kernel.Links()
 	if err != nil {
@@ -99,8 +99,8 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	}), err
 }
 
-// firstStray returns a finding about the first pod to which packets from the node's address own take a wrong link. The
-// right link is the pod's veth. If there is no such pod, astray returns nil.
+// firstStray returns a finding about the first pod to which the node's packets from nodeAddr do not leave by the pod's
+// veth. If there is no such pod, firstStray returns nil.
 func (p *Node) firstStray(nodeAddr netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
 	for _, r := range pods {
 		if pod := r.Dst.Addr(); pod.Is6() == nodeAddr.Is6() && !nodeAddr.IsLinkLocalUnicast() {
@@ -116,7 +116,8 @@ func (p *Node) firstStray(nodeAddr netip.Addr, pods []nl.Route, rules []nl.Rule)
 	return nil, nil
 }
 
-// strayFinding returns the finding that the node's packets from own to a pod do not leave by the pod's veth.
+// strayFinding returns the finding that the node's packets from nodeAddr to a pod leave by the link dev, and not by the
+// pod's veth. The node's route to the pod is r.
 func (p *Node) strayFinding(nodeAddr netip.Addr, dev string, r nl.Route, rules []nl.Rule) Finding {
 	ip, bits := "ip", 31
 	if nodeAddr.Is6() {
@@ -146,12 +147,12 @@ func (p *Node) strayFinding(nodeAddr netip.Addr, dev string, r nl.Route, rules [
 	return a
 }
 
-// catchingRule returns the first rule of another program that matches the node's packets from the address. Only rules before
-// the rule for the main table count.
+// catchingRule returns the first rule of another program that matches the node's packets from nodeAddr. Only rules
+// before the rule for the main table count.
 func catchingRule(nodeAddr netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 	for _, r := range rules {
-		if r.Family != nl.FamilyOf(nodeAddr) || r.Pref == 0 || r.Protocol == nl.RouteProtocol || r.Table == nl.MainTable ||
-			r.Pref >= prefMain {
+		if r.Family != nl.FamilyOf(nodeAddr) || r.Pref == 0 || r.Pref >= prefMain ||
+			r.Protocol == nl.RouteProtocol || r.Table == nl.MainTable {
 			continue
 		}
 		if (r.IIF == "" || r.IIF == "lo") && (!r.From.IsValid() || r.From.Contains(nodeAddr)) != r.Not {
@@ -161,9 +162,9 @@ func catchingRule(nodeAddr netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 	return nl.Rule{}, false
 }
 
-// checksSource reports whether the kernel checks the source of packets from a link. The
-// stricter of two sysctls counts (ip-sysctl, rp_filter). For a link without addresses,
-// "loose" is as strict as "strict".
+// checksSource reports whether the kernel checks the source of packets that arrive by the link dev. There is a sysctl
+// for all links and one for each link, and the stricter value counts (ip-sysctl, rp_filter). For a link without
+// addresses, "loose" is as strict as "strict".
 func (p *Node) checksSource(dev string) bool {
 	return slices.ContainsFunc([]string{"all", dev}, func(link string) bool {
 		v, err := p.kernel.Sysctl("net/ipv4/conf/" + link + "/rp_filter")
@@ -171,8 +172,7 @@ func (p *Node) checksSource(dev string) bool {
 	})
 }
 
-// prefBeforeAll returns the preference of a rule that comes before our rules and before all
-// others.
+// prefBeforeAll returns a preference for a rule that comes before all other rules, except the rule for the table local.
 func prefBeforeAll(rules []nl.Rule) int {
 	pref := 511 // our rule for NodePorts has 512
 	for _, r := range rules {

@@ -96,8 +96,8 @@ func readCloudSettings(files ...string) (c cloudSettings, _ error) {
 	return c, nil
 }
 
-// addFile reads one file. It does not parse YAML: it only finds out below which top-level key a line is. So the lists in
-// the key updates may be in any notation of YAML.
+// addFile adds the settings in the text of one file. It does not parse YAML: it only finds out under which top-level
+// key a line is. So the lists under the key updates may have any notation of YAML.
 func (c *cloudSettings) addFile(text string) {
 	top, updates, said := "", "", false
 	for line := range strings.Lines(text) {

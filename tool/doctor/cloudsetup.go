@@ -20,7 +20,8 @@ const cloudSetupConf = "[Service]\nEnvironment=NM_CLOUD_SETUP_EC2=no\n"
 // nm-cloud-setup runs at each change of a DHCP lease, and every five minutes.
 func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 	unit, installed := p.lookUp("systemd/system", cloudSetupUnit)
-	wanted := p.isEnabled(cloudSetupUnit) || p.isEnabled("nm-cloud-setup.timer") || p.isActive(ctx, "nm-cloud-setup.timer")
+	const timer = "nm-cloud-setup.timer"
+	wanted := p.isEnabled(cloudSetupUnit) || p.isEnabled(timer) || p.isActive(ctx, timer)
 	if !installed || !wanted {
 		return nil, nil
 	}
@@ -45,23 +46,23 @@ func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 			", which systemd reads at its next daemon-reload. The rules stay until the node reboots")}}, nil
 }
 
-// assignedValue returns the value of a variable after systemd has read text, a file of a unit. value is the variable's
-// value before this file. The last assignment counts, and an empty assignment removes all earlier ones
-// (systemd.exec(5)).
-func assignedValue(text, name, value string) string {
+// assignedValue returns the value of an environment variable after systemd has read one file of a unit. The parameter
+// text is the text of this file, and earlier is the value from the files before. The last assignment counts, and an
+// empty assignment removes all earlier ones (systemd.exec(5)).
+func assignedValue(text, name, earlier string) string {
 	for line := range strings.Lines(text) {
 		set, ok := strings.CutPrefix(strings.TrimSpace(line), "Environment=")
 		if !ok {
 			continue
 		}
 		if set == "" {
-			value = ""
+			earlier = ""
 		}
 		for _, word := range strings.Fields(strings.NewReplacer(`"`, "", "'", "").Replace(set)) {
 			if v, ours := strings.CutPrefix(word, name+"="); ours {
-				value = v
+				earlier = v
 			}
 		}
 	}
-	return value
+	return earlier
 }

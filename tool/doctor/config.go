@@ -16,7 +16,7 @@ import (
 )
 
 // checkConfig finds the mistakes in the conflists, as validate does. checkConfig also finds a file that a runtime reads
-// instead of our conflist, because its name sorts first.
+// instead of our conflist, because the name of this file sorts first.
 func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	if p.file == "" {
 		return p.withoutConflist(), nil
@@ -51,9 +51,9 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	return append(found, p.secondConflist(files)...), beside.Unlisted
 }
 
-// secondConflist finds another file in the directory of CRI-O, if CRI-O's configuration names no network. CRI-O then
-// uses the first file of the directory. If CRI-O starts while the other file is the first one, CRI-O treats the running
-// pods as ended pods of another network.
+// secondConflist returns a finding if CRI-O's directory has another file beside ours, and CRI-O's configuration names
+// no network. CRI-O then uses the first file of the directory. If CRI-O starts while the other file is the first one,
+// CRI-O treats the running pods as ended pods of another network.
 func (p *Node) secondConflist(files []conf.File) []Finding {
 	_, err := os.Stat(p.pathOf("/etc/crio"))
 	others := slices.DeleteFunc(slices.Clone(files), func(f conf.File) bool { return f.Path == p.file })

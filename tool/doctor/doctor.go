@@ -41,10 +41,10 @@ type Finding struct {
 	Do       string `json:"do"`
 	Fixed    string `json:"fixed"` // what doctor has done about the finding; "": nothing
 
-	fix func(context.Context) (did string, err error) // nil: no program should repair it
+	fix func(context.Context) (did string, err error) // nil: an operator must repair it
 }
 
-// A Check looks for findings of one kind. An error of look means that the check could not be made.
+// A Check looks for findings of one kind. If run returns an error, the check could not be made.
 type Check struct {
 	Name, About string
 	run         func(*Node, context.Context) ([]Finding, error)
@@ -104,8 +104,9 @@ func (c Check) AsksEC2() bool { return c.scope == ofEC2 }
 
 // Checks returns all checks of a node, or all checks of an image.
 //
-// No generic function may take a Check. For the linker, the type Check would then be used in an interface, and so would
-// the type of the AWS SDK's client. The linker would keep all methods of that client: 29 MB.
+// No generic function may take a Check. The linker treats the type arguments of such a function as types that an
+// interface may hold, and keeps all methods of all types that a Check refers to. One of these types is the AWS SDK's
+// client, whose methods are 29 MB.
 func Checks(image bool) (all []Check) {
 	for _, c := range checks {
 		if c.scope == ofFiles || !image {
@@ -162,7 +163,7 @@ func Open(root, config, binDir string) (*Node, error) {
 	return n, nil
 }
 
-// A pool is a pool of a network.
+// A pool is the policy of a pool, with the name of its network.
 type pool struct {
 	lease.Policy
 	network string
@@ -234,8 +235,8 @@ func reportOf(checks []Check, makeCheck func(Check) (found []Finding, made bool)
 }
 
 // notMade returns the finding that a check could not be made. If the node does not reach EC2, pods that need EC2 fail.
-// So the first such finding is an error, and later ones are warnings. If EC2 refuses the credentials, such pods also
-// fail.
+// So the first finding about that is an error, and later ones are warnings. If EC2 refuses the credentials, such pods
+// also fail.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
 		Do: "correct this error, then run the check again: " + cli.Name + " doctor --check " + c.Name}
@@ -313,6 +314,6 @@ func (r Report) Print(w io.Writer) {
 	}
 }
 
-// fewChecks is the maximum number of checks that an answer without findings names. If there are more checks, the answer has
-// only their number. Then the answer of a healthy node is short.
+// fewChecks is the maximum number of checks that Print names if there are no findings. Of more checks, Print writes
+// only the number, so the answer of a healthy node is short.
 const fewChecks = 10

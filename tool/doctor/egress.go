@@ -101,7 +101,8 @@ func egressFix(o repair.Outdated) func(context.Context) (string, error) {
 }
 
 // egressLost returns a finding for each pod whose egress has lost an object. If repair can put the object back, the
-// finding has a fix, and egressLost deletes the pod from outdated.
+// finding has a fix, and egressLost deletes the pod from outdated, because one finding about a pod is enough. ports has
+// the UDP port of each network.
 func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outdated) (found []Finding, failed error) {
 	seen := map[registry.Key]bool{} // a pod has a lease for each address
 	for _, l := range p.state.Leases.All() {
@@ -136,7 +137,8 @@ func lostEgress(pod string, err error) Finding {
 }
 
 // egressKernel returns a finding for each family of the gateways for which the kernel cannot make a tunnel. The finding
-// is only a note if doctor may not load the module: in a unit of systemd, doctor may not, but the runtime may.
+// is only a note if doctor is not permitted to load the module, as in a unit of systemd. The runtime may still have the
+// permission.
 func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	for _, f := range nl.Families {
 		if !slices.ContainsFunc(networks, func(n conf.NetworkEgress) bool {
@@ -163,9 +165,9 @@ func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	return found
 }
 
-// refusingGateways sends a datagram to each gateway of an egress, and reports the gateways that refuse it. If a gateway's
-// Service has no endpoint, kube-proxy's rules refuse the datagram at once. A router neither refuses nor answers it,
-// because the datagram has no packet inside.
+// refusingGateways sends a datagram to each gateway of an egress, and returns a finding for each gateway that refuses
+// the datagram. If a gateway's Service has no endpoint, kube-proxy's rules refuse the datagram at once. A router
+// neither refuses the datagram nor answers, because the datagram has no packet inside.
 func refusingGateways(ctx context.Context, name string, e egress.Egress, port int) (found []Finding) {
 	for _, gw := range e.Gateways {
 		err := exchangeDatagram(ctx, net.Dialer{}, net.JoinHostPort(gw, fmt.Sprint(port)), 500*time.Millisecond)
@@ -180,15 +182,15 @@ func refusingGateways(ctx context.Context, name string, e egress.Egress, port in
 	return found
 }
 
-// exchangeDatagram sends a datagram and waits for an answer. If an error comes back instead, or nothing in time, answered
-// returns an error.
-func exchangeDatagram(ctx context.Context, d net.Dialer, to string, patience time.Duration) error {
+// exchangeDatagram sends a datagram, and waits for an answer. If the other host refuses the datagram, or no answer
+// comes within the timeout, exchangeDatagram returns an error.
+func exchangeDatagram(ctx context.Context, d net.Dialer, to string, timeout time.Duration) error {
 	c, err := d.DialContext(ctx, "udp", to)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
 	if _, err := c.Write([]byte{0}); err != nil {
@@ -207,20 +209,20 @@ func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Fi
 			found = append(found, f)
 		}
 	}
-	asked := 0 // gateways without an answer: each takes some seconds
+	silent := 0 // gateways without an answer: each takes some seconds
 	err = errors.Join(err, lease.EachNetNS(func(ns *nl.NS) error {
 		s, unread := egress.Read(ns)
 		if unread != nil || s.Role != egress.Client {
 			return nil // view.EgressPods has reported what could not be read
 		}
 		l, leased := p.state.Leases.At(s.Addrs[0])
-		if !leased || asked >= enoughUnanswered {
+		if !leased || silent >= enoughUnanswered {
 			return nil // no lease has the address, or there are enough findings
 		}
 		routes, err := ns.Routes(nl.RouteFilter{Table: egress.TableOut, Protocol: nl.RouteProtocol})
 		for _, r := range onePerGateway(routes) {
 			if !routerAnswers(ctx, ns, s, r) {
-				asked++
+				silent++
 				found = append(found, unansweredFinding(view.Owner(l), r, cmp.Or(ports[l.Network], egress.DefaultPort)))
 			}
 		}
@@ -242,7 +244,8 @@ func onePerGateway(routes []nl.Route) (first []nl.Route) {
 	return first
 }
 
-// silentRouter reports a router whose clients get no answers.
+// silentRouter returns the finding about a router whose clients get no answers. The bool is false if the router is not
+// such a router.
 func silentRouter(p view.EgressPod) (Finding, bool) {
 	const enough = 20
 	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0
@@ -263,21 +266,23 @@ func unansweredFinding(client string, r nl.Route, port int) Finding {
 			"configuration", port)}
 }
 
-// routerAnswers sends a packet into the tunnel, and reports whether a router answers. The packet has the lowest hop limit, so
-// the router must not forward it. The router reports the exceeded hop limit by ICMP, and this report returns by the
-// tunnel.
+// routerAnswers sends a packet into the tunnel, and reports whether a router answers. The packet has the lowest hop
+// limit, so the router must not forward it. The router reports the exceeded hop limit by ICMP, and this report returns
+// by the tunnel.
 func routerAnswers(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answers bool) {
 	const port = "33434" // of traceroute(8)
 	to, err := tunnelledAddr(client, s, r)
 	if err != nil || !to.IsValid() {
-		return true // other routes cover the whole destination, so probe sends nothing
+		return true // other routes cover the whole destination, so there is no packet to send
 	}
 	hop := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		failed := c.Control(func(fd uintptr) { err = setOneHop(int(fd), to) })
 		return errors.Join(failed, err)
 	}}
 	for range 3 {
-		err := client.Do(func() error { return exchangeDatagram(ctx, hop, net.JoinHostPort(to.String(), port), time.Second) })
+		err := client.Do(func() error {
+			return exchangeDatagram(ctx, hop, net.JoinHostPort(to.String(), port), time.Second)
+		})
 		if errors.Is(err, syscall.EHOSTUNREACH) {
 			return true
 		}
@@ -289,8 +294,8 @@ func routerAnswers(ctx context.Context, client *nl.NS, s egress.State, r nl.Rout
 var unusedAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
 	netip.MustParseAddr("3fff::1")}
 
-// tunnelledAddr returns an address of the route's destination that the client reaches by the tunnel. If there is no such
-// address, beyond returns the zero address.
+// tunnelledAddr returns an address in the destination of the route r that the client reaches by the tunnel. If there is
+// no such address, tunnelledAddr returns the zero address.
 func tunnelledAddr(client *nl.NS, s egress.State, r nl.Route) (netip.Addr, error) {
 	first := r.Dst.Addr()
 	for _, to := range append([]netip.Addr{first.Next(), first}, unusedAddrs...) {

@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// A place is a process or a unit. The variables of a place choose how the place asks EC2.
+// A place is a process, or a unit of systemd. The variables in its environment choose how the place asks EC2.
 type place struct {
 	name     string
 	env      aws.Environment

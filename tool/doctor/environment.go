@@ -28,8 +28,8 @@ type process struct{ program, dir string } // dir: in /proc
 
 func (p process) String() string { return p.program + ", process " + filepath.Base(p.dir) }
 
-// runtimeProcesses returns the processes that execute CNI plugins. Runtimes in containers are in other PID namespaces, and do
-// not execute our plugins.
+// runtimeProcesses returns the processes that execute CNI plugins. Runtimes in containers are in other PID namespaces,
+// and do not execute our plugins.
 func runtimeProcesses() ([]process, error) {
 	ours, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
@@ -72,7 +72,8 @@ func runtimePlaces() ([]place, error) {
 	return found, err
 }
 
-// environmentOf returns an environment of NAME=VALUE. If a name is there twice, the last value counts, as for systemd.
+// environmentOf returns an environment with assignments NAME=VALUE. If a name has two assignments, the last one counts,
+// as for systemd.
 func environmentOf(assignments []string) aws.Environment {
 	values := map[string]string{}
 	for _, a := range assignments {
@@ -102,8 +103,8 @@ func (p *Node) unitPlaces(ctx context.Context) []place {
 	return found
 }
 
-// unitVariables returns the variables of a unit, from the answer of systemctl show. The variables of the unit's environment
-// files come last, because they override the unit's other variables (systemd.exec(5), EnvironmentFile=).
+// unitVariables returns the variables of a unit, from the answer of systemctl show. The variables of the unit's
+// environment files come last, because they override the unit's other variables (systemd.exec(5), EnvironmentFile=).
 func unitVariables(shown string, read func(string) ([]byte, error)) (all []string) {
 	var files []string
 	for line := range strings.Lines(shown) {

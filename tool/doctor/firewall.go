@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkFirewall looks for chains of others that may drop packets that the node forwards for pods. Docker, firewalld and
-// hardened images have such chains. The check does not evaluate the rules of such chains, because their effect depends
-// on more than the links.
+// checkFirewall looks for chains of other programs that may drop packets that the node forwards for pods. Docker,
+// firewalld and hardened images have such chains. The check does not evaluate the rules in these chains, because the
+// effect of a rule depends on more than the links of a packet.
 func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	if len(networks) == 0 {
@@ -70,14 +70,15 @@ func (p *Node) droppingSources(c nl.DroppingChain) []Finding {
 	return nil
 }
 
-// isAccepted reports whether the plugin firewall accepts the packets of all pods in an nft chain. This plugin adds rules
-// for each pod's address to the chain "filter FORWARD". Each of the networks must have this plugin in its list.
+// isAccepted reports whether the upstream plugin "firewall" accepts the packets of all pods in an nft chain. That
+// plugin adds rules for each pod's address to the chain "filter FORWARD". So the conflists of all networks must have
+// that plugin.
 func isAccepted(chain string, networks []conf.Network) bool {
 	return strings.HasSuffix(chain, " filter FORWARD") &&
 		!slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Chains("firewall") })
 }
 
-// droppingFinding returns the finding about a chain that may drop the packets of pods which the node forwards.
+// droppingFinding returns the finding about a chain that may drop packets that the node forwards for pods.
 func droppingFinding(c nl.DroppingChain, family string) Finding {
 	const what = "Services, the internet and NodePorts do not work by "
 	f := Finding{Severity: warning, About: "nft chain " + c.Name,
@@ -96,8 +97,8 @@ func droppingFinding(c nl.DroppingChain, family string) Finding {
 	return f
 }
 
-// sourceCheckFinding returns the finding about a chain that checks the sources of packets. The answer of a Service to an
-// ipvlan pod passes the node by the pod's veth, and still has the address of the backend.
+// sourceCheckFinding returns the finding about a chain that checks the sources of packets. The answer of a Service to
+// an ipvlan pod arrives at the node by the pod's veth, and its source is still the address of the backend.
 func sourceCheckFinding(c nl.DroppingChain, family string) Finding {
 	return Finding{Severity: warning, About: "nft chain " + c.Name,
 		Means: "the chain drops packets if the node has no route to their source by the link on which they arrive. " +
@@ -119,7 +120,7 @@ func (p *Node) podFamilies() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !slices.Contains(has, f) })
 }
 
-// legacyTables returns a finding for each table of iptables-legacy. This check cannot read these
+// legacyTables returns a finding for each table "filter" of iptables-legacy, because the check cannot read these
 // tables.
 func (p *Node) legacyTables() []Finding {
 	var found []Finding

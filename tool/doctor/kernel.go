@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// checkKernel tries the kernel features that every pod needs, even if the plugins are not
-// installed yet. The STATUS of the plugins checks what a configuration needs in addition.
+// checkKernel tries the kernel features that pods need, even if the plugins are not installed yet. The STATUS of the
+// plugins checks what else a configuration needs.
 func (p *Node) checkKernel(context.Context) ([]Finding, error) {
 	var found []Finding
 	if err := (nl.IPVlan{}).Supported(p.pool.Host); err != nil {

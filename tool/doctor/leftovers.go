@@ -15,7 +15,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// checkLeftovers looks for objects that pods have left behind, and for lost objects that all pods of the node share.
+// checkLeftovers looks for objects that pods have left behind, and for objects that the node or running pods have lost.
 func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	found, err := p.leftBehind(p.state)
 	if err != nil || p.pool == nil {
@@ -28,9 +28,9 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	return append(found, lost...), err
 }
 
-// stillLeft looks again for what leftBehind has found, and returns what is still there. A pod may have started since
-// the registry was read: its ADD has made the lease before the veth. Or a pod may have ended between two lists of the
-// kernel.
+// stillLeft looks again, with the present registry, and returns those findings of leftBehind that are still true. A pod
+// may have started after the registry was read: its ADD makes the lease before the veth. Or a pod may have ended while
+// the kernel listed the rules and the links.
 func (p *Node) stillLeft(found []Finding) ([]Finding, error) {
 	if len(found) == 0 {
 		return nil, nil
@@ -80,9 +80,10 @@ func (p *Node) removeDetached(context.Context) (string, error) {
 	return "deleted", err
 }
 
-// strayVeth returns the attachment of one of our veths if the attachment has no lease. Otherwise strayVeth returns "".
-// The alias of the veth names the attachment: our name, the network, the container and the interface. After a loss of
-// the registry, a lease may have no container. The veth may then belong to this lease, so strayVeth returns "".
+// strayVeth returns the attachment of the link l if l is one of our veths, and the attachment has no lease. Otherwise
+// strayVeth returns "". The alias of l names the attachment: our name, the network, the container and the interface.
+// After a loss of the registry, a lease may have no container. The link l may belong to this lease, so strayVeth then
+// returns "".
 func strayVeth(s *registry.State, l nl.Link) string {
 	words := strings.Fields(l.Alias)
 	if !nl.IsPair(l.Group) || l.Kind != "veth" || len(words) < 4 {

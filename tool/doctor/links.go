@@ -68,7 +68,7 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 	return slices.Concat(found, p.checkSettings(byMAC, pods), unguarded, slaves), errors.Join(err, err2, err3)
 }
 
-// checkSettings finds links of ENIs that still have settings of a pod that had the whole ENI.
+// checkSettings finds links of ENIs that still have the changes that a pod made while it had the whole ENI.
 func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (found []Finding) {
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
 		e := p.state.ENIs[id]
@@ -176,8 +176,8 @@ func (p *Node) checkFamilies() ([]Finding, error) {
 	return found, nil
 }
 
-// checkUnshared returns nl.ErrShared if another link uses l, and nil if no other link uses l. A record does not have this
-// information, so each link of a record counts as shared.
+// checkUnshared returns nl.ErrShared if another link uses l. A record does not show this, so each link of a record
+// counts as shared.
 func (p *Node) checkUnshared(l nl.Link) error {
 	if p.pool == nil {
 		return nl.ErrShared
@@ -185,12 +185,13 @@ func (p *Node) checkUnshared(l nl.Link) error {
 	return p.pool.Host.Unshared(l)
 }
 
-// vpcMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An ADD gives the boot ENI's
-// MTU to an ENI for pods if the boot ENI's MTU is not larger than mostMTU.
+// vpcMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An ADD gives the boot ENI's MTU
+// to an ENI for pods only if the boot ENI's MTU is not larger than vpcMTU.
 const vpcMTU = 9001
 
-// checkLink checks one link. The arguments boot and pods are the MTUs of the boot ENI and of pods. A link that no pod
-// uses may be down, because it came back from a pod. The next ADD sets the link up.
+// checkLink checks the link of an ENI. bootMTU is the MTU of the boot ENI, and podMTU the MTU that a conflist gives to
+// pods of this ENI. If used is false, no pod uses the link. The link may then be down, because it came back from a pod,
+// and the next ADD sets it up.
 func (p *Node) checkLink(eni string, l nl.Link, bootMTU, podMTU int, used bool) (found []Finding) {
 	add := func(means, do string, fix func(context.Context) (string, error)) {
 		found = append(found, Finding{Severity: severe, About: l.Name + " (" + eni + ")", Means: means,

@@ -19,8 +19,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// lostObjects looks for lost objects that all pods of the node share, and for lost objects of each running pod. lost leaves
-// out the sysctls, which checkSysctls checks. If a configuration cannot be read, checkConfig reports that.
+// lostObjects looks for lost objects that all pods of the node share, and for lost objects of each running pod.
+// lostObjects leaves out the sysctls, which checkSysctls checks. If a configuration cannot be read, checkConfig reports
+// that.
 func (p *Node) lostObjects() ([]Finding, error) {
 	networks, _ := p.conflists.Networks()
 	var found []Finding
@@ -107,7 +108,7 @@ func (p *Node) acceptsRouters(link string) bool {
 }
 
 // unknownPod returns the finding about a pod whose routes the node has lost, if neither the registry nor the runtime
-// knows these routes. l is the node's end of the pod's pair.
+// knows the pod. The parameter l is the node's end of the pod's pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
 		Means: "the node has lost its routes to this pod, and repair cannot put them back. Neither the registry nor " +
@@ -131,7 +132,7 @@ func oneLine(err error) string {
 	return strings.Join(strings.Fields(strings.ReplaceAll(text, "\n", "; ")), " ")
 }
 
-// lossConsequence returns what a pod cannot do because the node has lost a part of the pod's wiring.
+// lossConsequence says what a pod cannot do because the node has lost a part of the pod's wiring.
 func lossConsequence(l repair.Loss) string {
 	var services, source, cut, unnamed, still, large bool
 	main := map[netip.Prefix]int{}
@@ -219,8 +220,7 @@ func (p *Node) lostFinding(n conf.Network, s nl.Step) Finding {
 	return a
 }
 
-// routeConsequence returns the consequences of the loss of a route to a pod. It is for routes that no finding about a pod
-// names.
+// routeConsequence says what the loss of the route r to a pod means, if there is no finding about this pod.
 func (p *Node) routeConsequence(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {
@@ -231,8 +231,8 @@ func (p *Node) routeConsequence(r nl.Route) string {
 		"Services and the internet"
 }
 
-// networkFix returns a fix that puts back all objects that a network has lost, also the object of step s. If step s
-// succeeds and another step fails, the fix returns no error.
+// networkFix returns a fix that puts back all objects that a network has lost, also the object of step s. If this
+// object is there afterwards, the fix returns no error, even if another object could not be put back.
 func (p *Node) networkFix(n conf.Network, s nl.Step) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		_, err := ptp.Repair(p.pool.Host, n.Name, n.Pair)

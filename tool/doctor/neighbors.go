@@ -68,8 +68,8 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// neighborCount returns how many entries the table has. neighbors returns 0 if the kernel does not show the number: the
-// kernel shows it only in the first namespace.
+// neighborCount returns how many entries the neighbour table of a family has, or 0 if the kernel does not show the
+// number. The kernel shows the number only in the first network namespace.
 func neighborCount(family string) int {
 	name := map[string]string{"ipv4": "arp_cache", "ipv6": "ndisc_cache"}[family]
 	text, err := os.ReadFile("/proc/net/stat/" + name)
@@ -79,8 +79,8 @@ func neighborCount(family string) int {
 	return entryCount(string(text))
 }
 
-// entryCount reads the statistics of a table. After the headings, there is a line for each CPU.
-// Each line begins with the number of all entries, in hexadecimal.
+// entryCount returns the number of entries by the statistics of a table. After the headings, stat has a line for each
+// CPU. Each line begins with the number of all entries, in hexadecimal.
 func entryCount(stat string) int {
 	_, lines, _ := strings.Cut(stat, "\n")
 	first, _, _ := strings.Cut(lines, " ")
@@ -88,8 +88,8 @@ func entryCount(stat string) int {
 	return int(n)
 }
 
-// limitFix returns a fix that raises the limits of the tables of both families, now and after a boot. A limit that is
-// higher already stays.
+// limitFix returns a fix that raises the limits of the neighbour tables of both families, now and after a boot. If a
+// limit is higher already, it stays.
 func (p *Node) limitFix(limit int) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		var w nl.Wiring

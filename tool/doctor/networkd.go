@@ -14,12 +14,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// networkdConf are the settings by which systemd-networkd does not remove routes and rules of
-// pods.
+// networkdConf are the settings with which systemd-networkd does not remove routes and rules of pods.
 const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n"
 
-// checkNetworkd reads how systemd-networkd treats routes and rules of others (networkd.conf(5)). By default,
-// systemd-networkd removes these when it starts, or when it configures a link again.
+// checkNetworkd reads how systemd-networkd treats routes and rules that other programs have made (networkd.conf(5)). By
+// default, systemd-networkd removes these when it starts, or when it configures a link again.
 func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 	_, err := os.Stat(p.pathOf("/run/systemd/netif/links"))
 	if err != nil && !p.isActive(ctx, "systemd-networkd.service") {
@@ -63,11 +62,11 @@ func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 	return unreadSettings(deciding)
 }
 
-// restartNetworkd is the command by which systemd-networkd reads its settings, if it runs. When systemd-networkd starts
+// restartNetworkd is the command that makes a running systemd-networkd read its settings. When systemd-networkd starts
 // with our settings, routes and rules of pods stay.
 const restartNetworkd = "systemctl try-restart systemd-networkd.service"
 
-// unreadSettings returns a finding if the running systemd-networkd may not have read one of the files.
+// unreadSettings returns a finding if the running systemd-networkd has perhaps not read one of the files.
 func unreadSettings(files []string) ([]Finding, error) {
 	file, err := cli.UnreadByNetworkd(files)
 	if err != nil || file == "" {

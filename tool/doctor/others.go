@@ -13,7 +13,7 @@ import (
 )
 
 // checkOthers names the ENIs that others have attached and whose addresses no pod gets. Such an ENI is a fault only if
-// it is for pods. checkOthers also names the ENIs that an operator drains.
+// the operator wants it to serve pods. checkOthers also names the ENIs that an operator drains.
 func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {

@@ -11,8 +11,9 @@ import (
 	"strings"
 )
 
-// An engine enforces NetworkPolicy on a node. The check finds an engine by a chain of nftables or by pins of BPF. Both
-// fields are patterns of [path.Match]. The names in them are from the source code of the engines.
+// An engine is a program that enforces NetworkPolicy on a node. checkPolicy finds an engine by a chain of nftables, or
+// by pinned objects of BPF. The fields chain and pins are patterns of [path.Match], with names from the source code of
+// the engines.
 type engine struct{ name, chain, pins string }
 
 var engines = []engine{
@@ -27,8 +28,8 @@ var engines = []engine{
 // bpfFS is where BPF's objects are pinned. Tests change it.
 var bpfFS = "/sys/fs/bpf"
 
-// checkPolicy looks for engines on a node that has pools with ipvlan. Engines do not see the packets of these pools. An
-// engine does not report pods that it does not restrict. So a NetworkPolicy for such pods seems to be enforced.
+// checkPolicy looks for engines on a node that has pools with ipvlan. Engines do not see the packets of these pools,
+// and do not report that. So a NetworkPolicy for such pods only seems to be enforced.
 func (p *Node) checkPolicy(context.Context) ([]Finding, error) {
 	_, slaves := p.poolsByPath()
 	if len(slaves) == 0 {

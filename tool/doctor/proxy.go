@@ -34,9 +34,9 @@ func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	return append(found, past...), errors.Join(failed, err)
 }
 
-// checkIPVS looks for the link that kube-proxy makes in IPVS mode. IPVS rewrites a packet, and then routes it again as if
-// the node had sent it. So the packet does not match the pod's rule. A backend on the same node gets the packet from
-// the veth, and answers by its ENI.
+// checkIPVS looks for the link that kube-proxy makes in IPVS mode. IPVS rewrites a packet, and then routes it as if the
+// node had sent it. So the packet does not match the rule for packets from the pod's veth. If the backend is on the
+// same node, it gets the packet by its veth, but answers by its ENI.
 func (p *Node) checkIPVS() ([]Finding, error) {
 	const link = "kube-ipvs0"
 	_, err := p.kernel.LinkByName(link)
@@ -50,8 +50,8 @@ func (p *Node) checkIPVS() ([]Finding, error) {
 			"already, run: ip link del " + link}}, err
 }
 
-// servicesByENI looks for Services that pods of a network call by their ENI. The VPC knows no Service, so no host
-// answers.
+// servicesByENI looks for Services to which pods of a network send packets by their ENI. The VPC does not know
+// Services, so no host answers.
 func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	if n.IPAM == nil {
 		return nil, nil // another plugin gives the addresses, or checkConfig finds the mistake
@@ -145,8 +145,8 @@ func (p *Node) eniDestinations(policy lease.Policy, pair ptp.Config) []netip.Pre
 	return append(all, netip.MustParsePrefix("::/0"))
 }
 
-// narrowestPrefix returns the longest prefix that contains the address. If no prefix contains the address, narrowest returns
-// an invalid prefix, with -1 bits.
+// narrowestPrefix returns the longest prefix that contains the address. If no prefix contains the address,
+// narrowestPrefix returns an invalid prefix, with -1 bits.
 func narrowestPrefix(prefixes []netip.Prefix, a netip.Addr) (longest netip.Prefix) {
 	for _, p := range prefixes {
 		if p.Contains(a) && p.Bits() > longest.Bits() {

@@ -40,7 +40,7 @@ const (
 	itsOthers = "the check looks for chains and programs of others, which do not leave the node"
 )
 
-// onNode are the checks that cannot be made on a record, with the reasons. All other checks can be made on a record.
+// onNode are the checks that cannot be made on a record, with the reasons.
 var onNode = map[string]string{"config": itsFiles, "plugins": itsFiles, "networkd": itsFiles, "netutils": itsFiles,
 	"cloudinit": itsFiles, "cloudsetup": itsFiles, "ifupdown": itsFiles, "nodeadm": itsFiles, "manager": itsFiles,
 	"timers": itsFiles, "kernel": itsPods, "state": itsDisk, "endpoint": itsEnv, "iam": itsPods, "egress": itsPods,
@@ -66,7 +66,7 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 			}
 			return r.Observed.Compare(r.Conflists.ReuseWait), nil
 		}}
-	n.ours, _ = n.conflists.All() // the node's own findings name mistakes in networks
+	n.ours, _ = n.conflists.All() // the findings of the node itself name mistakes in networks
 	n.lists = n.conflists.Networked()
 	unmade := []Unmade{}
 	report := reportOf(checks, func(c Check) (found []Finding, made bool) {
@@ -77,7 +77,7 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 		if why := partOnNode[c.Name]; why != "" {
 			unmade = append(unmade, Unmade{c.Name, why, true})
 		}
-		found, err := n.lookSafely(ctx, c)
+		found, err := n.runSafely(ctx, c)
 		if err != nil {
 			unmade = append(unmade, Unmade{c.Name, err.Error(), false})
 		}
@@ -86,9 +86,9 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 	return report, unmade
 }
 
-// lookSafely makes a check on the data of a record. A record may have data that no real node has, and a check may panic
-// because of such data. lookSafely turns a panic into an error.
-func (p *Node) lookSafely(ctx context.Context, c Check) (found []Finding, err error) {
+// runSafely makes a check on the data of a record. A record may have data that no real node has, and a check may panic
+// because of such data. runSafely turns a panic into an error.
+func (p *Node) runSafely(ctx context.Context, c Check) (found []Finding, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			found, err = nil, fmt.Errorf("%w: %v", ErrSenseless, r)
@@ -100,8 +100,8 @@ func (p *Node) lookSafely(ctx context.Context, c Check) (found []Finding, err er
 // ErrSenseless means that a check has failed because of data that no node has.
 var ErrSenseless = errors.New("the data makes no sense")
 
-// Record connects s and a to the checks. From then on, the checks write all data that they read into s and a, for
-// [Review]. The node must have a pool.
+// Record makes the checks write into s and a all data that they read from the kernel, EC2 and metadata. [Review] needs
+// this data. The node must have a pool.
 func (p *Node) Record(s *Snapshot, a *Answers) {
 	p.kernel = recorder{liveKernel{p.pool.Host}, s}
 	p.cloud = a.recordingCloud(p.cloud)
@@ -121,8 +121,8 @@ func (r *Report) Missing(other Report) (added []Finding) {
 	return added
 }
 
-// A cloud asks EC2 and the metadata service the questions of the checks. It has only questions that a record can also
-// answer. A cloud is a struct of functions and no interface: see [Checks].
+// A cloud asks EC2 and the metadata service the questions of the checks. It has only questions whose answers a record
+// keeps. A cloud is a struct of functions and no interface: see [Checks].
 type cloud struct {
 	instance func(context.Context) (aws.Instance, error)
 	attached func(ctx context.Context, instance string) ([]aws.ENI, error)
@@ -143,8 +143,8 @@ func cloudOf(c *aws.Client) cloud {
 	}
 }
 
-// ExamineEach makes all checks. Each check may take the time each, and all checks together may take until the end of
-// the context. ExamineEach does not wait for a check that does not end in time.
+// ExamineEach makes all checks. Each check may take the time perCheck, and all checks together may take until the end
+// of the context. ExamineEach does not wait for a check that does not end in time.
 func (p *Node) ExamineEach(ctx context.Context, perCheck time.Duration) (Report, []Unmade) {
 	unmade := []Unmade{}
 	r := reportOf(checks, func(c Check) (found []Finding, made bool) {
@@ -222,8 +222,8 @@ func (a *Answers) errorOf(question string) error {
 	return nil
 }
 
-// record records that a check has asked a question, and calls set, which stores the answer.
-func (a *Answers) record(question string, err error, set func()) {
+// recordAnswer records that a check has asked a question, and calls set, which stores the answer.
+func (a *Answers) recordAnswer(question string, err error, set func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	set()
@@ -259,22 +259,22 @@ func (a *Answers) recordingCloud(c cloud) cloud {
 	return cloud{
 		instance: func(ctx context.Context) (i aws.Instance, err error) {
 			i, err = c.instance(ctx)
-			a.record(askedInstance, err, func() { a.Instance = i })
+			a.recordAnswer(askedInstance, err, func() { a.Instance = i })
 			return i, err
 		},
 		attached: func(ctx context.Context, instance string) (enis []aws.ENI, err error) {
 			enis, err = c.attached(ctx, instance)
-			a.record(askedAttached, err, func() { a.Attached = enis })
+			a.recordAnswer(askedAttached, err, func() { a.Attached = enis })
 			return enis, err
 		},
 		limits: func(ctx context.Context, instanceType string) (l aws.Limits, err error) {
 			l, err = c.limits(ctx, instanceType)
-			a.record(askedLimits, err, func() { a.Limits = l })
+			a.recordAnswer(askedLimits, err, func() { a.Limits = l })
 			return l, err
 		},
 		subnets: func(ctx context.Context) (all []aws.Subnet, vpc, zone string, err error) {
 			all, vpc, zone, err = c.subnets(ctx)
-			a.record(askedSubnets, err, func() { a.Subnets, a.VPC, a.Zone = all, vpc, zone })
+			a.recordAnswer(askedSubnets, err, func() { a.Subnets, a.VPC, a.Zone = all, vpc, zone })
 			return all, vpc, zone, err
 		},
 	}

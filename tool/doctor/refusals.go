@@ -59,9 +59,9 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// failureFinding reports the failure of the last ADD of a network and pool. The registry keeps the failure until one of these
-// ADDs succeeds. If a subnet is full, the registry keeps the failure at least for a certain time. If the pool has free
-// addresses again, the next ADD will succeed. So the finding is then only a note.
+// failureFinding returns the finding about the last failed ADD of a network and pool. The registry keeps the failure
+// until an ADD of this network and pool succeeds. If a subnet is full, the registry keeps the failure at least for a
+// certain time. If the pool has free addresses again, the next ADD will succeed, so the finding is only a note.
 func (p *Node) failureFinding(concern string, now time.Time) Finding {
 	f := p.state.Failures[concern]
 	network, pool, _ := strings.Cut(concern, "/")

@@ -59,8 +59,8 @@ func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 // fromPodPref is the preference of the rule that amazon-vpc-cni-k8s makes for each of its pods.
 const fromPodPref = 1536
 
-// isNeeded reports whether a pod of amazon-vpc-cni-k8s still runs, and needs its rule. The node then has a route to the
-// pod that is not one of our routes.
+// isNeeded reports whether the rule r is for a pod of amazon-vpc-cni-k8s that still runs. The node then has a route to
+// the pod that is not one of our routes.
 func isNeeded(r nl.Rule, routes []nl.Route) bool {
 	return r.Pref == fromPodPref && slices.ContainsFunc(routes, func(to nl.Route) bool {
 		return to.Dst == r.From && to.Protocol != nl.RouteProtocol

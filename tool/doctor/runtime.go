@@ -11,9 +11,9 @@ import (
 	"strconv"
 )
 
-// fixedPatches has, for each series of containerd, the first patch release without the fault containerd#12923. Because of
-// this fault, containerd calls no DEL for a pod if it has not recorded the end of the pod's ADD. All releases of later
-// series lack the fault.
+// fixedPatches has, for each series of containerd, the first patch release without the fault containerd#12923. Because
+// of this fault, containerd calls no DEL for a pod if it has not recorded the end of the pod's ADD. All releases of
+// later series lack the fault.
 var fixedPatches = map[[2]int]int{{1, 7}: 31, {2, 0}: 10, {2, 1}: 7, {2, 2}: 2}
 
 // checkRuntime looks for a runtime that may end a pod without a DEL. checkRuntime executes the containerd in PATH. It
@@ -39,7 +39,8 @@ func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 		Do: "keep cni-gc.timer, or install containerd 1.7.31, 2.0.10, 2.1.7, 2.2.2, 2.3.0 or a later release"}}, nil
 }
 
-// faultyRelease returns the release in containerd's answer to --version, if pods of that release may end without a DEL.
+// faultyRelease returns the release in containerd's answer to --version, if containerd of this release may end a pod
+// without a DEL.
 func faultyRelease(answer string) string {
 	m := regexp.MustCompile(`\bv?(\d+)\.(\d+)\.(\d+)`).FindStringSubmatch(answer)
 	if m == nil {

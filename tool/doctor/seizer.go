@@ -14,7 +14,7 @@ type seizer struct {
 // hotplugRules are the rules of udev by which cni-links.service keeps seizers off the ENIs of pods.
 const hotplugRules = "/run/udev/rules.d/99-zz-cni-ipvlan-vpc-k8s.rules"
 
-// seizerFindings returns the finding that nothing keeps a seizer off the ENIs of pods, or no finding.
+// seizerFindings returns a finding if nothing keeps a seizer off the ENIs of pods.
 func (p *Node) seizerFindings(s seizer) []Finding {
 	enable := "if every ENI except the boot ENI is for pods, run: systemctl enable --now cni-links.service"
 	if !p.linksKnown() {

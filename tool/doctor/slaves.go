@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// slaveConfig returns the configuration in a network's conflist for the links of pods to the VPC. checkConfig reports
-// the mistakes in this configuration.
+// slaveConfig returns the configuration of the plugin ipvlan in a network's conflist. checkConfig reports the mistakes
+// in this configuration.
 func slaveConfig(n conf.List) (c ipvlan.Config) {
 	_ = json.Unmarshal(n.Plugin(conf.TypeIPVlan), &c)
 	return c

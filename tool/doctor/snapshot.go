@@ -139,7 +139,8 @@ func (s *Snapshot) LinkByName(name string) (nl.Link, error) {
 	return nl.Link{}, fmt.Errorf("link %s: %w", name, fs.ErrNotExist)
 }
 
-// ownName returns the link's own name. A check on the node may have asked for the link by another of its names.
+// ownName returns the own name of the link with this name. A check on the node may have asked for the link by another
+// of the link's names.
 func (s *Snapshot) ownName(name string) string {
 	if own := s.Names[name]; own != "" {
 		return own
@@ -212,8 +213,8 @@ func (s *Snapshot) ServiceEndpoints(f nl.Family) ([]netip.Addr, error) {
 	return familyAnswer(s.Endpoints, f)
 }
 
-func familyAnswer[T any](of map[string][]T, f nl.Family) ([]T, error) {
-	all, asked := of[f.String()]
+func familyAnswer[T any](answers map[string][]T, f nl.Family) ([]T, error) {
+	all, asked := answers[f.String()]
 	if !asked {
 		return nil, errNotAsked
 	}
@@ -228,8 +229,9 @@ type recorder struct {
 	snapshot *Snapshot
 }
 
-// record records an answer. fs.ErrNotExist is an answer, too: the kernel has no value. All other errors are no answers.
-func (r recorder) record(question, value string, err error) {
+// recordAnswer records an answer. fs.ErrNotExist is an answer, too: the kernel has no value. All other errors are no
+// answers.
+func (r recorder) recordAnswer(question, value string, err error) {
 	r.snapshot.mu.Lock()
 	defer r.snapshot.mu.Unlock()
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -239,13 +241,13 @@ func (r recorder) record(question, value string, err error) {
 
 func (r recorder) Sysctl(key string) (string, error) {
 	value, err := r.NS.Sysctl(key)
-	r.record(key, value, err)
+	r.recordAnswer(key, value, err)
 	return value, err
 }
 
 func (r recorder) Leaves(from, to netip.Addr) (string, error) {
 	dev, err := r.liveKernel.Leaves(from, to)
-	r.record(routeQuestion(from, to), dev, err)
+	r.recordAnswer(routeQuestion(from, to), dev, err)
 	return dev, err
 }
 
@@ -271,8 +273,10 @@ func (r recorder) ServiceEndpoints(f nl.Family) ([]netip.Addr, error) {
 	return askAndRecord(r.snapshot, r.snapshot.Endpoints, f, r.NS.ServiceEndpoints)
 }
 
-// askAndRecord asks the kernel about a family, and records the answer in the map in.
-func askAndRecord[T any](s *Snapshot, answers map[string][]T, f nl.Family, ask func(nl.Family) ([]T, error)) ([]T, error) {
+// askAndRecord asks the kernel about a family, and adds the answer to answers.
+func askAndRecord[T any](
+	s *Snapshot, answers map[string][]T, f nl.Family, ask func(nl.Family) ([]T, error),
+) ([]T, error) {
 	all, err := ask(f)
 	s.mu.Lock()
 	defer s.mu.Unlock()

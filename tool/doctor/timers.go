@@ -52,8 +52,8 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 	return slices.Concat(found, p.checkTool(), p.checkRepairs()), nil
 }
 
-// withoutWarm returns what no process does without cni-warm.path, if the configuration needs it. That unit also starts
-// cni-release.path.
+// withoutWarm returns what does not happen without cni-warm.path, if the configuration needs this unit. cni-warm.path
+// also starts cni-release.path.
 func (p *Node) withoutWarm() (means []string) {
 	if slices.ContainsFunc(p.conflists.Pools(), func(q lease.Policy) bool { return q.Warm.Min > 0 }) {
 		means = append(means, "no process refills the pools to warm.min, so ADDs wait for EC2")
@@ -65,15 +65,16 @@ func (p *Node) withoutWarm() (means []string) {
 	return means
 }
 
-// releasesRequested reports whether pods of a network may ask for addresses or ENIs, and the node releases these to EC2 when the
-// pods have ended.
+// releasesRequested reports whether pods of a network may ask for addresses or ENIs, and the node releases these to EC2
+// when the pods have ended.
 func releasesRequested(l conf.List) bool {
 	return l.IPAM.Policies()[0].Provision != lease.ProvisionNone && slices.ContainsFunc(l.IPAM.Permissions,
 		func(r lease.Permission) bool { return r.IPs || len(r.ENIs) > 0 })
 }
 
-// checkTool checks the program that our units run by its name. A package installs the tool in /usr/bin. The original's
-// tool is in /usr/local/bin, where systemd looks first (systemd.exec(5), ExecSearchPath=).
+// checkTool checks the program that systemd starts for our units, which name it without a directory. A package installs
+// the tool in /usr/bin. The original's tool is in /usr/local/bin, where systemd looks first (systemd.exec(5),
+// ExecSearchPath=).
 func (p *Node) checkTool() []Finding {
 	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"} {
 		file := p.pathOf(filepath.Join(dir, cli.Program))

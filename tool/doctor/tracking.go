@@ -19,8 +19,8 @@ import (
 const idleEnough = 3600
 
 // checkTracking looks for ENIs whose security groups soon forget idle TCP connections. The short timeout may be the
-// default of the instance type, or set on the ENI. If the role may not ask EC2, there is no finding: checkIAM names
-// what the role lacks.
+// default of the instance type, or set on the ENI. If the role does not permit the EC2 call, there is no finding:
+// checkIAM names the missing permissions.
 func (p *Node) checkTracking(ctx context.Context) ([]Finding, error) {
 	me, err := p.cloud.instance(ctx)
 	if err != nil {
@@ -47,8 +47,8 @@ func unlessDenied(err error) error {
 	return err
 }
 
-// trackingFindings returns a finding for each short timeout of the ENIs. standard is the default timeout of the instance type,
-// or 0 if it is not known.
+// trackingFindings returns a finding for each short timeout of the ENIs. defaultTimeout is the default of the instance
+// type, or 0 if it is not known.
 func trackingFindings(enis []aws.ENI, instanceType string, defaultTimeout int) []Finding {
 	type timeout struct {
 		seconds int
