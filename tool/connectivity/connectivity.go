@@ -29,7 +29,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Least is the default of [Test.Within], and the least value.
+// Least is the default and the minimum of [Test.Within].
 const Least = 30 * time.Second
 
 // pathTimeout is how long a path may take.

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// watchTime is how long the test sends packets again while taps watch the links. It is less than one second, because TCP
-// repeats its first packet after one second.
+// watchTime is how long the test sends packets again while taps watch the links. It is less than one second, because
+// TCP repeats its first packet after one second.
 const watchTime = 900 * time.Millisecond
 
 // A finding has the observations of a further try of a path that had failed.
@@ -34,8 +34,8 @@ type sighting struct {
 	ns *nl.NS
 }
 
-// explainFailure sends the packets of a failed path again. It returns the path's row, with the place where the packets stop.
-// If the packets arrive now, the row says that the path works.
+// explainFailure sends the packets of a failed path again. It returns the path's row, with the place where the packets
+// stop. If the packets arrive now, the row says that the path works.
 func (s *scene) explainFailure(ctx context.Context, p path, row Row) Row {
 	if ctx.Err() != nil {
 		row.Stopped = "there was no time to find out where the packet stopped"
@@ -96,8 +96,8 @@ func (s *scene) tryWithTaps(ctx context.Context, p path) (f finding, err error) 
 	return f, nil
 }
 
-// checkOnce asks the plugins once whether a pod is whole. If the CHECK did not end in time, check reports nothing about the
-// pod.
+// checkOnce calls CHECK for a pod once, and returns the error of CHECK. If CHECK did not end in time, checkOnce returns
+// nil.
 func (s *scene) checkOnce(ctx context.Context, p *pod) error {
 	if p == nil {
 		return nil
@@ -153,8 +153,8 @@ func (s *scene) presentLinks(links []string) []string {
 	return slices.DeleteFunc(links, func(l string) bool { _, err := s.node.LinkByName(l); return err != nil })
 }
 
-// furthestSighting returns the sighting at the furthest place on the path to the receiver and back. The last sighting need not
-// be the furthest: the sender may have repeated a packet just before the taps were closed.
+// furthestSighting returns the sighting at the furthest place on the path to the receiver and back. The last sighting
+// need not be the furthest: the sender may have repeated a packet just before the taps were closed.
 func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
 	for _, seen := range f.sightings {
 		if !any || s.progress(f, seen) >= s.progress(f, l) {

@@ -31,7 +31,7 @@ type path struct {
 	advice string        // what to look at if the packet leaves the node and no answer comes
 }
 
-// tryOnce sends the packets of a path, and waits not longer than most.
+// tryOnce sends the packets of a path, and waits not longer than the timeout.
 func (p path) tryOnce(ctx context.Context, timeout time.Duration) Row {
 	row := Row{Path: p.name, Family: p.family.String(), To: p.to.String(), State: Skipped, Cause: p.skip,
 		From: p.from.Name}
@@ -107,7 +107,7 @@ func (s *scene) nearPaths(f nl.Family) (all []path) {
 // kubelet is the port of the kubelet, which pods may reach. A refusal also shows that the packets arrive.
 const kubelet = 10250
 
-// acceptRefusal turns a refusal into a success, because the other host has sent the refusal.
+// acceptRefusal returns nil for a refusal, because a refusal shows that the packets have arrived.
 func acceptRefusal(err error) error {
 	if errors.Is(err, errRefused) {
 		return nil
@@ -131,9 +131,9 @@ func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 const groupsAdvice = "the security groups of the ENIs at both ends, and the network ACLs and route tables of their " +
 	"subnets, must allow the packets"
 
-// callSmallAndLarge makes a small call and then a large call. Each call has the same time, so a slow small call does not look like a
-// loss of large packets. A connection begins with small packets. So if the large call gets no connection, the size of
-// packets is not the cause.
+// callSmallAndLarge makes a small call and then a large call. Each call has the same time, so a slow small call does
+// not look like a loss of large packets. A connection begins with small packets. So if the large call gets no
+// connection, the size of packets is not the cause.
 func callSmallAndLarge(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	if _, err := callServer(ctx, n, to, call{Size: smallCall}); err != nil {
 		return connError(err)
@@ -168,9 +168,9 @@ func (s *scene) nodeAddr(f nl.Family) netip.Addr {
 var metadataAddrs = map[nl.Family]netip.AddrPort{nl.IPv4: netip.MustParseAddrPort("169.254.169.254:80"),
 	nl.IPv6: netip.MustParseAddrPort("[fd00:ec2::254]:80")}
 
-// metadataPaths returns two paths to the metadata service: from the node and from a pod. The plugins need the path from the
-// node. Most instances have no metadata by IPv6. So for IPv6, metadata returns only the path from a pod, and only if
-// the configuration blocks this path.
+// metadataPaths returns two paths to the metadata service: from the node and from a pod. The plugins need the path from
+// the node. Most instances have no metadata by IPv6. So for IPv6, metadataPaths returns only the path from a pod, and
+// only if the configuration blocks this path.
 func (s *scene) metadataPaths(f nl.Family) (all []path) {
 	to, a := metadataAddrs[f], s.pods[0]
 	if f == nl.IPv4 {
@@ -239,7 +239,8 @@ func (s *scene) servicePaths(f nl.Family) []path {
 	return all
 }
 
-// apiServer returns the address of the API server's Service: the first address of the range for Services.
+// apiServer returns the address and port of the API server's Service. Kubernetes gives this Service the first address
+// of the range for Services, so the lowest ClusterIP.
 func (s *scene) apiServer(f nl.Family) netip.AddrPort {
 	addrs, err := s.node.ClusterIPs(f)
 	if err != nil || len(addrs) == 0 {
@@ -285,7 +286,7 @@ func (s *scene) internetAdvice(f nl.Family) string {
 		"needs a public address, and a route to an internet gateway. Its security groups must allow the packets"
 }
 
-// internetHost resolves the host of the internet, as the node does.
+// internetHost returns the address and port of the test's host in the internet. The node resolves the host's name.
 func (s *scene) internetHost(f nl.Family) (netip.AddrPort, error) {
 	name, text, err := net.SplitHostPort(s.Internet)
 	if err != nil {

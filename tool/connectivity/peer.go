@@ -82,8 +82,8 @@ func (s *scene) peerPaths(f nl.Family) (all []path) {
 	return all
 }
 
-// askCallBack asks the pod of the other node to call p. If the pod of the other node gets no answer, calledBack returns
-// an error.
+// askCallBack asks the pod of the other node to call p. If that pod gets no answer from p, askCallBack returns an
+// error.
 func askCallBack(ctx context.Context, p *pod, to netip.AddrPort) error {
 	a, err := callServer(ctx, p.ns, to, call{Size: smallCall, Back: p.server.port()})
 	if err != nil {

@@ -75,8 +75,8 @@ func (t Test) addTimeout() time.Duration {
 	return min(t.addWithin()-3*time.Second, conf.MostAddTimeout)
 }
 
-// hastyConflist returns the conflist of the test with a short addTimeout. So an ADD that waits for an address ends by itself,
-// before this program would kill it.
+// hastyConflist returns the conflist of the test with a short addTimeout. So an ADD that waits for an address ends by
+// itself, before this program would kill it.
 func (t Test) hastyConflist() ([]byte, error) {
 	l := t.Network.List
 	plugins := make([]json.RawMessage, len(l.Plugins))
@@ -122,7 +122,7 @@ func (r runtime) runtimeConf(name, netns string) *libcni.RuntimeConf {
 			{"K8S_POD_INFRA_CONTAINER_ID", name}}}
 }
 
-// add makes a pod. If it fails, add removes the parts of the pod that it has made.
+// add makes a pod. If an error occurs, add removes the parts of the pod that it has made.
 func (r runtime) add(ctx context.Context, node *nl.NS, name string) (*pod, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.addWithin())
 	defer cancel()

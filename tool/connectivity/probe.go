@@ -25,7 +25,7 @@ var (
 	errSilent  = errors.New("no answer")
 )
 
-// connError returns an error of a connection as errRefused or errSilent, followed by the kernel's error.
+// connError wraps an error of a connection in errRefused or errSilent, if one of them fits.
 func connError(err error) error {
 	var timeout net.Error
 	switch {
@@ -84,8 +84,8 @@ func lookUpName(ctx context.Context, n *nl.NS, server netip.AddrPort, name strin
 	return connError(err)
 }
 
-// resolveNeighbor makes the kernel ask a router for its MAC address, and waits for the answer. For this, it sends a datagram
-// to a port at which no router listens.
+// resolveNeighbor makes the kernel ask a router for its MAC address, and waits for the answer. For this, it sends a
+// datagram to a port at which no router listens.
 func resolveNeighbor(ctx context.Context, n *nl.NS, a netip.Addr) error {
 	const discard = 9
 	to := netip.AddrPortFrom(a, discard)

@@ -97,8 +97,8 @@ func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	forward := s.blockingSysctl(f.family, l.Link)
 	switch {
 	case errors.Is(err, ask.ErrSource) && f.family == nl.IPv4:
-		return f.withCounters(fmt.Sprintf("the kernel's reverse path filter (rp_filter) drops the packet at %s, because "+
-				"the route to its source %s is by another link", l.Link, l.From)),
+		return f.withCounters(fmt.Sprintf("the kernel's reverse path filter (rp_filter) drops the packet at %s, "+
+				"because the route to its source %s is by another link", l.Link, l.From)),
 			fmt.Sprintf("sysctl -w net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.%s.rp_filter=2, and correct the file "+
 				"in /etc/sysctl.d that sets this value", l.Link)
 	case forward.Key != "":
@@ -115,8 +115,9 @@ func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	return "", ""
 }
 
-// blockingSysctl returns the sysctl without which the node does not forward packets of a family that arrive by a link. For
-// IPv4, the kernel asks the node and the link. For IPv6, it asks only the node. If no sysctl is 0, the key is empty.
+// blockingSysctl returns a sysctl whose value 0 keeps the node from forwarding packets of a family that arrive by a
+// link. For IPv4, there is such a sysctl for the node and one for the link. For IPv6, there is only one for the node.
+// If none is 0, the key is empty.
 func (s *scene) blockingSysctl(f nl.Family, link string) nl.Sysctl {
 	keys := []string{"net/ipv4/ip_forward", "net/ipv4/conf/" + link + "/forwarding"}
 	if f == nl.IPv6 {
@@ -139,7 +140,8 @@ func (s *scene) whyOutside(f finding) (cause, do string) {
 	return "the packet is lost outside of this node's kernel", cmp.Or(f.advice, groupsAdvice)
 }
 
-// downLink returns the link of an ENI that a path needs and that is down, or "".
+// downLink returns the first link that a path needs and that is down, or "". A path needs the host interface, and the
+// links of the ENIs of its pods.
 func (s *scene) downLink(f finding) string {
 	links := []string{s.Network.Pair.HostInterface}
 	for _, p := range []*pod{f.pod, f.target} {
@@ -155,10 +157,10 @@ func (s *scene) downLink(f finding) string {
 	return ""
 }
 
-// unassignedCause returns a cause if no ENI of this instance has the address of a pod of the path. It returns "" if there is
-// no such pod, or if metadata does not answer. It asks metadata, and then EC2: for minutes, metadata may not show an
-// address that EC2 has just assigned. EC2's source/destination check drops a packet if the ENI does not have the
-// packet's source address.
+// unassignedCause returns a cause if no ENI of this instance has the address of a pod of the path. It returns "" if
+// there is no such pod, or if metadata does not answer. It asks metadata first, and then EC2, because metadata may lack
+// for minutes an address that EC2 has assigned. EC2's source/destination check drops a packet if the ENI does not have
+// the packet's source address.
 func (s *scene) unassignedCause(f finding) string {
 	enis, err := s.enis()
 	if err != nil {

@@ -23,8 +23,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// Package repair compares a running pod with the objects that its ADD has made. For this, it needs the inputs of the
-// ADD. There are three sources, the best one first:
+// Package repair compares a running pod with the objects that its ADD has made. For this, repair needs the inputs of
+// the ADD. The inputs have three sources, the best one first:
 //
 //   - The file that the runtime keeps for the DEL (see [lease.KeptOf]). It has the configuration, the annotations and
 //     the answer of this ADD. The runtime writes it after the ADD, so repair can compare even a pod that has just
@@ -51,8 +51,8 @@ type Attachment struct {
 }
 
 // attachments lists the attachments of a network. The oldest comes first: pods share objects, and a repair in this
-// order leaves these objects as the ADD of the youngest pod has made them. unknown reports whether a link is the node's
-// end of a pair whose pod no source knows.
+// order leaves these objects as the ADD of the youngest pod has made them. The function isUnknown reports whether a
+// link is the node's end of a pair whose pod no source knows.
 func attachments(host *nl.NS, n conf.Network, s *registry.State) (
 	all []Attachment, isUnknown func(nl.Link) bool, failed error,
 ) {
@@ -133,7 +133,7 @@ func leasesOf(network string, s *registry.State) map[registry.Attachment]registr
 }
 
 // fromKept returns the attachment of which a runtime keeps a file. The bool is false if the file lacks a necessary
-// value, or if another attachment has one of the addresses now.
+// value, or if another attachment now has one of the addresses in the file.
 func fromKept(n conf.Network, t keptADD, l registry.Lease, s *registry.State) (Attachment, bool) {
 	l.NetNS = cmp.Or(l.NetNS, t.NetNS)
 	added := t.addResult()
@@ -166,9 +166,9 @@ func isOthers(s *registry.State, a netip.Addr, key registry.Key) bool {
 	return leased && l.ContainerID != "" && l.Key != key
 }
 
-// fromLease returns the attachment of a lease with its addresses. The VPC may have got CIDRs since the ADD, so repair
-// does not compare the routes of the pod's link to the VPC. links are the links of the node: the pod's pair among them
-// shows the pod's data path.
+// fromLease returns the attachment of the lease l, whose addresses are addrs. The VPC may have got CIDRs since the ADD,
+// so repair does not compare the routes of the pod's link to the VPC. links are the links of the node: the pod's pair
+// among them shows the pod's data path.
 func fromLease(
 	n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State, links []nl.Link,
 ) (Attachment, error) {
@@ -196,8 +196,9 @@ func fromLease(
 	return a, nil
 }
 
-// leaseFromAlias returns a lease with the attachment and the pod that the alias of near names. The bool is false if near is
-// not the node's end of a pair of the network, or if no name and no MAC address of near fits the attachment.
+// leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The bool is false if
+// nearEnd is not the node's end of a pair of the network, or if no name and no MAC address of nearEnd fits the
+// attachment.
 func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(nearEnd.Alias)
 	if !nl.IsPair(nearEnd.Group) || nearEnd.Kind != "veth" || len(words) < 4 || words[1] != network {
@@ -211,7 +212,7 @@ func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool)
 	return l, is
 }
 
-// keyless are the leases without a key, by their namespaces. All of them are leases of the first NICs of pods. A
+// A keyless has the leases without a key, by their namespaces. All of them are leases of the first NICs of pods. A
 // registry that was rebuilt has such leases.
 type keyless struct {
 	paths nl.Namespaces
@@ -236,8 +237,8 @@ func keylessOf(host *nl.NS, s *registry.State) keyless {
 	return k
 }
 
-// leaseAt returns the lease of an attachment, with its addresses. The alias of the pair's end on the node names the
-// attachment. The other end of the pair is in the namespace of the lease.
+// leaseAt returns the lease of the attachment that the alias of nearEnd names, with the addresses of the lease. nearEnd
+// is the node's end of a pair whose other end is in the namespace of the lease.
 func (k keyless) leaseAt(nearEnd nl.Link, network string) (l registry.Lease, addrs []netip.Addr, is bool) {
 	named, is := leaseFromAlias(nearEnd, network)
 	path := k.paths.At(nearEnd)
@@ -249,7 +250,7 @@ func (k keyless) leaseAt(nearEnd nl.Link, network string) (l registry.Lease, add
 	return l, k.addrs[path], true
 }
 
-// leadsTo reports whether the other end of a pair is in a namespace.
+// leadsTo reports whether the other end of a pair is in the namespace at path.
 func leadsTo(host *nl.NS, near nl.Link, path string) bool {
 	far, err := host.FarEnd(near)
 	if err != nil {
@@ -263,7 +264,7 @@ func leadsTo(host *nl.NS, near nl.Link, path string) bool {
 	return host.IsPeer(near, pod, far.Index)
 }
 
-// newRequest returns a request of a plugin for the attachment.
+// newRequest returns a request of a plugin for the attachment of a lease. added is the result of the attachment's ADD.
 func newRequest[C any](n conf.Network, l registry.Lease, config C, added *types100.Result) *plugin.Request[C] {
 	return &plugin.Request[C]{Network: n.Name, Attachment: l.Attachment, NetNS: l.NetNS,
 		Pod: plugin.Pod{Namespace: l.PodNamespace, Name: l.PodName}, Config: config, Prev: added}

@@ -17,7 +17,7 @@ import (
 // A keptADD is the data that a runtime keeps about an ADD.
 type keptADD struct{ lease.Kept }
 
-// fillConfig fills config with the values that the runtime gave to a plugin for its capabilities.
+// fillConfig fills config with the values that the runtime gave to a plugin for the plugin's capabilities.
 func (t keptADD) fillConfig(capabilities map[string]bool, config any) {
 	given := map[string]json.RawMessage{}
 	for name, arg := range t.Args {
@@ -59,7 +59,7 @@ func (t keptADD) addResult() *types100.Result {
 }
 
 // networkAtADD returns the network with the configuration of the ADD. If the runtime does not keep this configuration,
-// network returns the present network, the argument now.
+// networkAtADD returns present, the network with the present configuration.
 func (t keptADD) networkAtADD(present conf.Network) conf.Network {
 	list, err := conf.Cached(present.File, t.Config)
 	if err != nil {

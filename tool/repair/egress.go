@@ -78,8 +78,8 @@ func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
 	return all
 }
 
-// comparePod compares the pod with the configuration, and calls do with the differences, if there are any. A pod that has
-// ended does not differ.
+// comparePod compares the pod with the configuration, and calls change with the differences, if there are any. A pod
+// that has ended has no differences.
 func (o *Outdated) comparePod(host *nl.NS, change func(*egress.Renewal) error) error {
 	pod, err := host.OpenOther("pod", o.NetNS)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -100,7 +100,8 @@ func (o *Outdated) comparePod(host *nl.NS, change func(*egress.Renewal) error) e
 	return change(x)
 }
 
-// Renew brings the pod to the present configuration. Renew first looks at the pod again: the pod may have ended.
+// Renew changes the pod's egress to the present configuration. Renew first compares the pod again, because the pod may
+// have ended.
 func (o Outdated) Renew(host *nl.NS) (did string, err error) {
 	if err = o.Err; err == nil {
 		o.differs = ""

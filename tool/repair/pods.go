@@ -33,8 +33,8 @@ type Loss struct {
 func (l Loss) Owner() string { return view.Owner(l.lease) }
 
 // LostBy lists what the running pods of a network have lost. LostBy reads the node's rules and routes once for all
-// pods, and then each pod's namespace. unknown are the node's ends of pairs that have lost their routes, if no source
-// knows these routes.
+// pods, and then each pod's namespace. unknown are the node's ends of pairs that have lost their routes, and whose pods
+// no source knows.
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
 	all, isUnknown, failed := attachments(host, n, s)
 	if isUnknown == nil {
@@ -58,9 +58,9 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 	return lost, unknown, errors.Join(failed, err)
 }
 
-// barePairs returns the node's ends of pairs that have lost their routes, and whose pods no source knows. A pod may have
-// started since these sources were read, and may have no route yet. Its ADD has made the lease before the pair, so bare
-// asks the sources again.
+// barePairs returns the node's ends of pairs that have no routes, and whose pods no source knows. A pod may have
+// started after the sources were read, and may have a pair without routes. The ADD of this pod has made the lease
+// before the pair, so barePairs reads the sources again.
 func barePairs(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.Link, error) {
 	all, err := ptp.Bare(host, n.Name)
 	known := func(l nl.Link) bool { return !unclaimed(l) }
@@ -74,8 +74,8 @@ func barePairs(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.
 	return slices.DeleteFunc(all, known), nil
 }
 
-// findLoss returns what the attachment has lost. If the pod's namespace is gone, the pod has ended. If the pod's link to
-// the VPC and its pair are gone, the pod has ended, too: a DEL deletes both links at once.
+// findLoss returns what the attachment has lost. If the pod's namespace is gone, the pod has ended. If the pod's link
+// to the VPC and its pair are gone, the pod has ended, too: a DEL deletes both links at once.
 func (a Attachment) findLoss(host *nl.NS) (l Loss, err error) {
 	l.Attachment = a
 	pod, err := host.OpenOther("pod", a.lease.NetNS)
@@ -167,8 +167,8 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 			slog.Warn("the runtime does not report the limits of a pod's bandwidth, so the pod's new veth pair has "+
 				"no limits; if the pod needs limits, delete the pod", "pod", pod)
 		}
-		// The kernel knows a rule's link by its name. So the rule of the old pair would lead packets of the new pair to
-		// the old table.
+		// The kernel knows a rule's link by the link's name. So the rule of the old pair would lead packets of the new
+		// pair to the old table.
 		if _, err := ptp.RemoveDetached(host); err != nil {
 			return nil, err
 		}
@@ -193,7 +193,6 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 	return did, err
 }
 
-// readRegistry reads the registry.
 func readRegistry() (*registry.State, error) {
 	r, err := registry.Open(registry.Dir())
 	if err != nil {

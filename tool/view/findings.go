@@ -25,8 +25,8 @@ type Finding struct {
 	Harmless bool   `json:"harmless"` // the difference ends by itself
 }
 
-// longestLag is the time for which EC2, metadata or a running ADD may be behind without a fault. Metadata has been minutes
-// behind EC2.
+// longestLag is how long EC2 or metadata may show an address or a prefix that this node has unassigned. Metadata has
+// been minutes behind EC2.
 const longestLag = 10 * time.Minute
 
 // longestADD is a little more than the time that an ADD may take.
@@ -35,10 +35,10 @@ const longestADD = 2 * time.Minute
 // waitForEC2 is what to do if EC2 does not show yet what it has just done.
 const waitForEC2 = "wait half a minute"
 
-// mayLack reports whether EC2 may not show yet what it did at the time since.
+// mayLack reports whether EC2 perhaps does not show yet what it did at the time changedAt.
 func (k *Comparison) mayLack(changedAt time.Time) bool { return known.MayLack(changedAt, k.now) }
 
-// mayLackAddr reports whether EC2 may not show an address of the registry yet.
+// mayLackAddr reports whether EC2 perhaps does not show yet an address of the registry.
 func (k *Comparison) mayLackAddr(h Holding) bool {
 	return known.MayLackAddr(k.state, k.state.ENIs[h.ENI], h.Addr, k.now)
 }
@@ -142,7 +142,7 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	return nil
 }
 
-// isInPod reports whether a pod has the whole ENI, and its link.
+// isInPod reports whether the link of an ENI is in a pod that has the whole ENI.
 func (k *Comparison) isInPod(id string) bool {
 	return k.inPods[id] && k.state.Exclusive()[id]
 }
@@ -178,8 +178,8 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 	return fs
 }
 
-// inPrefix reports whether the registry has the address in a prefix of its ENI. Then the finding
-// about that prefix is enough.
+// inPrefix reports whether the registry has the address in a prefix of the address's ENI. The finding about that prefix
+// is then enough.
 func (k *Comparison) inPrefix(h Holding) bool {
 	return slices.ContainsFunc(k.state.ENIs[h.ENI].Prefixes, func(p registry.Prefix) bool {
 		return p.CIDR.Contains(h.Addr)

@@ -126,7 +126,7 @@ func Limits(ctx context.Context) (aws.Limits, error) {
 	return l, err
 }
 
-// knownLimits returns the limits that the registry has of the instance. These limits never change.
+// knownLimits returns the limits of the instance in the registry. These limits never change.
 func knownLimits(i aws.Instance) (l aws.Limits, ok bool) {
 	s, err := cli.ViewRegistry()
 	if err != nil || s.Instance.ID != i.ID || s.Instance.Type != i.Type || s.Instance.ENIs == 0 {

@@ -123,7 +123,7 @@ func (o *Observation) recordChanges(before *registry.State, wait func(string) ti
 	o.Changing = append(missingKeys(before.ENIs, o.State.ENIs), missingKeys(o.State.ENIs, before.ENIs)...)
 }
 
-// missingKeys returns the keys of the map in that the map from does not have.
+// missingKeys returns the keys of the map all that the map other does not have.
 func missingKeys[K comparable, V any](all, other map[K]V) (keys []K) {
 	for k := range all {
 		if _, has := other[k]; !has {
@@ -133,7 +133,7 @@ func missingKeys[K comparable, V any](all, other map[K]V) (keys []K) {
 	return keys
 }
 
-// Compare compares the answers of the four sources. wait returns how long the addresses of a pool cool.
+// Compare compares the answers of the four sources. reuseWait returns how long the addresses of a pool cool.
 func (o *Observation) Compare(reuseWait func(pool string) time.Duration) *Comparison {
 	k := &Comparison{now: o.Now, state: o.State, routed: o.Routed, links: o.Links, lacking: o.Lacking,
 		Metadata: sourceOf(o.Metadata), EC2: sourceOf(o.EC2), inPods: setOf(o.InPods), own: setOf(o.Own),

@@ -27,9 +27,9 @@ type Status struct {
 	Addrs    []Holding      `json:"addresses"`
 }
 
-// StatusOf returns the status of the node by the registry. most is the number of ENIs that the node may have. wait
-// returns how long the addresses of a pool cool. misfit returns why an ENI that others have attached serves no pods.
-// links has the names of the node's links, by MAC address.
+// StatusOf returns the status of the node by the registry. maxENIs is the number of ENIs that the node may have.
+// reuseWait returns how long the addresses of a pool cool. misfitOf returns why an ENI that others have attached serves
+// no pods. linkNames has the names of the node's links, by MAC address.
 func StatusOf(
 	s *registry.State, maxENIs int, reuseWait func(pool string) time.Duration, misfitOf func(registry.ENI) string,
 	linkNames map[string]string, now time.Time,

@@ -90,9 +90,9 @@ func lackingOf(
 	return lacking
 }
 
-// usePlace returns where the kernel shows an address in use: in a namespace, or by a route. A namespace counts only if it
-// has the address on the ENI that another source names for the address. If no other source knows the address, each
-// namespace with the address counts. If the address is not in use, where returns "".
+// usePlace returns the place at which the kernel shows an address in use: a namespace, or a route. A namespace counts
+// only if it has the address on the ENI that another source names for the address. If no other source knows the
+// address, each namespace with the address counts. If the address is not in use, usePlace returns "".
 func (k *Comparison) usePlace(a netip.Addr) string {
 	l, _ := k.state.Leases.At(a)
 	own, _ := k.state.ENIOf(a)
@@ -247,10 +247,10 @@ func (k *Comparison) kernelColumn(a netip.Addr) string {
 	return k.usePlace(a)
 }
 
-// allAddrs returns the addresses that the registry, metadata or EC2 know. It also returns addresses of namespaces, if they
-// are in the subnets of this node's ENIs. A namespace may have other addresses, which are not ours. addrs leaves out an
-// address that only a route shows. A route alone shows no pod: with systemd-networkd, a node has such routes to the
-// gateway and to the DNS server of its subnet.
+// allAddrs returns the addresses that the registry, metadata or EC2 know. It also returns the addresses in namespaces
+// that are in the subnets of this node's ENIs. A namespace may have other addresses, which are not ours. allAddrs
+// leaves out an address that only a route shows. A route alone shows no pod: with systemd-networkd, a node has such
+// routes to the gateway and to the DNS server of its subnet.
 func (k *Comparison) allAddrs() []netip.Addr {
 	all := map[netip.Addr]bool{}
 	for a := range k.holdings {
