@@ -4,10 +4,10 @@
 // Package connectivity makes pods, sends packets on each path of pods, and says where a packet has stopped. It makes
 // two pods on this node by the plugins of a conflist, like a container runtime. The pods' namespaces have no names in
 // the file system, so they end with the process, even if the process is killed. A killed process leaves leases and
-// routing rules, like a pod without a DEL. A collection or a GC removes them.
+// routing rules, like a pod without a DEL. A collection or a GC removes these.
 //
 // A path that works costs the node only the packets of the path. If a path fails, the test sends the packets again.
-// Meanwhile taps show the links that these packets pass, and netfilter names the rules that drop them. Taps, and the
+// Meanwhile taps show the links that these packets pass, and netfilter names the rules that drop packets. Taps, and the
 // reports of netfilter's verdicts, are only about the addresses of this test. They also end with the process.
 package connectivity
 
@@ -44,7 +44,7 @@ func (t Test) askWithin() time.Duration { return t.Within * 2 / 30 }
 func (t Test) lookUntil() time.Duration { return t.Within * 19 / 30 }
 func (t Test) delWithin() time.Duration { return t.Within * 3 / 30 } // for each DEL
 
-// A Test says what to test.
+// A Test is the configuration of a connectivity test.
 type Test struct {
 	Network   conf.Network
 	BinDir    string // of the plugins
@@ -79,7 +79,7 @@ type Row struct {
 	Do      string  `json:"do"`
 }
 
-// A Pod is a pod of the test. If it has no addresses, the test could not make it.
+// A Pod is a pod of the test. If Addrs is empty, the test could not make the pod.
 type Pod struct {
 	Name  string       `json:"name"`
 	Addrs []netip.Addr `json:"ips"`

@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 )
 
-// checkLinks checks the links of the ENIs that serve pods. checkLinks compares their MTU with the MTU of the boot ENI,
-// and with the MTU that a configuration gives to pods.
+// checkLinks checks the links of the ENIs that serve pods. checkLinks compares the MTU of these links with the MTU of
+// the boot ENI, and with the MTU that a configuration gives to pods.
 func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 	links, err := p.kernel.Links()
 	if err != nil {

@@ -35,8 +35,8 @@ func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 }
 
 // checkIPVS looks for the link that kube-proxy makes in IPVS mode. IPVS rewrites a packet, and then routes it as if the
-// node had sent it. So the packet does not match the rule for packets from the pod's veth. If the backend is on the
-// same node, it gets the packet by its veth, but answers by its ENI.
+// node had sent it. So the packet does not match the rule for packets from the pod's veth. If the backend is a pod of
+// the same node, the backend gets the packet by its veth, but answers by its ENI.
 func (p *Node) checkIPVS() ([]Finding, error) {
 	const link = "kube-ipvs0"
 	_, err := p.kernel.LinkByName(link)
@@ -50,7 +50,7 @@ func (p *Node) checkIPVS() ([]Finding, error) {
 			"already, run: ip link del " + link}}, err
 }
 
-// servicesByENI looks for Services to which pods of a network send packets by their ENI. The VPC does not know
+// servicesByENI looks for Services to which the pods of a network send packets by the pods' ENIs. The VPC does not know
 // Services, so no host answers.
 func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	if n.IPAM == nil {

@@ -12,8 +12,8 @@ import (
 )
 
 // fixedPatches has, for each series of containerd, the first patch release without the fault containerd#12923. Because
-// of this fault, containerd calls no DEL for a pod if it has not recorded the end of the pod's ADD. All releases of
-// later series lack the fault.
+// of this fault, containerd calls no DEL for a pod if containerd has not recorded the end of the pod's ADD. All
+// releases of later series lack the fault.
 var fixedPatches = map[[2]int]int{{1, 7}: 31, {2, 0}: 10, {2, 1}: 7, {2, 2}: 2}
 
 // checkRuntime looks for a runtime that may end a pod without a DEL. checkRuntime executes the containerd in PATH. It

@@ -25,8 +25,8 @@ func slaveConfig(n conf.List) (c ipvlan.Config) {
 	return c
 }
 
-// checkSlaves compares the links of running pods with their conflist. If the MTU of an ENI changes, the kernel changes
-// the MTU of all its slaves. All slaves of an ENI get the mode of its newest slave.
+// checkSlaves compares the links of running pods with the conflist of the pods. If the MTU of an ENI changes, the
+// kernel changes the MTU of all its slaves. All slaves of an ENI get the mode of its newest slave.
 func (p *Node) checkSlaves() (found []Finding, failed error) {
 	configs := map[string]ipvlan.Config{}
 	for _, n := range p.ours {

@@ -87,7 +87,7 @@ func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, 
 	return s, nil
 }
 
-// addAttached adds an ENI that metadata shows. It takes further values from was, the ENI in the registry, or from
+// addAttached adds an ENI that metadata shows. It takes further values from recorded, the ENI in the registry, or from
 // described, the ENI by EC2. Both may be empty.
 func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described aws.ENI) {
 	if recorded.MAC == "" {
@@ -108,8 +108,8 @@ func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described 
 	book.AddPrefixes(s, e.ID, slices.Concat(e.Prefixes, e.IPv6Prefixes), time.Time{})
 }
 
-// Limits asks EC2 for the limits of this instance's type. If EC2 does not report the limits, Limits looks for them in
-// the registry. EC2 may throttle, for example, if many nodes boot at once.
+// Limits asks EC2 for the limits of this instance's type. If EC2 does not report the limits, Limits reads them from the
+// registry. For example, EC2 throttles if many nodes boot at once.
 func Limits(ctx context.Context) (aws.Limits, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)

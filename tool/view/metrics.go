@@ -30,11 +30,11 @@ func Metrics(
 	return append(append(addressMetrics(s, all, warmMin, now), growthMetrics(s, most, now)...), fileMetrics()...)
 }
 
-// addressMetrics show which addresses there are, and where.
+// addressMetrics returns the metrics of the node, and of its addresses, prefixes and ENIs.
 func addressMetrics(s *registry.State, all []Holding, wanted map[string]int, now time.Time) []Metric {
 	info := Metric{Name: "node_info", Help: "The node, always 1."}
 	if s.Instance.ID != "" {
-		// Prometheus has a label instance of its own: the target.
+		// Prometheus itself adds a label "instance" with the address that it scrapes, so ours is "instance_id".
 		info.Add(1, "instance_id", s.Instance.ID, "instance_type", s.Instance.Type, "zone", s.Instance.Zone, "version",
 			release.Version())
 	}
@@ -111,7 +111,7 @@ func warmMetric(wanted map[string]int) Metric {
 	return m
 }
 
-// reservedMetric shows the time of the oldest reserved lease. If it is old, an ADD does not end.
+// reservedMetric shows the time of the oldest reserved lease. If this time is long ago, an ADD hangs.
 func reservedMetric(s *registry.State, all []Holding) Metric {
 	m := Metric{Name: "oldest_reserved_timestamp_seconds",
 		Help: "The time of the oldest lease whose address the kernel does not show in a pod yet."}

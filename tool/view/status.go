@@ -201,7 +201,7 @@ func poolsOf(s *registry.State, all []Holding) []poolStatus {
 	pools := []poolStatus{}
 	for _, pool := range slices.Sorted(maps.Keys(enis)) {
 		name := conf.PoolName(pool)
-		// leave out free addresses that are on no ENI: no pod gets them
+		// leave out free addresses that are on no ENI, because no pod gets them
 		n := countBy(all, func(h Holding) bool { return h.Pool == name && (h.ENI != "" || h.Leased()) })
 		pools = append(pools, poolStatus{name, enis[pool], n, s.Warm[pool].Min, s.Warm[pool].Max})
 	}

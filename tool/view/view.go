@@ -71,8 +71,8 @@ func Compare(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Com
 	return o.Compare(conflists.ReuseWait), nil
 }
 
-// lackingOf compares the CIDRs of the VPCs, if the role may ask for them. lackingOf leaves out CIDRs to which
-// routeToCidrs already gives pods routes.
+// lackingOf compares the CIDRs of the VPCs in metadata and EC2, if the role permits the EC2 call. lackingOf leaves out
+// CIDRs to which routeToCidrs already gives pods routes.
 func lackingOf(
 	ctx context.Context, cloud *aws.Client, metadata Said, routed []netip.Prefix,
 ) map[string][]netip.Prefix {
