@@ -60,7 +60,8 @@ func TestBoth(t *testing.T) {
 		}
 		ended := make(chan error, 1)
 		go func() { ended <- answerOnce(l, tt.refuses) }()
-		if err := callSmallAndLarge(t.Context(), n, netip.MustParseAddrPort(l.Addr().String())); !errors.Is(err, tt.want) {
+		to := netip.MustParseAddrPort(l.Addr().String())
+		if err := callSmallAndLarge(t.Context(), n, to); !errors.Is(err, tt.want) {
 			t.Errorf("refuses %v: %v, want %v", tt.refuses, err, tt.want)
 		}
 		if err := <-ended; err != nil {

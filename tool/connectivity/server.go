@@ -43,7 +43,8 @@ type answer struct {
 // mostBytes is the maximum number of bytes that a caller may send.
 const mostBytes = 1 << 20
 
-// startServer begins to answer at a port in a namespace, and returns the server. If port is 0, the kernel chooses the port.
+// startServer begins to answer at a port in a namespace, and returns the server. If port is 0, the kernel chooses the
+// port.
 func startServer(n *nl.NS, port uint16, p *pod) (*server, error) {
 	s := &server{ns: n, pod: p}
 	err := n.Do(func() (err error) {
@@ -102,7 +103,8 @@ func (s *server) answerCall(c *net.TCPConn) error {
 	if asked.Back != 0 && s.pod != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), pathTimeout)
 		defer cancel()
-		if _, err := callServer(ctx, s.pod.ns, netip.AddrPortFrom(a.Seen, asked.Back), call{Size: smallCall}); err != nil {
+		to := netip.AddrPortFrom(a.Seen, asked.Back)
+		if _, err := callServer(ctx, s.pod.ns, to, call{Size: smallCall}); err != nil {
 			a.Back = err.Error()
 		}
 	}

@@ -133,7 +133,7 @@ func (p *Node) checkRouters(eni string, l nl.Link) (found []Finding) {
 	return found
 }
 
-// poolMTUs returns the largest MTU that a configuration gives to pods of a pool, by the name of the pool.
+// poolMTUs returns, by the name of the pool, the largest MTU that a configuration gives to the pool's pods.
 func (p *Node) poolMTUs() map[string]int {
 	all := map[string]int{}
 	for _, l := range p.ours {

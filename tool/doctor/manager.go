@@ -17,7 +17,8 @@ func (p *Node) checkManager(ctx context.Context) ([]Finding, error) {
 	if err != nil && !p.isActive(ctx, "NetworkManager.service") || p.root != "" && p.isEnabled("cni-links.service") {
 		return nil, nil
 	}
-	for _, f := range append(p.dropIns("NetworkManager", "conf.d"), p.pathOf("/etc/NetworkManager/NetworkManager.conf")) {
+	main := p.pathOf("/etc/NetworkManager/NetworkManager.conf")
+	for _, f := range append(p.dropIns("NetworkManager", "conf.d"), main) {
 		b, err := os.ReadFile(f)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err

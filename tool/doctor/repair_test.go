@@ -426,7 +426,8 @@ func TestRepairClosed(t *testing.T) {
 	}
 	before := nft("list", "chain", table+" closed")
 	nft("flush", "chain", table+" closed")
-	if found, err := d.doctor().lostObjects(); err != nil || len(found) != 1 || !strings.Contains(found[0].About, table) {
+	found, err := d.doctor().lostObjects()
+	if err != nil || len(found) != 1 || !strings.Contains(found[0].About, table) {
 		t.Errorf("doctor: %v, %v", found, err)
 	}
 	did, err := d.repair()

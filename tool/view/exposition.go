@@ -56,9 +56,11 @@ func (m *Metric) Add(value float64, labels ...string) {
 	m.Samples = append(m.Samples, s)
 }
 
-// addHistogram adds the samples of a histogram of durations. within[i] is the number of durations up to bounds[i]. All samples
-// get the labels.
-func (m *Metric) addHistogram(bounds []time.Duration, cumulative []uint64, total uint64, sum time.Duration, labels ...string) {
+// addHistogram adds the samples of a histogram of durations. cumulative[i] is the number of durations up to bounds[i].
+// All samples get the labels.
+func (m *Metric) addHistogram(
+	bounds []time.Duration, cumulative []uint64, total uint64, sum time.Duration, labels ...string,
+) {
 	add := func(suffix string, value float64, more ...string) {
 		m.Add(value, slices.Concat(labels, more)...)
 		m.Samples[len(m.Samples)-1].Suffix = suffix
