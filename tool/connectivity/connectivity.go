@@ -129,7 +129,7 @@ func (t Test) Run(ctx context.Context) (r Report, err error) {
 	r = Report{Network: t.Network.Name}
 	rows := s.makePods(whole, &r, "a", "b")
 	if len(s.pods) > 0 {
-		rows = append(rows, s.tryAll(whole, s.paths())...)
+		rows = append(rows, s.tryAll(whole, s.allPaths())...)
 	}
 	if ctx.Err() != nil {
 		return r, errors.Join(ctx.Err(), s.deletePods())

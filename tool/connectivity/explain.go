@@ -58,7 +58,7 @@ func (s *scene) explainFailure(ctx context.Context, p path, row Row) Row {
 // tryWithTaps tries the path with taps at the links, and returns its observations.
 func (s *scene) tryWithTaps(ctx context.Context, p path) (f finding, err error) {
 	f.path = p
-	addrs := p.addrs()
+	addrs := p.tapAddrs()
 	taps, err := s.openTaps(p, addrs)
 	defer func() {
 		for _, t := range taps {
@@ -113,8 +113,8 @@ func (s *scene) checkOnce(ctx context.Context, p *pod) error {
 	return err
 }
 
-// addrs returns the addresses by which a tap recognizes the packets of a path.
-func (p path) addrs() (all []netip.Addr) {
+// tapAddrs returns the addresses by which a tap recognizes the packets of a path.
+func (p path) tapAddrs() (all []netip.Addr) {
 	if p.pod != nil {
 		all = append(all, p.pod.addr(p.family))
 	}
@@ -157,17 +157,17 @@ func (s *scene) presentLinks(links []string) []string {
 // need not be the furthest: the sender may have repeated a packet just before the taps were closed.
 func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
 	for _, seen := range f.sightings {
-		if !any || s.progress(f, seen) >= s.progress(f, l) {
+		if !any || s.progressOf(f, seen) >= s.progressOf(f, l) {
 			l, any = seen, true
 		}
 	}
 	return l, any
 }
 
-// progress returns a number for the place of a sighting on the path. The places in their order are: out of a pod, into
-// the node, out of the node, into a pod. The same places of the answer come after these places. The node sends a packet
-// for a Service back into the sender. Such a packet counts like a packet into the node.
-func (s *scene) progress(f finding, l sighting) (steps int) {
+// progressOf returns a number for the place of a sighting on the path. The places in their order are: out of a pod,
+// into the node, out of the node, into a pod. The same places of the answer come after these places. The node sends a
+// packet for a Service back into the sender. Such a packet counts like a packet into the node.
+func (s *scene) progressOf(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.isRequest(l) && l.ns == f.from:
 		steps = 2
@@ -193,7 +193,7 @@ func (f finding) isRequest(s sighting) bool {
 func (s *scene) placeOf(f finding) string {
 	l, any := s.furthestSighting(f)
 	if errors.Is(f.failed, errLarge) {
-		return "small packets arrive, and large ones are lost" + f.largest()
+		return "small packets arrive, and large ones are lost" + f.largestText()
 	}
 	if !any {
 		if f.pod == nil {
@@ -225,8 +225,8 @@ func (s *scene) veths() (all []string) {
 	return all
 }
 
-// largest names the largest packet that has passed a link.
-func (f finding) largest() string {
+// largestText names the largest packet that has passed a link.
+func (f finding) largestText() string {
 	most := 0
 	for _, s := range f.sightings {
 		most = max(most, s.Size)

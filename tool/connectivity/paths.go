@@ -60,8 +60,8 @@ func (p path) tryOnce(ctx context.Context, timeout time.Duration) Row {
 	return row
 }
 
-// paths returns the paths that pods have with this configuration (see docs/node.md).
-func (s *scene) paths() (all []path) {
+// allPaths returns the paths that pods have with this configuration (see docs/node.md).
+func (s *scene) allPaths() (all []path) {
 	s.askPeer()
 	for _, f := range nl.Families {
 		if !s.pods[0].addr(f).IsValid() {
@@ -86,7 +86,7 @@ func (s *scene) nearPaths(f nl.Family) (all []path) {
 	}
 	all = append(all, s.toServer("node to pod", f, nil, a))
 	if host := s.nodeAddr(f); host.IsValid() {
-		to := netip.AddrPortFrom(host, kubelet)
+		to := netip.AddrPortFrom(host, kubeletPort)
 		all = append(all, path{name: "pod to node", family: f, from: a.ns, pod: a, to: to,
 			probe: func(ctx context.Context) error {
 				return acceptRefusal(tryConnect(ctx, a.ns, to))
@@ -104,8 +104,8 @@ func (s *scene) nearPaths(f nl.Family) (all []path) {
 	return all
 }
 
-// kubelet is the port of the kubelet, which pods may reach. A refusal also shows that the packets arrive.
-const kubelet = 10250
+// kubeletPort is the port of the kubelet, which pods may reach. A refusal also shows that the packets arrive.
+const kubeletPort = 10250
 
 // acceptRefusal returns nil for a refusal, because a refusal shows that the packets have arrived.
 func acceptRefusal(err error) error {

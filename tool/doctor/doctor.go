@@ -169,8 +169,8 @@ type pool struct {
 	network string
 }
 
-// policies returns the policies of the pools of all networks.
-func (p *Node) policies() (all []pool) {
+// poolPolicies returns the pools of all networks.
+func (p *Node) poolPolicies() (all []pool) {
 	for _, l := range p.ours {
 		for _, policy := range l.IPAM.Policies() {
 			all = append(all, pool{policy, l.Name})

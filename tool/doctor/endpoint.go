@@ -57,7 +57,7 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 		case wanted == nil:
 			first, wanted = at, settings
 		default:
-			if d := differences(settings, wanted); d != "" {
+			if d := settingDifferences(settings, wanted); d != "" {
 				found = append(found, Finding{Severity: warning, About: at.name,
 					Means: "the variables for EC2 differ from those of the plugins, which have the environment of " +
 						first.name + ": " + d, Do: at.correct})
@@ -67,8 +67,8 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// differences returns what differs between two lists of the same settings, for people.
-func differences(these, those []aws.Setting) string {
+// settingDifferences returns what differs between two lists of the same settings, for people.
+func settingDifferences(these, those []aws.Setting) string {
 	var all []string
 	for i, s := range these {
 		if o := those[i]; s.Value != o.Value {

@@ -20,8 +20,8 @@ import (
 // environmentFile is the file with variables that the units of the tool read (EnvironmentFile=).
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
-// executors are the programs that execute CNI plugins, by their names in /proc. k3s runs a containerd of its own.
-var executors = []string{"containerd", "crio", "cri-dockerd"}
+// runtimeNames are the names in /proc of the programs that execute CNI plugins. k3s runs a containerd of its own.
+var runtimeNames = []string{"containerd", "crio", "cri-dockerd"}
 
 // A process is a container runtime of this node.
 type process struct{ program, dir string } // dir: in /proc
@@ -43,7 +43,7 @@ func runtimeProcesses() ([]process, error) {
 	for _, name := range names {
 		comm, err := os.ReadFile(name)
 		p := process{strings.TrimSpace(string(comm)), filepath.Dir(name)}
-		if err != nil || !slices.Contains(executors, p.program) {
+		if err != nil || !slices.Contains(runtimeNames, p.program) {
 			continue // the process has ended, or is no runtime
 		}
 		if theirs, err := os.Readlink(filepath.Join(p.dir, "ns/pid")); err == nil && theirs == ours {

@@ -114,7 +114,7 @@ func (p *Node) podFamilies() []nl.Family {
 	for a := range p.state.Leases.Keys() {
 		has = append(has, nl.FamilyOf(a))
 	}
-	for _, pool := range p.policies() {
+	for _, pool := range p.poolPolicies() {
 		has = append(has, pool.Families...)
 	}
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !slices.Contains(has, f) })

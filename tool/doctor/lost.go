@@ -46,7 +46,7 @@ func (p *Node) lostObjects() ([]Finding, error) {
 		}
 		for _, s := range w {
 			route, is := s.Object.(nl.Route)
-			if !(is && named[route.Dev] || p.isParameter(n, s)) {
+			if !(is && named[route.Dev] || p.isPodSysctl(n, s)) {
 				found = append(found, p.lostFinding(n, s))
 			}
 		}
@@ -54,10 +54,10 @@ func (p *Node) lostObjects() ([]Finding, error) {
 	return found, failed
 }
 
-// isParameter reports whether a step is a sysctl that checkSysctls checks.
-func (p *Node) isParameter(n conf.Network, s nl.Step) bool {
+// isPodSysctl reports whether a step is a sysctl that checkSysctls checks.
+func (p *Node) isPodSysctl(n conf.Network, s nl.Step) bool {
 	k, is := s.Object.(nl.Sysctl)
-	return is && slices.ContainsFunc(p.parameters(n.Pair), func(p parameter) bool { return p.Key == k.Key })
+	return is && slices.ContainsFunc(p.podSysctls(n.Pair), func(p podSysctl) bool { return p.Key == k.Key })
 }
 
 // lostByPod returns the findings about one running pod.

@@ -40,7 +40,7 @@ func (p *Node) checkNetUtils(context.Context) ([]Finding, error) {
 			Do: "if every ENI except the boot ENI is for pods, run: systemctl enable --now cni-links.service"})
 	}
 	entries, _ := os.ReadDir(p.pathOf(linksRun)) // no error: cni-links.service may not have run
-	bootServes := slices.ContainsFunc(p.policies(), func(pool pool) bool { return pool.MinIndex == 0 })
+	bootServes := slices.ContainsFunc(p.poolPolicies(), func(pool pool) bool { return pool.MinIndex == 0 })
 	if installed && bootServes && len(entries) > 0 {
 		found = append(found, Finding{Severity: severe, About: "cni-links.service",
 			Means: "this unit ran with another conflist. The boot ENI now serves pods (interfaceIndex 0), but each " +

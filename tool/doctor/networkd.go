@@ -62,9 +62,9 @@ func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 	return unreadSettings(deciding)
 }
 
-// restartNetworkd is the command that makes a running systemd-networkd read its settings. When systemd-networkd starts
+// networkdRestart is the command that makes a running systemd-networkd read its settings. When systemd-networkd starts
 // with our settings, routes and rules of pods stay.
-const restartNetworkd = "systemctl try-restart systemd-networkd.service"
+const networkdRestart = "systemctl try-restart systemd-networkd.service"
 
 // unreadSettings returns a finding if the running systemd-networkd has perhaps not read one of the files.
 func unreadSettings(files []string) ([]Finding, error) {
@@ -75,9 +75,9 @@ func unreadSettings(files []string) ([]Finding, error) {
 	return []Finding{{Severity: severe, About: file,
 		Means: "this file was written after systemd-networkd had started, so systemd-networkd may not have read it. " +
 			"Then systemd-networkd removes the routes and rules of pods when it configures a link",
-		Do: "restart systemd-networkd: " + restartNetworkd + ". The routes and rules of pods stay",
+		Do: "restart systemd-networkd: " + networkdRestart + ". The routes and rules of pods stay",
 		fix: func(ctx context.Context) (string, error) {
-			return restartNetworkd, restart(ctx)
+			return networkdRestart, execRestart(ctx)
 		}}}, nil
 }
 
@@ -93,15 +93,15 @@ func (p *Node) networkdFix() func(context.Context) (string, error) {
 		if !p.hasSystemd() {
 			return did + ", which systemd-networkd reads at its next start", nil
 		}
-		return did + ", and called " + restartNetworkd, restart(ctx)
+		return did + ", and called " + networkdRestart, execRestart(ctx)
 	}
 }
 
-// restart makes systemd-networkd read its settings.
-func restart(ctx context.Context) error {
-	args := strings.Fields(restartNetworkd)
+// execRestart executes networkdRestart.
+func execRestart(ctx context.Context) error {
+	args := strings.Fields(networkdRestart)
 	if out, err := exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput(); err != nil {
-		return fmt.Errorf("%s: %w: %s", restartNetworkd, err, out)
+		return fmt.Errorf("%s: %w: %s", networkdRestart, err, out)
 	}
 	return nil
 }

@@ -25,8 +25,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// module is the Go module of our programs. Go records it in each program.
-const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
+// modulePath is the Go module of our programs. Go records it in each program.
+const modulePath = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 
 // checkPlugins checks that the plugins are installed, and that all programs are of one release. Then it asks the
 // plugins of the chain for their STATUS (CNI specification 1.1.0), as a runtime does.
@@ -45,7 +45,7 @@ func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 				Means: "this program is not installed, so no pod gets a network",
 				Do: "install the package. If the runtime uses another directory (bin_dir of containerd), give that " +
 					"directory with --bin-dir"})
-		case err != nil || info.Main.Path != module:
+		case err != nil || info.Main.Path != modulePath:
 			found = append(found, Finding{Severity: warning, About: file,
 				Means: "this file is no program of this project. It may be the original plugin",
 				Do:    "install the package again"})

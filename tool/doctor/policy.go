@@ -41,7 +41,7 @@ func (p *Node) checkPolicy(context.Context) ([]Finding, error) {
 	}
 	var found []Finding
 	for _, e := range engines {
-		f := unrestricted(e.name, slaves)
+		f := unrestrictedFinding(e.name, slaves)
 		same := func(other Finding) bool { return other.About == f.About }
 		if (e.hasChain(chains) || e.hasPins()) && !slices.ContainsFunc(found, same) {
 			found = append(found, f)
@@ -50,8 +50,8 @@ func (p *Node) checkPolicy(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// unrestricted returns the finding about an engine that does not see the packets of these pools.
-func unrestricted(engine string, pools []string) Finding {
+// unrestrictedFinding returns the finding about an engine that does not see the packets of these pools.
+func unrestrictedFinding(engine string, pools []string) Finding {
 	return Finding{Severity: warning, About: engine,
 		Means: "this engine for NetworkPolicy is, or was, on the node. It does not see packets between ipvlan pods " +
 			"and other pods or hosts, so NetworkPolicies do not restrict these packets. The pools with ipvlan are: " +

@@ -20,7 +20,7 @@ import (
 func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	seen := map[string]bool{}
-	for _, pool := range p.policies() { // without a pool, checkConfig reports the cause
+	for _, pool := range p.poolPolicies() { // without a pool, checkConfig reports the cause
 		key := fmt.Sprint(pool.Pool, pool.SubnetTags, pool.Families, pool.Warm) // fmt sorts maps
 		if pool.Provision != lease.ProvisionFull || seen[key] {
 			continue // the pool gets no new ENIs, so the role need not list subnets: EC2 reports a full subnet

@@ -16,8 +16,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A parameter is a sysctl that pods rely on.
-type parameter struct {
+// A podSysctl is a sysctl that pods rely on.
+type podSysctl struct {
 	nl.Sysctl
 	severity, means string
 }
@@ -29,9 +29,9 @@ func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 		return nil, nil
 	}
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
-	var all []parameter
+	var all []podSysctl
 	for _, n := range networks {
-		all = append(all, slices.DeleteFunc(p.parameters(n.Pair), func(k parameter) bool {
+		all = append(all, slices.DeleteFunc(p.podSysctls(n.Pair), func(k podSysctl) bool {
 			return slices.Contains(all, k)
 		})...)
 	}
@@ -59,14 +59,14 @@ func (p *Node) checkSysctl(k nl.Sysctl) error {
 	return err
 }
 
-// parameters returns the sysctls that a configuration relies on.
-func (p *Node) parameters(c ptp.Config) []parameter {
+// podSysctls returns the sysctls that a configuration relies on.
+func (p *Node) podSysctls(c ptp.Config) []podSysctl {
 	if l, err := p.kernel.LinkByName(c.HostInterface); err == nil {
 		c.HostInterface = l.Name // it may have an alternative name, which /proc/sys does not know
 	}
-	var all []parameter
+	var all []podSysctl
 	need := func(key, value, severity, means string) {
-		all = append(all, parameter{nl.Sysctl{Key: key, Value: value}, severity, means})
+		all = append(all, podSysctl{nl.Sysctl{Key: key, Value: value}, severity, means})
 	}
 	host := func(key string) string { v, _ := p.kernel.Sysctl(key); return v }
 	if c.IPMasq {

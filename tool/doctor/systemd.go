@@ -14,14 +14,14 @@ import (
 	"strings"
 )
 
-// layers are the directories of configuration files. If two of them have a file of the same
+// configLayers are the directories of configuration files. If two of them have a file of the same
 // name, the first directory counts (systemd.unit(5), networkd.conf(5)).
-var layers = []string{"/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"}
+var configLayers = []string{"/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"}
 
 // lookUp finds a file in the layers of a program's configuration. An empty file, or a link to
 // /dev/null, hides the file in later layers.
 func (p *Node) lookUp(program, name string) (path string, found bool) {
-	for _, layer := range layers {
+	for _, layer := range configLayers {
 		path := p.pathOf(filepath.Join(layer, program, name))
 		if fi, err := os.Stat(path); err == nil {
 			return path, fi.Size() > 0 && fi.Mode().IsRegular()
@@ -35,7 +35,7 @@ func (p *Node) lookUp(program, name string) (path string, found bool) {
 // dropIns returns the drop-ins that are in force, from all layers, sorted by name.
 func (p *Node) dropIns(program, dir string) []string {
 	names := map[string]bool{}
-	for _, layer := range layers {
+	for _, layer := range configLayers {
 		entries, _ := os.ReadDir(p.pathOf(filepath.Join(layer, program, dir)))
 		for _, e := range entries {
 			names[e.Name()] = strings.HasSuffix(e.Name(), ".conf")
@@ -53,7 +53,7 @@ func (p *Node) dropIns(program, dir string) []string {
 // isEnabled reports whether a unit is started at boot, because a target or another unit wants
 // it.
 func (p *Node) isEnabled(unit string) bool {
-	for _, layer := range layers {
+	for _, layer := range configLayers {
 		links, _ := filepath.Glob(p.pathOf(filepath.Join(layer, "systemd/system/*.wants", unit)))
 		if len(links) > 0 {
 			return true

@@ -82,7 +82,7 @@ func (p *Node) checkTool() []Finding {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
-		case err == nil && info.Main.Path == module:
+		case err == nil && info.Main.Path == modulePath:
 			return nil
 		}
 		return []Finding{{Severity: severe, About: file,

@@ -50,10 +50,10 @@ type Attachment struct {
 	unlimited bool
 }
 
-// attachments lists the attachments of a network. The oldest comes first: pods share objects, and a repair in this
+// attachmentsOf lists the attachments of a network. The oldest comes first: pods share objects, and a repair in this
 // order leaves these objects as the ADD of the youngest pod has made them. The function isUnknown reports whether a
 // link is the node's end of a pair whose pod no source knows.
-func attachments(host *nl.NS, n conf.Network, s *registry.State) (
+func attachmentsOf(host *nl.NS, n conf.Network, s *registry.State) (
 	all []Attachment, isUnknown func(nl.Link) bool, failed error,
 ) {
 	leased, told := leasesOf(n.Name, s), keptADDs(n.Name)

@@ -36,7 +36,7 @@ func (l Loss) Owner() string { return view.Owner(l.lease) }
 // pods, and then each pod's namespace. unknown are the node's ends of pairs that have lost their routes, and whose pods
 // no source knows.
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
-	all, isUnknown, failed := attachments(host, n, s)
+	all, isUnknown, failed := attachmentsOf(host, n, s)
 	if isUnknown == nil {
 		return nil, nil, failed
 	}
@@ -68,7 +68,7 @@ func barePairs(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.
 		return nil, err
 	}
 	s, _ := readRegistry() // without a registry, the runtime's files are the source
-	if _, unclaimed, err = attachments(host, n, s); unclaimed == nil {
+	if _, unclaimed, err = attachmentsOf(host, n, s); unclaimed == nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(all, known), nil

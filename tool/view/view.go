@@ -219,7 +219,7 @@ func (d Difference) Print(w io.Writer) {
 func (k *Comparison) allRows() []Row {
 	var rows []Row
 	for _, a := range k.allAddrs() {
-		r := Row{Addr: a, Kernel: k.kernelColumn(a), Metadata: k.Metadata.column(a), EC2: k.EC2.column(a)}
+		r := Row{Addr: a, Kernel: k.kernelColumn(a), Metadata: k.Metadata.columnOf(a), EC2: k.EC2.columnOf(a)}
 		if h, ok := k.holdings[a]; ok {
 			r.Registry = h.State
 			if h.Leased() {
@@ -231,8 +231,8 @@ func (k *Comparison) allRows() []Row {
 	return rows
 }
 
-// column returns the column of a source. If the source did not answer, the column is a question mark.
-func (s Source) column(a netip.Addr) string {
+// columnOf returns the column of a source. If the source did not answer, the column is a question mark.
+func (s Source) columnOf(a netip.Addr) string {
 	if !s.Answered {
 		return "?"
 	}
