@@ -37,8 +37,8 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 }
 
 // addrFix returns a fix that removes a single address (/32, /128) from the node. For an address with a subnet, addrFix
-// returns nil, and an operator must remove the address. The reason is that the kernel removes all addresses of a subnet
-// with the first one.
+// returns nil, and an operator must remove the address. The reason is that if the first address of a subnet is removed,
+// the kernel also removes the other addresses of this subnet.
 func (p *Node) addrFix(a nl.Addr) func(context.Context) (string, error) {
 	if !a.Prefix.IsSingleIP() {
 		return nil

@@ -112,7 +112,8 @@ func (a Attachment) findLoss(host *nl.NS) (l Loss, err error) {
 	return l, nil
 }
 
-// withoutLink completes the loss of a pod whose link to the VPC is gone. If the pair is gone, too, there is no loss.
+// withoutLink completes the loss of a pod whose link to the VPC is gone. If the pair is gone, too, there is no loss,
+// because the pod has ended.
 func (a Attachment) withoutLink(host, pod *nl.NS, l *Loss, missing error) error {
 	links, err := host.Links()
 	near, is := ptp.NearOf(links, a.pair.Network, a.pair.Attachment)

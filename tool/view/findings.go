@@ -147,7 +147,7 @@ func (k *Comparison) isInPod(id string) bool {
 	return k.inPods[id] && k.state.Exclusive()[id]
 }
 
-// judgePrefixes compares the registry with EC2 about the prefixes of an ENI.
+// judgePrefixes compares the prefixes that the registry and EC2 have on an ENI.
 func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 	theirs := slices.Concat(k.EC2.enis[id].Prefixes, k.EC2.enis[id].IPv6Prefixes)
 	ours := k.state.ENIs[id].Prefixes
