@@ -46,8 +46,8 @@ type Veth struct {
 	// caller must add them (see [Neigh]).
 	NoLinkLocal bool
 	// NoRA: the near end ignores IPv6 router advertisements, which any process in PeerNS could send (RFC 4861, section
-	// 4.2). Without NoRA, the kernel ignores them only if the near end's own sysctl forwarding is 1, and its accept_ra is
-	// not 2 (ipv6_accept_ra). The sysctl forwarding of "all" does not count.
+	// 4.2). Without NoRA, the kernel ignores them only if the near end's own sysctl forwarding is 1 and its own sysctl
+	// accept_ra is not 2 (ipv6_accept_ra). The sysctl forwarding of "all" does not count.
 	NoRA bool
 	// NoRedirects: the near end sends no ICMP redirects of IPv4. Add sets its sysctl send_redirects to 0.
 	NoRedirects bool

@@ -232,18 +232,27 @@ func (s *scene) servicePaths(f nl.Family) []path {
 	}
 	var all []path
 	for _, p := range []path{api, dns} {
-		if !p.to.Addr().IsValid() && f == nl.IPv4 || nl.FamilyOf(p.to.Addr()) == f {
+		if to := p.to.Addr(); to.IsValid() && nl.FamilyOf(to) == f || !to.IsValid() && f == s.serviceFamily() {
 			all = append(all, p)
 		}
 	}
 	return all
 }
 
-// apiServer returns the address and port of the API server's Service. Kubernetes gives this Service the first address
-// of the range for Services, so the lowest ClusterIP.
+// serviceFamily returns the first family of the cluster's Services. In a cluster with both families, the API server's
+// Service has only this family, and so has the Service of the DNS server unless its manifest asks for both.
+func (s *scene) serviceFamily() nl.Family {
+	if s.DNS.IsValid() {
+		return nl.FamilyOf(s.DNS)
+	}
+	return nl.IPv4
+}
+
+// apiServer returns the address and port of the API server's Service if the Service has an address of the family.
+// Kubernetes gives this Service the first address of the range for Services, so the lowest ClusterIP.
 func (s *scene) apiServer(f nl.Family) netip.AddrPort {
 	addrs, err := s.node.ClusterIPs(f)
-	if err != nil || len(addrs) == 0 {
+	if err != nil || len(addrs) == 0 || f != s.serviceFamily() {
 		return netip.AddrPort{}
 	}
 	return netip.AddrPortFrom(addrs[0], 443)

@@ -45,6 +45,32 @@ func TestUnassigned(t *testing.T) {
 	}
 }
 
+// TestServiceFamily: a cluster has both families. Its API server's Service has only the first family, so a Service of
+// the other family is another Service, which perhaps has no port 443.
+func TestServiceFamily(t *testing.T) {
+	n, _ := nltest.NS(t, "node")
+	for table, set := range map[string]string{"ip kube-proxy": "type ipv4_addr; elements = { 10.96.0.1 };",
+		"ip6 kube-proxy": "type ipv6_addr; elements = { fd00:96::77 };"} {
+		nltest.Shell(t, n, fmt.Sprintf("nft 'add table %s; add set %s cluster-ips { %s }'", table, table, set))
+	}
+	for dns, want := range map[string]string{"10.96.0.10": "10.96.0.1:443", "fd00:96::a": "[fd00:96::77]:443",
+		"": "10.96.0.1:443"} {
+		s := &scene{node: n, pods: []*pod{{}}}
+		s.DNS, _ = netip.ParseAddr(dns)
+		var to []string
+		for _, f := range []nl.Family{nl.IPv4, nl.IPv6} {
+			for _, p := range s.servicePaths(f) {
+				if p.name == "pod to Service" {
+					to = append(to, p.to.String())
+				}
+			}
+		}
+		if len(to) != 1 || to[0] != want {
+			t.Errorf("with the DNS server %q, the Services are %v, want only %s", dns, to, want)
+		}
+	}
+}
+
 // TestBoth: a server answers a small call, and then accepts no connection, or ends each without an answer. Only in the
 // second case, large packets may be lost.
 func TestBoth(t *testing.T) {
