@@ -43,7 +43,7 @@ const program, growProgram = "cni-ipvlan-vpc-k8s-ipam", lease.GrowProgram
 // they run as they do on a node: as processes.
 func TestMain(m *testing.M) {
 	testscript.Main(quiet{m}, map[string]func(){
-		program:       func() { gate(); plugin.Main(program, lease.Commands(os.Args[1:]...)) },
+		program:       func() { gate(); plugin.Main(program, lease.Commands()) },
 		growProgram:   func() { gate(); count(); plugin.Main(growProgram, ipam.Commands(os.Args[1:]...)) },
 		tool.Name:     tool.Main,
 		ipvlanProgram: func() { plugin.Main(ipvlanProgram, ipvlan.Commands(nil)) },

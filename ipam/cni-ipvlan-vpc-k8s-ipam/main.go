@@ -5,10 +5,8 @@
 package main
 
 import (
-	"os"
-
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-func main() { plugin.Main("cni-ipvlan-vpc-k8s-ipam", lease.Commands(os.Args[1:]...)) }
+func main() { plugin.Main("cni-ipvlan-vpc-k8s-ipam", lease.Commands()) }

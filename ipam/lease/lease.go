@@ -28,22 +28,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Commands returns the commands of the ipam plugin for a process with these arguments. A runtime passes no arguments.
-// An earlier release has a program with all plugins in one process, which executes this plugin to ask EC2. That program
-// passes the arguments of [Program].
-func Commands(args ...string) plugin.Commands[Config] {
+// Commands returns the commands of the ipam plugin.
+func Commands() plugin.Commands[Config] {
 	add := func(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
-		if len(args) > 0 {
-			return r.Delegate(ctx, GrowProgram, args...)
-		}
 		result, _, err := Add(ctx, r, Program(ctx, r))
 		return result, err
 	}
-	c := plugin.Commands[Config]{Add: add, Del: del, Check: check, GC: gc, Status: status}
-	if len(args) > 0 {
-		return c // the parent process counts the command
-	}
-	return Counts(c)
+	return Counts(plugin.Commands[Config]{Add: add, Del: del, Check: check, GC: gc, Status: status})
 }
 
 // Open opens the pool of this node.

@@ -18,11 +18,10 @@ import (
 // executes GrowProgram. CNI calls such an execution delegation (CNI specification, section 4).
 const GrowProgram = "cni-ipvlan-vpc-k8s-grow"
 
-// acquire is the first argument of a GrowProgram that only has to get addresses. The parent of this GrowProgram waits
-// for the link of the ENI, and meanwhile the next ADD has its turn. The second argument is how much time is left. The
-// third argument is the number of the interface. A parent of an earlier release passes no third argument. A GrowProgram
-// of an earlier release may not know the arguments, and does the whole ADD, which is slower but correct.
-const acquire = "acquire"
+// acquireArg is the first argument of a GrowProgram that only gets addresses. The second argument is how much time is
+// left, and the third argument is the number of the interface. The parent of this GrowProgram waits for the link of the
+// ENI, and meanwhile the next ADD has its turn.
+const acquireArg = "acquire"
 
 // Program returns a [Source] of addresses, for a process that cannot ask EC2 itself. This Source executes
 // [GrowProgram], which ends when ctx or this process ends.
@@ -32,7 +31,7 @@ const acquire = "acquire"
 // for "grow" until the killed process's GrowProgram has ended.
 func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	ask := func(own context.Context, p *Pool, o Owner, _ error) (Allocation, error) {
-		if _, err := r.Delegate(ctx, GrowProgram, acquire, left(own).String(), strconv.Itoa(o.NIC)); err != nil {
+		if _, err := r.Delegate(ctx, GrowProgram, acquireArg, left(own).String(), strconv.Itoa(o.NIC)); err != nil {
 			return Allocation{}, err
 		}
 		a, err := p.takeAtLast(own, o) // GrowProgram has leased an address to the owner, maybe at the last moment
@@ -81,12 +80,10 @@ func Acquisition(args []string, from Source) func(context.Context, *plugin.Reque
 
 // acquisition reads the arguments of [Program].
 func acquisition(args []string) (limit time.Duration, nic int, ok bool) {
-	if len(args) < 2 || len(args) > 3 || args[0] != acquire {
+	if len(args) != 3 || args[0] != acquireArg {
 		return 0, 0, false
 	}
 	limit, err := time.ParseDuration(args[1])
-	if len(args) == 3 && err == nil {
-		nic, err = strconv.Atoi(args[2])
-	}
-	return limit, nic, err == nil && nic >= 0
+	nic, nicErr := strconv.Atoi(args[2])
+	return limit, nic, err == nil && nicErr == nil && nic >= 0
 }
