@@ -161,7 +161,7 @@ func (policy Policy) refusesAddr(s *registry.State, o Owner, a netip.Addr, now t
 	if !policy.takes(id, e) {
 		return plugin.Errorf(plugin.CodeRefused,
 			"ask for another address, or for the pool, subnet, security groups or ENI of this address",
-			"%s asks for the address %s, which is on %s of this node: %s", o.name(), a, id, policy.other(id, e))
+			"%s asks for the address %s, which is on %s of this node: %s", o.name(), a, id, policy.reasonNotServed(e))
 	}
 	since, free := s.Free.At(a)
 	if !free && !leased && slices.Contains(e.Addrs, a) {
@@ -176,8 +176,8 @@ func (policy Policy) refusesAddr(s *registry.State, o Owner, a netip.Addr, now t
 	return nil
 }
 
-// other returns why the policy's pods get no addresses of an ENI of this node.
-func (policy Policy) other(id string, e registry.ENI) string {
+// reasonNotServed returns why the policy's pods get no addresses of an ENI of this node.
+func (policy Policy) reasonNotServed(e registry.ENI) string {
 	switch {
 	case policy.Choice.ENI != "":
 		return "the pod asks for an address of " + policy.Choice.ENI
