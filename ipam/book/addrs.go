@@ -110,15 +110,15 @@ func (x Releasable) CIDRs() (cidrs []netip.Prefix) {
 }
 
 // Only returns the addresses and prefixes of x for which addr and block return true.
-func (x Releasable) Only(addr func(netip.Addr) bool, block func(netip.Prefix) bool) Releasable {
+func (x Releasable) Only(keepAddr func(netip.Addr) bool, keepPrefix func(netip.Prefix) bool) Releasable {
 	some := Releasable{Addrs: map[netip.Addr]time.Time{}, Within: x.Within}
 	for a, since := range x.Addrs {
-		if addr(a) {
+		if keepAddr(a) {
 			some.Addrs[a] = since
 		}
 	}
 	for _, b := range x.Prefixes {
-		if block(b.CIDR) {
+		if keepPrefix(b.CIDR) {
 			some.Prefixes = append(some.Prefixes, b)
 		}
 	}

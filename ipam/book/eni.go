@@ -113,8 +113,8 @@ func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 }
 
 // MarkProvisioning records whether a Provision is making the ENI, and has not returned the ENI yet.
-func MarkProvisioning(s *registry.State, id string, is bool) {
-	s.Edit(id, func(e *registry.ENI) { e.Provisioning = is })
+func MarkProvisioning(s *registry.State, id string, provisioning bool) {
+	s.Edit(id, func(e *registry.ENI) { e.Provisioning = provisioning })
 }
 
 // EndProvision records that a Provision has returned the ENI to its operator. It also deletes the intents to attach the

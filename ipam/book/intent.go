@@ -42,11 +42,11 @@ func ForgetAttachment(s *registry.State, token string) {
 // call was a repetition of a call with an unknown outcome. If EC2 refuses the repetition or gives an invalid answer, no
 // process repeats the call again. But the intent stays, and resume looks for an ENI that the first call may have
 // created. If EC2 got no request, for example because the time of the ADD was over, the next process repeats the call.
-func EndIntent(s *registry.State, token string, old bool, err error) {
+func EndIntent(s *registry.State, token string, repeated bool, err error) {
 	switch {
-	case err == nil, aws.Undone(err) && !old:
+	case err == nil, aws.Undone(err) && !repeated:
 		delete(s.Intents, token)
-	case old && !errors.Is(err, aws.ErrThrottled) && !aws.MaybeDone(err) && !aws.Unsent(err):
+	case repeated && !errors.Is(err, aws.ErrThrottled) && !aws.MaybeDone(err) && !aws.Unsent(err):
 		LookOnly(s, token)
 	}
 }

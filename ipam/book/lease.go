@@ -21,9 +21,9 @@ func Holder(l registry.Lease) string {
 }
 
 // AnyLeased reports whether the function those returns true for at least one leased address.
-func AnyLeased(s *registry.State, those func(netip.Addr) bool) bool {
+func AnyLeased(s *registry.State, match func(netip.Addr) bool) bool {
 	for a := range s.Leases.Keys() {
-		if those(a) {
+		if match(a) {
 			return true
 		}
 	}
@@ -31,10 +31,10 @@ func AnyLeased(s *registry.State, those func(netip.Addr) bool) bool {
 }
 
 // AnyWaits reports whether an ADD waits for an address of a pool for which the function of returns true.
-func AnyWaits(s *registry.State, of func(pool string) bool) bool {
+func AnyWaits(s *registry.State, match func(pool string) bool) bool {
 	now := time.Now()
 	for _, w := range s.Waiters {
-		if w.Until.After(now) && of(w.Pool) {
+		if w.Until.After(now) && match(w.Pool) {
 			return true
 		}
 	}

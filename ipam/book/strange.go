@@ -61,7 +61,7 @@ func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) 
 		return fmt.Errorf("AWS reserves this address, or a part of this prefix, in the subnet %s", subnet)
 	}
 	for other, o := range s.ENIs {
-		if other != id && overlaps(o, b) {
+		if other != id && sharesAddr(o, b) {
 			return fmt.Errorf("%s has it, too", other)
 		}
 	}
@@ -92,8 +92,8 @@ func last(b netip.Prefix) netip.Addr {
 	return a
 }
 
-// overlaps reports whether an ENI has an address of the block, or a prefix that overlaps the block.
-func overlaps(e registry.ENI, b netip.Prefix) bool {
+// sharesAddr reports whether an ENI has an address of the block, or a prefix that overlaps the block.
+func sharesAddr(e registry.ENI, b netip.Prefix) bool {
 	if b.IsSingleIP() {
 		return e.Has(b.Addr())
 	}

@@ -44,12 +44,12 @@ type reply[T any] struct {
 	All      []T
 }
 
-// lately returns EC2's answer to a question. If there is a kept answer, lately returns the kept answer, and earlier is
+// recentAnswer returns EC2's answer to a question. If there is a kept answer, lately returns the kept answer, and earlier is
 // true: see kept. Otherwise lately asks EC2.
-func lately[T any](
+func recentAnswer[T any](
 	ctx context.Context, p *Node, file, question string, ask func(context.Context) ([]T, error),
 ) (a reply[T], earlier bool, err error) {
-	if a, ok := kept[T](p, file); ok && a.Question == question {
+	if a, ok := keptAnswer[T](p, file); ok && a.Question == question {
 		return a, true, nil
 	}
 	a, ahead, err := answered[reply[T]](p.Ahead, file)
@@ -58,14 +58,14 @@ func lately[T any](
 		a.All, err = ask(ctx)
 	}
 	if err == nil {
-		keep(p, file, a)
+		keepAnswer(p, file, a)
 	}
 	return a, false, err
 }
 
-// kept returns the answer in a file, if EC2 throttles this node and the answer is at most KeptLife old. Then the caller
+// keptAnswer returns the answer in a file, if EC2 throttles this node and the answer is at most KeptLife old. Then the caller
 // need not ask EC2.
-func kept[T any](p *Node, file string) (a reply[T], ok bool) {
+func keptAnswer[T any](p *Node, file string) (a reply[T], ok bool) {
 	s, err := p.Registry.View()
 	if err != nil || !Throttled(s) {
 		return a, false
@@ -78,15 +78,15 @@ func kept[T any](p *Node, file string) (a reply[T], ok bool) {
 	return a, err == nil && age >= 0 && age < KeptLife
 }
 
-// keep keeps an answer for the next process, if EC2 throttles this node.
-func keep[T any](p *Node, file string, a reply[T]) {
+// keepAnswer keeps an answer for the next process, if EC2 throttles this node.
+func keepAnswer[T any](p *Node, file string, a reply[T]) {
 	if s, err := p.Registry.View(); err != nil || !Throttled(s) {
 		return
 	}
-	write(p, file, a)
+	writeAnswer(p, file, a)
 }
 
-func write[T any](p *Node, file string, a reply[T]) {
+func writeAnswer[T any](p *Node, file string, a reply[T]) {
 	b, err := json.Marshal(a)
 	if err == nil {
 		err = p.Registry.Keep(file, b)
@@ -127,7 +127,7 @@ func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Sub
 	}
 	if unlock, err := p.Registry.Lock(ctx, "subnets"); err == nil { // a growth and a collection may ask together
 		defer unlock()
-		write(p, lastSubnets, a)
+		writeAnswer(p, lastSubnets, a)
 	}
 	return a.All, nil
 }
@@ -152,13 +152,13 @@ func (p *Node) ForgetSubnets() { p.Registry.Drop(lastSubnets) }
 // ZoneSubnets lists the subnets of the instance's zone for a new ENI.
 func (p *Node) ZoneSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
 	ask := func(ctx context.Context) ([]aws.Subnet, error) { return p.DescribeSubnets(ctx, vpc, zone) }
-	a, _, err := lately(ctx, p, subnetsAnswer, vpc+" "+zone, ask)
+	a, _, err := recentAnswer(ctx, p, subnetsAnswer, vpc+" "+zone, ask)
 	return a.All, err
 }
 
 // attachedENIs lists the ENIs that are attached to the instance.
 func (p *Node) attachedENIs(ctx context.Context, instance string) (Attached, error) {
-	a, earlier, err := lately(ctx, p, enisAnswer, instance, func(ctx context.Context) ([]aws.ENI, error) {
+	a, earlier, err := recentAnswer(ctx, p, enisAnswer, instance, func(ctx context.Context) ([]aws.ENI, error) {
 		return p.DescribeENIs(ctx, aws.ByInstance(instance))
 	})
 	return Attached{ENIs: a.All, Asked: a.Asked, Kept: earlier}, err
@@ -168,10 +168,10 @@ func (p *Node) attachedENIs(ctx context.Context, instance string) (Attached, err
 // process.
 func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
 	asked := time.Now()
-	all, err := p.ours(ctx, s)
+	all, err := p.ownENIs(ctx, s)
 	if err == nil {
 		here := slices.DeleteFunc(slices.Clone(all), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
-		keep(p, enisAnswer, reply[aws.ENI]{s.Instance.ID, asked, here})
+		keepAnswer(p, enisAnswer, reply[aws.ENI]{s.Instance.ID, asked, here})
 	}
 	return all, asked, err
 }
@@ -183,15 +183,15 @@ func (p *Node) KeepMade(instance string, e aws.ENI, seen Attached) {
 		return // the ENI is kept already, and no process has asked EC2 since
 	}
 	e.Status = "available" // EC2's answer to the creation says pending, and this status ends within a second
-	keep(p, madeAnswer, reply[aws.ENI]{instance, time.Now(), []aws.ENI{e}})
-	if _, ok := kept[aws.ENI](p, enisAnswer); !ok && !seen.Asked.IsZero() { // a kept answer would be newer
-		keep(p, enisAnswer, reply[aws.ENI]{instance, seen.Asked, seen.ENIs})
+	keepAnswer(p, madeAnswer, reply[aws.ENI]{instance, time.Now(), []aws.ENI{e}})
+	if _, ok := keptAnswer[aws.ENI](p, enisAnswer); !ok && !seen.Asked.IsZero() { // a kept answer would be newer
+		keepAnswer(p, enisAnswer, reply[aws.ENI]{instance, seen.Asked, seen.ENIs})
 	}
 }
 
 // keptENI returns the ENI that KeepMade has kept.
 func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
-	a, ok := kept[aws.ENI](p, madeAnswer)
+	a, ok := keptAnswer[aws.ENI](p, madeAnswer)
 	if !ok || a.Question != instance || len(a.All) != 1 {
 		return e, false
 	}
@@ -210,8 +210,8 @@ func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
 	return e, ok && e.ID == begun[0].ENI
 }
 
-// ours lists the ENIs that are attached to this instance, and the unattached ENIs that were created for it.
-func (p *Node) ours(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
+// ownENIs lists the ENIs that are attached to this instance, and the unattached ENIs that were created for it.
+func (p *Node) ownENIs(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
 	attached, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
 	if err != nil {
 		return nil, err

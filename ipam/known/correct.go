@@ -36,7 +36,7 @@ func (p *Node) Correct(ctx context.Context, seen []aws.ENI) error {
 	asked := time.Now()
 	shown := func(id string, known registry.ENI) bool {
 		i := slices.IndexFunc(seen, func(e aws.ENI) bool { return e.ID == id })
-		return i >= 0 && lost(s, known, seen[i], asked).Empty()
+		return i >= 0 && lostAddrs(s, known, seen[i], asked).Empty()
 	}
 	all := true
 	for id, known := range s.ENIs {
@@ -63,7 +63,7 @@ func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 		if known.Foreign || e.Instance != s.Instance.ID {
 			continue
 		}
-		if x := lost(s, known, e, asked); !x.Empty() {
+		if x := lostAddrs(s, known, e, asked); !x.Empty() {
 			slog.Warn("an operator or another program has unassigned addresses of the ENI: pods that have them have "+
 				"lost their network",
 				"eni", e.ID, "addrs", x.List(), "prefixes", x.CIDRs())
@@ -72,10 +72,10 @@ func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 	}
 }
 
-// lost returns the addresses and prefixes that the registry has on an ENI, and that e does not show. e comes from
+// lostAddrs returns the addresses and prefixes that the registry has on an ENI, and that e does not show. e comes from
 // metadata or EC2. lost leaves out addresses that were too new for this source at the time asked. lost also leaves out
 // the primary address, which cannot leave its ENI.
-func lost(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) book.Releasable {
+func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	for _, a := range known.Addrs {
 		if !MayLackAddr(s, known, a, asked) && a != known.Primary() && !book.Carries(e, a) {

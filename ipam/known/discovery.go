@@ -18,31 +18,31 @@ import (
 // A discovery is the data of a running Learn.
 type discovery struct {
 	*registry.State
-	described   map[string]aws.ENI // EC2's description of the ENIs, by ID; nil if EC2 was not asked, or did not answer
-	tagsUnknown string             // why EC2 has not returned the tags of new ENIs
-	doubts      bool               // the node must not trust what only metadata shows
-	used        lease.Used
-	links       map[string]nl.Link // the node's links by MAC address; nil if they were not read
-	now         time.Time
-	first       bool          // no pod has had an address, so new addresses need not cool
-	lag         time.Duration // how long the source may still show an unassigned address
+	described      map[string]aws.ENI // EC2's description of the ENIs, by ID; nil if EC2 was not asked, or did not answer
+	tagsUnknown    string             // why EC2 has not returned the tags of new ENIs
+	doubtsMetadata bool               // the node must not trust what only metadata shows
+	used           lease.Used
+	links          map[string]nl.Link // the node's links by MAC address; nil if they were not read
+	now            time.Time
+	noPodYet       bool          // no pod has had an address, so new addresses need not cool
+	lag            time.Duration // how long the source may still show an unassigned address
 }
 
 // LagOfEC2 is how long EC2 may still list an address after this node has begun to unassign it. The call takes seconds,
 // and EC2's describes lag behind the call.
 const LagOfEC2 = 2 * Settled
 
-// learn records in the state what metadata or EC2 shows of an ENI.
-func (l discovery) learn(e aws.ENI) {
+// learnENI records in the state what metadata or EC2 shows of an ENI.
+func (l discovery) learnENI(e aws.ENI) {
 	if e.Index < 0 || !e.CIDR.IsValid() && !e.IPv6CIDR.IsValid() {
 		return // the ENI is not complete in metadata yet
 	}
 	known, again := l.ENIs[e.ID]
-	waits := !again && l.doubts && l.tagsUnknown == registry.NotAsked && news(l.State, e)
+	waits := !again && l.doubtsMetadata && l.tagsUnknown == registry.NotAsked && hasNews(l.State, e)
 	if waits {
-		l.doubts = false // the ENI serves no pods before EC2 answers: see told
+		l.doubtsMetadata = false // the ENI serves no pods before EC2 answers: see told
 	}
-	if partial(e, known, l.described[e.ID]) {
+	if isPartial(e, known, l.described[e.ID]) {
 		return
 	}
 	if known.Boot = e.Boot; known.Boot {
@@ -52,9 +52,9 @@ func (l discovery) learn(e aws.ENI) {
 	d, asked := l.described[e.ID]
 	if again && known.TagsUnknown != "" {
 		l.ENIs[e.ID] = known
-		known = told(l.State, e.ID, d)
+		known = withDescription(l.State, e.ID, d)
 		if !asked && l.tagsUnknown != "" {
-			known.Doubt(unknownOf(known, l.tagsUnknown))
+			known.Doubt(tagsUnknownOf(known, l.tagsUnknown))
 		}
 	}
 	if !again {
@@ -64,7 +64,7 @@ func (l discovery) learn(e aws.ENI) {
 		if l.described == nil && l.tagsUnknown == "" && later {
 			return // describeNew saw the ENI in the registry, so it did not ask EC2: the next Learn asks
 		}
-		if bare(e) && !(asked && bare(d)) {
+		if hasNoAddrs(e) && !(asked && hasNoAddrs(d)) {
 			return // metadata does not show its addresses yet
 		}
 		out := book.Leaving(again, d)
@@ -73,7 +73,7 @@ func (l discovery) learn(e aws.ENI) {
 		}
 		known = registry.ENI{Boot: known.Boot, Grown: l.now}
 		known.Doubt(l.tagsUnknown)
-		if bare(e) {
+		if hasNoAddrs(e) {
 			known.Disown()
 		}
 		if out { // a collection will delete the ENI
@@ -84,7 +84,7 @@ func (l discovery) learn(e aws.ENI) {
 		if !later && !(waits && book.IsBoot(known, e)) {
 			known.Confirm() // the boot ENI needs no tags
 		}
-		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.first && later {
+		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.noPodYet && later {
 			// A collection may have detached the ENI. So no pod gets its addresses until its link is there.
 			if _, ok := l.Unconfirmed(); ok {
 				known.Miss(l.now.Add(-registry.LinkPatience))
@@ -93,7 +93,7 @@ func (l discovery) learn(e aws.ENI) {
 		}
 	}
 	if !again && book.Begun(l.State, e.ID) {
-		l.first = true // this node has just attached the ENI: no pod has had its addresses
+		l.noPodYet = true // this node has just attached the ENI: no pod has had its addresses
 	}
 	if len(known.Groups) > 0 && len(e.SecurityGroups) > 0 {
 		known.Groups = slices.Sorted(slices.Values(e.SecurityGroups)) // an operator may have changed the groups
@@ -163,11 +163,11 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	case l.Leases.Has(a):
 	case l.FreedAfter(a, l.used.Looked): // a pod may have had the address at that time, and its DEL has come since
 	case netns != "":
-		found := l.used.Find(netns, a)
+		found := l.used.FoundLease(netns, a)
 		found.ENI, found.Exclusive, found.Since = eni, l.used.InPod(l.ENIs[eni].MAC), l.now
 		l.Found(a, found)
 	case l.Free.Has(a) || l.used.Partial:
-	case l.first:
+	case l.noPodYet:
 		l.Free.Set(a, time.Time{})
 	default:
 		l.Free.Set(a, l.now)
@@ -190,7 +190,7 @@ func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 			l.learnAddr(eni, at.Addr)
 		}
 	}
-	if !isNew || l.first || c.Addr().Is6() {
+	if !isNew || l.noPodYet || c.Addr().Is6() {
 		return
 	}
 	for a := c.Masked().Addr(); c.Contains(a); a = a.Next() {

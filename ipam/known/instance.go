@@ -45,20 +45,20 @@ func (p *Node) OfThisInstance(ctx context.Context) error {
 
 // setOtherAside sets the registry's file aside if the registry is not of the instance with the ID this. It changes
 // nothing of the other instance in EC2.
-func (p *Node) setOtherAside(ctx context.Context, this string) error {
-	if s, err := p.Registry.View(); err == nil && (s.Instance.ID == "" || s.Instance.ID == this) {
+func (p *Node) setOtherAside(ctx context.Context, thisID string) error {
+	if s, err := p.Registry.View(); err == nil && (s.Instance.ID == "" || s.Instance.ID == thisID) {
 		return nil
 	}
 	other := ""
 	file, err := p.Registry.SetAside(ctx, func(s *registry.State) bool {
 		other = s.Instance.ID
-		return other != "" && other != this
+		return other != "" && other != thisID
 	})
 	if file != "" {
 		slog.Warn("the registry is of another instance: it was set aside, and a new one is built from the kernel, "+
 			"metadata and EC2. "+
 			"Nothing of the other instance was changed. An image must not contain the registry's directory", "other",
-			other, "this", this, "file", file)
+			other, "this", thisID, "file", file)
 	}
 	return err
 }

@@ -61,7 +61,7 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 	if err != nil {
 		return nil, fmt.Errorf("ask metadata for this instance's ENIs: %w", err)
 	}
-	sameVPC(enis)
+	shareVPCCIDRs(enis)
 	described, tagsUnknown := map[string]aws.ENI(nil), registry.NotAsked
 	if ask {
 		if described, tagsUnknown, err = p.describeNew(ctx, instance.ID, enis); err != nil {
@@ -84,10 +84,10 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
 		s.Instance.Boot = registry.BootID()
-		l := discovery{s, described, tagsUnknown, p.doubts(tagsUnknown), used, links, now, first,
+		l := discovery{s, described, tagsUnknown, p.doubtsMetadata(tagsUnknown), used, links, now, first,
 			lease.StaleMetadata}
 		for _, e := range enis {
-			l.learn(e)
+			l.learnENI(e)
 		}
 		if len(s.ENIs) == 0 {
 			return fmt.Errorf(
@@ -167,7 +167,7 @@ func (p *Node) describeNew(
 		return ok && enough(was) || e.Index <= 0 || e.Boot
 	}
 	lacksTags := slices.ContainsFunc(enis, func(e aws.ENI) bool { return !tagged(e) })
-	if !lacksTags && !(p.doubts("") && slices.ContainsFunc(enis, func(e aws.ENI) bool { return news(s, e) })) {
+	if !lacksTags && !(p.doubtsMetadata("") && slices.ContainsFunc(enis, func(e aws.ENI) bool { return hasNews(s, e) })) {
 		return nil, "", nil
 	}
 	needs, waiting := lacksTags && p.Policy.Pools, ctx
@@ -245,7 +245,7 @@ func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws
 		for _, e := range shown {
 			if i := slices.IndexFunc(subnets, func(n aws.Subnet) bool { return n.ID == e.Subnet }); i >= 0 {
 				e.CIDR, e.IPv6CIDR, e.Boot = subnets[i].CIDR, subnets[i].IPv6CIDR, e.MAC == instance.MAC
-				l.learn(e)
+				l.learnENI(e)
 			}
 		}
 	})
@@ -274,7 +274,7 @@ func (p *Node) AdoptAttached(ctx context.Context, enis []aws.ENI) error {
 			if book.Begun(s, e.ID) && e.Tags[book.TagManaged] != "true" && !was.Managed {
 				book.MarkProvisioning(s, e.ID, true)
 			}
-			s.ENIs[e.ID] = told(s, e.ID, e)
+			s.ENIs[e.ID] = withDescription(s, e.ID, e)
 			AddAll(s, e, used)
 			book.GiveChosen(s, e.ID)
 			if !known {

@@ -12,9 +12,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// several returns the cards of an instance that has more than one card. Otherwise it returns nil, and the registry
+// severalCards returns the cards of an instance that has more than one card. Otherwise it returns nil, and the registry
 // records no cards.
-func several(cards []int) []int {
+func severalCards(cards []int) []int {
 	if len(cards) < 2 {
 		return nil
 	}
@@ -24,7 +24,7 @@ func several(cards []int) []int {
 // Limit records the limits of the instance's type.
 func Limit(i *registry.Instance, l aws.Limits) {
 	i.ENIs, i.IPv4PerENI, i.IPv6PerENI = l.ENIs, l.IPv4PerENI, l.IPv6PerENI
-	i.NoPrefixes, i.Cards = l.NoPrefixes, several(l.Cards)
+	i.NoPrefixes, i.Cards = l.NoPrefixes, severalCards(l.Cards)
 }
 
 // DescribeInstance returns the state of the registry. If the state lacks the limits of the instance, DescribeInstance

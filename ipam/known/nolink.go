@@ -29,12 +29,12 @@ func WithoutLink(s *registry.State) []string {
 // NoteDetached asks EC2 which ENIs are attached to this instance, and records the answer. It asks only if reason is
 // true, or if the link of an ENI is not on the node. A link that a pod has in its namespace is not on the node. If EC2
 // does not answer, all ENIs count as attached.
-func (p *Node) NoteDetached(ctx context.Context, reason bool) {
+func (p *Node) NoteDetached(ctx context.Context, force bool) {
 	s, err := p.Registry.View()
 	missed := func(e registry.ENI) bool { return !e.Missed.IsZero() && !e.Draining }
-	reason = reason || err == nil &&
+	force = force || err == nil &&
 		(slices.ContainsFunc(slices.Collect(maps.Values(s.ENIs)), missed) || len(s.Exclusive()) > 0)
-	if err != nil || !reason || p.TrustsMetadata() {
+	if err != nil || !force || p.TrustsMetadata() {
 		return
 	}
 	const patience = 5 * time.Second // growth and collections can continue without the answer
@@ -74,8 +74,8 @@ func NoteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	}
 }
 
-// detached lists the ENIs that are no longer attached to this instance. It leaves out ENIs that a collection deletes.
-func detached(s *registry.State) []string {
+// detachedENIs lists the ENIs that are no longer attached to this instance. It leaves out ENIs that a collection deletes.
+func detachedENIs(s *registry.State) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
 		e := s.ENIs[id]
 		return !e.Detached || e.Draining || !e.Foreign && e.Missed.IsZero()
@@ -91,7 +91,7 @@ func (p *Node) ForgetDetached(ctx context.Context) error {
 		return err
 	}
 	var failed error
-	for _, id := range detached(s) {
+	for _, id := range detachedENIs(s) {
 		if e := s.ENIs[id]; !book.AnyLeased(s, e.Has) {
 			failed = errors.Join(failed, p.forgetIfLost(ctx, id, e))
 		}
@@ -119,7 +119,7 @@ func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 			s.ENIs[id] = book.Label(e, enis[0])
 		case len(enis) == 0 && (time.Since(e.Grown) <= Settled || time.Since(e.Missed) <= Settled):
 			// EC2 may not show the ENI for a moment
-		case slices.Contains(detached(s), id) && !book.AnyLeased(s, e.Has):
+		case slices.Contains(detachedENIs(s), id) && !book.AnyLeased(s, e.Has):
 			slog.Warn("an operator or another program has detached an ENI from this instance: it was removed "+
 				"from the registry", "eni", id)
 			s.Drop(id)

@@ -36,12 +36,12 @@ func (p *Node) AskTags(ctx context.Context, s *registry.State) (*registry.State,
 	err = p.Registry.Change(ctx, func(now *registry.State) {
 		for _, e := range enis {
 			if _, ok := now.ENIs[e.ID]; ok {
-				now.ENIs[e.ID] = told(now, e.ID, e)
+				now.ENIs[e.ID] = withDescription(now, e.ID, e)
 			}
 		}
 		for id, e := range now.ENIs {
 			if notAsked(e) && why != "" {
-				e.Doubt(unknownOf(e, why))
+				e.Doubt(tagsUnknownOf(e, why))
 				now.ENIs[id] = e
 			}
 		}

@@ -53,14 +53,14 @@ func (p *Node) isStale(v registry.VPC) bool {
 }
 
 // readPeers asks for the peers of the VPCs of this node for which those returns true.
-func (p *Node) readPeers(ctx context.Context, those func(registry.VPC) bool) error {
+func (p *Node) readPeers(ctx context.Context, needed func(registry.VPC) bool) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
 	var failed error
 	for _, vpc := range slices.Sorted(maps.Keys(s.VPCs)) {
-		if !those(s.VPCs[vpc]) {
+		if !needed(s.VPCs[vpc]) {
 			continue
 		}
 		peers, err := call.Look(ctx, &p.Node, "DescribeVpcPeeringConnections",

@@ -36,15 +36,15 @@ func (p *Node) TrustsMetadata() bool {
 	return p.Policy.Provision == lease.ProvisionNone && !p.Policy.Changes && !p.Registry.Marked(ReleasedMark)
 }
 
-// doubts reports whether the node must not trust what only metadata shows. tagsUnknown says why EC2 has not returned
+// doubtsMetadata reports whether the node must not trust what only metadata shows. tagsUnknown says why EC2 has not returned
 // tags: see TagsUnknown of [registry.ENI].
-func (p *Node) doubts(tagsUnknown string) bool {
+func (p *Node) doubtsMetadata(tagsUnknown string) bool {
 	return tagsUnknown != registry.NotAllowed && !p.TrustsMetadata()
 }
 
-// news reports whether metadata shows an address or a prefix that is new to the registry, and that the ENI can have.
+// hasNews reports whether metadata shows an address or a prefix that is new to the registry, and that the ENI can have.
 // news is also true for a boot ENI that EC2 has not confirmed.
-func news(s *registry.State, e aws.ENI) bool {
+func hasNews(s *registry.State, e aws.ENI) bool {
 	known := s.ENIs[e.ID]
 	known.Boot = known.Boot || e.Boot
 	isNew := func(a netip.Addr) bool {
@@ -72,7 +72,7 @@ func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	case asked:
 		return book.Carries(d, a)
 	}
-	return !l.doubts || known.Has(a) || book.NodesOwn(e, known, a)
+	return !l.doubtsMetadata || known.Has(a) || book.NodesOwn(e, known, a)
 }
 
 // confirmedPrefix reports whether the node can trust that an ENI has a prefix. EC2 or the registry must show the same.
@@ -81,7 +81,7 @@ func (l discovery) confirmedPrefix(e aws.ENI, c netip.Prefix) bool {
 	if d, asked := l.described[e.ID]; asked {
 		return book.Delegates(d, c)
 	}
-	return !l.doubts || l.ENIs[e.ID].HasPrefix(c)
+	return !l.doubtsMetadata || l.ENIs[e.ID].HasPrefix(c)
 }
 
 // recentlyGone reports whether this node has unassigned an address so recently that a source with this lag may still
@@ -91,22 +91,22 @@ func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Durat
 	return unassigned && now.Sub(gone) < lag
 }
 
-// unknownOf returns the TagsUnknown of an ENI if EC2 has not returned its tags for the reason why. The boot ENI needs
+// tagsUnknownOf returns the TagsUnknown of an ENI if EC2 has not returned its tags for the reason why. The boot ENI needs
 // no tags: its TagsUnknown only says that EC2 has not yet confirmed its addresses. If the role may not ask EC2, EC2
 // never confirms them, so unknownOf returns "".
-func unknownOf(e registry.ENI, why string) string {
+func tagsUnknownOf(e registry.ENI, why string) string {
 	if e.IsBoot() && why == registry.NotAllowed {
 		return ""
 	}
 	return why
 }
 
-// told returns an ENI of the registry, completed from EC2's description d. If EC2 could not be asked before, the ENI
+// withDescription returns an ENI of the registry, completed from EC2's description d. If EC2 could not be asked before, the ENI
 // has served no pods, and only metadata has shown its addresses. Then told removes from the registry the addresses that
 // EC2 does not show.
-func told(s *registry.State, id string, d aws.ENI) registry.ENI {
+func withDescription(s *registry.State, id string, d aws.ENI) registry.ENI {
 	if d.ID == id && s.ENIs[id].TagsUnknown == registry.NotAsked {
-		settle(s, []aws.ENI{d}, time.Time{})
+		dropUnconfirmed(s, []aws.ENI{d}, time.Time{})
 	}
 	return book.Label(s.ENIs[id], d)
 }

@@ -69,17 +69,17 @@ func Confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
 		s.Rebuilt.Compared = true
 		return false
 	case r.Unconfirmed:
-		settle(s, enis, r.Since)
+		dropUnconfirmed(s, enis, r.Since)
 		dropUnseen(s, enis, r.Since)
 	}
 	s.Rebuilt = registry.Rebuilt{}
 	return r.Unconfirmed
 }
 
-// settle removes from the registry the unconfirmed addresses and prefixes that enis does not show. An address or a
+// dropUnconfirmed removes from the registry the unconfirmed addresses and prefixes that enis does not show. An address or a
 // prefix is unconfirmed if it became free at the given time or later. So no pod uses it. A pod may use a single address
 // of the ENI that a prefix would also have. If an address appears again, a later Learn finds it.
-func settle(s *registry.State, enis []aws.ENI, since time.Time) {
+func dropUnconfirmed(s *registry.State, enis []aws.ENI, since time.Time) {
 	for _, e := range enis {
 		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 		known := s.ENIs[e.ID]
@@ -131,7 +131,7 @@ func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 		if ok = ok && s.Rebuilt == viewed; s.Rebuilt != viewed {
 			return // the registry was rebuilt again meanwhile
 		}
-		settle(s, enis, since)
+		dropUnconfirmed(s, enis, since)
 		s.Rebuilt = registry.Rebuilt{}
 		if !p.TrustsMetadata() {
 			s.Rebuilt = registry.Rebuilt{Since: time.Now(), Compared: true}

@@ -15,16 +15,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Add leases the addresses for an ADD, and returns its result. If no address is free, Add gets one from the source.
-// since is the time when the last lease began, also if Add fails. since is zero if the attachment had an address
-// before.
+// Add leases the addresses for an ADD, and returns the ADD's result. If no address is free, Add gets one from the
+// source. since is the time when the last lease of this ADD began, and is set even if Add fails. If the attachment had
+// an address before this ADD, since is zero.
 func Add(
 	ctx context.Context, r *plugin.Request[Config], from Source,
 ) (res *types100.Result, since time.Time, err error) {
 	err = withPool(ctx, r, 0, func(ctx context.Context, p *Pool, policies []Policy) error {
 		all, last := make([]*types100.Result, len(policies)), time.Time{}
 		fresh, err := p.Each(ctx, ownerOf(r, 0), policies, func(ctx context.Context, p *Pool, o Owner) (bool, error) {
-			one, a, err := p.add(ctx, o, from)
+			one, a, err := p.addInterface(ctx, o, from)
 			all[o.NIC], last = one, cmp.Or(a.Since, time.Now())
 			r.Waited = r.Waited || a.Waited
 			return a.Fresh, err
@@ -37,7 +37,7 @@ func Add(
 		}
 		res = all[0]
 		for _, further := range all[1:] {
-			join(res, further)
+			appendInterface(res, further)
 		}
 		return nil
 	})
@@ -45,46 +45,47 @@ func Add(
 }
 
 // Each calls add for each interface of an attachment, with the pool for the policy of the interface. If add fails for
-// one interface, all interfaces lose their addresses, unless the attachment had addresses before. fresh reports that
-// the attachment had no addresses before.
+// one interface, Each ends the leases of all interfaces, unless the attachment had addresses before this ADD. fresh
+// reports that it had none.
 //
-// An interface whose address the pod has chosen comes first. If EC2 shows that the pod cannot have this address, the
-// ADD has changed nothing for the other interfaces yet. An interface whose ENI the pod has chosen comes last.
-// Otherwise, while another interface gets no address, each repetition of the ADD would attach and detach the ENI. If
-// EC2 refuses the ENI, the addresses that a growth has brought for the other interfaces stay on the node, and the
-// repeated ADD finds them.
+// An interface whose address the pod has chosen comes first. So if EC2 shows that the pod cannot have this address, the
+// ADD has changed nothing for the other interfaces yet. An interface whose ENI the pod has chosen comes last. If it
+// came earlier, and another interface got no address, each repetition of the ADD would attach and detach the ENI. If
+// EC2 refuses the ENI, the other interfaces' addresses, which a growth has got from EC2, stay on the node. The repeated
+// ADD finds them.
 func (p *Pool) Each(
 	ctx context.Context, o Owner, policies []Policy, add func(context.Context, *Pool, Owner) (fresh bool, err error),
 ) (fresh bool, err error) {
 	if len(policies) > 1 {
-		if err := p.refusesAny(o, policies); err != nil {
+		if err := p.anyRefusal(o, policies); err != nil {
 			return false, err
 		}
 	}
 	done := 0
 	for turn := range 3 {
 		for nic, policy := range policies {
-			if policy.Choice.turn() != turn {
+			if policy.Choice.leaseOrder() != turn {
 				continue
 			}
 			o.NIC = nic
-			isNew, err := add(ctx, p.by(policy), o)
+			isNew, err := add(ctx, p.withPolicy(policy), o)
 			fresh = fresh || isNew && done == 0
 			if err != nil {
-				return fresh, errors.Join(inWords(nic, policies, err), p.undo(ctx, o, policies, fresh))
+				return fresh, errors.Join(interfaceError(nic, policies, err), p.freeAllAddrs(ctx, o, policies, fresh))
 			}
 			done++
 		}
 	}
-	if err := p.complete(o, policies); err != nil {
-		return fresh, errors.Join(err, p.undo(ctx, o, policies, fresh))
+	if err := p.checkComplete(o, policies); err != nil {
+		return fresh, errors.Join(err, p.freeAllAddrs(ctx, o, policies, fresh))
 	}
 	return fresh, nil
 }
 
-// complete returns an error if the registry was lost between two interfaces of the attachment. The new registry does
-// not know the addresses of the first interface, and other pods would get them.
-func (p *Pool) complete(o Owner, policies []Policy) error {
+// checkComplete returns an error if an interface of the attachment has no lease, although this ADD has leased addresses
+// for each. Then the registry was lost while the ADD ran. The new registry does not have the addresses of the earlier
+// interfaces, and other pods would get them.
+func (p *Pool) checkComplete(o Owner, policies []Policy) error {
 	if len(policies) == 1 {
 		return nil
 	}
@@ -102,8 +103,8 @@ func (p *Pool) complete(o Owner, policies []Policy) error {
 	return nil
 }
 
-// add leases addresses for one interface, and returns the interface's part of the result.
-func (p *Pool) add(ctx context.Context, o Owner, from Source) (*types100.Result, Allocation, error) {
+// addInterface leases addresses for one interface, and returns the interface's part of the result.
+func (p *Pool) addInterface(ctx context.Context, o Owner, from Source) (*types100.Result, Allocation, error) {
 	take := func(ctx context.Context, o Owner) (Allocation, error) { return p.Acquire(ctx, o, from) }
 	a, link, err := p.Obtain(ctx, o, take)
 	if err != nil {
@@ -115,22 +116,22 @@ func (p *Pool) add(ctx context.Context, o Owner, from Source) (*types100.Result,
 	return a.Result(link, p.Policy), a, nil
 }
 
-// inWords names the interface in an error, if the pod has several.
-func inWords(nic int, policies []Policy, err error) error {
+// interfaceError returns err with the number of the interface, if the pod has several interfaces.
+func interfaceError(nic int, policies []Policy, err error) error {
 	if len(policies) == 1 {
 		return err
 	}
 	return fmt.Errorf("interface %d: %w", nic+1, err)
 }
 
-// undo makes the addresses of all interfaces free again, because one interface got no address. No pod has used them
+// freeAllAddrs makes the addresses of all interfaces free again, because one interface got no address. No pod has used them
 // meanwhile. If the attachment had addresses before, it keeps all its addresses.
-func (p *Pool) undo(ctx context.Context, o Owner, policies []Policy, fresh bool) (failed error) {
+func (p *Pool) freeAllAddrs(ctx context.Context, o Owner, policies []Policy, fresh bool) (failed error) {
 	if !fresh || len(policies) == 1 {
 		return nil
 	}
 	for o.NIC = range policies {
-		failed = errors.Join(failed, p.putBack(context.WithoutCancel(ctx), o))
+		failed = errors.Join(failed, p.freeAddrs(context.WithoutCancel(ctx), o))
 	}
 	return failed
 }
@@ -149,7 +150,7 @@ func withPool(
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	p, err := open(ctx, policies[0])
+	p, err := openPool(ctx, policies[0])
 	if err != nil {
 		return err
 	}

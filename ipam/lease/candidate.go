@@ -18,7 +18,7 @@ import (
 type Place struct {
 	ID string
 	registry.ENI
-	leased int     // how many of its addresses are leased
+	leased int     // number of the ENI's leased addresses
 	blocks []block // the ENI's prefixes
 }
 
@@ -28,8 +28,8 @@ type block struct {
 	leased int
 }
 
-// full reports whether all addresses of the block are leased. An IPv6 prefix is never full.
-func (b block) full() bool { return b.Addr().Is4() && b.leased == 1<<(32-b.Bits()) }
+// isFull reports whether all addresses of the block are leased. An IPv6 prefix is never full.
+func (b block) isFull() bool { return b.Addr().Is4() && b.leased == 1<<(32-b.Bits()) }
 
 // Serves reports whether the ENI is at a device index for pods. The boot ENI can be at any index, but serves pods only
 // if interfaceIndex is 0.
@@ -40,8 +40,8 @@ func (policy Policy) Serves(e registry.ENI) bool {
 	return e.Index >= policy.MinIndex && (e.Card == 0 || e.Index > 0)
 }
 
-// takes reports whether pods of the policy's pool can get addresses of an ENI.
-func (policy Policy) takes(id string, e registry.ENI) bool {
+// usesENI reports whether the configuration and the state of an ENI let pods of the policy's pool get its addresses.
+func (policy Policy) usesENI(id string, e registry.ENI) bool {
 	if wanted := policy.Choice.ENI; wanted != "" {
 		return id == wanted && !e.IsBoot() && !e.Draining && !e.Foreign && !e.Managed && policy.Choice.Allows(e.Tags)
 	}
@@ -49,9 +49,9 @@ func (policy Policy) takes(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart returns a pod that uses an ENI and cannot share it with the choosing pod. One of the two pods then wants the
-// whole ENI. If there is no such user, Apart returns "". Apart checks only pods that ask for this ENI or for a whole
-// ENI. Other pods cannot get an address of an exclusive ENI, because it has a pool of its own: see derivedName.
+// Apart returns a pod that has an address of an ENI, if that pod or the choosing pod wants the whole ENI. Otherwise
+// Apart returns "". Apart looks for such a pod only if the choosing pod asks for an ENI or for a whole ENI. Other pods
+// cannot get an address of an exclusive ENI, because an exclusive ENI is in a pool of its own: see derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""
@@ -64,35 +64,35 @@ func (c Choice) Apart(s *registry.State, id string) (user string) {
 	return ""
 }
 
-// Places lists the ENIs that serve the policy's pool, the fullest first. So the other ENIs become empty, and a
-// collection can release them. An ENI whose link has not appeared yet comes last. An ENI that has lost its link is not
-// in the list.
+// Places lists the ENIs that serve the policy's pool. The ENI with the most leases comes first. So the other ENIs
+// become empty, and a collection can release them. An ENI whose link has not appeared yet comes last. An ENI that has
+// lost its link is not in the list.
 func Places(s *registry.State, policy Policy, now time.Time) []Place {
 	var ps []Place
-	leased := leasedBy(s)
+	leased := isLeasedFunc(s)
 	for id, e := range s.ENIs {
-		if policy.takes(id, e) && !e.NoLink(now) && policy.Choice.Apart(s, id) == "" {
+		if policy.usesENI(id, e) && !e.NoLink(now) && policy.Choice.Apart(s, id) == "" {
 			ps = append(ps, newPlace(s, id, e, leased))
 		}
 	}
 	slices.SortFunc(ps, func(a, b Place) int {
-		return cmp.Or(a.waited()-b.waited(), b.leased-a.leased, cmp.Compare(a.Card, b.Card),
+		return cmp.Or(a.lacksLink()-b.lacksLink(), b.leased-a.leased, cmp.Compare(a.Card, b.Card),
 			cmp.Compare(a.Index, b.Index), cmp.Compare(a.ID, b.ID))
 	})
 	return ps
 }
 
-// waited is 1 while the node waits for the ENI's link, and 0 if the link is there.
-func (p Place) waited() int {
+// lacksLink returns 1 while the node waits for the ENI's link, and 0 if the link is on the node.
+func (p Place) lacksLink() int {
 	if p.Missed.IsZero() {
 		return 0
 	}
 	return 1
 }
 
-// leasedBy returns a function that reports whether an address is leased. The function is fast even if the caller asks
-// for all addresses of all ENIs.
-func leasedBy(s *registry.State) func(netip.Addr) bool {
+// isLeasedFunc returns a function that reports whether an address is leased. For many addresses, this function is
+// faster than Leases.Has.
+func isLeasedFunc(s *registry.State) func(netip.Addr) bool {
 	const few = 64
 	n := 0
 	for _, e := range s.ENIs {
@@ -125,7 +125,7 @@ func newPlace(s *registry.State, id string, e registry.ENI, leased func(netip.Ad
 	return p
 }
 
-// Candidates chooses the addresses to lease next, one of each family. All are on the same ENI, because an interface of
+// Candidates chooses the addresses to lease next, one of each family. They are all on one ENI, because an interface of
 // a pod has one ENI. If no ENI has a free address of each family, Candidates returns nil.
 func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, addrs []netip.Addr) {
 	for _, p := range Places(s, policy, now) {
@@ -152,8 +152,9 @@ func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Add
 	return addrs
 }
 
-// Unconfirmed reports whether pods of the policy's pool get no unconfirmed addresses, and since when addresses are
-// unconfirmed. If no process of the node changes anything in EC2, pods get them.
+// Unconfirmed returns ok if the registry has unconfirmed addresses and pods of the policy's pool must not get them.
+// since is the time since when they are unconfirmed. Pods may get unconfirmed addresses if no process of the node
+// changes anything in EC2.
 func (policy Policy) Unconfirmed(s *registry.State) (since time.Time, ok bool) {
 	since, ok = s.Unconfirmed()
 	return since, ok && (policy.Provision != ProvisionNone || s.Rebuilt.Changes)
@@ -162,20 +163,20 @@ func (policy Policy) Unconfirmed(s *registry.State) (since time.Time, ok bool) {
 // pick chooses a free address of one family. If no address is free, pick returns the zero address.
 func (p Place) pick(s *registry.State, policy Policy, f Family, before time.Time) netip.Addr {
 	if a, chosen := policy.Choice.Addr(f); chosen {
-		if p.Has(a) && policy.Choice.cooled(s, a, before) {
+		if p.Has(a) && policy.Choice.hasCooled(s, a, before) {
 			return a
 		}
 		return netip.Addr{}
 	}
-	if a := p.delegated(s, f, before); a.IsValid() {
+	if a := p.pickDelegated(s, f, before); a.IsValid() {
 		return a
 	}
-	return p.assigned(s, f, before)
+	return p.pickAssigned(s, f, before)
 }
 
-// assigned chooses the address that has been free the longest, if it was free before the given time. That time is so
-// long ago that other hosts have forgotten the last pod with the address.
-func (p Place) assigned(s *registry.State, f Family, before time.Time) (best netip.Addr) {
+// pickAssigned chooses the single address that has been free the longest. It leaves out addresses that became free
+// after the time before, because other hosts may still remember the last pods with these addresses.
+func (p Place) pickAssigned(s *registry.State, f Family, before time.Time) (best netip.Addr) {
 	if len(p.blocks) == 0 && p.leased == len(p.Addrs) {
 		return best // the ENI is full, like most ENIs of a large node
 	}
@@ -192,11 +193,12 @@ func (p Place) assigned(s *registry.State, f Family, before time.Time) (best net
 	return best
 }
 
-// delegated chooses an address of the ENI's fullest prefix that has a free address.
-func (p Place) delegated(s *registry.State, f Family, before time.Time) netip.Addr {
+// pickDelegated chooses an address of a prefix of the ENI. Of the prefixes with a free address, it takes the one with
+// the most leases.
+func (p Place) pickDelegated(s *registry.State, f Family, before time.Time) netip.Addr {
 	var blocks []block
 	for _, b := range p.blocks {
-		if nl.FamilyOf(b.Addr()) == f && !b.full() {
+		if nl.FamilyOf(b.Addr()) == f && !b.isFull() {
 			blocks = append(blocks, b)
 		}
 	}
@@ -204,21 +206,21 @@ func (p Place) delegated(s *registry.State, f Family, before time.Time) netip.Ad
 		return cmp.Or(b.leased-a.leased, a.Addr().Compare(b.Addr()))
 	})
 	for _, b := range blocks {
-		if a := within(s, b.Prefix, before); a.IsValid() {
+		if a := pickWithin(s, b.Prefix, before); a.IsValid() {
 			return a
 		}
 	}
 	return netip.Addr{}
 }
 
-// within chooses an address of a prefix. In a /28, it is the address that has been free the longest. Addresses that
-// were never used come first. A /80 has too many addresses to list, so within chooses a random address. It almost never
-// chooses the same address twice.
-func within(s *registry.State, b netip.Prefix, before time.Time) (best netip.Addr) {
+// pickWithin chooses an address of a prefix. In a /28, it takes an address that was never used, or else the address
+// that has been free the longest. A /80 has too many addresses to list, so pickWithin takes a random one, which is
+// almost never the same twice.
+func pickWithin(s *registry.State, b netip.Prefix, before time.Time) (best netip.Addr) {
 	const few, tries = 8, 16
 	if b.Addr().BitLen()-b.Bits() > few {
 		for range tries {
-			if a := random(b); usable(s, a, before) {
+			if a := randomAddr(b); isUsable(s, a, before) {
 				return a
 			}
 		}
@@ -227,22 +229,23 @@ func within(s *registry.State, b netip.Prefix, before time.Time) (best netip.Add
 	var oldest time.Time
 	for a := b.Masked().Addr(); b.Contains(a); a = a.Next() {
 		since, _ := s.Free.At(a)
-		if usable(s, a, before) && (!best.IsValid() || since.Before(oldest)) {
+		if isUsable(s, a, before) && (!best.IsValid() || since.Before(oldest)) {
 			best, oldest = a, since
 		}
 	}
 	return best
 }
 
-// usable reports whether an address of a prefix can be leased.
-func usable(s *registry.State, a netip.Addr, before time.Time) bool {
+// isUsable reports whether an address of a prefix can be leased: it has no lease, and did not become free after the
+// time before.
+func isUsable(s *registry.State, a netip.Addr, before time.Time) bool {
 	since, free := s.Free.At(a)
 	return !s.Leases.Has(a) && (!free || since.Before(before))
 }
 
-// random returns a random address of an IPv6 prefix. It never returns the first address,
+// randomAddr returns a random address of an IPv6 prefix. It never returns the first address,
 // which may be the anycast address of the routers (RFC 4291, section 2.6.1).
-func random(b netip.Prefix) netip.Addr {
+func randomAddr(b netip.Prefix) netip.Addr {
 	raw := b.Masked().Addr().As16()
 	for i := (b.Bits() + 7) / 8; i < len(raw); i++ {
 		raw[i] = byte(rand.UintN(256))

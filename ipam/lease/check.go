@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// check reports an error if the lease is not as the ADD left it. The plugins after this one
-// check whether the pod has the address.
+// check is CNI's CHECK: it returns an error if the lease is not as the ADD left it. The plugins after this one check
+// whether the pod has the address.
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	s, err := view()
 	if registry.IsGarbage(err) { // a registry that cannot be read counts as lost: the next change sets its file aside
@@ -29,8 +29,8 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 		return checkFound(ctx, s, r)
 	}
 	for _, a := range held {
-		if r.Prev != nil && !slices.Contains(hints(r.Prev), a) {
-			return fmt.Errorf("%s has a lease for %s, but prevResult says %v", key(r), a, hints(r.Prev))
+		if r.Prev != nil && !slices.Contains(prevAddrs(r.Prev), a) {
+			return fmt.Errorf("%s has a lease for %s, but prevResult says %v", key(r), a, prevAddrs(r.Prev))
 		}
 		if err := onENI(s, r, a); err != nil {
 			return err
@@ -46,14 +46,14 @@ func onENI(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 	return nil
 }
 
-// checkFound does what check does, for an attachment without a lease of its own. After a loss of the registry, the
-// kernel shows which addresses pods have, but not to which attachments they belong. So the leases of a rebuilt registry
-// have no keys, until their pods end. The runtime says which addresses the attachment has, and the kernel must show
-// them at the attachment's interfaces.
+// checkFound does what check does, for an attachment that has no lease with its key. If a process rebuilds a lost
+// registry, the kernel shows which addresses pods have, but not to which attachments the addresses belong. So the
+// leases in a rebuilt registry have no keys. prevResult says which addresses the attachment has, and checkFound returns
+// an error if the kernel does not show them at the attachment's interfaces.
 //
-// checkFound does not write the key of the attachment into the lease. A DEL ends a lease without a key only if the
-// kernel shows no user of the address. This rule protects a running pod that has the address now. A runtime may call
-// CHECK and DEL for an old container that is gone.
+// checkFound does not write the key of the attachment into the lease, because a runtime may call CHECK and DEL for an
+// old container, whose address a running pod has now. A DEL always ends a lease with the key of its attachment. It ends
+// a lease without a key only if the kernel shows no user of the address.
 func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config]) error {
 	if r.Prev == nil || len(r.Prev.IPs) == 0 {
 		return fmt.Errorf("%s has no lease", key(r))
@@ -61,7 +61,7 @@ func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config
 	nics := plugin.NICs(r.Prev, r.IfName)
 	for _, n := range nics {
 		for _, a := range n.Addrs() {
-			if err := unclaimed(s, r, a); err != nil {
+			if err := checkUnclaimed(s, r, a); err != nil {
 				return err
 			}
 		}
@@ -69,7 +69,7 @@ func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config
 	return nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
 		for _, n := range nics {
 			has, err := pod.Addrs(n.Name)
-			if err == nil && !all(n.Addrs(), has) {
+			if err == nil && !hasAllAddrs(n.Addrs(), has) {
 				err = fmt.Errorf("the kernel does not show %v at %s", n.Addrs(), n.Name)
 			}
 			if err != nil {
@@ -81,8 +81,9 @@ func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config
 	})
 }
 
-// all reports whether a link has all of the addresses. If there are no addresses, all returns false.
-func all(addrs []netip.Addr, has []nl.Addr) bool {
+// hasAllAddrs reports whether a link with the addresses has has all of addrs. If addrs is empty, hasAllAddrs returns
+// false.
+func hasAllAddrs(addrs []netip.Addr, has []nl.Addr) bool {
 	for _, a := range addrs {
 		if !slices.ContainsFunc(has, func(h nl.Addr) bool { return h.Prefix.Addr() == a && !h.Duplicate }) {
 			return false
@@ -91,9 +92,8 @@ func all(addrs []netip.Addr, has []nl.Addr) bool {
 	return len(addrs) > 0
 }
 
-// unclaimed returns nil if an attachment without a lease may have this address. The attachment may have it if no other
-// attachment has it or can get it.
-func unclaimed(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
+// checkUnclaimed returns an error if another attachment has the address, or can get it.
+func checkUnclaimed(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 	l, leased := s.Leases.At(a)
 	id, e := s.ENIOf(a)
 	switch {

@@ -14,22 +14,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about addresses that a pod has chosen. While such an address cools, only the last pod with the address
-// can get it. So if this pod is created again on the node, it has its address at once. No other host can then confuse
-// two pods.
+// This file is about addresses that a pod has chosen. While such an address cools, only the pod that had it last can
+// get it. So if this pod is created again on the node, it gets its address at once. This is safe: other hosts that
+// remember the address remember the same pod.
 
-// cooled reports whether the pod can have the address that it has chosen. There are three cases: the address was free
-// before the given time, this pod was its last pod, or no pod of this node has had it. While free addresses are
-// unconfirmed, the second case does not count.
-func (c Choice) cooled(s *registry.State, a netip.Addr, before time.Time) bool {
+// hasCooled reports whether the pod can have the address a, which it has chosen. It can in three cases: the address
+// became free before the time before, this pod had the address last, or no pod of this node has had it. While free
+// addresses are unconfirmed, the second case does not count.
+func (c Choice) hasCooled(s *registry.State, a netip.Addr, before time.Time) bool {
 	if s.Leases.Has(a) {
 		return false
 	}
 	since, free := s.Free.At(a)
 	_, e := s.ENIOf(a)
-	listed := slices.Contains(e.Addrs, a) // otherwise a may be of a prefix, and never leased
+	listed := slices.Contains(e.Addrs, a) // if not, a may be an address of a prefix that was never leased
 	switch {
-	case free && c.owns(s, a):
+	case free && c.wasLastOwner(s, a):
 		_, unconfirmed := s.Unconfirmed()
 		return !unconfirmed
 	case free:
@@ -38,47 +38,47 @@ func (c Choice) cooled(s *registry.State, a netip.Addr, before time.Time) bool {
 	return !listed
 }
 
-// owns reports whether the pod was the last one with the address.
-func (c Choice) owns(s *registry.State, a netip.Addr) bool {
+// wasLastOwner reports whether no other pod has had the address since this pod.
+func (c Choice) wasLastOwner(s *registry.State, a netip.Addr) bool {
 	owner, ok := s.Owners[a]
 	return ok && owner == c.Pod
 }
 
-// refuses returns why the pod cannot have what it has chosen, as far as the registry knows. EC2 may know further
+// refusal returns why the pod cannot have what it has chosen, as far as the registry knows. EC2 may know further
 // reasons.
-func (policy Policy) refuses(s *registry.State, o Owner, now time.Time) error {
-	if err := policy.Choice.tooMany(s, o); err != nil {
+func (policy Policy) refusal(s *registry.State, o Owner, now time.Time) error {
+	if err := policy.Choice.checkMax(s, o); err != nil {
 		return err
 	}
 	for _, a := range policy.Choice.Addrs {
-		if err := policy.refusesAddr(s, o, a, now); err != nil {
+		if err := policy.addrRefusal(s, o, a, now); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// differs returns an error if an attachment has addresses of an ENI, and its present request does not fit this ENI.
-// There are three possible causes: an earlier ADD has failed, the DEL came before the earlier ADD ended, or the pod
-// still has the addresses of the earlier ADD. The pool of the ENI counts only if this pool or the requested pool is
-// derived. An operator may rename the other pools.
-func (policy Policy) differs(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
+// checkHeld returns an error if an attachment has the addresses addrs of an ENI, and its present request does not fit
+// them. An earlier ADD of the attachment has leased these addresses. Their leases have not ended because that ADD has
+// failed, because the DEL came before that ADD ended, or because the pod still runs. The pool of the ENI must be the
+// requested pool only if one of the two is derived, because an operator may rename the other pools.
+func (policy Policy) checkHeld(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
 	c, e := policy.Choice, s.ENIs[eni]
 	l, _ := s.Leases.At(addrs[0])
 	lacks := func(a netip.Addr) bool { return !slices.Contains(addrs, a) }
-	asked := strings.Contains(policy.Pool+e.Pool, ofRequest)
+	asked := strings.Contains(policy.Pool+e.Pool, requestSep)
 	fits := c.ENI == eni || c.ENI == "" && !e.OnRequest && (!asked || e.Pool == policy.Pool)
 	if fits && !slices.ContainsFunc(c.Addrs, lacks) && (l.Exclusive || !c.Exclusive) {
 		return nil
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, "the runtime must delete the attachment (DEL) before it adds the "+
 		"attachment again",
-		"%s has %v of %s from an earlier ADD, and these do not fit its present request", o.name(), addrs, eni)
+		"%s has %v of %s from an earlier ADD, and these do not fit its present request", o.displayName(), addrs, eni)
 }
 
-// refusesAny returns why a pod cannot have all of its interfaces, as far as the registry knows. Then the ADD fails
-// before it changes anything for one of them.
-func (p *Pool) refusesAny(o Owner, policies []Policy) error {
+// anyRefusal returns why a pod cannot have all of its interfaces, as far as the registry knows. If there is a reason,
+// the ADD fails before it changes anything for the first interface.
+func (p *Pool) anyRefusal(o Owner, policies []Policy) error {
 	s, err := p.Registry.View()
 	if err != nil || len(s.Held(o.Key)) > 0 {
 		return err
@@ -86,8 +86,8 @@ func (p *Pool) refusesAny(o Owner, policies []Policy) error {
 	now := time.Now()
 	for nic, policy := range policies {
 		o.NIC = nic
-		if err := policy.refuses(s, o, now); err != nil {
-			return inWords(nic, policies, err)
+		if err := policy.refusal(s, o, now); err != nil {
+			return interfaceError(nic, policies, err)
 		}
 	}
 	has, most := s.Attached(), s.Instance.ENIs
@@ -95,15 +95,15 @@ func (p *Pool) refusesAny(o Owner, policies []Policy) error {
 	if n := newENIs(s, policies, now); n > 1 && most > 0 && has+n > most {
 		return plugin.Errorf(plugin.CodeTryAgain,
 			"ask for fewer interfaces, end pods that have ENIs of their own, or use a larger instance type",
-			"%s asks for %d interfaces, which need %d more ENIs: %s can have %d ENIs, and this node has %d", o.name(),
+			"%s asks for %d interfaces, which need %d more ENIs: %s can have %d ENIs, and this node has %d", o.displayName(),
 			len(policies), n, cmp.Or(s.Instance.Type, "this instance"), most, has)
 	}
 	return nil
 }
 
-// newENIs counts the ENIs that the node needs for these interfaces and does not have yet.
+// newENIs returns how many ENIs the node lacks for these interfaces.
 func newENIs(s *registry.State, policies []Policy, now time.Time) int {
-	var ids, pools []string // ENIs for exclusive interfaces, and pools without an ENI
+	var ids, pools []string // existing ENIs for exclusive interfaces; pools that have no ENI for the pod
 	alone := 0
 	for _, policy := range policies {
 		places := Places(s, policy, now)
@@ -121,33 +121,33 @@ func newENIs(s *registry.State, policies []Policy, now time.Time) int {
 	return alone + len(pools)
 }
 
-// tooMany returns an error if the pod would have too many interfaces, including the interfaces that its other ADDs have
+// checkMax returns an error if the pod would have too many interfaces, including the interfaces that its other ADDs have
 // made. Multus makes an ADD for each network of a pod. All these ADDs name the same container, which is the sandbox of
 // the pod.
-func (c Choice) tooMany(s *registry.State, o Owner) error {
+func (c Choice) checkMax(s *registry.State, o Owner) error {
 	if c.Max == 0 {
 		return nil
 	}
 	others := map[string]bool{} // an interface of both families has two leases
 	for _, l := range s.Leases.All() {
 		if l.ContainerID == o.ContainerID && l.Key != o.Key {
-			others[Owner{Key: l.Key, NIC: l.NIC}.waiter()] = true
+			others[Owner{Key: l.Key, NIC: l.NIC}.waiterKey()] = true
 		}
 	}
 	if n := len(others) + c.Together; n > c.Max {
 		return plugin.Errorf(plugin.CodeRefused, "ask for fewer interfaces; an administrator of the node can allow "+
 			"more of them by the key requests of the network configuration",
 			"%s asks for interface %s, and would then have %d interfaces: max in requests is %d",
-			o.name(), o.IfName, n, c.Max)
+			o.displayName(), o.IfName, n, c.Max)
 	}
 	return nil
 }
 
-func (policy Policy) refusesAddr(s *registry.State, o Owner, a netip.Addr, now time.Time) error {
+func (policy Policy) addrRefusal(s *registry.State, o Owner, a netip.Addr, now time.Time) error {
 	const end = "wait until that pod has ended, or ask for another address"
 	l, leased := s.Leases.At(a)
 	if leased && (l.Key != o.Key || l.NIC != o.NIC) {
-		return plugin.Errorf(plugin.CodeTryAgain, end, "%s asks for the address %s, which %s has", o.name(), a,
+		return plugin.Errorf(plugin.CodeTryAgain, end, "%s asks for the address %s, which %s has", o.displayName(), a,
 			cmp.Or(l.PodOf(), l.ContainerID, l.NetNS, "a pod"))
 	}
 	id, e := s.ENIOf(a)
@@ -156,22 +156,22 @@ func (policy Policy) refusesAddr(s *registry.State, o Owner, a netip.Addr, now t
 	}
 	if e.Draining {
 		return plugin.Errorf(plugin.CodeTryAgain, "wait",
-			"%s asks for the address %s, which is on %s, and this node is about to release this ENI", o.name(), a, id)
+			"%s asks for the address %s, which is on %s, and this node is about to release this ENI", o.displayName(), a, id)
 	}
-	if !policy.takes(id, e) {
+	if !policy.usesENI(id, e) {
 		return plugin.Errorf(plugin.CodeRefused,
 			"ask for another address, or for the pool, subnet, security groups or ENI of this address",
-			"%s asks for the address %s, which is on %s of this node: %s", o.name(), a, id, policy.reasonNotServed(e))
+			"%s asks for the address %s, which is on %s of this node: %s", o.displayName(), a, id, policy.reasonNotServed(e))
 	}
 	since, free := s.Free.At(a)
 	if !free && !leased && slices.Contains(e.Addrs, a) {
 		return plugin.Errorf(plugin.CodeRefused, "ask for another address",
-			"%s asks for the address %s, which the node itself has", o.name(), a)
+			"%s asks for the address %s, which the node itself has", o.displayName(), a)
 	}
-	if cools := policy.ReuseWait - now.Sub(since); free && cools > 0 && !since.IsZero() && !policy.Choice.owns(s, a) {
+	if cools := policy.ReuseWait - now.Sub(since); free && cools > 0 && !since.IsZero() && !policy.Choice.wasLastOwner(s, a) {
 		return plugin.Errorf(plugin.CodeTryAgain, "wait, or lower reuseIPWait",
 			"%s asks for the address %s, which has been free since %s, and cools for %v more",
-			o.name(), a, since.Format(time.RFC3339), cools.Round(time.Second))
+			o.displayName(), a, since.Format(time.RFC3339), cools.Round(time.Second))
 	}
 	return nil
 }
@@ -189,8 +189,7 @@ func (policy Policy) reasonNotServed(e registry.ENI) string {
 	return cmp.Or(policy.Unserved(e), "this ENI serves no pods")
 }
 
-// AnyUnused reports whether there is an ENI for which a pod had asked, and on which no pod has a
-// lease any more.
+// AnyUnused reports whether the node has an ENI for which a pod had asked, and no pod has a lease on this ENI any more.
 func AnyUnused(s *registry.State) bool {
 	for id, e := range s.ENIs {
 		if e.OnRequest && !anyOn(s, id) {
@@ -200,11 +199,11 @@ func AnyUnused(s *registry.State) bool {
 	return false
 }
 
-// Awaited reports whether an ADD waits for an address of an ENI that its pod has chosen.
+// Awaited reports whether an ADD waits for an address of the ENI, because the ADD's pod has chosen this ENI.
 func Awaited(s *registry.State, eni string, now time.Time) bool {
 	for _, w := range s.Waiters {
-		pool, _, _ := strings.Cut(w.Pool, ofAddr)
-		if now.Before(w.Until) && slices.Contains(strings.Split(pool, ofRequest), eni) {
+		pool, _, _ := strings.Cut(w.Pool, addrSep)
+		if now.Before(w.Until) && slices.Contains(strings.Split(pool, requestSep), eni) {
 			return true
 		}
 	}
@@ -220,8 +219,8 @@ func anyOn(s *registry.State, id string) bool {
 	return false
 }
 
-// use records that a pod uses the ENI for which it has asked.
-func (p *Pool) use(s *registry.State, id string) {
+// recordRequest records that a pod uses the ENI for which it has asked.
+func (p *Pool) recordRequest(s *registry.State, id string) {
 	if p.Policy.Choice.ENI == id && !s.ENIs[id].OnRequest && p.Policy.Provision != ProvisionNone {
 		s.Edit(id, (*registry.ENI).Request)
 	}

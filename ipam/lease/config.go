@@ -69,8 +69,8 @@ type PoolConfig struct {
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask for this pool
 }
 
-// over returns c with the values of base for the keys that c leaves out.
-func (c PoolConfig) over(base PoolConfig) PoolConfig {
+// withDefaults returns c. For the keys that c leaves out, it has the values of base.
+func (c PoolConfig) withDefaults(base PoolConfig) PoolConfig {
 	if c.SubnetTags == nil {
 		c.SubnetTags = base.SubnetTags
 	}
@@ -93,7 +93,7 @@ func (c PoolConfig) over(base PoolConfig) PoolConfig {
 // A Policy is the validated configuration of a pool.
 type Policy struct {
 	Pool string // the pool's name; empty: the default pool
-	// there are other pools, or requests of pods may make derived pools: only the tags of an ENI name its pool
+	// the node can have other pools, of the configuration or derived: so only the tags of an ENI tell its pool
 	Pools          bool
 	MinIndex       int
 	Families       []Family
@@ -119,7 +119,7 @@ type Policy struct {
 
 	namespaces, selectable []string
 	requests               []map[string]string  // tags of the ENIs for which pods may ask
-	onRequest              []registry.OnRequest // such tags of all networks of the node: see Heed
+	onRequest              []registry.OnRequest // the requests of all networks of the node: see Heed
 }
 
 // A Family is IPv4 or IPv6.
@@ -146,8 +146,8 @@ const (
 	byVeth   = "veth"
 )
 
-// maxTimeout is the largest addTimeout, in seconds. It is shorter than the deadline that package plugin sets for an
-// ADD, which is shorter than the deadlines of the runtimes.
+// maxTimeout is the largest addTimeout, in seconds. An ADD then ends before the deadline that package plugin sets, and
+// this deadline is before those of the runtimes.
 const maxTimeout = int(registry.MostWait / time.Second)
 
 // maxReuseWait is the largest reuseIPWait, in seconds: a day.
@@ -167,7 +167,7 @@ func (c *Config) Validate() error {
 		MaxENIs:   v.AtLeast("maxENIs", &c.MaxENIs, 0, 0),
 		MaxPods:   v.AtLeast("maxPods", &c.MaxPods, 0, 0),
 		Timeout:   time.Duration(v.Between("addTimeout", c.AddTimeout, 60, 1, maxTimeout)) * time.Second,
-		Log:       v.leaseLog(c.LeaseLog),
+		Log:       v.checkLeaseLog(c.LeaseLog),
 	}
 	for _, p := range c.Permissions {
 		if len(p.ENIs) > 0 {
@@ -178,30 +178,30 @@ func (c *Config) Validate() error {
 		v.Wrong("the keys namespaces and selectable are allowed only in an entry of \"pools\": the top-level keys " +
 			"describe the pool default, which serves all other namespaces")
 	}
-	c.pools = []Policy{v.pool("", base, c.PoolConfig)}
+	c.pools = []Policy{v.poolPolicy("", base, c.PoolConfig)}
 	for _, name := range slices.Sorted(maps.Keys(c.Pools)) {
-		c.pools = append(c.pools, v.pool(name, base, c.Pools[name].over(c.PoolConfig)))
+		c.pools = append(c.pools, v.poolPolicy(name, base, c.Pools[name].withDefaults(c.PoolConfig)))
 	}
-	v.claims(c.pools)
-	v.permissions(c.Permissions)
+	v.checkNamespaces(c.pools)
+	v.checkPermissions(c.Permissions)
 	return v.Err()
 }
 
-// pool returns the policy of the pool with this name. p has the values that all pools share, and c has the keys of this
-// pool.
-func (v *validation) pool(name string, p Policy, c PoolConfig) Policy {
+// poolPolicy returns the policy of the pool with this name. p is a policy with the values that all pools share, and c
+// has the keys of this pool.
+func (v *validation) poolPolicy(name string, p Policy, c PoolConfig) Policy {
 	v.Within = ""
 	if name != "" {
 		v.Within = "pools: " + name + ": "
 	}
 	p.Pool = name
 	p.SubnetTags, p.SecurityGroups, p.Tags = c.SubnetTags, c.SecGroupIDs, c.ENITags
-	p.Keep = *cmp.Or(c.SkipDeallocation, new(false)) || p.Provision == ProvisionNone // the node cannot get them again
+	p.Keep = *cmp.Or(c.SkipDeallocation, new(false)) || p.Provision == ProvisionNone // without EC2, the node cannot get addresses again
 	p.Prefixes = *cmp.Or(c.PrefixDelegation, new(false))
 	p.ReuseWait = time.Duration(v.Between("reuseIPWait", c.ReuseIPWait, 60, 0, maxReuseWait)) * time.Second
 	p.Batch = v.AtLeast("ipBatchSize", c.IPBatchSize, 1, 0)
 	p.Warm = v.warm(c.Warm)
-	p.Tracking = v.tracking(c.ConnectionTracking)
+	p.Tracking = v.checkTracking(c.ConnectionTracking)
 	v.OneOf("dataPath", cmp.Or(c.DataPath, byIPVlan), byIPVlan, byVeth)
 	p.Routed = c.DataPath == byVeth
 	p.namespaces, p.selectable = c.Namespaces, c.Selectable

@@ -18,18 +18,18 @@ import (
 // End ends the leases of an attachment, and its addresses begin to cool. End calls neither EC2 nor metadata. An
 // attachment without a lease is no error.
 //
-// The hints are addresses that the attachment has according to the caller. If such an address has a lease without a
-// key, as for a pod of the original plugin, End also ends that lease. End keeps the lease without a key if the kernel
-// shows the address in use, or if End cannot ask the kernel. A runtime may repeat an old DEL, and a running pod may
-// have the address by now. A collection ends such a lease later.
+// The caller says by hints which addresses the attachment has had. If a hint has a lease without a key, as a pod of the
+// original plugin has, End also ends that lease. But if the kernel shows the address in use, or End cannot ask the
+// kernel, this lease stays: a runtime may repeat an old DEL, and a running pod may have the address by now. A
+// collection ends the lease later.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // hints that have a lease without a key, and where the kernel showed each
-	var unused, returns bool         // there is an ENI to detach; there is an address to release
+	var unused, returns bool         // an ENI is to be detached; an address is to be released
 	var whole map[string]registry.ENI
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		clear(found)
 		s.EndWaiters(k)
-		whole = wholeOf(s, k)
+		whole = wholeENIs(s, k)
 		s.EndOf(k, time.Now(), p.Began)
 		unused, returns = AnyUnused(s), AnyToRelease(s)
 		for _, a := range hints {
@@ -43,14 +43,14 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 		p.putBackSettings(ctx, whole)
 	}
 	if unused && err == nil {
-		p.refill()
+		p.markRefill()
 	}
 	if returns && err == nil {
-		p.release()
+		p.markRelease()
 	}
 	var left []netip.Addr
 	for a, netns := range found {
-		if !p.has(netns, a) {
+		if !p.stillUsed(netns, a) {
 			left = append(left, a)
 		}
 	}
@@ -60,9 +60,9 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	return p.Registry.Change(ctx, func(s *registry.State) { s.EndOf(k, time.Now(), p.Began, left...) })
 }
 
-// findAgain finds a pod's address that is neither leased nor free in the registry, and gives it a lease without a key.
-// The registry lacks such an address if it was rebuilt when not all namespaces could be read. The primary address of
-// the boot ENI is the node's own, and gets no lease. A collection ends the new lease.
+// findAgain gives a pod's address a lease without a key, if the address is on an ENI of the node and is neither leased
+// nor free. There are such addresses after a rebuild of the registry that could not read all namespaces. The primary
+// address of the boot ENI is the node's own, and gets no lease. A DEL or a collection ends the new lease.
 func findAgain(s *registry.State, a netip.Addr) {
 	id, e := s.ENIOf(a)
 	if !s.Leases.Has(a) && !s.Free.Has(a) && !e.Foreign && slices.Contains(e.Addrs, a) &&
@@ -71,17 +71,18 @@ func findAgain(s *registry.State, a netip.Addr) {
 	}
 }
 
-// has reports whether the namespace at the path seen still has the address, or the node has a host route to the
-// address. If has cannot read the namespace or the routes, it returns true. If the namespace is not known, has also
-// returns true: only a walk through all namespaces of the node could find the address.
-func (p *Pool) has(seen string, a netip.Addr) bool {
+// stillUsed reports whether an address is still in use. place is where the kernel showed it: the path of a namespace,
+// or [routePlace]. The address is in use if that namespace has it, or if the node has a host route to it. If stillUsed
+// cannot read the namespace or the routes, it returns true. It also returns true for any other place, because then only
+// a walk through all namespaces could find the address.
+func (p *Pool) stillUsed(place string, a netip.Addr) bool {
 	switch {
-	case filepath.IsAbs(seen):
-		gone, err := without([]netip.Addr{a}, seen)
+	case filepath.IsAbs(place):
+		gone, err := missingAddrs([]netip.Addr{a}, place)
 		if err != nil || len(gone) == 0 {
 			return true
 		}
-	case seen != routed:
+	case place != routePlace:
 		return true
 	}
 	used := true
@@ -89,8 +90,8 @@ func (p *Pool) has(seen string, a netip.Addr) bool {
 	return used || err != nil
 }
 
-// Retain is CNI's GC: it ends the leases of the network's attachments that valid does not list. If the kernel shows the
-// address of a lease in use, Retain keeps the lease. If a namespace cannot be read, Retain keeps all leases.
+// Retain is CNI's GC: it ends the leases of those attachments of the network that are not in valid. If the kernel shows
+// the address of a lease in use, Retain keeps the lease. If a namespace cannot be read, Retain keeps all leases.
 func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
 	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {

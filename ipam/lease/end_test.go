@@ -20,8 +20,8 @@ func TestNoLongerThere(t *testing.T) {
 	there, gone := netip.MustParseAddr("10.0.0.5"), netip.MustParseAddr("10.0.0.6")
 	o := Owner{Key: registry.Key{Network: "net", Attachment: plugin.Attachment{ContainerID: "c1", IfName: "eth0"}}}
 	for name, back := range map[string]func(*Pool) error{
-		"its link is missed":   func(p *Pool) error { return p.putBack(t.Context(), o) },
-		"another is in use":    func(p *Pool) error { return p.reject(t.Context(), o, nil, routed) },
+		"its link is missed":   func(p *Pool) error { return p.freeAddrs(t.Context(), o) },
+		"another is in use":    func(p *Pool) error { return p.rejectAddrs(t.Context(), o, nil, routePlace) },
 		"its attachment ended": func(p *Pool) error { return p.End(t.Context(), o.Key) },
 	} {
 		r, err := registry.Open(t.TempDir())
@@ -61,7 +61,7 @@ func TestSeenSomewhere(t *testing.T) {
 		})
 	}
 	p := &Pool{Registry: r}
-	if err = errors.Join(err, p.reject(t.Context(), o, []netip.Addr{a}, ""), p.End(t.Context(), o.Key, a)); err != nil {
+	if err = errors.Join(err, p.rejectAddrs(t.Context(), o, []netip.Addr{a}, ""), p.End(t.Context(), o.Key, a)); err != nil {
 		t.Fatal(err)
 	}
 	if s, err := r.View(); err != nil || s.Free.Has(a) || !s.Leases.Has(a) {

@@ -13,21 +13,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// One process asks EC2 for all waiting ADDs, so EC2's answer is the answer to all of them. If EC2 refuses, the registry
-// has a Failure, until an ADD of the same pool gets an address. The Failure about a full subnet stays at least until
-// its time Until.
+// One process asks EC2 for all waiting ADDs, so EC2's answer is the answer to all of them. If EC2 refuses, the process
+// records a Failure in the registry. The Failure stays until an ADD of the same pool gets an address. If a subnet is
+// full, the Failure stays at least until its time Until.
 
-// told returns an error if another process has just asked EC2 on behalf of the owner, and failed. The other process
-// must have begun after the owner became a waiter. So if EC2 refuses, a hundred waiting ADDs do not ask one after the
-// other. If a subnet is full, the failure also counts for later ADDs.
-func (p *Pool) told(o Owner, none error) error {
+// recentFailure returns an error if another process has just asked EC2 on behalf of the owner, and failed. Only a
+// process that began after the owner became a waiter has asked for the owner. So if EC2 refuses, a hundred waiting ADDs
+// do not ask one after the other. If a subnet is full, recentFailure also returns an error to later ADDs. none is the
+// error of Take.
+func (p *Pool) recentFailure(o Owner, none error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
 	f := s.Failures[p.Concern(o)]
-	w, ok := s.Waiters[o.waiter()]
+	w, ok := s.Waiters[o.waiterKey()]
 	switch {
 	case ok && f.Began.After(w.Since) && time.Since(f.Since) <= justNow:
 		return plugin.Errorf(plugin.CodeTryAgain, f.Hint,
@@ -41,28 +42,28 @@ func (p *Pool) told(o Owner, none error) error {
 	return nil
 }
 
-// overdue returns the error of an ADD whose time has ended while it waited for another
-// process. The error says what that process waits for.
-func (p *Pool) overdue(o Owner, ended error) error {
+// overdueError returns the error of an ADD whose time has ended while another process asked EC2. The error says what
+// that process waits for.
+func (p *Pool) overdueError(o Owner, ended error) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
-	what, hint := p.holdup(s, o)
+	what, hint := p.delayCause(s, o)
 	return plugin.Errorf(plugin.CodeTryAgain, hint,
 		"%w: another ADD is still asking EC2 for all waiting ADDs of this node: %s: %w", ErrNone, what, ended)
 }
 
-// holdup returns what delays the process that asks EC2, and what an operator can do about it. The first of these causes
-// that holdup finds counts: EC2 throttles, EC2 has refused a call, or EC2 has not answered yet.
-func (p *Pool) holdup(s *registry.State, o Owner) (what, hint string) {
+// delayCause returns what delays the process that asks EC2, and what an operator can do about it. delayCause looks for
+// three causes, in this order: EC2 throttles, EC2 has refused a call, or EC2 has not answered yet.
+func (p *Pool) delayCause(s *registry.State, o Owner) (what, hint string) {
 	const patience = 10 * time.Second // longer than any backoff
-	since := s.Waiters[o.waiter()].Since
+	since := s.Waiters[o.waiterKey()].Since
 	// since is zero if another ADD has deleted the overdue waiter of this ADD.
-	if action := throttled(s, cmp.Or(since, time.Now())); action != "" {
+	if action := throttledAction(s, cmp.Or(since, time.Now())); action != "" {
 		return Throttled(action, s.NotBefore[action])
 	}
-	f, call := s.Failures[p.Concern(o)], underWay(s)
+	f, call := s.Failures[p.Concern(o)], latestCall(s)
 	switch {
 	case f.Since.After(since.Add(-patience)) && f.Since.After(call.Since):
 		return f.Text, f.Hint
@@ -82,24 +83,24 @@ func Throttled(action string, until time.Time) (text, hint string) {
 			"or ENIs from the launch template", action)
 }
 
-// releases are the actions that release something to EC2. No growth waits for them.
-var releases = []string{"UnassignPrivateIpAddresses", "UnassignIpv6Addresses", "DetachNetworkInterface",
+// releaseActions are the EC2 actions that release something. No growth calls them.
+var releaseActions = []string{"UnassignPrivateIpAddresses", "UnassignIpv6Addresses", "DetachNetworkInterface",
 	"DeleteNetworkInterface"}
 
-// throttled returns the throttled action for which a growth has to wait the longest, or "". throttled ignores actions
-// that may be called again before the given time.
-func throttled(s *registry.State, after time.Time) (action string) {
+// throttledAction returns the throttled action for which a growth has to wait the longest. If no action is throttled
+// beyond the time after, it returns "".
+func throttledAction(s *registry.State, after time.Time) (action string) {
 	for a, until := range s.NotBefore {
-		if until.After(after) && !slices.Contains(releases, a) {
+		if until.After(after) && !slices.Contains(releaseActions, a) {
 			action, after = a, until
 		}
 	}
 	return action
 }
 
-// underWay returns the intent of the growth's latest call. It leaves out ModifyNetworkInterfaceAttribute, because the
-// intent of this action may stay when no call is under way. It also leaves out calls that release an address.
-func underWay(s *registry.State) (last registry.Intent) {
+// latestCall returns the youngest intent of a growth. It leaves out ModifyNetworkInterfaceAttribute, because such an
+// intent may stay while no process makes the call. It also leaves out intents to release an address.
+func latestCall(s *registry.State) (last registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Action != "ModifyNetworkInterfaceAttribute" && !ReleasesChosen(i) && i.Since.After(last.Since) {
 			last = i

@@ -17,15 +17,15 @@ import (
 
 // This file is about a chosen address that follows its pod to another node. The pod's DEL leaves the free address and
 // its owner in the registry, and writes a mark. A unit of systemd then releases the address to EC2: see
-// less.ReleaseChosen. The ADD on the other node waits for this release. Only the old node can prove that no pod has the
-// address. If the old node has ended, only EC2 can prove it.
+// less.ReleaseChosen. The ADD on the other node waits for this release, because only the old node can prove that no pod
+// has the address. If the instance of the old node has ended, EC2's answer is the proof.
 
 // Release is the name of the mark that a DEL leaves when a chosen address is to be released to EC2.
 const Release = "release"
 
-// ToRelease reports whether a free address is to be released to EC2 at once. A pod had chosen the address, and the next
-// pod with the name of this pod may start on another node. Only a secondary address can leave its ENI. The primary
-// address and an address of a prefix cannot.
+// ToRelease reports whether an address is to be released to EC2 at once: it is free, a pod had chosen it, and the next
+// pod with this pod's name may start on another node. Only a secondary address can leave its ENI. The primary address
+// and an address of a prefix cannot.
 func ToRelease(s *registry.State, a netip.Addr) bool {
 	if _, owned := s.Owners[a]; !owned || !s.Free.Has(a) {
 		return false
@@ -34,8 +34,7 @@ func ToRelease(s *registry.State, a netip.Addr) bool {
 	return slices.Contains(e.Addrs, a) && a != e.Primary() && e.Serving && !e.Foreign && !e.Keep && e.TagsUnknown == ""
 }
 
-// AnyToRelease reports whether ToRelease is true for an address, or a process has begun to release an address that a
-// pod had chosen or an operator has named.
+// AnyToRelease reports whether ToRelease returns true for an address, or ReleasesChosen returns true for an intent.
 func AnyToRelease(s *registry.State) bool {
 	for a := range s.Owners {
 		if ToRelease(s, a) {
@@ -53,14 +52,14 @@ func AnyToRelease(s *registry.State) bool {
 // ReleasesChosen reports whether an intent is to release to EC2 an address that a pod had chosen, or that an operator
 // has named.
 func ReleasesChosen(i registry.Intent) bool {
-	return slices.Contains(releases, i.Action) && i.Addr.IsValid()
+	return slices.Contains(releaseActions, i.Action) && i.Addr.IsValid()
 }
 
-// AwaitedAddr reports whether an ADD of this node waits for an address that its pod has chosen.
+// AwaitedAddr reports whether an ADD of this node waits for the address, because the ADD's pod has chosen it.
 func AwaitedAddr(s *registry.State, a netip.Addr, now time.Time) bool {
 	for _, w := range s.Waiters {
-		_, addrs, _ := strings.Cut(w.Pool, ofAddr)
-		if now.Before(w.Until) && slices.Contains(strings.Split(addrs, ofAddr), a.String()) {
+		_, addrs, _ := strings.Cut(w.Pool, addrSep)
+		if now.Before(w.Until) && slices.Contains(strings.Split(addrs, addrSep), a.String()) {
 			return true
 		}
 	}
@@ -74,13 +73,13 @@ const (
 	mostHeld  = 4 * time.Second
 )
 
-// whileHeld asks the source in the owner's turn. While another node has the address that the pod has chosen, whileHeld
-// asks again, until ctx is done. If ctx ends first, the error says that another node has the address. The ADD holds no
-// lock between two questions, so other ADDs of this node have their turns.
-func (p *Pool) whileHeld(ctx context.Context, o Owner, from Source) (Allocation, error) {
+// askWhileHeld asks the source in the owner's turn. If another node has the address that the pod has chosen,
+// askWhileHeld waits and asks again, until ctx is done. Then the error says that another node has the address. The ADD
+// holds no lock while it waits, so other ADDs of this node have their turns.
+func (p *Pool) askWhileHeld(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	var held *plugin.Error
 	for wait := firstHeld; ; wait = min(2*wait, mostHeld) {
-		got, err := p.inTurn(ctx, o, from)
+		got, err := p.askInTurn(ctx, o, from)
 		if IsHeld(err) && !from.Hands {
 			held, _ = errors.AsType[*plugin.Error](err)
 		} else if err == nil || held == nil || ctx.Err() == nil {

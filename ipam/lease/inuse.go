@@ -18,20 +18,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// NotesUse wraps a plugin that runs after ipam. If the kernel refuses the leased address because another slave of the
-// ENI has it, NotesUse records in the registry that it is in use. The cause is the namespace of an earlier pod: this
-// namespace still exists after that pod's DEL. The node has no route to the address any more, so the ADD could not see
-// that the address is in use. A look into all namespaces would find such addresses earlier, but would make every ADD
-// slower.
+// NotesUse wraps the commands of a plugin that runs after ipam. If the kernel refuses the leased address because
+// another slave of the ENI has it, NotesUse records in the registry that the address is in use. This happens if the
+// namespace of an earlier pod still exists after that pod's DEL. The DEL has removed the node's route to the address,
+// so the ADD could not see that the address is in use. A search of all namespaces would find such addresses earlier,
+// but would make every ADD slower.
 //
-// No pod gets the address until collections have seen that it is gone. If the same attachment
-// is added again, it gets another address.
+// No pod gets the address until a collection has seen that no namespace has it. If the runtime repeats the ADD, the
+// attachment gets another address.
 func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	add := c.Add
 	c.Add = func(ctx context.Context, r *plugin.Request[C]) (*types100.Result, error) {
 		result, err := add(ctx, r)
 		if errors.Is(err, syscall.EADDRINUSE) {
-			err = errors.Join(err, inUse(context.WithoutCancel(ctx),
+			err = errors.Join(err, noteInUse(context.WithoutCancel(ctx),
 				registry.Key{Network: r.Network, Attachment: r.Attachment}))
 		}
 		return result, err
@@ -39,11 +39,11 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	return c
 }
 
-// inUse is called when another namespace has one of the attachment's addresses. It gives that address a lease without a
-// key. The kernel does not say which address it is. If no namespace shows one of the addresses, inUse gives all of them
-// leases without a key. If the attachment has addresses from another plugin, the registry does not know them, and inUse
-// does nothing.
-func inUse(ctx context.Context, k registry.Key) error {
+// noteInUse is for an attachment one of whose addresses another namespace has. noteInUse gives that address a lease
+// without a key. The kernel does not say which address it is. If no namespace shows one of the addresses, noteInUse
+// gives all of them leases without a key. If the addresses come from another ipam plugin, the registry does not have
+// them, and noteInUse does nothing.
+func noteInUse(ctx context.Context, k registry.Key) error {
 	r, err := openRegistry()
 	if err != nil {
 		return err
@@ -58,20 +58,20 @@ func inUse(ctx context.Context, k registry.Key) error {
 	}
 	taken := addrs
 	if len(addrs) > 1 {
-		taken = inNamespaces(s, addrs)
+		taken = addrsInNamespaces(s, addrs)
 	}
 	slog.Warn("another network namespace uses addresses that this ADD has leased: no other pod gets these addresses",
 		"addrs", taken)
 	var failed error
 	for nic := range len(addrs) { // an attachment has at most as many interfaces as addresses
-		failed = errors.Join(failed, (&Pool{Registry: r}).reject(ctx, Owner{Key: k, NIC: nic}, taken, ""))
+		failed = errors.Join(failed, (&Pool{Registry: r}).rejectAddrs(ctx, Owner{Key: k, NIC: nic}, taken, ""))
 	}
 	return failed
 }
 
-// inNamespaces returns those of the addresses that a namespace has. If no namespace has such an address, or not all
-// namespaces can be read, inNamespaces returns all addresses.
-func inNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
+// addrsInNamespaces returns those of addrs that a namespace has. If no namespace has one of them, or a namespace cannot
+// be read, addrsInNamespaces returns all of addrs.
+func addrsInNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 	node, err := nl.Node()
 	if err != nil {
 		return addrs
@@ -88,8 +88,8 @@ func inNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 	return some
 }
 
-// LinkName returns the name that the link of an ENI with a MAC address had on the node. LinkName returns "" if the
-// registry does not know the name. If a pod has the whole ENI, the link is in the pod, and may have another name there.
+// LinkName returns the registry's name of the link of the ENI with this MAC address, or "" if the registry has no such
+// ENI. If a pod has the whole ENI, the link is in the pod, and may have another name there.
 func LinkName(mac string) string {
 	r, err := openRegistry()
 	if err != nil {

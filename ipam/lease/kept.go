@@ -14,12 +14,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// KeptIn are the directories in which runtimes and Multus keep the configuration and the result of each ADD until its
-// DEL (libcni, getCacheFilePath). A file is there from the end of a successful ADD to the end of the DEL. Only root can
-// write there.
+// KeptIn are the directories in which runtimes and Multus keep the configuration and the result of each ADD (libcni,
+// getCacheFilePath). An ADD's file is there from the end of the ADD, if it succeeds, to the end of the DEL. Only root
+// can write there.
 var KeptIn = []string{"/var/lib/cni/results", "/var/lib/cni/multus/results"}
 
-// A Kept is what a runtime keeps of an ADD (libcni, cachedInfo).
+// A Kept is the file that a runtime keeps of an ADD (libcni, cachedInfo).
 type Kept struct {
 	Kind        string                     `json:"kind"`
 	ContainerID string                     `json:"containerId"`
@@ -32,7 +32,7 @@ type Kept struct {
 	Result      json.RawMessage            `json:"result"`
 }
 
-// Lease returns a lease with the data that the registry would have about the attachment: its key, namespace and pod.
+// Lease returns a lease with the key, the network namespace and the pod of the attachment.
 func (k Kept) Lease() registry.Lease {
 	at := registry.Attachment{ContainerID: k.ContainerID, IfName: k.IfName}
 	l := registry.Lease{Key: registry.Key{Network: k.Network, Attachment: at}, NetNS: k.NetNS}
@@ -47,7 +47,7 @@ func (k Kept) Lease() registry.Lease {
 	return l
 }
 
-// KeptOf reads what runtimes keep of the attachments to a network. If network is empty, KeptOf reads the attachments to
+// KeptOf reads the files that runtimes keep of the ADDs for a network. If network is empty, KeptOf reads the files of
 // all networks.
 func KeptOf(network string) (all []Kept) {
 	for _, dir := range KeptIn {
@@ -67,8 +67,8 @@ func KeptOf(network string) (all []Kept) {
 	return all
 }
 
-// has reports whether the result of the ADD has the address.
-func (k Kept) has(a netip.Addr) bool {
+// hasAddr reports whether the address is in the result of the ADD.
+func (k Kept) hasAddr(a netip.Addr) bool {
 	type ip struct {
 		Address netip.Prefix `json:"address"`
 	}

@@ -2,15 +2,17 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package lease leases the addresses of the node to its pods. It has the part of the ipam plugin that needs neither EC2
-// nor the metadata service. Package lease does not import the AWS SDK. So the warm path is free of the SDK, and
-// programs that do not ask EC2 stay small.
+// nor the metadata service. Package lease does not import the AWS SDK. So an ADD that finds a free address does not
+// load the SDK, and programs that do not ask EC2 stay small.
 //
 // An ADD that finds a free address writes a lease to the registry and is done ([Pool.Take]). If no address is free, the
-// ADD waits for its turn to ask EC2 ([Pool.Acquire]). The ADD asks by a [Source]: package ipam, or a program that is
-// executed. A DEL ends the lease, and calls neither EC2 nor metadata. Package less unassigns addresses.
+// ADD waits for its turn to ask EC2 ([Pool.Acquire]). The ADD asks EC2 by a [Source]: package ipam does this in the
+// same process, and [Program] executes another program. A DEL ends the lease, and calls neither EC2 nor metadata.
+// Package less unassigns addresses.
 //
-// There are two invariants. An address has one owner, from before its ADD answers until after its DEL began. Before an
-// ADD answers with an address, it checks that the node has no route to another pod with that address.
+// There are two invariants. From the moment before an ADD answers until its DEL has begun, the address has only this
+// one owner. Before an ADD answers with an address, it checks that the node has no route to another pod with that
+// address.
 package lease
 
 //go:generate go run ../../internal/codec/gen
@@ -38,10 +40,10 @@ func Commands() plugin.Commands[Config] {
 }
 
 // Open opens the pool of this node.
-func Open(policy Policy) (*Pool, error) { return open(context.Background(), policy) }
+func Open(policy Policy) (*Pool, error) { return openPool(context.Background(), policy) }
 
-// open opens the pool for a command. If ctx has the node's namespace, open uses this namespace.
-func open(ctx context.Context, policy Policy) (*Pool, error) {
+// openPool does what Open does, for a command. If the node's namespace is open in ctx, openPool uses it.
+func openPool(ctx context.Context, policy Policy) (*Pool, error) {
 	r, err := openRegistry()
 	if err != nil {
 		return nil, err
@@ -73,11 +75,11 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	if err != nil {
 		return err
 	}
-	return (&Pool{Registry: reg, Began: r.Began}).End(ctx, key(r), hints(r.Prev)...)
+	return (&Pool{Registry: reg, Began: r.Began}).End(ctx, key(r), prevAddrs(r.Prev)...)
 }
 
 func gc(ctx context.Context, r *plugin.Request[Config]) error {
-	p, err := open(ctx, Policy{})
+	p, err := openPool(ctx, Policy{})
 	if err != nil {
 		return err
 	}
@@ -107,8 +109,8 @@ func key[C any](r *plugin.Request[C]) registry.Key {
 	return registry.Key{Network: r.Network, Attachment: r.Attachment}
 }
 
-// Superseded reports whether a lease of the attachment began after the time since. Then a later ADD has come, and the
-// objects in the pod belong to that ADD. If the registry cannot be read, Superseded returns true.
+// Superseded reports whether a lease of the attachment began after the time since. In this case, a later ADD has made
+// the objects that are now in the pod. If the registry cannot be read, Superseded returns true.
 func Superseded[C any](r *plugin.Request[C], since time.Time) bool {
 	s, err := view()
 	if err != nil {
@@ -118,7 +120,7 @@ func Superseded[C any](r *plugin.Request[C], since time.Time) bool {
 	return slices.ContainsFunc(s.Held(key(r)), younger)
 }
 
-// Added lists the attachments of a network that have a lease which began after the command r began.
+// Added lists the attachments of r's network whose leases began after the command r.
 func Added[C any](r *plugin.Request[C]) (all []plugin.Attachment, err error) {
 	s, err := view()
 	if err != nil {
@@ -140,8 +142,8 @@ func view() (*registry.State, error) {
 	return r.View()
 }
 
-// hints returns the addresses of a previous result.
-func hints(r *types100.Result) []netip.Addr {
+// prevAddrs returns the addresses of r, which is the prevResult of a request.
+func prevAddrs(r *types100.Result) []netip.Addr {
 	if r == nil {
 		return nil
 	}

@@ -12,29 +12,28 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about ENIs that others have attached: a person, another program, or a launch template that is not for
-// pods. If the node creates ENIs, pods get addresses only of ENIs that the node could have created. So an ENI of others
-// serves pods only if it has exactly the security groups of secGroupIds. Its subnet must also have the tags of
-// subnetTags.
+// This file is about ENIs of others: a person or another program has attached such an ENI, or a launch template that is
+// not for pods. If the node creates ENIs, an ENI of others serves pods only if the node could have created an ENI like
+// it. So it must have exactly the security groups of secGroupIds, and its subnet must have the tags of subnetTags.
 //
-// This rule does not apply to ENIs that a program has created for pods. So an ENI with the groups of an older
-// configuration still serves pods: the registry does not record the groups of such ENIs. With "provision" "assign" or
-// "none", the node creates no ENI, and uses all ENIs that others attach.
+// This rule does not apply to ENIs that this suite or the original plugin has created for pods. The registry does not
+// record the groups of such ENIs. So such an ENI still serves pods if the configuration now has other groups. With
+// "provision" "assign" or "none", the node creates no ENI, and uses all ENIs that others attach.
 //
-// If there are several pools, only a tag shows for which pool a program has created an ENI. So without such a tag, the
-// rule applies to this ENI, too. Otherwise pods could get addresses of another pool's ENI.
+// If there are several pools, only a tag shows for which pool an ENI was created for pods. So without this tag, the
+// rule applies to such an ENI, too. Otherwise pods could get addresses of another pool's ENI.
 
-// An ENI may belong to others while its tags are unknown. If EC2 did not answer, the ENI serves no pod until EC2
-// answers. If the role may not ask EC2, the ENI serves pods, unless there are several pools. The original plugin also
-// did not ask for tags.
+// An ENI with unknown tags may be an ENI of others. If its tags are unknown because EC2 did not answer, it serves no
+// pods until EC2 answers. If they are unknown because the role may not ask EC2, it serves pods, unless there are
+// several pools. The original plugin also did not ask for tags.
 
-// Misfit returns why pods of the policy's pool get no addresses of an ENI that others have attached. If pods get its
-// addresses, Misfit returns "". Pods that have an address of the ENI keep it.
+// Misfit returns why an ENI, perhaps of others, serves no pods of the policy's pool. If the ENI serves them, Misfit
+// returns "". Pods that already have an address of the ENI keep it.
 func (policy Policy) Misfit(e registry.ENI) string {
 	switch {
-	case !policy.told(e) && e.IsBoot():
+	case !policy.knowsTags(e) && e.IsBoot():
 		return "EC2 has not reported its addresses yet, and after a boot metadata may show old ones"
-	case !policy.told(e):
+	case !policy.knowsTags(e):
 		return "EC2 has not reported its tags yet, which show the owner of the ENI"
 	case policy.Requestable(e.Tags):
 		return "it has the tags of enis in requests, so only pods that ask for this ENI get its addresses"
@@ -56,14 +55,14 @@ func (policy Policy) Misfit(e registry.ENI) string {
 	return ""
 }
 
-// told reports whether the node knows enough about the ENI's tags to let it serve pods. A node that never asks EC2 uses
-// all ENIs that others attach.
-func (policy Policy) told(e registry.ENI) bool {
+// knowsTags reports whether the node knows enough about the ENI's tags to let the ENI serve pods. A node that never
+// asks EC2 uses all ENIs of others.
+func (policy Policy) knowsTags(e registry.ENI) bool {
 	return e.TagsUnknown == "" || !policy.Pools && (e.TagsUnknown == registry.NotAllowed ||
 		policy.Provision == ProvisionNone)
 }
 
-// Unserved returns what Misfit returns. But if an operator renews the ENI, Unserved returns this reason.
+// Unserved does what Misfit does. But if an operator renews the ENI, Unserved returns this reason.
 func (policy Policy) Unserved(e registry.ENI) string {
 	if e.Retired {
 		return "an operator renews it (cni-tool drain-interface)"
@@ -71,14 +70,14 @@ func (policy Policy) Unserved(e registry.ENI) string {
 	return policy.Misfit(e)
 }
 
-// Unclear reports whether an ENI of others serves no pods only because of the tags of its subnet. The node may not have
-// asked EC2 for these tags yet, or an operator may have changed them.
+// Unclear reports whether an ENI of others serves no pods only because of the tags of its subnet. In this case, the
+// caller asks EC2 for the tags: perhaps the node has never asked, or an operator has changed them since.
 func (policy Policy) Unclear(e registry.ENI) bool {
-	return policy.told(e) && policy.Misfit(e) != "" && policy.hasGroups(e) && !policy.Requestable(e.Tags)
+	return policy.knowsTags(e) && policy.Misfit(e) != "" && policy.hasGroups(e) && !policy.Requestable(e.Tags)
 }
 
-// hasGroups reports whether an ENI has the security groups that a new one would get. If the configuration names no
-// groups, a new ENI gets the default group of the VPC. The node does not know this group, so hasGroups returns true.
+// hasGroups reports whether an ENI has exactly the security groups that a new ENI would get. If the configuration names
+// no groups, a new ENI gets the default group of the VPC. The node does not know this group, so hasGroups returns true.
 func (policy Policy) hasGroups(e registry.ENI) bool {
 	missing := func(from []string) func(string) bool { return func(g string) bool { return !slices.Contains(from, g) } }
 	return len(policy.SecurityGroups) == 0 ||

@@ -17,14 +17,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A Shelf is a directory of network namespaces. Each entry is a namespace, or has a namespace at the path Below.
+// A Shelf is a directory of network namespaces. If Below is "", each entry of Dir is a namespace. Otherwise each entry
+// is a directory with a namespace at the path Below.
 type Shelf struct{ Dir, Below string }
 
-// Shelves are the directories in which runtimes name the namespaces of pods. /proc is for runtimes that give no names.
+// Shelves are the directories in which runtimes name the namespaces of pods, and /proc. In /proc are also the
+// namespaces of runtimes that give no names.
 var Shelves = []Shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
 
-// paths lists the paths of the namespaces on a Shelf. If the directory cannot be read, paths returns an error and not
-// an empty list. So it does not use filepath.Glob, which ignores such errors. A missing directory is no error.
+// paths lists the paths of the namespaces on a Shelf. If the directory cannot be read, paths returns an error, so it
+// does not use filepath.Glob, which ignores such errors. A missing directory is no error.
 func (s Shelf) paths() (paths []string, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if gone(err) {
@@ -43,9 +45,9 @@ func (s Shelf) paths() (paths []string, err error) {
 // errors in the end.
 func EachNetNS(f func(*nl.NS) error) error { return eachNetNS(Shelves, f) }
 
-// eachNetNS does what EachNetNS does, for these shelves. If it cannot open a namespace, it tries a few times more. Even
-// for root, Linux may refuse to open the namespaces of a process that is about to end. A moment later, that process is
-// gone.
+// eachNetNS does what EachNetNS does, for these shelves. If it cannot open a namespace, it tries a few times more. The
+// reason: even to root, Linux may refuse the namespaces of a process that is about to end. A moment later, that process
+// is gone.
 func eachNetNS(shelves []Shelf, f func(*nl.NS) error) error {
 	self, err := inode("/proc/self/ns/net")
 	if err != nil {
@@ -78,7 +80,7 @@ type walk struct {
 	failed   error
 }
 
-// visit calls w.call with the namespace at path, if visit has not seen this namespace before. A namespace that is gone
+// visit calls w.call with the namespace at path, unless w has visited this namespace before. A namespace that is gone
 // is no error, because processes end.
 func (w *walk) visit(path string) {
 	id, err := inode(path)
@@ -100,13 +102,13 @@ func (w *walk) visit(path string) {
 	}
 }
 
-// hostProcess is the path of the namespace of process 1, which is the node's. A walk leaves out this path: in a
-// sandbox, even root may not be permitted to read it.
+// hostProcess is the path of process 1's namespace, which is the node's own. visit leaves out this path, because in a
+// sandbox even root is not always permitted to read it.
 const hostProcess = "/proc/1/ns/net"
 
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
-// An nsID distinguishes namespaces: namespaces(7), "The /proc/[pid]/ns/ directory".
+// An nsID identifies a namespace: namespaces(7), "The /proc/[pid]/ns/ directory".
 type nsID struct{ dev, ino uint64 }
 
 func inode(path string) (nsID, error) {

@@ -19,22 +19,20 @@ import (
 
 // An ENI whose link is not on the node can serve no pods. An operator or another program has detached the ENI, the
 // driver has failed, or the link has never appeared. The registry records since when the link is missing. So only one
-// ADD has to wait for the link, and the other ADDs do not use the ENI. A later process looks for the link again, and
-// removes the record if the link is on the node. The later process is an ADD that finds no free address, a growth or a
-// collection.
+// ADD has to wait for the link, and the other ADDs do not use the ENI. An ADD that finds no free address, a growth, and
+// a collection look for the link again, and remove the record if the link is on the node.
 
 // ErrNoLink means that the link of an ENI is not on the node, and that no process should wait for it.
 var ErrNoLink = errors.New("its link is not on the node")
 
-// HintNoLink says what an operator can do about [ErrNoLink].
+// HintNoLink tells an operator what to do about [ErrNoLink].
 const HintNoLink = "an operator or another program has detached the ENI (CloudTrail: DetachNetworkInterface), or the " +
 	"kernel has not found the ENI: see dmesg and 'cni-ipvlan-vpc-k8s-tool status'. The ENI serves pods again as soon " +
 	"as its link is on the node"
 
-// Obtain leases addresses by take, sets the link of their ENI up, and returns the link's
-// name. If the link is not on the node, Obtain ends these leases and takes other addresses.
-// An attachment that had its addresses before this ADD keeps them, because its pod may use
-// them.
+// Obtain calls take, which leases addresses. Then it sets the link of their ENI up, and returns the link's name. If the
+// link is not on the node, Obtain ends these leases, and calls take again for other addresses. But an attachment that
+// had its addresses before this ADD keeps them, because its pod may use them.
 func (p *Pool) Obtain(
 	ctx context.Context, o Owner, take func(context.Context, Owner) (Allocation, error),
 ) (Allocation, string, error) {
@@ -46,21 +44,21 @@ func (p *Pool) Obtain(
 		if has, err := p.hasCard(o, a); has || err != nil {
 			return a, a.ENI.Link, err
 		}
-		link, err := p.up(ctx, a.seen, a.ID)
+		link, err := p.linkUp(ctx, a.seen, a.ID)
 		if err == nil {
 			return a, link, nil
 		}
 		if !errors.Is(err, ErrNoLink) || !a.Fresh || ctx.Err() != nil {
-			return a, "", noAnswer(a, err)
+			return a, "", linkError(a, err)
 		}
-		if err := p.putBack(ctx, o); err != nil {
+		if err := p.freeAddrs(ctx, o); err != nil {
 			return a, "", err
 		}
 	}
 }
 
-// hasCard reports whether the pod has the ENI's link already. Then the pod has the whole ENI, and the runtime has
-// repeated the ADD.
+// hasCard reports whether the ENI's link is already in the pod. This is so if the pod has the whole ENI, and the
+// runtime repeats the ADD.
 func (p *Pool) hasCard(o Owner, a Allocation) (bool, error) {
 	if a.Fresh || !p.Policy.Choice.Exclusive {
 		return false, nil
@@ -77,8 +75,8 @@ func (p *Pool) hasCard(o Owner, a Allocation) (bool, error) {
 	return slices.ContainsFunc(links, func(l nl.Link) bool { return l.MayBeCard() && l.MAC == a.ENI.MAC }), err
 }
 
-// noAnswer returns the error of an ADD that has addresses, but not the link of their ENI.
-func noAnswer(a Allocation, err error) error {
+// linkError returns the error of an ADD that has leased addresses, and cannot use the link of their ENI because of err.
+func linkError(a Allocation, err error) error {
 	hint := "the link of a new ENI takes some seconds to appear; if it does not appear, see dmesg and 'ip link'"
 	switch {
 	case errors.Is(err, ErrNoLink):
@@ -89,20 +87,20 @@ func noAnswer(a Allocation, err error) error {
 	return plugin.Errorf(plugin.CodeTryAgain, hint, "%s (%s) with the addresses %v: %w", a.ID, a.ENI.MAC, a.Addrs, err)
 }
 
-// putBack makes the addresses free again that the owner has just got. No pod has used them meanwhile, so they do not
-// cool.
-func (p *Pool) putBack(ctx context.Context, o Owner) error {
+// freeAddrs ends the leases that the owner has just got. No pod has used their addresses meanwhile, so the addresses do
+// not cool.
+func (p *Pool) freeAddrs(ctx context.Context, o Owner) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {
-			unleash(s, a)
+			endUnusedLease(s, a)
 		}
 	})
 }
 
-// unleash ends the lease of an address that no pod has used since the lease began. An address that the pod has chosen
-// may still have been cooling when the pod got it (see Choice.cooled). So such an address cools again, for all other
-// pods.
-func unleash(s *registry.State, a netip.Addr) {
+// endUnusedLease ends the lease of an address that no pod has used since the lease began. The address does not cool.
+// But a pod may have got an address that it has chosen while this address still cooled (see Choice.hasCooled). So a
+// chosen address cools again.
+func endUnusedLease(s *registry.State, a netip.Addr) {
 	since := time.Time{}
 	if l, _ := s.Leases.At(a); l.Asked && l.PodName != "" {
 		since = time.Now()
@@ -110,9 +108,9 @@ func unleash(s *registry.State, a netip.Addr) {
 	s.End(a, since)
 }
 
-// await waits for the link of a new ENI, until [registry.LinkPatience] is over. Before it waits, it records in the
-// registry that the link is missing. So other ADDs use other ENIs first.
-func (p *Pool) await(ctx context.Context, e registry.ENI, id string) (nl.Link, error) {
+// awaitLink waits for the link of a new ENI, at most until [registry.LinkPatience] after the link was first missed.
+// Before it waits, it records in the registry that the link is missing, so that other ADDs use other ENIs first.
+func (p *Pool) awaitLink(ctx context.Context, e registry.ENI, id string) (nl.Link, error) {
 	var now time.Time
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		now = time.Now()
@@ -150,10 +148,10 @@ func (p *Pool) noteLink(ctx context.Context, e registry.ENI, id, name string) er
 	})
 }
 
-// Look reads the links of the node. It records which ENIs have lost their link, and which have it again. It returns
-// true if at least one ENI has its link again. If no process has ever seen the link of an ENI, its
-// [registry.LinkPatience] begins now, as for an ADD that waits for a link. A failure is only logged, because no caller
-// depends on the result.
+// Look reads the links of the node, and records which ENIs have lost their link, and which have it again. again reports
+// whether at least one ENI has its link again. If no process has ever seen the link of an ENI, the ENI's
+// [registry.LinkPatience] begins now, as for an ADD that waits for a link. Look only logs a failure, because no caller
+// needs its result.
 func (p *Pool) Look(ctx context.Context) (again bool) {
 	again, err := p.look(ctx)
 	if err != nil {
@@ -202,8 +200,8 @@ func (p *Pool) look(ctx context.Context) (again bool, err error) {
 	return again, err
 }
 
-// missing reports whether the registry has an ENI whose link is missing.
-func missing(s *registry.State) bool {
+// anyLinkMissing reports whether the registry has an ENI whose link is missing.
+func anyLinkMissing(s *registry.State) bool {
 	for _, e := range s.ENIs {
 		if !e.Missed.IsZero() {
 			return true

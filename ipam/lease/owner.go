@@ -13,9 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An owners finds the name of the pod that has an address, without the registry. It reads the aliases of the veth pairs
-// on the node, and the files that runtimes keep of each ADD. It reads both sources when a caller asks for the first
-// name. The names are only for people: no process decides anything by them.
+// An owners finds the name of the pod that has an address, without the registry. Its sources are the aliases of the
+// veth pairs on the node, and the files that runtimes keep of each ADD. It reads both sources at the first call of
+// podWith. The names are only for people: no process decides anything by them.
 type owners struct {
 	node  *nl.NS
 	paths nl.Namespaces
@@ -24,19 +24,19 @@ type owners struct {
 	read  bool
 }
 
-// Find returns a lease without a key for an address that the kernel shows at a path. The lease has the name of the pod
-// if it is known.
-func (u Used) Find(path string, a netip.Addr) (l registry.Lease) {
+// FoundLease returns a lease without a key for an address that the kernel shows at path: the path of a namespace, or
+// another place. If the name of the pod can be found, the lease has it.
+func (u Used) FoundLease(path string, a netip.Addr) (l registry.Lease) {
 	l = registry.Lease{NetNS: path, Bound: true}
 	if u.owners == nil || !filepath.IsAbs(path) {
 		return l
 	}
-	l.PodNamespace, l.PodName = u.owners.of(path, a)
+	l.PodNamespace, l.PodName = u.owners.podWith(path, a)
 	return l
 }
 
-// of returns the pod that has an address in a namespace, if the sources name exactly one pod.
-func (o *owners) of(path string, a netip.Addr) (namespace, name string) {
+// podWith returns the pod that has an address in the namespace at path, if the sources name exactly one pod.
+func (o *owners) podWith(path string, a netip.Addr) (namespace, name string) {
 	if !o.read {
 		o.read, o.paths, o.kept = true, nl.Namespaces{}, KeptOf("")
 		o.links, _ = o.node.Links() // without the links, only the files of runtimes name pods
@@ -49,18 +49,18 @@ func (o *owners) of(path string, a netip.Addr) (namespace, name string) {
 		}
 	}
 	if len(pods) > 1 { // the alias names the pod, so the files are not needed
-		return only(pods)
+		return onlyPod(pods)
 	}
 	for _, k := range o.kept {
-		if l := k.Lease(); k.has(a) && (l.NetNS == "" || sameFile(l.NetNS, path)) {
+		if l := k.Lease(); k.hasAddr(a) && (l.NetNS == "" || sameFile(l.NetNS, path)) {
 			pods[[2]string{l.PodNamespace, l.PodName}] = true
 		}
 	}
-	return only(pods)
+	return onlyPod(pods)
 }
 
-// only returns the pod if there is exactly one pod.
-func only(pods map[[2]string]bool) (namespace, name string) {
+// onlyPod returns the pod in pods, if there is exactly one. The empty name does not count.
+func onlyPod(pods map[[2]string]bool) (namespace, name string) {
 	if delete(pods, [2]string{}); len(pods) == 1 {
 		for pod := range pods {
 			return pod[0], pod[1]

@@ -53,7 +53,7 @@ func TestFind(t *testing.T) {
 	want := map[string]string{"paired": "shop/paired", "kept": "", "both": "shop/both", "torn": "shop/torn",
 		"unknown": "shop/old", "old": "shop/old"}
 	for name, pod := range want { // a runtime that does not keep the namespace makes the address ambiguous
-		if got := u.Find(paths[name], netip.MustParseAddr("10.0.1.4")).PodOf(); got != pod {
+		if got := u.FoundLease(paths[name], netip.MustParseAddr("10.0.1.4")).PodOf(); got != pod {
 			t.Errorf("with a record without a namespace, %s: got %q, want %q", name, got, pod)
 		}
 	}
@@ -64,12 +64,12 @@ func TestFind(t *testing.T) {
 	want = map[string]string{"paired": "shop/paired", "kept": "shop/kept", "both": "shop/both", "torn": "shop/torn",
 		"unknown": "", "old": ""}
 	for name, pod := range want {
-		l := u.Find(paths[name], netip.MustParseAddr("10.0.1.4"))
+		l := u.FoundLease(paths[name], netip.MustParseAddr("10.0.1.4"))
 		if got := l.PodOf(); got != pod || l.NetNS != paths[name] || !l.Bound || l.ContainerID != "" {
 			t.Errorf("%s: got %q, want %q: %+v", name, got, pod, l)
 		}
 	}
-	if l := u.Find(routed, netip.MustParseAddr("10.0.1.4")); l.PodOf() != "" {
+	if l := u.FoundLease(routePlace, netip.MustParseAddr("10.0.1.4")); l.PodOf() != "" {
 		t.Errorf("a route has the pod %s", l.PodOf())
 	}
 }

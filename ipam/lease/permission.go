@@ -14,7 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// A Permission says what pods may ask for their interfaces. Pods may ask for nothing that the Permission leaves out.
+// A Permission is an entry of the key requests: what pods of some namespaces may ask for. Pods may ask for nothing that
+// the Permission leaves out.
 //
 //codec:describe exported
 type Permission struct {
@@ -30,15 +31,15 @@ type Permission struct {
 	Max       int               `json:"max"`       // largest number of interfaces of a pod; 0: 1
 }
 
-// TakesENIs reports whether pods with this permission can need ENIs besides the ENIs of the pools, on a node with this
-// provision.
+// TakesENIs reports whether pods with this permission can need further ENIs, besides the ENIs of the configured pools,
+// on a node with this provision.
 func (p Permission) TakesENIs(provision Provision) bool {
 	made := len(p.Subnets)+len(p.SecurityGroups) > 0 || p.Exclusive
 	return provision == ProvisionFull && made || provision != ProvisionNone && len(p.ENIs) > 0
 }
 
-// permissions checks the key requests.
-func (v *validation) permissions(all []Permission) {
+// checkPermissions checks the key requests.
+func (v *validation) checkPermissions(all []Permission) {
 	for i, p := range all {
 		v.Within = fmt.Sprintf("requests: %d: ", i+1)
 		if v.Namespaces("namespaces", p.Namespaces); len(p.Namespaces) == 0 {
@@ -60,32 +61,33 @@ func (v *validation) permissions(all []Permission) {
 	v.Within = ""
 }
 
-// covers reports whether the permission is for the namespace of the pod.
-func (p Permission) covers(pod plugin.Pod) bool {
+// isFor reports whether the permission is for the Kubernetes namespace of the pod.
+func (p Permission) isFor(pod plugin.Pod) bool {
 	return slices.Contains(p.Namespaces, "*") || plugin.Namespaces(p.Namespaces).Has(pod.Namespace)
 }
 
-// allows returns an error with the first key and value that a permission does not allow.
-func (p Permission) allows(asked []nic.Request) error {
+// checkRequests returns an error if the permission does not allow the requests asked. The error has the first key and
+// value that are not allowed.
+func (p Permission) checkRequests(asked []nic.Request) error {
 	if most := max(p.Max, 1); len(asked) > most {
 		return fmt.Errorf("%d interfaces: max in requests is %d", len(asked), most)
 	}
 	for i, r := range asked {
-		if err := p.allowsOne(r); err != nil {
+		if err := p.checkRequest(r); err != nil {
 			return fmt.Errorf("interface %d: %w", i+1, err)
 		}
 	}
 	return nil
 }
 
-func (p Permission) allowsOne(r nic.Request) error {
-	other := func(of []string) func(string) bool { return func(v string) bool { return !slices.Contains(of, v) } }
-	group := slices.IndexFunc(r.SecurityGroups, other(p.SecurityGroups))
+func (p Permission) checkRequest(r nic.Request) error {
+	lacking := func(of []string) func(string) bool { return func(v string) bool { return !slices.Contains(of, v) } }
+	group := slices.IndexFunc(r.SecurityGroups, lacking(p.SecurityGroups))
 	switch {
 	case r.Subnet != "" && !slices.Contains(p.Subnets, r.Subnet):
-		return fmt.Errorf("subnet: %s: allowed are %s", r.Subnet, list(p.Subnets))
+		return fmt.Errorf("subnet: %s: allowed are %s", r.Subnet, listText(p.Subnets))
 	case group >= 0:
-		return fmt.Errorf("securityGroups: %s: allowed are %s", r.SecurityGroups[group], list(p.SecurityGroups))
+		return fmt.Errorf("securityGroups: %s: allowed are %s", r.SecurityGroups[group], listText(p.SecurityGroups))
 	case len(r.Addrs) > 0 && !p.IPs:
 		return fmt.Errorf("ip: %s: ips is not true in requests", r.Addrs[0])
 	case r.ENI != "" && len(p.ENIs) == 0:
@@ -96,5 +98,5 @@ func (p Permission) allowsOne(r nic.Request) error {
 	return nil
 }
 
-// list formats what is allowed, for people.
-func list(values []string) string { return cmp.Or(strings.Join(values, ", "), "none") }
+// listText formats the allowed values, for people.
+func listText(values []string) string { return cmp.Or(strings.Join(values, ", "), "none") }

@@ -18,8 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A Pool leases the addresses of this node by one policy. The registry records which attachment
-// has which address.
+// A Pool leases addresses of this node to attachments, by one policy. It records the leases in the registry.
 type Pool struct {
 	Registry *registry.Registry
 	Host     *nl.NS
@@ -31,8 +30,8 @@ type Pool struct {
 	Began time.Time
 }
 
-// by returns a copy of the pool with this policy.
-func (p *Pool) by(policy Policy) *Pool {
+// withPolicy returns a copy of p with this policy.
+func (p *Pool) withPolicy(policy Policy) *Pool {
 	q := *p
 	q.Policy = policy
 	return &q
@@ -46,8 +45,8 @@ type Owner struct {
 	NIC   int // number of the interface: 0 has the attachment's name
 }
 
-// name is the pod's name for people. Outside Kubernetes, it is the ID of the container.
-func (o Owner) name() string {
+// displayName returns the pod's name for people. Outside Kubernetes, it returns the ID of the container.
+func (o Owner) displayName() string {
 	if o.Pod.Name == "" {
 		return "container " + o.ContainerID
 	}
@@ -60,9 +59,9 @@ func (o Owner) lease(eni string, c Choice, a netip.Addr, now time.Time) registry
 		Asked: slices.Contains(c.Addrs, a), Exclusive: c.Exclusive, Since: now}
 }
 
-// waiter returns the owner's key in the registry's map Waiters. If an ADD makes several interfaces, each of them has a
-// key of its own.
-func (o Owner) waiter() string {
+// waiterKey returns the owner's key in the registry's map Waiters. Each interface of an attachment has a key of its
+// own.
+func (o Owner) waiterKey() string {
 	if o.NIC == 0 {
 		return o.Key.String()
 	}
@@ -75,9 +74,9 @@ type Allocation struct {
 	ID    string       // the ID of the ENI that has the addresses
 	ENI   registry.ENI
 	VPC   registry.VPC
-	Fresh bool      // the attachment had no address before; also set if it gets no address now
+	Fresh bool      // the attachment had no address before this ADD; also set if the ADD fails
 	Since time.Time // when the leases began
-	// no address was free, so the attachment has waited for EC2; also set if it has got no address
+	// no address was free, so the ADD has waited for EC2; also set if the ADD fails
 	Waited bool
 
 	seen *registry.State // the state from which the addresses were chosen
@@ -85,8 +84,9 @@ type Allocation struct {
 
 // The reasons why an ADD has to ask EC2. If the reason is ErrUnknown, the ADD asks the metadata service first.
 //
-// ErrPeers means that there is no list of peers. An old list is good enough for an ADD. But without a list, the ADD
-// would add no routes to the peers, although the configuration asks for them. No process would add them later.
+// ErrPeers means that the registry has no list of peers. An old list is good enough for an ADD. But without a list, the
+// ADD would add no routes to the peers, although the configuration asks for these routes. No process would add them
+// later.
 var (
 	ErrNone    = errors.New("no address is free")
 	ErrUnknown = errors.New("this node's ENIs are not known yet")
@@ -96,11 +96,11 @@ var (
 // IsNone reports whether err means that the ADD has to ask EC2.
 func IsNone(err error) bool { return isShort(err) || errors.Is(err, ErrPeers) }
 
-// isShort reports whether err means that the attachment has no address, and that none is free.
+// isShort reports whether err means that the attachment has no address, and that no address is free for it.
 func isShort(err error) bool { return errors.Is(err, ErrNone) || errors.Is(err, ErrUnknown) }
 
-// Lacking returns the first part of the error of an ADD whose growth has failed. All waiters report the same error,
-// even if they have found different things in the registry.
+// Lacking returns the first part of the error of an ADD whose growth has failed. none is the error of Take. ErrUnknown
+// becomes ErrNone, so that all waiters for addresses report the same error.
 func Lacking(none error) error {
 	if errors.Is(none, ErrPeers) {
 		return ErrPeers
@@ -113,32 +113,32 @@ func Lacking(none error) error {
 func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 	for {
 		a, err := p.reserve(ctx, o)
-		if isShort(err) && missing(a.seen) && p.Look(ctx) && ctx.Err() == nil {
-			continue // an ENI that was passed over has its link again
+		if isShort(err) && anyLinkMissing(a.seen) && p.Look(ctx) && ctx.Err() == nil {
+			continue // an ENI that Take could not use has its link again
 		}
 		if err != nil {
 			return a, err
 		}
 		// The registry may not know all pods: pods of the original plugin have no leases. The node has a host route to
-		// each pod, so withRoute finds the addresses of such pods. But the route may also be the owner's own. Then an
-		// earlier ADD of the attachment has made the route, or another ADD has made it since this ADD got the lease. If
-		// the owner's namespace has the address, the route is the owner's own.
-		taken, err := p.withRoute(a.Addrs)
+		// each pod, so addrsWithRoute finds the addresses of such pods. But the route may lead to the owner itself: an
+		// earlier ADD of the attachment has made it, or a repeated ADD that runs at the same time. If the owner's
+		// namespace has the address, the route leads to the owner.
+		taken, err := p.addrsWithRoute(a.Addrs)
 		if n := len(taken); err == nil && n > 0 {
-			taken, err = without(taken, o.NetNS)
+			taken, err = missingAddrs(taken, o.NetNS)
 			a.Fresh = a.Fresh && len(taken) == n
 		}
 		if err != nil || len(taken) == 0 {
 			return a, err
 		}
-		if err := p.reject(ctx, o, taken, routed); err != nil {
+		if err := p.rejectAddrs(ctx, o, taken, routePlace); err != nil {
 			return Allocation{}, err
 		}
 	}
 }
 
-// without returns the addresses that the namespace at path does not have.
-func without(addrs []netip.Addr, path string) ([]netip.Addr, error) {
+// missingAddrs returns those of addrs that the namespace at path does not have.
+func missingAddrs(addrs []netip.Addr, path string) ([]netip.Addr, error) {
 	ns, err := nl.Open(path, path)
 	if gone(err) {
 		return addrs, nil
@@ -153,8 +153,8 @@ func without(addrs []netip.Addr, path string) ([]netip.Addr, error) {
 	}), err
 }
 
-// withRoute returns the addresses to which the node has a host route.
-func (p *Pool) withRoute(addrs []netip.Addr) (taken []netip.Addr, err error) {
+// addrsWithRoute returns those of addrs to which the node has a host route.
+func (p *Pool) addrsWithRoute(addrs []netip.Addr) (taken []netip.Addr, err error) {
 	for _, a := range addrs {
 		used, err := p.Host.HasHostRoute(a)
 		if err != nil {
@@ -167,37 +167,37 @@ func (p *Pool) withRoute(addrs []netip.Addr) (taken []netip.Addr, err error) {
 	return taken, nil
 }
 
-// reserve does the part of Take that needs only the registry.
+// reserve does the part of Take that only needs the registry: it does not ask the kernel.
 func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 	var none error
 	var short bool
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
 		a, none, short = Allocation{}, nil, false
 		now := time.Now()
-		prune(s, p.Policy, now)
+		pruneState(s, p.Policy, now)
 		p.Policy = p.Policy.Heed(s, o.Network)
 		p.Note(s)
 		s.UseLog(o.Network, p.Policy.Log)
-		waiter := s.Waiters[o.waiter()]
-		delete(s.Waiters, o.waiter())
-		id, addrs := held(s, o)
+		waiter := s.Waiters[o.waiterKey()]
+		delete(s.Waiters, o.waiterKey())
+		id, addrs := heldAddrs(s, o)
 		fresh := len(addrs) == 0
 		if !fresh {
-			if err := p.Policy.differs(s, o, id, addrs); err != nil {
+			if err := p.Policy.checkHeld(s, o, id, addrs); err != nil {
 				return err
 			}
 		} else {
-			if err := p.Policy.refuses(s, o, now); err != nil {
+			if err := p.Policy.refusal(s, o, now); err != nil {
 				return err
 			}
 			id, addrs = Candidates(s, p.Policy, now)
 			if waiter.Since.IsZero() {
-				p.returned(s, o)
+				p.forgetGivenUp(s, o)
 			}
 		}
-		if none = p.lacks(s, id); none != nil {
+		if none = p.reasonToAsk(s, id); none != nil {
 			a.Fresh, a.seen = fresh, s
-			p.wait(s, o, waiter, now, deadline(ctx))
+			p.addWaiter(s, o, waiter, now, giveUpTime(ctx))
 			return nil
 		}
 		// until its time Until, the failure of a full subnet stays: a free address of this node gives the subnet no
@@ -205,27 +205,27 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 		if now.After(s.Failures[p.Concern(o)].Until) {
 			delete(s.Failures, p.Concern(o))
 		}
-		a = Allocation{Addrs: p.Policy.inOrder(addrs), ID: id, ENI: s.ENIs[id], VPC: s.VPCs[s.ENIs[id].VPC],
+		a = Allocation{Addrs: p.Policy.sortByFamily(addrs), ID: id, ENI: s.ENIs[id], VPC: s.VPCs[s.ENIs[id].VPC],
 			Fresh: fresh, Since: now, seen: s}
 		var failed error
 		for _, addr := range addrs {
 			failed = errors.Join(failed, s.Reserve(addr, o.lease(id, p.Policy.Choice, addr, now)))
 		}
-		p.use(s, id)
+		p.recordRequest(s, id)
 		short = p.Short(s, now)
 		return failed
 	})
 	if a.Fresh && err == nil && short {
-		p.refill()
+		p.markRefill()
 	}
 	return a, cmp.Or(err, none)
 }
 
-// lacks returns why an ADD has to ask EC2, or nil if it need not. eni is the ENI whose addresses the ADD would get, or
-// "" if no ENI has free addresses. If the registry was lost during the attachment of eni, the new registry has eni, but
-// not the CIDRs of the VPC: see Unknown. Without these CIDRs, the pod would get no routes to the VPC. So lacks returns
-// ErrUnknown, and Learn reads the CIDRs.
-func (p *Pool) lacks(s *registry.State, eni string) error {
+// reasonToAsk returns why an ADD has to ask EC2, or nil if the ADD need not ask. eni is the ENI whose addresses the ADD
+// would get, or "" if no ENI has free addresses. If the registry was lost while a process attached eni, the new
+// registry has eni, but not the CIDRs of the VPC: see Unknown. Without these CIDRs, the pod would get no routes to the
+// VPC. So reasonToAsk returns ErrUnknown, and Learn reads the CIDRs.
+func (p *Pool) reasonToAsk(s *registry.State, eni string) error {
 	switch {
 	case Unknown(s):
 		return ErrUnknown
@@ -237,15 +237,16 @@ func (p *Pool) lacks(s *registry.State, eni string) error {
 	return nil
 }
 
-// Unknown reports whether the registry has no ENI, or does not know the instance. Then Learn is needed. The registry
-// may be lost while a process waits for EC2. Then the new registry has only what that process writes afterwards.
+// Unknown reports whether a process has to call Learn, because the registry has no ENI or does not know the instance. A
+// registry has ENIs and no instance if the earlier registry was lost while a process waited for EC2: then the new
+// registry has only what that process wrote afterwards.
 func Unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID == "" }
 
-// StaleMetadata is how long the metadata service may still list an address that has left its ENI. This is twice the
-// longest time that users have seen.
+// StaleMetadata is how long the metadata service may still list an address that has left its ENI: twice the longest
+// time that users have seen.
 const StaleMetadata = 10 * time.Minute
 
-// prune forgets five things that have no meaning any more:
+// pruneState removes five kinds of entries that have no meaning any more:
 //
 //   - waiters whose deadline has passed
 //   - ADDs that have given up, and were not repeated soon
@@ -253,10 +254,10 @@ const StaleMetadata = 10 * time.Minute
 //   - the times when addresses of a /80 became free, if these addresses no longer cool: a /80 has too many addresses to
 //     list all
 //   - the owners of addresses that no longer cool, and that are not to be released
-func prune(s *registry.State, policy Policy, now time.Time) {
+func pruneState(s *registry.State, policy Policy, now time.Time) {
 	for key, w := range s.Waiters {
 		if now.After(w.Until) {
-			givesUp(s, key, w.Until)
+			removeWaiter(s, key, w.Until)
 		}
 	}
 	maps.DeleteFunc(s.GaveUp, func(_ string, w registry.Waiter) bool { return now.Sub(w.Until) > Returns })
@@ -276,15 +277,15 @@ func prune(s *registry.State, policy Policy, now time.Time) {
 	}
 }
 
-// Note records what a collection has to know of the configuration, because a collection may have no configuration. Note
-// also records this for ENIs of pools that are derived from this pool, because perhaps no pod asks for such a pool
-// again.
+// Note records, for the ENIs of this pool, what a collection has to know of the configuration. A collection does not
+// always have the configuration. Note also does this for the ENIs of pools that are derived from this pool, because
+// perhaps no pod asks for such a pool again.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
-		takes := p.Policy.takes(id, e) && p.Policy.Choice.ENI == ""
+		takes := p.Policy.usesENI(id, e) && p.Policy.Choice.ENI == ""
 		own := e.Pool == p.Policy.Pool || Origin(e.Pool) == p.Policy.Pool
 		if takes || (e.Serving || e.Managed) && own {
-			e.Configure(p.Policy.Misfit(e) == "", p.Policy.Serves(e), p.Policy.Keep) // the ENI may no longer fit
+			e.Configure(p.Policy.Misfit(e) == "", p.Policy.Serves(e), p.Policy.Keep) // Misfit may have a reason now
 			s.ENIs[id] = e
 		}
 	}
@@ -293,10 +294,9 @@ func (p *Pool) Note(s *registry.State) {
 	}
 }
 
-// held returns the addresses that the interface already has, and their ENI. If one of them is on no ENI any more, held
-// ends all leases of the interface. The lease of that address is useless, and all addresses of an interface must be on
-// the same ENI.
-func held(s *registry.State, o Owner) (eni string, addrs []netip.Addr) {
+// heldAddrs returns the addresses that the interface already has, and their ENI. If one of them is on no ENI any more,
+// heldAddrs ends all leases of the interface, because all addresses of an interface must be on the same ENI.
+func heldAddrs(s *registry.State, o Owner) (eni string, addrs []netip.Addr) {
 	all := s.HeldBy(o.Key, o.NIC)
 	for _, h := range all {
 		id, _ := s.ENIOf(h)
@@ -311,32 +311,33 @@ func held(s *registry.State, o Owner) (eni string, addrs []netip.Addr) {
 	return eni, addrs
 }
 
-// inOrder puts the addresses of the policy's first family first, as Candidates does. The registry lists IPv4 first.
-func (policy Policy) inOrder(addrs []netip.Addr) []netip.Addr {
+// sortByFamily sorts addresses in the order of the policy's families, as Candidates does. The registry always lists
+// IPv4 first.
+func (policy Policy) sortByFamily(addrs []netip.Addr) []netip.Addr {
 	later := func(a netip.Addr) int { return min(1, max(0, slices.Index(policy.Families, nl.FamilyOf(a)))) }
 	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return later(a) - later(b) })
 	return addrs
 }
 
-// deadline returns when the process of an ADD gives up. If ctx has no deadline, the process gives up in a minute.
-func deadline(ctx context.Context) time.Time {
+// giveUpTime returns when the process of an ADD gives up: at the deadline of ctx, or in a minute if ctx has none.
+func giveUpTime(ctx context.Context) time.Time {
 	if d, ok := ctx.Deadline(); ok {
 		return d
 	}
 	return time.Now().Add(time.Minute)
 }
 
-// reject gives leases without a key to the addresses taken, because they are already in use. So no pod gets them. Such
-// a lease ends when a collection finds that the address is gone. The owner's other addresses are free again. seen is
-// the place where the kernel shows the addresses: the path of a namespace, or [routed]. If the place is not known, seen
-// is empty.
-func (p *Pool) reject(ctx context.Context, o Owner, taken []netip.Addr, seen string) error {
+// rejectAddrs ends the owner's leases. It gives the addresses taken leases without a key, because they are already in
+// use, so no pod gets them. A collection ends such a lease when the address is no longer in use. The owner's other
+// addresses are free again. place is where the kernel shows the addresses taken: the path of a namespace, or
+// [routePlace], or "" if this is not known.
+func (p *Pool) rejectAddrs(ctx context.Context, o Owner, taken []netip.Addr, seen string) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {
 			if l, _ := s.Leases.At(a); slices.Contains(taken, a) {
 				s.Found(a, registry.Lease{NetNS: seen, ENI: l.ENI, Bound: true, Since: time.Now()})
 			} else {
-				unleash(s, a)
+				endUnusedLease(s, a)
 			}
 		}
 		return nil

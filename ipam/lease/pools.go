@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// DefaultPool is the name of the pool that the top-level keys configure. The default pool serves all pods that no other
-// pool serves.
+// DefaultPool is the name that people use for the pool of the top-level keys. The default pool serves all pods that no
+// other pool serves.
 const DefaultPool = "default"
 
 // AnnotationPool is the annotation by which a pod asks for a pool. The runtime passes
@@ -20,22 +20,21 @@ const DefaultPool = "default"
 // io.kubernetes.cri.pod-annotations.
 const AnnotationPool = "cni-ipvlan-vpc-k8s/pool"
 
-// Policies returns the policies of the pools, the default one first. The Config has been
-// validated.
+// Policies returns the policies of the pools. The policy of the default pool is first. Validate must have been called.
 func (c *Config) Policies() []Policy { return slices.Clone(c.pools) }
 
 // Choose returns the policy of the pool that serves a pod. If the pod asks for a pool, that pool serves the pod. If the
-// pod's namespace may not ask for that pool, Choose returns an error. If the pod asks for no pool, the pool that names
-// its namespace most precisely serves it. If no pool names the namespace, the default pool serves the pod.
+// pod's namespace may not ask for that pool, Choose returns an error. A pod that asks for no pool gets the pool whose
+// entry for the pod's namespace is the most precise. If no pool has such an entry, the default pool serves the pod.
 func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
 	if name := c.RuntimeConfig.Annotations[AnnotationPool]; name != "" {
-		return c.requested(pod, name)
+		return c.requestedPool(pod, name)
 	}
-	return c.serving(pod.Namespace), nil
+	return c.servingPool(pod.Namespace), nil
 }
 
-// Routed returns the names of the pools with dataPath veth, and the names of the pools with ipvlan. The Config has been
-// validated.
+// Routed returns the names of the pools with dataPath veth, and the names of the pools with ipvlan. Validate must have
+// been called.
 func (c *Config) Routed() (veth, ipvlan []string) {
 	for _, p := range c.pools {
 		name := cmp.Or(p.Pool, DefaultPool)
@@ -48,8 +47,8 @@ func (c *Config) Routed() (veth, ipvlan []string) {
 	return veth, ipvlan
 }
 
-// serving returns the pool for the pods of a namespace that ask for no pool.
-func (c *Config) serving(namespace string) Policy {
+// servingPool returns the policy of the pool for those pods of a namespace that ask for no pool.
+func (c *Config) servingPool(namespace string) Policy {
 	best, width := c.pools[0], -1
 	for _, p := range c.pools[1:] {
 		if w := plugin.Namespaces(p.namespaces).Narrowest(namespace); w > width {
@@ -59,8 +58,8 @@ func (c *Config) serving(namespace string) Policy {
 	return best
 }
 
-// requested returns the pool of that name, if the pod may ask for it.
-func (c *Config) requested(pod plugin.Pod, name string) (Policy, error) {
+// requestedPool returns the policy of the pool with this name, if the pod may ask for this pool.
+func (c *Config) requestedPool(pod plugin.Pod, name string) (Policy, error) {
 	if name == DefaultPool {
 		name = ""
 	}
@@ -71,7 +70,7 @@ func (c *Config) requested(pod plugin.Pod, name string) (Policy, error) {
 			"pod %s asks for the pool %s, but no pool has that name", pod, excerpt.Quote(name))
 	}
 	p := c.pools[i]
-	if c.serving(pod.Namespace).Pool == p.Pool || plugin.Namespaces(p.namespaces).Has(pod.Namespace) ||
+	if c.servingPool(pod.Namespace).Pool == p.Pool || plugin.Namespaces(p.namespaces).Has(pod.Namespace) ||
 		plugin.Namespaces(p.selectable).Has(pod.Namespace) {
 		return p, nil
 	}

@@ -31,10 +31,10 @@ const acquireArg = "acquire"
 // for "grow" until the killed process's GrowProgram has ended.
 func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	ask := func(own context.Context, p *Pool, o Owner, _ error) (Allocation, error) {
-		if _, err := r.Delegate(ctx, GrowProgram, acquireArg, left(own).String(), strconv.Itoa(o.NIC)); err != nil {
+		if _, err := r.Delegate(ctx, GrowProgram, acquireArg, timeLeft(own).String(), strconv.Itoa(o.NIC)); err != nil {
 			return Allocation{}, err
 		}
-		a, err := p.takeAtLast(own, o) // GrowProgram has leased an address to the owner, maybe at the last moment
+		a, err := p.takeAtLast(own, o) // GrowProgram has leased an address to the owner, perhaps when the owner's time had just ended
 		if IsNone(err) {
 			err = plugin.Errorf(plugin.CodeTryAgain, "see the log of the container runtime",
 				"%s has leased an address to the pod, and this lease has already ended: %w", GrowProgram, err)
@@ -44,8 +44,9 @@ func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	return Source{Turn: "queue", Ask: ask}
 }
 
-// left returns how much time ctx has left. It returns at least a moment, so that GrowProgram can report why it failed.
-func left(ctx context.Context) time.Duration {
+// timeLeft returns the time until the deadline of ctx, but at least 0.1 seconds, so that GrowProgram can report why it
+// failed.
+func timeLeft(ctx context.Context) time.Duration {
 	const moment = 100 * time.Millisecond
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -54,8 +55,9 @@ func left(ctx context.Context) time.Duration {
 	return max(time.Until(end), moment)
 }
 
-// Acquisition returns the ADD for the arguments of [Program], or nil for other arguments. The
-// result of that ADD is not used, because the registry has the lease.
+// Acquisition returns the function Add of a GrowProgram with the arguments args: the arguments that [Program] passes.
+// It returns nil if args are others. No caller uses the result of this ADD, because the parent reads the lease from the
+// registry.
 func Acquisition(args []string, from Source) func(context.Context, *plugin.Request[Config]) (*types100.Result, error) {
 	limit, nic, ok := acquisition(args)
 	if !ok {
@@ -67,7 +69,7 @@ func Acquisition(args []string, from Source) func(context.Context, *plugin.Reque
 				return plugin.Errorf(plugin.CodeInvalid, "install programs of one release",
 					"the pod has %d interfaces, and interface %d needs an address", len(policies), nic+1)
 			}
-			p, from.Hands = p.by(policies[nic]), true
+			p, from.Hands = p.withPolicy(policies[nic]), true
 			a, err := p.Acquire(ctx, ownerOf(r, nic), from)
 			if err == nil {
 				res = a.Result(a.ENI.Link, p.Policy)
@@ -78,7 +80,7 @@ func Acquisition(args []string, from Source) func(context.Context, *plugin.Reque
 	}
 }
 
-// acquisition reads the arguments of [Program].
+// acquisition parses the arguments that [Program] passes.
 func acquisition(args []string) (limit time.Duration, nic int, ok bool) {
 	if len(args) != 3 || args[0] != acquireArg {
 		return 0, 0, false

@@ -47,8 +47,8 @@ func (c Choice) Chooses() bool {
 	return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" || c.Exclusive
 }
 
-// turn returns when an ADD leases the addresses of this interface: 0 is first, 2 is last. See [Pool.Each].
-func (c Choice) turn() int {
+// leaseOrder returns when an ADD leases the addresses of this interface: 0 is first, 2 is last. See [Pool.Each].
+func (c Choice) leaseOrder() int {
 	switch {
 	case c.ENI != "":
 		return 2
@@ -76,7 +76,7 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 		return nil, err
 	}
 	if c.Asked.Annotated(ifName) && !slices.ContainsFunc(c.Permissions,
-		func(p Permission) bool { return p.covers(pod) }) {
+		func(p Permission) bool { return p.isFor(pod) }) {
 		return nil, noPermission(pod) // the annotation is not parsed, because this may take long
 	}
 	asked, err := c.Asked.Requests(ifName)
@@ -88,19 +88,19 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	if len(asked) == 0 {
 		return []Policy{base}, nil
 	}
-	granted, err := c.permits(pod, asked)
+	granted, err := c.grantFor(pod, asked)
 	if err != nil {
 		return nil, err
 	}
-	if err := base.oneShared(pod, asked); err != nil {
+	if err := base.checkShared(pod, asked); err != nil {
 		return nil, err
 	}
 	var all []Policy
 	for _, r := range asked {
-		p := base.derive(r, granted.tags)
+		p := base.derivedPolicy(r, granted.tags)
 		p.Choice.Together, p.Choice.Max, p.Choice.Takeover = len(asked), granted.max, granted.takeover
 		p.Choice.Pod = registry.Pod{Network: network, Namespace: pod.Namespace, Name: pod.Name}
-		if err := p.answers(r); err != nil {
+		if err := p.checkPossible(r); err != nil {
 			return nil, plugin.Errorf(plugin.CodeRefused,
 				"ask for something else, or change the network configuration of the node", "pod %s: %w", pod, err)
 		}
@@ -116,18 +116,18 @@ type grant struct {
 	takeover bool                // the node may take the pod's addresses from ended instances
 }
 
-// permits returns the grant of all permissions that allow everything that a pod asks for. If there is no such
+// grantFor returns the grant of all permissions that allow everything that a pod asks for. If there is no such
 // permission, the error is about the first permission for the pod's namespace.
-func (c *Config) permits(pod plugin.Pod, asked []nic.Request) (all grant, _ error) {
+func (c *Config) grantFor(pod plugin.Pod, asked []nic.Request) (all grant, _ error) {
 	if !slices.ContainsFunc(asked, nic.Request.Asks) && len(asked) == 1 {
 		return grant{}, nil
 	}
 	var nearest error
 	for _, p := range c.Permissions {
-		if !p.covers(pod) {
+		if !p.isFor(pod) {
 			continue
 		}
-		if err := p.allows(asked); err != nil {
+		if err := p.checkRequests(asked); err != nil {
 			nearest = cmp.Or(nearest, err)
 			continue
 		}
@@ -155,10 +155,10 @@ func noPermission(pod plugin.Pod) error {
 		"pod %s asks for interfaces, and the key requests does not allow the namespace %q to ask", pod, pod.Namespace)
 }
 
-// derive returns the policy for a request: the policy of the pod's own pool, changed by the request. A derived pool
+// derivedPolicy returns the policy for a request: the policy of the pod's own pool, changed by the request. A derived pool
 // keeps no addresses ready, because the node does not know future requests. Only an operator can add addresses in
 // advance.
-func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
+func (policy Policy) derivedPolicy(r nic.Request, tags []map[string]string) Policy {
 	policy.Choice = Choice{Subnet: r.Subnet, Addrs: r.Addrs, ENI: r.ENI, Exclusive: r.Exclusive}
 	if r.Subnet == "" && r.ENI == "" && len(r.SecurityGroups) == 0 && !r.Exclusive {
 		return policy
@@ -178,26 +178,26 @@ func (policy Policy) derive(r nic.Request, tags []map[string]string) Policy {
 	return policy
 }
 
-// ofRequest is between the parts of the name of a derived pool.
-const ofRequest = "/"
+// requestSep is between the parts of the name of a derived pool.
+const requestSep = "/"
 
 // Nameable reports whether a pool of a configuration may have the name. Only the tool refuses other names. An ADD
 // accepts them, because an earlier release accepted them.
-func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, ofRequest+ofAddr) }
+func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, requestSep+addrSep) }
 
 // derivedName returns the name of a derived pool: the name of the pod's pool, then the IDs in the pod's request.
 // Exclusive ENIs have pools of their own. So no other pod gets their addresses, even if the registry is lost.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
-		pool = cmp.Or(pool, DefaultPool) + ofRequest + "exclusive"
+		pool = cmp.Or(pool, DefaultPool) + requestSep + "exclusive"
 	}
 	ids := slices.DeleteFunc([]string{r.Subnet, r.ENI}, func(id string) bool { return id == "" })
-	return strings.Join(slices.Concat([]string{cmp.Or(pool, DefaultPool)}, ids, r.SecurityGroups), ofRequest)
+	return strings.Join(slices.Concat([]string{cmp.Or(pool, DefaultPool)}, ids, r.SecurityGroups), requestSep)
 }
 
 // Derived returns the pool from which a pool is derived. If the pool is not derived, ok is false.
 func Derived(pool string) (from string, ok bool) {
-	from, _, ok = strings.Cut(pool, ofRequest)
+	from, _, ok = strings.Cut(pool, requestSep)
 	return from, ok
 }
 
@@ -210,9 +210,9 @@ func Origin(pool string) string {
 	return from
 }
 
-// answers returns an error if the request can never succeed. Either the name of the derived pool would be too long, or
+// checkPossible returns an error if the request can never succeed. Either the name of the derived pool would be too long, or
 // the pods of the network have no addresses of a chosen address's family.
-func (policy Policy) answers(r nic.Request) error {
+func (policy Policy) checkPossible(r nic.Request) error {
 	const most = 256 // characters of a tag's value, such as a pool's name (EC2 user guide, "Tag restrictions")
 	if len(policy.Pool) > most {
 		return fmt.Errorf(
@@ -302,9 +302,9 @@ func hasAll(tags, wanted map[string]string) bool {
 	return true
 }
 
-// oneShared refuses several interfaces or a whole ENI for a routed pod. Such a pod has one veth pair, and shares its
+// checkShared refuses several interfaces or a whole ENI for a routed pod. Such a pod has one veth pair, and shares its
 // ENI.
-func (policy Policy) oneShared(pod plugin.Pod, asked []nic.Request) error {
+func (policy Policy) checkShared(pod plugin.Pod, asked []nic.Request) error {
 	exclusive := slices.ContainsFunc(asked, func(r nic.Request) bool { return r.Exclusive })
 	if !policy.Routed || len(asked) == 1 && !exclusive {
 		return nil

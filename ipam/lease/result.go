@@ -35,12 +35,12 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 	for _, addr := range a.Addrs {
 		r.IPs = append(r.IPs, &types100.IPConfig{
 			Interface: new(0),
-			Address:   ipNet(netip.PrefixFrom(addr, a.subnet(addr).Bits())),
-			Gateway:   a.gateway(addr).AsSlice(),
+			Address:   ipNet(netip.PrefixFrom(addr, a.subnetOf(addr).Bits())),
+			Gateway:   a.gatewayFor(addr).AsSlice(),
 		})
 	}
 	for _, dst := range destinations(a, p) {
-		r.Routes = append(r.Routes, &types.Route{Dst: ipNet(dst), GW: a.gateway(dst.Addr()).AsSlice()})
+		r.Routes = append(r.Routes, &types.Route{Dst: ipNet(dst), GW: a.gatewayFor(dst.Addr()).AsSlice()})
 	}
 	if len(a.VPC.CIDRs) > 0 {
 		// "The DNS server at VPC CIDR plus two": VPC user guide, "Amazon DNS server".
@@ -79,7 +79,7 @@ func AddPrimary(r *types100.Result, e registry.ENI) {
 // its data path even if the configuration has another one now. So the function routed gets what the configuration says
 // now, and reports whether the pod is routed.
 func Recall(
-	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, routed func(configured bool) bool,
+	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, isRouted func(configured bool) bool,
 ) (*types100.Result, error) {
 	policy, err := c.Choose(plugin.Pod{Namespace: l.PodNamespace, Name: l.PodName})
 	if err != nil {
@@ -87,15 +87,15 @@ func Recall(
 	}
 	e := s.ENIs[l.ENI]
 	a := Allocation{Addrs: addrs, ID: l.ENI, ENI: e, VPC: s.VPCs[e.VPC]}
-	if routed(policy.Routed) {
+	if isRouted(policy.Routed) {
 		return a.Routed(e.Link, policy, l.IfName, l.NetNS), nil
 	}
 	return a.Result(e.Link, policy), nil
 }
 
-// join adds a further interface to a result: its ENI's link, and its addresses with their gateways. A further interface
+// appendInterface adds a further interface to a result: its ENI's link, and its addresses with their gateways. A further interface
 // has no routes, because the pod only answers its callers by this interface.
-func join(r, further *types100.Result) {
+func appendInterface(r, further *types100.Result) {
 	index := len(r.Interfaces)
 	r.Interfaces = append(r.Interfaces, further.Interfaces...)
 	for _, ip := range further.IPs {
@@ -104,17 +104,17 @@ func join(r, further *types100.Result) {
 	}
 }
 
-// subnet returns the subnet of an address.
-func (a Allocation) subnet(addr netip.Addr) netip.Prefix {
+// subnetOf returns the subnet of an address.
+func (a Allocation) subnetOf(addr netip.Addr) netip.Prefix {
 	if addr.Is6() {
 		return a.ENI.CIDR6
 	}
 	return a.ENI.CIDR
 }
 
-// gateway returns the VPC router of an address's family. For IPv4 it is the subnet's first
+// gatewayFor returns the VPC router of an address's family. For IPv4 it is the subnet's first
 // address (VPC user guide, "Subnet CIDR blocks").
-func (a Allocation) gateway(like netip.Addr) netip.Addr {
+func (a Allocation) gatewayFor(like netip.Addr) netip.Addr {
 	if like.Is6() {
 		return router6
 	}

@@ -27,10 +27,10 @@ var ErrKept = errors.New("its link still has settings or links of an earlier pod
 const hintKept = "detach the ENI, which resets its link, or reboot the node. If other links use the ENI's link, end " +
 	"the namespaces of these links: see 'ip -d link' there"
 
-// settle restores the settings that the link of a chosen ENI had before a pod had the link. If the pod is to get the
+// restoreSettings restores the settings that the link of a chosen ENI had before a pod had the link. If the pod is to get the
 // whole ENI, settle also checks that no other link uses the ENI's link. An earlier pod may have left links of all kinds
 // on the ENI's link, in namespaces of its own.
-func (p *Pool) settle(ctx context.Context, e registry.ENI, id string, link nl.Link) error {
+func (p *Pool) restoreSettings(ctx context.Context, e registry.ENI, id string, link nl.Link) error {
 	if !p.Policy.Choice.Chooses() {
 		return nil
 	}
@@ -54,8 +54,8 @@ func (p *Pool) settle(ctx context.Context, e registry.ENI, id string, link nl.Li
 	})
 }
 
-// record records the settings of the link that a pod is about to get.
-func (p *Pool) record(ctx context.Context, id string, link nl.Link) error {
+// recordSettings records the settings of the link that a pod is about to get.
+func (p *Pool) recordSettings(ctx context.Context, id string, link nl.Link) error {
 	if !p.Policy.Choice.Exclusive {
 		return nil
 	}
@@ -77,8 +77,8 @@ func (p *Pool) noteSettings(ctx context.Context, id string, now nl.Settings) err
 	})
 }
 
-// wholeOf returns the ENIs that an attachment has as a whole, by ID. The links of these ENIs are in the pod.
-func wholeOf(s *registry.State, k registry.Key) map[string]registry.ENI {
+// wholeENIs returns the ENIs that an attachment has as a whole, by ID. The links of these ENIs are in the pod.
+func wholeENIs(s *registry.State, k registry.Key) map[string]registry.ENI {
 	var all map[string]registry.ENI
 	for _, a := range s.Held(k) {
 		if l, _ := s.Leases.At(a); l.Exclusive {

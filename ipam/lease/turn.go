@@ -33,36 +33,36 @@ func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, e
 	if !IsNone(err) {
 		return a, err
 	}
-	got, err := p.whileHeld(ctx, o, from)
+	got, err := p.askWhileHeld(ctx, o, from)
 	if got.Fresh, got.Waited = a.Fresh, true; err != nil && !(from.Hands && IsHeld(err)) {
 		err = errors.Join(err, p.GiveUp(ctx, o))
 	}
 	return got, err
 }
 
-// inTurn waits for the owner's turn, until ctx is done. Then inTurn asks the source, if no address is free and EC2 has
+// askInTurn waits for the owner's turn, until ctx is done. Then inTurn asks the source, if no address is free and EC2 has
 // not just refused another process.
-func (p *Pool) inTurn(ctx context.Context, o Owner, from Source) (Allocation, error) {
+func (p *Pool) askInTurn(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	unlock, err := p.Registry.Lock(ctx, from.Turn)
 	if err != nil {
-		return p.atLast(ctx, o, err)
+		return p.lastTry(ctx, o, err)
 	}
 	defer unlock()
 	a, none := p.Take(ctx, o)
 	if !IsNone(none) {
 		return a, none
 	}
-	if err := p.told(o, none); err != nil {
+	if err := p.recentFailure(o, none); err != nil {
 		return Allocation{}, err
 	}
 	return from.Ask(ctx, p, o, none)
 }
 
-// atLast is for an owner whose time has ended before its turn. While the process that has the turn waits for EC2, a DEL
+// lastTry is for an owner whose time has ended before its turn. While the process that has the turn waits for EC2, a DEL
 // may have made an address free. In this case, the owner gets the address. Otherwise atLast does not change the owner's
 // entry among the waiters.
-func (p *Pool) atLast(ctx context.Context, o Owner, ended error) (Allocation, error) {
-	overdue := p.overdue(o, ended)
+func (p *Pool) lastTry(ctx context.Context, o Owner, ended error) (Allocation, error) {
+	overdue := p.overdueError(o, ended)
 	if !errors.Is(ended, context.DeadlineExceeded) {
 		return Allocation{}, overdue // this process must end
 	}
@@ -70,7 +70,7 @@ func (p *Pool) atLast(ctx context.Context, o Owner, ended error) (Allocation, er
 	if err != nil {
 		return Allocation{}, overdue
 	}
-	if eni, _ := Candidates(s, p.Policy, time.Now()); p.lacks(s, eni) != nil {
+	if eni, _ := Candidates(s, p.Policy, time.Now()); p.reasonToAsk(s, eni) != nil {
 		return Allocation{}, overdue
 	}
 	a, err := p.takeAtLast(ctx, o)

@@ -28,9 +28,9 @@ import (
 // addresses outside of prefixes, and an interface of a pod has one IPv6 address.
 const mostOfPrefix = 64
 
-// routed is the place of an address to which the node has a host route. This process may not see the namespace that has
+// routePlace is the place of an address to which the node has a host route. This process may not see the namespace that has
 // the address.
-const routed = "a route of the node"
+const routePlace = "a route of the node"
 
 // TheNode is the place of an address of the node itself. The node may use an address of an ENI for other purposes than
 // pods.
@@ -56,7 +56,7 @@ type Used struct {
 	owners *owners            // finds the names of the pods
 	// by the ENI's MAC address and the path of a namespace: how many IPv6 addresses the namespace has at links on the
 	// ENI's link
-	on map[string]int
+	addrCount map[string]int
 }
 
 // Of returns where an address of the ENI with this MAC address is in use, or "".
@@ -79,9 +79,9 @@ func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 
 // Any reports whether the function has returns true for an address of the ENI that is in use. mac is the ENI's MAC
 // address.
-func (u Used) Any(mac string, has func(netip.Addr) bool) bool {
+func (u Used) Any(mac string, match func(netip.Addr) bool) bool {
 	for at := range u.By {
-		if (at.MAC == mac || at.MAC == "") && has(at.Addr) {
+		if (at.MAC == mac || at.MAC == "") && match(at.Addr) {
 			return true
 		}
 	}
@@ -98,7 +98,7 @@ func (u Used) InPod(mac string) bool {
 // Holds reports whether a lease without a key still has its pod. Holds returns true if the address is in use. Holds
 // also returns true if the namespace where the address was found still has a link on the ENI's link.
 func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
-	_, linked := u.on[s.ENIs[l.ENI].MAC+l.NetNS]
+	_, linked := u.addrCount[s.ENIs[l.ENI].MAC+l.NetNS]
 	return linked || u.Shows(s, a, l)
 }
 
@@ -108,7 +108,7 @@ func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
-	used := Used{By: map[At]string{}, Looked: time.Now(), cards: map[string]bool{}, on: map[string]int{},
+	used := Used{By: map[At]string{}, Looked: time.Now(), cards: map[string]bool{}, addrCount: map[string]int{},
 		owners: &owners{node: node}}
 	links, err := node.LinksByMAC()
 	if err != nil {
@@ -129,7 +129,7 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 			return err
 		}
 		for _, c := range slaves {
-			used.add(byIndex[c.Peer], ns.Name, c)
+			used.addLink(byIndex[c.Peer], ns.Name, c)
 		}
 		if !used.sought {
 			return nil
@@ -138,7 +138,7 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 		for _, c := range cards {
 			if _, here := links[c.MAC]; !here {
 				used.cards[c.MAC] = true
-				used.add(c.MAC, ns.Name, c)
+				used.addLink(c.MAC, ns.Name, c)
 			}
 		}
 		return err
@@ -172,13 +172,13 @@ func kindsOf(links map[string]nl.Link, macs []string) []string {
 	return kinds
 }
 
-// add adds the addresses of the link c in the namespace netns. The link c was made on the ENI's link with this MAC
+// addLink adds the addresses of the link c in the namespace netns. The link c was made on the ENI's link with this MAC
 // address, or is the ENI's link itself.
-func (u Used) add(mac, netns string, c nl.Carrier) {
+func (u Used) addLink(mac, netns string, c nl.Carrier) {
 	if mac == "" {
 		return
 	}
-	n := u.on[mac+netns]
+	n := u.addrCount[mac+netns]
 	for _, a := range c.Addrs {
 		if a.Is6() && !a.IsLinkLocalUnicast() {
 			if n++; n > mostOfPrefix {
@@ -187,7 +187,7 @@ func (u Used) add(mac, netns string, c nl.Carrier) {
 		}
 		u.By[At{mac, a}] = netns
 	}
-	u.on[mac+netns] = n
+	u.addrCount[mac+netns] = n
 }
 
 // Used does what UsedAddrs does, and adds the addresses to which the node has a host route. Such a route leads to a
@@ -213,7 +213,7 @@ func (p *Pool) Used(macs ...string) Used {
 		used.Node[a] = a.Is6()
 	}
 	for _, a := range hosts {
-		used.By[At{"", a}] = routed
+		used.By[At{"", a}] = routePlace
 	}
 	return used
 }
@@ -222,7 +222,7 @@ func (p *Pool) Used(macs ...string) Used {
 // its end any address. But at the node's end, the node has a permanent neighbour for each of the pod's addresses, while
 // the node's end is up. mute is the name of a node's end without such a neighbour. Another program has set that end
 // down, or the pod's ADD has just begun.
-func (u Used) addRouted(node *nl.NS) (mute string, err error) {
+func (u Used) addRouted(node *nl.NS) (emptyEnd string, err error) {
 	pairs := map[int]string{}
 	for _, l := range u.links {
 		if nl.IsRouted(l.Group) {
@@ -235,13 +235,13 @@ func (u Used) addRouted(node *nl.NS) (mute string, err error) {
 	neighbours, err := node.Neighbours()
 	for index, name := range pairs {
 		if len(neighbours[index]) == 0 {
-			mute = name
+			emptyEnd = name
 		}
 		for _, a := range neighbours[index] {
-			u.By[At{"", a}] = routed
+			u.By[At{"", a}] = routePlace
 		}
 	}
-	return mute, err
+	return emptyEnd, err
 }
 
 func (p *Pool) shelves() []Shelf {

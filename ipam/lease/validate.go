@@ -53,9 +53,9 @@ func (v *validation) warm(w *registry.Warm) registry.Warm {
 	return *w
 }
 
-// tracking checks timeouts of connection tracking. The ranges are EC2's (API reference,
+// checkTracking checks timeouts of connection tracking. The ranges are EC2's (API reference,
 // ConnectionTrackingSpecificationRequest). If a timeout is 0, a new ENI gets the timeout of the boot ENI.
-func (v *validation) tracking(t *registry.Tracking) registry.Tracking {
+func (v *validation) checkTracking(t *registry.Tracking) registry.Tracking {
 	if t == nil {
 		return registry.Tracking{}
 	}
@@ -71,8 +71,8 @@ func (v *validation) tracking(t *registry.Tracking) registry.Tracking {
 	return *t
 }
 
-// leaseLog checks where the lease log is, and how large it may become.
-func (v *validation) leaseLog(l *registry.LeaseLog) registry.LeaseLog {
+// checkLeaseLog checks where the lease log is, and how large it may become.
+func (v *validation) checkLeaseLog(l *registry.LeaseLog) registry.LeaseLog {
 	const maxMiB, maxFiles = 1024, 100
 	if l == nil || *l == (registry.LeaseLog{}) {
 		return registry.LeaseLog{}
@@ -87,8 +87,8 @@ func (v *validation) leaseLog(l *registry.LeaseLog) registry.LeaseLog {
 	return log
 }
 
-// claims refuses two pools with the same namespace or the same glob.
-func (v *validation) claims(pools []Policy) {
+// checkNamespaces refuses two pools with the same namespace or the same glob.
+func (v *validation) checkNamespaces(pools []Policy) {
 	v.Within = ""
 	claimed := map[string]string{}
 	for _, p := range pools {

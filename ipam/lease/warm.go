@@ -18,8 +18,8 @@ import (
 // is to be detached.
 const Refill = "refill"
 
-// refill leaves the mark Refill. If that fails, the ADD does not fail, because the ADD has its address.
-func (p *Pool) refill() {
+// markRefill leaves the mark Refill. If that fails, the ADD does not fail, because the ADD has its address.
+func (p *Pool) markRefill() {
 	if err := p.Registry.Mark(Refill); err != nil {
 		slog.Warn("the mark that starts cni-warm.service cannot be written; the pool is refilled only when it is "+
 			"empty, and only a collection detaches ENIs for which pods had asked",
@@ -27,9 +27,9 @@ func (p *Pool) refill() {
 	}
 }
 
-// release leaves the mark Release, which starts cni-release.service. If that fails, the DEL does not fail: a collection
+// markRelease leaves the mark Release, which starts cni-release.service. If that fails, the DEL does not fail: a collection
 // releases the address later.
-func (p *Pool) release() {
+func (p *Pool) markRelease() {
 	if err := p.Registry.Mark(Release); err != nil {
 		slog.Warn("the mark that starts cni-release.service cannot be written: the next collection releases the "+
 			"address that the pod had chosen",
@@ -44,7 +44,7 @@ func (p *Pool) Short(s *registry.State, now time.Time) bool {
 	if wanted == 0 {
 		return false
 	}
-	if p.Policy.scarce() == IPv4 {
+	if p.Policy.scarceFamily() == IPv4 {
 		return p.Ready(s, now) < wanted
 	}
 	_, addrs := Candidates(s, p.Policy, now)
@@ -53,14 +53,14 @@ func (p *Pool) Short(s *registry.State, now time.Time) bool {
 
 // Ready counts the addresses of the pool that a pod could get: of IPv4, or of IPv6 if its pods have no IPv4.
 func (p *Pool) Ready(s *registry.State, now time.Time) int {
-	family := p.Policy.scarce()
+	family := p.Policy.scarceFamily()
 	return ready(s, p.Policy.Pool, func(e registry.ENI) int {
 		return CountOf(s, e, family, now.Add(-p.Policy.ReuseWait))
 	})
 }
 
-// scarce returns the family of which a pool may have too few addresses.
-func (policy Policy) scarce() Family {
+// scarceFamily returns the family of which a pool may have too few addresses.
+func (policy Policy) scarceFamily() Family {
 	if slices.Contains(policy.Families, IPv4) {
 		return IPv4
 	}
@@ -76,7 +76,7 @@ func (policy Policy) More(s *registry.State) int {
 	if policy.MaxPods == 0 {
 		return math.MaxInt
 	}
-	pods, family := 0, policy.scarce()
+	pods, family := 0, policy.scarceFamily()
 	for a := range s.Leases.Keys() {
 		if nl.FamilyOf(a) == family {
 			pods++ // a pod has one address of each family
@@ -129,7 +129,7 @@ func CountOf(s *registry.State, e registry.ENI, family Family, before time.Time)
 			n += Plenty
 		default:
 			for a := b.CIDR.Addr(); b.CIDR.Contains(a); a = a.Next() {
-				if usable(s, a, before) {
+				if isUsable(s, a, before) {
 					n++
 				}
 			}
