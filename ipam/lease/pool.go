@@ -200,7 +200,7 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 			p.addWaiter(s, o, waiter, now, giveUpTime(ctx))
 			return nil
 		}
-		// until its time Until, the failure of a full subnet stays: a free address of this node gives the subnet no
+		// the failure of a full subnet stays until its time Until: a free address of this node gives the subnet no
 		// room
 		if now.After(s.Failures[p.Concern(o)].Until) {
 			delete(s.Failures, p.Concern(o))

@@ -17,15 +17,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A pod may ask for its interfaces (see package nic), if the key requests allows it. A request for a subnet, for
-// security groups or for an ENI becomes a derived pool. A derived pool has what all pools have: ENIs of its own,
+// A pod may ask for its interfaces (see package nic), if the key requests allows it. If a pod asks for a subnet, for
+// security groups or for an ENI, a derived pool serves it. A derived pool has what all pools have: ENIs of its own,
 // growth, release. Pods with the same request share a derived pool.
 
-// A Choice is what a pod has chosen for one of its interfaces. The zero Choice leaves all to the
-// policy.
+// A Choice is what a pod has chosen for one of its interfaces. In the zero Choice, the pod has chosen nothing, and the
+// policy decides.
 type Choice struct {
-	Subnet string       // ID of the subnet of the pod's ENI; empty: any subnet with the tags of the policy
-	Addrs  []netip.Addr // the pod's addresses, at most one of each family; of another family, the pod gets any address
+	Subnet string       // ID of the subnet of the pod's ENI; empty: any subnet with the policy's tags
+	Addrs  []netip.Addr // the pod's addresses, at most one of each family; of a family without one, the pod gets any address
 	ENI    string       // ID of the pod's ENI, which an operator or another program has created
 	Groups []string     // IDs of the security groups of the pod's ENI; none: the groups of the policy
 	Pod    registry.Pod // the pod that asks
@@ -36,8 +36,8 @@ type Choice struct {
 	Exclusive bool // the pod gets a whole ENI: no other pod has an address of this ENI
 	Takeover  bool // the node may take the pod's addresses from ENIs of ended instances
 
-	// Together is the number of interfaces that this ADD makes. Max is how many interfaces the pod may have by all of
-	// its ADDs. Max is 0 if the pod has asked for nothing that needs a permission.
+	// Together is the number of interfaces that this ADD makes. Max is how many interfaces all ADDs of the pod may
+	// make. Max is 0 if the pod has asked for nothing that needs a permission.
 	Together, Max int
 }
 
@@ -47,7 +47,8 @@ func (c Choice) Chooses() bool {
 	return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" || c.Exclusive
 }
 
-// leaseOrder returns when an ADD leases the addresses of this interface: 0 is first, 2 is last. See [Pool.Each].
+// leaseOrder returns 0, 1 or 2. An ADD first leases the addresses of interfaces with 0, and last those with 2: see
+// [Pool.Each].
 func (c Choice) leaseOrder() int {
 	switch {
 	case c.ENI != "":
@@ -67,9 +68,9 @@ func (c Choice) Addr(f Family) (netip.Addr, bool) {
 	return c.Addrs[i], true
 }
 
-// Interfaces returns the policy of each interface that an ADD makes, for a pod of a network. A pod that asks for
-// nothing has one interface, which its pool serves. The error names what the pod may not have, or what is wrong with
-// its request.
+// Interfaces returns the policy of each interface that an ADD makes for the pod. A pod that asks for nothing has one
+// interface, with the policy of its pool. The error names what the pod must not have, or what is wrong with the pod's
+// request.
 func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, error) {
 	base, err := c.Choose(pod)
 	if err != nil {
@@ -109,15 +110,15 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	return all, nil
 }
 
-// A grant is what a pod may have, by all permissions that allow its request.
+// A grant is what a pod may have: the sum of all permissions that allow the pod's request.
 type grant struct {
 	max      int                 // largest number of interfaces of the pod; 0: the pod asks for nothing
 	tags     []map[string]string // tags of ENIs that the pod may have
 	takeover bool                // the node may take the pod's addresses from ended instances
 }
 
-// grantFor returns the grant of all permissions that allow everything that a pod asks for. If there is no such
-// permission, the error is about the first permission for the pod's namespace.
+// grantFor returns the sum of all permissions that allow everything that a pod asks for. If there is no such
+// permission, the error says what the first permission for the pod's namespace does not allow.
 func (c *Config) grantFor(pod plugin.Pod, asked []nic.Request) (all grant, _ error) {
 	if !slices.ContainsFunc(asked, nic.Request.Asks) && len(asked) == 1 {
 		return grant{}, nil
@@ -155,8 +156,8 @@ func noPermission(pod plugin.Pod) error {
 		"pod %s asks for interfaces, and the key requests does not allow the namespace %q to ask", pod, pod.Namespace)
 }
 
-// derivedPolicy returns the policy for a request: the policy of the pod's own pool, changed by the request. A derived pool
-// keeps no addresses ready, because the node does not know future requests. Only an operator can add addresses in
+// derivedPolicy returns the policy for a request: the policy of the pod's own pool, changed by the request. A derived
+// pool keeps no warm addresses, because the node does not know future requests. Only an operator can add addresses in
 // advance.
 func (policy Policy) derivedPolicy(r nic.Request, tags []map[string]string) Policy {
 	policy.Choice = Choice{Subnet: r.Subnet, Addrs: r.Addrs, ENI: r.ENI, Exclusive: r.Exclusive}
@@ -178,15 +179,16 @@ func (policy Policy) derivedPolicy(r nic.Request, tags []map[string]string) Poli
 	return policy
 }
 
-// requestSep is between the parts of the name of a derived pool.
+// requestSep separates the parts of the name of a derived pool.
 const requestSep = "/"
 
-// Nameable reports whether a pool of a configuration may have the name. Only the tool refuses other names. An ADD
-// accepts them, because an earlier release accepted them.
+// Nameable reports whether a configured pool may have this name. Only the tool refuses other names. An ADD accepts
+// them, because an earlier release accepted them.
 func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, requestSep+addrSep) }
 
-// derivedName returns the name of a derived pool: the name of the pod's pool, then the IDs in the pod's request.
-// Exclusive ENIs have pools of their own. So no other pod gets their addresses, even if the registry is lost.
+// derivedName returns the name of a derived pool: the name of the pod's pool, then the IDs in the pod's request. If the
+// pod asks for any whole ENI, the name also has the word "exclusive". So no other pod gets the addresses of such an
+// ENI, even if the registry is lost.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
 		pool = cmp.Or(pool, DefaultPool) + requestSep + "exclusive"
@@ -195,13 +197,14 @@ func derivedName(pool string, r nic.Request) string {
 	return strings.Join(slices.Concat([]string{cmp.Or(pool, DefaultPool)}, ids, r.SecurityGroups), requestSep)
 }
 
-// Derived returns the pool from which a pool is derived. If the pool is not derived, ok is false.
+// Derived returns the name of the pool from which a pool is derived. If the pool is not derived, ok is false.
 func Derived(pool string) (from string, ok bool) {
 	from, _, ok = strings.Cut(pool, requestSep)
 	return from, ok
 }
 
-// Origin returns the pool of the configuration from which a pool is derived, or the pool itself.
+// Origin returns the configured pool from which a pool is derived. For a configured pool, Origin returns the pool
+// itself.
 func Origin(pool string) string {
 	from, derived := Derived(pool)
 	if derived && from == DefaultPool {
@@ -210,8 +213,8 @@ func Origin(pool string) string {
 	return from
 }
 
-// checkPossible returns an error if the request can never succeed. Either the name of the derived pool would be too long, or
-// the pods of the network have no addresses of a chosen address's family.
+// checkPossible returns an error if the request can never succeed: the name of the derived pool is too long, or pods of
+// this network have no addresses of the family of a chosen address.
 func (policy Policy) checkPossible(r nic.Request) error {
 	const most = 256 // characters of a tag's value, such as a pool's name (EC2 user guide, "Tag restrictions")
 	if len(policy.Pool) > most {
@@ -228,16 +231,16 @@ func (policy Policy) checkPossible(r nic.Request) error {
 	return nil
 }
 
-// Requestable reports whether pods may ask for an ENI that has these tags and that an operator or another program has
-// created. Pods that do not ask get no address of such an ENI.
+// Requestable reports whether pods may ask for an ENI with these tags, which an operator or another program has
+// created. Pods that do not ask for the ENI get no address of it.
 func (policy Policy) Requestable(tags map[string]string) bool {
 	of := func(r registry.OnRequest) bool { return hasAll(tags, r.Tags) }
 	return hasOne(tags, policy.requests) || slices.ContainsFunc(policy.onRequest, of)
 }
 
-// Heed records, for the network of this policy, the tags of the ENIs for which pods may ask. Only pods that ask get
-// addresses of such an ENI. Heed returns the policy with the recorded tags of all networks of the node. An empty
-// network stands for all conflists of the node.
+// Heed records the tags of the ENIs for which pods of the network may ask. It returns the policy with the recorded tags
+// of all networks of the node, because only pods that ask get addresses of such an ENI. An empty network means all
+// conflists of the node.
 func (policy Policy) Heed(s *registry.State, network string) Policy {
 	if len(s.OnRequest)+len(policy.requests) == 0 {
 		return policy
@@ -254,8 +257,8 @@ func (policy Policy) Heed(s *registry.State, network string) Policy {
 	return policy
 }
 
-// Together returns the policies of a node. Each returned policy knows the tags of all ENIs for which pods of one of the
-// policies may ask. Pods that do not ask get no address of such an ENI.
+// Together adds to each of the policies the tags of the ENIs for which pods of the other policies may ask. Pods that do
+// not ask get no address of such an ENI.
 func Together(policies []Policy) []Policy {
 	requests := Common(policies...).requests
 	for i := range policies {
@@ -264,9 +267,10 @@ func Together(policies []Policy) []Policy {
 	return policies
 }
 
-// Common returns one policy for a collection, from the policies of a node's networks. It has only values that are the
-// same for all pools of a network. A collection asks EC2 for no change that one of the networks forbids. But if one of
-// the networks allows changes, metadata may lag behind these changes.
+// Common returns one policy for a collection, from the policies of a node's networks. The policy has only values that
+// all pools of a network share. Its Provision is the one that allows the fewest changes, because a collection changes
+// nothing in EC2 that one of the networks forbids. Its Changes is true if one of the networks allows changes, because
+// metadata may lag behind these changes.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&
@@ -284,10 +288,10 @@ func Common(networks ...Policy) (c Policy) {
 	return c
 }
 
-// Allows reports whether the pod may have the ENI that it has chosen. tags are the tags of this ENI.
+// Allows reports whether the pod may choose an ENI with these tags.
 func (c Choice) Allows(tags map[string]string) bool { return hasOne(tags, c.Tags) }
 
-// hasOne reports whether tags has all tags of one of the maps.
+// hasOne reports whether tags has all tags of at least one of the maps.
 func hasOne(tags map[string]string, of []map[string]string) bool {
 	return slices.ContainsFunc(of, func(wanted map[string]string) bool { return hasAll(tags, wanted) })
 }
@@ -302,8 +306,8 @@ func hasAll(tags, wanted map[string]string) bool {
 	return true
 }
 
-// checkShared refuses several interfaces or a whole ENI for a routed pod. Such a pod has one veth pair, and shares its
-// ENI.
+// checkShared returns an error if a routed pod asks for several interfaces or for a whole ENI. A routed pod has only
+// one veth pair, and shares its ENI.
 func (policy Policy) checkShared(pod plugin.Pod, asked []nic.Request) error {
 	exclusive := slices.ContainsFunc(asked, func(r nic.Request) bool { return r.Exclusive })
 	if !policy.Routed || len(asked) == 1 && !exclusive {

@@ -15,18 +15,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// router6 is the IPv6 address of the VPC router, which answers in every subnet. The pods of amazon-vpc-cni-k8s have the
+// router6 is the IPv6 address at which the VPC router answers in every subnet. The pods of amazon-vpc-cni-k8s have the
 // same gateway.
 var router6 = netip.MustParseAddr("fe80:ec2::1")
 
-// everywhere6 is the default route of IPv6. A pod has a public IPv6 address, so its packets
-// leave by the ENI.
+// everywhere6 is the destination of the IPv6 default route. This route leads to the ENI, because the pod's IPv6 address
+// is public.
 var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 // Result returns the plugin's result, in the form of the original plugin. The only interface is the ENI's link on the
-// node. The result has the MAC address of this interface only if the pod gets the whole ENI. The address has its
-// subnet's mask. Routes by the subnet's gateway lead to the CIDR blocks of the VPC, to the blocks of its peers, and to
-// routeToCidrs, in this order. The DNS server is the VPC's.
+// node. The result has the MAC address of this interface only if the pod gets the whole ENI. Each address has the mask
+// of its subnet. Routes by the subnet's gateway lead to the CIDR blocks of the VPC, to the blocks of the VPC's peers,
+// and to routeToCidrs, in this order. The DNS server is the VPC's.
 func (a Allocation) Result(link string, p Policy) *types100.Result {
 	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
 	if p.Choice.Exclusive {
@@ -49,11 +49,10 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 	return r
 }
 
-// Routed returns the result in the form for a routed pod. The pod's addresses are not at the ENI's link, but at the
-// pod's interface, which unnumbered-ptp makes. The result has these addresses as single addresses (/32, /128). The
-// result's routes are the node's routes for packets from the pod. The result also has the ENI's primary address, at the
-// ENI's link. With this address, the node asks for the MAC address of the VPC router. No program can take the primary
-// address from the ENI.
+// Routed returns the plugin's result for a routed pod. In this result, the pod's addresses are not at the ENI's link,
+// but at the pod's interface, which unnumbered-ptp makes. They are single addresses (/32, /128). The routes are the
+// node's routes for packets from the pod. The ENI's link has the ENI's primary address, which the node needs to ask for
+// the MAC address of the VPC router. No program can unassign the primary address.
 func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types100.Result {
 	r := a.Result(link, p)
 	r.Interfaces = append(r.Interfaces, &types100.Interface{Name: ifName, Sandbox: netNS})
@@ -74,10 +73,10 @@ func AddPrimary(r *types100.Result, e registry.ENI) {
 	}
 }
 
-// Recall computes again the result of the ADD that has made the lease l. addrs are the addresses of the lease's owner.
-// Recall uses the registry and the configuration. It does not know the requests in the pod's annotations. A pod keeps
-// its data path even if the configuration has another one now. So the function routed gets what the configuration says
-// now, and reports whether the pod is routed.
+// Recall computes again the result of the ADD that has made the lease l, from the registry and the configuration. addrs
+// are the addresses of the lease's owner. Recall does not know the requests in the pod's annotations. A pod keeps its
+// data path even if the configuration has another one now. So Recall passes to isRouted whether the configuration now
+// wants a routed pod, and isRouted reports whether the pod is routed.
 func Recall(
 	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, isRouted func(configured bool) bool,
 ) (*types100.Result, error) {
@@ -93,8 +92,8 @@ func Recall(
 	return a.Result(e.Link, policy), nil
 }
 
-// appendInterface adds a further interface to a result: its ENI's link, and its addresses with their gateways. A further interface
-// has no routes, because the pod only answers its callers by this interface.
+// appendInterface adds the interface of the result further to r: the link of its ENI, and its addresses with their
+// gateways. It adds no routes, because by a further interface the pod only answers packets that have come there.
 func appendInterface(r, further *types100.Result) {
 	index := len(r.Interfaces)
 	r.Interfaces = append(r.Interfaces, further.Interfaces...)
@@ -104,7 +103,7 @@ func appendInterface(r, further *types100.Result) {
 	}
 }
 
-// subnetOf returns the subnet of an address.
+// subnetOf returns the CIDR of the ENI's subnet in the family of addr.
 func (a Allocation) subnetOf(addr netip.Addr) netip.Prefix {
 	if addr.Is6() {
 		return a.ENI.CIDR6
@@ -112,8 +111,8 @@ func (a Allocation) subnetOf(addr netip.Addr) netip.Prefix {
 	return a.ENI.CIDR
 }
 
-// gatewayFor returns the VPC router of an address's family. For IPv4 it is the subnet's first
-// address (VPC user guide, "Subnet CIDR blocks").
+// gatewayFor returns the address of the VPC router, in the family of the address like. The IPv4 address is the first
+// one of the subnet (VPC user guide, "Subnet CIDR blocks").
 func (a Allocation) gatewayFor(like netip.Addr) netip.Addr {
 	if like.Is6() {
 		return router6
@@ -121,8 +120,8 @@ func (a Allocation) gatewayFor(like netip.Addr) netip.Addr {
 	return a.ENI.CIDR.Masked().Addr().Next()
 }
 
-// destinations returns the blocks that the pod reaches by the ENI. Each block is there once.
-// Blocks of a family that the pod does not have are left out.
+// destinations returns the CIDR blocks that the pod reaches by the ENI, each of them once. It leaves out blocks of a
+// family of which the pod has no address.
 func destinations(a Allocation, p Policy) []netip.Prefix {
 	all := slices.Concat(a.VPC.CIDRs, a.VPC.CIDRs6)
 	if p.Peers {

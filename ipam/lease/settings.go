@@ -15,21 +15,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A pod that has a whole ENI can change all settings of its link. The changes stay when the link comes back to the node
-// (see [nl.Settings]). So an ADD records the settings in the registry before the pod gets the link, and the pod's DEL
-// restores them. If the kernel brings the link back later, when the pod's namespace ends, the next ADD that gets the
-// ENI restores them. The command doctor finds such a link before that ADD, and can also restore the settings.
+// A pod that has a whole ENI can change all settings of the ENI's link. The changes stay when the link comes back to
+// the node (see [nl.Settings]). So an ADD records the settings in the registry before the pod gets the link, and the
+// pod's DEL restores them. If the link comes back only after the DEL, when the pod's namespace ends, the next ADD that
+// gets the ENI restores them. The command doctor finds such a link before that ADD, and can also restore the settings.
 
 // ErrKept means that an ENI's link still has settings of an earlier pod, or that links of such a pod still use it.
 var ErrKept = errors.New("its link still has settings or links of an earlier pod")
 
-// hintKept says what an operator can do about [ErrKept].
+// hintKept tells an operator what to do about [ErrKept].
 const hintKept = "detach the ENI, which resets its link, or reboot the node. If other links use the ENI's link, end " +
 	"the namespaces of these links: see 'ip -d link' there"
 
-// restoreSettings restores the settings that the link of a chosen ENI had before a pod had the link. If the pod is to get the
-// whole ENI, settle also checks that no other link uses the ENI's link. An earlier pod may have left links of all kinds
-// on the ENI's link, in namespaces of its own.
+// restoreSettings restores the settings that the link of a chosen ENI had before an earlier pod got the link. If the
+// new pod is to get the whole ENI, restoreSettings also returns an error if another link uses the ENI's link. An
+// earlier pod may have made links of any kind on the ENI's link, in namespaces of its own.
 func (p *Pool) restoreSettings(ctx context.Context, e registry.ENI, id string, link nl.Link) error {
 	if !p.Policy.Choice.Chooses() {
 		return nil
@@ -54,7 +54,7 @@ func (p *Pool) restoreSettings(ctx context.Context, e registry.ENI, id string, l
 	})
 }
 
-// recordSettings records the settings of the link that a pod is about to get.
+// recordSettings records the settings of a link that a pod is about to get with a whole ENI.
 func (p *Pool) recordSettings(ctx context.Context, id string, link nl.Link) error {
 	if !p.Policy.Choice.Exclusive {
 		return nil
@@ -66,8 +66,8 @@ func (p *Pool) recordSettings(ctx context.Context, id string, link nl.Link) erro
 	return p.noteSettings(ctx, id, now)
 }
 
-// noteSettings replaces the recorded settings of an ENI. The pod has a lease of the ENI, so no other process replaces
-// them meanwhile.
+// noteSettings replaces the recorded settings of an ENI. No other process replaces them meanwhile, because the new pod
+// already has a lease on the ENI.
 func (p *Pool) noteSettings(ctx context.Context, id string, now nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok {
@@ -77,7 +77,7 @@ func (p *Pool) noteSettings(ctx context.Context, id string, now nl.Settings) err
 	})
 }
 
-// wholeENIs returns the ENIs that an attachment has as a whole, by ID. The links of these ENIs are in the pod.
+// wholeENIs returns the whole ENIs of an attachment, by ID. The links of these ENIs are in the pod.
 func wholeENIs(s *registry.State, k registry.Key) map[string]registry.ENI {
 	var all map[string]registry.ENI
 	for _, a := range s.Held(k) {
@@ -91,8 +91,9 @@ func wholeENIs(s *registry.State, k registry.Key) map[string]registry.ENI {
 	return all
 }
 
-// putBackSettings restores the settings that the pod of a DEL has changed at the links of ENIs. If this fails, the DEL
-// still succeeds. The next ADD that gets the ENI tries again, and fails if it cannot restore the settings.
+// putBackSettings restores the settings of links that a pod has changed, during the pod's DEL. whole are the pod's
+// whole ENIs. If this fails, the DEL still succeeds. The next ADD that gets the ENI tries again, and fails if it cannot
+// restore the settings.
 func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.ENI) {
 	if len(whole) == 0 {
 		return
@@ -120,8 +121,8 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 	}
 }
 
-// forgetSettings removes the recorded settings of an ENI, because its link has them again. It removes nothing if
-// another pod has got the ENI meanwhile.
+// forgetSettings removes the recorded settings was of an ENI, because the ENI's link has them again. It removes nothing
+// if another pod has got the ENI meanwhile.
 func (p *Pool) forgetSettings(ctx context.Context, id string, was nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok && maps.Equal(e.Settings, was) && !anyOn(s, id) {
@@ -131,7 +132,8 @@ func (p *Pool) forgetSettings(ctx context.Context, id string, was nl.Settings) e
 	})
 }
 
-// withHost calls f with the node's namespace. It opens the namespace if the pool has no open one, as in a DEL.
+// withHost calls f with the node's namespace. If the pool has not opened this namespace, as in a DEL, withHost opens
+// it.
 func (p *Pool) withHost(f func(*nl.NS) error) error {
 	if p.Host != nil {
 		return f(p.Host)

@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// A Source gets addresses for an ADD when no address is free. Only one process of the node at a time uses a Source, for
-// all waiting ADDs.
+// A Source gets addresses from EC2 for an ADD that finds no free address. Only one process of the node at a time uses a
+// Source, for all waiting ADDs.
 type Source struct {
 	// Turn is the name of the lock that a process holds while it uses the source. The kernel
 	// releases the lock when the process ends for any reason.
 	Turn string
 
-	// Ask gets addresses, and leases some of them to the owner. The error why is the error of
-	// Take: see [IsNone].
+	// Ask gets addresses, and leases an address of each family to the owner. why is the error of Take: see [IsNone].
 	Ask func(ctx context.Context, p *Pool, o Owner, why error) (Allocation, error)
 
-	// Hands says that a parent process waits for the answer, and has the owner's turn: see [Program]. If another node
-	// has the address that the pod has chosen, this process fails at once, and its parent waits.
+	// Hands is true if this process has a parent that holds the lock of its own Source and waits for this process: see
+	// [Program]. If another node has the address that the pod has chosen, this process fails at once, and its parent
+	// waits.
 	Hands bool
 }
 
-// Acquire leases an address of each family to the owner. If the owner has a lease, it gets the same addresses again. If
-// no address is free, the owner waits for its turn at the source. Usually, the process that had the turn before has
-// asked EC2 for all waiting ADDs. Then the owner finds an address.
+// Acquire leases an address of each family to the owner. If the owner has leases already, it gets the same addresses
+// again. If no address is free, the owner waits for its turn: until it has the lock of the source. Usually, the process
+// that had its turn before has asked EC2 for all waiting ADDs, and the owner then finds a free address.
 func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	a, err := p.Take(ctx, o)
 	if !IsNone(err) {
@@ -40,8 +40,8 @@ func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, e
 	return got, err
 }
 
-// askInTurn waits for the owner's turn, until ctx is done. Then inTurn asks the source, if no address is free and EC2 has
-// not just refused another process.
+// askInTurn waits for the owner's turn, or until ctx is done. In its turn, the owner takes a free address. If no
+// address is free, and EC2 has not just refused another process, askInTurn asks the source.
 func (p *Pool) askInTurn(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	unlock, err := p.Registry.Lock(ctx, from.Turn)
 	if err != nil {
@@ -58,9 +58,8 @@ func (p *Pool) askInTurn(ctx context.Context, o Owner, from Source) (Allocation,
 	return from.Ask(ctx, p, o, none)
 }
 
-// lastTry is for an owner whose time has ended before its turn. While the process that has the turn waits for EC2, a DEL
-// may have made an address free. In this case, the owner gets the address. Otherwise atLast does not change the owner's
-// entry among the waiters.
+// lastTry leases an address to an owner whose time has ended before its turn, if a DEL has made one free meanwhile. If
+// no address is free, lastTry does not change the owner's entry in Waiters. ended is the error of the wait.
 func (p *Pool) lastTry(ctx context.Context, o Owner, ended error) (Allocation, error) {
 	overdue := p.overdueError(o, ended)
 	if !errors.Is(ended, context.DeadlineExceeded) {
@@ -80,7 +79,7 @@ func (p *Pool) lastTry(ctx context.Context, o Owner, ended error) (Allocation, e
 	return a, nil
 }
 
-// takeAtLast does what Take does, for an owner whose time may have ended. It waits at most a second for the registry.
+// takeAtLast does what Take does, even if ctx is done. It waits at most a second for the registry.
 func (p *Pool) takeAtLast(ctx context.Context, o Owner) (Allocation, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -16,24 +16,24 @@ import (
 )
 
 // Any process on a node can make network namespaces, and give the links there any addresses and MAC addresses. So an
-// address at such a link does not count as used. An address counts as used only at the ENI's link itself, or at a link
-// that was made on the ENI's link. Only the node's root can make such a link. Only the kernel shows on which link
-// another link was made: see [nl.NS.Slaves].
+// address at any such link does not count as used. An address counts as used only at the ENI's link itself, or at a
+// link that was made on the ENI's link, which only the node's root can do. The kernel shows on which link another link
+// was made: see [nl.NS.Slaves].
 //
-// A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI. The kernel refuses the addresses of
-// other pods, so only this pod has such a further address, and it counts as used. The pod can take no more addresses
-// than the ENI has, and no more than mostOfPrefix of a /80.
+// A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI. The kernel refuses addresses that other
+// pods have. So each further address counts as used by this pod. The pod can take no more addresses than the ENI has,
+// and no more than mostOfPrefix addresses of a /80.
 
-// mostOfPrefix is how many IPv6 addresses of one namespace count. This number is enough: an ENI has fewer IPv6
-// addresses outside of prefixes, and an interface of a pod has one IPv6 address.
+// mostOfPrefix is how many IPv6 addresses of one namespace on one ENI count as used. This number is enough: an ENI has
+// fewer IPv6 addresses outside of prefixes, and an interface of a pod has one IPv6 address.
 const mostOfPrefix = 64
 
-// routePlace is the place of an address to which the node has a host route. This process may not see the namespace that has
-// the address.
+// routePlace is the place of an address to which the node has a host route. This process does not always see the
+// namespace that has the address.
 const routePlace = "a route of the node"
 
-// TheNode is the place of an address of the node itself. The node may use an address of an ENI for other purposes than
-// pods.
+// TheNode is the place of an address that the node itself has. The node may use an address of an ENI for purposes other
+// than pods.
 const TheNode = "the node"
 
 // An At is an address at the link of an ENI, which has this MAC address. If MAC is "", the node itself has the address,
@@ -43,32 +43,32 @@ type At struct {
 	Addr netip.Addr
 }
 
-// Used is what the kernel shows of the addresses of pods, and of the ENIs that pods have as a whole.
+// Used has the addresses that the kernel shows in use, and the network cards that it shows in the namespaces of pods.
 type Used struct {
-	By      map[At]string       // the path of a namespace that has the address, or another place
+	By      map[At]string       // the place of each address: the path of a namespace, routePlace or TheNode
 	Node    map[netip.Addr]bool // the IPv6 addresses of the node's own links
 	Partial bool                // a namespace could not be read, so its addresses are not known
 	Looked  time.Time           // when the look at the kernel began
 
 	links  map[string]nl.Link // the node's links, by MAC address
 	cards  map[string]bool    // MAC addresses of the network cards in namespaces
-	sought bool               // the namespaces were searched for cards
+	sought bool               // the namespaces were searched for network cards
 	owners *owners            // finds the names of the pods
-	// by the ENI's MAC address and the path of a namespace: how many IPv6 addresses the namespace has at links on the
-	// ENI's link
+	// how many IPv6 addresses a namespace has at links on an ENI's link, by the ENI's MAC address and the namespace's
+	// path
 	addrCount map[string]int
 }
 
-// Of returns where an address of the ENI with this MAC address is in use, or "".
+// Of returns the place where an address of the ENI with this MAC address is in use, or "".
 func (u Used) Of(mac string, a netip.Addr) string { return cmp.Or(u.By[At{mac, a}], u.By[At{"", a}]) }
 
-// Shows reports whether a leased address is in use: on the ENI of the lease, or on the ENI that has the address now.
+// Shows reports whether a leased address is in use: at the link of an ENI, as AtENI reports, or by a route of the node.
 func (u Used) Shows(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.AtENI(s, a, l) || u.By[At{"", a}] != ""
 }
 
-// AtENI reports whether a leased address is in use at the link of an ENI. The ENI is the ENI of the lease, or the ENI
-// that has the address now. A slave of such a link also counts.
+// AtENI reports whether a leased address is in use at the link of an ENI, or at a slave of this link. The ENI is the
+// one of the lease, or the one that has the address now.
 func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	if u.By[At{s.ENIs[l.ENI].MAC, a}] != "" {
 		return true
@@ -77,8 +77,8 @@ func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.By[At{e.MAC, a}] != ""
 }
 
-// Any reports whether the function has returns true for an address of the ENI that is in use. mac is the ENI's MAC
-// address.
+// Any reports whether match returns true for at least one used address: an address at the link of the ENI with this MAC
+// address, or of a route of the node.
 func (u Used) Any(mac string, match func(netip.Addr) bool) bool {
 	for at := range u.By {
 		if (at.MAC == mac || at.MAC == "") && match(at.Addr) {
@@ -88,23 +88,23 @@ func (u Used) Any(mac string, match func(netip.Addr) bool) bool {
 	return false
 }
 
-// InPod reports whether the link of the ENI with this MAC address is, or may be, in the namespace of a pod. A link on
-// the node is in no pod.
+// InPod reports whether the link of the ENI with this MAC address is in the namespace of a pod. If the link is not on
+// the node, and the namespaces were not searched for it, InPod also returns true.
 func (u Used) InPod(mac string) bool {
 	_, here := u.links[mac]
 	return !here && (u.cards[mac] || !u.sought)
 }
 
-// Holds reports whether a lease without a key still has its pod. Holds returns true if the address is in use. Holds
-// also returns true if the namespace where the address was found still has a link on the ENI's link.
+// Holds reports whether the pod of a lease without a key may still exist: the address is in use, or the namespace where
+// it was found still has a link on the ENI's link.
 func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	_, linked := u.addrCount[s.ENIs[l.ENI].MAC+l.NetNS]
 	return linked || u.Shows(s, a, l)
 }
 
-// UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. UsedAddrs walks
-// through the whole node: only a new registry and collections need it. It looks for the links of ENIs in namespaces
-// only if the node lacks a link with one of these MAC addresses.
+// UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. This takes long
+// on a node with many pods, so only a new registry and collections do it. macs are the MAC addresses of ENIs. If the
+// link of one of these ENIs is not on the node, UsedAddrs also searches the namespaces for links of ENIs.
 func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
@@ -160,8 +160,9 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 	return used
 }
 
-// kindsOf returns the kinds that a link of an ENI can have. One kind is "device": a network card, which only root can
-// put into a namespace. In a simulation, ENIs have other kinds: kindsOf adds the kinds of the ENIs' links on the node.
+// kindsOf returns the kinds of link that an ENI's link can be. One is [nl.RealLink]: a network card, which only root
+// can put into a namespace. In a simulation, the links of ENIs are of other kinds, so kindsOf adds the kinds of those
+// that are on the node.
 func kindsOf(links map[string]nl.Link, macs []string) []string {
 	kinds := []string{nl.RealLink}
 	for _, mac := range macs {
@@ -172,8 +173,8 @@ func kindsOf(links map[string]nl.Link, macs []string) []string {
 	return kinds
 }
 
-// addLink adds the addresses of the link c in the namespace netns. The link c was made on the ENI's link with this MAC
-// address, or is the ENI's link itself.
+// addLink adds the addresses of the link c in the namespace with the path netns. c was made on the link of the ENI with
+// this MAC address, or is that link itself.
 func (u Used) addLink(mac, netns string, c nl.Carrier) {
 	if mac == "" {
 		return
@@ -190,9 +191,9 @@ func (u Used) addLink(mac, netns string, c nl.Carrier) {
 	u.addrCount[mac+netns] = n
 }
 
-// Used does what UsedAddrs does, and adds the addresses to which the node has a host route. Such a route leads to a
-// pod, also to a pod whose namespace this process cannot see. macs are the MAC addresses of ENIs that the registry may
-// not have.
+// Used does what UsedAddrs does for the ENIs of the registry, and adds the addresses to which the node has a host
+// route. Such a route leads to a pod, even to a pod whose namespace this process cannot see. macs are the MAC addresses
+// of further ENIs, which are perhaps not in the registry.
 func (p *Pool) Used(macs ...string) Used {
 	if s, err := p.Registry.View(); err == nil {
 		macs = append(MACs(s), macs...)
@@ -218,10 +219,10 @@ func (p *Pool) Used(macs ...string) Used {
 	return used
 }
 
-// addRouted adds the addresses of routed pods. An address at the pod's end of the pair proves nothing: the pod can give
-// its end any address. But at the node's end, the node has a permanent neighbour for each of the pod's addresses, while
-// the node's end is up. mute is the name of a node's end without such a neighbour. Another program has set that end
-// down, or the pod's ADD has just begun.
+// addRouted adds the addresses of routed pods. An address at the pod's end of the pair proves nothing, because the pod
+// can give its end any address. But while the node's end is up, it has a permanent neighbour for each of the pod's
+// addresses. emptyEnd is the name of a node's end without such a neighbour: another program has set this end down, or
+// the pod's ADD has just begun.
 func (u Used) addRouted(node *nl.NS) (emptyEnd string, err error) {
 	pairs := map[int]string{}
 	for _, l := range u.links {
@@ -259,7 +260,7 @@ func MACs(s *registry.State) (macs []string) {
 	return macs
 }
 
-// AddNode adds the addresses of the node itself. It removes other entries of these addresses, because no pod has them.
+// AddNode adds addrs, which the node itself has. It removes other entries of these addresses, because no pod has them.
 func (u Used) AddNode(addrs []netip.Addr) {
 	own := map[netip.Addr]bool{}
 	for _, a := range addrs {

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A validation collects mistakes.
+// A validation collects the mistakes of a configuration.
 type validation struct{ values.Mistakes }
 
 func (v *validation) families(texts []string) []Family {
@@ -53,7 +53,7 @@ func (v *validation) warm(w *registry.Warm) registry.Warm {
 	return *w
 }
 
-// checkTracking checks timeouts of connection tracking. The ranges are EC2's (API reference,
+// checkTracking checks the timeouts of connectionTracking, and returns them. EC2 allows these ranges (API reference,
 // ConnectionTrackingSpecificationRequest). If a timeout is 0, a new ENI gets the timeout of the boot ENI.
 func (v *validation) checkTracking(t *registry.Tracking) registry.Tracking {
 	if t == nil {
@@ -71,7 +71,7 @@ func (v *validation) checkTracking(t *registry.Tracking) registry.Tracking {
 	return *t
 }
 
-// checkLeaseLog checks where the lease log is, and how large it may become.
+// checkLeaseLog checks the key leaseLog, and returns it with its defaults.
 func (v *validation) checkLeaseLog(l *registry.LeaseLog) registry.LeaseLog {
 	const maxMiB, maxFiles = 1024, 100
 	if l == nil || *l == (registry.LeaseLog{}) {
@@ -87,7 +87,7 @@ func (v *validation) checkLeaseLog(l *registry.LeaseLog) registry.LeaseLog {
 	return log
 }
 
-// checkNamespaces refuses two pools with the same namespace or the same glob.
+// checkNamespaces finds two pools that have the same entry in namespaces.
 func (v *validation) checkNamespaces(pools []Policy) {
 	v.Within = ""
 	claimed := map[string]string{}

@@ -11,11 +11,13 @@ import (
 )
 
 // An ADD that finds no free address becomes a waiter in the registry. Then the ADD waits for the lock under which one
-// process at a time gets addresses from EC2 (Source.Turn). The process that gets the lock asks EC2 for an address for
-// each waiter. It also asks for one for each ADD that has just given up because of throttling, because the runtime
-// will repeat that ADD. So one call is enough for all ADDs of a burst that are in the registry when the process asks.
+// process at a time gets addresses from EC2 (Source.Turn). The process that gets the lock asks EC2 for as many
+// addresses as there are waiters. It also counts each ADD that has just given up because of throttling, because the
+// runtime will repeat that ADD. So one call is enough for all ADDs of a burst that are in the registry when the process
+// asks.
 
-// addWaiter makes the owner a waiter. If the owner is a waiter already, the time at which it began to wait stays the same.
+// addWaiter makes the owner a waiter until the time until. was is the owner's entry in Waiters before: if there was
+// one, its Since stays.
 func (p *Pool) addWaiter(s *registry.State, o Owner, was registry.Waiter, now, until time.Time) {
 	if was.Since.IsZero() {
 		was.Since = now
@@ -23,9 +25,9 @@ func (p *Pool) addWaiter(s *registry.State, o Owner, was registry.Waiter, now, u
 	s.Waiters[o.waiterKey()] = registry.Waiter{Pool: p.Policy.Waits(), Since: was.Since, Until: until}
 }
 
-// forgetGivenUp removes from GaveUp the ADD that the owner's ADD repeats. A runtime may repeat an ADD under another
-// container ID. Then the node does not know which ADD the owner's ADD repeats. So returned removes the ADD of the pool
-// that gave up first.
+// forgetGivenUp removes from GaveUp the ADD that the owner's ADD repeats. If a runtime repeats an ADD with another
+// container ID, the node does not know which ADD the owner's ADD repeats. In this case, forgetGivenUp removes the ADD
+// of the same pool that gave up first.
 func (p *Pool) forgetGivenUp(s *registry.State, o Owner) {
 	if len(s.GaveUp) == 0 {
 		return // as in nearly every ADD
@@ -41,16 +43,17 @@ func (p *Pool) forgetGivenUp(s *registry.State, o Owner) {
 	delete(s.GaveUp, gone)
 }
 
-// GiveUp removes the owner from the waiters, so that no growth asks EC2 only for its address. The waiter of a killed
-// process counts until the waiter's deadline.
+// GiveUp removes the owner from the waiters, so that no growth asks EC2 for an address for it. If a process is killed
+// before it calls GiveUp, its waiter counts until the deadline Until.
 func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { removeWaiter(s, o.waiterKey(), time.Now()) })
 }
 
-// removeWaiter removes a waiter. If EC2 has throttled a growth while the ADD waited, givesUp records that the ADD has given
-// up. The runtime repeats the ADD soon. So a growth for other ADDs also gets an address for this ADD. Otherwise the
-// repeated ADD would find no address, and would need another call that EC2 throttles. Without throttling, there is no
-// record: in a full subnet, for example, EC2 would only refuse more addresses.
+// removeWaiter removes the waiter with this key. If EC2 has throttled a growth while the ADD waited, removeWaiter
+// records in GaveUp that the ADD has given up. The runtime soon repeats the ADD. So a growth for other ADDs also gets
+// an address for this ADD. Otherwise the repeated ADD would find no address, and would need another call, which EC2
+// throttles. Without throttling, removeWaiter records nothing: in a full subnet, for example, EC2 would only refuse
+// more addresses.
 func removeWaiter(s *registry.State, waiter string, at time.Time) {
 	w, waits := s.Waiters[waiter]
 	delete(s.Waiters, waiter)
@@ -60,15 +63,17 @@ func removeWaiter(s *registry.State, waiter string, at time.Time) {
 	}
 }
 
-// Returns is the longest time until a runtime repeats an ADD that has given up. The kubelet waits 10 to 15 seconds
-// (kubernetes, pkg/kubelet/kubelet.go, backOffPeriod), and then the runtime makes a sandbox.
+// Returns is the longest time from the end of an ADD that has given up until the runtime repeats the ADD. The kubelet
+// waits 10 to 15 seconds (kubernetes, pkg/kubelet/kubelet.go, backOffPeriod). Then the runtime makes a sandbox, which
+// also takes time.
 const Returns = 30 * time.Second
 
-// addrSep separates the pool from the addresses in the names that Waits returns.
+// addrSep is before each address in the names that Waits returns.
 const addrSep = "="
 
-// Waits returns a name for what an ADD waits for: the addresses of its pool, or the addresses that its pod has chosen.
-// A chosen address has a name of its own, because no other ADD asks EC2 for it.
+// Waits returns a name for what an ADD waits for: the name of its pool, and after it the addresses that its pod has
+// chosen. So an ADD that waits for a chosen address has another name than the other ADDs of the pool, which do not ask
+// EC2 for this address.
 func (policy Policy) Waits() string {
 	name := policy.Pool
 	for _, a := range policy.Choice.Addrs {
@@ -77,6 +82,6 @@ func (policy Policy) Waits() string {
 	return name
 }
 
-// Concern returns the key of the owner's failures in the registry. The key contains the network, because a pool may
-// have another policy in another network.
+// Concern returns the owner's key in the registry's map Failures. The key contains the network, because a pool may have
+// another policy in another network.
 func (p *Pool) Concern(o Owner) string { return o.Network + "/" + p.Policy.Waits() }

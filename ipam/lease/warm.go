@@ -14,11 +14,11 @@ import (
 )
 
 // Refill is the name of the mark that an ADD leaves when its pool has fewer free addresses than the configuration
-// wants. A path unit of systemd then fills the pool. A DEL also leaves this mark, if an ENI for which a pod had asked
-// is to be detached.
+// wants. A path unit of systemd then starts a process that fills the pool. A DEL also leaves this mark if an ENI for
+// which a pod had asked is to be detached.
 const Refill = "refill"
 
-// markRefill leaves the mark Refill. If that fails, the ADD does not fail, because the ADD has its address.
+// markRefill leaves the mark Refill. If that fails, the ADD or the DEL still succeeds.
 func (p *Pool) markRefill() {
 	if err := p.Registry.Mark(Refill); err != nil {
 		slog.Warn("the mark that starts cni-warm.service cannot be written; the pool is refilled only when it is "+
@@ -27,8 +27,8 @@ func (p *Pool) markRefill() {
 	}
 }
 
-// markRelease leaves the mark Release, which starts cni-release.service. If that fails, the DEL does not fail: a collection
-// releases the address later.
+// markRelease leaves the mark Release, which starts cni-release.service. If that fails, the DEL still succeeds, and a
+// collection releases the address later.
 func (p *Pool) markRelease() {
 	if err := p.Registry.Mark(Release); err != nil {
 		slog.Warn("the mark that starts cni-release.service cannot be written: the next collection releases the "+
@@ -37,8 +37,8 @@ func (p *Pool) markRelease() {
 	}
 }
 
-// Short reports whether the pool has fewer free addresses than its configuration wants. Short counts IPv4 addresses. A
-// pool without IPv4 needs only one free address, because a prefix of IPv6 is always enough.
+// Short reports whether the pool has fewer free addresses than its configuration wants. For pods with IPv4, Short
+// counts IPv4 addresses. A pool without IPv4 needs only one free address, because an IPv6 prefix has enough addresses.
 func (p *Pool) Short(s *registry.State, now time.Time) bool {
 	wanted := p.Policy.Wanted(s)
 	if wanted == 0 {
@@ -51,7 +51,8 @@ func (p *Pool) Short(s *registry.State, now time.Time) bool {
 	return len(addrs) == 0
 }
 
-// Ready counts the addresses of the pool that a pod could get: of IPv4, or of IPv6 if its pods have no IPv4.
+// Ready counts the addresses of the pool that a pod could get now: IPv4 addresses, or IPv6 addresses if its pods have
+// no IPv4.
 func (p *Pool) Ready(s *registry.State, now time.Time) int {
 	family := p.Policy.scarceFamily()
 	return ready(s, p.Policy.Pool, func(e registry.ENI) int {
@@ -59,7 +60,7 @@ func (p *Pool) Ready(s *registry.State, now time.Time) int {
 	})
 }
 
-// scarceFamily returns the family of which a pool may have too few addresses.
+// scarceFamily returns the family of which a pool can have too few addresses: IPv4, if its pods have IPv4.
 func (policy Policy) scarceFamily() Family {
 	if slices.Contains(policy.Families, IPv4) {
 		return IPv4
@@ -67,11 +68,10 @@ func (policy Policy) scarceFamily() Family {
 	return IPv6
 }
 
-// Wanted returns how many free addresses the pool wants. The number is warm.min, but not more than the number of
-// further pods that the node may have.
+// Wanted returns how many free addresses the pool wants: warm.min, but not more than More returns.
 func (policy Policy) Wanted(s *registry.State) int { return min(policy.Warm.Min, policy.More(s)) }
 
-// More returns how many more pods the node may have.
+// More returns how many more pods the node may have before it has maxPods.
 func (policy Policy) More(s *registry.State) int {
 	if policy.MaxPods == 0 {
 		return math.MaxInt
@@ -88,7 +88,8 @@ func (policy Policy) More(s *registry.State) int {
 // Plenty is the number that CountOf adds for a /80, which has too many addresses to count. No node has so many pods.
 const Plenty = 1 << 20
 
-// Ready counts the addresses of a pool that a pod could get: the addresses that were free before the given time.
+// Ready counts the addresses of the pool with this name that a pod could get: those that became free at the time
+// before, or earlier.
 func Ready(s *registry.State, pool string, before time.Time) int {
 	return ready(s, pool, func(e registry.ENI) int { return Count(s, e, before) })
 }
@@ -103,7 +104,7 @@ func ready(s *registry.State, pool string, count func(registry.ENI) int) (n int)
 }
 
 // Count counts the addresses of one ENI that a pod could get, as Ready does. It counts IPv4 addresses, or IPv6
-// addresses if the ENI has no IPv4. For an ENI without its link, Count returns 0.
+// addresses if the ENI has no IPv4. If the ENI's link is not on the node, Count returns 0.
 func Count(s *registry.State, e registry.ENI, before time.Time) int {
 	family := IPv6
 	if e.CIDR.IsValid() {
