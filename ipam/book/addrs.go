@@ -16,7 +16,7 @@ import (
 // BlockSize is the number of addresses in a /28 prefix. EC2 reserves none of them, so each can serve a pod.
 const BlockSize = 16
 
-// Room returns how many more addresses or prefixes of a family an ENI can take.
+// Room returns how many more addresses or prefixes of a family EC2 can assign to an ENI.
 func Room(s *registry.State, e registry.ENI, f lease.Family) int {
 	if f == lease.IPv6 {
 		return s.Instance.IPv6PerENI - e.Assigned(netip.Addr.Is6)
@@ -27,7 +27,7 @@ func Room(s *registry.State, e registry.ENI, f lease.Family) int {
 // BlocksFor returns how many /28 prefixes are enough for the given number of addresses.
 func BlocksFor(addrs int) int { return (addrs + BlockSize - 1) / BlockSize }
 
-// AddAddrs records addresses of an ENI as free since the given time. For addresses that EC2 has just assigned, the time
+// AddAddrs records addresses of an ENI, as free since the time since. For addresses that EC2 has just assigned, since
 // is zero: they need not cool, because no pod of this node has had them.
 func AddAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time) {
 	e, known := s.ENIs[id]
@@ -48,7 +48,7 @@ func AddAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time)
 	s.ENIs[id] = e
 }
 
-// AddPrefixes records prefixes of an ENI as delegated since the given time.
+// AddPrefixes records prefixes of an ENI, as delegated since the time since.
 func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.Time) {
 	e, known := s.ENIs[id]
 	if !known {
@@ -61,19 +61,19 @@ func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.
 		}
 	}
 	if e.Grown.IsZero() && len(cidrs) > 0 {
-		e.Grown = time.Now() // the ENI is new, and in a subnet of IPv6 alone it may have no single address
+		e.Grown = time.Now() // the ENI is new, and in an IPv6-only subnet it perhaps has no single address
 	}
 	s.ENIs[id] = e
 }
 
-// A Releasable has the addresses, or the prefixes, that one call to EC2 unassigns from an ENI.
+// A Releasable has the addresses, or the prefixes, that one call to EC2 is to unassign from an ENI.
 type Releasable struct {
-	Addrs    map[netip.Addr]time.Time // with the time since when each has been free
+	Addrs    map[netip.Addr]time.Time // the values: since when each address has been free
 	Prefixes []registry.Prefix
-	Within   map[netip.Addr]time.Time // addresses of the prefixes, with the same time
+	Within   map[netip.Addr]time.Time // free addresses within Prefixes, and since when each has been free
 }
 
-// AddPrefix adds a prefix, and the times since when its addresses have been free.
+// AddPrefix adds a prefix to Prefixes, and the prefix's free addresses to Within.
 func (x *Releasable) AddPrefix(s *registry.State, b registry.Prefix) {
 	x.Prefixes = append(x.Prefixes, b)
 	for a := range s.Free.Within(b.CIDR) {
@@ -92,8 +92,8 @@ func (x Releasable) List() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(x.Addrs), netip.Addr.Compare)
 }
 
-// Action returns the EC2 action that unassigns x. All of x is of one family. For prefixes, Action always returns the
-// action of IPv4, because no prefix of IPv6 leaves its ENI.
+// Action returns the EC2 action that unassigns x. All addresses of x are of one family. For prefixes, Action always
+// returns the action of IPv4, because the node never unassigns a prefix of IPv6.
 func (x Releasable) Action() string {
 	for a := range x.Addrs {
 		return UnassignActionOf(a)
@@ -109,7 +109,7 @@ func (x Releasable) CIDRs() (cidrs []netip.Prefix) {
 	return cidrs
 }
 
-// Only returns the addresses and prefixes of x for which addr and block return true.
+// Only returns the addresses of x for which keepAddr returns true, and the prefixes for which keepPrefix returns true.
 func (x Releasable) Only(keepAddr func(netip.Addr) bool, keepPrefix func(netip.Prefix) bool) Releasable {
 	some := Releasable{Addrs: map[netip.Addr]time.Time{}, Within: x.Within}
 	for a, since := range x.Addrs {
@@ -133,7 +133,7 @@ func (x Releasable) Without(other Releasable) Releasable {
 }
 
 // Withdraw removes the addresses and prefixes in x from the registry. A process calls Withdraw before it asks EC2 to
-// unassign x, or after x has left the ENI. Leases of such addresses stay until their pods end.
+// unassign x, or when EC2 shows that x has left the ENI. Leases of such addresses stay until their pods end.
 func Withdraw(s *registry.State, id string, x Releasable) {
 	e, known := s.ENIs[id]
 	now := time.Now()
@@ -154,8 +154,8 @@ func Withdraw(s *registry.State, id string, x Releasable) {
 	}
 }
 
-// Restore puts the addresses and prefixes in x back into the registry, because EC2 has not unassigned them. Their
-// addresses cool as long as they would have cooled.
+// Restore puts the addresses and prefixes in x back into the registry, because EC2 has not unassigned them. Each
+// address is free since the same time as before.
 func Restore(s *registry.State, id string, x Releasable) {
 	for a, since := range x.Addrs {
 		AddAddrs(s, id, []netip.Addr{a}, since)
@@ -170,15 +170,15 @@ func Restore(s *registry.State, id string, x Releasable) {
 	}
 }
 
-// NoteRelease writes an intent for each address in x that a pod had chosen. A process calls it before it releases x to
-// EC2. Without the intent, a killed process would leave the address on the ENI, where no pod of another node can get
-// it.
+// NoteRelease writes an intent for each address in x that a pod had chosen. A process calls NoteRelease before it
+// releases x to EC2. Without the intent, a killed process would leave the address on the ENI, and no pod of another
+// node could get it.
 func NoteRelease(s *registry.State, id string, x Releasable) {
 	NoteNamed(s, id, x.Only(func(a netip.Addr) bool { _, owned := s.Owners[a]; return owned },
 		func(netip.Prefix) bool { return false }))
 }
 
-// NoteNamed writes an intent for each address in x, because an operator has named these addresses.
+// NoteNamed writes an intent for each address in x, because an operator has asked by name to release these addresses.
 func NoteNamed(s *registry.State, id string, x Releasable) {
 	for a := range x.Addrs {
 		s.Intents[releaseKey(a)] = registry.Intent{
@@ -194,10 +194,10 @@ func EndRelease(s *registry.State, x Releasable) {
 	}
 }
 
-// LeftReleases returns the intents of releases that still need work, because their process was killed or got no answer.
-// It deletes the intents that need no more work. An intent needs no more work if the registry has its address again.
-// Then another pod may have the address, or a collection releases it like any other address. An intent also needs no
-// more work if its ENI is gone, because the address is gone with the ENI.
+// LeftReleases returns the intents of releases that a process still has to finish, because an earlier process was
+// killed or got no answer. It deletes the other intents of releases: those whose address the registry has again, and
+// those whose ENI is gone with the address. An address that the registry has again may go to another pod, or a
+// collection releases it like any other address.
 func LeftReleases(s *registry.State) (left []registry.Intent) {
 	for token, i := range s.Intents {
 		if !lease.ReleasesChosen(i) {
@@ -215,8 +215,8 @@ func LeftReleases(s *registry.State) (left []registry.Intent) {
 	return left
 }
 
-// LeftRelease returns the intent of a release of an address, if the outcome is unknown and the registry does not have
-// the address again.
+// LeftRelease returns the intent to release the address. left reports whether a process still has to finish this
+// release: see LeftReleases.
 func LeftRelease(s *registry.State, a netip.Addr) (i registry.Intent, left bool) {
 	i, begun := s.Intents[releaseKey(a)]
 	id, _ := s.ENIOf(a)
@@ -224,13 +224,13 @@ func LeftRelease(s *registry.State, a netip.Addr) (i registry.Intent, left bool)
 	return i, begun && known && id == "" && !s.Leases.Has(a)
 }
 
-// releaseKey returns the key of an intent to release an address. A call that unassigns an address has no client token
-// that could be the key.
+// releaseKey returns the key of an intent to release an address. Other intents have the client token of their call as
+// key, but a call that unassigns an address has no client token.
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
-// GiveChosen is for chosen addresses that interrupted calls have assigned to an ENI. If such an address is free,
-// GiveChosen records its owner: the pod that has chosen the address. This pod need not wait until the address has
-// cooled, because no other pod of this node has had it.
+// GiveChosen is for addresses that pods have chosen and that interrupted calls have assigned to an ENI. If such an
+// address is free, GiveChosen records the pod as its owner. So this pod need not wait until the address has cooled,
+// because no other pod of this node has had it.
 func GiveChosen(s *registry.State, eni string) {
 	for _, i := range s.Intents {
 		if i.ENI == eni && i.Pod.Name != "" && s.Free.Has(i.Addr) {

@@ -2,6 +2,5 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package book edits the state of the registry, and answers questions about this state. Its functions ask neither EC2
-// nor the kernel nor metadata, but get their answers as arguments. Other packages ask, decide what to write, and call
-// these functions to write it.
+// nor metadata nor the kernel. Other packages do this, and pass the answers as arguments.
 package book

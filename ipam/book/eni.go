@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// VPCOf returns the VPC of the instance, which is the VPC of its boot ENI. If the registry does not have the boot ENI
-// yet, VPCOf returns the VPC of another ENI.
+// VPCOf returns the ID of the instance's VPC, which is the VPC of its boot ENI. If the registry does not have the boot
+// ENI yet, VPCOf returns the VPC of another ENI.
 func VPCOf(s *registry.State) (vpc string) {
 	for _, e := range s.ENIs {
 		if e.IsBoot() {
@@ -25,7 +25,7 @@ func VPCOf(s *registry.State) (vpc string) {
 	return vpc
 }
 
-// Record writes an attached ENI to the state, without its addresses.
+// Record writes the attached ENI e to the state, without its addresses.
 func Record(s *registry.State, e aws.ENI, managed bool) {
 	known := s.ENIs[e.ID]
 	known.Reattach()
@@ -45,17 +45,16 @@ func Serve(s *registry.State, id, pool string) {
 	})
 }
 
-// IsBoot reports whether the ENI e is the boot ENI of this instance. e is EC2's description of an ENI that is attached
-// to this instance, with its slot. Only metadata says which ENI is the boot ENI. known is the registry's entry of the
-// same ENI, which has this fact from metadata.
+// IsBoot reports whether an ENI is the boot ENI of this instance. known is the registry's entry of this ENI, and e is
+// EC2's description, which has the slot of the ENI. Only metadata says which ENI is the boot ENI, and known has
+// recorded that.
 func IsBoot(known registry.ENI, e aws.ENI) bool {
 	known.Index, known.Card = e.Index, e.Card
 	return known.IsBoot()
 }
 
-// Label returns known with the changes that follow from the tags of the ENI e. If EC2 could not be asked at first, the
-// tags come later than the ENI. A missing tag changes nothing, because a node makes ENIs without tags if its role may
-// not create tags.
+// Label returns known, the registry's entry of an ENI, with the changes that follow from EC2's description e and its
+// tags. A missing tag changes nothing, because a node makes ENIs without tags if its role may not create tags.
 func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.Tags[TagPool] != "" {
 		known.Pool = PoolOf(e)
@@ -80,31 +79,31 @@ func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// Leaving reports whether EC2 is detaching an ENI that the registry does not know. No pod may get an address of such an
-// ENI.
+// Leaving reports whether EC2 is detaching the ENI e, and the registry does not have e. No pod may get an address of
+// such an ENI.
 func Leaving(known bool, e aws.ENI) bool { return !known && e.AttachmentStatus == aws.Detaching }
 
-// NodesOwn reports whether metadata or EC2 shows an address as the node's own: the first address of each family of the
-// boot ENI.
+// NodesOwn reports whether e shows the address as the node's own: it is the first address of its family on the boot
+// ENI. e is what metadata or EC2 shows of the ENI known.
 func NodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
 	first := func(all []netip.Addr) bool { return len(all) > 0 && a == all[0] }
 	return IsBoot(known, e) && (first(e.Addrs) || first(e.IPv6Addrs))
 }
 
-// Carries reports whether an ENI has an address, as a single address or in a prefix.
+// Carries reports whether the ENI e has the address, as a single address or in a prefix.
 func Carries(e aws.ENI, a netip.Addr) bool {
 	return slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a) ||
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
 			func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
-// Delegates reports whether an ENI has exactly this prefix. The ENI may have the first address of a prefix as a single
-// address, so that address proves nothing.
+// Delegates reports whether the ENI e has exactly this prefix. A single address of e that is within the prefix proves
+// nothing.
 func Delegates(e aws.ENI, c netip.Prefix) bool {
 	return slices.Contains(e.Prefixes, c) || slices.Contains(e.IPv6Prefixes, c)
 }
 
-// MarkOnRequest marks an ENI as one for which a pod has asked.
+// MarkOnRequest returns the registry's entry known of the ENI e, marked as an ENI for which a pod has asked.
 func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	known.Request()
 	known.Confirm()
@@ -112,12 +111,13 @@ func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// MarkProvisioning records whether a Provision is making the ENI, and has not returned the ENI yet.
+// MarkProvisioning records whether a Provision is still making the ENI: it has begun, and has not returned the ENI to
+// the operator.
 func MarkProvisioning(s *registry.State, id string, provisioning bool) {
 	s.Edit(id, func(e *registry.ENI) { e.Provisioning = provisioning })
 }
 
-// EndProvision records that a Provision has returned the ENI to its operator. It also deletes the intents to attach the
+// EndProvision records that a Provision has returned the ENI to the operator. It also deletes the intents to attach the
 // ENI. Otherwise a later process would continue the Provision.
 func EndProvision(s *registry.State, id string) {
 	MarkProvisioning(s, id, false)

@@ -12,11 +12,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The EC2 actions of intents, and of the registry's notes about throttling and refusals.
+// EC2 actions, as the registry names them in intents and in its entries about throttling and refusals.
 const (
 	CreateAction    = "CreateNetworkInterface"
-	AttachAction    = "AttachNetworkInterface"          // also of a new ENI, until the registry has the ENI
-	ModifyAction    = "ModifyNetworkInterfaceAttribute" // sets DeleteOnTermination; this may wait
+	AttachAction    = "AttachNetworkInterface"          // an intent for a new ENI stays until the registry has the ENI
+	ModifyAction    = "ModifyNetworkInterfaceAttribute" // sets DeleteOnTermination; this call can wait
 	UnassignAction  = "UnassignPrivateIpAddresses"
 	Unassign6Action = "UnassignIpv6Addresses"
 )
@@ -29,8 +29,8 @@ func UnassignActionOf(a netip.Addr) string {
 	return UnassignAction
 }
 
-// ForgetAttachment removes the ID of the attachment from an intent, because that attachment may have ended. The next
-// attempt first asks EC2 for the ID.
+// ForgetAttachment removes the ID of the ENI's attachment from an intent, because that attachment may have ended. The
+// next process that works on the intent first asks EC2 for the ID.
 func ForgetAttachment(s *registry.State, token string) {
 	if i, ok := s.Intents[token]; ok {
 		i.Attachment = ""
@@ -38,10 +38,11 @@ func ForgetAttachment(s *registry.State, token string) {
 	}
 }
 
-// EndIntent removes the intent of a call. If the outcome of the call is unknown, the intent stays. If old is true, the
-// call was a repetition of a call with an unknown outcome. If EC2 refuses the repetition or gives an invalid answer, no
-// process repeats the call again. But the intent stays, and resume looks for an ENI that the first call may have
-// created. If EC2 got no request, for example because the time of the ADD was over, the next process repeats the call.
+// EndIntent removes the intent of a call that has returned err. If the outcome of the call is unknown, the intent
+// stays. repeated is true if the call was a repetition of a call with an unknown outcome. If EC2 refuses the repetition
+// or gives an invalid answer, the intent stays, but no process repeats the call again: a process only looks for an ENI
+// that the first call may have created. If EC2 got no request, for example because the time of the ADD was over, the
+// next process repeats the call.
 func EndIntent(s *registry.State, token string, repeated bool, err error) {
 	switch {
 	case err == nil, aws.Undone(err) && !repeated:
@@ -51,7 +52,7 @@ func EndIntent(s *registry.State, token string, repeated bool, err error) {
 	}
 }
 
-// LookOnly keeps an intent, but no process repeats its call: a process only looks for the call's result.
+// LookOnly changes an intent so that no process repeats its call: a process only looks for the call's result.
 func LookOnly(s *registry.State, token string) {
 	if i, ok := s.Intents[token]; ok {
 		i.Wanted = registry.Wanted{}
@@ -59,7 +60,7 @@ func LookOnly(s *registry.State, token string) {
 	}
 }
 
-// AssignAction returns the action that gives an ENI addresses or prefixes of a family.
+// AssignAction returns the EC2 action that assigns addresses or prefixes of a family to an ENI.
 func AssignAction(f lease.Family) string {
 	if f == lease.IPv6 {
 		return "AssignIpv6Addresses"
@@ -67,8 +68,8 @@ func AssignAction(f lease.Family) string {
 	return "AssignPrivateIpAddresses"
 }
 
-// Begun reports whether this node has begun to attach the ENI, and has not recorded the ENI since. In this case, no pod
-// of this node has had an address of the ENI.
+// Begun reports whether the registry has an intent to attach the ENI: this node has begun to attach the ENI, and has
+// not recorded it since. In this case, no pod of this node has had an address of the ENI.
 func Begun(s *registry.State, id string) bool {
 	for _, i := range s.Intents {
 		if i.Action == AttachAction && i.ENI == id {
@@ -78,23 +79,23 @@ func Begun(s *registry.State, id string) bool {
 	return false
 }
 
-// Unrecorded reports whether an ENI for which a pod has asked is attached, but not in the registry yet. The pod's ADD
-// records the ENI, and needs the intent i for that: see Begun. So a growth for this pod keeps the intent. A growth for
-// other pods deletes the intent. Otherwise each later growth would describe the ENI again.
+// Unrecorded reports whether the ENI e, for which a pod has asked, is attached to this instance but not in the registry
+// yet. The pod's ADD records the ENI, and needs the intent i for that: see Begun. So a growth for this pod keeps the
+// intent. A growth for other pods deletes the intent, because otherwise each later growth would describe the ENI again.
 func Unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return i.Action == AttachAction && e.Instance == s.Instance.ID && !known
 }
 
-// Provisions reports whether an operator's command has begun to make the ENI, and no process has attached the ENI yet.
-// If the operator repeats the command, the command continues with this ENI.
+// Provisions reports whether an operator's command has begun to make the ENI e, and no process has attached it yet. If
+// the operator repeats the command, the command continues with this ENI.
 func Provisions(s *registry.State, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return e.Status == "available" && e.Tags[TagManaged] != "true" && !known
 }
 
-// Unknowns returns the intents of calls whose outcome only EC2 knows. Each other intent has all that a process needs to
-// finish the call.
+// Unknowns returns the intents for which a process has to ask EC2 what the call did. The other intents have all that a
+// process needs to finish the call.
 func Unknowns(s *registry.State) (all []registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Attachment == "" && !lease.ReleasesChosen(i) {
@@ -104,8 +105,8 @@ func Unknowns(s *registry.State) (all []registry.Intent) {
 	return all
 }
 
-// LeftAny reports whether an intent has the ID of an attachment. Such an intent means that DeleteOnTermination of the
-// attachment is not set yet. A process can set it, and need not ask EC2 first: see Unknowns.
+// LeftAny reports whether an intent has the ID of an ENI's attachment. For such an attachment, DeleteOnTermination is
+// not set yet. A process can set it, and need not ask EC2 first: see Unknowns.
 func LeftAny(s *registry.State) bool {
 	for _, i := range s.Intents {
 		if i.Attachment != "" {
@@ -115,13 +116,13 @@ func LeftAny(s *registry.State) bool {
 	return false
 }
 
-// PreventSecond prevents that a process repeats a creation whose ENI exists already. enis are the ENIs that EC2 shows,
-// attached to this instance or created for it. before is the state before this process finished intents. If before does
-// not know an unattached ENI, the ENI may be the result of a creation with an unknown outcome. Then PreventSecond
-// prevents the repetition of all creations.
+// PreventSecond makes sure that no process repeats a creation whose ENI exists already. enis are the ENIs that EC2
+// shows, attached to this instance or created for it. before is the state before this process finished intents. If one
+// of enis is not attached, and before has neither this ENI nor an intent about it, a creation with an unknown outcome
+// may have made this ENI. In this case, PreventSecond calls LookOnly for all intents.
 func PreventSecond(s, before *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
-		_, detached := before.ENIs[e.ID] // then an operator or another program has detached the ENI
+		_, detached := before.ENIs[e.ID] // if true, an operator or another program has detached the ENI
 		if e.Status != "available" || detached || TokenOf(before, e.ID) != "" {
 			continue
 		}
@@ -131,8 +132,8 @@ func PreventSecond(s, before *registry.State, enis []aws.ENI) {
 	}
 }
 
-// TokenOf returns the key of an intent about an ENI, or "" if there is none. An intent to release an address of the ENI
-// does not count.
+// TokenOf returns the key of an intent about the ENI, or "" if there is none. Intents to release an address of the ENI
+// do not count.
 func TokenOf(s *registry.State, eni string) string {
 	for token, i := range s.Intents {
 		if i.ENI == eni && !lease.ReleasesChosen(i) {

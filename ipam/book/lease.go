@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Holder names the pod that has a lease, for people. If the pod is not known, Holder returns the network namespace or
-// the container.
+// Holder returns the name of the pod that has the lease, for people. If the pod is not known, Holder returns the
+// network namespace or the container.
 func Holder(l registry.Lease) string {
 	if l.PodName != "" {
 		return "pod " + l.PodNamespace + "/" + l.PodName
@@ -20,7 +20,7 @@ func Holder(l registry.Lease) string {
 	return cmp.Or(l.NetNS, "container "+l.ContainerID)
 }
 
-// AnyLeased reports whether the function those returns true for at least one leased address.
+// AnyLeased reports whether match returns true for at least one leased address.
 func AnyLeased(s *registry.State, match func(netip.Addr) bool) bool {
 	for a := range s.Leases.Keys() {
 		if match(a) {
@@ -30,7 +30,7 @@ func AnyLeased(s *registry.State, match func(netip.Addr) bool) bool {
 	return false
 }
 
-// AnyWaits reports whether an ADD waits for an address of a pool for which the function of returns true.
+// AnyWaits reports whether an ADD waits for an address of a pool for which match returns true.
 func AnyWaits(s *registry.State, match func(pool string) bool) bool {
 	now := time.Now()
 	for _, w := range s.Waiters {
@@ -41,5 +41,5 @@ func AnyWaits(s *registry.State, match func(pool string) bool) bool {
 	return false
 }
 
-// AnyPool matches all pools: see AnyWaits.
+// AnyPool returns true for each pool. It is an argument for AnyWaits.
 func AnyPool(string) bool { return true }

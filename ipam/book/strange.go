@@ -11,9 +11,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Strange returns why an ENI cannot have an address or a prefix that EC2 or metadata reports for it. It returns nil if
-// the ENI can have all of them. No pod gets such an address: the pod's packets would be lost, or another host would
-// also have the address.
+// Strange returns why an ENI cannot have one of the addresses or prefixes that EC2 or metadata reports for this ENI. It
+// returns nil if the ENI can have all of them. No pod gets such an address, because the pod's packets would be lost, or
+// another host would also have the address.
 //
 // All addresses must be in the ENI's subnet, if the subnet is known. AWS reserves the first four addresses of a subnet,
 // for example for the VPC router, and the last address (VPC user guide, "Subnet sizing"). No ENI can have such a
@@ -32,9 +32,9 @@ func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 	return nil
 }
 
-// StrangeNew returns why the ENI in EC2's answer cannot be the new ENI, or nil if it can be. The ENI is not new if the
-// registry has it already, if its description is not the wanted one, or if it is attached. Pods would then get
-// addresses of an ENI that does not belong to this instance.
+// StrangeNew returns why e, the ENI in EC2's answer to a creation, cannot be the new ENI, or nil if it can be. e is not
+// the new ENI if the registry has e already, if its description is not wanted, or if it is attached. Without this
+// check, pods could get addresses of an ENI that does not belong to this instance.
 func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	if _, known := s.ENIs[e.ID]; known {
 		return fmt.Errorf("EC2 returned %s as a new ENI, but this node has had it before", e.ID)
@@ -48,7 +48,7 @@ func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	return nil
 }
 
-// strangeBlock does what Strange does, for one block of addresses.
+// strangeBlock does what Strange does, for one block: an address or a prefix.
 func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) error {
 	subnet := e.CIDR
 	if b.Addr().Is6() {
@@ -68,8 +68,8 @@ func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) 
 	return nil
 }
 
-// Reserves reports whether a block has an address that AWS reserves in the subnet. AWS reserves the first four
-// addresses and the last address.
+// Reserves reports whether AWS reserves an address of the block b in the subnet: one of the subnet's first four
+// addresses, or the last.
 func Reserves(subnet, b netip.Prefix) bool {
 	const first = 4
 	a := subnet.Masked().Addr()
@@ -92,7 +92,7 @@ func last(b netip.Prefix) netip.Addr {
 	return a
 }
 
-// sharesAddr reports whether an ENI has an address of the block, or a prefix that overlaps the block.
+// sharesAddr reports whether the ENI has an address of the block, or a prefix that overlaps the block.
 func sharesAddr(e registry.ENI, b netip.Prefix) bool {
 	if b.IsSingleIP() {
 		return e.Has(b.Addr())

@@ -12,25 +12,25 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// The tags of an ENI that this suite has created. The call that creates the ENI also sets these tags. So even a killed
-// process leaves no ENI without them, if the role may create tags: see Untagged.
+// The tags of an ENI that this suite has created. The call that creates the ENI also sets these tags. So if the role
+// may create tags, even a killed process leaves no ENI without these tags: see Untagged.
 const (
 	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
 	TagPool     = "cni-ipvlan-vpc-k8s/pool"
 
-	// TagKeep is for a collection that does not know the configuration. The tag has an effect only until an ADD uses
-	// the pool of the ENI for the first time after a boot. "false" means: the collection may release what no pod uses.
-	// With any other value, or without the tag, the collection waits for an ADD, whose configuration says what to keep.
-	// Only ENIs that a growth has created have this tag. If an operator adds skipDeallocation to a configuration later,
-	// such a collection heeds the new key only after the next ADD.
+	// TagKeep is for a collection that does not have the configuration. After a boot, the tag counts until an ADD uses
+	// the pool of the ENI for the first time. "false" means that the collection may release the ENI and its addresses
+	// if no pod uses them. With any other value, or without the tag, the collection releases nothing before that ADD,
+	// whose configuration says what to keep. Only ENIs that a growth has created have this tag. If an operator later
+	// adds skipDeallocation to the configuration, such a collection follows the new key only after the next ADD.
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )
 
 // Description returns the description of an ENI that this suite or the original plugin creates for an instance.
 func Description(instance string) string { return "CNI-ENI " + instance }
 
-// PoolOf returns the pool in the ENI's tag. The default pool is "".
+// PoolOf returns the pool that the ENI's tag names, or "" for the default pool.
 func PoolOf(e aws.ENI) string {
 	if pool := e.Tags[TagPool]; pool != lease.DefaultPool {
 		return pool
@@ -45,22 +45,22 @@ func Foreign(e aws.ENI) bool { return e.Tags[TagNoManage] == "true" }
 // tag.
 const TagNoManage = "node.k8s.amazonaws.com/no_manage"
 
-// ForPods reports whether an ENI was created for pods, according to the tags and the description that EC2 shows. Such
-// an ENI comes from a growth, an operator (by new-interface or launch-template) or the original plugin. An ENI of the
-// original plugin has no tags, only the description. An operator may also add [TagPool] to an ENI later.
+// ForPods reports whether the tags or the description of an ENI show that it was created for pods: by a growth, by an
+// operator (with new-interface or launch-template), or by the original plugin. An ENI of the original plugin has no
+// tags, only the description. An operator may also add [TagPool] to an ENI later.
 func ForPods(e aws.ENI) bool {
 	return taggedForPods(e) || e.Description == Description(e.Instance)
 }
 
 func taggedForPods(e aws.ENI) bool { return e.Tags[TagManaged] != "" || e.Tags[TagPool] != "" }
 
-// PoolUnknown reports whether only the description shows that an ENI was created for pods. The original plugin created
-// the ENI, or a node whose role may not create tags.
+// PoolUnknown reports whether only the description shows that an ENI was created for pods. Such an ENI was created by
+// the original plugin, or by a node whose role may not create tags.
 func PoolUnknown(e aws.ENI) bool { return ForPods(e) && !taggedForPods(e) }
 
-// GroupsOf returns the security groups of an ENI, if pods may only use it with the right groups: see
-// lease.Policy.Misfit. If the tags show that the ENI was created for pods, GroupsOf returns nil. No caller records the
-// groups of the boot ENI, because the boot ENI is the node's own.
+// GroupsOf returns the security groups of an ENI that lease.Policy.Misfit has to check. If the tags show that the ENI
+// was created for pods, GroupsOf returns nil. No caller records the groups of the boot ENI, because the boot ENI is the
+// node's own.
 func GroupsOf(e aws.ENI) []string {
 	if taggedForPods(e) {
 		return nil
@@ -68,8 +68,8 @@ func GroupsOf(e aws.ENI) []string {
 	return slices.Sorted(slices.Values(e.SecurityGroups))
 }
 
-// MadeFor returns the instance for which this suite or the original plugin has created an ENI. If the instance is not
-// known, MadeFor returns "".
+// MadeFor returns the ID of the instance for which this suite or the original plugin has created an ENI. If neither has
+// created the ENI, MadeFor returns "".
 func MadeFor(e aws.ENI) string {
 	if e.Tags[TagInstance] != "" {
 		return e.Tags[TagInstance]
@@ -81,8 +81,8 @@ func MadeFor(e aws.ENI) string {
 	return instance
 }
 
-// Untagged reports whether an ENI lacks the tag [TagManaged]. If the role may not create tags, a Provision and a growth
-// make such ENIs. The ENIs of the original plugin also lack the tag.
+// Untagged reports whether an ENI lacks the tag [TagManaged]. Such an ENI may be one that a Provision or a growth has
+// made without tags, because the role may not create tags. The ENIs of the original plugin also lack the tag.
 func Untagged(e aws.ENI) bool { return e.Tags[TagManaged] == "" }
 
 // TagText formats tags for people.

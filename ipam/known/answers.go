@@ -16,25 +16,26 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. Suppose that each of
-// these ADDs asked again which ENIs and subnets there are. Then a large cluster would spend more time on describes than
-// on the calls that change something. So a process keeps EC2's answers in files for the next process. The answers only
-// prepare a changing call, which EC2 refuses if an answer is too old.
+// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. If each of these ADDs
+// asked again which ENIs and subnets there are, a large cluster would spend more time on describes than on the calls
+// that change something. So a process keeps EC2's answers in files for the next process. An old answer does no harm,
+// because a process uses it only to prepare a call that changes something, and EC2 refuses that call if the answer is
+// too old.
 
 // The files of answers, in the registry's directory.
 const (
 	subnetsAnswer = "ec2-subnets.json" // the subnets of the zone
 	enisAnswer    = "ec2-enis.json"    // the ENIs that are attached to this instance
-	madeAnswer    = "ec2-made.json"    // the ENI whose attachment EC2 has throttled
+	madeAnswer    = "ec2-made.json"    // the new ENI that a process could not attach because EC2 throttled
 )
 
-// lastSubnets is the file with EC2's last description of the zone's subnets. No call to EC2 needs the file. A process
-// writes it even if EC2 does not throttle: see [Node.LastSubnets].
+// lastSubnets is the file with EC2's last description of the zone's subnets, for [Node.LastSubnets]. A process writes
+// this file even if EC2 does not throttle. No process uses it for a call to EC2.
 const lastSubnets = "ec2-last-subnets.json"
 
 const (
-	KeptLife = 10 * time.Minute // how old a kept answer can be while EC2 throttles
-	JustNow  = 2 * time.Minute  // how long EC2 still counts as throttling after a time in NotBefore
+	KeptLife = 10 * time.Minute // the greatest age of a kept answer that a process uses
+	JustNow  = 2 * time.Minute  // how long after a time in NotBefore EC2 still counts as throttling
 )
 
 // A reply is EC2's answer to a question, with the question and the time when a process asked it.
@@ -44,8 +45,8 @@ type reply[T any] struct {
 	All      []T
 }
 
-// recentAnswer returns EC2's answer to a question. If there is a kept answer, lately returns the kept answer, and earlier is
-// true: see kept. Otherwise lately asks EC2.
+// recentAnswer returns EC2's answer to a question. If keptAnswer returns an answer to this question, recentAnswer
+// returns it, and earlier is true. Otherwise recentAnswer asks EC2.
 func recentAnswer[T any](
 	ctx context.Context, p *Node, file, question string, ask func(context.Context) ([]T, error),
 ) (a reply[T], earlier bool, err error) {
@@ -63,8 +64,7 @@ func recentAnswer[T any](
 	return a, false, err
 }
 
-// keptAnswer returns the answer in a file, if EC2 throttles this node and the answer is at most KeptLife old. Then the caller
-// need not ask EC2.
+// keptAnswer returns the answer in a file, if EC2 throttles this node and the answer is less than KeptLife old.
 func keptAnswer[T any](p *Node, file string) (a reply[T], ok bool) {
 	s, err := p.Registry.View()
 	if err != nil || !Throttled(s) {
@@ -74,11 +74,11 @@ func keptAnswer[T any](p *Node, file string) (a reply[T], ok bool) {
 	if err == nil {
 		err = json.Unmarshal(b, &a)
 	}
-	age := time.Since(a.Asked) // negative: an operator or another program has set the clock
+	age := time.Since(a.Asked) // negative if an operator or another program has set the clock back
 	return a, err == nil && age >= 0 && age < KeptLife
 }
 
-// keepAnswer keeps an answer for the next process, if EC2 throttles this node.
+// keepAnswer writes an answer to a file for the next process, if EC2 throttles this node.
 func keepAnswer[T any](p *Node, file string, a reply[T]) {
 	if s, err := p.Registry.View(); err != nil || !Throttled(s) {
 		return
@@ -106,8 +106,8 @@ func Throttled(s *registry.State) bool {
 	return false
 }
 
-// ForgetUnlessThrottled deletes the kept answers if one of them may have caused err. If err says that EC2 throttles, or
-// that ctx is done, the answers stay.
+// ForgetUnlessThrottled deletes the kept answers, because an old answer may have caused err. If err means that EC2
+// throttles, or that a context is done, the answers are not the cause and stay.
 func (p *Node) ForgetUnlessThrottled(err error) {
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if err != nil && !late && !errors.Is(err, aws.ErrThrottled) {
@@ -118,7 +118,7 @@ func (p *Node) ForgetUnlessThrottled(err error) {
 }
 
 // DescribeSubnets lists the subnets of a VPC in one zone, and keeps the answer for LastSubnets. Like call.Look, it
-// waits for its turn.
+// waits while EC2 throttles this call.
 func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
 	a := reply[aws.Subnet]{Question: vpc + " " + zone, Asked: time.Now()}
 	var err error
@@ -132,10 +132,10 @@ func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Sub
 	return a.All, nil
 }
 
-// LastSubnets returns EC2's last description of the subnets in the instance's zone, and when a process of this node
-// asked for it. If there is no description, the time is zero: no process has asked about this VPC and zone, or EC2 has
-// since said that a subnet is full. The time is also zero if the description is from the future. Then an operator or
-// another program has set the clock back.
+// LastSubnets returns EC2's last description of the subnets in the instance's zone, and the time asked when a process
+// of this node asked for it. asked is zero if there is no description: no process has asked about this VPC and zone, or
+// EC2 has said since then that a subnet is full. asked is also zero if the time of the description is in the future,
+// because an operator or another program has set the clock back.
 func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, asked time.Time) {
 	var a reply[aws.Subnet]
 	b, err := p.Registry.Kept(lastSubnets)
@@ -149,14 +149,15 @@ func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, asked time.Time
 // ForgetSubnets deletes the description that LastSubnets returns, because EC2 has just said that a subnet is full.
 func (p *Node) ForgetSubnets() { p.Registry.Drop(lastSubnets) }
 
-// ZoneSubnets lists the subnets of the instance's zone for a new ENI.
+// ZoneSubnets lists the subnets in which a new ENI can be: those of the VPC in the zone. While EC2 throttles, the list
+// may be a kept answer.
 func (p *Node) ZoneSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
 	ask := func(ctx context.Context) ([]aws.Subnet, error) { return p.DescribeSubnets(ctx, vpc, zone) }
 	a, _, err := recentAnswer(ctx, p, subnetsAnswer, vpc+" "+zone, ask)
 	return a.All, err
 }
 
-// attachedENIs lists the ENIs that are attached to the instance.
+// attachedENIs lists the ENIs that are attached to the instance. While EC2 throttles, the list may be a kept answer.
 func (p *Node) attachedENIs(ctx context.Context, instance string) (Attached, error) {
 	a, earlier, err := recentAnswer(ctx, p, enisAnswer, instance, func(ctx context.Context) ([]aws.ENI, error) {
 		return p.DescribeENIs(ctx, aws.ByInstance(instance))
@@ -164,7 +165,7 @@ func (p *Node) attachedENIs(ctx context.Context, instance string) (Attached, err
 	return Attached{ENIs: a.All, Asked: a.Asked, Kept: earlier}, err
 }
 
-// OursNow does what ours does. It also returns the time when it asked EC2, and keeps the attached ENIs for the next
+// OursNow does what ownENIs does. It also returns the time when it asked EC2, and keeps the attached ENIs for the next
 // process.
 func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
 	asked := time.Now()
@@ -176,13 +177,13 @@ func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.
 	return all, asked, err
 }
 
-// KeepMade keeps two things for the next process, if EC2 throttles: the new ENI e that this process could not attach,
-// and EC2's list seen of the attached ENIs.
+// KeepMade keeps two answers for the next process, if EC2 throttles: the new ENI e, which this process could not
+// attach, and seen, EC2's list of the attached ENIs.
 func (p *Node) KeepMade(instance string, e aws.ENI, seen Attached) {
 	if before, ok := p.keptENI(instance); ok && before.ID == e.ID {
 		return // the ENI is kept already, and no process has asked EC2 since
 	}
-	e.Status = "available" // EC2's answer to the creation says pending, and this status ends within a second
+	e.Status = "available" // in EC2's answer to the creation, the status is pending; within a second it is available
 	keepAnswer(p, madeAnswer, reply[aws.ENI]{instance, time.Now(), []aws.ENI{e}})
 	if _, ok := keptAnswer[aws.ENI](p, enisAnswer); !ok && !seen.Asked.IsZero() { // a kept answer would be newer
 		keepAnswer(p, enisAnswer, reply[aws.ENI]{instance, seen.Asked, seen.ENIs})
@@ -198,9 +199,9 @@ func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
 	return a.All[0], true
 }
 
-// Made returns the ENI that an earlier process has created and kept in a file. If the registry has any intent besides
-// the intent to attach this ENI, Made returns no ENI. So if Made returns an ENI, no attach call has an unknown outcome:
-// such a call would have left a second intent.
+// Made returns the ENI that an earlier process has created, could not attach, and has kept in a file. It returns no ENI
+// if [book.Unknowns] returns any intent besides the intent to attach this ENI, because a second intent may be that of
+// an attach call with an unknown outcome.
 func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
 	begun := book.Unknowns(s)
 	if len(begun) != 1 || begun[0].Action != book.AttachAction || s.Rebuilt.Unconfirmed {
@@ -210,14 +211,15 @@ func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
 	return e, ok && e.ID == begun[0].ENI
 }
 
-// ownENIs lists the ENIs that are attached to this instance, and the unattached ENIs that were created for it.
+// ownENIs lists the ENIs that are attached to this instance, and the unattached ENIs that were created for this
+// instance.
 func (p *Node) ownENIs(ctx context.Context, s *registry.State) ([]aws.ENI, error) {
 	attached, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
 	if err != nil {
 		return nil, err
 	}
 	strays, err := p.DescribeENIs(ctx, aws.ByDescription(book.Description(s.Instance.ID)), aws.ByStatus("available"))
-	// the owner of an ENI may have changed its tags
+	// the description is the same, but the owner of an ENI may have changed its tags
 	strays = slices.DeleteFunc(strays, func(e aws.ENI) bool {
 		return book.MadeFor(e) != s.Instance.ID || book.Foreign(e)
 	})

@@ -16,11 +16,12 @@ import (
 type Attached struct {
 	ENIs  []aws.ENI
 	Asked time.Time // zero: EC2 was not asked
-	Kept  bool      // the answer was kept: an earlier process has asked
+	Kept  bool      // an earlier process has asked, and has kept the answer
 }
 
-// LastAttached returns the ENIs that are attached to this instance, from a kept answer of EC2 or from a new one. It
-// records in the registry which ENIs a new answer shows as attached.
+// LastAttached returns the ENIs that are attached to this instance, from a kept answer of EC2 or from a new one. If the
+// answer is new, LastAttached records in the registry which ENIs it shows as attached. The returned state has this
+// change.
 func (p *Node) LastAttached(ctx context.Context, s *registry.State) (seen Attached, _ *registry.State, err error) {
 	if seen, err = p.attachedENIs(ctx, s.Instance.ID); err != nil || seen.Kept {
 		return seen, s, err
@@ -29,13 +30,13 @@ func (p *Node) LastAttached(ctx context.Context, s *registry.State) (seen Attach
 	return seen, s, err
 }
 
-// SeeAttached does what LastAttached does, but always asks EC2.
+// SeeAttached does what LastAttached does, but uses no kept answer.
 func (p *Node) SeeAttached(ctx context.Context, s *registry.State) (Attached, *registry.State, error) {
 	p.Registry.Drop(enisAnswer)
 	return p.LastAttached(ctx, s)
 }
 
-// Tracking returns the timeouts of connection tracking that are set on the boot ENI.
+// Tracking returns the timeouts of connection tracking of the boot ENI.
 func (seen Attached) Tracking(s *registry.State) registry.Tracking {
 	for _, e := range seen.ENIs {
 		if book.IsBoot(s.ENIs[e.ID], e) {

@@ -19,15 +19,16 @@ import (
 )
 
 // An operator or another program may unassign an address, in the console or with another tool. The node gets no message
-// about this change. The next pod with that address would have no network.
+// about this change, and the next pod with that address would have no network.
 //
-// So a collection compares the registry with metadata. If metadata does not show an address, the address may still be
-// there: metadata forgets ENIs, and may lag by minutes. In this case, the collection asks EC2, and EC2's answer counts.
-// EC2's answer does not count for addresses that EC2 has assigned in the last seconds, because a describe may not show
-// these addresses yet.
+// So a collection compares the registry with metadata. If metadata does not show an address, the ENI may still have it,
+// because metadata forgets ENIs and may lag by minutes. So the collection asks EC2, and EC2's answer decides. But EC2's
+// answer does not decide about addresses that EC2 has assigned in the last seconds, because perhaps a describe does not
+// show them yet.
 
 // Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. seen are
-// the ENIs that the metadata service shows. If seen has all addresses of the registry, Correct does not ask EC2.
+// the ENIs that the metadata service shows. If seen has all addresses and prefixes of the registry, Correct does not
+// ask EC2.
 func (p *Node) Correct(ctx context.Context, seen []aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -55,8 +56,8 @@ func (p *Node) Correct(ctx context.Context, seen []aws.ENI) error {
 	})
 }
 
-// Agree removes from the registry the addresses and prefixes that are not on the ENIs of this instance. enis is EC2's
-// description of these ENIs, from the time asked.
+// Agree removes from the registry the addresses and prefixes of ENIs that EC2's description of these ENIs does not
+// show. enis is the description, and asked is the time when a process asked EC2 for it.
 func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 	for _, e := range enis {
 		known := s.ENIs[e.ID]
@@ -72,9 +73,9 @@ func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 	}
 }
 
-// lostAddrs returns the addresses and prefixes that the registry has on an ENI, and that e does not show. e comes from
-// metadata or EC2. lost leaves out addresses that were too new for this source at the time asked. lost also leaves out
-// the primary address, which cannot leave its ENI.
+// lostAddrs returns the addresses and prefixes that the registry has on the ENI known, and that e does not show. e is
+// what metadata or EC2 shows of this ENI. lostAddrs leaves out those that were so new at the time asked that e may lack
+// them. It also leaves out the primary address, which cannot leave its ENI.
 func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	for _, a := range known.Addrs {
@@ -90,13 +91,14 @@ func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time
 	return x
 }
 
-// MayLack reports whether EC2's answer to a question of the time asked may lack what EC2 did at the time since.
+// MayLack reports whether EC2's answer may lack a change that EC2 made at the time since. asked is the time when a
+// process asked EC2.
 func MayLack(since, asked time.Time) bool { return !since.Before(asked.Add(-Settled)) }
 
-// MayLackAddr reports whether EC2's answer to a question of the time asked may lack an address of an ENI. EC2's answer
-// has all old addresses. An address is old if the ENI has not grown lately, or if the address is of an old prefix. On a
-// busy node, an ENI grows all the time. So an address is also old if its lease is old, or if its last lease ended long
-// ago.
+// MayLackAddr reports whether EC2's answer may lack an address of the ENI e because the address is too new. asked is
+// the time when a process asked EC2. An address is not too new if the ENI has not grown lately, or if the address is in
+// an old prefix. On a busy node, an ENI grows all the time. So an address is also not too new if its lease is old, or
+// if its last lease ended long ago.
 func MayLackAddr(s *registry.State, e registry.ENI, a netip.Addr, asked time.Time) bool {
 	since := e.Grown
 	for _, b := range e.Prefixes {
@@ -107,7 +109,7 @@ func MayLackAddr(s *registry.State, e registry.ENI, a netip.Addr, asked time.Tim
 	return MayLack(since, asked) && !usedBefore(s, a, asked.Add(-Settled))
 }
 
-// usedBefore reports whether an address has had a lease before a time.
+// usedBefore reports whether an address had a lease before the time t.
 func usedBefore(s *registry.State, a netip.Addr, t time.Time) bool {
 	if l, leased := s.Leases.At(a); leased {
 		return l.Since.Before(t)
@@ -117,8 +119,8 @@ func usedBefore(s *registry.State, a netip.Addr, t time.Time) bool {
 }
 
 // Missing asks EC2 again about an ENI that EC2 has reported as not found. If EC2 again does not find the ENI, Missing
-// removes the ENI from the registry. EC2's first answer may be wrong because EC2 lags. If the ENI is new, both answers
-// may be wrong: then Missing does nothing.
+// removes the ENI from the registry. It asks again because EC2's first answer may be wrong: EC2 lags. If the ENI is
+// new, both answers may be wrong, so Missing does nothing.
 func (p *Node) Missing(ctx context.Context, id string) error {
 	s, err := p.Registry.View()
 	if err != nil || time.Since(s.ENIs[id].Grown) < Settled {
@@ -131,14 +133,14 @@ func (p *Node) Missing(ctx context.Context, id string) error {
 	return p.Forget(ctx, id)
 }
 
-// Forget removes an ENI from the registry, because EC2 says that this node no longer has the ENI. The leases on the ENI
-// stay until their pods end, because EC2's answer may be wrong for a while.
+// Forget removes an ENI from the registry, because EC2 has answered that this node no longer has the ENI. The leases on
+// the ENI stay until their pods end, because EC2's answer may be wrong for a while.
 func (p *Node) Forget(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) })
 }
 
-// Compare corrects the registry's entries about the addresses of an ENI, by EC2's description. An operator or another
-// program may have changed the addresses. Or a call of this node may have changed them, and the answer to the call was
+// Compare makes the registry's addresses and prefixes of an ENI agree with EC2's description of the ENI. They may
+// differ because an operator or another program has changed the ENI, or because EC2's answer to a call of this node was
 // lost.
 func (p *Node) Compare(ctx context.Context, id string) error {
 	asked := time.Now()
@@ -155,8 +157,8 @@ func (p *Node) Compare(ctx context.Context, id string) error {
 	})
 }
 
-// AddAll records the addresses and prefixes that EC2 reports for an ENI. AddAll treats new addresses and prefixes as
-// Learn does: a pod may use them already, and EC2's answer may be old.
+// AddAll records the addresses and prefixes that EC2 reports for an ENI. AddAll treats new ones as Learn does, because
+// a pod may use them already, and EC2's answer may be old.
 func AddAll(s *registry.State, e aws.ENI, used lease.Used) {
 	had := s.ENIs[e.ID]
 	if had.Foreign {

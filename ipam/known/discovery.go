@@ -15,24 +15,24 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A discovery is the data of a running Learn.
+// A discovery has the data with which Learn decides what to record of each ENI.
 type discovery struct {
 	*registry.State
-	described      map[string]aws.ENI // EC2's description of the ENIs, by ID; nil if EC2 was not asked, or did not answer
+	described      map[string]aws.ENI // EC2's description of the ENIs, by ID; nil: not asked, or no answer
 	tagsUnknown    string             // why EC2 has not returned the tags of new ENIs
 	doubtsMetadata bool               // the node must not trust what only metadata shows
 	used           lease.Used
 	links          map[string]nl.Link // the node's links by MAC address; nil if they were not read
 	now            time.Time
 	noPodYet       bool          // no pod has had an address, so new addresses need not cool
-	lag            time.Duration // how long the source may still show an unassigned address
+	lag            time.Duration // how long the source, metadata or EC2, may still show an unassigned address
 }
 
-// LagOfEC2 is how long EC2 may still list an address after this node has begun to unassign it. The call takes seconds,
-// and EC2's describes lag behind the call.
+// LagOfEC2 is how long EC2 may still list an address after this node has begun to unassign it. The unassign call takes
+// seconds, and EC2's describes lag behind the call.
 const LagOfEC2 = 2 * Settled
 
-// learnENI records in the state what metadata or EC2 shows of an ENI.
+// learnENI records in the state what metadata or EC2 shows of an ENI: e.
 func (l discovery) learnENI(e aws.ENI) {
 	if e.Index < 0 || !e.CIDR.IsValid() && !e.IPv6CIDR.IsValid() {
 		return // the ENI is not complete in metadata yet
@@ -40,13 +40,13 @@ func (l discovery) learnENI(e aws.ENI) {
 	known, again := l.ENIs[e.ID]
 	waits := !again && l.doubtsMetadata && l.tagsUnknown == registry.NotAsked && hasNews(l.State, e)
 	if waits {
-		l.doubtsMetadata = false // the ENI serves no pods before EC2 answers: see told
+		l.doubtsMetadata = false // the ENI serves no pods until EC2 answers: see withDescription
 	}
 	if isPartial(e, known, l.described[e.ID]) {
 		return
 	}
 	if known.Boot = e.Boot; known.Boot {
-		known.Groups, known.Tags = nil, nil // an earlier release did not know that it is the boot ENI
+		known.Groups, known.Tags = nil, nil // a release that did not know the boot ENI recorded them
 	}
 	later := e.Index > 0 && !e.Boot // the ENI may have been attached after the boot
 	d, asked := l.described[e.ID]
@@ -62,10 +62,10 @@ func (l discovery) learnENI(e aws.ENI) {
 			return // metadata may show an ENI long after it was detached
 		}
 		if l.described == nil && l.tagsUnknown == "" && later {
-			return // describeNew saw the ENI in the registry, so it did not ask EC2: the next Learn asks
+			return // describeNew found the ENI in the registry, so it did not ask EC2: the next Learn asks
 		}
 		if hasNoAddrs(e) && !(asked && hasNoAddrs(d)) {
-			return // metadata does not show its addresses yet
+			return // metadata does not show the ENI's addresses yet
 		}
 		out := book.Leaving(again, d)
 		if out && d.Tags[book.TagManaged] != "true" {
@@ -85,7 +85,7 @@ func (l discovery) learnENI(e aws.ENI) {
 			known.Confirm() // the boot ENI needs no tags
 		}
 		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.noPodYet && later {
-			// A collection may have detached the ENI. So no pod gets its addresses until its link is there.
+			// A collection may have detached the ENI. So no pod gets its addresses until its link is on the node.
 			if _, ok := l.Unconfirmed(); ok {
 				known.Miss(l.now.Add(-registry.LinkPatience))
 			}
@@ -123,14 +123,14 @@ func (l discovery) learnAddrs(e aws.ENI) {
 			known.Addrs = append(known.Addrs, a)
 			l.ENIs[e.ID] = known
 		}
-		// Neither metadata nor EC2 says which IPv6 address of the boot ENI the node has by DHCPv6. Only the kernel
-		// shows this.
+		// Neither metadata nor EC2 says which IPv6 address of the boot ENI the node itself has got by DHCPv6. The
+		// kernel shows this address.
 		boot, first := l.ENIs[e.ID].IsBoot(), book.NodesOwn(e, l.ENIs[e.ID], a)
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
 			l.Free.Delete(a) // an earlier release recorded the node's own address as free
-		// The first IPv6 address is the node's own, unless the address is free or a pod has it. In these two cases, the
-		// ENI had no IPv6 address at the boot, and EC2 has assigned this address for pods.
+		// The first IPv6 address of the boot ENI is the node's own, unless the address is free or a pod has it. In
+		// these two cases, the boot ENI had no IPv6 address at the boot, and EC2 has assigned this address for pods.
 		case first && !l.Free.Has(a) && l.used.Of(e.MAC, a) == "":
 		default:
 			l.learnAddr(e.ID, a)
@@ -143,8 +143,8 @@ func (l discovery) learnAddrs(e aws.ENI) {
 	}
 }
 
-// plausible reports whether metadata can be right about an address. For example, metadata is wrong if this node has
-// just unassigned the address, or if another ENI has it.
+// plausible reports whether metadata or EC2 can be right that the ENI e has the address. For example, it is wrong if
+// this node has just unassigned the address, or if another ENI has the address.
 func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
 	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) &&
 		book.Strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
@@ -156,12 +156,12 @@ func (l discovery) plausiblePrefix(e aws.ENI, c netip.Prefix) bool {
 		book.Strange(l.State, e.ID, l.ENIs[e.ID], nil, []netip.Prefix{c}) == nil
 }
 
-// learnAddr decides whether an address of an ENI is leased, free, or cooling.
+// learnAddr records an address of an ENI as leased, free, or cooling.
 func (l discovery) learnAddr(eni string, a netip.Addr) {
 	netns := l.used.Of(l.ENIs[eni].MAC, a)
 	switch {
 	case l.Leases.Has(a):
-	case l.FreedAfter(a, l.used.Looked): // a pod may have had the address at that time, and its DEL has come since
+	case l.FreedAfter(a, l.used.Looked): // a pod may have had the address then, and this pod's DEL has come since
 	case netns != "":
 		found := l.used.FoundLease(netns, a)
 		found.ENI, found.Exclusive, found.Since = eni, l.used.InPod(l.ENIs[eni].MAC), l.now
@@ -174,13 +174,13 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	}
 }
 
-// LearnUsed records, as Learn does, that a namespace has an address of an ENI.
+// LearnUsed records an address of an ENI as Learn does. used shows which namespace has the address.
 func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now time.Time) {
 	discovery{State: s, used: used, now: now}.learnAddr(eni, a)
 }
 
-// learnPrefix records a prefix of an ENI, and calls learnAddr for its addresses. In a new /28, the addresses that no
-// pod uses cool. A /80 has too many addresses to list: learnPrefix records only those that pods use.
+// learnPrefix records a prefix of an ENI, and calls learnAddr for the prefix's addresses that pods use. In a new /28,
+// it also calls learnAddr for all other addresses, which then cool. A /80 has too many addresses to list.
 func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	e := l.ENIs[eni]
 	isNew := !e.HasPrefix(c)

@@ -11,16 +11,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A registry may belong to another instance. This happens if an operator makes an image from a used node, and the
-// registry's directory is on a disk. Then the ENIs and the intents in the registry belong to the other instance. So
+// A registry may belong to another instance, if an operator has made an image from a used node and the registry's
+// directory is on a disk. In this case, the ENIs and the intents in the registry are those of the other instance. So
 // before a process uses them in a call to EC2, it asks metadata which instance this machine is. One question after each
 // boot is enough, because an instance cannot become another one without a boot.
 //
-// An ADD that finds a free address does not ask metadata. If the ENI of the address belongs to another instance, its
-// link is not on this node, so no pod gets the address.
+// An ADD that finds a free address does not ask metadata. If the ENI of the address belongs to another instance, the
+// ENI's link is not on this node, so no pod gets the address.
 
-// OfThisInstance checks that the registry belongs to this instance. If it belongs to another instance, OfThisInstance
-// sets the registry's file aside.
+// OfThisInstance sets the registry's file aside if the registry belongs to another instance.
 func (p *Node) OfThisInstance(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || s.Instance.ID == "" || s.Instance.Boot != "" && s.Instance.Boot == registry.BootID() {
@@ -43,7 +42,7 @@ func (p *Node) OfThisInstance(ctx context.Context) error {
 	})
 }
 
-// setOtherAside sets the registry's file aside if the registry is not of the instance with the ID this. It changes
+// setOtherAside sets the registry's file aside if the registry belongs to another instance than thisID. It changes
 // nothing of the other instance in EC2.
 func (p *Node) setOtherAside(ctx context.Context, thisID string) error {
 	if s, err := p.Registry.View(); err == nil && (s.Instance.ID == "" || s.Instance.ID == thisID) {

@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// InUse returns the addresses that the kernel shows in use, and the node's own addresses. The node may use an address
-// of an ENI for other purposes than pods.
+// InUse returns the addresses that the kernel shows in use, including the node's own addresses. The node may use an
+// address of an ENI for purposes other than pods.
 func (p *Node) InUse() (lease.Used, error) {
 	used := p.Used()
 	own, err := p.Host.AllAddrs()
@@ -31,15 +31,15 @@ func (p *Node) InUse() (lease.Used, error) {
 }
 
 // Learn adds to the registry what the metadata service and the kernel show of this node's addresses. It removes
-// nothing. Metadata forgets ENIs, shows new ENIs late, and still shows detached ENIs. So an address in metadata is a
-// hint, and a missing address means nothing.
+// nothing. Metadata forgets ENIs, shows new ENIs late, and still shows detached ENIs. So if metadata shows an address,
+// Learn checks it, and if metadata does not show an address, Learn does nothing.
 //
 // An address that is in use gets a lease without a key, if it has no lease. Any other address that is new to the
-// registry cools first. On a node on which no pod has had an address yet, such an address is free at once.
+// registry cools first. But if no pod of the node has had an address yet, the new address is free at once.
 //
-// If no process changes anything in EC2, and there is one pool, Learn does not ask EC2 for the tags of the ENIs. A
-// collection asks later. The nodes of a cluster may start at the same time, but they run their collections at different
-// times. So their calls do not all come at the same time.
+// If no process of the node changes anything in EC2, and there is one pool, Learn does not ask EC2 for the tags of the
+// ENIs: a collection asks later. The nodes of a cluster may start at the same time, but they run their collections at
+// different times. So EC2 does not get the calls of all nodes at once.
 func (p *Node) Learn(ctx context.Context) error {
 	_, err := p.LearnWith(ctx, !p.TrustsMetadata() || p.Policy.Pools,
 		func(enis []aws.ENI) lease.Used { return p.Used(macs(enis)...) })
@@ -47,7 +47,7 @@ func (p *Node) Learn(ctx context.Context) error {
 }
 
 // LearnWith does what Learn does, and returns the ENIs that the metadata service shows. If ask is false, LearnWith does
-// not ask EC2. It calls usedOf after metadata has shown the ENIs. usedOf reads the namespaces, or reports all addresses
+// not ask EC2. LearnWith calls usedOf with these ENIs. usedOf reads the namespaces, or reports that all addresses count
 // as used.
 func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease.Used) ([]aws.ENI, error) {
 	instance, err := p.Cloud.Instance(ctx)
@@ -69,7 +69,7 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 		}
 	}
 	used := usedOf(enis)
-	// Metadata may not yet show the ENIs of running pods, but the veth pairs of these pods are there.
+	// Perhaps metadata does not show the ENIs of running pods yet. But the node has the veth pairs of these pods.
 	links, paired, err := p.linksOf(enis)
 	if err != nil {
 		return nil, fmt.Errorf("list the links of the node: %w", err)
@@ -80,7 +80,7 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 			// No process knows which calls to EC2 were begun before the registry was lost or the node booted.
 			s.Rebuilt = registry.Rebuilt{Since: now, Unconfirmed: !first, Changes: !p.TrustsMetadata()}
 		}
-		if s.Instance.ID != instance.ID || s.Instance.Type != instance.Type { // the limits are of the old type
+		if s.Instance.ID != instance.ID || s.Instance.Type != instance.Type { // drops the limits of the old type
 			s.Instance = registry.Instance{ID: instance.ID, Type: instance.Type, Zone: instance.Zone}
 		}
 		s.Instance.Boot = registry.BootID()
@@ -99,8 +99,8 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 	})
 }
 
-// linksOf returns the links of the ENIs, and whether the node may have veth pairs of pods. Only a blank registry needs
-// the list of all links, which shows the pairs.
+// linksOf returns the links of the ENIs by MAC address. paired reports whether the node may have veth pairs of pods.
+// Only for a blank registry, linksOf reads all links, which show the pairs.
 func (p *Node) linksOf(enis []aws.ENI) (links map[string]nl.Link, paired bool, _ error) {
 	s, err := p.Registry.View()
 	if err != nil || s.Blank() {
@@ -115,9 +115,9 @@ func (p *Node) linksOf(enis []aws.ENI) (links map[string]nl.Link, paired bool, _
 	return links, true, err
 }
 
-// UsedIfNew reads the namespaces only if metadata shows something that the registry does not have. Otherwise Learn has
-// nothing to decide, and UsedIfNew reports all addresses as used. A collection reads the namespaces once more before it
-// releases anything.
+// UsedIfNew reads the namespaces if metadata shows an ENI, an address or a prefix that the registry does not have.
+// Otherwise Learn does not need the namespaces, and UsedIfNew reports that all addresses count as used. A collection
+// reads the namespaces once more before it releases anything.
 func (p *Node) UsedIfNew(enis []aws.ENI) lease.Used {
 	if s, err := p.Registry.View(); err == nil && !slices.ContainsFunc(enis,
 		func(e aws.ENI) bool { return isNew(s, e) }) {
@@ -133,7 +133,7 @@ func macs(enis []aws.ENI) (macs []string) {
 	return macs
 }
 
-// isNew reports whether the registry does not have the ENI, or lacks one of its addresses or prefixes.
+// isNew reports whether the registry lacks the ENI, or one of the ENI's addresses or prefixes.
 func isNew(s *registry.State, e aws.ENI) bool {
 	known, ok := s.ENIs[e.ID]
 	if !ok || known.Foreign {
@@ -145,10 +145,11 @@ func isNew(s *registry.State, e aws.ENI) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
 }
 
-// describeNew asks EC2 for all ENIs of the instance if the tags of one are unknown, or if metadata shows something new.
-// Otherwise described is nil. The tags name the pool of an ENI, and forbid changes of some ENIs. If EC2 does not return
-// the tags, tagsUnknown is the reason. If there are several pools, describeNew instead returns an error. The node needs
-// no tags of the boot ENI, which belongs to the instance itself.
+// describeNew asks EC2 for all ENIs of the instance if the tags of one of them are unknown, or if metadata shows an
+// address or a prefix that is new to the registry. Otherwise described is nil. The tags name the pool of an ENI, and
+// forbid changes of some ENIs. If EC2 does not return the tags, tagsUnknown is the reason. But if there are several
+// pools, and the tags of an ENI are unknown, describeNew returns an error. The node needs no tags of the boot ENI,
+// which belongs to the instance itself.
 func (p *Node) describeNew(
 	ctx context.Context, instance string, enis []aws.ENI,
 ) (described map[string]aws.ENI, tagsUnknown string, _ error) {
@@ -157,8 +158,8 @@ func (p *Node) describeNew(
 		s = &registry.State{} // Update will set the file aside
 	}
 	enough := func(e registry.ENI) bool {
-		// A node without a role makes this call only once, and EC2 refuses it. Otherwise each collection would make the
-		// call.
+		// If the node changes nothing in EC2 and its role may not make this call, the node makes the call only once.
+		// Otherwise each collection would make it.
 		refused := e.TagsUnknown == registry.NotAllowed && p.TrustsMetadata() && !p.Policy.Pools
 		return e.TagsUnknown == "" || refused
 	}
@@ -167,12 +168,13 @@ func (p *Node) describeNew(
 		return ok && enough(was) || e.Index <= 0 || e.Boot
 	}
 	lacksTags := slices.ContainsFunc(enis, func(e aws.ENI) bool { return !tagged(e) })
-	if !lacksTags && !(p.doubtsMetadata("") && slices.ContainsFunc(enis, func(e aws.ENI) bool { return hasNews(s, e) })) {
+	isChanged := func(e aws.ENI) bool { return hasNews(s, e) }
+	if !lacksTags && !(p.doubtsMetadata("") && slices.ContainsFunc(enis, isChanged)) {
 		return nil, "", nil
 	}
 	needs, waiting := lacksTags && p.Policy.Pools, ctx
 	if !needs {
-		const patience = 5 * time.Second // the node can work without the answer, and the next growth asks again
+		const patience = 5 * time.Second // the node works without the answer, and the next growth asks EC2 again
 		var cancel context.CancelFunc
 		waiting, cancel = context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -198,8 +200,8 @@ func (p *Node) describeNew(
 }
 
 // whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI]. If no process of
-// the node changes anything in EC2, the tags make no difference: all ENIs serve pods, and none is released. Such a node
-// needs no route to EC2, so whyTagsUnknown logs no warning.
+// the node changes anything in EC2, whyTagsUnknown logs no warning: such a node does not need EC2, because all ENIs
+// serve pods whatever their tags, and no ENI is released.
 func (p *Node) whyTagsUnknown(err error) string {
 	denied, trusts := aws.NotAllowed(err), p.TrustsMetadata()
 	switch {
@@ -220,7 +222,7 @@ func (p *Node) whyTagsUnknown(err error) string {
 }
 
 // LearnShown adds to the registry the ENIs that EC2 shows as attached, and that metadata does not show yet. Without
-// these ENIs, the instance would seem to have room for another ENI.
+// them, this node would count too few ENIs, and try to attach one more than the instance can have.
 func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws.ENI) error {
 	shown := map[string]aws.ENI{}
 	for _, e := range attached {
@@ -252,16 +254,15 @@ func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws
 }
 
 // anyUsed reports whether a namespace has an address of the ENIs, or the node has a host route to such an address. The
-// node's own IPv6 addresses do not count. If such an address is from DHCPv6, the kernel itself makes a host route to
-// it.
+// node's own IPv6 addresses do not count, because the kernel makes a host route to each of them that comes from DHCPv6.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
 		return used.Any(e.MAC, func(a netip.Addr) bool { return book.Carries(e, a) && !used.Node[a] })
 	})
 }
 
-// AdoptAttached records attached ENIs in the registry, as EC2 describes them. It reads the namespaces only once for all
-// ENIs, because this takes long on a node with many pods.
+// AdoptAttached records in the registry attached ENIs, with EC2's descriptions enis. It reads the namespaces only once
+// for all ENIs, because this takes long on a node with many pods.
 func (p *Node) AdoptAttached(ctx context.Context, enis []aws.ENI) error {
 	if len(enis) == 0 {
 		return nil

@@ -12,8 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// severalCards returns the cards of an instance that has more than one card. Otherwise it returns nil, and the registry
-// records no cards.
+// severalCards returns cards, or nil if the instance has only one network card: then the registry records no cards.
 func severalCards(cards []int) []int {
 	if len(cards) < 2 {
 		return nil
@@ -21,14 +20,14 @@ func severalCards(cards []int) []int {
 	return cards
 }
 
-// Limit records the limits of the instance's type.
+// Limit records in i the limits l of the instance's type.
 func Limit(i *registry.Instance, l aws.Limits) {
 	i.ENIs, i.IPv4PerENI, i.IPv6PerENI = l.ENIs, l.IPv4PerENI, l.IPv6PerENI
 	i.NoPrefixes, i.Cards = l.NoPrefixes, severalCards(l.Cards)
 }
 
-// DescribeInstance returns the state of the registry. If the state lacks the limits of the instance, DescribeInstance
-// first asks EC2 for them.
+// DescribeInstance returns the state of the registry with the instance and the limits of its type. If the state lacks
+// the instance, DescribeInstance first calls Learn. If it lacks the limits, DescribeInstance asks EC2 for them.
 func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 	s, err := p.Registry.View()
 	if err == nil && lease.Unknown(s) {
@@ -56,7 +55,7 @@ func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 }
 
 // MakesENIs reports whether this node may create, change and delete ENIs. For a collection without a configuration,
-// MakesENIs returns true: EC2 refuses what the role may not do.
+// MakesENIs returns true, because EC2 refuses what the role may not do.
 func (p *Node) MakesENIs() bool {
 	return p.Policy.Provision == lease.ProvisionFull || p.Policy.Provision == ""
 }

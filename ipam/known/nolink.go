@@ -17,7 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// WithoutLink lists the ENIs whose link is not on the node. It leaves out ENIs that a collection deletes.
+// WithoutLink lists the ENIs whose link is not on the node. It leaves out draining ENIs, because a collection deletes
+// them.
 func WithoutLink(s *registry.State) []string {
 	now := time.Now()
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
@@ -26,9 +27,9 @@ func WithoutLink(s *registry.State) []string {
 	})
 }
 
-// NoteDetached asks EC2 which ENIs are attached to this instance, and records the answer. It asks only if reason is
-// true, or if the link of an ENI is not on the node. A link that a pod has in its namespace is not on the node. If EC2
-// does not answer, all ENIs count as attached.
+// NoteDetached asks EC2 which ENIs are attached to this instance, and records the answer. It asks only if force is
+// true, or if the link of an ENI is not on the node, perhaps because a pod has the whole ENI. If EC2 does not answer,
+// NoteDetached records nothing.
 func (p *Node) NoteDetached(ctx context.Context, force bool) {
 	s, err := p.Registry.View()
 	missed := func(e registry.ENI) bool { return !e.Missed.IsZero() && !e.Draining }
@@ -51,10 +52,10 @@ func (p *Node) NoteDetached(ctx context.Context, force bool) {
 	}
 }
 
-// NoteAttached records which ENIs EC2 showed as attached to this instance, and which ENIs it did not show. EC2 may not
-// show a new ENI yet. So if EC2 does not show an ENI, the ENI counts as detached only if its link is also missing. The
-// link of a foreign ENI, or of an ENI that a pod has as a whole, may be in another namespace. Such an ENI counts as
-// detached if it is not new.
+// NoteAttached records which ENIs EC2 showed as attached to this instance, and which ENIs it did not show. Perhaps EC2
+// does not show a new ENI yet. So if EC2 does not show an ENI, the ENI counts as detached only if its link is also
+// missing. But the link of a foreign ENI, or of a whole ENI of a pod, may be in another namespace. Such an ENI counts
+// as detached if EC2 does not show it and it is not new.
 func NoteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	here := slices.DeleteFunc(slices.Clone(attached), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
 	inPods := s.Exclusive()
@@ -74,7 +75,8 @@ func NoteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
 	}
 }
 
-// detachedENIs lists the ENIs that are no longer attached to this instance. It leaves out ENIs that a collection deletes.
+// detachedENIs lists the ENIs that are no longer attached to this instance. It leaves out draining ENIs, because a
+// collection deletes them.
 func detachedENIs(s *registry.State) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
 		e := s.ENIs[id]
@@ -82,8 +84,8 @@ func detachedENIs(s *registry.State) []string {
 	})
 }
 
-// ForgetDetached removes detached ENIs from the registry when no pod has an address of them. If this node has created
-// such an ENI, and the ENI is attached to nothing, it stays in the registry: a collection deletes it.
+// ForgetDetached removes detached ENIs from the registry if no pod has an address of them. But an ENI that this node
+// has created and that is attached to no instance stays in the registry, and a collection deletes it.
 func (p *Node) ForgetDetached(ctx context.Context) error {
 	p.NoteDetached(ctx, false)
 	s, err := p.Registry.View()
@@ -99,8 +101,8 @@ func (p *Node) ForgetDetached(ctx context.Context) error {
 	return failed
 }
 
-// forgetIfLost removes a detached ENI from the registry. The ENI stays if this node must delete it, or if EC2 now shows
-// it as attached to this instance.
+// forgetIfLost removes a detached ENI from the registry. But the ENI stays if a collection of this node has to delete
+// it, or if EC2 now shows it as attached to this instance.
 func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) error {
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil && !errors.Is(err, aws.ErrNotFound) {
@@ -115,10 +117,10 @@ func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 		case here(s):
 			e.Attach()
 			s.ENIs[id] = e
-		case ours: // the registry may have got the ENI when EC2 did not report its tags
+		case ours: // perhaps EC2 had not reported the ENI's tags when the node recorded the ENI
 			s.ENIs[id] = book.Label(e, enis[0])
 		case len(enis) == 0 && (time.Since(e.Grown) <= Settled || time.Since(e.Missed) <= Settled):
-			// EC2 may not show the ENI for a moment
+			// perhaps EC2 does not show the ENI for a moment
 		case slices.Contains(detachedENIs(s), id) && !book.AnyLeased(s, e.Has):
 			slog.Warn("an operator or another program has detached an ENI from this instance: it was removed "+
 				"from the registry", "eni", id)

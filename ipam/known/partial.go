@@ -10,12 +10,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// For some seconds, metadata does not show all of a new ENI.
+// For some seconds, metadata shows only some of the keys of a new ENI.
 
-// isPartial reports whether metadata does not show all of an ENI yet. The keys of a new ENI appear one after another,
-// within half a minute (amazon-ec2-net-utils, lib/lib.sh). So partial compares metadata with before, the registry's
-// earlier record of the ENI, and with EC2's description. In a subnet with IPv4, each ENI has an IPv4 address. A subnet
-// keeps its CIDR of a family while an ENI has addresses of this family.
+// isPartial reports whether metadata lacks keys of an ENI. The keys of a new ENI appear one after another, within half
+// a minute (amazon-ec2-net-utils, lib/lib.sh). isPartial compares e, which metadata shows, with before, the registry's
+// earlier entry of the ENI, and with EC2's description. It knows two rules. In a subnet with IPv4, each ENI has an IPv4
+// address. While an ENI has addresses of a family, its subnet has a CIDR of this family.
 func isPartial(e aws.ENI, before registry.ENI, described aws.ENI) bool {
 	had := func(is func(netip.Addr) bool, described int) bool { return before.Assigned(is) > 0 || described > 0 }
 	v4 := had(netip.Addr.Is4, len(described.Addrs))
@@ -26,8 +26,8 @@ func isPartial(e aws.ENI, before registry.ENI, described aws.ENI) bool {
 		(v4 || len(e.Addrs) > 0) || !e.IPv6CIDR.IsValid() && v6
 }
 
-// shareVPCCIDRs gives all ENIs of a VPC the longest list of the VPC's CIDRs that metadata shows for one of them. For a new
-// ENI, metadata may not show all CIDRs yet.
+// shareVPCCIDRs gives all ENIs of a VPC the longest list of the VPC's CIDRs that one of them has. For a new ENI,
+// metadata perhaps does not show all CIDRs yet.
 func shareVPCCIDRs(enis []aws.ENI) {
 	for i := range enis {
 		e := &enis[i]
@@ -42,8 +42,8 @@ func shareVPCCIDRs(enis []aws.ENI) {
 	}
 }
 
-// hasNoAddrs reports whether an ENI has no addresses at all. ENIs for EFA alone have none. For a while, metadata may also
-// show a new ENI without its addresses.
+// hasNoAddrs reports whether e has neither addresses nor prefixes. ENIs that are only for EFA have none. For a while,
+// metadata may also show any new ENI without its addresses.
 func hasNoAddrs(e aws.ENI) bool {
 	return len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// peersLife is the age at which a collection or a growth reads the peers of a VPC again. An
-// ADD uses the list in the registry, however old it is.
+// peersLife is how old the registry's list of a VPC's peers becomes before a collection or a growth asks EC2 for the
+// peers again. An ADD uses the list in the registry, however old it is.
 const peersLife = time.Hour
 
-// NeedPeers asks for the peers of VPCs without a list, for an ADD that needs the list.
+// NeedPeers asks EC2 for the peers of those VPCs for which the registry has no list, because an ADD needs the list.
 func (p *Node) NeedPeers(ctx context.Context) error {
 	err := p.readPeers(ctx, func(v registry.VPC) bool { return v.PeersRead.IsZero() })
 	if err != nil {
@@ -30,8 +30,8 @@ func (p *Node) NeedPeers(ctx context.Context) error {
 	return nil
 }
 
-// RenewPeers asks EC2 for a VPC's peers if the registry has no list of them, or an old one: see isStale. If EC2 does
-// not answer within a moment, new pods get routes by the old list.
+// RenewPeers asks EC2 for a VPC's peers if the registry has no list of them, or an old list: see isStale. If EC2 does
+// not answer within two seconds, new pods get routes to the peers in the old list.
 func (p *Node) RenewPeers(ctx context.Context) {
 	if p.PeersAsked {
 		return
@@ -45,14 +45,14 @@ func (p *Node) RenewPeers(ctx context.Context) {
 	}
 }
 
-// isStale reports whether RenewPeers asks for the peers of a VPC. Without a configuration, RenewPeers asks only if
-// another process has asked before.
+// isStale reports whether RenewPeers is to ask for the peers of a VPC. Without a configuration, RenewPeers asks only if
+// the registry has a list, because another process has asked before.
 func (p *Node) isStale(v registry.VPC) bool {
 	wanted := p.Policy.Peers || p.Policy.Provision == "" && !v.PeersRead.IsZero()
 	return wanted && time.Since(v.PeersRead) >= peersLife
 }
 
-// readPeers asks for the peers of the VPCs of this node for which those returns true.
+// readPeers asks EC2 for the peers of those VPCs of this node for which needed returns true, and records them.
 func (p *Node) readPeers(ctx context.Context, needed func(registry.VPC) bool) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -73,7 +73,7 @@ func (p *Node) readPeers(ctx context.Context, needed func(registry.VPC) bool) er
 	return failed
 }
 
-// notePeers records the peers that EC2 has just reported.
+// notePeers records the peers of a VPC, which EC2 has just reported.
 func (p *Node) notePeers(ctx context.Context, vpc string, peers []netip.Prefix) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		v := s.VPCs[vpc]

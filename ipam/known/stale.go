@@ -14,36 +14,36 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// When a collection has unassigned an address, metadata still shows the address for a while, in rare cases for hours.
-// The registry has the addresses that this node has unassigned in the last minutes. After a boot, the registry is new,
-// and nothing on the node shows which addresses these were.
+// After a collection has unassigned an address, metadata still shows the address for a while, in rare cases for hours.
+// The registry records which addresses this node has unassigned in the last minutes. But after a boot, the registry is
+// new, and nothing on the node shows which addresses these were.
 //
-// So if metadata shows a new address, the node trusts it only if EC2 also shows the address, or if a pod has it. This
-// check costs a call to EC2, but only when metadata shows something new. Addresses that this node gets from EC2 are in
-// the registry before metadata shows them.
+// So if metadata shows an address that is new to the registry, the node trusts metadata only if EC2 also shows the
+// address, or if a pod has it. This check costs a call to EC2, but only when metadata shows something new. Addresses
+// that this node gets from EC2 are in the registry before metadata shows them.
 //
 // If EC2 does not answer, the node continues with what the registry has, and the next process asks EC2. Until EC2
-// answers, a new ENI serves no pods. The boot ENI also serves no pods if it has more than the node's own addresses.
+// answers, a new ENI serves no pods. The boot ENI also serves no pods, if it has more addresses than the node's own.
 //
-// In two cases, the node trusts metadata alone. In the first case, no process of the node unassigns anything: see
-// TrustsMetadata. The second case is a role that may not ask EC2, because then the node has no other source.
+// In two cases, the node trusts metadata alone: if no process of the node unassigns anything (see TrustsMetadata), and
+// if the role may not ask EC2, because then the node has no other source.
 
 // TrustsMetadata reports whether metadata cannot lag behind a change of this node, because no process of the node
-// changes anything in EC2. One network with "provision": "none" does not show this, because another network may allow
-// changes. A collection knows all networks of the conflists. An ADD knows only its own network. But ReleasedMark shows
-// that the node has released something since it booted.
+// changes anything in EC2. It is not enough that one network has "provision": "none", because another network may allow
+// changes. A collection knows all networks of the conflists, so its policy has Changes. An ADD knows only its own
+// network, but ReleasedMark shows it whether the node has released something since the boot.
 func (p *Node) TrustsMetadata() bool {
 	return p.Policy.Provision == lease.ProvisionNone && !p.Policy.Changes && !p.Registry.Marked(ReleasedMark)
 }
 
-// doubtsMetadata reports whether the node must not trust what only metadata shows. tagsUnknown says why EC2 has not returned
-// tags: see TagsUnknown of [registry.ENI].
+// doubtsMetadata reports whether the node must not trust what only metadata shows. tagsUnknown says why EC2 has not
+// returned tags: see TagsUnknown of [registry.ENI].
 func (p *Node) doubtsMetadata(tagsUnknown string) bool {
 	return tagsUnknown != registry.NotAllowed && !p.TrustsMetadata()
 }
 
 // hasNews reports whether metadata shows an address or a prefix that is new to the registry, and that the ENI can have.
-// news is also true for a boot ENI that EC2 has not confirmed.
+// hasNews also returns true for a boot ENI that EC2 has not confirmed.
 func hasNews(s *registry.State, e aws.ENI) bool {
 	known := s.ENIs[e.ID]
 	known.Boot = known.Boot || e.Boot
@@ -60,9 +60,9 @@ func hasNews(s *registry.State, e aws.ENI) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), isNewPrefix))
 }
 
-// confirmed reports whether the node can trust that an ENI has an address. If the kernel shows the address in use on
-// the ENI, this is enough. Otherwise EC2's description of the ENI decides. If EC2 has not described the ENI, the
-// address must be in the registry, or the node must not doubt metadata.
+// confirmed reports whether the node can trust that an ENI has an address. It can if the kernel shows the address in
+// use on the ENI. Otherwise EC2's description of the ENI decides. If EC2 has not described the ENI, the node trusts
+// metadata, unless doubtsMetadata is true and the address is not in the registry.
 func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	known := l.ENIs[e.ID]
 	d, asked := l.described[e.ID]
@@ -75,8 +75,10 @@ func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	return !l.doubtsMetadata || known.Has(a) || book.NodesOwn(e, known, a)
 }
 
-// confirmedPrefix reports whether the node can trust that an ENI has a prefix. EC2 or the registry must show the same.
-// A pod with an address of the prefix proves nothing, because the ENI may have that address as a single address.
+// confirmedPrefix reports whether the node can trust that an ENI has a prefix. EC2's description of the ENI decides. If
+// EC2 has not described the ENI, the node trusts metadata, unless doubtsMetadata is true and the prefix is not in the
+// registry. A pod with an address of the prefix proves nothing, because the ENI may have that address as a single
+// address.
 func (l discovery) confirmedPrefix(e aws.ENI, c netip.Prefix) bool {
 	if d, asked := l.described[e.ID]; asked {
 		return book.Delegates(d, c)
@@ -84,16 +86,16 @@ func (l discovery) confirmedPrefix(e aws.ENI, c netip.Prefix) bool {
 	return !l.doubtsMetadata || l.ENIs[e.ID].HasPrefix(c)
 }
 
-// recentlyGone reports whether this node has unassigned an address so recently that a source with this lag may still
-// list it.
+// recentlyGone reports whether this node has unassigned an address so recently that a source which lags by lag may
+// still list the address.
 func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Duration) bool {
 	gone, unassigned := s.Gone[a]
 	return unassigned && now.Sub(gone) < lag
 }
 
-// tagsUnknownOf returns the TagsUnknown of an ENI if EC2 has not returned its tags for the reason why. The boot ENI needs
-// no tags: its TagsUnknown only says that EC2 has not yet confirmed its addresses. If the role may not ask EC2, EC2
-// never confirms them, so unknownOf returns "".
+// tagsUnknownOf returns the TagsUnknown of an ENI whose tags EC2 has not returned. why is the reason. The boot ENI
+// needs no tags: its TagsUnknown only says that EC2 has not yet confirmed the ENI's addresses. If the role may not ask
+// EC2, EC2 never confirms them, so tagsUnknownOf returns "" for the boot ENI.
 func tagsUnknownOf(e registry.ENI, why string) string {
 	if e.IsBoot() && why == registry.NotAllowed {
 		return ""
@@ -101,9 +103,9 @@ func tagsUnknownOf(e registry.ENI, why string) string {
 	return why
 }
 
-// withDescription returns an ENI of the registry, completed from EC2's description d. If EC2 could not be asked before, the ENI
-// has served no pods, and only metadata has shown its addresses. Then told removes from the registry the addresses that
-// EC2 does not show.
+// withDescription returns an ENI of the registry, completed from EC2's description d. If EC2 was not asked or did not
+// answer before, the ENI has served no pods, and only metadata has shown its addresses. In this case, withDescription
+// removes from the registry the addresses that d does not have.
 func withDescription(s *registry.State, id string, d aws.ENI) registry.ENI {
 	if d.ID == id && s.ENIs[id].TagsUnknown == registry.NotAsked {
 		dropUnconfirmed(s, []aws.ENI{d}, time.Time{})

@@ -16,39 +16,38 @@ import (
 )
 
 // A rebuilt registry has what metadata and EC2 have just reported. Both may lag: metadata by minutes, EC2 by seconds.
-// They may still list addresses that were unassigned right before the registry was lost. They may not list a new ENI
-// yet. So the node compares a rebuilt registry with EC2 twice: at once, to find interrupted calls, and when EC2 has
-// settled. Until the second comparison, the addresses that no pod uses are unconfirmed, and no ADD takes such an
-// address. But an ADD may take an address of a /80. A /80 has too many addresses to list, and the node never unassigns
-// a /80: it ends with its ENI. An ENI of a rebuilt registry serves no pod if its link is not on the node.
+// So they may still list addresses that were unassigned right before the registry was lost, and perhaps do not list a
+// new ENI yet. So the node compares a rebuilt registry with EC2 twice: at once, to find interrupted calls, and when EC2
+// has settled. Until the second comparison, the addresses that no pod uses are unconfirmed, and no ADD takes such an
+// address. But an ADD may take an address of a /80, because the node never unassigns a /80: the /80 leaves only with
+// its ENI. An ENI of a rebuilt registry serves no pod if its link is not on the node.
 //
-// If no pod of a node has an address, the node at once uses the addresses that it finds. After a boot, it has no other
-// choice. Then no ADD waits for the comparisons, so a collection makes them. But if there is the mark ReleasedMark, the
-// node has released something since its boot, and the addresses are unconfirmed. The mark is a file beside the
-// registry's file in /run, which is empty after a boot.
+// If no pod of a node has an address, the node at once uses the addresses that metadata and EC2 show, because after a
+// boot it has no others. In this case no ADD waits for the two comparisons, so a collection makes them. But if the mark
+// ReleasedMark exists, the node has released something since its boot, and the addresses are unconfirmed. The mark is a
+// file beside the registry's file in /run, and /run is empty after a boot.
 //
-// The node cannot notice one case. The node unassigns the address of its last pod. Within the seconds by which EC2
-// lags, another program deletes the whole directory of the registry. Then a pod may get that address, because nothing
-// else on the node shows that the address is gone. If no process of the node changes anything in EC2, the node never
-// notices such a loss, but then no process unassigns anything. A network with "provision": "none" does not know other
-// networks of the node. So if the whole directory was deleted, its ADD may also take such an address.
+// In one case, a pod may get an address that is gone: the node unassigns the address of its last pod, and another
+// program deletes the whole directory of the registry within the seconds by which EC2 lags. Then nothing on the node
+// shows that the address is gone. The same can happen to an ADD of a network with "provision": "none" on a node whose
+// other networks allow changes, because this ADD knows only its own network.
 
-// ReleasedMark is the name of a mark: this node has begun to release addresses or an ENI to EC2. A process writes the
-// mark before the call to EC2. Earlier versions of this suite use the same name.
+// ReleasedMark is the name of the mark that this node has begun to release addresses or an ENI to EC2. A process writes
+// the mark before the call to EC2. Earlier versions of this suite use the same name.
 const ReleasedMark = "gave-back"
 
 // Settled is how long EC2 may lag. The advice for describes after a change is "starting with a couple of seconds of
 // wait time" (EC2 API reference, "Eventual consistency"). Users report lags of seconds.
 const Settled = 30 * time.Second
 
-// Due reports whether there are calls to finish, or a comparison to make, that cannot wait.
+// Due reports whether a process now has to finish interrupted calls, or to compare the registry with EC2.
 func Due(s *registry.State) bool {
 	now := time.Now()
 	if r := s.Rebuilt; !r.Since.IsZero() && (!r.Compared || now.Sub(r.Since) > Settled) {
 		return true
 	}
 	for _, i := range s.Intents {
-		// a call that can wait, or one that package less finishes
+		// this call can wait, or package less finishes it
 		later := i.Action == book.ModifyAction && now.Before(s.NotBefore[book.ModifyAction]) || lease.ReleasesChosen(i)
 		if !later {
 			return true
@@ -57,9 +56,9 @@ func Due(s *registry.State) bool {
 	return false
 }
 
-// Confirm compares a rebuilt registry with the ENIs that EC2 showed at the time asked. If EC2 had settled by that time,
-// no further comparison is needed. Confirm reports whether it has confirmed addresses that were unconfirmed. An answer
-// from before the rebuild confirms nothing.
+// Confirm compares a rebuilt registry with enis, EC2's answer to a question of the time asked. If EC2 had settled by
+// that time, no further comparison is needed, and unconfirmed addresses that EC2 shows are now confirmed: then sure is
+// true. An answer from before the rebuild confirms nothing.
 func Confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
 	r := s.Rebuilt
 	switch {
@@ -76,9 +75,10 @@ func Confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
 	return r.Unconfirmed
 }
 
-// dropUnconfirmed removes from the registry the unconfirmed addresses and prefixes that enis does not show. An address or a
-// prefix is unconfirmed if it became free at the given time or later. So no pod uses it. A pod may use a single address
-// of the ENI that a prefix would also have. If an address appears again, a later Learn finds it.
+// dropUnconfirmed removes from the registry the unconfirmed addresses and prefixes that enis does not show. An address
+// is unconfirmed if it is free and became free at the time since or later. A prefix is unconfirmed if it is in the
+// registry since then and no pod uses its addresses. A pod may use a single address of the ENI that is also within the
+// prefix: this does not count. If an address appears again, a later Learn finds it.
 func dropUnconfirmed(s *registry.State, enis []aws.ENI, since time.Time) {
 	for _, e := range enis {
 		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
@@ -98,8 +98,8 @@ func dropUnconfirmed(s *registry.State, enis []aws.ENI, since time.Time) {
 	}
 }
 
-// dropUnseen removes ENIs from the registry that EC2 does not show in the second comparison. It removes only ENIs that
-// the registry got when it was rebuilt.
+// dropUnseen removes from the registry the ENIs that EC2 does not show in the second comparison. It removes only ENIs
+// that the registry has got at its rebuild, the time since.
 func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
 	for id, e := range s.ENIs {
 		seen := slices.ContainsFunc(enis, func(seen aws.ENI) bool { return seen.ID == id })
@@ -109,10 +109,10 @@ func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
 	}
 }
 
-// ConfirmByMetadata does what Confirm does, for a node that may not ask EC2 or need not ask EC2. It trusts metadata
-// after StaleMetadata, when metadata shows all changes. Even then, an ENI that metadata does not show may still exist,
-// and stays in the registry. When such a node boots, it has to trust metadata at once. Intents stay: package more knows
-// when they end.
+// ConfirmByMetadata does what Confirm does, for a node that must not ask EC2 or need not ask EC2. It compares the
+// registry with metadata when StaleMetadata has passed since the rebuild, because metadata then shows all changes. Even
+// then, an ENI that metadata does not show may still exist, and stays in the registry. It does not end intents: package
+// more does this.
 func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil {

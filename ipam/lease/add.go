@@ -124,8 +124,8 @@ func interfaceError(nic int, policies []Policy, err error) error {
 	return fmt.Errorf("interface %d: %w", nic+1, err)
 }
 
-// freeAllAddrs makes the addresses of all interfaces free again, because one interface got no address. No pod has used them
-// meanwhile. If the attachment had addresses before, it keeps all its addresses.
+// freeAllAddrs makes the addresses of all interfaces free again, because one interface got no address. No pod has used
+// them meanwhile. If the attachment had addresses before, it keeps all its addresses.
 func (p *Pool) freeAllAddrs(ctx context.Context, o Owner, policies []Policy, fresh bool) (failed error) {
 	if !fresh || len(policies) == 1 {
 		return nil

@@ -95,8 +95,8 @@ func (p *Pool) anyRefusal(o Owner, policies []Policy) error {
 	if n := newENIs(s, policies, now); n > 1 && most > 0 && has+n > most {
 		return plugin.Errorf(plugin.CodeTryAgain,
 			"ask for fewer interfaces, end pods that have ENIs of their own, or use a larger instance type",
-			"%s asks for %d interfaces, which need %d more ENIs: %s can have %d ENIs, and this node has %d", o.displayName(),
-			len(policies), n, cmp.Or(s.Instance.Type, "this instance"), most, has)
+			"%s asks for %d interfaces, which need %d more ENIs: %s can have %d ENIs, and this node has %d",
+			o.displayName(), len(policies), n, cmp.Or(s.Instance.Type, "this instance"), most, has)
 	}
 	return nil
 }
@@ -121,9 +121,9 @@ func newENIs(s *registry.State, policies []Policy, now time.Time) int {
 	return alone + len(pools)
 }
 
-// checkMax returns an error if the pod would have too many interfaces, including the interfaces that its other ADDs have
-// made. Multus makes an ADD for each network of a pod. All these ADDs name the same container, which is the sandbox of
-// the pod.
+// checkMax returns an error if the pod would have too many interfaces, including the interfaces that its other ADDs
+// have made. Multus makes an ADD for each network of a pod. All these ADDs name the same container, which is the
+// sandbox of the pod.
 func (c Choice) checkMax(s *registry.State, o Owner) error {
 	if c.Max == 0 {
 		return nil
@@ -156,19 +156,22 @@ func (policy Policy) addrRefusal(s *registry.State, o Owner, a netip.Addr, now t
 	}
 	if e.Draining {
 		return plugin.Errorf(plugin.CodeTryAgain, "wait",
-			"%s asks for the address %s, which is on %s, and this node is about to release this ENI", o.displayName(), a, id)
+			"%s asks for the address %s, which is on %s, and this node is about to release this ENI",
+			o.displayName(), a, id)
 	}
 	if !policy.usesENI(id, e) {
 		return plugin.Errorf(plugin.CodeRefused,
 			"ask for another address, or for the pool, subnet, security groups or ENI of this address",
-			"%s asks for the address %s, which is on %s of this node: %s", o.displayName(), a, id, policy.reasonNotServed(e))
+			"%s asks for the address %s, which is on %s of this node: %s",
+			o.displayName(), a, id, policy.reasonNotServed(e))
 	}
 	since, free := s.Free.At(a)
 	if !free && !leased && slices.Contains(e.Addrs, a) {
 		return plugin.Errorf(plugin.CodeRefused, "ask for another address",
 			"%s asks for the address %s, which the node itself has", o.displayName(), a)
 	}
-	if cools := policy.ReuseWait - now.Sub(since); free && cools > 0 && !since.IsZero() && !policy.Choice.wasLastOwner(s, a) {
+	cools := policy.ReuseWait - now.Sub(since)
+	if free && cools > 0 && !since.IsZero() && !policy.Choice.wasLastOwner(s, a) {
 		return plugin.Errorf(plugin.CodeTryAgain, "wait, or lower reuseIPWait",
 			"%s asks for the address %s, which has been free since %s, and cools for %v more",
 			o.displayName(), a, since.Format(time.RFC3339), cools.Round(time.Second))

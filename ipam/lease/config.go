@@ -196,7 +196,8 @@ func (v *validation) poolPolicy(name string, p Policy, c PoolConfig) Policy {
 	}
 	p.Pool = name
 	p.SubnetTags, p.SecurityGroups, p.Tags = c.SubnetTags, c.SecGroupIDs, c.ENITags
-	p.Keep = *cmp.Or(c.SkipDeallocation, new(false)) || p.Provision == ProvisionNone // without EC2, the node cannot get addresses again
+	// With "provision" "none", the node could not get an unassigned address again.
+	p.Keep = *cmp.Or(c.SkipDeallocation, new(false)) || p.Provision == ProvisionNone
 	p.Prefixes = *cmp.Or(c.PrefixDelegation, new(false))
 	p.ReuseWait = time.Duration(v.Between("reuseIPWait", c.ReuseIPWait, 60, 0, maxReuseWait)) * time.Second
 	p.Batch = v.AtLeast("ipBatchSize", c.IPBatchSize, 1, 0)

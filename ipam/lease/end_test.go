@@ -61,7 +61,8 @@ func TestSeenSomewhere(t *testing.T) {
 		})
 	}
 	p := &Pool{Registry: r}
-	if err = errors.Join(err, p.rejectAddrs(t.Context(), o, []netip.Addr{a}, ""), p.End(t.Context(), o.Key, a)); err != nil {
+	err = errors.Join(err, p.rejectAddrs(t.Context(), o, []netip.Addr{a}, ""), p.End(t.Context(), o.Key, a))
+	if err != nil {
 		t.Fatal(err)
 	}
 	if s, err := r.View(); err != nil || s.Free.Has(a) || !s.Leases.Has(a) {

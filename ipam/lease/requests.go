@@ -25,7 +25,7 @@ import (
 // policy decides.
 type Choice struct {
 	Subnet string       // ID of the subnet of the pod's ENI; empty: any subnet with the policy's tags
-	Addrs  []netip.Addr // the pod's addresses, at most one of each family; of a family without one, the pod gets any address
+	Addrs  []netip.Addr // the pod's addresses, at most one of each family; none: any address of the family
 	ENI    string       // ID of the pod's ENI, which an operator or another program has created
 	Groups []string     // IDs of the security groups of the pod's ENI; none: the groups of the policy
 	Pod    registry.Pod // the pod that asks

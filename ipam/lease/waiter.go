@@ -46,7 +46,9 @@ func (p *Pool) forgetGivenUp(s *registry.State, o Owner) {
 // GiveUp removes the owner from the waiters, so that no growth asks EC2 for an address for it. If a process is killed
 // before it calls GiveUp, its waiter counts until the deadline Until.
 func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
-	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { removeWaiter(s, o.waiterKey(), time.Now()) })
+	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
+		removeWaiter(s, o.waiterKey(), time.Now())
+	})
 }
 
 // removeWaiter removes the waiter with this key. If EC2 has throttled a growth while the ADD waited, removeWaiter
