@@ -27,9 +27,9 @@ func Room(s *registry.State, e registry.ENI, f lease.Family) int {
 // BlocksFor returns how many /28 prefixes are enough for the given number of addresses.
 func BlocksFor(addrs int) int { return (addrs + BlockSize - 1) / BlockSize }
 
-// AddAddrs records addresses of an ENI, as free since the time since. For addresses that EC2 has just assigned, since
-// is zero: they need not cool, because no pod of this node has had them.
-func AddAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time) {
+// AddAddrs records addresses of an ENI, as free since freeSince. For addresses that EC2 has just assigned, freeSince is
+// zero: they need not cool, because no pod of this node has had them.
+func AddAddrs(s *registry.State, id string, addrs []netip.Addr, freeSince time.Time) {
 	e, known := s.ENIs[id]
 	if !known {
 		return // the registry was lost meanwhile: Learn will find the ENI and its addresses
@@ -41,15 +41,15 @@ func AddAddrs(s *registry.State, id string, addrs []netip.Addr, since time.Time)
 		}
 		e.Addrs = append(e.Addrs, a)
 		if !s.Leases.Has(a) {
-			s.Free.Set(a, since)
+			s.Free.Set(a, freeSince)
 		}
 		e.Grown = time.Now()
 	}
 	s.ENIs[id] = e
 }
 
-// AddPrefixes records prefixes of an ENI, as delegated since the time since.
-func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.Time) {
+// AddPrefixes records prefixes of an ENI, as delegated since delegatedSince.
+func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, delegatedSince time.Time) {
 	e, known := s.ENIs[id]
 	if !known {
 		return
@@ -57,7 +57,7 @@ func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, since time.
 	for _, c := range cidrs {
 		delete(s.Gone, c.Addr())
 		if !e.HasPrefix(c) {
-			e.Prefixes = append(e.Prefixes, registry.Prefix{CIDR: c, Since: since})
+			e.Prefixes = append(e.Prefixes, registry.Prefix{CIDR: c, Since: delegatedSince})
 		}
 	}
 	if e.Grown.IsZero() && len(cidrs) > 0 {

@@ -40,9 +40,8 @@ func ForgetAttachment(s *registry.State, token string) {
 
 // EndIntent removes the intent of a call that has returned err. If the outcome of the call is unknown, the intent
 // stays. repeated is true if the call was a repetition of a call with an unknown outcome. If EC2 refuses the repetition
-// or gives an invalid answer, the intent stays, but no process repeats the call again: a process only looks for an ENI
-// that the first call may have created. If EC2 got no request, for example because the time of the ADD was over, the
-// next process repeats the call.
+// or gives an invalid answer, EndIntent calls LookOnly, because the first call may have created an ENI. If EC2 got no
+// request, for example because the time of the ADD was over, the next process repeats the call.
 func EndIntent(s *registry.State, token string, repeated bool, err error) {
 	switch {
 	case err == nil, aws.Undone(err) && !repeated:
@@ -68,8 +67,8 @@ func AssignAction(f lease.Family) string {
 	return "AssignPrivateIpAddresses"
 }
 
-// Begun reports whether the registry has an intent to attach the ENI: this node has begun to attach the ENI, and has
-// not recorded it since. In this case, no pod of this node has had an address of the ENI.
+// Begun reports whether the registry has an intent to attach the ENI. This node has begun to attach the ENI, and has
+// not recorded it since. So no pod of this node has had an address of the ENI.
 func Begun(s *registry.State, id string) bool {
 	for _, i := range s.Intents {
 		if i.Action == AttachAction && i.ENI == id {
@@ -117,13 +116,13 @@ func LeftAny(s *registry.State) bool {
 }
 
 // PreventSecond makes sure that no process repeats a creation whose ENI exists already. enis are the ENIs that EC2
-// shows, attached to this instance or created for it. before is the state before this process finished intents. If one
-// of enis is not attached, and before has neither this ENI nor an intent about it, a creation with an unknown outcome
-// may have made this ENI. In this case, PreventSecond calls LookOnly for all intents.
-func PreventSecond(s, before *registry.State, enis []aws.ENI) {
+// shows, attached to this instance or created for it. earlier is the state before this process finished intents. If one
+// of enis is unattached, and earlier has neither this ENI nor an intent about it, an unfinished creation may have made
+// this ENI. Then PreventSecond calls LookOnly for all intents.
+func PreventSecond(s, earlier *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
-		_, detached := before.ENIs[e.ID] // if true, an operator or another program has detached the ENI
-		if e.Status != "available" || detached || TokenOf(before, e.ID) != "" {
+		_, detached := earlier.ENIs[e.ID] // if true, an operator or another program has detached the ENI
+		if e.Status != "available" || detached || TokenOf(earlier, e.ID) != "" {
 			continue
 		}
 		for token := range s.Intents {

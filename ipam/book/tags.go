@@ -45,9 +45,9 @@ func Foreign(e aws.ENI) bool { return e.Tags[TagNoManage] == "true" }
 // tag.
 const TagNoManage = "node.k8s.amazonaws.com/no_manage"
 
-// ForPods reports whether the tags or the description of an ENI show that it was created for pods: by a growth, by an
-// operator (with new-interface or launch-template), or by the original plugin. An ENI of the original plugin has no
-// tags, only the description. An operator may also add [TagPool] to an ENI later.
+// ForPods reports whether the tags or the description of an ENI show that it was created for pods. A growth, an
+// operator (with new-interface or launch-template) or the original plugin has created such an ENI. An ENI of the
+// original plugin has no tags, only the description. An operator may also add [TagPool] to an ENI later.
 func ForPods(e aws.ENI) bool {
 	return taggedForPods(e) || e.Description == Description(e.Instance)
 }

@@ -16,11 +16,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. If each of these ADDs
-// asked again which ENIs and subnets there are, a large cluster would spend more time on describes than on the calls
-// that change something. So a process keeps EC2's answers in files for the next process. An old answer does no harm,
-// because a process uses it only to prepare a call that changes something, and EC2 refuses that call if the answer is
-// too old.
+// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. If each ADD described
+// all ENIs and subnets again, a large cluster would spend more time on describes than on calls that change something.
+// So a process keeps EC2's answers in files for the next process. An old answer does no harm: a process uses it only to
+// prepare a changing call, and EC2 refuses this call if the answer is too old.
 
 // The files of answers, in the registry's directory.
 const (
@@ -132,11 +131,11 @@ func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Sub
 	return a.All, nil
 }
 
-// LastSubnets returns EC2's last description of the subnets in the instance's zone, and the time asked when a process
-// of this node asked for it. asked is zero if there is no description: no process has asked about this VPC and zone, or
-// EC2 has said since then that a subnet is full. asked is also zero if the time of the description is in the future,
-// because an operator or another program has set the clock back.
-func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, asked time.Time) {
+// LastSubnets returns EC2's last description of the subnets in the instance's zone, and the time askedAt when a process
+// of this node asked for it. askedAt is zero if no process has asked about this VPC and zone, or if EC2 has said since
+// then that a subnet is full. askedAt is also zero if the time of the description is in the future, because an operator
+// or another program has set the clock back.
+func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, askedAt time.Time) {
 	var a reply[aws.Subnet]
 	b, err := p.Registry.Kept(lastSubnets)
 	if err != nil || json.Unmarshal(b, &a) != nil || a.Question != book.VPCOf(s)+" "+s.Instance.Zone ||
@@ -177,16 +176,16 @@ func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.
 	return all, asked, err
 }
 
-// KeepMade keeps two answers for the next process, if EC2 throttles: the new ENI e, which this process could not
-// attach, and seen, EC2's list of the attached ENIs.
-func (p *Node) KeepMade(instance string, e aws.ENI, seen Attached) {
+// KeepMade keeps two answers for the next process, if EC2 throttles. The first is the new ENI e, which this process
+// could not attach. The second is attached, EC2's list of the attached ENIs.
+func (p *Node) KeepMade(instance string, e aws.ENI, attached Attached) {
 	if before, ok := p.keptENI(instance); ok && before.ID == e.ID {
 		return // the ENI is kept already, and no process has asked EC2 since
 	}
 	e.Status = "available" // in EC2's answer to the creation, the status is pending; within a second it is available
 	keepAnswer(p, madeAnswer, reply[aws.ENI]{instance, time.Now(), []aws.ENI{e}})
-	if _, ok := keptAnswer[aws.ENI](p, enisAnswer); !ok && !seen.Asked.IsZero() { // a kept answer would be newer
-		keepAnswer(p, enisAnswer, reply[aws.ENI]{instance, seen.Asked, seen.ENIs})
+	if _, ok := keptAnswer[aws.ENI](p, enisAnswer); !ok && !attached.Asked.IsZero() { // a kept answer would be newer
+		keepAnswer(p, enisAnswer, reply[aws.ENI]{instance, attached.Asked, attached.ENIs})
 	}
 }
 
@@ -200,8 +199,8 @@ func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
 }
 
 // Made returns the ENI that an earlier process has created, could not attach, and has kept in a file. It returns no ENI
-// if [book.Unknowns] returns any intent besides the intent to attach this ENI, because a second intent may be that of
-// an attach call with an unknown outcome.
+// if [book.Unknowns] returns any intent besides the intent to attach this ENI. A second intent may be that of an attach
+// call with an unknown outcome.
 func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
 	begun := book.Unknowns(s)
 	if len(begun) != 1 || begun[0].Action != book.AttachAction || s.Rebuilt.Unconfirmed {

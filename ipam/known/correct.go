@@ -26,18 +26,18 @@ import (
 // answer does not decide about addresses that EC2 has assigned in the last seconds, because perhaps a describe does not
 // show them yet.
 
-// Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. seen are
-// the ENIs that the metadata service shows. If seen has all addresses and prefixes of the registry, Correct does not
-// ask EC2.
-func (p *Node) Correct(ctx context.Context, seen []aws.ENI) error {
+// Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. shownENIs
+// are the ENIs that the metadata service shows. If they have all addresses and prefixes of the registry, Correct does
+// not ask EC2.
+func (p *Node) Correct(ctx context.Context, shownENIs []aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
 	asked := time.Now()
 	shown := func(id string, known registry.ENI) bool {
-		i := slices.IndexFunc(seen, func(e aws.ENI) bool { return e.ID == id })
-		return i >= 0 && lostAddrs(s, known, seen[i], asked).Empty()
+		i := slices.IndexFunc(shownENIs, func(e aws.ENI) bool { return e.ID == id })
+		return i >= 0 && lostAddrs(s, known, shownENIs[i], asked).Empty()
 	}
 	all := true
 	for id, known := range s.ENIs {
@@ -57,14 +57,14 @@ func (p *Node) Correct(ctx context.Context, seen []aws.ENI) error {
 }
 
 // Agree removes from the registry the addresses and prefixes of ENIs that EC2's description of these ENIs does not
-// show. enis is the description, and asked is the time when a process asked EC2 for it.
-func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
+// show. enis is the description, and askedAt is the time when a process asked EC2 for it.
+func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 	for _, e := range enis {
 		known := s.ENIs[e.ID]
 		if known.Foreign || e.Instance != s.Instance.ID {
 			continue
 		}
-		if x := lostAddrs(s, known, e, asked); !x.Empty() {
+		if x := lostAddrs(s, known, e, askedAt); !x.Empty() {
 			slog.Warn("an operator or another program has unassigned addresses of the ENI: pods that have them have "+
 				"lost their network",
 				"eni", e.ID, "addrs", x.List(), "prefixes", x.CIDRs())
@@ -74,39 +74,38 @@ func Agree(s *registry.State, enis []aws.ENI, asked time.Time) {
 }
 
 // lostAddrs returns the addresses and prefixes that the registry has on the ENI known, and that e does not show. e is
-// what metadata or EC2 shows of this ENI. lostAddrs leaves out those that were so new at the time asked that e may lack
-// them. It also leaves out the primary address, which cannot leave its ENI.
-func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, asked time.Time) book.Releasable {
+// what metadata or EC2 shows of this ENI. lostAddrs leaves out those that were so new at askedAt that e may lack them.
+// It also leaves out the primary address, which cannot leave its ENI.
+func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	for _, a := range known.Addrs {
-		if !MayLackAddr(s, known, a, asked) && a != known.Primary() && !book.Carries(e, a) {
+		if !MayLackAddr(s, known, a, askedAt) && a != known.Primary() && !book.Carries(e, a) {
 			x.Addrs[a] = time.Time{}
 		}
 	}
 	for _, b := range known.Prefixes {
-		if !MayLack(b.Since, asked) && !book.Delegates(e, b.CIDR) {
+		if !MayLack(b.Since, askedAt) && !book.Delegates(e, b.CIDR) {
 			x.Prefixes = append(x.Prefixes, b)
 		}
 	}
 	return x
 }
 
-// MayLack reports whether EC2's answer may lack a change that EC2 made at the time since. asked is the time when a
-// process asked EC2.
-func MayLack(since, asked time.Time) bool { return !since.Before(asked.Add(-Settled)) }
+// MayLack reports whether EC2's answer to a question asked at askedAt may lack a change that EC2 made at changedAt.
+func MayLack(changedAt, askedAt time.Time) bool { return !changedAt.Before(askedAt.Add(-Settled)) }
 
-// MayLackAddr reports whether EC2's answer may lack an address of the ENI e because the address is too new. asked is
+// MayLackAddr reports whether EC2's answer may lack an address of the ENI e because the address is too new. askedAt is
 // the time when a process asked EC2. An address is not too new if the ENI has not grown lately, or if the address is in
 // an old prefix. On a busy node, an ENI grows all the time. So an address is also not too new if its lease is old, or
 // if its last lease ended long ago.
-func MayLackAddr(s *registry.State, e registry.ENI, a netip.Addr, asked time.Time) bool {
+func MayLackAddr(s *registry.State, e registry.ENI, a netip.Addr, askedAt time.Time) bool {
 	since := e.Grown
 	for _, b := range e.Prefixes {
 		if b.CIDR.Contains(a) {
 			since = b.Since
 		}
 	}
-	return MayLack(since, asked) && !usedBefore(s, a, asked.Add(-Settled))
+	return MayLack(since, askedAt) && !usedBefore(s, a, askedAt.Add(-Settled))
 }
 
 // usedBefore reports whether an address had a lease before the time t.

@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package known finds out which ENIs and addresses a node really has, and corrects the registry. No single source is
-// enough: metadata forgets ENIs and lags by minutes, EC2's describes lag by seconds, and the kernel shows only
-// addresses that pods have.
+// enough. Metadata forgets ENIs and lags by minutes. EC2's describes lag by seconds. The kernel shows only addresses
+// that pods have.
 package known
 
 import (

@@ -37,9 +37,9 @@ func (p *Node) InUse() (lease.Used, error) {
 // An address that is in use gets a lease without a key, if it has no lease. Any other address that is new to the
 // registry cools first. But if no pod of the node has had an address yet, the new address is free at once.
 //
-// If no process of the node changes anything in EC2, and there is one pool, Learn does not ask EC2 for the tags of the
-// ENIs: a collection asks later. The nodes of a cluster may start at the same time, but they run their collections at
-// different times. So EC2 does not get the calls of all nodes at once.
+// If no process of the node changes anything in EC2, and there is one pool, Learn does not ask EC2 for tags: a
+// collection asks later. The nodes of a cluster may start at the same time, but they run their collections at different
+// times. So EC2 does not get the calls of all nodes at once.
 func (p *Node) Learn(ctx context.Context) error {
 	_, err := p.LearnWith(ctx, !p.TrustsMetadata() || p.Policy.Pools,
 		func(enis []aws.ENI) lease.Used { return p.Used(macs(enis)...) })
@@ -145,11 +145,10 @@ func isNew(s *registry.State, e aws.ENI) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
 }
 
-// describeNew asks EC2 for all ENIs of the instance if the tags of one of them are unknown, or if metadata shows an
-// address or a prefix that is new to the registry. Otherwise described is nil. The tags name the pool of an ENI, and
-// forbid changes of some ENIs. If EC2 does not return the tags, tagsUnknown is the reason. But if there are several
-// pools, and the tags of an ENI are unknown, describeNew returns an error. The node needs no tags of the boot ENI,
-// which belongs to the instance itself.
+// describeNew asks EC2 for all ENIs of the instance if one of them has unknown tags, or if hasNews returns true for
+// one. Otherwise described is nil. The tags name the pool of an ENI, and forbid changes of some ENIs. If EC2 does not
+// return the tags, tagsUnknown is the reason. But if there are several pools, and the tags of an ENI are unknown,
+// describeNew returns an error. The node needs no tags of the boot ENI, which belongs to the instance itself.
 func (p *Node) describeNew(
 	ctx context.Context, instance string, enis []aws.ENI,
 ) (described map[string]aws.ENI, tagsUnknown string, _ error) {
@@ -200,8 +199,8 @@ func (p *Node) describeNew(
 }
 
 // whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI]. If no process of
-// the node changes anything in EC2, whyTagsUnknown logs no warning: such a node does not need EC2, because all ENIs
-// serve pods whatever their tags, and no ENI is released.
+// the node changes anything in EC2, whyTagsUnknown logs no warning. On such a node, all ENIs serve pods whatever their
+// tags, and no ENI is released. So the node needs no route to EC2.
 func (p *Node) whyTagsUnknown(err error) string {
 	denied, trusts := aws.NotAllowed(err), p.TrustsMetadata()
 	switch {

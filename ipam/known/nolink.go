@@ -28,8 +28,8 @@ func WithoutLink(s *registry.State) []string {
 }
 
 // NoteDetached asks EC2 which ENIs are attached to this instance, and records the answer. It asks only if force is
-// true, or if the link of an ENI is not on the node, perhaps because a pod has the whole ENI. If EC2 does not answer,
-// NoteDetached records nothing.
+// true, if the link of an ENI is missing, or if a pod has a whole ENI. If EC2 does not answer, NoteDetached records
+// nothing.
 func (p *Node) NoteDetached(ctx context.Context, force bool) {
 	s, err := p.Registry.View()
 	missed := func(e registry.ENI) bool { return !e.Missed.IsZero() && !e.Draining }
@@ -56,20 +56,20 @@ func (p *Node) NoteDetached(ctx context.Context, force bool) {
 // does not show a new ENI yet. So if EC2 does not show an ENI, the ENI counts as detached only if its link is also
 // missing. But the link of a foreign ENI, or of a whole ENI of a pod, may be in another namespace. Such an ENI counts
 // as detached if EC2 does not show it and it is not new.
-func NoteAttached(s *registry.State, attached []aws.ENI, asked time.Time) {
+func NoteAttached(s *registry.State, attached []aws.ENI, askedAt time.Time) {
 	here := slices.DeleteFunc(slices.Clone(attached), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
 	inPods := s.Exclusive()
 	for id, e := range s.ENIs {
 		shown := slices.ContainsFunc(here, func(a aws.ENI) bool { return a.ID == id })
-		old := !MayLack(e.Grown, asked)
-		if !shown && (e.NoLink(asked) || old && (e.Foreign || inPods[id] || !e.Missed.IsZero())) {
+		old := !MayLack(e.Grown, askedAt)
+		if !shown && (e.NoLink(askedAt) || old && (e.Foreign || inPods[id] || !e.Missed.IsZero())) {
 			e.Detach()
 		} else {
 			e.Attach()
 		}
 		s.ENIs[id] = e
 	}
-	s.Instance.FullRead = asked
+	s.Instance.FullRead = askedAt
 	if len(here) < s.Instance.FullWith {
 		s.Instance.FullUntil, s.Instance.FullWith = time.Time{}, 0
 	}

@@ -16,8 +16,8 @@ import (
 // a minute (amazon-ec2-net-utils, lib/lib.sh). isPartial compares e, which metadata shows, with before, the registry's
 // earlier entry of the ENI, and with EC2's description. It knows two rules. In a subnet with IPv4, each ENI has an IPv4
 // address. While an ENI has addresses of a family, its subnet has a CIDR of this family.
-func isPartial(e aws.ENI, before registry.ENI, described aws.ENI) bool {
-	had := func(is func(netip.Addr) bool, described int) bool { return before.Assigned(is) > 0 || described > 0 }
+func isPartial(e aws.ENI, earlier registry.ENI, described aws.ENI) bool {
+	had := func(is func(netip.Addr) bool, described int) bool { return earlier.Assigned(is) > 0 || described > 0 }
 	v4 := had(netip.Addr.Is4, len(described.Addrs))
 	v6 := had(netip.Addr.Is6, len(described.IPv6Addrs)+len(described.IPv6Prefixes)) ||
 		len(e.IPv6Addrs)+len(e.IPv6Prefixes) > 0

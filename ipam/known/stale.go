@@ -18,15 +18,15 @@ import (
 // The registry records which addresses this node has unassigned in the last minutes. But after a boot, the registry is
 // new, and nothing on the node shows which addresses these were.
 //
-// So if metadata shows an address that is new to the registry, the node trusts metadata only if EC2 also shows the
-// address, or if a pod has it. This check costs a call to EC2, but only when metadata shows something new. Addresses
-// that this node gets from EC2 are in the registry before metadata shows them.
+// So the node trusts metadata about an address that is new to the registry only if EC2 also shows it or a pod has it.
+// This check costs a call to EC2, but only when metadata shows something new. Addresses that this node gets from EC2
+// are in the registry before metadata shows them.
 //
 // If EC2 does not answer, the node continues with what the registry has, and the next process asks EC2. Until EC2
 // answers, a new ENI serves no pods. The boot ENI also serves no pods, if it has more addresses than the node's own.
 //
-// In two cases, the node trusts metadata alone: if no process of the node unassigns anything (see TrustsMetadata), and
-// if the role may not ask EC2, because then the node has no other source.
+// In two cases, the node trusts metadata alone. In the first case, no process of the node unassigns anything: see
+// TrustsMetadata. In the second case, the role may not ask EC2, so the node has no other source.
 
 // TrustsMetadata reports whether metadata cannot lag behind a change of this node, because no process of the node
 // changes anything in EC2. It is not enough that one network has "provision": "none", because another network may allow
@@ -93,14 +93,14 @@ func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Durat
 	return unassigned && now.Sub(gone) < lag
 }
 
-// tagsUnknownOf returns the TagsUnknown of an ENI whose tags EC2 has not returned. why is the reason. The boot ENI
-// needs no tags: its TagsUnknown only says that EC2 has not yet confirmed the ENI's addresses. If the role may not ask
-// EC2, EC2 never confirms them, so tagsUnknownOf returns "" for the boot ENI.
-func tagsUnknownOf(e registry.ENI, why string) string {
-	if e.IsBoot() && why == registry.NotAllowed {
+// tagsUnknownOf returns the TagsUnknown of an ENI whose tags EC2 has not returned. reason says why. The boot ENI needs
+// no tags: its TagsUnknown only says that EC2 has not yet confirmed the ENI's addresses. If the role may not ask EC2,
+// EC2 never confirms them, so tagsUnknownOf returns "" for the boot ENI.
+func tagsUnknownOf(e registry.ENI, reason string) string {
+	if e.IsBoot() && reason == registry.NotAllowed {
 		return ""
 	}
-	return why
+	return reason
 }
 
 // withDescription returns an ENI of the registry, completed from EC2's description d. If EC2 was not asked or did not

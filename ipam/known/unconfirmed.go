@@ -22,15 +22,15 @@ import (
 // address. But an ADD may take an address of a /80, because the node never unassigns a /80: the /80 leaves only with
 // its ENI. An ENI of a rebuilt registry serves no pod if its link is not on the node.
 //
-// If no pod of a node has an address, the node at once uses the addresses that metadata and EC2 show, because after a
-// boot it has no others. In this case no ADD waits for the two comparisons, so a collection makes them. But if the mark
+// If no pod of a node has an address, the node at once uses the addresses that metadata and EC2 show. After a boot, it
+// has no others. In this case no ADD waits for the two comparisons, so a collection makes them. But if the mark
 // ReleasedMark exists, the node has released something since its boot, and the addresses are unconfirmed. The mark is a
 // file beside the registry's file in /run, and /run is empty after a boot.
 //
-// In one case, a pod may get an address that is gone: the node unassigns the address of its last pod, and another
-// program deletes the whole directory of the registry within the seconds by which EC2 lags. Then nothing on the node
-// shows that the address is gone. The same can happen to an ADD of a network with "provision": "none" on a node whose
-// other networks allow changes, because this ADD knows only its own network.
+// In one case, a pod may get an address that is gone. The node unassigns the address of its last pod. Within the
+// seconds by which EC2 lags, another program deletes the whole directory of the registry. Then nothing on the node
+// shows that the address is gone. The same can happen in a network with "provision": "none" if other networks of the
+// node allow changes: an ADD knows only its own network.
 
 // ReleasedMark is the name of the mark that this node has begun to release addresses or an ENI to EC2. A process writes
 // the mark before the call to EC2. Earlier versions of this suite use the same name.
@@ -56,15 +56,15 @@ func Due(s *registry.State) bool {
 	return false
 }
 
-// Confirm compares a rebuilt registry with enis, EC2's answer to a question of the time asked. If EC2 had settled by
+// Confirm compares a rebuilt registry with enis, EC2's answer to a question asked at askedAt. If EC2 had settled by
 // that time, no further comparison is needed, and unconfirmed addresses that EC2 shows are now confirmed: then sure is
 // true. An answer from before the rebuild confirms nothing.
-func Confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
+func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 	r := s.Rebuilt
 	switch {
-	case r.Since.IsZero() || asked.Before(r.Since):
+	case r.Since.IsZero() || askedAt.Before(r.Since):
 		return false
-	case asked.Sub(r.Since) <= Settled:
+	case askedAt.Sub(r.Since) <= Settled:
 		s.Rebuilt.Compared = true
 		return false
 	case r.Unconfirmed:
@@ -76,21 +76,21 @@ func Confirm(s *registry.State, enis []aws.ENI, asked time.Time) (sure bool) {
 }
 
 // dropUnconfirmed removes from the registry the unconfirmed addresses and prefixes that enis does not show. An address
-// is unconfirmed if it is free and became free at the time since or later. A prefix is unconfirmed if it is in the
-// registry since then and no pod uses its addresses. A pod may use a single address of the ENI that is also within the
-// prefix: this does not count. If an address appears again, a later Learn finds it.
-func dropUnconfirmed(s *registry.State, enis []aws.ENI, since time.Time) {
+// is unconfirmed if it is free and became free at rebuiltAt or later. A prefix is unconfirmed if it is in the registry
+// since then and no pod uses its addresses. A pod may use a single address of the ENI that is also within the prefix:
+// this does not count. If an address appears again, a later Learn finds it.
+func dropUnconfirmed(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	for _, e := range enis {
 		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 		known := s.ENIs[e.ID]
 		for _, a := range known.Addrs {
-			if free, ok := s.Free.At(a); ok && !free.Before(since) && !book.Carries(e, a) {
+			if free, ok := s.Free.At(a); ok && !free.Before(rebuiltAt) && !book.Carries(e, a) {
 				x.Addrs[a] = free
 			}
 		}
 		for _, b := range known.Prefixes {
 			used := func(a netip.Addr) bool { return b.CIDR.Contains(a) && !slices.Contains(known.Addrs, a) }
-			if !b.Since.Before(since) && !book.Delegates(e, b.CIDR) && !book.AnyLeased(s, used) {
+			if !b.Since.Before(rebuiltAt) && !book.Delegates(e, b.CIDR) && !book.AnyLeased(s, used) {
 				x.Prefixes = append(x.Prefixes, b)
 			}
 		}
@@ -99,11 +99,11 @@ func dropUnconfirmed(s *registry.State, enis []aws.ENI, since time.Time) {
 }
 
 // dropUnseen removes from the registry the ENIs that EC2 does not show in the second comparison. It removes only ENIs
-// that the registry has got at its rebuild, the time since.
-func dropUnseen(s *registry.State, enis []aws.ENI, since time.Time) {
+// that the registry has got at its rebuild, at rebuiltAt.
+func dropUnseen(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	for id, e := range s.ENIs {
 		seen := slices.ContainsFunc(enis, func(seen aws.ENI) bool { return seen.ID == id })
-		if !seen && e.Detachable() && e.Grown.Equal(since) && !book.AnyLeased(s, e.Has) {
+		if !seen && e.Detachable() && e.Grown.Equal(rebuiltAt) && !book.AnyLeased(s, e.Has) {
 			s.Drop(id)
 		}
 	}

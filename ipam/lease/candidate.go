@@ -139,12 +139,12 @@ func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, ad
 // Pick chooses a free address of each family. It leaves out a family of which the ENI has no free address.
 func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Addr {
 	var addrs []netip.Addr
-	before := now.Add(-policy.ReuseWait)
-	if since, ok := policy.Unconfirmed(s); ok && since.Before(before) {
-		before = since
+	cutoff := now.Add(-policy.ReuseWait)
+	if since, ok := policy.Unconfirmed(s); ok && since.Before(cutoff) {
+		cutoff = since
 	}
 	for _, f := range policy.Families {
-		a := p.pick(s, policy, f, before)
+		a := p.pick(s, policy, f, cutoff)
 		if a.IsValid() {
 			addrs = append(addrs, a)
 		}
@@ -153,37 +153,37 @@ func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Add
 }
 
 // Unconfirmed returns ok if the registry has unconfirmed addresses and pods of the policy's pool must not get them.
-// since is the time since when they are unconfirmed. Pods may get unconfirmed addresses if no process of the node
-// changes anything in EC2.
+// since is when they became unconfirmed. Pods may get unconfirmed addresses if no process of the node changes anything
+// in EC2.
 func (policy Policy) Unconfirmed(s *registry.State) (since time.Time, ok bool) {
 	since, ok = s.Unconfirmed()
 	return since, ok && (policy.Provision != ProvisionNone || s.Rebuilt.Changes)
 }
 
 // pick chooses a free address of one family. If no address is free, pick returns the zero address.
-func (p Place) pick(s *registry.State, policy Policy, f Family, before time.Time) netip.Addr {
+func (p Place) pick(s *registry.State, policy Policy, f Family, cutoff time.Time) netip.Addr {
 	if a, chosen := policy.Choice.Addr(f); chosen {
-		if p.Has(a) && policy.Choice.hasCooled(s, a, before) {
+		if p.Has(a) && policy.Choice.hasCooled(s, a, cutoff) {
 			return a
 		}
 		return netip.Addr{}
 	}
-	if a := p.pickDelegated(s, f, before); a.IsValid() {
+	if a := p.pickDelegated(s, f, cutoff); a.IsValid() {
 		return a
 	}
-	return p.pickAssigned(s, f, before)
+	return p.pickAssigned(s, f, cutoff)
 }
 
 // pickAssigned chooses the single address that has been free the longest. It leaves out addresses that became free
-// after the time before, because other hosts may still remember the last pods with these addresses.
-func (p Place) pickAssigned(s *registry.State, f Family, before time.Time) (best netip.Addr) {
+// after cutoff, because other hosts may still remember the last pods with these addresses.
+func (p Place) pickAssigned(s *registry.State, f Family, cutoff time.Time) (best netip.Addr) {
 	if len(p.blocks) == 0 && p.leased == len(p.Addrs) {
 		return best // the ENI is full, like most ENIs of a large node
 	}
 	var oldest time.Time
 	for _, a := range p.Addrs {
 		since, free := s.Free.At(a)
-		if !free || nl.FamilyOf(a) != f || !since.Before(before) || ToRelease(s, a) {
+		if !free || nl.FamilyOf(a) != f || !since.Before(cutoff) || ToRelease(s, a) {
 			continue
 		}
 		if !best.IsValid() || since.Before(oldest) {
@@ -195,7 +195,7 @@ func (p Place) pickAssigned(s *registry.State, f Family, before time.Time) (best
 
 // pickDelegated chooses an address of a prefix of the ENI. Of the prefixes with a free address, it takes the one with
 // the most leases.
-func (p Place) pickDelegated(s *registry.State, f Family, before time.Time) netip.Addr {
+func (p Place) pickDelegated(s *registry.State, f Family, cutoff time.Time) netip.Addr {
 	var blocks []block
 	for _, b := range p.blocks {
 		if nl.FamilyOf(b.Addr()) == f && !b.isFull() {
@@ -206,7 +206,7 @@ func (p Place) pickDelegated(s *registry.State, f Family, before time.Time) neti
 		return cmp.Or(b.leased-a.leased, a.Addr().Compare(b.Addr()))
 	})
 	for _, b := range blocks {
-		if a := pickWithin(s, b.Prefix, before); a.IsValid() {
+		if a := pickWithin(s, b.Prefix, cutoff); a.IsValid() {
 			return a
 		}
 	}
@@ -216,11 +216,11 @@ func (p Place) pickDelegated(s *registry.State, f Family, before time.Time) neti
 // pickWithin chooses an address of a prefix. In a /28, it takes an address that was never used, or else the address
 // that has been free the longest. A /80 has too many addresses to list, so pickWithin takes a random one, which is
 // almost never the same twice.
-func pickWithin(s *registry.State, b netip.Prefix, before time.Time) (best netip.Addr) {
+func pickWithin(s *registry.State, b netip.Prefix, cutoff time.Time) (best netip.Addr) {
 	const few, tries = 8, 16
 	if b.Addr().BitLen()-b.Bits() > few {
 		for range tries {
-			if a := randomAddr(b); isUsable(s, a, before) {
+			if a := randomAddr(b); isUsable(s, a, cutoff) {
 				return a
 			}
 		}
@@ -229,18 +229,17 @@ func pickWithin(s *registry.State, b netip.Prefix, before time.Time) (best netip
 	var oldest time.Time
 	for a := b.Masked().Addr(); b.Contains(a); a = a.Next() {
 		since, _ := s.Free.At(a)
-		if isUsable(s, a, before) && (!best.IsValid() || since.Before(oldest)) {
+		if isUsable(s, a, cutoff) && (!best.IsValid() || since.Before(oldest)) {
 			best, oldest = a, since
 		}
 	}
 	return best
 }
 
-// isUsable reports whether an address of a prefix can be leased: it has no lease, and did not become free after the
-// time before.
-func isUsable(s *registry.State, a netip.Addr, before time.Time) bool {
+// isUsable reports whether an address of a prefix can be leased: it has no lease, and did not become free after cutoff.
+func isUsable(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	since, free := s.Free.At(a)
-	return !s.Leases.Has(a) && (!free || since.Before(before))
+	return !s.Leases.Has(a) && (!free || since.Before(cutoff))
 }
 
 // randomAddr returns a random address of an IPv6 prefix. It never returns the first address,

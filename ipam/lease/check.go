@@ -51,9 +51,9 @@ func onENI(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 // leases in a rebuilt registry have no keys. prevResult says which addresses the attachment has, and checkFound returns
 // an error if the kernel does not show them at the attachment's interfaces.
 //
-// checkFound does not write the key of the attachment into the lease, because a runtime may call CHECK and DEL for an
-// old container, whose address a running pod has now. A DEL always ends a lease with the key of its attachment. It ends
-// a lease without a key only if the kernel shows no user of the address.
+// checkFound does not write the key of the attachment into the lease. A runtime may call CHECK and DEL for an old
+// container, and a running pod may have the address now. A DEL always ends a lease with the key of its attachment. It
+// ends a lease without a key only if the kernel shows no user of the address.
 func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config]) error {
 	if r.Prev == nil || len(r.Prev.IPs) == 0 {
 		return fmt.Errorf("%s has no lease", key(r))
@@ -81,11 +81,11 @@ func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config
 	})
 }
 
-// hasAllAddrs reports whether a link with the addresses has has all of addrs. If addrs is empty, hasAllAddrs returns
-// false.
-func hasAllAddrs(addrs []netip.Addr, has []nl.Addr) bool {
+// hasAllAddrs reports whether a link with the addresses linkAddrs has all of addrs. If addrs is empty, hasAllAddrs
+// returns false.
+func hasAllAddrs(addrs []netip.Addr, linkAddrs []nl.Addr) bool {
 	for _, a := range addrs {
-		if !slices.ContainsFunc(has, func(h nl.Addr) bool { return h.Prefix.Addr() == a && !h.Duplicate }) {
+		if !slices.ContainsFunc(linkAddrs, func(h nl.Addr) bool { return h.Prefix.Addr() == a && !h.Duplicate }) {
 			return false
 		}
 	}

@@ -18,10 +18,10 @@ import (
 // get it. So if this pod is created again on the node, it gets its address at once. This is safe: other hosts that
 // remember the address remember the same pod.
 
-// hasCooled reports whether the pod can have the address a, which it has chosen. It can in three cases: the address
-// became free before the time before, this pod had the address last, or no pod of this node has had it. While free
-// addresses are unconfirmed, the second case does not count.
-func (c Choice) hasCooled(s *registry.State, a netip.Addr, before time.Time) bool {
+// hasCooled reports whether the pod can have the address a, which it has chosen. There are three such cases: the
+// address became free before cutoff, this pod had it last, or no pod of this node has had it. While free addresses are
+// unconfirmed, the second case does not count.
+func (c Choice) hasCooled(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	if s.Leases.Has(a) {
 		return false
 	}
@@ -33,7 +33,7 @@ func (c Choice) hasCooled(s *registry.State, a netip.Addr, before time.Time) boo
 		_, unconfirmed := s.Unconfirmed()
 		return !unconfirmed
 	case free:
-		return since.Before(before)
+		return since.Before(cutoff)
 	}
 	return !listed
 }
@@ -60,8 +60,8 @@ func (policy Policy) refusal(s *registry.State, o Owner, now time.Time) error {
 
 // checkHeld returns an error if an attachment has the addresses addrs of an ENI, and its present request does not fit
 // them. An earlier ADD of the attachment has leased these addresses. Their leases have not ended because that ADD has
-// failed, because the DEL came before that ADD ended, or because the pod still runs. The pool of the ENI must be the
-// requested pool only if one of the two is derived, because an operator may rename the other pools.
+// failed, because the DEL came before that ADD ended, or because the pod still runs. The ENI must be in the requested
+// pool only if one of the two pools is derived, because an operator may rename the other pools.
 func (policy Policy) checkHeld(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
 	c, e := policy.Choice, s.ENIs[eni]
 	l, _ := s.Leases.At(addrs[0])

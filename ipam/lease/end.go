@@ -20,8 +20,8 @@ import (
 //
 // The caller says by hints which addresses the attachment has had. If a hint has a lease without a key, as a pod of the
 // original plugin has, End also ends that lease. But if the kernel shows the address in use, or End cannot ask the
-// kernel, this lease stays: a runtime may repeat an old DEL, and a running pod may have the address by now. A
-// collection ends the lease later.
+// kernel, this lease stays until a collection ends it. The reason: a runtime may repeat an old DEL, and a running pod
+// may have the address by now.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // hints that have a lease without a key, and where the kernel showed each
 	var unused, returns bool         // an ENI is to be detached; an address is to be released
@@ -60,8 +60,8 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	return p.Registry.Change(ctx, func(s *registry.State) { s.EndOf(k, time.Now(), p.Began, left...) })
 }
 
-// findAgain gives a pod's address a lease without a key, if the address is on an ENI of the node and is neither leased
-// nor free. There are such addresses after a rebuild of the registry that could not read all namespaces. The primary
+// findAgain gives the address a lease without a key, if it is on an ENI of the node and is neither leased nor free.
+// There are such addresses of pods after a rebuild of the registry that could not read all namespaces. The primary
 // address of the boot ENI is the node's own, and gets no lease. A DEL or a collection ends the new lease.
 func findAgain(s *registry.State, a netip.Addr) {
 	id, e := s.ENIOf(a)

@@ -19,9 +19,9 @@ import (
 
 // recentFailure returns an error if another process has just asked EC2 on behalf of the owner, and failed. Only a
 // process that began after the owner became a waiter has asked for the owner. So if EC2 refuses, a hundred waiting ADDs
-// do not ask one after the other. If a subnet is full, recentFailure also returns an error to later ADDs. none is the
-// error of Take.
-func (p *Pool) recentFailure(o Owner, none error) error {
+// do not ask one after the other. If a subnet is full, recentFailure also returns an error to later ADDs. takeErr is
+// the error of Take.
+func (p *Pool) recentFailure(o Owner, takeErr error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()
 	if err != nil {
@@ -32,26 +32,26 @@ func (p *Pool) recentFailure(o Owner, none error) error {
 	switch {
 	case ok && f.Began.After(w.Since) && time.Since(f.Since) <= justNow:
 		return plugin.Errorf(plugin.CodeTryAgain, f.Hint,
-			"%w: another ADD asked EC2 for all waiting ADDs of this node, and failed: %s", Lacking(none), f.Text)
+			"%w: another ADD asked EC2 for all waiting ADDs of this node, and failed: %s", Lacking(takeErr), f.Text)
 	case time.Now().Before(f.Until):
 		return plugin.Errorf(plugin.CodeTryAgain, f.Hint, "%w: EC2 gave no addresses, and this node asks EC2 again "+
 			"after %s: %s",
-			Lacking(none),
+			Lacking(takeErr),
 			f.Until.Format(time.RFC3339), f.Text)
 	}
 	return nil
 }
 
 // overdueError returns the error of an ADD whose time has ended while another process asked EC2. The error says what
-// that process waits for.
-func (p *Pool) overdueError(o Owner, ended error) error {
+// that process waits for. waitErr is the error of the ADD's wait for its turn.
+func (p *Pool) overdueError(o Owner, waitErr error) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
 	what, hint := p.delayCause(s, o)
 	return plugin.Errorf(plugin.CodeTryAgain, hint,
-		"%w: another ADD is still asking EC2 for all waiting ADDs of this node: %s: %w", ErrNone, what, ended)
+		"%w: another ADD is still asking EC2 for all waiting ADDs of this node: %s: %w", ErrNone, what, waitErr)
 }
 
 // delayCause returns what delays the process that asks EC2, and what an operator can do about it. delayCause looks for
@@ -88,11 +88,11 @@ var releaseActions = []string{"UnassignPrivateIpAddresses", "UnassignIpv6Address
 	"DeleteNetworkInterface"}
 
 // throttledAction returns the throttled action for which a growth has to wait the longest. If no action is throttled
-// beyond the time after, it returns "".
-func throttledAction(s *registry.State, after time.Time) (action string) {
+// until after notBefore, it returns "".
+func throttledAction(s *registry.State, notBefore time.Time) (action string) {
 	for a, until := range s.NotBefore {
-		if until.After(after) && !slices.Contains(releaseActions, a) {
-			action, after = a, until
+		if until.After(notBefore) && !slices.Contains(releaseActions, a) {
+			action, notBefore = a, until
 		}
 	}
 	return action

@@ -23,9 +23,9 @@ import (
 // Release is the name of the mark that a DEL leaves when a chosen address is to be released to EC2.
 const Release = "release"
 
-// ToRelease reports whether an address is to be released to EC2 at once: it is free, a pod had chosen it, and the next
-// pod with this pod's name may start on another node. Only a secondary address can leave its ENI. The primary address
-// and an address of a prefix cannot.
+// ToRelease reports whether an address is to be released to EC2 at once, because it is free and a pod had chosen it.
+// The next pod with this pod's name may start on another node. Only a secondary address can leave its ENI. The primary
+// address and an address of a prefix cannot.
 func ToRelease(s *registry.State, a netip.Addr) bool {
 	if _, owned := s.Owners[a]; !owned || !s.Free.Has(a) {
 		return false

@@ -18,11 +18,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// NotesUse wraps the commands of a plugin that runs after ipam. If the kernel refuses the leased address because
-// another slave of the ENI has it, NotesUse records in the registry that the address is in use. This happens if the
-// namespace of an earlier pod still exists after that pod's DEL. The DEL has removed the node's route to the address,
-// so the ADD could not see that the address is in use. A search of all namespaces would find such addresses earlier,
-// but would make every ADD slower.
+// NotesUse wraps the commands of a plugin that runs after ipam. If the kernel refuses a leased address because another
+// slave of the ENI has it, NotesUse records that the address is in use. This happens if the namespace of an earlier pod
+// still exists after that pod's DEL. The DEL has removed the node's route to the address, so the ADD could not see that
+// the address is in use. A search of all namespaces would find such addresses earlier, but would make every ADD slower.
 //
 // No pod gets the address until a collection has seen that no namespace has it. If the runtime repeats the ADD, the
 // attachment gets another address.

@@ -109,14 +109,15 @@ func key[C any](r *plugin.Request[C]) registry.Key {
 	return registry.Key{Network: r.Network, Attachment: r.Attachment}
 }
 
-// Superseded reports whether a lease of the attachment began after the time since. In this case, a later ADD has made
-// the objects that are now in the pod. If the registry cannot be read, Superseded returns true.
-func Superseded[C any](r *plugin.Request[C], since time.Time) bool {
+// Superseded reports whether a lease of the attachment began after began, the time of the last lease of an ADD. In this
+// case, a later ADD has made the objects that are now in the pod. If the registry cannot be read, Superseded returns
+// true.
+func Superseded[C any](r *plugin.Request[C], began time.Time) bool {
 	s, err := view()
 	if err != nil {
 		return true
 	}
-	younger := func(a netip.Addr) bool { l, _ := s.Leases.At(a); return l.Since.After(since) }
+	younger := func(a netip.Addr) bool { l, _ := s.Leases.At(a); return l.Since.After(began) }
 	return slices.ContainsFunc(s.Held(key(r)), younger)
 }
 

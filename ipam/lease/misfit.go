@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about ENIs of others: a person or another program has attached such an ENI, or a launch template that is
-// not for pods. If the node creates ENIs, an ENI of others serves pods only if the node could have created an ENI like
+// This file is about ENIs of others: those that a person, another program, or a launch template that is not for pods
+// has attached. If the node creates ENIs, an ENI of others serves pods only if the node could have created an ENI like
 // it. So it must have exactly the security groups of secGroupIds, and its subnet must have the tags of subnetTags.
 //
 // This rule does not apply to ENIs that this suite or the original plugin has created for pods. The registry does not

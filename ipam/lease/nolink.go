@@ -19,8 +19,8 @@ import (
 
 // An ENI whose link is not on the node can serve no pods. An operator or another program has detached the ENI, the
 // driver has failed, or the link has never appeared. The registry records since when the link is missing. So only one
-// ADD has to wait for the link, and the other ADDs do not use the ENI. An ADD that finds no free address, a growth, and
-// a collection look for the link again, and remove the record if the link is on the node.
+// ADD has to wait for the link, and the other ADDs do not use the ENI. An ADD that finds no free address, a growth and
+// a collection look for the link. If it is on the node again, they remove the record.
 
 // ErrNoLink means that the link of an ENI is not on the node, and that no process should wait for it.
 var ErrNoLink = errors.New("its link is not on the node")
@@ -148,17 +148,17 @@ func (p *Pool) noteLink(ctx context.Context, e registry.ENI, id, name string) er
 	})
 }
 
-// Look reads the links of the node, and records which ENIs have lost their link, and which have it again. again reports
+// Look reads the links of the node, and records which ENIs have lost their link, and which have it again. found reports
 // whether at least one ENI has its link again. If no process has ever seen the link of an ENI, the ENI's
 // [registry.LinkPatience] begins now, as for an ADD that waits for a link. Look only logs a failure, because no caller
 // needs its result.
-func (p *Pool) Look(ctx context.Context) (again bool) {
-	again, err := p.look(ctx)
+func (p *Pool) Look(ctx context.Context) (found bool) {
+	found, err := p.look(ctx)
 	if err != nil {
 		slog.Warn("the node's links cannot be listed: this process does not see which links of ENIs are missing",
 			"error", err)
 	}
-	return again && err == nil
+	return found && err == nil
 }
 
 func (p *Pool) look(ctx context.Context) (again bool, err error) {

@@ -13,10 +13,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An owners finds the name of the pod that has an address, without the registry. Its sources are the aliases of the
+// A podNames finds the name of the pod that has an address, without the registry. Its sources are the aliases of the
 // veth pairs on the node, and the files that runtimes keep of each ADD. It reads both sources at the first call of
 // podWith. The names are only for people: no process decides anything by them.
-type owners struct {
+type podNames struct {
 	node  *nl.NS
 	paths nl.Namespaces
 	links []nl.Link
@@ -36,7 +36,7 @@ func (u Used) FoundLease(path string, a netip.Addr) (l registry.Lease) {
 }
 
 // podWith returns the pod that has an address in the namespace at path, if the sources name exactly one pod.
-func (o *owners) podWith(path string, a netip.Addr) (namespace, name string) {
+func (o *podNames) podWith(path string, a netip.Addr) (namespace, name string) {
 	if !o.read {
 		o.read, o.paths, o.kept = true, nl.Namespaces{}, KeptOf("")
 		o.links, _ = o.node.Links() // without the links, only the files of runtimes name pods

@@ -49,7 +49,7 @@ func TestFind(t *testing.T) {
 	keep("other", paths["unknown"], "10.0.1.5/24", "with-another-address")
 	keep("old", "", "10.0.1.4/24", "old")
 	os.WriteFile(filepath.Join(kept, "net-damaged-eth0"), []byte("{"), 0o600)
-	u := Used{owners: &owners{node: node}}
+	u := Used{owners: &podNames{node: node}}
 	want := map[string]string{"paired": "shop/paired", "kept": "", "both": "shop/both", "torn": "shop/torn",
 		"unknown": "shop/old", "old": "shop/old"}
 	for name, pod := range want { // a runtime that does not keep the namespace makes the address ambiguous
@@ -60,7 +60,7 @@ func TestFind(t *testing.T) {
 	if err := os.Remove(filepath.Join(kept, "net-old-eth0")); err != nil {
 		t.Fatal(err)
 	}
-	u = Used{owners: &owners{node: node}}
+	u = Used{owners: &podNames{node: node}}
 	want = map[string]string{"paired": "shop/paired", "kept": "shop/kept", "both": "shop/both", "torn": "shop/torn",
 		"unknown": "", "old": ""}
 	for name, pod := range want {

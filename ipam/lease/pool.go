@@ -99,10 +99,10 @@ func IsNone(err error) bool { return isShort(err) || errors.Is(err, ErrPeers) }
 // isShort reports whether err means that the attachment has no address, and that no address is free for it.
 func isShort(err error) bool { return errors.Is(err, ErrNone) || errors.Is(err, ErrUnknown) }
 
-// Lacking returns the first part of the error of an ADD whose growth has failed. none is the error of Take. ErrUnknown
-// becomes ErrNone, so that all waiters for addresses report the same error.
-func Lacking(none error) error {
-	if errors.Is(none, ErrPeers) {
+// Lacking returns the first part of the error of an ADD whose growth has failed. takeErr is the error of Take.
+// ErrUnknown becomes ErrNone, so that all waiters for addresses report the same error.
+func Lacking(takeErr error) error {
+	if errors.Is(takeErr, ErrPeers) {
 		return ErrPeers
 	}
 	return ErrNone
@@ -121,8 +121,8 @@ func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 		}
 		// The registry may not know all pods: pods of the original plugin have no leases. The node has a host route to
 		// each pod, so addrsWithRoute finds the addresses of such pods. But the route may lead to the owner itself: an
-		// earlier ADD of the attachment has made it, or a repeated ADD that runs at the same time. If the owner's
-		// namespace has the address, the route leads to the owner.
+		// earlier ADD of the attachment, or a repeated ADD that runs now, has made it. If the owner's namespace has the
+		// address, the route leads to the owner.
 		taken, err := p.addrsWithRoute(a.Addrs)
 		if n := len(taken); err == nil && n > 0 {
 			taken, err = missingAddrs(taken, o.NetNS)
@@ -238,8 +238,8 @@ func (p *Pool) reasonToAsk(s *registry.State, eni string) error {
 }
 
 // Unknown reports whether a process has to call Learn, because the registry has no ENI or does not know the instance. A
-// registry has ENIs and no instance if the earlier registry was lost while a process waited for EC2: then the new
-// registry has only what that process wrote afterwards.
+// registry has ENIs and no instance if the earlier registry was lost while a process waited for EC2. The new registry
+// has only what that process wrote afterwards.
 func Unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID == "" }
 
 // StaleMetadata is how long the metadata service may still list an address that has left its ENI: twice the longest
@@ -295,7 +295,7 @@ func (p *Pool) Note(s *registry.State) {
 }
 
 // heldAddrs returns the addresses that the interface already has, and their ENI. If one of them is on no ENI any more,
-// heldAddrs ends all leases of the interface, because all addresses of an interface must be on the same ENI.
+// heldAddrs ends all leases of the interface. The reason: all addresses of an interface must be on the same ENI.
 func heldAddrs(s *registry.State, o Owner) (eni string, addrs []netip.Addr) {
 	all := s.HeldBy(o.Key, o.NIC)
 	for _, h := range all {
@@ -327,15 +327,15 @@ func giveUpTime(ctx context.Context) time.Time {
 	return time.Now().Add(time.Minute)
 }
 
-// rejectAddrs ends the owner's leases. It gives the addresses taken leases without a key, because they are already in
-// use, so no pod gets them. A collection ends such a lease when the address is no longer in use. The owner's other
-// addresses are free again. place is where the kernel shows the addresses taken: the path of a namespace, or
-// [routePlace], or "" if this is not known.
-func (p *Pool) rejectAddrs(ctx context.Context, o Owner, taken []netip.Addr, seen string) error {
+// rejectAddrs ends the owner's leases. It gives usedAddrs, the addresses that are already in use, leases without a key,
+// so that no pod gets them. A collection ends such a lease when the address is no longer in use. The owner's other
+// addresses are free again. place is where the kernel shows usedAddrs: the path of a namespace, or [routePlace], or ""
+// if this is not known.
+func (p *Pool) rejectAddrs(ctx context.Context, o Owner, usedAddrs []netip.Addr, place string) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {
-			if l, _ := s.Leases.At(a); slices.Contains(taken, a) {
-				s.Found(a, registry.Lease{NetNS: seen, ENI: l.ENI, Bound: true, Since: time.Now()})
+			if l, _ := s.Leases.At(a); slices.Contains(usedAddrs, a) {
+				s.Found(a, registry.Lease{NetNS: place, ENI: l.ENI, Bound: true, Since: time.Now()})
 			} else {
 				endUnusedLease(s, a)
 			}

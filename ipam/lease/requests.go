@@ -213,8 +213,8 @@ func Origin(pool string) string {
 	return from
 }
 
-// checkPossible returns an error if the request can never succeed: the name of the derived pool is too long, or pods of
-// this network have no addresses of the family of a chosen address.
+// checkPossible returns an error if the request can never succeed. Either the name of the derived pool is too long, or
+// pods of this network have no addresses of a chosen address's family.
 func (policy Policy) checkPossible(r nic.Request) error {
 	const most = 256 // characters of a tag's value, such as a pool's name (EC2 user guide, "Tag restrictions")
 	if len(policy.Pool) > most {

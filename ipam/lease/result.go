@@ -25,8 +25,8 @@ var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 // Result returns the plugin's result, in the form of the original plugin. The only interface is the ENI's link on the
 // node. The result has the MAC address of this interface only if the pod gets the whole ENI. Each address has the mask
-// of its subnet. Routes by the subnet's gateway lead to the CIDR blocks of the VPC, to the blocks of the VPC's peers,
-// and to routeToCidrs, in this order. The DNS server is the VPC's.
+// of its subnet. Routes by the subnet's gateway lead to the VPC's CIDR blocks, to the blocks of the VPC's peers, and to
+// routeToCidrs, in this order. The DNS server is the VPC's.
 func (a Allocation) Result(link string, p Policy) *types100.Result {
 	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
 	if p.Choice.Exclusive {
@@ -92,12 +92,12 @@ func Recall(
 	return a.Result(e.Link, policy), nil
 }
 
-// appendInterface adds the interface of the result further to r: the link of its ENI, and its addresses with their
+// appendInterface adds the interface of the result added to r: the link of its ENI, and its addresses with their
 // gateways. It adds no routes, because by a further interface the pod only answers packets that have come there.
-func appendInterface(r, further *types100.Result) {
+func appendInterface(r, added *types100.Result) {
 	index := len(r.Interfaces)
-	r.Interfaces = append(r.Interfaces, further.Interfaces...)
-	for _, ip := range further.IPs {
+	r.Interfaces = append(r.Interfaces, added.Interfaces...)
+	for _, ip := range added.IPs {
 		ip.Interface = new(index)
 		r.IPs = append(r.IPs, ip)
 	}
@@ -111,10 +111,10 @@ func (a Allocation) subnetOf(addr netip.Addr) netip.Prefix {
 	return a.ENI.CIDR
 }
 
-// gatewayFor returns the address of the VPC router, in the family of the address like. The IPv4 address is the first
-// one of the subnet (VPC user guide, "Subnet CIDR blocks").
-func (a Allocation) gatewayFor(like netip.Addr) netip.Addr {
-	if like.Is6() {
+// gatewayFor returns the address of the VPC router, in the family of addr. The IPv4 address is the first one of the
+// subnet (VPC user guide, "Subnet CIDR blocks").
+func (a Allocation) gatewayFor(addr netip.Addr) netip.Addr {
+	if addr.Is6() {
 		return router6
 	}
 	return a.ENI.CIDR.Masked().Addr().Next()

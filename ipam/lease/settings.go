@@ -121,11 +121,12 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 	}
 }
 
-// forgetSettings removes the recorded settings was of an ENI, because the ENI's link has them again. It removes nothing
-// if another pod has got the ENI meanwhile.
-func (p *Pool) forgetSettings(ctx context.Context, id string, was nl.Settings) error {
+// forgetSettings removes the recorded settings of an ENI, because the ENI's link has them again. recorded are the
+// settings that the caller has read: if the registry has others now, or a pod has a lease on the ENI, forgetSettings
+// removes nothing.
+func (p *Pool) forgetSettings(ctx context.Context, id string, recorded nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
-		if e, ok := s.ENIs[id]; ok && maps.Equal(e.Settings, was) && !anyOn(s, id) {
+		if e, ok := s.ENIs[id]; ok && maps.Equal(e.Settings, recorded) && !anyOn(s, id) {
 			e.Settings = nil
 			s.ENIs[id] = e
 		}

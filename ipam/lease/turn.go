@@ -16,8 +16,9 @@ type Source struct {
 	// releases the lock when the process ends for any reason.
 	Turn string
 
-	// Ask gets addresses, and leases an address of each family to the owner. why is the error of Take: see [IsNone].
-	Ask func(ctx context.Context, p *Pool, o Owner, why error) (Allocation, error)
+	// Ask gets addresses, and leases an address of each family to the owner. takeErr is the error of Take: see
+	// [IsNone].
+	Ask func(ctx context.Context, p *Pool, o Owner, takeErr error) (Allocation, error)
 
 	// Hands is true if this process has a parent that holds the lock of its own Source and waits for this process: see
 	// [Program]. If another node has the address that the pod has chosen, this process fails at once, and its parent
@@ -59,10 +60,10 @@ func (p *Pool) askInTurn(ctx context.Context, o Owner, from Source) (Allocation,
 }
 
 // lastTry leases an address to an owner whose time has ended before its turn, if a DEL has made one free meanwhile. If
-// no address is free, lastTry does not change the owner's entry in Waiters. ended is the error of the wait.
-func (p *Pool) lastTry(ctx context.Context, o Owner, ended error) (Allocation, error) {
-	overdue := p.overdueError(o, ended)
-	if !errors.Is(ended, context.DeadlineExceeded) {
+// no address is free, lastTry does not change the owner's entry in Waiters. waitErr is the error of the wait.
+func (p *Pool) lastTry(ctx context.Context, o Owner, waitErr error) (Allocation, error) {
+	overdue := p.overdueError(o, waitErr)
+	if !errors.Is(waitErr, context.DeadlineExceeded) {
 		return Allocation{}, overdue // this process must end
 	}
 	s, err := p.Registry.View()

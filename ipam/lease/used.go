@@ -17,8 +17,8 @@ import (
 
 // Any process on a node can make network namespaces, and give the links there any addresses and MAC addresses. So an
 // address at any such link does not count as used. An address counts as used only at the ENI's link itself, or at a
-// link that was made on the ENI's link, which only the node's root can do. The kernel shows on which link another link
-// was made: see [nl.NS.Slaves].
+// link that was made on the ENI's link. Only the node's root can make such a link, and the kernel shows on which link
+// another link was made: see [nl.NS.Slaves].
 //
 // A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI. The kernel refuses addresses that other
 // pods have. So each further address counts as used by this pod. The pod can take no more addresses than the ENI has,
@@ -53,7 +53,7 @@ type Used struct {
 	links  map[string]nl.Link // the node's links, by MAC address
 	cards  map[string]bool    // MAC addresses of the network cards in namespaces
 	sought bool               // the namespaces were searched for network cards
-	owners *owners            // finds the names of the pods
+	owners *podNames          // finds the names of the pods
 	// how many IPv6 addresses a namespace has at links on an ENI's link, by the ENI's MAC address and the namespace's
 	// path
 	addrCount map[string]int
@@ -77,8 +77,8 @@ func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.By[At{e.MAC, a}] != ""
 }
 
-// Any reports whether match returns true for at least one used address: an address at the link of the ENI with this MAC
-// address, or of a route of the node.
+// Any reports whether match returns true for a used address: one at the link of the ENI with this MAC address, or of a
+// route of the node.
 func (u Used) Any(mac string, match func(netip.Addr) bool) bool {
 	for at := range u.By {
 		if (at.MAC == mac || at.MAC == "") && match(at.Addr) {
@@ -95,8 +95,8 @@ func (u Used) InPod(mac string) bool {
 	return !here && (u.cards[mac] || !u.sought)
 }
 
-// Holds reports whether the pod of a lease without a key may still exist: the address is in use, or the namespace where
-// it was found still has a link on the ENI's link.
+// Holds reports whether the pod of a lease without a key may still exist. It may if the address is in use, or if the
+// namespace of the lease still has a link on the ENI's link.
 func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	_, linked := u.addrCount[s.ENIs[l.ENI].MAC+l.NetNS]
 	return linked || u.Shows(s, a, l)
@@ -109,7 +109,7 @@ func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, 
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 	used := Used{By: map[At]string{}, Looked: time.Now(), cards: map[string]bool{}, addrCount: map[string]int{},
-		owners: &owners{node: node}}
+		owners: &podNames{node: node}}
 	links, err := node.LinksByMAC()
 	if err != nil {
 		slog.Warn("the node's links cannot be read: all addresses count as used", "error", err)
@@ -221,8 +221,8 @@ func (p *Pool) Used(macs ...string) Used {
 
 // addRouted adds the addresses of routed pods. An address at the pod's end of the pair proves nothing, because the pod
 // can give its end any address. But while the node's end is up, it has a permanent neighbour for each of the pod's
-// addresses. emptyEnd is the name of a node's end without such a neighbour: another program has set this end down, or
-// the pod's ADD has just begun.
+// addresses. emptyEnd is the name of a node's end without a neighbour. Another program has set this end down, or the
+// pod's ADD has just begun.
 func (u Used) addRouted(node *nl.NS) (emptyEnd string, err error) {
 	pairs := map[int]string{}
 	for _, l := range u.links {

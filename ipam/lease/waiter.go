@@ -16,13 +16,13 @@ import (
 // runtime will repeat that ADD. So one call is enough for all ADDs of a burst that are in the registry when the process
 // asks.
 
-// addWaiter makes the owner a waiter until the time until. was is the owner's entry in Waiters before: if there was
+// addWaiter makes the owner a waiter until deadline. previous is the owner's earlier entry in Waiters: if there was
 // one, its Since stays.
-func (p *Pool) addWaiter(s *registry.State, o Owner, was registry.Waiter, now, until time.Time) {
-	if was.Since.IsZero() {
-		was.Since = now
+func (p *Pool) addWaiter(s *registry.State, o Owner, previous registry.Waiter, now, deadline time.Time) {
+	if previous.Since.IsZero() {
+		previous.Since = now
 	}
-	s.Waiters[o.waiterKey()] = registry.Waiter{Pool: p.Policy.Waits(), Since: was.Since, Until: until}
+	s.Waiters[o.waiterKey()] = registry.Waiter{Pool: p.Policy.Waits(), Since: previous.Since, Until: deadline}
 }
 
 // forgetGivenUp removes from GaveUp the ADD that the owner's ADD repeats. If a runtime repeats an ADD with another
@@ -74,8 +74,7 @@ const Returns = 30 * time.Second
 const addrSep = "="
 
 // Waits returns a name for what an ADD waits for: the name of its pool, and after it the addresses that its pod has
-// chosen. So an ADD that waits for a chosen address has another name than the other ADDs of the pool, which do not ask
-// EC2 for this address.
+// chosen. An ADD that waits for a chosen address has a name of its own, because no other ADD asks EC2 for this address.
 func (policy Policy) Waits() string {
 	name := policy.Pool
 	for _, a := range policy.Choice.Addrs {

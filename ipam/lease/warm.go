@@ -90,8 +90,8 @@ const Plenty = 1 << 20
 
 // Ready counts the addresses of the pool with this name that a pod could get: those that became free at the time
 // before, or earlier.
-func Ready(s *registry.State, pool string, before time.Time) int {
-	return ready(s, pool, func(e registry.ENI) int { return Count(s, e, before) })
+func Ready(s *registry.State, pool string, cutoff time.Time) int {
+	return ready(s, pool, func(e registry.ENI) int { return Count(s, e, cutoff) })
 }
 
 func ready(s *registry.State, pool string, count func(registry.ENI) int) (n int) {
@@ -105,21 +105,21 @@ func ready(s *registry.State, pool string, count func(registry.ENI) int) (n int)
 
 // Count counts the addresses of one ENI that a pod could get, as Ready does. It counts IPv4 addresses, or IPv6
 // addresses if the ENI has no IPv4. If the ENI's link is not on the node, Count returns 0.
-func Count(s *registry.State, e registry.ENI, before time.Time) int {
+func Count(s *registry.State, e registry.ENI, cutoff time.Time) int {
 	family := IPv6
 	if e.CIDR.IsValid() {
 		family = IPv4
 	}
-	return CountOf(s, e, family, before)
+	return CountOf(s, e, family, cutoff)
 }
 
 // CountOf does what Count does, for one family.
-func CountOf(s *registry.State, e registry.ENI, family Family, before time.Time) (n int) {
+func CountOf(s *registry.State, e registry.ENI, family Family, cutoff time.Time) (n int) {
 	if e.NoLink(time.Now()) {
 		return 0
 	}
 	for _, a := range e.Addrs {
-		if since, free := s.Free.At(a); free && nl.FamilyOf(a) == family && !since.After(before) && !ToRelease(s, a) {
+		if since, free := s.Free.At(a); free && nl.FamilyOf(a) == family && !since.After(cutoff) && !ToRelease(s, a) {
 			n++
 		}
 	}
@@ -130,7 +130,7 @@ func CountOf(s *registry.State, e registry.ENI, family Family, before time.Time)
 			n += Plenty
 		default:
 			for a := b.CIDR.Addr(); b.CIDR.Contains(a); a = a.Next() {
-				if isUsable(s, a, before) {
+				if isUsable(s, a, cutoff) {
 					n++
 				}
 			}
