@@ -19,7 +19,7 @@ import (
 // While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. If each ADD described
 // all ENIs and subnets again, a large cluster would spend more time on describes than on calls that change something.
 // So a process keeps EC2's answers in files for the next process. An old answer does no harm: a process uses it only to
-// prepare a changing call, and EC2 refuses this call if the answer is too old.
+// prepare a changing call. EC2 refuses this call if the answer is too old.
 
 // The files of answers, in the registry's directory.
 const (

@@ -37,7 +37,7 @@ func (p *Node) InUse() (lease.Used, error) {
 // An address that is in use gets a lease without a key, if it has no lease. Any other address that is new to the
 // registry cools first. But if no pod of the node has had an address yet, the new address is free at once.
 //
-// If no process of the node changes anything in EC2, and there is one pool, Learn does not ask EC2 for tags: a
+// If no process of the node changes anything in EC2, and there is one pool, Learn does not ask EC2 for tags. A
 // collection asks later. The nodes of a cluster may start at the same time, but they run their collections at different
 // times. So EC2 does not get the calls of all nodes at once.
 func (p *Node) Learn(ctx context.Context) error {

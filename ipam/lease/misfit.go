@@ -20,8 +20,8 @@ import (
 // record the groups of such ENIs. So such an ENI still serves pods if the configuration now has other groups. With
 // "provision" "assign" or "none", the node creates no ENI, and uses all ENIs that others attach.
 //
-// If there are several pools, only a tag shows for which pool an ENI was created for pods. So without this tag, the
-// rule applies to such an ENI, too. Otherwise pods could get addresses of another pool's ENI.
+// If there are several pools, only a tag shows the pool of such an ENI. So without this tag, the rule also applies to
+// the ENI. Otherwise pods could get addresses of another pool's ENI.
 
 // An ENI with unknown tags may be an ENI of others. If its tags are unknown because EC2 did not answer, it serves no
 // pods until EC2 answers. If they are unknown because the role may not ask EC2, it serves pods, unless there are

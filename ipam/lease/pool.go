@@ -119,10 +119,10 @@ func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 		if err != nil {
 			return a, err
 		}
-		// The registry may not know all pods: pods of the original plugin have no leases. The node has a host route to
-		// each pod, so addrsWithRoute finds the addresses of such pods. But the route may lead to the owner itself: an
-		// earlier ADD of the attachment, or a repeated ADD that runs now, has made it. If the owner's namespace has the
-		// address, the route leads to the owner.
+		// The registry does not always know all pods: pods of the original plugin have no leases. The node has a host
+		// route to each pod, so addrsWithRoute finds the addresses of such pods. But the route may lead to the owner
+		// itself: an earlier ADD of the attachment, or a repeated ADD that runs now, has made it. If the owner's
+		// namespace has the address, the route leads to the owner.
 		taken, err := p.addrsWithRoute(a.Addrs)
 		if n := len(taken); err == nil && n > 0 {
 			taken, err = missingAddrs(taken, o.NetNS)

@@ -122,7 +122,7 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 }
 
 // forgetSettings removes the recorded settings of an ENI, because the ENI's link has them again. recorded are the
-// settings that the caller has read: if the registry has others now, or a pod has a lease on the ENI, forgetSettings
+// settings that the caller has read. If the registry has others now, or a pod has a lease on the ENI, forgetSettings
 // removes nothing.
 func (p *Pool) forgetSettings(ctx context.Context, id string, recorded nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {

@@ -77,8 +77,8 @@ func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.By[At{e.MAC, a}] != ""
 }
 
-// Any reports whether match returns true for a used address: one at the link of the ENI with this MAC address, or of a
-// route of the node.
+// Any reports whether match returns true for a used address. Such an address is at the link of the ENI with this MAC
+// address, or a route of the node leads to it.
 func (u Used) Any(mac string, match func(netip.Addr) bool) bool {
 	for at := range u.By {
 		if (at.MAC == mac || at.MAC == "") && match(at.Addr) {
