@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
-// TestFind finds the pods of addresses without a registry: by the veth pair, or else by what a runtime keeps, and not
+// TestFoundLease finds the pods of addresses without a registry: by the veth pair, or else by what a runtime keeps, and not
 // where that names several.
-func TestFind(t *testing.T) {
+func TestFoundLease(t *testing.T) {
 	nltest.Need(t, "root")
 	node, _ := nltest.NS(t, "node")
 	kept := t.TempDir()
