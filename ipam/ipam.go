@@ -34,7 +34,10 @@ func Commands(args ...string) plugin.Commands[lease.Config] {
 		return grown
 	})
 	c := lease.Commands()
-	if c.Add = lease.Acquisition(args, here); c.Add == nil {
+	c.Add = lease.Acquisition(args, here)
+	if c.Add != nil {
+		c.Ended = nil // the ADD that has executed this process is the command that counts
+	} else {
 		c.Add = func(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
 			result, _, err := lease.Add(ctx, r, here)
 			return result, err
