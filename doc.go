@@ -17,7 +17,7 @@
 //	  book/         edits of the registry's state, and questions about it: no I/O
 //	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
 //	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
-//	  legacy/       removes what the original plugin and earlier releases have left on a node
+//	  legacy/       removes what the original plugin has left on a node
 //	plugin/egress/  a further plugin: packets of chosen pods leave with the addresses of routers
 //	plugin/chain/   all plugins in one process
 //	tool/           the tool for people, cloud-init and systemd timers: a file per command

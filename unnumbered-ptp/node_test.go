@@ -99,11 +99,9 @@ func TestTwoNetworks(t *testing.T) {
 	}
 }
 
-// TestAlikeNetworks has two networks to whose tables earlier releases gave the same name. So
-// each network replaced the other's table.
+// TestAlikeNetworks has networks whose names differ only in one punctuation mark: each network has a table of its own.
 func TestAlikeNetworks(t *testing.T) {
 	f := newFabric(t)
-	const folded = "inet cni_ipvlan_vpc_k8s_a_b"
 	var pods []*pod
 	for i, network := range []string{"a-b", "a.b", "a_b"} {
 		p := f.configured(f.pod(fmt.Sprint("pod", i), fmt.Sprint("10.0.1.", 48+i)),
@@ -116,48 +114,16 @@ func TestAlikeNetworks(t *testing.T) {
 		must(t, f.CHECK(p))
 		must(t, f.GC(p, p.request.Attachment))
 	}
-	want := []string{"inet cni_ipvlan_vpc_k8s.a.b", "inet cni_ipvlan_vpc_k8s.a_b", folded}
-	if tables := f.tables(); !slices.Equal(tables, want) {
+	want := []string{"inet cni_ipvlan_vpc_k8s.a.b", "inet cni_ipvlan_vpc_k8s.a_b", "inet cni_ipvlan_vpc_k8s_a_b"}
+	guard := func(name string) bool { return strings.HasSuffix(name, "._guard") } // all networks share it
+	tables := slices.Sorted(slices.Values(slices.DeleteFunc(nltest.Hooked(t, f.node), guard)))
+	if !slices.Equal(tables, want) {
 		t.Errorf("tables %v, want %v", tables, want)
 	}
 	f.bare()
 	if tables := nltest.Hooked(t, f.node); len(tables) > 0 {
 		t.Errorf("left %v", tables)
 	}
-}
-
-// tables lists the tables of networks. The guard of the ENIs, which all networks share, is not one.
-func (f *fabric) tables() []string {
-	f.t.Helper()
-	guard := func(name string) bool { return strings.HasSuffix(name, "._guard") }
-	return slices.Sorted(slices.Values(slices.DeleteFunc(nltest.Hooked(f.t, f.node), guard)))
-}
-
-// TestFolded has a table of an earlier release. GC deletes it if the network has a table of
-// this release, and no other network may need the old one.
-func TestFolded(t *testing.T) {
-	f := newFabric(t)
-	p, q := f.pod("pod1", pod1Addr), f.pod("pod2", pod2Addr)
-	p.request.Network, q.request.Network = "a.b", "a-b"
-	older := nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s_a_b", Chains: []nl.Chain{
-		{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.Count()}}}}}
-	left := func(why string, want ...string) {
-		t.Helper()
-		if tables := f.tables(); !slices.Equal(tables, want) {
-			t.Errorf("%s: tables %v, want %v", why, tables, want)
-		}
-	}
-	f.add(f.node, older)
-	must(t, f.GC(p))
-	left("without pods", "inet cni_ipvlan_vpc_k8s_a_b")
-	must(t, f.ADD(p))
-	must(t, f.GC(p, p.request.Attachment))
-	left("with a pod", "inet cni_ipvlan_vpc_k8s.a.b")
-	must(t, f.CHECK(p))
-	must(t, f.ADD(q))
-	must(t, f.GC(p, p.request.Attachment))
-	left("with another network's pod", "inet cni_ipvlan_vpc_k8s.a.b", "inet cni_ipvlan_vpc_k8s_a_b")
-	must(t, f.CHECK(q))
 }
 
 // TestAltName has a hostInterface that is an alternative name of the link, as enp0s5 is one of ens5.

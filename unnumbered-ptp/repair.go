@@ -11,7 +11,6 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
 )
 
 // Lost lists objects that serve all pods of a network, and that are missing on the node. Without them, a CHECK of the
@@ -81,21 +80,7 @@ func Repair(node *nl.NS, network string, c Config) (done nl.Wiring, failed error
 		}
 		done = append(done, step)
 	}
-	if failed == nil {
-		failed = legacy.DelTable(node, network, func() ([]string, error) { return networksOn(node) })
-	}
 	return done, failed
-}
-
-// networksOn are the networks that have pods on the node.
-func networksOn(node *nl.NS) (networks []string, err error) {
-	links, err := node.Links()
-	for _, l := range links {
-		if network := networkOf(l.Alias); network != "" {
-			networks = append(networks, network)
-		}
-	}
-	return networks, err
 }
 
 // install adds objects step by step. If a step fails, the objects of earlier steps stay, because other pods may rely on

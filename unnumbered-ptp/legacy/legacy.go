@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package legacy removes the objects that the original plugin and earlier releases have left on a node. The original
-// made veth pairs, rules and chains of iptables for a pod. Earlier releases gave tables a name that two networks could
-// share.
+// Package legacy removes the objects that the original plugin has left on a node: veth pairs, rules, and chains of
+// iptables.
 package legacy
 
 import (
