@@ -13,6 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// PriorityMangle is the Priority that nft(8) calls mangle. Chains that set marks have it, because it comes before the
+// translation of addresses.
+const PriorityMangle = -150
+
 // A Chain is a chain of a table of nftables, called by a hook of netfilter.
 type Chain struct {
 	Name     string

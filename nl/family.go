@@ -45,8 +45,26 @@ func (f Family) String() string {
 
 // Everywhere returns the prefix with all addresses of the family, which is the destination of a default route.
 func (f Family) Everywhere() netip.Prefix {
-	if f == IPv6 {
-		return netip.PrefixFrom(netip.IPv6Unspecified(), 0)
-	}
-	return netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+	return netip.PrefixFrom(ByFamily(f, netip.IPv4Unspecified(), netip.IPv6Unspecified()), 0)
 }
+
+// ByFamily returns v6 for IPv6, and v4 for all other families.
+func ByFamily[T any](f Family, v4, v6 T) T {
+	if f == IPv6 {
+		return v6
+	}
+	return v4
+}
+
+// FirstAddr returns the first address of a family, or the zero address if there is none.
+func FirstAddr(addrs []netip.Addr, f Family) netip.Addr {
+	for _, a := range addrs {
+		if FamilyOf(a) == f {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// HostPrefix returns the prefix that contains only the address a: /32 or /128.
+func HostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }

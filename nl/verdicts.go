@@ -53,7 +53,7 @@ func (n *NS) Verdicts(addrs []netip.Addr) (*Verdicts, error) {
 	for _, hook := range []string{"prerouting", "output"} {
 		c := Chain{Name: hook, Type: "filter", Hook: hook, Priority: traceBefore}
 		for _, a := range addrs {
-			host := netip.PrefixFrom(a, a.BitLen())
+			host := HostPrefix(a)
 			c.Rules = append(c.Rules, NFRule{SAddr(host), traceTerm()}, NFRule{DAddr(host), traceTerm()})
 		}
 		t.Chains = append(t.Chains, c)

@@ -30,6 +30,15 @@ type Step struct {
 // A Wiring is a list of Objects, in the order in which Add adds them.
 type Wiring []Step
 
+// Steps returns one Step for each object, all in the namespace ns.
+func Steps[O Object](ns *NS, objects []O) Wiring {
+	w := make(Wiring, 0, len(objects))
+	for _, o := range objects {
+		w = append(w, Step{NS: ns, Object: o})
+	}
+	return w
+}
+
 // errSame is the error of an Object's Add if the namespace already has the object, with all its properties. It is also
 // fs.ErrExist, but tells Wiring.Add that Check is not necessary.
 var errSame error = &textError{"as it should be", &fs.ErrExist}

@@ -42,7 +42,7 @@ func add(r *request) (*types100.Result, error) {
 	if made && !there && (errors.Is(err, nl.ErrUnanswered) || !s.leadsTo(p)) {
 		// The kernel may have added the last rule, or the last route without a link, although its answer was lost.
 		err = errors.Join(err, s.delPair(p),
-			steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
+			nl.Steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
 	}
 	return nil, s.second(unavailable(err))
 }

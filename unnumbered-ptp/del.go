@@ -92,10 +92,10 @@ func delPod(r *request, pod, own *nl.NS, eni nl.Link) {
 // remains lists our objects in a pod, without the links of the group.
 func remains(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 	w := append(nl.Wiring{{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}},
-		steps(pod, callerRules(r))...)
+		nl.Steps(pod, callerRules(r))...)
 	if eni.Name != "" && eni.Group != nl.PodGroup(r.Digest()) { // the link is of another plugin or of an older release
 		w = append(w, nl.Step{NS: pod, Object: nl.Splice{ENI: r.IfName, Veth: r.Config.ContainerInterface}})
-		w = append(w, steps(pod, r.Config.RuntimeConfig.Bandwidth.objects(r.podLinks()))...)
+		w = append(w, nl.Steps(pod, r.Config.RuntimeConfig.Bandwidth.objects(r.podLinks()))...)
 	}
 	return append(w, beyondPair(r, pod)...)
 }

@@ -42,7 +42,7 @@ func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) 
 // share installs the objects of eniWiring. The network's nftables table is the last object: if it fits the present
 // configuration, the routes of all ENIs follow this configuration.
 func (s *scene) share(p pair) error {
-	if err := install(steps(s.nodeNS, s.eniObjects(p))); err != nil {
+	if err := install(nl.Steps(s.nodeNS, s.eniObjects(p))); err != nil {
 		return err
 	}
 	for _, f := range p.families() {
@@ -51,7 +51,7 @@ func (s *scene) share(p pair) error {
 		}
 	}
 	table := routedTable(s.request)
-	return install(steps(s.nodeNS, []nl.Object{s.mark(p), prepared{table,
+	return install(nl.Steps(s.nodeNS, []nl.Object{s.mark(p), prepared{table,
 		func() (nl.Table, error) { return table, s.leadOthers(p) }}}))
 }
 
@@ -98,7 +98,7 @@ func (s *scene) leadBy(p pair, eni nl.Link, f nl.Family) error {
 	if !own {
 		needed, others = nil, append(needed, others...)
 	}
-	if err := install(steps(s.nodeNS, needed)); err != nil {
+	if err := install(nl.Steps(s.nodeNS, needed)); err != nil {
 		return err
 	}
 	return s.exchange(eni, have, others)
@@ -111,7 +111,7 @@ func (s *scene) exchange(eni nl.Link, have, routes []nl.Route) error {
 	if len(routes) == 0 || !s.alone(eni) {
 		return nil
 	}
-	if err := install(steps(s.nodeNS, routes)); err != nil || s.alone(eni) {
+	if err := install(nl.Steps(s.nodeNS, routes)); err != nil || s.alone(eni) {
 		return err
 	}
 	// An ADD of another network has begun meanwhile. It may rely on a route that exchange has replaced.
@@ -122,7 +122,7 @@ func (s *scene) exchange(eni nl.Link, have, routes []nl.Route) error {
 			back = append(back, r)
 		}
 	}
-	return install(steps(s.nodeNS, back))
+	return install(nl.Steps(s.nodeNS, back))
 }
 
 // alone reports whether the kernel shows that all routed pods of an ENI are of the pod's network. A pair whose ADD has

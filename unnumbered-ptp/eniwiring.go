@@ -25,7 +25,7 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 			objects = append(objects, r)
 		}
 	}
-	return steps(s.nodeNS, append(objects, s.mark(p), intact{routedTable(s.request)}))
+	return nl.Steps(s.nodeNS, append(objects, s.mark(p), intact{routedTable(s.request)}))
 }
 
 // eniObjects are the objects of eniWiring that come before the routes.
@@ -177,7 +177,7 @@ const (
 // eniTable is the table of nftables that sets the marks. The table has a branch for each ENI.
 func eniTable() nl.Table {
 	return nl.Table{Family: "inet", Name: nl.ENITable, More: true, Chains: []nl.Chain{{
-		Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle,
+		Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: nl.PriorityMangle,
 		Rules: []nl.NFRule{{nl.ByIIFGroup()}, {nl.ByIIF()}}}}}
 }
 

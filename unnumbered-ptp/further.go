@@ -45,7 +45,7 @@ func (s *scene) isFurther(eni nl.Link) (bool, error) {
 func (s *scene) addFurther() (*types100.Result, error) {
 	var err error
 	for _, loop := range []string{redirect, masquerade} {
-		if err = steps(s.podNS, furtherObjects(s.request, loop)).Add(); !errors.Is(err, nl.ErrNoBPF) {
+		if err = nl.Steps(s.podNS, furtherObjects(s.request, loop)).Add(); !errors.Is(err, nl.ErrNoBPF) {
 			break
 		}
 	}
@@ -67,8 +67,8 @@ func (s *scene) checkFurther() (wrong error) {
 // blockInstanceMetadata is set, or if other objects are also missing. The reason is that the ADD may have added no
 // filters, see addFurther.
 func (s *scene) furtherFaults() []nl.Fault {
-	faults := steps(s.podNS, furtherObjects(s.request, redirect)).Faults()
-	if fewer := steps(s.podNS, furtherObjects(s.request, masquerade)).Faults(); len(fewer) == 0 {
+	faults := nl.Steps(s.podNS, furtherObjects(s.request, redirect)).Faults()
+	if fewer := nl.Steps(s.podNS, furtherObjects(s.request, masquerade)).Faults(); len(fewer) == 0 {
 		return nil
 	}
 	return faults
@@ -89,10 +89,10 @@ func metadataBlockFurther(r *request, nics []plugin.NIC, from int, loop string) 
 	for i := from; i < len(nics); i++ {
 		var addrs []netip.Addr
 		for _, a := range metadata {
-			if _, has := first(nics[i].Addrs(), nl.FamilyOf(a)); has {
+			if nl.FirstAddr(nics[i].Addrs(), nl.FamilyOf(a)).IsValid() {
 				addrs = append(addrs, a)
-				objects = append(objects, nl.Route{Dst: single(a), Type: "prohibit", Table: nl.FurtherTable(own, i),
-					Protocol: nl.RouteProtocol})
+				objects = append(objects, nl.Route{Dst: nl.HostPrefix(a), Type: "prohibit",
+					Table: nl.FurtherTable(own, i), Protocol: nl.RouteProtocol})
 			}
 		}
 		if len(addrs) > 0 && filters(r, loop) {

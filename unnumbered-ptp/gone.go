@@ -48,6 +48,6 @@ func RemoveGone(node *nl.NS) (removed nl.Wiring, failed error) {
 			objects = append(objects, nl.Table{Family: "arp", Name: nl.AskTable(name)})
 		}
 	}
-	removed = steps(node, objects)
+	removed = nl.Steps(node, objects)
 	return removed, errors.Join(err1, err2, err3, err4, removed.Del())
 }

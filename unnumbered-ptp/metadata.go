@@ -24,7 +24,8 @@ func blocked(r *request, p pair) (addrs []netip.Addr) {
 	for _, a := range metadata {
 		f := nl.FamilyOf(a)
 		// packets to this address would leave by the ENI
-		block := (r.Config.DefaultRoute == byVPC || r.routed(f)) && !slices.Contains(r.Config.hostCIDRs, single(a))
+		block := (r.Config.DefaultRoute == byVPC || r.routed(f)) &&
+			!slices.Contains(r.Config.hostCIDRs, nl.HostPrefix(a))
 		if r.Config.BlockInstanceMetadata != nil {
 			block = *r.Config.BlockInstanceMetadata
 		}
@@ -55,7 +56,7 @@ func metadataBlock(r *request, p pair) (objects []nl.Object) {
 
 // prohibition is the route that refuses an address of the metadata service.
 func prohibition(a netip.Addr) nl.Route {
-	return nl.Route{Dst: single(a), Type: "prohibit", Protocol: nl.RouteProtocol}
+	return nl.Route{Dst: nl.HostPrefix(a), Type: "prohibit", Protocol: nl.RouteProtocol}
 }
 
 // filters reports whether a pod with the service loop loop gets BPF filters against the metadata service, besides the

@@ -145,7 +145,7 @@ func last(a, b bool) int {
 func (n node) primaries() node {
 	var addrs []netip.Addr
 	for _, f := range nl.Families {
-		if a, ok := n.primary(f); ok {
+		if a := n.primary(f); a.IsValid() {
 			addrs = append(addrs, a)
 		}
 	}
@@ -159,14 +159,11 @@ func (n node) of(p pair) node {
 	return n
 }
 
-// primary returns the node's first address of a family. The second result is false if there is none.
-func (n node) primary(f nl.Family) (netip.Addr, bool) { return first(n.addrs, f) }
+// primary returns the node's first address of a family, or the zero address if there is none.
+func (n node) primary(f nl.Family) netip.Addr { return nl.FirstAddr(n.addrs, f) }
 
 // has reports whether the node has an address of a family.
-func (n node) has(f nl.Family) bool {
-	_, is := n.primary(f)
-	return is
-}
+func (n node) has(f nl.Family) bool { return n.primary(f).IsValid() }
 
 // meets returns an error if the pod has a family in which the node has no address: node and pod could not reach each
 // other. The runtime is to try again, because the node may still get the address: DHCPv6 is later than DHCP.

@@ -59,8 +59,8 @@ func podCallers(r *request, p pair, n node) (objects []nl.Object) {
 		objects = append(objects, nl.Sysctl{Key: conf4(veth) + "src_valid_mark", Value: "1"})
 	}
 	for _, f := range p.families() {
-		a, ok := n.primary(f)
-		if !ok {
+		a := n.primary(f)
+		if !a.IsValid() {
 			continue
 		}
 		objects = append(objects,
@@ -124,20 +124,17 @@ func callerRules(r *request) (objects []nl.Object) {
 	return objects
 }
 
-// mangle is the priority of chains that set marks: before addresses are translated.
-const mangle = -150
-
 // markCallers are the nftables chains that set the marks in a pod that tracks its connections. If a connection begins
 // by the veth, the pod's answers also leave by the veth. A packet that the node has sent back to the pod, and that
 // leaves by the ENI, gets no mark. Such a packet is not a call.
 func markCallers(c Config) []nl.Chain {
 	byVeth := nl.IIFName(c.ContainerInterface)
 	return []nl.Chain{
-		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: []nl.NFRule{
+		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: nl.PriorityMangle, Rules: []nl.NFRule{
 			{byVeth, nl.ToLocal(), nl.SetMark(c.mark)},
 			{byVeth, nl.CTState("new"), nl.SetCTMark(c.mark)},
 		}},
-		{Name: "output", Type: "route", Hook: "output", Priority: mangle, Rules: []nl.NFRule{
+		{Name: "output", Type: "route", Hook: "output", Priority: nl.PriorityMangle, Rules: []nl.NFRule{
 			{nl.CTMark(c.mark), nl.SetMark(c.mark)},
 		}},
 	}
@@ -164,10 +161,10 @@ func callers(r *request, n node) nl.Chain {
 	if c.Loopless() {
 		vpc = []netip.Prefix{nl.IPv4.Everywhere()}
 	}
-	if a, ok := n.primary(nl.IPv4); ok && len(vpc) > 0 {
+	if a := n.primary(nl.IPv4); a.IsValid() && len(vpc) > 0 {
 		chain.Rules = append(chain.Rules, append(slices.Clip(rule), nl.SAddr(vpc...), nl.SNAT(a)))
 	}
-	if a, ok := n.primary(nl.IPv6); ok {
+	if a := n.primary(nl.IPv6); a.IsValid() {
 		chain.Rules = append(chain.Rules, append(slices.Clip(rule), nl.SNAT(a)))
 	}
 	return chain

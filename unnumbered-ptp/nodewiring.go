@@ -51,7 +51,7 @@ func nodeWiring(r *request, n node) nl.Wiring {
 		objects = append(objects, rules(n, nl.Rule{Pref: prefNodePort, Mark: mark, Mask: mark,
 			Table: unix.RT_TABLE_MAIN, Protocol: nl.RouteProtocol})...)
 	}
-	return steps(r.nodeNS, objects)
+	return nl.Steps(r.nodeNS, objects)
 }
 
 // sysctls are the sysctls of the node that the configuration needs.
@@ -120,7 +120,7 @@ func nodeTable(r *request, n node) nl.Table {
 	if p := c.ports; p.last != 0 {
 		in, mark := nl.IIFName(c.HostInterface), nl.SetCTMark(c.mark)
 		t.Chains = append(t.Chains, nl.Chain{
-			Name: nodePortsChain, Type: "filter", Hook: "prerouting", Priority: mangle,
+			Name: nodePortsChain, Type: "filter", Hook: "prerouting", Priority: nl.PriorityMangle,
 			Rules: []nl.NFRule{
 				{in, nl.DPort("tcp", p.first, p.last), mark},
 				{in, nl.DPort("udp", p.first, p.last), mark},

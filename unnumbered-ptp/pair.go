@@ -101,10 +101,7 @@ func NearOf(links []nl.Link, network string, a plugin.Attachment) (near nl.Link,
 }
 
 // has reports whether the pod has addresses of a family.
-func (p pair) has(f nl.Family) bool {
-	_, is := first(p.addrs, f)
-	return is
-}
+func (p pair) has(f nl.Family) bool { return nl.FirstAddr(p.addrs, f).IsValid() }
 
 // families are the families of the pod's addresses.
 func (p pair) families() []nl.Family {

@@ -24,7 +24,8 @@ func (s *scene) wiring(p pair, n node, table uint32) nl.Wiring {
 		r.Config.RuntimeConfig.Bandwidth.objects(r.limited()),
 		podLoop(r, p, table),
 		podRoutes(r, p, n), podCallers(r, p, n))
-	return append(steps(s.podNS, inPod), steps(s.nodeNS, slices.Concat(nodeRoutes(p, n), loopRoutes(r, p, table)))...)
+	onNode := slices.Concat(nodeRoutes(p, n), loopRoutes(r, p, table))
+	return append(nl.Steps(s.podNS, inPod), nl.Steps(s.nodeNS, onNode)...)
 }
 
 func podSysctls(c Config, p pair) (objects []nl.Object) {
@@ -42,7 +43,7 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 func podAddrs(c Config, p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		if a.Is4() {
-			objects = append(objects, copied{nl.Addr{Prefix: single(a), Dev: c.ContainerInterface, Apart: true}})
+			objects = append(objects, copied{nl.Addr{Prefix: nl.HostPrefix(a), Dev: c.ContainerInterface, Apart: true}})
 		}
 	}
 	return objects
@@ -67,14 +68,14 @@ func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 		if p.has(nl.FamilyOf(a)) && !slices.Contains(p.addrs, a) {
 			objects = append(objects,
 				nl.Neigh{Addr: a, MAC: p.veth.MAC, Dev: dev},
-				nl.Route{Dst: single(a), Dev: dev, Protocol: nl.RouteProtocol})
+				nl.Route{Dst: nl.HostPrefix(a), Dev: dev, Protocol: nl.RouteProtocol})
 		}
 	}
 	for _, dst := range p.byNode(r.Config) {
 		// If dst is an address of the node, or a blocked address, the pod has a route to it already.
 		there := dst.IsSingleIP() && (slices.Contains(n.addrs, dst.Addr()) ||
 			slices.Contains(blocked(r, p), dst.Addr()))
-		if a, ok := n.primary(nl.FamilyOf(dst.Addr())); ok && !there {
+		if a := n.primary(nl.FamilyOf(dst.Addr())); a.IsValid() && !there {
 			objects = append(objects, nl.Route{Dst: dst, Via: a, Dev: dev, Protocol: nl.RouteProtocol,
 				Replace: slices.Contains(r.routes, dst)})
 		}
@@ -89,10 +90,10 @@ func defaultRoutes(r *request, p pair, n node) (objects []nl.Object) {
 			continue
 		}
 		route := nl.Route{Dst: f.Everywhere(), Protocol: nl.RouteProtocol}
-		switch a, ok := n.primary(f); {
+		switch a := n.primary(f); {
 		case r.Config.DefaultRoute == byVPC:
 			route.Via, route.Dev, route.OnLink = r.gateway(f), r.IfName, f == nl.IPv4 // for gateways outside the subnet
-		case ok && f == nl.IPv4:
+		case a.IsValid() && f == nl.IPv4:
 			route.Via, route.Dev = a, r.Config.ContainerInterface
 		default:
 			continue
@@ -127,8 +128,8 @@ func nodeRoutes(p pair, n node) (objects []nl.Object) {
 		objects = append(objects, nl.Sysctl{Key: conf6(p.veth.Name) + "disable_ipv6", Value: "0"})
 	}
 	for _, a := range p.addrs {
-		src, _ := n.primary(nl.FamilyOf(a))
-		route := nl.Route{Dst: single(a), Dev: p.veth.Name, Src: src, Protocol: nl.RouteProtocol, Replace: true}
+		src := n.primary(nl.FamilyOf(a))
+		route := nl.Route{Dst: nl.HostPrefix(a), Dev: p.veth.Name, Src: src, Protocol: nl.RouteProtocol, Replace: true}
 		objects = append(objects, nl.Neigh{Addr: a, MAC: p.veth.PeerMAC, Dev: p.veth.Name}, route)
 		if a.Is4() {
 			objects = append(objects, second(route))

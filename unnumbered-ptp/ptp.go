@@ -118,10 +118,7 @@ func newRequest(node *nl.NS, r *plugin.Request[Config]) *request {
 }
 
 // gateway is the first gateway of a family, or the zero address if there is none.
-func (r *request) gateway(f nl.Family) netip.Addr {
-	a, _ := first(r.gateways, f)
-	return a
-}
+func (r *request) gateway(f nl.Family) netip.Addr { return nl.FirstAddr(r.gateways, f) }
 
 // routed reports whether prevResult has a default route of the family.
 func (r *request) routed(f nl.Family) bool { return slices.Contains(r.routes, f.Everywhere()) }
@@ -134,18 +131,6 @@ func (r *request) podLinks() []string {
 	}
 	return []string{r.IfName, r.Config.ContainerInterface}
 }
-
-// first is the first address of a family.
-func first(addrs []netip.Addr, f nl.Family) (netip.Addr, bool) {
-	i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return nl.FamilyOf(a) == f })
-	if i < 0 {
-		return netip.Addr{}, false
-	}
-	return addrs[i], true
-}
-
-// single is the prefix that contains only this address: /32 or /128.
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // A scene has the facts that an ADD or a CHECK has read from the node and the pod.
 type scene struct {
@@ -195,13 +180,4 @@ func (s *scene) close() {
 	if s.podNS != nil {
 		s.podNS.Close()
 	}
-}
-
-// steps returns one step for each object, all in the namespace ns.
-func steps[O nl.Object](ns *nl.NS, objects []O) nl.Wiring {
-	w := make(nl.Wiring, 0, len(objects))
-	for _, o := range objects {
-		w = append(w, nl.Step{NS: ns, Object: o})
-	}
-	return w
 }

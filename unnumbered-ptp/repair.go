@@ -124,11 +124,11 @@ func withoutSource(routes []nl.Route, veths map[string]nl.Link, n node) (lost []
 			a = r.Dst.Addr()
 		}
 		f := nl.FamilyOf(a)
-		src, ok := n.primary(f)
-		if _, ours := veths[r.Dev]; !ours || r.Table == nl.MainTable || a == loopVia(f) || !ok {
+		src := n.primary(f)
+		if _, ours := veths[r.Dev]; !ours || r.Table == nl.MainTable || a == loopVia(f) || !src.IsValid() {
 			continue
 		}
-		dst := single(a)
+		dst := nl.HostPrefix(a)
 		if is, there := main[dst]; !there || !is.Src.IsValid() {
 			main[dst] = nl.Route{Dst: dst, Dev: r.Dev, Src: src, Protocol: nl.RouteProtocol, Replace: there}
 			lost = append(lost, main[dst])

@@ -45,12 +45,7 @@ import (
 // The next hops of a routed pod.
 var hop4, hop6 = netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")
 
-func hop(f nl.Family) netip.Addr {
-	if f == nl.IPv6 {
-		return hop6
-	}
-	return hop4
-}
+func hop(f nl.Family) netip.Addr { return nl.ByFamily(f, hop4, hop6) }
 
 // toHop reports whether a route of a pod is its default route to the next hop.
 func toHop(r nl.Route) bool { return r.Dst.Bits() == 0 && r.Via == hop(nl.FamilyOf(r.Dst.Addr())) }
@@ -62,8 +57,7 @@ func (r *request) routedPod() bool { return r.eni != "" }
 // CHECK gets the final result of the ADD as prevResult, which has only the pod's address.
 func senderOf(prev *types100.Result, pod []netip.Addr) netip.Addr {
 	all := plugin.NIC{IPs: plugin.AtFirst(prev)}.Addrs()
-	a, _ := first(append(all, pod...), nl.IPv4)
-	return a
+	return nl.FirstAddr(append(all, pod...), nl.IPv4)
 }
 
 // readRouted reads the link of the ENI. It fails if the pod has another network of ours already.
@@ -147,7 +141,7 @@ func (s *scene) routedWiring(p pair, n node) nl.Wiring {
 func (s *scene) routedPodWiring(p pair, n node) nl.Wiring {
 	inPod := slices.Concat(s.routedLink(p), metadataBlock(s.request, p),
 		s.Config.RuntimeConfig.Bandwidth.objects(s.podLinks()))
-	return append(steps(s.podNS, inPod), steps(s.nodeNS, append(nodeRoutes(p, n), looplessRoutes(p)...))...)
+	return append(nl.Steps(s.podNS, inPod), nl.Steps(s.nodeNS, append(nodeRoutes(p, n), looplessRoutes(p)...))...)
 }
 
 // routedLink lists the addresses, neighbours and routes in the pod, and the sysctls for IPv6.
@@ -158,7 +152,7 @@ func (s *scene) routedLink(p pair) (objects []nl.Object) {
 			nl.Sysctl{Key: conf6(dev) + "disable_ipv6", Value: "0"})
 	}
 	for _, a := range p.addrs {
-		objects = append(objects, nl.Addr{Prefix: single(a), Dev: dev, NoDAD: a.Is6()})
+		objects = append(objects, nl.Addr{Prefix: nl.HostPrefix(a), Dev: dev, NoDAD: a.Is6()})
 	}
 	for _, f := range p.families() {
 		objects = append(objects, nl.Neigh{Addr: hop(f), MAC: p.veth.MAC, Dev: dev},

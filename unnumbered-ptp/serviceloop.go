@@ -46,12 +46,7 @@ const loopMAC = "02:00:00:00:00:48"
 
 var loopVia4, loopVia6 = netip.MustParseAddr("169.254.72.1"), netip.MustParseAddr("fe80::72")
 
-func loopVia(f nl.Family) netip.Addr {
-	if f == nl.IPv6 {
-		return loopVia6
-	}
-	return loopVia4
-}
+func loopVia(f nl.Family) netip.Addr { return nl.ByFamily(f, loopVia4, loopVia6) }
 
 // loops are the kinds of loops that a new pod may get. The pod gets the first loop that the kernel supports.
 func (c Config) loops() []string {
@@ -196,7 +191,7 @@ func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 // no address of the destination's family.
 func loopRoute(p pair, dst netip.Prefix, table uint32) (nl.Route, bool) {
 	f := nl.FamilyOf(dst.Addr())
-	via, ok := first(p.addrs, f)
+	via := nl.FirstAddr(p.addrs, f)
 	route := nl.Route{Dst: dst, Via: via, Dev: p.veth.Name, Table: table, Protocol: nl.RouteProtocol}
 	if p.loop == redirect {
 		route.Via, route.OnLink = loopVia(f), f == nl.IPv4
@@ -204,7 +199,7 @@ func loopRoute(p pair, dst netip.Prefix, table uint32) (nl.Route, bool) {
 			route.MTU = p.mtu
 		}
 	}
-	return route, ok
+	return route, via.IsValid()
 }
 
 // redirectRoutes are the neighbours for the next hops of the loop, and the routes to the pod itself, which do not use
@@ -215,7 +210,8 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 		objects = append(objects, nl.Neigh{Addr: loopVia(f), MAC: loopMAC, Dev: p.veth.Name})
 	}
 	for _, a := range p.addrs {
-		objects = append(objects, nl.Route{Dst: single(a), Dev: p.veth.Name, Table: table, Protocol: nl.RouteProtocol})
+		objects = append(objects, nl.Route{Dst: nl.HostPrefix(a), Dev: p.veth.Name, Table: table,
+			Protocol: nl.RouteProtocol})
 	}
 	return objects
 }
@@ -230,7 +226,7 @@ const tableLoopless = 1<<31 + 72
 // looplessRoutes are the routes to a pod without a loop.
 func looplessRoutes(p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
-		objects = append(objects, nl.Route{Dst: single(a), Dev: p.veth.Name, Table: tableLoopless,
+		objects = append(objects, nl.Route{Dst: nl.HostPrefix(a), Dev: p.veth.Name, Table: tableLoopless,
 			Protocol: nl.RouteProtocol, Replace: true})
 	}
 	return objects
@@ -244,7 +240,7 @@ func (s *scene) supersede(p pair) error {
 	}
 	var w nl.Wiring
 	for _, a := range p.addrs {
-		w = append(w, nl.Step{NS: s.nodeNS, Object: nl.Route{Dst: single(a), Table: tableLoopless,
+		w = append(w, nl.Step{NS: s.nodeNS, Object: nl.Route{Dst: nl.HostPrefix(a), Table: tableLoopless,
 			Protocol: nl.RouteProtocol}})
 	}
 	return w.Del()

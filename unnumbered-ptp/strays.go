@@ -23,7 +23,7 @@ func strays(dev string, n node) nl.Table {
 	rules := []nl.NFRule{append(slices.Clip(back), nl.CTOriginal(), nl.CTStatusDNAT(), nl.Accept()),
 		append(slices.Clip(back), nl.CTReply(), nl.CTStatusSNAT(), nl.Accept())}
 	subnets := []netip.Prefix{n.subnet}
-	if a, is := n.primary(nl.IPv6); is {
+	if a := n.primary(nl.IPv6); a.IsValid() {
 		const most = 64
 		subnets = append(subnets, netip.PrefixFrom(a, most).Masked())
 	}

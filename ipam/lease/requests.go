@@ -61,11 +61,8 @@ func (c Choice) leaseOrder() int {
 
 // Addr returns the address of a family that the pod has chosen, if it has chosen one.
 func (c Choice) Addr(f Family) (netip.Addr, bool) {
-	i := slices.IndexFunc(c.Addrs, func(a netip.Addr) bool { return nl.FamilyOf(a) == f })
-	if i < 0 {
-		return netip.Addr{}, false
-	}
-	return c.Addrs[i], true
+	a := nl.FirstAddr(c.Addrs, f)
+	return a, a.IsValid()
 }
 
 // Interfaces returns the policy of each interface that an ADD makes for the pod. A pod that asks for nothing has one

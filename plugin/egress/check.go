@@ -128,7 +128,7 @@ func (p *pod) isRouter() (router, client bool) {
 		return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{c}}.Intact(p.ns) == nil
 	}
 	return has(nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100}),
-		has(nl.Chain{Name: "output", Type: "route", Hook: "output", Priority: mangle})
+		has(nl.Chain{Name: "output", Type: "route", Hook: "output", Priority: nl.PriorityMangle})
 }
 
 // lost returns an error that names the objects which the pod's role needs and the pod lacks.
@@ -149,7 +149,7 @@ func (p *pod) lost() error {
 			objects = append(objects, p.clientRules(f)...)
 		}
 	}
-	err := errors.Join(lasting(p.steps(objects)).Check(), p.lostFamily(families))
+	err := errors.Join(lasting(nl.Steps(p.ns, objects)).Check(), p.lostFamily(families))
 	if router {
 		return errors.Join(err, p.routerTable(nil, Egress{}).Intact(p.ns))
 	}

@@ -13,9 +13,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// mangle is the priority of chains that set marks: before addresses are translated.
-const mangle = -150
-
 // client lists the objects of a client: the tunnel, and a table of routes by the tunnel. A packet to a destination goes
 // to the gateway, which is the ClusterIP of the routers' Service.
 //
@@ -36,7 +33,7 @@ func (p *pod) client(all []Egress) (nl.Wiring, error) {
 		objects = append(objects, p.clientRules(f)...)
 		by = append(append(by, p.tunnel(f, 0)...), routes.open...)
 	}
-	return p.steps(slices.Concat(objects, by, p.doors(families))), nil
+	return nl.Steps(p.ns, slices.Concat(objects, by, p.doors(families))), nil
 }
 
 // clientRules are the routing rules of a family: one for the table TableOut and, in IPv6, one for packets that skip
@@ -111,7 +108,7 @@ func withoutTunnel(dst netip.Prefix) nl.Route {
 // The flag onlink does not help. Before Linux 7.0, the kernel refuses this flag if the main table has a route to the
 // gateway by another link (ip6_route_check_nh_onlink). The pod has such a route: the route to the Services.
 func onTunnel(gw netip.Addr) nl.Route {
-	return nl.Route{Dst: single(gw), Dev: linkName(nl.IPv6), Metric: lastMetric, Table: TableOut,
+	return nl.Route{Dst: nl.HostPrefix(gw), Dev: linkName(nl.IPv6), Metric: lastMetric, Table: TableOut,
 		Protocol: nl.RouteProtocol}
 }
 
@@ -137,8 +134,8 @@ func gateways(all []Egress) (gws []netip.Addr) {
 // gatewaysOf returns the gateways of a family, each once.
 func gatewaysOf(f nl.Family, all []Egress) (gws []netip.Prefix) {
 	for _, gw := range gateways(all) {
-		if nl.FamilyOf(gw) == f && !slices.Contains(gws, single(gw)) {
-			gws = append(gws, single(gw))
+		if nl.FamilyOf(gw) == f && !slices.Contains(gws, nl.HostPrefix(gw)) {
+			gws = append(gws, nl.HostPrefix(gw))
 		}
 	}
 	return gws
@@ -177,11 +174,11 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 		of.WriteString(e.text())
 	}
 	return nl.Table{Family: "inet", Name: Table, Of: of.String(), Chains: append([]nl.Chain{
-		{Name: "output", Type: "route", Hook: "output", Priority: mangle, Rules: append([]nl.NFRule{
+		{Name: "output", Type: "route", Hook: "output", Priority: nl.PriorityMangle, Rules: append([]nl.NFRule{
 			{out, nl.CTReply(), nl.SetMark(mark), nl.Accept()},
 			{out, nl.L4Proto("tcp"), nl.CTState("established"), nl.CTUnmarked(mark), nl.SetMark(mark), nl.Accept()},
 		}, leaves...)},
-		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: past},
+		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: nl.PriorityMangle, Rules: past},
 		{Name: "input", Type: "filter", Hook: "input", Rules: append(p.onlyInUDP(families, routersOf(all)),
 			onlyAnswers...)},
 		// The pod forwards packets only for containers inside the pod.
@@ -218,13 +215,4 @@ func (p *pod) onlyInUDP(families []nl.Family, known func(nl.Family) []netip.Pref
 		}
 	}
 	return rules
-}
-
-// steps returns one step for each object, all in the pod.
-func (p *pod) steps(objects []nl.Object) nl.Wiring {
-	w := make(nl.Wiring, 0, len(objects))
-	for _, o := range objects {
-		w = append(w, nl.Step{NS: p.ns, Object: o})
-	}
-	return w
 }

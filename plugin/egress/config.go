@@ -202,13 +202,7 @@ func overlap(a, b plugin.Namespaces) bool {
 }
 
 // gateway returns the gateway of a family, or the zero address if there is none.
-func (e Egress) gateway(f nl.Family) netip.Addr {
-	i := slices.IndexFunc(e.gateways, func(a netip.Addr) bool { return nl.FamilyOf(a) == f })
-	if i < 0 {
-		return netip.Addr{}
-	}
-	return e.gateways[i]
-}
+func (e Egress) gateway(f nl.Family) netip.Addr { return nl.FirstAddr(e.gateways, f) }
 
 // Has reports whether the egress has a gateway of a family. Its Config must be validated.
 func (e Egress) Has(f nl.Family) bool { return e.gateway(f).IsValid() }

@@ -76,7 +76,7 @@ func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (
 		}
 	}
 	for _, gw := range gateways {
-		add(single(gw))
+		add(nl.HostPrefix(gw))
 	}
 	for _, p := range e.except {
 		add(p)
@@ -88,9 +88,6 @@ func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (
 	}
 	return all
 }
-
-// single is the prefix of one address.
-func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // A layer is a list of prefixes. A router forwards packets to all prefixes of a layer, or to none of them. An earlier
 // layer has the longer prefixes that are within these prefixes and have the other verdict.

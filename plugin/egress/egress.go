@@ -118,10 +118,7 @@ func status(ctx context.Context, r *plugin.Request[Config]) error {
 // Supported makes a tunnel of a family in n, to test the kernel. n must be a namespace that ends after the test (see
 // [nl.Scratch]). The error names the part that the kernel lacks.
 func Supported(n *nl.NS, f nl.Family) error {
-	local := netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	if f == nl.IPv6 {
-		local = netip.IPv6Loopback()
-	}
+	local := nl.ByFamily(f, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 	return nl.Wiring{
 		{NS: n, Object: nl.Up{Dev: "lo"}},
 		{NS: n, Object: nl.FOU{Local: local, Port: DefaultPort}},

@@ -145,18 +145,10 @@ func (p *pod) readKernel(eni nl.Link) error {
 }
 
 // addr returns the pod's address of a family, or the zero address if the pod has none.
-func (p *pod) addr(f nl.Family) netip.Addr { return first(p.addrs, f) }
+func (p *pod) addr(f nl.Family) netip.Addr { return nl.FirstAddr(p.addrs, f) }
 
 // hop returns the gateway of a family, or the zero address if there is none.
-func (p *pod) hop(f nl.Family) netip.Addr { return first(p.hops, f) }
-
-func first(addrs []netip.Addr, f nl.Family) netip.Addr {
-	i := slices.IndexFunc(addrs, func(a netip.Addr) bool { return nl.FamilyOf(a) == f })
-	if i < 0 {
-		return netip.Addr{}
-	}
-	return addrs[i]
-}
+func (p *pod) hop(f nl.Family) netip.Addr { return nl.FirstAddr(p.hops, f) }
 
 // families are the families in which both the pod and the gateways have an address.
 func (p *pod) families(all ...Egress) (fs []nl.Family) {
@@ -168,12 +160,7 @@ func (p *pod) families(all ...Egress) (fs []nl.Family) {
 	return fs
 }
 
-func linkName(f nl.Family) string {
-	if f == nl.IPv6 {
-		return Link6
-	}
-	return Link4
-}
+func linkName(f nl.Family) string { return nl.ByFamily(f, Link4, Link6) }
 
 // tunnel is the pod's end of the tunnels of a family, with the sysctls for it.
 func (p *pod) tunnel(f nl.Family, mtu int) (objects []nl.Object) {
@@ -225,7 +212,7 @@ func (p *pod) untracked(families []nl.Family, sent func(nl.Family) nl.Term) (cha
 	out := nl.Chain{Name: "tunnel_out", Type: "filter", Hook: "output", Priority: raw}
 	for _, f := range families {
 		udp := nl.DPort("udp", p.port, p.port)
-		in.Rules = append(in.Rules, nl.NFRule{udp, nl.DAddr(single(p.addr(f))), nl.Notrack()})
+		in.Rules = append(in.Rules, nl.NFRule{udp, nl.DAddr(nl.HostPrefix(p.addr(f))), nl.Notrack()})
 		out.Rules = append(out.Rules, nl.NFRule{udp, sent(f), nl.Notrack()})
 	}
 	if len(families) == 0 {

@@ -41,7 +41,7 @@ func (p *pod) router(e Egress) (nl.Wiring, error) {
 		objects = append(objects, p.forwards(f)...)
 		objects = append(objects, p.routeBack(f))
 	}
-	return p.steps(append(objects, p.doors(families)...)), nil
+	return nl.Steps(p.ns, append(objects, p.doors(families)...)), nil
 }
 
 // forwards are the sysctls that permit forwarding. For IPv4, the kernel also asks the link by which a packet arrives. A
@@ -123,7 +123,7 @@ func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 			nl.NFRule{nl.OIFName(pair), nl.CTState("established", "related"), nl.Accept()})
 	}
 	return nl.Table{Family: "inet", Name: Table, Of: e.text(), Chains: append([]nl.Chain{
-		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: mangle, Rules: []nl.NFRule{
+		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: nl.PriorityMangle, Rules: []nl.NFRule{
 			{in, nl.SetMark(mark)},
 			{nl.CTReply(), nl.CTMark(mark), nl.SetMark(answer)},
 		}},
@@ -132,7 +132,7 @@ func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 				refuse(in))},
 		{Name: "forward", Type: "filter", Hook: "forward", Policy: "drop", Rules: forward},
 		nat,
-	}, p.untracked(families, func(f nl.Family) nl.Term { return nl.SAddr(single(p.addr(f))) })...)}
+	}, p.untracked(families, func(f nl.Family) nl.Term { return nl.SAddr(nl.HostPrefix(p.addr(f))) })...)}
 }
 
 // refuse is a rule that counts the packets which it matches, and drops them.

@@ -133,10 +133,7 @@ func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, 
 		}
 		objects = append(objects, needed...)
 	}
-	for _, o := range objects {
-		w = append(w, nl.Step{NS: pod, Object: o})
-	}
-	return w, nil
+	return append(w, nl.Steps(pod, objects)...), nil
 }
 
 // needsRoutes are the routes of prevResult that the pod must have. A later plugin may have replaced such a route: the

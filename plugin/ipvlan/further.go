@@ -53,8 +53,8 @@ func (s slave) further() (objects []nl.Object) {
 		}
 	}
 	for _, p := range addrs {
-		from := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
-		objects = append(objects, nl.Rule{Pref: prefFurther, From: from, Table: s.table, Protocol: nl.RouteProtocol})
+		objects = append(objects, nl.Rule{Pref: prefFurther, From: nl.HostPrefix(p.Addr()), Table: s.table,
+			Protocol: nl.RouteProtocol})
 	}
 	return objects
 }
