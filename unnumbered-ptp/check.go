@@ -66,21 +66,7 @@ func (s *scene) served(p pair) error {
 	if err := s.node.meets(s.request); err != nil || p.routed {
 		return err // the objects that routed pods share are in the list of each routed pod, see needs
 	}
-	n, err := s.node.of(p).inTable(s.request)
-	if err != nil {
-		return err
-	}
-	w := slices.DeleteFunc(lasting(nodeWiring(s.request, n)), minor)
-	for i, step := range w {
-		if t, is := step.Object.(nl.Table); is {
-			t.Others = true
-			for k := range t.Chains { // lasting has copied t.Chains
-				t.Chains[k].Alike = t.Chains[k].Name == nodePortsChain
-			}
-			w[i].Object = t
-		}
-	}
-	return errors.Join(w.Check(), failsClosed(s.request))
+	return servesPods(s.request, s.node.of(p), true)
 }
 
 // anyRight calls the function wrong for the forms that a pod may have, see anyPair. If wrong returns nil for a form,

@@ -181,14 +181,17 @@ func senders() nl.Chain {
 		}}
 }
 
-// lasting is the part of the node's wiring that CHECK looks for. It leaves out the chain callers, because this chain
+// lasting returns the part of nodeWiring that CHECK looks for. It leaves out the chain callers, because this chain
 // depends on the CIDRs that the VPC had when the last pod was made. It also leaves out the chain closed, see
-// [failsClosed].
-func lasting(w nl.Wiring) nl.Wiring {
+// [failsClosed]. If anyConfig is true, the Check of a table accepts the rules of another configuration.
+func lasting(w nl.Wiring, anyConfig bool) nl.Wiring {
 	for i, s := range w {
 		if t, is := s.Object.(nl.Table); is {
 			t = t.Lasting()
-			t.More = true
+			t.More, t.Others = true, anyConfig
+			for k := range t.Chains { // a copy, which Lasting has made
+				t.Chains[k].Alike = anyConfig && t.Chains[k].Name == nodePortsChain
+			}
 			w[i].Object = t
 		}
 	}

@@ -39,7 +39,7 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	for _, l := range veths {
 		slaves = slaves || !nl.IsRouted(l.Group)
 	}
-	if slaves && serves(r, n) != nil {
+	if slaves && servesPods(r, n, false) != nil {
 		lost = slices.DeleteFunc(nodeWiring(r, n), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil })
 	}
 	for _, route := range withoutSource(routes, veths, n) {
@@ -72,9 +72,15 @@ func isVeth(l nl.Link, network string) bool {
 // that it has added, even if it could not add all. The error names each object that Repair could not add. Repair may
 // run at the same time as ADDs: each accepts the objects that the other has added.
 func Repair(node *nl.NS, network string, c Config) (done nl.Wiring, failed error) {
-	w, failed := Lost(node, network, c)
+	w, err := Lost(node, network, c)
+	done, failed = installEach(w)
+	return done, errors.Join(err, failed)
+}
+
+// installEach adds all objects that it can add, and returns them. The error names each object that it could not add.
+func installEach(w nl.Wiring) (done nl.Wiring, failed error) {
 	for _, step := range w {
-		if err := install(nl.Wiring{step}); err != nil {
+		if err := (nl.Wiring{step}).Add(); err != nil {
 			failed = errors.Join(failed, err)
 			continue
 		}
@@ -94,14 +100,15 @@ func install(w nl.Wiring) error {
 	return nil
 }
 
-// serves returns an error if a CHECK would miss objects that serve all pods. serves accepts objects with another
-// address of the node than the address that the next ADD would use.
-func serves(r *request, n node) error {
+// servesPods returns an error if the node lacks objects that serve all pods, and that lasting does not leave out. It
+// accepts objects with another address of the node than the address that the next ADD would use. If anyConfig is true,
+// it also accepts tables of another configuration.
+func servesPods(r *request, n node, anyConfig bool) error {
 	n, err := n.inTable(r)
 	if err != nil {
 		return err
 	}
-	return errors.Join(slices.DeleteFunc(lasting(nodeWiring(r, n)), minor).Check(), failsClosed(r))
+	return errors.Join(slices.DeleteFunc(lasting(nodeWiring(r, n), anyConfig), minor).Check(), failsClosed(r))
 }
 
 // withoutSource returns the lost routes to pods. The kernel removed these routes when the node lost the address that is

@@ -194,13 +194,7 @@ func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
 	if l.ended(node) {
 		return nil, nil
 	}
-	for _, step := range l.Node {
-		if err := install(nl.Wiring{step}); err != nil {
-			failed = errors.Join(failed, err)
-			continue
-		}
-		done = append(done, step)
-	}
+	done, failed = installEach(l.Node)
 	if l.ended(node) {
 		return done, nil
 	}
