@@ -14,7 +14,7 @@ import (
 )
 
 func add(r *request) (*types100.Result, error) {
-	if err := chained(r); err != nil {
+	if err := checkChained(r); err != nil {
 		return nil, err
 	}
 	s, err := open(r)
@@ -25,31 +25,31 @@ func add(r *request) (*types100.Result, error) {
 	if s.further {
 		return s.addFurther()
 	}
-	if err := s.node.meets(r); err != nil {
+	if err := s.node.checkFamilies(r); err != nil {
 		return nil, err
 	}
-	if err := s.hooked(); err != nil {
+	if err := s.checkHooks(); err != nil {
 		return nil, err
 	}
 	p, there := s.pair()
 	if s.linked && !there { // another program may have removed the name by which s.pair finds the pair
-		p, there = s.made()
+		p, there = s.findPair()
 	}
 	made, err := s.connect(p, there)
 	if err == nil {
 		return result(r, p), nil
 	}
-	if made && !there && (errors.Is(err, nl.ErrUnanswered) || !s.leadsTo(p)) {
+	if made && !there && (errors.Is(err, nl.ErrUnanswered) || !s.hasRouteTo(p)) {
 		// The kernel may have added the last rule, or the last route without a link, although its answer was lost.
 		err = errors.Join(err, s.delPair(p),
 			nl.Steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
 	}
-	return nil, s.second(unavailable(err))
+	return nil, s.explainDefaultRoute(withModuleHint(err))
 }
 
-// second returns the error of a failed ADD. If another plugin has made the pod's first network and default route, the
+// explainDefaultRoute returns the error of a failed ADD. If another plugin has made the pod's first network and default route, the
 // error explains this.
-func (s *scene) second(err error) error {
+func (s *scene) explainDefaultRoute(err error) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -65,10 +65,10 @@ func (s *scene) second(err error) error {
 	return err
 }
 
-// leadsTo reports whether the node has a route to the pod by the pair. The failed ADD has already removed its own
+// hasRouteTo reports whether the node has a route to the pod by the pair. The failed ADD has already removed its own
 // routes. So if there is a route, another ADD of the attachment has added the route, and may have made the pair. If the
 // kernel does not answer, leadsTo reports true. Then the pair stays until the DEL deletes it.
-func (s *scene) leadsTo(p pair) bool {
+func (s *scene) hasRouteTo(p pair) bool {
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0
 }
@@ -85,32 +85,32 @@ func (s *scene) connect(p pair, there bool) (made bool, err error) {
 		w = append(nl.Wiring{{NS: s.nodeNS, Object: p.veth.Alternative()}}, w...)
 	}
 	if err := w.Add(); err != nil {
-		return errors.Is(err, nl.ErrUnanswered), s.taken(p, err)
+		return errors.Is(err, nl.ErrUnanswered), s.explainTaken(p, err)
 	}
 	p.fresh = !there
 	if p.routed {
-		return true, s.route(p)
+		return true, s.addRouted(p)
 	}
-	if !s.repeated || s.served(p) != nil {
-		if err := s.shareNode(); err != nil {
+	if !s.repeated || s.checkShared(p) != nil {
+		if err := s.installNodeWiring(); err != nil {
 			return true, err
 		}
 	}
-	return true, s.wire(p, there)
+	return true, s.addPodObjects(p, there)
 }
 
-// wire adds all objects of the pod, but not the veth pair. The pair must exist, because the index of the node's end
+// addPodObjects adds all objects of the pod, but not the veth pair. The pair must exist, because the index of the node's end
 // determines the number of the pod's routing table.
-func (s *scene) wire(p pair, there bool) error {
+func (s *scene) addPodObjects(p pair, there bool) error {
 	var err error
-	for _, loop := range s.Config.loops() {
+	for _, loop := range s.Config.loopsOfNewPod() {
 		p.loop = loop
-		table, failed := s.table(p, there)
-		if failed = errors.Join(failed, s.supersede(p)); failed != nil {
+		table, failed := s.loopTable(p, there)
+		if failed = errors.Join(failed, s.delLoopless(p)); failed != nil {
 			return failed
 		}
 		if there || s.repeated {
-			s.splitCallers(p)
+			s.delOldCallerRules(p)
 		}
 		err = s.wiring(p, s.node, table).Add()
 		if !errors.Is(err, nl.ErrNoBPF) {
@@ -120,16 +120,16 @@ func (s *scene) wire(p pair, there bool) error {
 	return err
 }
 
-// chained fails if prevResult is missing, or lacks a value that this plugin needs. chained also fails if both links of
+// checkChained fails if prevResult is missing, or lacks a value that this plugin needs. chained also fails if both links of
 // the pod would have the same name.
-func chained(r *request) error {
+func checkChained(r *request) error {
 	const hint = "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before this plugin in the chain"
 	switch {
 	case r.Prev == nil:
 		return plugin.Errorf(plugin.CodeInvalid, hint, "must be called as chained plugin")
 	case len(r.addrs) == 0:
 		return plugin.Errorf(plugin.CodeInvalid, hint, "got no container IPs")
-	case r.Config.ContainerInterface == r.IfName && !r.routedPod():
+	case r.Config.ContainerInterface == r.IfName && !r.isRoutedPod():
 		return plugin.Errorf(plugin.CodeInvalid,
 			"choose another name for the pod's end of the veth pair, for example eth1",
 			"containerInterface: %q: the pod's link to the VPC has this name", r.IfName)

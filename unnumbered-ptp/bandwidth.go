@@ -35,34 +35,34 @@ func (b bandwidth) objects(links []string) (objects []nl.Object) {
 			continue
 		}
 		former := max(l.Burst/8, leastBurst)
-		l.Devs, l.Rate, l.Burst = links, max(l.Rate/8, 1), burst(l.Rate, l.Burst)
-		objects = append(objects, limit{l, former})
+		l.Devs, l.Rate, l.Burst = links, max(l.Rate/8, 1), burstBytes(l.Rate, l.Burst)
+		objects = append(objects, bandwidthLimit{l, former})
 	}
 	return objects
 }
 
-// A limit is a limit of the bandwidth. Earlier releases gave a pod of CRI-O the burst that CRI-O sends, and such pods
+// A bandwidthLimit is a limit of the bandwidth. Earlier releases gave a pod of CRI-O the burst that CRI-O sends, and such pods
 // run on.
-type limit struct {
+type bandwidthLimit struct {
 	nl.Limit
-	former uint64 // the burst of earlier releases, in bytes
+	formerBurst uint64 // the burst of earlier releases, in bytes
 }
 
 // Check also accepts the limit of an earlier release.
-func (l limit) Check(n *nl.NS) error {
+func (l bandwidthLimit) Check(n *nl.NS) error {
 	err := l.Limit.Check(n)
-	if l.Burst = l.former; err != nil && l.Limit.Check(n) == nil {
+	if l.Burst = l.formerBurst; err != nil && l.Limit.Check(n) == nil {
 		return nil
 	}
 	return err
 }
 
-// burst returns the burst in bytes, for a rate and a burst in bits. If bits is 0, the burst is the traffic of a tenth
+// burstBytes returns the burst in bytes, for a rate and a burst in bits. If bits is 0, the burst is the traffic of a tenth
 // of a second. If a pod sets no burst, containerd sends the highest number of 32 bits, and CRI-O sends eight times as
 // much. burst treats such numbers like 0, because half a GB would be no limit for most traffic.
-func burst(rate, bits uint64) uint64 {
-	if bits == 0 || bits >= math.MaxUint32 {
-		bits = rate / 10
+func burstBytes(rate, burst uint64) uint64 {
+	if burst == 0 || burst >= math.MaxUint32 {
+		burst = rate / 10
 	}
-	return max(bits/8, leastBurst)
+	return max(burst/8, leastBurst)
 }

@@ -15,7 +15,7 @@ import (
 
 // check looks for the objects that the ADD made, but not for objects that a later plugin may have changed.
 func check(r *request) error {
-	if err := chained(r); err != nil {
+	if err := checkChained(r); err != nil {
 		return err
 	}
 	s, err := open(r)
@@ -26,30 +26,30 @@ func check(r *request) error {
 	if s.further {
 		return s.checkFurther()
 	}
-	p, _ := s.running()
+	p, _ := s.runningPair()
 	if err := (nl.Wiring{{NS: s.nodeNS, Object: p.veth}}).Check(); err != nil {
 		return err
 	}
-	if err := s.served(p); err != nil {
+	if err := s.checkShared(p); err != nil {
 		return err
 	}
-	forget, err := s.list(p)
+	forget, err := s.shareLists(p)
 	if err != nil {
 		return err
 	}
 	defer forget()
-	n, err := s.whenMade(p)
+	n, err := s.nodeWhenMade(p)
 	if err != nil {
 		return err
 	}
 	// A pod that was made before an upgrade, or with another configuration, may have another loop, or another value of
 	// keepCaller. Each of these forms is right.
-	return anyRight(r.Config.anyPair(p), func(p pair) error { return s.checkPod(p, n) })
+	return checkForms(r.Config.possiblePairs(p), func(p pair) error { return s.checkPod(p, n) })
 }
 
-// list lets all later checks share the kernel's lists: the node's rules, the node's routes to the pod, the pod's rules,
+// shareLists lets all later checks share the kernel's lists: the node's rules, the node's routes to the pod, the pod's rules,
 // and the pod's routes. The kernel makes each list at most once. The sharing ends when forget is called.
-func (s *scene) list(p pair) (forget func(), err error) {
+func (s *scene) shareLists(p pair) (forget func(), err error) {
 	near, err := s.nodeNS.List(p.veth.Name)
 	if err != nil {
 		return nil, err
@@ -58,22 +58,22 @@ func (s *scene) list(p pair) (forget func(), err error) {
 	return func() { near(); far() }, err
 }
 
-// served returns an error if objects that serve all pods are missing. The ADD of a later pod may have made these
+// checkShared returns an error if objects that serve all pods are missing. The ADD of a later pod may have made these
 // objects for another configuration, such as other NodePorts, or while the node had no IPv6. served accepts such
 // objects. The reason is CRI-O: when CRI-O starts, it calls CHECK with the configuration with which the pod was made.
 // If CHECK fails, CRI-O considers the pod broken.
-func (s *scene) served(p pair) error {
-	if err := s.node.meets(s.request); err != nil || p.routed {
+func (s *scene) checkShared(p pair) error {
+	if err := s.node.checkFamilies(s.request); err != nil || p.routed {
 		return err // the objects that routed pods share are in the list of each routed pod, see needs
 	}
-	return servesPods(s.request, s.node.of(p), true)
+	return checkNodeWiring(s.request, s.node.forPod(p), true)
 }
 
-// anyRight calls the function wrong for the forms that a pod may have, see anyPair. If wrong returns nil for a form,
+// checkForms calls the function wrong for the forms that a pod may have, see anyPair. If wrong returns nil for a form,
 // anyRight returns nil. Otherwise anyRight returns the first error that is not errLooped.
-func anyRight(forms []pair, wrong func(pair) error) (first error) {
+func checkForms(forms []pair, checkForm func(pair) error) (first error) {
 	for _, p := range forms {
-		err := wrong(p)
+		err := checkForm(p)
 		if err == nil {
 			return nil
 		}
@@ -85,16 +85,16 @@ func anyRight(forms []pair, wrong func(pair) error) (first error) {
 }
 
 func (s *scene) checkPod(p pair, n node) error {
-	needs, err := s.needs(p, n)
+	needs, err := s.neededObjects(p, n)
 	if err != nil {
 		return err
 	}
-	return slices.DeleteFunc(needs, minor).Check()
+	return slices.DeleteFunc(needs, isMinor).Check()
 }
 
-// needs lists the objects that a pod needs, but not its pair and the objects of nodeWiring. The list has only objects
+// neededObjects lists the objects that a pod needs, but not its pair and the objects of nodeWiring. The list has only objects
 // that each ADD makes. It leaves out objects that a later plugin may have changed (CNI specification, CHECK).
-func (s *scene) needs(p pair, n node) (nl.Wiring, error) {
+func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 	table, err := s.tableAsMade(p)
 	if err != nil {
 		return nil, err
@@ -103,17 +103,17 @@ func (s *scene) needs(p pair, n node) (nl.Wiring, error) {
 	if err != nil {
 		return nil, err
 	}
-	excused := func(step nl.Step) bool { return s.excuses(step, p, routes) }
+	excused := func(step nl.Step) bool { return s.mayLack(step, p, routes) }
 	return slices.DeleteFunc(s.wiring(p, n.primaries(), table), excused), nil
 }
 
-// excuses reports whether a pod may lack the object of a step. routes are the routes in the pod's main table.
+// mayLack reports whether a pod may lack the object of a step. routes are the routes in the pod's main table.
 //
 // A later plugin may have added routes to prevResult, or may lead a destination of the pod by another link. So the node
 // needs a route that sends packets back to the pod only if the pod then sends these packets out by its ENI. And the pod
 // may lack one of our routes if it reaches the same destination by a link that is not ours. The sysctl ip_forward=1,
 // which all pods share, also lets each pair forward.
-func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
+func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 	byENI := func(r nl.Route) bool { return r.Dev == s.IfName }
 	switch o := step.Object.(type) {
 	case nl.Rule:
@@ -121,23 +121,23 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 			return byENI(r) && r.Dst.Overlaps(o.To)
 		})
 	case nl.Forbid:
-		return slices.Equal(o.Devs, s.podLinks()) && s.unblocked(p) &&
-			s.blocks(o.Devs, slices.DeleteFunc(slices.Clone(o.Addrs), netip.Addr.Is4))
+		return slices.Equal(o.Devs, s.podLinks()) && s.mayLackBlock(p) &&
+			s.hasFilters(o.Devs, slices.DeleteFunc(slices.Clone(o.Addrs), netip.Addr.Is4))
 	case nl.Sysctl:
 		return o.Also && s.portsEndBefore(nl.SpliceFirst) ||
-			step.NS == s.nodeNS && o == forwards4(p.veth.Name) && s.off("net/ipv4/ip_forward")
+			step.NS == s.nodeNS && o == forwards4(p.veth.Name) && s.isOff("net/ipv4/ip_forward")
 	case nl.Route:
 		switch to := func(r nl.Route) bool { return r.Dst == o.Dst.Masked() }; {
 		case step.NS == s.nodeNS && p.routed:
-			return s.leads(o) ||
-				o.Via.IsValid() && slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && !toHop(r) })
+			return s.isReplaced(o) ||
+				o.Via.IsValid() && slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && !isToNextHop(r) })
 		case step.NS == s.nodeNS:
 			return o.Via.IsValid() &&
-				(!slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && byENI(r) }) || s.hasWithoutMTU(o))
+				(!slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && byENI(r) }) || s.hasWithAnyMTU(o))
 		case o.Table != 0:
 			return false
 		case o.Type != "":
-			return o.Dst.Addr().Is4() && s.unblocked(p)
+			return o.Dst.Addr().Is4() && s.mayLackBlock(p)
 		default:
 			return slices.ContainsFunc(routes, func(r nl.Route) bool {
 				return to(r) && r.Dev != "" && !slices.Contains(s.podLinks(), r.Dev)
@@ -147,10 +147,10 @@ func (s *scene) excuses(step nl.Step, p pair, routes []nl.Route) bool {
 	return false
 }
 
-// leads reports whether a route is in the table of the ENI, and whether this table has any route of ours to the same
+// isReplaced reports whether a route is in the table of the ENI, and whether this table has any route of ours to the same
 // destination. The ADD of a later pod of the ENI may have replaced the route, because the configuration leads the
 // destination elsewhere now.
-func (s *scene) leads(r nl.Route) bool {
+func (s *scene) isReplaced(r nl.Route) bool {
 	if _, is := nl.OfRoutedTable(r.Table); !is {
 		return false
 	}
@@ -158,33 +158,33 @@ func (s *scene) leads(r nl.Route) bool {
 	return slices.ContainsFunc(all, func(o nl.Route) bool { return o.Dst == r.Dst && o.Protocol == r.Protocol })
 }
 
-// hasWithoutMTU reports whether the node has the route r, with any MTU. The ADD gave the route the MTU that the pod's
+// hasWithAnyMTU reports whether the node has the route r, with any MTU. The ADD gave the route the MTU that the pod's
 // link had then. A later plugin, such as tuning, may have changed the MTU of the link since. A repair sets the new MTU,
 // so for a repair, hasWithoutMTU returns false.
-func (s *scene) hasWithoutMTU(r nl.Route) bool {
+func (s *scene) hasWithAnyMTU(r nl.Route) bool {
 	r.MTU = 0
 	return !s.repairs && r.Check(s.nodeNS) == nil
 }
 
-// unblocked reports whether the pod has no block of the IPv4 metadata service, and its ADD need not have made such a
+// mayLackBlock reports whether the pod has no block of the IPv4 metadata service, and its ADD need not have made such a
 // block. The ADD made no block if the configuration did not ask for a block, and prevResult had no default route yet. A
 // later plugin may have added the default route to prevResult. In IPv6, prevResult already had the default route,
 // because our ipam plugin returns it.
-func (s *scene) unblocked(p pair) bool {
+func (s *scene) mayLackBlock(p pair) bool {
 	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
 		return false
 	}
-	return prohibition(metadata[0]).Check(s.podNS) != nil && !s.blocks(s.podLinks(), blocked(s.request, p))
+	return prohibitRoute(metadataAddrs[0]).Check(s.podNS) != nil && !s.hasFilters(s.podLinks(), blockedAddrs(s.request, p))
 }
 
-// blocks reports whether the links have the right filters for these addresses. If there are no addresses, the links
+// hasFilters reports whether the links have the right filters for these addresses. If there are no addresses, the links
 // need no filters.
-func (s *scene) blocks(devs []string, addrs []netip.Addr) bool {
+func (s *scene) hasFilters(devs []string, addrs []netip.Addr) bool {
 	return len(addrs) == 0 || nl.Forbid{Devs: devs, Addrs: addrs}.Check(s.podNS) == nil
 }
 
-// off reports whether a sysctl of the node is 0.
-func (s *scene) off(key string) bool { v, _ := s.nodeNS.Sysctl(key); return v == "0" }
+// isOff reports whether a sysctl of the node is 0.
+func (s *scene) isOff(key string) bool { v, _ := s.nodeNS.Sysctl(key); return v == "0" }
 
 // portsEndBefore reports whether the pod's own connections get only ports below port. Then it does not matter whether
 // the ports from port on are reserved. The runtime sets the sysctls of a pod after the ADD, and may have replaced the
@@ -196,16 +196,16 @@ func (s *scene) portsEndBefore(port int) bool {
 	return n == 2 && last < port
 }
 
-// minor reports whether a pod still works, though not as well, if it lacks the object of a step. Sysctls are minor if
+// isMinor reports whether a pod still works, though not as well, if it lacks the object of a step. Sysctls are minor if
 // they neither turn on forwarding nor reserve ports. The second route to a pod is minor. The pod's addresses at its end
 // of the pair are minor: pods of older releases lack them.
-func minor(s nl.Step) bool {
+func isMinor(s nl.Step) bool {
 	switch o := s.Object.(type) {
 	case nl.Sysctl:
 		return !o.Also && !strings.HasSuffix(o.Key, "forward") && !strings.HasSuffix(o.Key, "forwarding")
 	case nl.Route:
 		return o.Metric > 0
-	case copied:
+	case copiedAddr:
 		return true
 	}
 	return false

@@ -35,20 +35,20 @@ const (
 	looplessTable = nl.OwnTable + "._loopless"
 )
 
-// closed is the chain that drops packets which pods with a loop would send to the VPC by the boot ENI. The chain has no
+// failClosedChain is the chain that drops packets which pods with a loop would send to the VPC by the boot ENI. The chain has no
 // rules if the pods have no loop. It does not drop packets which a pod of the network sends by the boot ENI on purpose.
-func closed(r *request) nl.Chain {
+func failClosedChain(r *request) nl.Chain {
 	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}
 	if !c.Loops() {
 		return chain
 	}
 	for _, f := range nl.Families {
-		looped := r.looped(f)
+		looped := r.commonLoopDsts(f)
 		if len(looped) == 0 {
 			continue
 		}
 		rule := nl.NFRule{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface)}
-		if host := r.hosts(f); len(host) > 0 {
+		if host := r.allByNode(f); len(host) > 0 {
 			rule = append(rule, nl.NotDAddr(host...))
 		}
 		chain.Rules = append(chain.Rules, append(rule, nl.DAddr(looped...), nl.Count(), nl.Drop()))
@@ -56,30 +56,30 @@ func closed(r *request) nl.Chain {
 	return chain
 }
 
-// ofFamily returns the prefixes of a family, sorted.
-func ofFamily(f nl.Family, all []netip.Prefix) []netip.Prefix {
+// sortedPrefixes returns the prefixes of a family, sorted.
+func sortedPrefixes(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	all = slices.DeleteFunc(slices.Clone(all), func(p netip.Prefix) bool { return nl.FamilyOf(p.Addr()) != f })
 	slices.SortFunc(all, netip.Prefix.Compare)
 	return all
 }
 
-// open is the table for pods without a loop. Its chain comes before the chain closed of every network.
-func (c Config) open() nl.Table {
+// looplessMasquerade is the table for pods without a loop. Its chain comes before the chain closed of every network.
+func (c Config) looplessMasquerade() nl.Table {
 	return nl.Table{Family: "inet", Name: looplessTable,
 		Chains: []nl.Chain{{Name: "open", Type: "nat", Hook: "postrouting", Priority: 97,
 			Rules: []nl.NFRule{{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()}}}}}
 }
 
-// failsClosed returns an error if the node's chain closed is missing or empty, or if another program has added a rule
+// checkClosedChain returns an error if the node's chain closed is missing or empty, or if another program has added a rule
 // to the chain's table. While the node has the table for pods without a loop, failsClosed returns nil. failsClosed does
 // not compare the rules, because they depend on the CIDRs that the VPC had when the last pod was made.
-func failsClosed(r *request) error {
-	chain := closed(r)
+func checkClosedChain(r *request) error {
+	chain := failClosedChain(r)
 	if len(chain.Rules) == 0 {
 		return nil
 	}
 	t := nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network), Chains: []nl.Chain{chain}}
-	if err := t.Intact(r.nodeNS); err != nil && r.Config.open().Check(r.nodeNS) != nil {
+	if err := t.Intact(r.nodeNS); err != nil && r.Config.looplessMasquerade().Check(r.nodeNS) != nil {
 		return fmt.Errorf("if another program removes the pods' rules, pods reach Services with the node's address: %w",
 			err)
 	}

@@ -26,34 +26,34 @@ func del(ctx context.Context, r *request) error {
 		return err
 	}
 	var eni nl.Link // zero if the pod has no such link
-	own := pod      // nil if the namespace may have objects of another attachment
+	ownNS := pod    // nil if the namespace may have objects of another attachment
 	if pod != nil {
 		defer pod.Close()
 		eni, _ = pod.LinkByName(r.IfName)
-		if shared(r, pod, eni) {
-			own = nil
+		if hasOtherFirst(r, pod, eni) {
+			ownNS = nil
 		}
 	}
 	veth := VethName(r.Network, r.Attachment)
 	var failed error
 	if _, err := r.nodeNS.LinkByName(veth); err != nil { // there is no such link, or the kernel did not answer
-		failed = errors.Join(delUnnamed(r), legacy.Del(ctx, r.nodeNS, own, legacy.Pod{Network: r.Network,
+		failed = errors.Join(delUnnamed(r), legacy.Del(ctx, r.nodeNS, ownNS, legacy.Pod{Network: r.Network,
 			ContainerID: r.ContainerID, Link: r.Config.ContainerInterface, Prev: r.Prev, Veth: veth}))
 	}
 	failed = errors.Join(failed, r.nodeNS.DelRules(veth))
 	if pod != nil {
-		delPod(r, pod, own, eni)
+		delPod(r, pod, ownNS, eni)
 	}
 	// Most often the pair is gone already, because delPod has deleted the group of its other end.
 	return errors.Join(failed, nl.Wiring{{NS: r.nodeNS, Object: nl.Veth{Name: veth}}}.Del())
 }
 
-// shared reports whether a namespace has, or may have, another attachment that is the first of its pod. Then only our
+// hasOtherFirst reports whether a namespace has, or may have, another attachment that is the first of its pod. Then only our
 // links and the tables of our NICs belong to our attachment, and all other objects belong to that other attachment.
 // There are two cases. Either the DEL is for a further attachment of the pod. Or the path of the namespace, for example
 // "/proc/1234/ns/net", now leads to another pod. If the ADD of a first attachment has succeeded, and the pod still has
 // its link to the VPC, no other attachment is the first.
-func shared(r *request, pod *nl.NS, eni nl.Link) bool {
+func hasOtherFirst(r *request, pod *nl.NS, eni nl.Link) bool {
 	group := nl.PodGroup(r.Digest())
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(group) {
 		return true
@@ -66,7 +66,7 @@ func shared(r *request, pod *nl.NS, eni nl.Link) bool {
 }
 
 // delPod deletes our links in the pod. If own is not nil, delPod also deletes our other objects in the pod.
-func delPod(r *request, pod, own *nl.NS, eni nl.Link) {
+func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 	group := nl.PodGroup(r.Digest())
 	var err error
 	if r.Prev == nil || plugin.Several(r.Prev) || nl.Attachment(eni.Group) == nl.FurtherGroup(group) {
@@ -80,8 +80,8 @@ func delPod(r *request, pod, own *nl.NS, eni nl.Link) {
 	if !errors.Is(gone, fs.ErrNotExist) {
 		err = errors.Join(err, gone)
 	}
-	if own != nil {
-		err = errors.Join(err, remains(r, own, eni).Del())
+	if ownNS != nil {
+		err = errors.Join(err, remainingObjects(r, ownNS, eni).Del())
 	}
 	if err != nil {
 		slog.Warn("DEL could not remove everything in the pod: the kernel removes the rest with the pod's "+
@@ -89,22 +89,22 @@ func delPod(r *request, pod, own *nl.NS, eni nl.Link) {
 	}
 }
 
-// remains lists our objects in a pod, without the links of the group.
-func remains(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
+// remainingObjects lists our objects in a pod, without the links of the group.
+func remainingObjects(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 	w := append(nl.Wiring{{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}},
 		nl.Steps(pod, callerRules(r))...)
 	if eni.Name != "" && eni.Group != nl.PodGroup(r.Digest()) { // the link is of another plugin or of an older release
 		w = append(w, nl.Step{NS: pod, Object: nl.Splice{ENI: r.IfName, Veth: r.Config.ContainerInterface}})
 		w = append(w, nl.Steps(pod, r.Config.RuntimeConfig.Bandwidth.objects(r.podLinks()))...)
 	}
-	return append(w, beyondPair(r, pod)...)
+	return append(w, objectsBesideLinks(r, pod)...)
 }
 
-// beyondPair lists our objects in a pod that the deletion of our links does not delete. Such objects are routes without
+// objectsBesideLinks lists our objects in a pod that the deletion of our links does not delete. Such objects are routes without
 // a link. If the pod still has its link to the VPC, the routes and filters of this link are also such objects. Most
 // pods have no such objects, and beyondPair then does not ask the kernel for the pod's routes.
-func beyondPair(r *request, pod *nl.NS) (w nl.Wiring) {
-	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blocked(r, pair{addrs: r.addrs})) == 0 {
+func objectsBesideLinks(r *request, pod *nl.NS) (w nl.Wiring) {
+	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blockedAddrs(r, pair{addrs: r.addrs})) == 0 {
 		return nil
 	}
 	w = append(w, nl.Step{NS: pod, Object: nl.Forbid{Devs: r.podLinks()}})

@@ -18,7 +18,7 @@ import (
 // TestDelTogether deletes the pair and the link of the ipvlan plugin. It deletes nothing of
 // another attachment, and no links that people have put into groups.
 func TestDelTogether(t *testing.T) {
-	f, _ := prepared(t)
+	f, _ := preparedTable(t)
 	p := f.grouped("pod2", "10.0.1.51")
 	others := []nl.Object{
 		nl.Veth{Name: "net1", Peer: "far1", PeerNS: f.other, Group: nl.OwnGroup},
@@ -51,7 +51,7 @@ func TestDelTogether(t *testing.T) {
 // could not delete on the node, so the runtime calls it again. What it could not delete in
 // the pod stays.
 func TestDelRefused(t *testing.T) {
-	f, _ := prepared(t)
+	f, _ := preparedTable(t)
 	p := f.grouped("pod2", "10.0.1.51")
 	rich(&p.request)
 	before := nltest.Dump(t, f.node)

@@ -23,11 +23,11 @@ func shipped(t *testing.T) (once, pod nl.Wiring) {
 	r := asked(t, config, []string{"100.64.0.5/19", "2600:1f18:0:1::5/64"},
 		[]string{"10.0.0.0/16", "100.64.0.0/16", "::/0"})
 	s := newScene(r)
-	s.node = node{mtu: 9001, acceptRA: true, rationed: true, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"),
+	s.node = node{mtu: 9001, acceptRA: true, limitsRefusals: true, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"),
 		netip.MustParseAddr("2600:1f18::10")}}
 	p := newPair(s)
-	p.loop = r.Config.loops()[0]
-	pod = append(nl.Wiring{{NS: s.nodeNS, Object: p.veth}}, s.wiring(p, s.node, table(r.Config.start, 7))...)
+	p.loop = r.Config.loopsOfNewPod()[0]
+	pod = append(nl.Wiring{{NS: s.nodeNS, Object: p.veth}}, s.wiring(p, s.node, tableOfIndex(r.Config.start, 7))...)
 	return nodeWiring(s.request, s.node), pod
 }
 
@@ -59,7 +59,7 @@ func TestDocsRouted(t *testing.T) {
 	r := asked(t, `{"hostInterface": "eth0", "containerInterface": "eth1", "ipMasq": true}`,
 		[]string{"100.64.0.5/32", "2600:1f18:0:1::5/128"}, []string{"10.0.0.0/16", "100.64.0.0/16", "::/0"})
 	s := routedScene(r, 4)
-	s.node = node{mtu: 9001, acceptRA: true, rationed: true, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"),
+	s.node = node{mtu: 9001, acceptRA: true, limitsRefusals: true, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"),
 		netip.MustParseAddr("2600:1f18::10")}}
 	p := newPair(s)
 	pod := append(nl.Wiring{{NS: s.nodeNS, Object: p.veth}}, s.routedPodWiring(p, s.node)...)

@@ -38,18 +38,18 @@ func engineName(r *request) string {
 	return r.Config.VethPrefix + fmt.Sprintf("%08x%08x", h[0], h[1])[:digits]
 }
 
-// named sets the name of the node's end to name. own is the name that follows from the attachment. If name differs from
+// setName sets the name of the node's end to name. own is the name that follows from the attachment. If name differs from
 // own, own becomes the alternative name.
-func (p *pair) named(name, own string) {
+func (p *pair) setName(name, attachmentName string) {
 	p.veth.Name, p.veth.AltName = name, ""
-	if name != own {
-		p.veth.AltName = own
+	if name != attachmentName {
+		p.veth.AltName = attachmentName
 	}
 }
 
-// taken returns the error of an ADD whose pair could not be made. If another link has the engine's name, the error
+// explainTaken returns the error of an ADD whose pair could not be made. If another link has the engine's name, the error
 // explains this.
-func (s *scene) taken(p pair, failed error) error {
+func (s *scene) explainTaken(p pair, failed error) error {
 	if p.veth.AltName == "" || !errors.Is(failed, fs.ErrExist) {
 		return failed
 	}
@@ -60,7 +60,7 @@ func (s *scene) taken(p pair, failed error) error {
 	owner := "a link of another program"
 	if words := strings.Fields(near.Alias); len(words) > 2 && networkOf(near.Alias) != "" {
 		owner = "the pair of an earlier sandbox, the container " + words[2] + ","
-	} else if halfMade(near) {
+	} else if isHalfMade(near) {
 		owner = "a pair of another ADD for the pod, which has not ended,"
 	}
 	return plugin.Errorf(plugin.CodeTryAgain, "the DEL of its container deletes the pair. If the container is gone, "+

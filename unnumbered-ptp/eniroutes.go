@@ -24,14 +24,14 @@ import (
 // same CIDR. All these routes replace existing ones, because the configuration may have changed since the last ADD.
 func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) (routes []nl.Route) {
 	route := nl.Route{Table: nl.RoutedTable(eni.Index), Protocol: nl.RouteProtocol, Replace: true}
-	for _, dst := range ofFamily(f, byENI(s.request, p)) {
+	for _, dst := range sortedPrefixes(f, dstsByENI(s.request, p)) {
 		if gateway.IsValid() && !slices.Contains(s.Config.hostCIDRs, dst) {
 			by := route
 			by.Dst, by.Via, by.Dev, by.OnLink = dst, gateway, eni.Name, f == nl.IPv4
 			routes = append(routes, by)
 		}
 	}
-	for _, dst := range ofFamily(f, s.Config.hostCIDRs) {
+	for _, dst := range sortedPrefixes(f, s.Config.hostCIDRs) {
 		throw := route
 		throw.Dst, throw.Type = dst, "throw"
 		routes = append(routes, throw)
@@ -39,36 +39,36 @@ func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) 
 	return routes
 }
 
-// share installs the objects of eniWiring. The network's nftables table is the last object: if it fits the present
+// installENIWiring installs the objects of eniWiring. The network's nftables table is the last object: if it fits the present
 // configuration, the routes of all ENIs follow this configuration.
-func (s *scene) share(p pair) error {
+func (s *scene) installENIWiring(p pair) error {
 	if err := install(nl.Steps(s.nodeNS, s.eniObjects(p))); err != nil {
 		return err
 	}
 	for _, f := range p.families() {
-		if err := s.leadBy(p, s.eni, f); err != nil {
+		if err := s.installENIRoutes(p, s.eni, f); err != nil {
 			return err
 		}
 	}
 	table := routedTable(s.request)
-	return install(nl.Steps(s.nodeNS, []nl.Object{s.mark(p), prepared{table,
-		func() (nl.Table, error) { return table, s.leadOthers(p) }}}))
+	return install(nl.Steps(s.nodeNS, []nl.Object{s.eniMark(p), preparedTable{table,
+		func() (nl.Table, error) { return table, s.installOtherENIRoutes(p) }}}))
 }
 
-// leadOthers makes the routes of the node's other ENIs follow the configuration.
-func (s *scene) leadOthers(p pair) error {
+// installOtherENIRoutes makes the routes of the node's other ENIs follow the configuration.
+func (s *scene) installOtherENIRoutes(p pair) error {
 	rules, err := s.nodeNS.Rules()
 	if err != nil {
 		return err
 	}
 	for _, r := range rules {
 		index, is := ofENI(r)
-		if !is || index == s.eni.Index || !p.has(r.Family) {
+		if !is || index == s.eni.Index || !p.hasFamily(r.Family) {
 			continue
 		}
 		eni, err := s.nodeNS.LinkByIndex(index)
 		if err == nil {
-			err = s.leadBy(p, eni, r.Family)
+			err = s.installENIRoutes(p, eni, r.Family)
 		}
 		if err != nil && s.nodeNS.HasLink(index) {
 			return err
@@ -77,46 +77,46 @@ func (s *scene) leadOthers(p pair) error {
 	return nil
 }
 
-// leadBy gives the table of an ENI the routes of eniRoutes in one family. The pod needs these routes if the ENI is its
+// installENIRoutes gives the table of an ENI the routes of eniRoutes in one family. The pod needs these routes if the ENI is its
 // own.
-func (s *scene) leadBy(p pair, eni nl.Link, f nl.Family) error {
-	have, err := s.nodeNS.RoutesIn(nl.RoutedTable(eni.Index), f, eni.Name)
+func (s *scene) installENIRoutes(p pair, eni nl.Link, f nl.Family) error {
+	present, err := s.nodeNS.RoutesIn(nl.RoutedTable(eni.Index), f, eni.Name)
 	if err != nil {
 		return err
 	}
-	have = slices.DeleteFunc(have, func(r nl.Route) bool { return r.Protocol != nl.RouteProtocol })
+	present = slices.DeleteFunc(present, func(r nl.Route) bool { return r.Protocol != nl.RouteProtocol })
 	gateway, own := s.gateway(f), eni.Index == s.eni.Index
 	if !own {
-		i := slices.IndexFunc(have, func(r nl.Route) bool { return r.Via.IsValid() })
+		i := slices.IndexFunc(present, func(r nl.Route) bool { return r.Via.IsValid() })
 		if i < 0 {
 			return nil // the routes are lost, and only an ADD or a repair of a pod of this ENI knows the gateway
 		}
-		gateway = have[i].Via
+		gateway = present[i].Via
 	}
 	want := s.eniRoutes(p, eni, gateway, f)
-	needed, others := absentFrom(have, want), absentFrom(have, heirs(have, want))
+	needed, others := missingRoutes(present, want), missingRoutes(present, fallbackRoutes(present, want))
 	if !own {
 		needed, others = nil, append(needed, others...)
 	}
 	if err := install(nl.Steps(s.nodeNS, needed)); err != nil {
 		return err
 	}
-	return s.exchange(eni, have, others)
+	return s.replaceRoutes(eni, present, others)
 }
 
-// exchange adds or replaces routes that the pod itself does not need. have are the present routes of the table. Two
+// replaceRoutes adds or replaces routes that the pod itself does not need. have are the present routes of the table. Two
 // networks may share an ENI, and have different destinations. So exchange changes nothing if the ENI has a routed pod
 // of another network.
-func (s *scene) exchange(eni nl.Link, have, routes []nl.Route) error {
-	if len(routes) == 0 || !s.alone(eni) {
+func (s *scene) replaceRoutes(eni nl.Link, present, routes []nl.Route) error {
+	if len(routes) == 0 || !s.servesOnlyNetwork(eni) {
 		return nil
 	}
-	if err := install(nl.Steps(s.nodeNS, routes)); err != nil || s.alone(eni) {
+	if err := install(nl.Steps(s.nodeNS, routes)); err != nil || s.servesOnlyNetwork(eni) {
 		return err
 	}
 	// An ADD of another network has begun meanwhile. It may rely on a route that exchange has replaced.
 	var back []nl.Route
-	for _, r := range have {
+	for _, r := range present {
 		if slices.ContainsFunc(routes, func(o nl.Route) bool { return o.Dst == r.Dst && o.Check(s.nodeNS) == nil }) {
 			r.Replace = true
 			back = append(back, r)
@@ -125,25 +125,25 @@ func (s *scene) exchange(eni nl.Link, have, routes []nl.Route) error {
 	return install(nl.Steps(s.nodeNS, back))
 }
 
-// alone reports whether the kernel shows that all routed pods of an ENI are of the pod's network. A pair whose ADD has
+// servesOnlyNetwork reports whether the kernel shows that all routed pods of an ENI are of the pod's network. A pair whose ADD has
 // just begun has no alias yet, and may be of any network.
-func (s *scene) alone(eni nl.Link) bool {
+func (s *scene) servesOnlyNetwork(eni nl.Link) bool {
 	pairs, err := s.nodeNS.RoutedPairs(eni.Index)
 	return err == nil && !slices.ContainsFunc(pairs, func(l nl.Link) bool { return networkOf(l.Alias) != s.Network })
 }
 
-// heirs are routes to the destinations that are in have and not in want. An heir leads packets to its destination as
+// fallbackRoutes are routes to the destinations that are in have and not in want. An heir leads packets to its destination as
 // the routes of want do: like the route with the next shorter prefix, or else to the main table.
-func heirs(have, want []nl.Route) (all []nl.Route) {
-	for _, r := range have {
-		if !slices.ContainsFunc(want, func(w nl.Route) bool { return w.Dst == r.Dst }) {
-			all = append(all, heir(r, want))
+func fallbackRoutes(present, wanted []nl.Route) (all []nl.Route) {
+	for _, r := range present {
+		if !slices.ContainsFunc(wanted, func(w nl.Route) bool { return w.Dst == r.Dst }) {
+			all = append(all, fallbackRoute(r, wanted))
 		}
 	}
 	return all
 }
 
-func heir(r nl.Route, want []nl.Route) nl.Route {
+func fallbackRoute(r nl.Route, want []nl.Route) nl.Route {
 	h := nl.Route{Type: "throw", Table: r.Table, Protocol: r.Protocol, Replace: true}
 	for _, w := range want {
 		if w.Dst.Bits() > h.Dst.Bits() && w.Dst.Overlaps(r.Dst) && w.Dst.Bits() < r.Dst.Bits() {
@@ -154,10 +154,10 @@ func heir(r nl.Route, want []nl.Route) nl.Route {
 	return h
 }
 
-// absentFrom returns the routes that are not among the routes of a table.
-func absentFrom(table, routes []nl.Route) (absent []nl.Route) {
-	for _, r := range routes {
-		if !slices.ContainsFunc(table, func(t nl.Route) bool {
+// missingRoutes returns the routes that are not among the routes of a table.
+func missingRoutes(present, wanted []nl.Route) (absent []nl.Route) {
+	for _, r := range wanted {
+		if !slices.ContainsFunc(present, func(t nl.Route) bool {
 			return t.Dst == r.Dst && t.Via == r.Via && t.Dev == r.Dev && t.Type == r.Type
 		}) {
 			absent = append(absent, r)

@@ -25,44 +25,46 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 			objects = append(objects, r)
 		}
 	}
-	return nl.Steps(s.nodeNS, append(objects, s.mark(p), intact{routedTable(s.request)}))
+	return nl.Steps(s.nodeNS, append(objects, s.eniMark(p), intactTable{routedTable(s.request)}))
 }
 
 // eniObjects are the objects of eniWiring that come before the routes.
 func (s *scene) eniObjects(p pair) []nl.Object {
-	c, n, dev := s.Config, s.node.of(p), s.eni.Name
+	c, n, dev := s.Config, s.node.forPod(p), s.eni.Name
 	c.IPMasq = true // the node must forward for routed pods, even without ipMasq
 	objects := forwarding(c, n)
-	if p.has(nl.IPv6) {
+	if p.hasFamily(nl.IPv6) {
 		objects = append(objects, nl.Sysctl{Key: conf6(dev) + "disable_ipv6", Value: "0"})
 	}
-	objects = append(objects, rules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
+	objects = append(objects, familyRules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
 		Protocol: nl.RouteProtocol})...)
 	if dev == c.HostInterface {
-		objects = append(objects, intact{strays(dev, s.node)})
+		objects = append(objects, intactTable{strayTable(dev, s.node)})
 	} else {
-		objects = append(objects, rules(n, nl.Rule{Pref: prefStray, IIF: dev, Drop: true,
+		objects = append(objects, familyRules(n, nl.Rule{Pref: prefStray, IIF: dev, Drop: true,
 			Protocol: nl.RouteProtocol})...)
 	}
-	if s.arrives() {
+	if s.onlyForRouted() {
 		if !s.eni.Forwards {
 			objects = append(objects, forwards4(dev))
 		}
-		objects = append(objects, accepts(dev)...)
-		objects = append(objects, intact{asks(dev, s.sender)})
+		objects = append(objects, acceptObjects(dev)...)
+		objects = append(objects, intactTable{arpSenderTable(dev, s.sender)})
 	}
 	return objects
 }
 
-// mark is the mark of the ENI.
-func (s *scene) mark(p pair) eniMark {
-	return eniMark{s.eni.Index, s.node.of(p).families(), s.arrives()}
+// eniMark is the mark of the ENI.
+func (s *scene) eniMark(p pair) eniMark {
+	return eniMark{s.eni.Index, s.node.forPod(p).families(), s.onlyForRouted()}
 }
 
-// arrives reports whether packets that arrive by the ENI are for routed pods only.
-func (s *scene) arrives() bool { return s.sender.IsValid() && s.eni.Name != s.Config.HostInterface }
+// onlyForRouted reports whether packets that arrive by the ENI are for routed pods only.
+func (s *scene) onlyForRouted() bool {
+	return s.sender.IsValid() && s.eni.Name != s.Config.HostInterface
+}
 
-// accepts are the objects that let the node accept packets which the VPC sends to routed pods by the ENI's link. Such a
+// acceptObjects are the objects that let the node accept packets which the VPC sends to routed pods by the ENI's link. Such a
 // packet has the ENI's mark (see eniMark). The check of sources (rp_filter) uses this mark, because src_valid_mark is
 // 1. So the check finds the ENI at once.
 //
@@ -70,16 +72,16 @@ func (s *scene) arrives() bool { return s.sender.IsValid() && s.eni.Name != s.Co
 // would drop a packet without a mark. So the check is loose (2): it looks in each table for a route by this link. But a
 // loose check drops all such packets if the link has no IPv4 address (__fib_validate_source: no_addr). So the link gets
 // an IPv4 address that has no other purpose. No packet has this address.
-func accepts(eni string) []nl.Object {
+func acceptObjects(eni string) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: conf4(eni) + "rp_filter", Value: "2"},
 		nl.Sysctl{Key: conf4(eni) + "src_valid_mark", Value: "1"}, nl.RoutedAddr(eni)}
 }
 
-// asks is the nftables table that changes the sender in the node's ARP requests by the ENI's link. The new sender is an
+// arpSenderTable is the nftables table that changes the sender in the node's ARP requests by the ENI's link. The new sender is an
 // address of the ENI. At this link, the node has no address of the ENI. Without the table, the kernel would ask for the
 // VPC router with the address of the boot ENI. EC2 need not answer an ARP request that an ENI sends with another ENI's
 // address. ARP requests of slaves do not pass the table.
-func asks(eni string, a netip.Addr) nl.Table {
+func arpSenderTable(eni string, a netip.Addr) nl.Table {
 	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
 		Rules: []nl.NFRule{{nl.OIFName(eni), nl.SetARPSender(a)}}}}}
@@ -87,7 +89,7 @@ func asks(eni string, a netip.Addr) nl.Table {
 
 // families are the families of the node's addresses.
 func (n node) families() []nl.Family {
-	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !n.has(f) })
+	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !n.hasFamily(f) })
 }
 
 // routedTable is the network's nftables table for routed pods. It drops packets whose source is not the pod's address,
@@ -120,10 +122,10 @@ func routedPostrouting(r *request) nl.Chain {
 	}
 	leaves := nl.NFRule{nl.IIFRouted(), nl.OIFName(r.Config.HostInterface)}
 	for _, f := range nl.Families {
-		if host := ofFamily(f, r.Config.hostCIDRs); len(host) > 0 {
+		if host := sortedPrefixes(f, r.Config.hostCIDRs); len(host) > 0 {
 			chain.Rules = append(chain.Rules, append(slices.Clip(leaves), nl.DAddr(host...), nl.Masquerade()))
 		}
-		direct := ofFamily(f, byENI(r, pair{addrs: r.addrs}))
+		direct := sortedPrefixes(f, dstsByENI(r, pair{addrs: r.addrs}))
 		if len(direct) > 0 && !slices.Contains(direct, f.Everywhere()) {
 			chain.Rules = append(chain.Rules, append(slices.Clip(leaves), nl.NotDAddr(direct...), nl.Masquerade()))
 		}
@@ -136,11 +138,11 @@ func routedPostrouting(r *request) nl.Chain {
 	return chain
 }
 
-// An intact is a table whose rules Check does not compare. The reason is that the rules depend on the CIDRs that the
+// An intactTable is a table whose rules Check does not compare. The reason is that the rules depend on the CIDRs that the
 // VPC had when the last pod was made.
-type intact struct{ nl.Table }
+type intactTable struct{ nl.Table }
 
-func (t intact) Check(n *nl.NS) error { return t.Intact(n) }
+func (t intactTable) Check(n *nl.NS) error { return t.Intact(n) }
 
 // ENIMarks are the bits of a packet's mark that stand for the ENI of a routed pod. kube-proxy (0xc000), Calico
 // (0xffff0000) and nodePortMark use other bits.
@@ -193,9 +195,9 @@ const markChain = "mark_"
 // two processes ask for the same number. The search for a free number begins at a number that follows from the index of
 // the ENI's link.
 type eniMark struct {
-	eni      int // index of the link
-	families []nl.Family
-	arrives  bool // packets that arrive by the ENI are for routed pods only
+	eni           int // index of the link
+	families      []nl.Family
+	onlyForRouted bool // packets that arrive by the ENI are for routed pods only
 }
 
 // branch is the ENI's branch that sets the mark with this number.
@@ -204,14 +206,14 @@ func (m eniMark) branch(number uint32) nl.Branch {
 	b := nl.Branch{Table: eniTable(), Group: nl.RoutedGroup(m.eni), Link: m.eni,
 		Chain: markChain + strconv.Itoa(int(number)),
 		Rules: []nl.NFRule{{nl.CTReply(), nl.CTStatusDNAT(), nl.Accept()}, mark}}
-	if m.arrives {
+	if m.onlyForRouted {
 		b.Arrived = []nl.NFRule{mark}
 	}
 	return b
 }
 
-// shared are the rules that all ENIs share.
-func (m eniMark) shared() (w []nl.Rule) {
+// sharedRules are the rules that all ENIs share.
+func (m eniMark) sharedRules() (w []nl.Rule) {
 	for _, f := range m.families {
 		w = append(w,
 			nl.Rule{Pref: prefUnmarked, Family: f, Mask: ENIMarks, Goto: prefAfter, Protocol: nl.RouteProtocol},
@@ -221,7 +223,7 @@ func (m eniMark) shared() (w []nl.Rule) {
 	return w
 }
 
-func (m eniMark) rules(number uint32) (w []nl.Rule) {
+func (m eniMark) markRules(number uint32) (w []nl.Rule) {
 	for _, f := range m.families {
 		w = append(w, nl.Rule{Pref: prefENI, Family: f, Mark: number << markShift, Mask: ENIMarks,
 			Table: nl.RoutedTable(m.eni), Protocol: nl.RouteProtocol})
@@ -229,8 +231,8 @@ func (m eniMark) rules(number uint32) (w []nl.Rule) {
 	return w
 }
 
-// numbers are the numbers of all marks, in the order in which free tries them for the ENI.
-func (m eniMark) numbers() (all []uint32) {
+// numbersToTry are the numbers of all marks, in the order in which free tries them for the ENI.
+func (m eniMark) numbersToTry() (all []uint32) {
 	for i := range uint32(mostENIs) {
 		all = append(all, (uint32(m.eni)+i)%mostENIs+1)
 	}
@@ -239,9 +241,9 @@ func (m eniMark) numbers() (all []uint32) {
 
 // String shows the commands for the number that free tries first.
 func (m eniMark) String() string {
-	number := m.numbers()[0]
+	number := m.numbersToTry()[0]
 	text := eniTable().String() + "\n\t" + m.branch(number).String()
-	for _, r := range append(m.rules(number), m.shared()...) {
+	for _, r := range append(m.markRules(number), m.sharedRules()...) {
 		text += "\n\t" + r.String()
 	}
 	return text
@@ -256,7 +258,7 @@ func (m eniMark) Add(n *nl.NS) error {
 		if err != nil {
 			return err
 		}
-		for _, r := range append(m.rules(number), m.shared()...) {
+		for _, r := range append(m.markRules(number), m.sharedRules()...) {
 			if err := r.Add(n); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}
@@ -265,14 +267,14 @@ func (m eniMark) Add(n *nl.NS) error {
 			return nil
 		}
 		if now, err := m.number(n); err == nil && now == number {
-			return m.forget(n, number)
+			return m.delOtherRules(n, number)
 		}
 	}
 	return fmt.Errorf("another program changes the table inet %s all the time", eniTable().Name)
 }
 
-// forget deletes the ENI's rules for marks, except the rules for the given number.
-func (m eniMark) forget(n *nl.NS, number uint32) error {
+// delOtherRules deletes the ENI's rules for marks, except the rules for the given number.
+func (m eniMark) delOtherRules(n *nl.NS, number uint32) error {
 	rules, err := n.Rules()
 	for _, r := range rules {
 		if eni, is := ofENI(r); is && eni == m.eni && r.Mark != number<<markShift {
@@ -291,7 +293,7 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	}
 	if number, err = m.number(n); errors.Is(err, fs.ErrNotExist) {
 		fresh = true
-		if err = m.restoreAll(n); err == nil {
+		if err = m.restoreBranches(n); err == nil {
 			number, err = m.number(n)
 		}
 	}
@@ -299,37 +301,37 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	case err == nil && m.branch(number).Check(n) != nil: // another program has changed the branch's rules
 		err = m.branch(number).Put(n)
 	case fresh && errors.Is(err, fs.ErrNotExist):
-		number, err = m.free(n)
+		number, err = m.claimFree(n)
 	}
 	return number, fresh, err
 }
 
-// restoreAll puts back the branches of ENIs that another program has deleted. The rules for marks show which number
+// restoreBranches puts back the branches of ENIs that another program has deleted. The rules for marks show which number
 // each ENI had. restoreAll puts back the branch of m's own ENI last. If this branch exists, a later Add of the ENI does
 // not look for missing branches of other ENIs. A branch also marks packets that arrive by the ENI if the node has the
 // ENI's rule with prefStray.
-func (m eniMark) restoreAll(n *nl.NS) error {
+func (m eniMark) restoreBranches(n *nl.NS) error {
 	rules, err := n.Rules()
-	arrives := map[int]bool{}
+	onlyForRouted := map[int]bool{}
 	for _, r := range rules {
 		if r.Pref == prefStray && r.Drop && r.Protocol == nl.RouteProtocol {
 			l, _ := n.LinkByName(r.IIF) // if the link is gone, its index is 0, which no ENI has
-			arrives[l.Index] = true
+			onlyForRouted[l.Index] = true
 		}
 	}
 	for _, own := range []bool{false, true} {
 		for _, r := range rules {
 			if eni, is := ofENI(r); is && (eni == m.eni) == own {
-				err = errors.Join(err, eniMark{eni: eni, arrives: arrives[eni]}.restore(n, r.Mark>>markShift))
+				err = errors.Join(err, eniMark{eni: eni, onlyForRouted: onlyForRouted[eni]}.restoreBranch(n, r.Mark>>markShift))
 			}
 		}
 	}
 	return err
 }
 
-// restore puts back the branch of an ENI that has lost its branch. If another ENI has the number now, restore does
+// restoreBranch puts back the branch of an ENI that has lost its branch. If another ENI has the number now, restore does
 // nothing.
-func (m eniMark) restore(n *nl.NS, number uint32) error {
+func (m eniMark) restoreBranch(n *nl.NS, number uint32) error {
 	if _, lost := m.number(n); !errors.Is(lost, fs.ErrNotExist) || !n.HasLink(m.eni) {
 		return nil
 	}
@@ -337,9 +339,9 @@ func (m eniMark) restore(n *nl.NS, number uint32) error {
 	return err
 }
 
-// free adds a branch with a free number, and returns the number. A number is not free as long as the node has both a
+// claimFree adds a branch with a free number, and returns the number. A number is not free as long as the node has both a
 // rule for the number's mark and the link of this rule's ENI.
-func (m eniMark) free(n *nl.NS) (uint32, error) {
+func (m eniMark) claimFree(n *nl.NS) (uint32, error) {
 	rules, err := n.Rules()
 	if err != nil {
 		return 0, err
@@ -349,7 +351,7 @@ func (m eniMark) free(n *nl.NS) (uint32, error) {
 		eni, is := ofENI(r)
 		led[r.Mark>>markShift] = led[r.Mark>>markShift] || is && n.HasLink(eni)
 	}
-	for _, number := range m.numbers() {
+	for _, number := range m.numbersToTry() {
 		if led[number] {
 			continue
 		}
@@ -390,7 +392,7 @@ func (m eniMark) Check(n *nl.NS) error {
 		return fmt.Errorf("no table of nftables marks what the pods of the ENI send: %w", err)
 	}
 	err = errors.Join(eniTable().Check(n), m.branch(number).Check(n))
-	for _, r := range append(m.rules(number), m.shared()...) {
+	for _, r := range append(m.markRules(number), m.sharedRules()...) {
 		if wrong := r.Check(n); wrong != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", r, wrong))
 		}

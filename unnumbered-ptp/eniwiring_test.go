@@ -99,7 +99,7 @@ func has(t *testing.T, n *nl.NS, want map[uint32]int) {
 // TestMarkNumbers: each ENI tries each number once, and no number needs bits outside of the mask.
 func TestMarkNumbers(t *testing.T) {
 	for _, index := range []int{0, 1, 2, 254, 255, 256, oneENI, otherENI, 1<<24 - 1, 1<<31 - 1} {
-		all := markOf(index).numbers()
+		all := markOf(index).numbersToTry()
 		slices.Sort(all)
 		for i, number := range all {
 			if number != uint32(i+1) || number<<markShift&^ENIMarks != 0 {
@@ -269,7 +269,7 @@ func testMarkGone(t *testing.T, lose string) {
 	n, _ := enis(t)
 	marks(t, n, oneENI, otherENI)
 	for _, eni := range []string{"eni103", "eni358"} {
-		if err := asks(eni, netip.MustParseAddr("10.0.1.9")).Add(n); err != nil {
+		if err := arpSenderTable(eni, netip.MustParseAddr("10.0.1.9")).Add(n); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -50,7 +50,7 @@ func (s *scene) addFurther() (*types100.Result, error) {
 		}
 	}
 	if err != nil {
-		return nil, unavailable(err)
+		return nil, withModuleHint(err)
 	}
 	return s.Prev, nil
 }
@@ -76,42 +76,42 @@ func (s *scene) furtherFaults() []nl.Fault {
 
 // furtherObjects are all objects that a further attachment gets.
 func furtherObjects(r *request, loop string) []nl.Object {
-	return append(metadataBlockFurther(r, r.nics, 0, loop), r.Config.RuntimeConfig.Bandwidth.objects(names(r.nics))...)
+	return append(metadataBlockFurther(r, r.nics, 0, loop), r.Config.RuntimeConfig.Bandwidth.objects(linkNames(r.nics))...)
 }
 
 // metadataBlockFurther lists the objects of [metadataBlock] for each NIC whose index is at least the number from. The
 // prohibit route is in the routing table of each NIC.
-func metadataBlockFurther(r *request, nics []plugin.NIC, from int, loop string) (objects []nl.Object) {
+func metadataBlockFurther(r *request, nics []plugin.NIC, firstNIC int, loop string) (objects []nl.Object) {
 	if b := r.Config.BlockInstanceMetadata; b != nil && !*b {
 		return nil
 	}
 	own := nl.PodGroup(r.Digest())
-	for i := from; i < len(nics); i++ {
+	for i := firstNIC; i < len(nics); i++ {
 		var addrs []netip.Addr
-		for _, a := range metadata {
+		for _, a := range metadataAddrs {
 			if nl.FirstAddr(nics[i].Addrs(), nl.FamilyOf(a)).IsValid() {
 				addrs = append(addrs, a)
 				objects = append(objects, nl.Route{Dst: nl.HostPrefix(a), Type: "prohibit",
 					Table: nl.FurtherTable(own, i), Protocol: nl.RouteProtocol})
 			}
 		}
-		if len(addrs) > 0 && filters(r, loop) {
+		if len(addrs) > 0 && needsFilters(r, loop) {
 			objects = append(objects, nl.Forbid{Devs: []string{nics[i].Name}, Addrs: addrs})
 		}
 	}
 	return objects
 }
 
-// names returns the names of the links of NICs.
-func names(nics []plugin.NIC) (all []string) {
+// linkNames returns the names of the links of NICs.
+func linkNames(nics []plugin.NIC) (all []string) {
 	for _, n := range nics {
 		all = append(all, n.Name)
 	}
 	return all
 }
 
-// limited are the links that share the bandwidth limits of an ADD that makes a pair: the links of podLinks, and the
+// limitedLinks are the links that share the bandwidth limits of an ADD that makes a pair: the links of podLinks, and the
 // links of the ADD's further NICs.
-func (r *request) limited() []string {
-	return slices.Concat(r.podLinks(), names(r.nics[min(1, len(r.nics)):]))
+func (r *request) limitedLinks() []string {
+	return slices.Concat(r.podLinks(), linkNames(r.nics[min(1, len(r.nics)):]))
 }

@@ -350,7 +350,7 @@ func TestSecondToOthers(t *testing.T) {
 // TestFurtherPranks has a pod with further NICs change its own namespace. DEL of its attachments
 // succeeds, and nothing of them stays on the node.
 func TestFurtherPranks(t *testing.T) {
-	f, other := prepared(t)
+	f, other := preparedTable(t)
 	before := nltest.Dump(t, f.node)
 	n := 1
 	for name, prank := range pranks {

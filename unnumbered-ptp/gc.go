@@ -35,7 +35,7 @@ func gc(r *request) error {
 	for _, l := range links {
 		// Another program may have removed the alternative name. Then the MAC address shows the attachment.
 		known := valid[l.MAC] || slices.ContainsFunc(l.Names(), func(name string) bool { return valid[name] })
-		if l.Kind == "veth" && !known && (networkOf(l.Alias) == r.Network || halfMade(l)) {
+		if l.Kind == "veth" && !known && (networkOf(l.Alias) == r.Network || isHalfMade(l)) {
 			errs = append(errs, r.nodeNS.DelPair(l))
 		}
 	}
@@ -52,9 +52,9 @@ func RemoveDetached(node *nl.NS) ([]nl.Rule, error) { return node.RemoveDetached
 // OfPair reports whether a rule is for a pair: a rule of ours, or of the original plugin.
 func OfPair(r nl.Rule) bool { return r.Protocol == nl.RouteProtocol || legacy.IsRule(r) }
 
-// halfMade reports whether a pair has no alias and is not up. Most often, its ADD was killed after the ADD had made the
+// isHalfMade reports whether a pair has no alias and is not up. Most often, its ADD was killed after the ADD had made the
 // pair. But an ADD of any network may have made the pair just now. If gc then deletes the pair, this ADD fails, and the
 // runtime tries again.
-func halfMade(l nl.Link) bool {
+func isHalfMade(l nl.Link) bool {
 	return nl.IsPair(l.Group) && l.Alias == "" && !l.Up
 }

@@ -77,7 +77,7 @@ func rich(r *plugin.Request[ptp.Config]) {
 // TestPranks has a pod with all features change its own namespace. Whatever it does, DEL
 // succeeds, and nothing of the pod stays on the node.
 func TestPranks(t *testing.T) {
-	f, other := prepared(t)
+	f, other := preparedTable(t)
 	before := nltest.Dump(t, f.node)
 	n := 1
 	for name, prank := range pranks {
@@ -153,7 +153,7 @@ func TestPodCannotReachAnother(t *testing.T) {
 // TestNotItsNamespace deletes a pod when the path of its namespace leads to another one: that
 // of another pod of ours, of one of the original plugin, or the host's.
 func TestNotItsNamespace(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	victim, old := f.grouped("victim", "10.0.1.55"), f.pod("old", "10.0.1.61")
 	rich(&victim.request)
 	must(t, f.ADD(victim))
@@ -183,7 +183,7 @@ func TestNotItsNamespace(t *testing.T) {
 // TestSecondNetwork has a second network of ours in a pod, whose link another plugin has made. It
 // gets no pair. The first one stays as it is, also when the second is deleted.
 func TestSecondNetwork(t *testing.T) {
-	f, _ := prepared(t)
+	f, _ := preparedTable(t)
 	p := f.grouped("pod2", "10.0.1.51")
 	rich(&p.request)
 	must(t, f.ADD(p))
@@ -225,7 +225,7 @@ func TestSecondNetwork(t *testing.T) {
 // table can delete it, and that socket is still open (nft(8), "owner").
 func TestOwnedTable(t *testing.T) {
 	nltest.Need(t, "owner")
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	before := nltest.Dump(t, f.node)
 	rich(&p.request)
 	must(t, f.ADD(p))

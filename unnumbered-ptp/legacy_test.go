@@ -67,7 +67,7 @@ func (f *fabric) iptables(args ...string) (out string) {
 // pods.
 func TestOriginal(t *testing.T) {
 	nltest.Need(t, "iptables")
-	f, other := prepared(t)
+	f, other := preparedTable(t)
 	f.original(other, "veth7e005493", "CNI-99aae407389c19a0a7661e64", 967)
 	f.iptables("-N", "KUBE-POSTROUTING")
 	f.iptables("-A", "POSTROUTING", "-m", "comment", "--comment", "kubernetes postrouting rules", "-j",
@@ -122,7 +122,7 @@ func TestOriginalUnprintable(t *testing.T) {
 	nltest.Need(t, "iptables", "nftables", "fib")
 	for _, rule := range []string{"meta skuid 7 counter", "fib daddr type local counter", "ip saddr @block counter"} {
 		t.Run(rule, func(t *testing.T) {
-			f, p := prepared(t)
+			f, p := preparedTable(t)
 			f.iptables("-N", "KUBE-POSTROUTING")
 			f.iptables("-A", "POSTROUTING", "-j", "KUBE-POSTROUTING")
 			f.original(p, "veth0a1b2c3d", "CNI-0123456789abcdef01234567", 968)
@@ -155,7 +155,7 @@ func TestOriginalUnprintable(t *testing.T) {
 // is the original's.
 func TestOriginalUnread(t *testing.T) {
 	nltest.Need(t, "iptables")
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	const veth = "veth0a1b2c3d"
 	f.original(p, veth, "CNI-0123456789abcdef01234567", 968)
 	nltest.Shell(t, f.node, "for i in $(seq 1000); do echo link property add dev "+veth+
@@ -189,7 +189,7 @@ func TestOriginalUnread(t *testing.T) {
 // chain that is gone.
 func TestOriginalAgain(t *testing.T) {
 	nltest.Need(t, "iptables")
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	f.iptables("-N", "KUBE-POSTROUTING") // so iptables has its table from now on
 	before := nltest.Dump(t, f.node) + f.iptables("-S")
 	must(t, f.ADD(p))
@@ -215,7 +215,7 @@ func TestOriginalAgain(t *testing.T) {
 
 // TestOriginalWithoutIPTables has no iptables. DEL deletes everything else.
 func TestOriginalWithoutIPTables(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	before := nltest.Dump(t, f.node, p.NS)
 	f.originalPair(p, "veth7e005493", 967)
 	p.request.Prev = nil

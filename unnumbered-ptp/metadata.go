@@ -10,26 +10,26 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// metadata are the addresses of the instance metadata service (EC2 user guide, "Access instance metadata"). A program
+// metadataAddrs are the addresses of the instance metadata service (EC2 user guide, "Access instance metadata"). A program
 // that reaches the service gets the credentials of the node's role.
 //
 // If a pod asks by the node, the answer with IMDSv2's session token does not reach the pod. The reason is the hop limit
 // of this answer. It is 1 if neither the AMI nor an operator has raised it. Other answers, as of IMDSv1, have no such
 // limit. If a pod asks by its ENI, there is no hop in between.
-var metadata = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
+var metadataAddrs = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
-// blocked are the addresses of the metadata service that the pod must not reach. If blockInstanceMetadata is not set,
+// blockedAddrs are the addresses of the metadata service that the pod must not reach. If blockInstanceMetadata is not set,
 // an address that is itself a prefix of hostCidrs is not blocked: its packets go to a proxy on the node.
-func blocked(r *request, p pair) (addrs []netip.Addr) {
-	for _, a := range metadata {
+func blockedAddrs(r *request, p pair) (addrs []netip.Addr) {
+	for _, a := range metadataAddrs {
 		f := nl.FamilyOf(a)
 		// packets to this address would leave by the ENI
-		block := (r.Config.DefaultRoute == byVPC || r.routed(f)) &&
+		block := (r.Config.DefaultRoute == byVPC || r.hasDefaultRoute(f)) &&
 			!slices.Contains(r.Config.hostCIDRs, nl.HostPrefix(a))
 		if r.Config.BlockInstanceMetadata != nil {
 			block = *r.Config.BlockInstanceMetadata
 		}
-		if block && p.has(f) {
+		if block && p.hasFamily(f) {
 			addrs = append(addrs, a)
 		}
 	}
@@ -41,26 +41,26 @@ func blocked(r *request, p pair) (addrs []netip.Addr) {
 // links drops their packets. A filter needs BPF, which a kernel may lack. So if a pod's loop needs no BPF, the pod gets
 // the filter only if blockInstanceMetadata is set. The pod always gets the route.
 func metadataBlock(r *request, p pair) (objects []nl.Object) {
-	addrs := blocked(r, p)
+	addrs := blockedAddrs(r, p)
 	if len(addrs) == 0 {
 		return nil
 	}
 	for _, a := range addrs {
-		objects = append(objects, prohibition(a))
+		objects = append(objects, prohibitRoute(a))
 	}
-	if filters(r, p.loop) {
+	if needsFilters(r, p.loop) {
 		objects = append(objects, nl.Forbid{Devs: r.podLinks(), Addrs: addrs})
 	}
 	return objects
 }
 
-// prohibition is the route that refuses an address of the metadata service.
-func prohibition(a netip.Addr) nl.Route {
+// prohibitRoute is the route that refuses an address of the metadata service.
+func prohibitRoute(a netip.Addr) nl.Route {
 	return nl.Route{Dst: nl.HostPrefix(a), Type: "prohibit", Protocol: nl.RouteProtocol}
 }
 
-// filters reports whether a pod with the service loop loop gets BPF filters against the metadata service, besides the
+// needsFilters reports whether a pod with the service loop loop gets BPF filters against the metadata service, besides the
 // routes that refuse it.
-func filters(r *request, loop string) bool {
+func needsFilters(r *request, loop string) bool {
 	return r.Config.BlockInstanceMetadata != nil || loop != masquerade
 }

@@ -15,7 +15,7 @@ import (
 // ADD succeed.
 func TestMTUChanges(t *testing.T) {
 	for _, eni := range []int{9001, 3000} { // with 3000 the loop's routes have an MTU of their own
-		f, p := prepared(t)
+		f, p := preparedTable(t)
 		f.add(p.NS, nl.Up{Dev: "eth0", MTU: eni})
 		must(t, f.ADD(p))
 		during := nltest.Dump(t, f.node, p.NS)
@@ -39,7 +39,7 @@ func TestMTUChanges(t *testing.T) {
 // TestMTUDiffers has MTUs that do not work, or that the configuration does not ask for. CHECK
 // must fail.
 func TestMTUDiffers(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	must(t, f.ADD(p))
 	veth := p.result.Interfaces[1].Name
 	tells := func(want string) {

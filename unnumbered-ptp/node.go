@@ -18,12 +18,12 @@ import (
 
 // A node has the facts that an ADD must know about the node.
 type node struct {
-	mtu      int          // of hostInterface
-	addrs    []netip.Addr // of hostInterface without link-local ones; in each family, the primary address is first
-	subnet   netip.Prefix // the IPv4 subnet of the boot ENI
-	acceptRA bool         // hostInterface accepts router advertisements, as long as the node does not forward IPv6
-	forwards bool         // hostInterface forwards IPv4
-	rationed bool         // the kernel waits more than refusals6 milliseconds between two ICMPv6 refusals to a host
+	mtu            int          // of hostInterface
+	addrs          []netip.Addr // of hostInterface without link-local ones; in each family, the primary address is first
+	subnet         netip.Prefix // the IPv4 subnet of the boot ENI
+	acceptRA       bool         // hostInterface accepts router advertisements, as long as the node does not forward IPv6
+	forwards       bool         // hostInterface forwards IPv4
+	limitsRefusals bool         // the kernel waits more than refusals6 milliseconds between two ICMPv6 refusals to a host
 }
 
 // wantsHost is the hint to the operator if the node has no link with the name hostInterface.
@@ -55,18 +55,18 @@ func readNode(ns *nl.NS, c *Config) (node, error) {
 	if first := found[0].Prefix; first.Addr().Is4() {
 		n.subnet = first.Masked()
 	}
-	if n.has(nl.IPv6) {
+	if n.hasFamily(nl.IPv6) {
 		v, _ := ns.Sysctl(conf6(c.HostInterface) + "accept_ra")
 		n.acceptRA = v == "1"
-		v, _ = ns.Sysctl(ration6)
+		v, _ = ns.Sysctl(ratelimit6)
 		ms, _ := strconv.Atoi(v)
-		n.rationed = ms > refusals6
+		n.limitsRefusals = ms > refusalInterval
 	}
 	return n, nil
 }
 
-// forwards6 reports whether the node forwards IPv6 for pods.
-func (n node) forwards6(c Config) bool { return c.IPMasq && n.has(nl.IPv6) }
+// forwardsIPv6 reports whether the node forwards IPv6 for pods.
+func (n node) forwardsIPv6(c Config) bool { return c.IPMasq && n.hasFamily(nl.IPv6) }
 
 func conf4(link string) string { return "net/ipv4/conf/" + link + "/" }
 func conf6(link string) string { return "net/ipv6/conf/" + link + "/" }
@@ -84,7 +84,7 @@ func nodeAddrs(ns *nl.NS, link string) ([]nl.Addr, error) {
 	}
 	var all []nl.Addr
 	for _, f := range nl.Families {
-		of, err := sorted(ns, link, f, found)
+		of, err := sortedAddrs(ns, link, f, found)
 		if err != nil {
 			return nil, fmt.Errorf("hostInterface: %w", err)
 		}
@@ -93,8 +93,8 @@ func nodeAddrs(ns *nl.NS, link string) ([]nl.Addr, error) {
 	return all, nil
 }
 
-// sorted returns the addresses of one family among found, filtered and sorted as nodeAddrs returns them.
-func sorted(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Addr, error) {
+// sortedAddrs returns the addresses of one family among found, filtered and sorted as nodeAddrs returns them.
+func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Addr, error) {
 	of := slices.DeleteFunc(slices.Clone(found), func(a nl.Addr) bool {
 		return nl.FamilyOf(a.Prefix.Addr()) != f || a.Prefix.Addr().IsLinkLocalUnicast() || a.Duplicate
 	})
@@ -106,31 +106,31 @@ func sorted(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Addr, er
 		if err != nil {
 			return nil, err
 		}
-		slices.SortStableFunc(of, func(a, b nl.Addr) int { return compare(a, b, src) })
+		slices.SortStableFunc(of, func(a, b nl.Addr) int { return compareAddrs(a, b, src) })
 	}
 	return of, nil
 }
 
-// compare sorts two addresses: the address that is more likely the instance's own comes first.
+// compareAddrs sorts two addresses: the address that is more likely the instance's own comes first.
 //
 // A deprecated address comes last, but is better than none. keepalived adds deprecated IPv6 addresses. An address from
 // DHCP becomes deprecated when its lease ends. A tentative address comes before deprecated addresses, and after all
 // other addresses. The source of the default route decides next. Then the form of the address decides. The instance's
 // own address has the prefix of its subnet, or is a /128 from DHCPv6, and it has a lifetime. An address that other
 // programs add is a /32, a /128, or secondary, and it has no lifetime.
-func compare(a, b nl.Addr, src netip.Addr) int {
+func compareAddrs(a, b nl.Addr, src netip.Addr) int {
 	return cmp.Or(
-		last(a.Deprecated, b.Deprecated),
-		last(a.Tentative, b.Tentative),
-		last(a.Prefix.Addr() != src, b.Prefix.Addr() != src),
+		trueLast(a.Deprecated, b.Deprecated),
+		trueLast(a.Tentative, b.Tentative),
+		trueLast(a.Prefix.Addr() != src, b.Prefix.Addr() != src),
 		cmp.Compare(a.Prefix.Bits(), b.Prefix.Bits()),
-		last(a.Secondary, b.Secondary),
-		last(!a.Dynamic, !b.Dynamic),
+		trueLast(a.Secondary, b.Secondary),
+		trueLast(!a.Dynamic, !b.Dynamic),
 	)
 }
 
-// last sorts true after false.
-func last(a, b bool) int {
+// trueLast sorts true after false.
+func trueLast(a, b bool) int {
 	switch {
 	case a == b:
 		return 0
@@ -145,7 +145,7 @@ func last(a, b bool) int {
 func (n node) primaries() node {
 	var addrs []netip.Addr
 	for _, f := range nl.Families {
-		if a := n.primary(f); a.IsValid() {
+		if a := n.primaryAddr(f); a.IsValid() {
 			addrs = append(addrs, a)
 		}
 	}
@@ -153,27 +153,27 @@ func (n node) primaries() node {
 	return n
 }
 
-// of is the node with only the addresses of the pod's families.
-func (n node) of(p pair) node {
-	n.addrs = slices.DeleteFunc(slices.Clone(n.addrs), func(a netip.Addr) bool { return !p.has(nl.FamilyOf(a)) })
+// forPod is the node with only the addresses of the pod's families.
+func (n node) forPod(p pair) node {
+	n.addrs = slices.DeleteFunc(slices.Clone(n.addrs), func(a netip.Addr) bool { return !p.hasFamily(nl.FamilyOf(a)) })
 	return n
 }
 
-// primary returns the node's first address of a family, or the zero address if there is none.
-func (n node) primary(f nl.Family) netip.Addr { return nl.FirstAddr(n.addrs, f) }
+// primaryAddr returns the node's first address of a family, or the zero address if there is none.
+func (n node) primaryAddr(f nl.Family) netip.Addr { return nl.FirstAddr(n.addrs, f) }
 
-// has reports whether the node has an address of a family.
-func (n node) has(f nl.Family) bool { return n.primary(f).IsValid() }
+// hasFamily reports whether the node has an address of a family.
+func (n node) hasFamily(f nl.Family) bool { return n.primaryAddr(f).IsValid() }
 
-// meets returns an error if the pod has a family in which the node has no address: node and pod could not reach each
+// checkFamilies returns an error if the pod has a family in which the node has no address: node and pod could not reach each
 // other. The runtime is to try again, because the node may still get the address: DHCPv6 is later than DHCP.
-func (n node) meets(r *request) error {
+func (n node) checkFamilies(r *request) error {
 	for _, a := range r.addrs {
 		f, enable := nl.FamilyOf(a), ""
 		if f == nl.IPv6 {
 			enable = ", and set net.ipv6.conf.all.disable_ipv6 to 0"
 		}
-		if !n.has(f) {
+		if !n.hasFamily(f) {
 			return plugin.Errorf(plugin.CodeTryAgain,
 				fmt.Sprintf("give the boot ENI an %s address%s; or leave %[1]s out of ipFamilies", f, enable),
 				"hostInterface: %s has no %s address, and the pod has %s", r.Config.HostInterface, f, a)
@@ -182,25 +182,25 @@ func (n node) meets(r *request) error {
 	return nil
 }
 
-// knownBy returns the node with its addresses in another order: the addresses in addrs come first. So in each family,
+// withPrimary returns the node with its addresses in another order: the addresses in addrs come first. So in each family,
 // the first address that is also in addrs becomes the primary address. An address in addrs that the node has lost has
 // no effect.
-func (n node) knownBy(addrs []netip.Addr) node {
+func (n node) withPrimary(addrs []netip.Addr) node {
 	n.addrs = slices.Clone(n.addrs)
 	slices.SortStableFunc(n.addrs, func(a, b netip.Addr) int {
-		return last(!slices.Contains(addrs, a), !slices.Contains(addrs, b))
+		return trueLast(!slices.Contains(addrs, a), !slices.Contains(addrs, b))
 	})
 	return n
 }
 
-// changes reports whether the node has several addresses of a family. Then the node may have had another primary
+// hasSeveralAddrs reports whether the node has several addresses of a family. Then the node may have had another primary
 // address earlier.
-func (n node) changes() bool { return len(n.addrs) > len(n.primaries().addrs) }
+func (n node) hasSeveralAddrs() bool { return len(n.addrs) > len(n.primaries().addrs) }
 
-// whenMade is the node as it was when the pod was made. The node's routes to the pod have the primary addresses of that
+// nodeWhenMade is the node as it was when the pod was made. The node's routes to the pod have the primary addresses of that
 // time as their sources.
-func (s *scene) whenMade(p pair) (node, error) {
-	if !s.node.changes() {
+func (s *scene) nodeWhenMade(p pair) (node, error) {
+	if !s.node.hasSeveralAddrs() {
 		return s.node, nil
 	}
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Table: nl.MainTable, Dev: p.veth.Name})
@@ -210,20 +210,20 @@ func (s *scene) whenMade(p pair) (node, error) {
 			sources = append(sources, r.Src)
 		}
 	}
-	return s.node.knownBy(sources), err
+	return s.node.withPrimary(sources), err
 }
 
-// inTable is the node as it was when the last pod was made. The ADD of that pod wrote the nftables table for all pods,
+// asInTable is the node as it was when the last pod was made. The ADD of that pod wrote the nftables table for all pods,
 // which contains the node's primary addresses.
-func (n node) inTable(r *request) (node, error) {
-	if !n.changes() {
+func (n node) asInTable(r *request) (node, error) {
+	if !n.hasSeveralAddrs() {
 		return n, nil
 	}
 	has, err := nodeTable(r, n).Has(r.nodeNS)
 	if err != nil {
 		return n, err
 	}
-	return n.knownBy(slices.DeleteFunc(slices.Clone(n.addrs), func(a netip.Addr) bool {
-		return !has(postrouting(r.Config, a))
+	return n.withPrimary(slices.DeleteFunc(slices.Clone(n.addrs), func(a netip.Addr) bool {
+		return !has(postroutingChain(r.Config, a))
 	})), nil
 }

@@ -185,7 +185,7 @@ func TestForwardingOfLink(t *testing.T) {
 
 // TestForwardingOff: the node does not forward at all. CHECK and Missing name only ip_forward, and no sysctl of a pair.
 func TestForwardingOff(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	must(t, f.ADD(p))
 	f.add(f.node, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "0"})
 	if err := f.CHECK(p); err == nil || !strings.Contains(err.Error(), "ip_forward=1") {

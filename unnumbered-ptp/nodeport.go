@@ -43,9 +43,9 @@ const (
 	tableCaller = 72
 )
 
-// podCallers are the objects that make the pod answer marked connections by the veth. The service loop sets the marks,
+// podCallerObjects are the objects that make the pod answer marked connections by the veth. The service loop sets the marks,
 // see podLoop.
-func podCallers(r *request, p pair, n node) (objects []nl.Object) {
+func podCallerObjects(r *request, p pair, n node) (objects []nl.Object) {
 	if !p.callers || p.loop == "" {
 		return nil
 	}
@@ -53,13 +53,13 @@ func podCallers(r *request, p pair, n node) (objects []nl.Object) {
 	if p.loop == redirect {
 		objects = append(objects, nl.Sysctl{Key: "net/ipv4/tcp_fwmark_accept", Value: "1"}) // also for IPv6
 	}
-	if p.has(nl.IPv4) {
+	if p.hasFamily(nl.IPv4) {
 		// Without src_valid_mark, rp_filter ignores the mark. Then rp_filter expects the caller at the ENI, and a
 		// strict check drops the caller's packets at the veth.
 		objects = append(objects, nl.Sysctl{Key: conf4(veth) + "src_valid_mark", Value: "1"})
 	}
 	for _, f := range p.families() {
-		a := n.primary(f)
+		a := n.primaryAddr(f)
 		if !a.IsValid() {
 			continue
 		}
@@ -86,10 +86,10 @@ func (r callerRule) Check(n *nl.NS) error {
 	return err
 }
 
-// splitCallers deletes the caller rules of a running pod if one of them is of an earlier release: beside a new rule,
+// delOldCallerRules deletes the caller rules of a running pod if one of them is of an earlier release: beside a new rule,
 // the old rule would still lead forwarded packets to the veth. The ADD then adds the new rules. The kernel cannot
 // delete only the rule without IIF, so splitCallers deletes all.
-func (s *scene) splitCallers(p pair) {
+func (s *scene) delOldCallerRules(p pair) {
 	if !p.callers {
 		return
 	}
@@ -124,10 +124,10 @@ func callerRules(r *request) (objects []nl.Object) {
 	return objects
 }
 
-// markCallers are the nftables chains that set the marks in a pod that tracks its connections. If a connection begins
+// callerMarkChains are the nftables chains that set the marks in a pod that tracks its connections. If a connection begins
 // by the veth, the pod's answers also leave by the veth. A packet that the node has sent back to the pod, and that
 // leaves by the ENI, gets no mark. Such a packet is not a call.
-func markCallers(c Config) []nl.Chain {
+func callerMarkChains(c Config) []nl.Chain {
 	byVeth := nl.IIFName(c.ContainerInterface)
 	return []nl.Chain{
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: nl.PriorityMangle, Rules: []nl.NFRule{
@@ -143,11 +143,11 @@ func markCallers(c Config) []nl.Chain {
 // callersChain is the name of the chain for callers.
 const callersChain = "callers"
 
-// callers is the node's chain that replaces the source of calls by the node's address, for the callers that need it
+// nodePortSNAT is the node's chain that replaces the source of calls by the node's address, for the callers that need it
 // (see the top of this file). The chain comes before the chains of other programs.
-func callers(r *request, n node) nl.Chain {
+func nodePortSNAT(r *request, n node) nl.Chain {
 	chain, c := nl.Chain{Name: callersChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}, r.Config
-	if !c.IPMasq || c.ports.last == 0 || c.KeepCaller && !slices.Contains(c.loops(), redirect) {
+	if !c.IPMasq || c.ports.last == 0 || c.KeepCaller && !slices.Contains(c.loopsOfNewPod(), redirect) {
 		return chain
 	}
 	rule := nl.NFRule{nl.IIFName(c.HostInterface), nl.OIFGroup(nl.OwnGroup), nl.CTMark(c.mark)}
@@ -155,16 +155,16 @@ func callers(r *request, n node) nl.Chain {
 		rule = append(rule, nl.L4Proto("udp"))
 	}
 	var vpc []netip.Prefix
-	for _, x := range r.reaches() {
-		vpc = append(vpc, ofFamily(nl.IPv4, x.byENI)...)
+	for _, x := range r.allLoopDsts() {
+		vpc = append(vpc, sortedPrefixes(nl.IPv4, x.byENI)...)
 	}
 	if c.Loopless() {
 		vpc = []netip.Prefix{nl.IPv4.Everywhere()}
 	}
-	if a := n.primary(nl.IPv4); a.IsValid() && len(vpc) > 0 {
+	if a := n.primaryAddr(nl.IPv4); a.IsValid() && len(vpc) > 0 {
 		chain.Rules = append(chain.Rules, append(slices.Clip(rule), nl.SAddr(vpc...), nl.SNAT(a)))
 	}
-	if a := n.primary(nl.IPv6); a.IsValid() {
+	if a := n.primaryAddr(nl.IPv6); a.IsValid() {
 		chain.Rules = append(chain.Rules, append(slices.Clip(rule), nl.SNAT(a)))
 	}
 	return chain

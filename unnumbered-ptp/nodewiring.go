@@ -22,8 +22,8 @@ import (
 // If the time between two refusals is refusals6, nearly all refusals reach the pod. The kernel also limits the refusals
 // of the whole node (icmp_msgs_per_sec). refusals6 is a whole number of ticks in every kernel.
 const (
-	ration6   = "net/ipv6/icmp/ratelimit"
-	refusals6 = 20 // milliseconds
+	ratelimit6      = "net/ipv6/icmp/ratelimit"
+	refusalInterval = 20 // milliseconds
 )
 
 // The priorities of the node's rules.
@@ -41,14 +41,14 @@ func nodeWiring(r *request, n node) nl.Wiring {
 		objects = append(objects, t)
 	}
 	if r.Config.Loopless() {
-		objects = append(objects, r.Config.open())
+		objects = append(objects, r.Config.looplessMasquerade())
 		// The node's own packets use the main table, which has their source address.
-		objects = append(objects, rules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
+		objects = append(objects, familyRules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
 			Protocol: nl.RouteProtocol})...)
 	}
 	if r.Config.ports.last != 0 {
 		mark := r.Config.mark
-		objects = append(objects, rules(n, nl.Rule{Pref: prefNodePort, Mark: mark, Mask: mark,
+		objects = append(objects, familyRules(n, nl.Rule{Pref: prefNodePort, Mark: mark, Mask: mark,
 			Table: unix.RT_TABLE_MAIN, Protocol: nl.RouteProtocol})...)
 	}
 	return nl.Steps(r.nodeNS, objects)
@@ -79,15 +79,15 @@ func forwarding(c Config, n node) []nl.Object {
 	if !n.forwards {
 		objects = append(objects, forwards4(c.HostInterface))
 	}
-	if !n.forwards6(c) {
+	if !n.forwardsIPv6(c) {
 		return objects
 	}
 	if n.acceptRA { // 2: accepted although the node forwards
 		objects = append(objects, nl.Sysctl{Key: conf6(c.HostInterface) + "accept_ra", Value: "2"})
 	}
 	objects = append(objects, nl.Sysctl{Key: conf6("all") + "forwarding", Value: "1"})
-	if n.rationed {
-		objects = append(objects, nl.Sysctl{Key: ration6, Value: strconv.Itoa(refusals6)})
+	if n.limitsRefusals {
+		objects = append(objects, nl.Sysctl{Key: ratelimit6, Value: strconv.Itoa(refusalInterval)})
 	}
 	return objects
 }
@@ -98,11 +98,11 @@ func forwarding(c Config, n node) []nl.Object {
 // (ip6_forward).
 func forwards4(link string) nl.Sysctl { return nl.Sysctl{Key: conf4(link) + "forwarding", Value: "1"} }
 
-// rules are a rule for IPv4, and the same rule for IPv6 if the node has IPv6.
-func rules(n node, r nl.Rule) []nl.Object {
+// familyRules are a rule for IPv4, and the same rule for IPv6 if the node has IPv6.
+func familyRules(n node, r nl.Rule) []nl.Object {
 	r.Family = nl.IPv4
 	objects := []nl.Object{r}
-	if n.has(nl.IPv6) {
+	if n.hasFamily(nl.IPv6) {
 		r.Family = nl.IPv6
 		objects = append(objects, r)
 	}
@@ -129,9 +129,9 @@ func nodeTable(r *request, n node) nl.Table {
 		})
 	}
 	if c.IPMasq {
-		t.Chains = append(t.Chains, senders(), postrouting(c, n.primaries().addrs...))
+		t.Chains = append(t.Chains, sendersChain(), postroutingChain(c, n.primaries().addrs...))
 	}
-	for _, chain := range []nl.Chain{callers(r, n), closed(r)} {
+	for _, chain := range []nl.Chain{nodePortSNAT(r, n), failClosedChain(r)} {
 		if len(chain.Rules) > 0 {
 			t.Chains = append(t.Chains, chain)
 		}
@@ -142,20 +142,20 @@ func nodeTable(r *request, n node) nl.Table {
 // nodePortsChain is the name of the chain that marks connections to NodePorts.
 const nodePortsChain = "prerouting"
 
-// postrouting is the node's chain that gives the node's address to packets which the node forwards for pods. addrs are
+// postroutingChain is the node's chain that gives the node's address to packets which the node forwards for pods. addrs are
 // the node's addresses for packets of the service loop. The chain comes before kube-proxy's chain, whose priority is
 // 100. Otherwise kube-proxy might give the node's address to a packet that goes back into a pod.
-func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
+func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
 		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
 	}}
 	for _, a := range addrs {
-		chain.Rules = append(chain.Rules, loopRules(a)...)
+		chain.Rules = append(chain.Rules, loopNATRules(a)...)
 	}
 	return chain
 }
 
-// senders is the node's chain for connections that begin by a pod's veth. It drops two kinds of packets:
+// sendersChain is the node's chain for connections that begin by a pod's veth. It drops two kinds of packets:
 //
 //   - Packets whose source is not the pod's address: the node has no route to the source by the same veth. A pod can
 //     send such packets if it may make raw packets (CAP_NET_RAW, which containers have by default). EC2 checks the
@@ -172,7 +172,7 @@ func postrouting(c Config, addrs ...netip.Addr) nl.Chain {
 //
 // A chain of the type nat sees only the first packet of a connection. So the chain costs other packets nothing, and the
 // node does not track dropped packets.
-func senders() nl.Chain {
+func sendersChain() nl.Chain {
 	// The priority is before -100, at which kube-proxy translates the destination.
 	return nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110,
 		Rules: []nl.NFRule{
@@ -181,10 +181,10 @@ func senders() nl.Chain {
 		}}
 }
 
-// lasting returns the part of nodeWiring that CHECK looks for. It leaves out the chain callers, because this chain
+// checkedWiring returns the part of nodeWiring that CHECK looks for. It leaves out the chain callers, because this chain
 // depends on the CIDRs that the VPC had when the last pod was made. It also leaves out the chain closed, see
 // [failsClosed]. If anyConfig is true, the Check of a table accepts the rules of another configuration.
-func lasting(w nl.Wiring, anyConfig bool) nl.Wiring {
+func checkedWiring(w nl.Wiring, anyConfig bool) nl.Wiring {
 	for i, s := range w {
 		if t, is := s.Object.(nl.Table); is {
 			t = t.Lasting()

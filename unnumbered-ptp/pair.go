@@ -44,8 +44,8 @@ func newPair(s *scene) pair {
 		mtu:     s.podMTU,
 		callers: s.Config.KeepCaller,
 	}
-	if s.routedPod() {
-		p.route(s)
+	if s.isRoutedPod() {
+		p.makeRouted(s)
 	}
 	return p
 }
@@ -53,7 +53,7 @@ func newPair(s *scene) pair {
 // pair returns the pod's pair as ADD makes it. there is false only if the kernel shows that the pair does not exist. A
 // pair that exists keeps its name when the configuration changes. If the configuration does not have the key mtu, the
 // pair also keeps its MTU when the MTU of hostInterface changes.
-func (s *scene) pair() (p pair, there bool) {
+func (s *scene) pair() (p pair, exists bool) {
 	p = newPair(s)
 	own := cmp.Or(p.veth.AltName, p.veth.Name)
 	l, err := s.nodeNS.LinkByName(own)
@@ -61,23 +61,23 @@ func (s *scene) pair() (p pair, there bool) {
 		p.veth.MTU = l.MTU
 	}
 	if err == nil {
-		p.named(l.Name, own)
+		p.setName(l.Name, own)
 	}
 	return p, !errors.Is(err, fs.ErrNotExist)
 }
 
-// made returns the pair and there, as the method pair does. If pair finds none, made also finds a routed pod's pair
+// findPair returns the pair and there, as the method pair does. If pair finds none, made also finds a routed pod's pair
 // that has lost its alternative name.
-func (s *scene) made() (p pair, there bool) {
-	if p, there = s.pair(); there || !p.routed {
-		return p, there
+func (s *scene) findPair() (p pair, exists bool) {
+	if p, exists = s.pair(); exists || !p.routed {
+		return p, exists
 	}
 	links, err := s.nodeNS.Links()
-	near, there := NearOf(links, s.Network, s.Attachment)
-	if !there {
+	near, exists := NearOf(links, s.Network, s.Attachment)
+	if !exists {
 		return p, err != nil
 	}
-	p.named(near.Name, cmp.Or(p.veth.AltName, p.veth.Name))
+	p.setName(near.Name, cmp.Or(p.veth.AltName, p.veth.Name))
 	p.unnamed = true
 	if s.Config.MTU == 0 {
 		p.veth.MTU = near.MTU
@@ -100,18 +100,18 @@ func NearOf(links []nl.Link, network string, a plugin.Attachment) (near nl.Link,
 	return links[i], true
 }
 
-// has reports whether the pod has addresses of a family.
-func (p pair) has(f nl.Family) bool { return nl.FirstAddr(p.addrs, f).IsValid() }
+// hasFamily reports whether the pod has addresses of a family.
+func (p pair) hasFamily(f nl.Family) bool { return nl.FirstAddr(p.addrs, f).IsValid() }
 
 // families are the families of the pod's addresses.
 func (p pair) families() []nl.Family {
-	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !p.has(f) })
+	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !p.hasFamily(f) })
 }
 
-// byNode are the prefixes of hostCidrs in the pod's families: the pod reaches these destinations by the node.
-func (p pair) byNode(c Config) (all []netip.Prefix) {
+// dstsByNode are the prefixes of hostCidrs in the pod's families: the pod reaches these destinations by the node.
+func (p pair) dstsByNode(c Config) (all []netip.Prefix) {
 	for _, dst := range c.hostCIDRs {
-		if p.has(nl.FamilyOf(dst.Addr())) {
+		if p.hasFamily(nl.FamilyOf(dst.Addr())) {
 			all = append(all, dst)
 		}
 	}

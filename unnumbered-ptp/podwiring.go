@@ -21,15 +21,15 @@ func (s *scene) wiring(p pair, n node, table uint32) nl.Wiring {
 		// The filters for outgoing packets come first: only these give a link the kind of
 		// qdisc that serves both directions.
 		metadataBlock(r, p), metadataBlockFurther(r, r.nics, 1, p.loop),
-		r.Config.RuntimeConfig.Bandwidth.objects(r.limited()),
+		r.Config.RuntimeConfig.Bandwidth.objects(r.limitedLinks()),
 		podLoop(r, p, table),
-		podRoutes(r, p, n), podCallers(r, p, n))
+		podRoutes(r, p, n), podCallerObjects(r, p, n))
 	onNode := slices.Concat(nodeRoutes(p, n), loopRoutes(r, p, table))
 	return append(nl.Steps(s.podNS, inPod), nl.Steps(s.nodeNS, onNode)...)
 }
 
 func podSysctls(c Config, p pair) (objects []nl.Object) {
-	if p.has(nl.IPv6) {
+	if p.hasFamily(nl.IPv6) {
 		objects = append(objects, nl.Sysctl{Key: conf6(c.ContainerInterface) + "disable_ipv6", Value: "0"})
 	}
 	return objects
@@ -43,19 +43,19 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 func podAddrs(c Config, p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		if a.Is4() {
-			objects = append(objects, copied{nl.Addr{Prefix: nl.HostPrefix(a), Dev: c.ContainerInterface, Apart: true}})
+			objects = append(objects, copiedAddr{nl.Addr{Prefix: nl.HostPrefix(a), Dev: c.ContainerInterface, Apart: true}})
 		}
 	}
 	return objects
 }
 
-// A copied is an address that another link of the pod also has.
-type copied struct{ nl.Addr }
+// A copiedAddr is an address that another link of the pod also has.
+type copiedAddr struct{ nl.Addr }
 
 // Del does nothing: the address ends with the pair. A link that loses its last IPv4 address also loses all IPv4 routes
 // and neighbours (fib_disable_ip). A repeated ADD for a pod of an earlier release adds this address. If the ADD fails,
 // the undo must not remove the pod's routes and neighbours.
-func (copied) Del(*nl.NS) error { return nil }
+func (copiedAddr) Del(*nl.NS) error { return nil }
 
 // podRoutes are the pod's routes to the addresses of the node, and to hostCidrs by the node. podRoutes also returns the
 // default routes, by the node's primary address or by the pod's own gateway. A prefix in hostCidrs may also be the CIDR
@@ -65,17 +65,17 @@ func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	for _, a := range n.addrs {
 		// The pod's own address may be among the node's addresses: amazon-ec2-net-utils gives a link all addresses of
 		// its ENI.
-		if p.has(nl.FamilyOf(a)) && !slices.Contains(p.addrs, a) {
+		if p.hasFamily(nl.FamilyOf(a)) && !slices.Contains(p.addrs, a) {
 			objects = append(objects,
 				nl.Neigh{Addr: a, MAC: p.veth.MAC, Dev: dev},
 				nl.Route{Dst: nl.HostPrefix(a), Dev: dev, Protocol: nl.RouteProtocol})
 		}
 	}
-	for _, dst := range p.byNode(r.Config) {
+	for _, dst := range p.dstsByNode(r.Config) {
 		// If dst is an address of the node, or a blocked address, the pod has a route to it already.
 		there := dst.IsSingleIP() && (slices.Contains(n.addrs, dst.Addr()) ||
-			slices.Contains(blocked(r, p), dst.Addr()))
-		if a := n.primary(nl.FamilyOf(dst.Addr())); a.IsValid() && !there {
+			slices.Contains(blockedAddrs(r, p), dst.Addr()))
+		if a := n.primaryAddr(nl.FamilyOf(dst.Addr())); a.IsValid() && !there {
 			objects = append(objects, nl.Route{Dst: dst, Via: a, Dev: dev, Protocol: nl.RouteProtocol,
 				Replace: slices.Contains(r.routes, dst)})
 		}
@@ -86,11 +86,11 @@ func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 // defaultRoutes are the default routes that prevResult lacks. prevResult has the default route of IPv6, by the ENI.
 func defaultRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	for _, f := range p.families() {
-		if r.routed(f) {
+		if r.hasDefaultRoute(f) {
 			continue
 		}
 		route := nl.Route{Dst: f.Everywhere(), Protocol: nl.RouteProtocol}
-		switch a := n.primary(f); {
+		switch a := n.primaryAddr(f); {
 		case r.Config.DefaultRoute == byVPC:
 			route.Via, route.Dev, route.OnLink = r.gateway(f), r.IfName, f == nl.IPv4 // for gateways outside the subnet
 		case a.IsValid() && f == nl.IPv4:
@@ -103,11 +103,11 @@ func defaultRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	return objects
 }
 
-// byENI are the destinations that the pod reaches by its ENI.
-func byENI(r *request, p pair) []netip.Prefix {
+// dstsByENI are the destinations that the pod reaches by its ENI.
+func dstsByENI(r *request, p pair) []netip.Prefix {
 	all := slices.Clone(r.routes)
 	for _, f := range p.families() {
-		if r.Config.DefaultRoute == byVPC && !r.routed(f) {
+		if r.Config.DefaultRoute == byVPC && !r.hasDefaultRoute(f) {
 			all = append(all, f.Everywhere())
 		}
 	}
@@ -120,29 +120,29 @@ func nodeRoutes(p pair, n node) (objects []nl.Object) {
 	if !p.fresh { // see nl.Veth.NoRedirects, and nl.Veth.NoRA: pairs of earlier releases may accept advertisements
 		objects = append(objects, nl.Sysctl{Key: conf4(p.veth.Name) + "send_redirects", Value: "0"},
 			nl.Sysctl{Key: conf6(p.veth.Name) + "accept_ra", Value: "0", Optional: true})
-		if p.veth.Forwards && p.has(nl.IPv4) {
+		if p.veth.Forwards && p.hasFamily(nl.IPv4) {
 			objects = append(objects, forwards4(p.veth.Name))
 		}
 	}
-	if p.has(nl.IPv6) {
+	if p.hasFamily(nl.IPv6) {
 		objects = append(objects, nl.Sysctl{Key: conf6(p.veth.Name) + "disable_ipv6", Value: "0"})
 	}
 	for _, a := range p.addrs {
-		src := n.primary(nl.FamilyOf(a))
+		src := n.primaryAddr(nl.FamilyOf(a))
 		route := nl.Route{Dst: nl.HostPrefix(a), Dev: p.veth.Name, Src: src, Protocol: nl.RouteProtocol, Replace: true}
 		objects = append(objects, nl.Neigh{Addr: a, MAC: p.veth.PeerMAC, Dev: p.veth.Name}, route)
 		if a.Is4() {
-			objects = append(objects, second(route))
+			objects = append(objects, spareRoute(route))
 		}
 	}
 	return objects
 }
 
-// second is a second route to a pod, which the kernel uses when the first route is gone. When the node loses an
+// spareRoute is a second route to a pod, which the kernel uses when the first route is gone. When the node loses an
 // address, the kernel removes the IPv4 routes whose source is this address. DHCP, or a restart of the program that
 // configures the link, may remove the node's address and add it again. Until [Repair] puts the first route back,
 // packets take the second route, and the kernel chooses the source of these packets.
-func second(route nl.Route) nl.Route {
+func spareRoute(route nl.Route) nl.Route {
 	route.Src, route.Metric = netip.Addr{}, SpareMetric
 	return route
 }

@@ -80,8 +80,8 @@ type request struct {
 	eni    string     // the link of the ENI if the pod is routed, see routed.go; otherwise empty
 	sender netip.Addr // the ENI's IPv4 address: the node asks for the VPC router (ARP) with this address
 
-	repeated bool    // see [Repeat]
-	others   []reach // of other pods of the network, see reach.go
+	repeated bool       // see [Repeat]
+	others   []loopDsts // of other pods of the network, see reach.go
 }
 
 // onNode opens the node's namespace, and calls f with the request of a command.
@@ -120,13 +120,13 @@ func newRequest(node *nl.NS, r *plugin.Request[Config]) *request {
 // gateway is the first gateway of a family, or the zero address if there is none.
 func (r *request) gateway(f nl.Family) netip.Addr { return nl.FirstAddr(r.gateways, f) }
 
-// routed reports whether prevResult has a default route of the family.
-func (r *request) routed(f nl.Family) bool { return slices.Contains(r.routes, f.Everywhere()) }
+// hasDefaultRoute reports whether prevResult has a default route of the family.
+func (r *request) hasDefaultRoute(f nl.Family) bool { return slices.Contains(r.routes, f.Everywhere()) }
 
 // podLinks are the names of the pod's two links: its link to the VPC, and its end of the pair. A routed pod has only
 // its end of the pair.
 func (r *request) podLinks() []string {
-	if r.routedPod() {
+	if r.isRoutedPod() {
 		return []string{r.IfName}
 	}
 	return []string{r.IfName, r.Config.ContainerInterface}
@@ -164,7 +164,7 @@ func (s *scene) read() (err error) {
 	if s.podNS, err = s.nodeNS.OpenOther("pod", s.NetNS); err != nil {
 		return err
 	}
-	if s.routedPod() {
+	if s.isRoutedPod() {
 		return s.readRouted()
 	}
 	eni, err := s.podNS.SeenLink(s.IfName)

@@ -18,9 +18,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// prepared returns a fabric on which a pod has come and gone, so the node has what it keeps.
+// preparedTable returns a fabric on which a pod has come and gone, so the node has what it keeps.
 // It has a pod with only its ENI.
-func prepared(t *testing.T) (*fabric, *pod) {
+func preparedTable(t *testing.T) (*fabric, *pod) {
 	t.Helper()
 	f := newFabric(t)
 	first := f.pod("first", "10.0.1.52")
@@ -45,7 +45,7 @@ func same(t *testing.T, what, want, got string) {
 
 // TestLifecycle adds, checks and deletes, each twice.
 func TestLifecycle(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	dump := func() string { return nltest.Dump(t, f.node, p.NS) }
 	before := dump()
 	must(t, f.ADD(p))
@@ -66,7 +66,7 @@ func TestLifecycle(t *testing.T) {
 // TestDelWithoutNamespace calls DEL without a namespace, as containerd does the second time,
 // and as runtimes do after a reboot.
 func TestDelWithoutNamespace(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	before := nltest.Dump(t, f.node)
 	must(t, f.ADD(p))
 	path := p.request.NetNS
@@ -80,7 +80,7 @@ func TestDelWithoutNamespace(t *testing.T) {
 
 // TestDelOfHalf deletes each part that a killed ADD may have left.
 func TestDelOfHalf(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	before := nltest.Dump(t, f.node, p.NS)
 	for _, lost := range []func(){
 		func() {},
@@ -110,7 +110,7 @@ func delRules(t *testing.T, n *nl.NS) {
 // TestAddOrNothing lets an ADD fail late, because of a foreign default route. It must undo
 // everything.
 func TestAddOrNothing(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	f.add(p.NS, nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), Via: netip.MustParseAddr("10.0.1.1"), Dev: "eth0"})
 	before := nltest.Dump(t, f.node, p.NS)
 	err := f.ADD(p)
@@ -126,7 +126,7 @@ func TestAddOrNothing(t *testing.T) {
 // TestAddRefusesForeignInterface has an eth1 of another program. ADD refuses, and DEL leaves it
 // alone.
 func TestAddRefusesForeignInterface(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	f.add(f.node, nl.Veth{Name: "vethforeign", Peer: "eth1", PeerNS: p.NS})
 	before := nltest.Dump(t, f.node, p.NS)
 	if f.ADD(p) == nil {
@@ -140,7 +140,7 @@ func TestAddRefusesForeignInterface(t *testing.T) {
 // TestUpgrade checks and deletes a pod whose service loop is not the one of the current
 // configuration.
 func TestUpgrade(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	before := nltest.Dump(t, f.node, p.NS)
 	for made, now := range map[string]string{"masquerade": "", "redirect": "masquerade"} {
 		p.request.Config.ServiceLoop = made
@@ -200,7 +200,7 @@ func TestCheckOlder(t *testing.T) {
 // TestLoopWanted has a pod without a service loop, and a configuration with one. CHECK fails.
 // Another ADD adds the loop.
 func TestLoopWanted(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	p.request.Config.ServiceLoop = "none"
 	must(t, f.ADD(p))
 	must(t, f.DEL(p))
@@ -231,7 +231,7 @@ func TestLoopWanted(t *testing.T) {
 // TestNodeRepairs flushes or resets what serves all pods. CHECK fails. The next ADD restores
 // it.
 func TestNodeRepairs(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	must(t, f.ADD(p))
 	table := nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s_net"}
 	marked := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: 254}
@@ -297,7 +297,7 @@ func TestStorm(t *testing.T) {
 // TestCheckAllowsOthers changes routes as later plugins do, and sysctls as administrators do.
 // CHECK succeeds.
 func TestCheckAllowsOthers(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	must(t, f.ADD(p))
 	everywhere, node := netip.MustParsePrefix("0.0.0.0/0"), netip.MustParseAddr(nodeAddr)
 	must(t, nl.Wiring{{NS: p.NS, Object: nl.Route{Dst: everywhere, Via: node, Dev: "eth1",
@@ -311,7 +311,7 @@ func TestCheckAllowsOthers(t *testing.T) {
 
 // TestGC deletes pairs that are no longer valid, and rules of pairs that are gone.
 func TestGC(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	must(t, f.ADD(p))
 	valid := nltest.Dump(t, f.node)
 	pod2 := f.pod("pod2", "10.0.1.51")
@@ -343,7 +343,7 @@ func TestGC(t *testing.T) {
 
 // TestForeignTable has routes of another program in a table. The pod gets another table.
 func TestForeignTable(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	for i := range uint32(100) { // one of them is next
 		f.add(f.node, nl.Route{Dst: netip.MustParsePrefix("10.7.0.0/16"), Via: netip.MustParseAddr("10.0.9.1"),
 			Dev: "eth0", Table: 257 + i})
@@ -363,7 +363,7 @@ func TestForeignTable(t *testing.T) {
 // TestForeignRoutes changes routes of others. A pod keeps its table when the routes disappear
 // that were in the way, and when others appear in its own table.
 func TestForeignRoutes(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	routes := func(first uint32) (w nl.Wiring) {
 		for i := range uint32(100) {
 			w = append(w, nl.Step{NS: f.node, Object: nl.Route{Dst: netip.MustParsePrefix("10.7.0.0/16"),
@@ -399,7 +399,7 @@ func TestStatus(t *testing.T) {
 
 // TestHostInterfaceMissing: the ADD says what hostInterface must be.
 func TestHostInterfaceMissing(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	p.request.Config.HostInterface = "ens5"
 	refused, ok := errors.AsType[*plugin.Error](f.ADD(p))
 	if !ok || refused.Code != plugin.CodeInvalid || !strings.Contains(refused.Hint, "the boot ENI's link") {
@@ -434,7 +434,7 @@ func TestBelievingNode(t *testing.T) {
 
 // TestUnchained calls the plugin as the first of a chain. It refuses.
 func TestUnchained(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	prev := p.request.Prev
 	p.request.Prev = nil
 	if err := f.ADD(p); err == nil || err.Error() != "must be called as chained plugin" {
@@ -451,7 +451,7 @@ func TestUnchained(t *testing.T) {
 // TestNames has an impossible name. ADD refuses it before anything is made, and the error
 // says so. The DEL that follows succeeds with any configuration.
 func TestNames(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	before := nltest.Dump(t, f.node, p.NS)
 	p.request.Config.ContainerInterface = "eth0"
 	if err := f.ADD(p); err == nil ||

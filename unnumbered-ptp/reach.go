@@ -16,15 +16,15 @@ import (
 // these destinations. An ADD reads them only if the network's table does not fit the present configuration alone. So an
 // ADD reads them after a change of the configuration, and as long as pods with other destinations run.
 
-// A reach has the destinations of a pod with a service loop.
-type reach struct {
+// A loopDsts has the destinations of a pod with a service loop.
+type loopDsts struct {
 	byENI  []netip.Prefix // destinations to which the pod sends by its ENI
 	byNode []netip.Prefix // destinations among these to which the node sends all the same, see prefNode
 }
 
-// reaches are the reaches of the pods that have these ends of pairs.
-func reaches(veths map[string]nl.Link, routes []nl.Route, rules []nl.Rule) (all []reach) {
-	by := map[string]reach{}
+// loopDstsOf are the reaches of the pods that have these ends of pairs.
+func loopDstsOf(veths map[string]nl.Link, routes []nl.Route, rules []nl.Rule) (all []loopDsts) {
+	by := map[string]loopDsts{}
 	for _, r := range routes {
 		if l, ours := veths[r.Dev]; ours && !nl.IsRouted(l.Group) && r.Via.IsValid() {
 			x := by[r.Dev]
@@ -44,20 +44,20 @@ func reaches(veths map[string]nl.Link, routes []nl.Route, rules []nl.Rule) (all 
 	return all
 }
 
-// reaches are the reaches for which the chains are made: of the request's own pod, if there is one, and of other pods.
-func (r *request) reaches() []reach {
+// allLoopDsts are the reaches for which the chains are made: of the request's own pod, if there is one, and of other pods.
+func (r *request) allLoopDsts() []loopDsts {
 	if r.Prev == nil {
 		return r.others
 	}
-	return append([]reach{{byENI: byENI(r, pair{addrs: r.addrs})}}, r.others...)
+	return append([]loopDsts{{byENI: dstsByENI(r, pair{addrs: r.addrs})}}, r.others...)
 }
 
-// looped are the destinations of a family to which all pods send by their ENIs. A pod without such destinations does
+// commonLoopDsts are the destinations of a family to which all pods send by their ENIs. A pod without such destinations does
 // not count: it lacks the family, or has lost its routes.
-func (r *request) looped(f nl.Family) (all []netip.Prefix) {
+func (r *request) commonLoopDsts(f nl.Family) (all []netip.Prefix) {
 	var lists [][]netip.Prefix
-	for _, x := range r.reaches() {
-		if of := ofFamily(f, x.byENI); len(of) > 0 {
+	for _, x := range r.allLoopDsts() {
+		if of := sortedPrefixes(f, x.byENI); len(of) > 0 {
 			lists = append(lists, of)
 		}
 	}
@@ -71,40 +71,40 @@ func (r *request) looped(f nl.Family) (all []netip.Prefix) {
 	return all
 }
 
-// hosts are the prefixes of hostCidrs in a family, and those that other pods have.
-func (r *request) hosts(f nl.Family) []netip.Prefix {
+// allByNode are the prefixes of hostCidrs in a family, and those that other pods have.
+func (r *request) allByNode(f nl.Family) []netip.Prefix {
 	all := slices.Clone(r.Config.hostCIDRs)
 	for _, x := range r.others {
 		all = append(all, x.byNode...)
 	}
-	return ofFamily(f, all)
+	return sortedPrefixes(f, all)
 }
 
-// shareNode installs the objects of nodeWiring. The network's table also fits the other pods of the network.
-func (s *scene) shareNode() error {
+// installNodeWiring installs the objects of nodeWiring. The network's table also fits the other pods of the network.
+func (s *scene) installNodeWiring() error {
 	w := nodeWiring(s.request, s.node)
 	for i, step := range w {
 		if t, is := step.Object.(nl.Table); is && t.Name == nl.OwnTableOf(s.Network) {
-			w[i].Object = prepared{t, s.fitting}
+			w[i].Object = preparedTable{t, s.tableForAllPods}
 		}
 	}
 	return install(w)
 }
 
-// fitting is the network's table for the pod and all other pods of the network.
-func (s *scene) fitting() (nl.Table, error) {
+// tableForAllPods is the network's table for the pod and all other pods of the network.
+func (s *scene) tableForAllPods() (nl.Table, error) {
 	veths, err1 := pairsOf(s.nodeNS, s.Network)
 	routes, err2 := s.nodeNS.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
 	rules, err3 := s.nodeNS.Rules()
 	r := *s.request
-	r.others = reaches(veths, routes, rules)
+	r.others = loopDstsOf(veths, routes, rules)
 	return nodeTable(&r, s.node), errors.Join(err1, err2, err3)
 }
 
-// A prepared is a table that needs a preparation if the kernel's table differs.
-type prepared struct {
+// A preparedTable is a table that needs a preparation if the kernel's table differs.
+type preparedTable struct {
 	nl.Table
 	prepare func() (nl.Table, error) // returns the table to add
 }
 
-func (t prepared) Add(n *nl.NS) error { return t.AddPrepared(n, t.prepare) }
+func (t preparedTable) Add(n *nl.NS) error { return t.AddPrepared(n, t.prepare) }

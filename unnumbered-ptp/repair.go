@@ -34,15 +34,15 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	}
 	var lost nl.Wiring
 	r := &request{Request: &plugin.Request[Config]{Network: network, Config: c}, nodeNS: node,
-		others: reaches(veths, routes, rules)}
+		others: loopDstsOf(veths, routes, rules)}
 	slaves := false
 	for _, l := range veths {
 		slaves = slaves || !nl.IsRouted(l.Group)
 	}
-	if slaves && servesPods(r, n, false) != nil {
+	if slaves && checkNodeWiring(r, n, false) != nil {
 		lost = slices.DeleteFunc(nodeWiring(r, n), func(s nl.Step) bool { return (nl.Wiring{s}).Check() == nil })
 	}
-	for _, route := range withoutSource(routes, veths, n) {
+	for _, route := range lostRoutes(routes, veths, n) {
 		// Pods may have come and gone while the routes were listed.
 		if _, err := node.LinkByName(route.Dev); err == nil && route.Check(node) != nil {
 			lost = append(lost, nl.Step{NS: node, Object: route})
@@ -100,24 +100,24 @@ func install(w nl.Wiring) error {
 	return nil
 }
 
-// servesPods returns an error if the node lacks objects that serve all pods, and that lasting does not leave out. It
+// checkNodeWiring returns an error if the node lacks objects that serve all pods, and that lasting does not leave out. It
 // accepts objects with another address of the node than the address that the next ADD would use. If anyConfig is true,
 // it also accepts tables of another configuration.
-func servesPods(r *request, n node, anyConfig bool) error {
-	n, err := n.inTable(r)
+func checkNodeWiring(r *request, n node, anyConfig bool) error {
+	n, err := n.asInTable(r)
 	if err != nil {
 		return err
 	}
-	return errors.Join(slices.DeleteFunc(lasting(nodeWiring(r, n), anyConfig), minor).Check(), failsClosed(r))
+	return errors.Join(slices.DeleteFunc(checkedWiring(nodeWiring(r, n), anyConfig), isMinor).Check(), checkClosedChain(r))
 }
 
-// withoutSource returns the lost routes to pods. The kernel removed these routes when the node lost the address that is
+// lostRoutes returns the lost routes to pods. The kernel removed these routes when the node lost the address that is
 // their source. The kernel removes them even if DHCP adds the address again at once. withoutSource also returns the
 // routes of IPv6 that lost only their source (fib_sync_down_addr, rt6_remove_prefsrc).
 //
 // The routes in a pod's own table remain, and show the pod's addresses. If two pods had the same address, the later pod
 // has the address now. The table of the later pod has the higher number.
-func withoutSource(routes []nl.Route, veths map[string]nl.Link, n node) (lost []nl.Route) {
+func lostRoutes(routes []nl.Route, veths map[string]nl.Link, n node) (lost []nl.Route) {
 	slices.SortStableFunc(routes, func(a, b nl.Route) int { return cmp.Compare(b.Table, a.Table) })
 	main := map[netip.Prefix]nl.Route{}
 	for _, r := range routes {
@@ -131,7 +131,7 @@ func withoutSource(routes []nl.Route, veths map[string]nl.Link, n node) (lost []
 			a = r.Dst.Addr()
 		}
 		f := nl.FamilyOf(a)
-		src := n.primary(f)
+		src := n.primaryAddr(f)
 		if _, ours := veths[r.Dev]; !ours || r.Table == nl.MainTable || a == loopVia(f) || !src.IsValid() {
 			continue
 		}

@@ -86,7 +86,7 @@ func TestRepair(t *testing.T) {
 // both.
 func TestRepairPart(t *testing.T) {
 	nltest.Need(t, "owner")
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	must(t, f.ADD(p))
 	marked := nl.Rule{Pref: 512, Mark: 0x2000, Mask: 0x2000, Table: 254}
 	lose := func() { must(t, nl.Wiring{{NS: f.node, Object: marked}}.Del()) }
@@ -137,7 +137,7 @@ func TestRepairNothing(t *testing.T) {
 // TestRepairAtOnce flushes while ADDs and repairs run. All succeed, and the node has
 // everything in the end.
 func TestRepairAtOnce(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	must(t, f.ADD(p))
 	before := f.nft("list", "ruleset")
 	repair := func() error {

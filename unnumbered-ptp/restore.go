@@ -38,7 +38,7 @@ type Loss struct {
 // Serious reports whether the node lacks an object without which the pod does not work. The loss of the second route to
 // the pod, for example, is not serious.
 func (l Loss) Serious() bool {
-	return slices.ContainsFunc(l.Node, func(s nl.Step) bool { return !minor(s) })
+	return slices.ContainsFunc(l.Node, func(s nl.Step) bool { return !isMinor(s) })
 }
 
 // None reports whether nothing is missing.
@@ -59,12 +59,12 @@ func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 		l.Pod = s.furtherFaults()
 		return l, nil
 	}
-	p, there := s.running()
+	p, there := s.runningPair()
 	if l.Veth = p.veth.Name; !there {
 		l.Unpaired = true
 		return l, nil
 	}
-	if there, err := s.judgePair(p, &l); err != nil || !there {
+	if there, err := s.comparePair(p, &l); err != nil || !there {
 		return l, err
 	}
 	forget, err := s.podNS.List("") // the caller calls List for the node, once for all pods
@@ -72,12 +72,12 @@ func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 		return l, err
 	}
 	defer forget()
-	return l, s.judge(p, &l)
+	return l, s.compareObjects(p, &l)
 }
 
-// judgePair compares the pair itself with the pair of the ADD, and adds the differences to l. judgePair reports whether
+// comparePair compares the pair itself with the pair of the ADD, and adds the differences to l. judgePair reports whether
 // the pod has its end of the pair.
-func (s *scene) judgePair(p pair, l *Loss) (there bool, err error) {
+func (s *scene) comparePair(p pair, l *Loss) (there bool, err error) {
 	near, err := s.nodeNS.LinkByName(p.veth.Name)
 	if err != nil {
 		return false, err
@@ -106,20 +106,20 @@ func (s *scene) judgePair(p pair, l *Loss) (there bool, err error) {
 	return true, nil
 }
 
-// judge compares the objects that belong to the pair, and adds the differences to l. A pod may have one of several
+// compareObjects compares the objects that belong to the pair, and adds the differences to l. A pod may have one of several
 // forms (see anyPair). judge assumes the form that lacks the fewest objects in the pod's namespace. If several forms
 // lack equally few, judge compares the objects on the node. So judge does not report the objects of other forms as
 // missing.
-func (s *scene) judge(p pair, l *Loss) error {
-	n, err := s.whenMade(p)
+func (s *scene) compareObjects(p pair, l *Loss) error {
+	n, err := s.nodeWhenMade(p)
 	if err != nil {
 		return err
 	}
 	var least []nl.Fault
 	found := false
 	s.repairs = true
-	for _, form := range s.Config.anyPair(p) {
-		needs, e := s.needs(form, n)
+	for _, form := range s.Config.possiblePairs(p) {
+		needs, e := s.neededObjects(form, n)
 		if e != nil {
 			err = cmp.Or(err, e)
 			continue
@@ -132,16 +132,16 @@ func (s *scene) judge(p pair, l *Loss) error {
 	if !found {
 		return err
 	}
-	without := s.node.meets(s.request)
+	without := s.node.checkFamilies(s.request)
 	for _, f := range least {
 		if r, is := f.Object.(nl.Route); is && r.MTU != 0 {
 			r.Replace = true // the route may be there with another MTU
 			f.Object = r
 		}
 		switch {
-		case f.NS == s.podNS && !minor(f.Step):
+		case f.NS == s.podNS && !isMinor(f.Step):
 			l.Pod = append(l.Pod, f)
-		case f.NS == s.nodeNS && (without == nil || s.node.has(familyOf(f.Object))):
+		case f.NS == s.nodeNS && (without == nil || s.node.hasFamily(familyOf(f.Object))):
 			l.Node = append(l.Node, f.Step)
 		}
 	}
@@ -191,19 +191,19 @@ func familyOf(o nl.Object) nl.Family {
 // Restore adds the objects that [Missing] has found missing on the node, and returns the objects that it has added.
 // Restore may run at the same time as commands for the pod. If the pair is gone meanwhile, Restore returns no error.
 func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
-	if l.ended(node) {
+	if l.isGone(node) {
 		return nil, nil
 	}
 	done, failed = installEach(l.Node)
-	if l.ended(node) {
+	if l.isGone(node) {
 		return done, nil
 	}
 	return done, failed
 }
 
-// ended reports whether the pair is gone. A pair of the same name with another index belongs to another sandbox of the
+// isGone reports whether the pair is gone. A pair of the same name with another index belongs to another sandbox of the
 // pod, see engine.go.
-func (l Loss) ended(node *nl.NS) bool {
+func (l Loss) isGone(node *nl.NS) bool {
 	near, err := node.LinkByName(l.Veth)
 	return errors.Is(err, fs.ErrNotExist) || err == nil && l.index != 0 && near.Index != l.index
 }

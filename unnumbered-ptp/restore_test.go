@@ -205,7 +205,7 @@ func TestCheckPod(t *testing.T) {
 // TestCheckPodChosen has a pod that has chosen the ports of its own connections. The runtime writes them after the ADD,
 // and replaces our list. CHECK is content as long as the pod cannot use the loop's ports by that.
 func TestCheckPodChosen(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	must(t, f.ADD(p))
 	nltest.Shell(t, p.NS, "sysctl -qw net.ipv4.ip_local_reserved_ports=30080 "+
 		`"net.ipv4.ip_local_port_range=10000 49151"`)

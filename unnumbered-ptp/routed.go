@@ -45,13 +45,15 @@ import (
 // The next hops of a routed pod.
 var hop4, hop6 = netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")
 
-func hop(f nl.Family) netip.Addr { return nl.ByFamily(f, hop4, hop6) }
+func nextHop(f nl.Family) netip.Addr { return nl.ByFamily(f, hop4, hop6) }
 
-// toHop reports whether a route of a pod is its default route to the next hop.
-func toHop(r nl.Route) bool { return r.Dst.Bits() == 0 && r.Via == hop(nl.FamilyOf(r.Dst.Addr())) }
+// isToNextHop reports whether a route of a pod is its default route to the next hop.
+func isToNextHop(r nl.Route) bool {
+	return r.Dst.Bits() == 0 && r.Via == nextHop(nl.FamilyOf(r.Dst.Addr()))
+}
 
-// routedPod reports whether the attachment belongs to a routed pod.
-func (r *request) routedPod() bool { return r.eni != "" }
+// isRoutedPod reports whether the attachment belongs to a routed pod.
+func (r *request) isRoutedPod() bool { return r.eni != "" }
 
 // senderOf returns the IPv4 address that prevResult has at the link of the ENI, or else the pod's own IPv4 address. A
 // CHECK gets the final result of the ADD as prevResult, which has only the pod's address.
@@ -64,7 +66,7 @@ func senderOf(prev *types100.Result, pod []netip.Addr) netip.Addr {
 func (s *scene) readRouted() (err error) {
 	s.eni, err = s.nodeNS.SeenLink(s.request.eni)
 	if errors.Is(err, fs.ErrNotExist) {
-		if p, there := s.made(); there && s.follow(p) {
+		if p, there := s.findPair(); there && s.findENI(p) {
 			err = nil
 		}
 	}
@@ -83,10 +85,10 @@ func (s *scene) readRouted() (err error) {
 	return err
 }
 
-// follow finds the link of the ENI again by the group of the pod's pair, if prevResult names no link or another link.
+// findENI finds the link of the ENI again by the group of the pod's pair, if prevResult names no link or another link.
 // udev may give the link of a new ENI its name after the first ADD (systemd 253 and later, Linux 6.2 and later). The
 // runtime keeps the result of the ADD with the old name, and another new link may have the old name meanwhile.
-func (s *scene) follow(p pair) (found bool) {
+func (s *scene) findENI(p pair) (found bool) {
 	near, err := s.nodeNS.LinkByName(p.veth.Name)
 	index, routed := nl.OfRoutedGroup(near.Group)
 	if err != nil || !routed || near.Group == p.veth.Group {
@@ -99,29 +101,29 @@ func (s *scene) follow(p pair) (found bool) {
 	return err == nil
 }
 
-// running returns the pair of a pod that already runs, as made does. If the ENI's link has another name now, running
+// runningPair returns the pair of a pod that already runs, as made does. If the ENI's link has another name now, running
 // finds this link first, see follow.
-func (s *scene) running() (p pair, there bool) {
-	if p, there = s.made(); there && p.routed && s.follow(p) {
-		return s.made()
+func (s *scene) runningPair() (p pair, exists bool) {
+	if p, exists = s.findPair(); exists && p.routed && s.findENI(p) {
+		return s.findPair()
 	}
-	return p, there
+	return p, exists
 }
 
-// route turns the pair into the pair of a routed pod.
-func (p *pair) route(s *scene) {
+// makeRouted turns the pair into the pair of a routed pod.
+func (p *pair) makeRouted(s *scene) {
 	p.routed, p.callers, p.veth.Forwards = true, false, true
 	p.veth.Peer, p.veth.MTU = s.IfName, cmp.Or(s.Config.MTU, s.eni.MTU)
 	p.veth.Group = nl.RoutedGroup(s.eni.Index)
 	if name := engineName(s.request); name != "" {
-		p.named(name, p.veth.Name)
+		p.setName(name, p.veth.Name)
 	}
 }
 
-// route adds all objects of a routed pod, but not its pair. If the kernel has no BPF, route adds no filters, or fails
+// addRouted adds all objects of a routed pod, but not its pair. If the kernel has no BPF, route adds no filters, or fails
 // if blockInstanceMetadata is set.
-func (s *scene) route(p pair) (err error) {
-	if err := s.share(p); err != nil {
+func (s *scene) addRouted(p pair) (err error) {
+	if err := s.installENIWiring(p); err != nil {
 		return err
 	}
 	for _, p.loop = range []string{"", masquerade} {
@@ -147,7 +149,7 @@ func (s *scene) routedPodWiring(p pair, n node) nl.Wiring {
 // routedLink lists the addresses, neighbours and routes in the pod, and the sysctls for IPv6.
 func (s *scene) routedLink(p pair) (objects []nl.Object) {
 	dev := s.IfName
-	if p.has(nl.IPv6) { // runtimes disable IPv6 in new namespaces; a pod reaches its own address by lo
+	if p.hasFamily(nl.IPv6) { // runtimes disable IPv6 in new namespaces; a pod reaches its own address by lo
 		objects = append(objects, nl.Sysctl{Key: conf6("lo") + "disable_ipv6", Value: "0"},
 			nl.Sysctl{Key: conf6(dev) + "disable_ipv6", Value: "0"})
 	}
@@ -155,8 +157,8 @@ func (s *scene) routedLink(p pair) (objects []nl.Object) {
 		objects = append(objects, nl.Addr{Prefix: nl.HostPrefix(a), Dev: dev, NoDAD: a.Is6()})
 	}
 	for _, f := range p.families() {
-		objects = append(objects, nl.Neigh{Addr: hop(f), MAC: p.veth.MAC, Dev: dev},
-			nl.Route{Dst: f.Everywhere(), Via: hop(f), Dev: dev, OnLink: f == nl.IPv4, Protocol: nl.RouteProtocol})
+		objects = append(objects, nl.Neigh{Addr: nextHop(f), MAC: p.veth.MAC, Dev: dev},
+			nl.Route{Dst: f.Everywhere(), Via: nextHop(f), Dev: dev, OnLink: f == nl.IPv4, Protocol: nl.RouteProtocol})
 	}
 	return objects
 }

@@ -48,8 +48,8 @@ var loopVia4, loopVia6 = netip.MustParseAddr("169.254.72.1"), netip.MustParseAdd
 
 func loopVia(f nl.Family) netip.Addr { return nl.ByFamily(f, loopVia4, loopVia6) }
 
-// loops are the kinds of loops that a new pod may get. The pod gets the first loop that the kernel supports.
-func (c Config) loops() []string {
+// loopsOfNewPod are the kinds of loops that a new pod may get. The pod gets the first loop that the kernel supports.
+func (c Config) loopsOfNewPod() []string {
 	switch {
 	case !c.IPMasq:
 		return []string{""}
@@ -62,8 +62,8 @@ func (c Config) loops() []string {
 // Loops reports whether pods have a service loop.
 func (c Config) Loops() bool { return c.IPMasq && c.ServiceLoop != none }
 
-// hooked fails if the pod needs hooks for packets that arrive by its link to the VPC, and the link has none (mode l3s).
-func (s *scene) hooked() error {
+// checkHooks fails if the pod needs hooks for packets that arrive by its link to the VPC, and the link has none (mode l3s).
+func (s *scene) checkHooks() error {
 	const hint = `use mode "l2", or set serviceLoop to "none" and leave limits of the bandwidth that pods receive to ` +
 		"other plugins"
 	switch {
@@ -82,9 +82,9 @@ func (s *scene) hooked() error {
 // source of a call, and not the pod's address. A pod that other hosts call at a NodePort also sees the node's address.
 func (c Config) Loopless() bool { return c.IPMasq && c.ServiceLoop == none }
 
-// anyLoop are the kinds of loops that a running pod may have. The loops that a new pod may get come first.
-func (c Config) anyLoop() []string {
-	all := c.loops()
+// possibleLoops are the kinds of loops that a running pod may have. The loops that a new pod may get come first.
+func (c Config) possibleLoops() []string {
+	all := c.loopsOfNewPod()
 	for _, l := range []string{redirect, masquerade, ""} {
 		if !slices.Contains(all, l) && (l != "" || !c.IPMasq) {
 			all = append(all, l)
@@ -93,12 +93,12 @@ func (c Config) anyLoop() []string {
 	return all
 }
 
-// anyPair are the forms that the pair p of a running pod may have: each loop of anyLoop, with and without keepCaller.
-func (c Config) anyPair(p pair) (all []pair) {
+// possiblePairs are the forms that the pair p of a running pod may have: each loop of anyLoop, with and without keepCaller.
+func (c Config) possiblePairs(p pair) (all []pair) {
 	if p.routed {
 		return []pair{p}
 	}
-	for _, loop := range c.anyLoop() {
+	for _, loop := range c.possibleLoops() {
 		for _, callers := range []bool{c.KeepCaller, !c.KeepCaller} {
 			p.loop, p.callers = loop, callers
 			all = append(all, p)
@@ -107,9 +107,9 @@ func (c Config) anyPair(p pair) (all []pair) {
 	return all
 }
 
-// loopSupported fails if no pod could get the loop that the configuration asks for.
-func (c Config) loopSupported() error {
-	if !slices.Equal(c.loops(), []string{redirect}) {
+// checkLoopSupport fails if no pod could get the loop that the configuration asks for.
+func (c Config) checkLoopSupport() error {
+	if !slices.Equal(c.loopsOfNewPod(), []string{redirect}) {
 		return nil
 	}
 	return nl.Splice{MAC: loopMAC, Mark: c.mark}.Supported() // the programs of some pods also set the mark
@@ -129,12 +129,12 @@ func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 			nl.Sysctl{Key: "net/ipv4/ip_local_reserved_ports", Value: fmt.Sprintf("%d-65535", nl.SpliceFirst),
 				Also: true})
 	case masquerade:
-		if p.has(nl.IPv4) {
+		if p.hasFamily(nl.IPv4) {
 			// A new namespace inherits ip_forward and default/forwarding from the node, and these may differ.
 			objects = append(objects, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
 				forwards4(r.Config.ContainerInterface), forwards4(r.IfName))
 		}
-		if p.has(nl.IPv6) {
+		if p.hasFamily(nl.IPv6) {
 			objects = append(objects, nl.Sysctl{Key: conf6("all") + "forwarding", Value: "1"})
 		}
 		return append(objects, podTable(r, p))
@@ -149,7 +149,7 @@ func podTable(r *request, p pair) nl.Table {
 		Rules: []nl.NFRule{{nl.IIFName(r.Config.ContainerInterface), nl.OIFName(r.IfName), nl.Masquerade()}},
 	}}}
 	if p.callers {
-		t.Chains = append(t.Chains, markCallers(r.Config)...)
+		t.Chains = append(t.Chains, callerMarkChains(r.Config)...)
 	}
 	return t
 }
@@ -168,7 +168,7 @@ func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	case redirect:
 		objects = redirectRoutes(p, table)
 	}
-	looped := byENI(r, p)
+	looped := dstsByENI(r, p)
 	for _, dst := range looped {
 		if route, ok := loopRoute(p, dst, table); ok {
 			objects = append(objects, route)
@@ -178,7 +178,7 @@ func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 		objects = append(objects, nl.Rule{Pref: prefPod, Family: f, IIF: p.veth.Name, Table: table,
 			Protocol: nl.RouteProtocol})
 	}
-	for _, dst := range p.byNode(r.Config) {
+	for _, dst := range p.dstsByNode(r.Config) {
 		if slices.ContainsFunc(looped, dst.Overlaps) { // the node itself forwards packets to dst
 			objects = append(objects, nl.Rule{Pref: prefNode, IIF: p.veth.Name, To: dst, Table: unix.RT_TABLE_MAIN,
 				Protocol: nl.RouteProtocol})
@@ -232,9 +232,9 @@ func looplessRoutes(p pair) (objects []nl.Object) {
 	return objects
 }
 
-// supersede deletes from [tableLoopless] the routes to the addresses of a pod with a loop. An earlier pod with these
+// delLoopless deletes from [tableLoopless] the routes to the addresses of a pod with a loop. An earlier pod with these
 // addresses may have left the routes. Or this pod had no loop before.
-func (s *scene) supersede(p pair) error {
+func (s *scene) delLoopless(p pair) error {
 	if p.loop == none {
 		return nil
 	}
@@ -246,7 +246,7 @@ func (s *scene) supersede(p pair) error {
 	return w.Del()
 }
 
-// loopRules are the node's nftables rules for the loops of all pods, in the family of a, which is the node's address.
+// loopNATRules are the node's nftables rules for the loops of all pods, in the family of a, which is the node's address.
 //
 // A packet to a next hop of the loop keeps its source address. If its source port is not a port that [nl.Splice]
 // changes, the packet gets such a port.
@@ -255,7 +255,7 @@ func (s *scene) supersede(p pair) error {
 // a pod that masquerades, back to the pod that sent them, or between pods without a loop. The last rule gives such a
 // packet the node's address. The rule cannot be a masquerade. For a masquerade, the kernel would look for an address of
 // the veth. The veth has no address, so the kernel would take an address of any link.
-func loopRules(a netip.Addr) []nl.NFRule {
+func loopNATRules(a netip.Addr) []nl.NFRule {
 	via := nl.NextHop(loopVia(nl.FamilyOf(a)))
 	return []nl.NFRule{
 		{via, nl.L4Proto("tcp"), nl.SNATPorts(nl.SpliceOwn, nl.SpliceFirst-1)},

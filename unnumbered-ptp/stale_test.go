@@ -15,7 +15,7 @@ import (
 
 // TestStaleRoute gives a pod the address of another pod that was never deleted.
 func TestStaleRoute(t *testing.T) {
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	must(t, f.ADD(p))
 	heir := *p
 	heir.NS, heir.request.NetNS = nltest.NS(t, "heir")

@@ -18,21 +18,21 @@ func status(r *request) error {
 	if err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable, wantsHost, "%w", err)
 	}
-	if err := settable(r, n); err != nil {
+	if err := checkSettable(r, n); err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable,
 			"set the value in /etc/sysctl.d, or give the container runtime a writable /proc/sys", "%w", err)
 	}
-	if err := netfilter(r, n); err != nil {
-		return unavailable(err)
+	if err := checkNetfilter(r, n); err != nil {
+		return withModuleHint(err)
 	}
-	if err := r.Config.loopSupported(); err != nil {
+	if err := r.Config.checkLoopSupport(); err != nil {
 		return plugin.Errorf(plugin.CodeNotAvailable,
 			`this loop needs Linux 5.10 and the modules sch_ingress and cls_bpf; without "serviceLoop" in the `+
 				"configuration, the plugin uses a loop that the kernel supports",
 			`serviceLoop "redirect": %w`, err)
 	}
 	if b := r.Config.BlockInstanceMetadata; b != nil && *b {
-		if err := (nl.Forbid{Addrs: metadata}).Supported(); err != nil {
+		if err := (nl.Forbid{Addrs: metadataAddrs}).Supported(); err != nil {
 			return plugin.Errorf(plugin.CodeNotAvailable, "the kernel needs the modules sch_ingress and cls_bpf",
 				"blockInstanceMetadata: %w", err)
 		}
@@ -40,8 +40,8 @@ func status(r *request) error {
 	return nil
 }
 
-// settable fails if a sysctl of the node is wrong, and an ADD could not set it.
-func settable(r *request, n node) error {
+// checkSettable fails if a sysctl of the node is wrong, and an ADD could not set it.
+func checkSettable(r *request, n node) error {
 	for _, o := range sysctls(r.Config, n) {
 		if err := o.(nl.Sysctl).Settable(r.nodeNS); err != nil {
 			return fmt.Errorf("%s: %w", o, err)
@@ -50,11 +50,11 @@ func settable(r *request, n node) error {
 	return nil
 }
 
-// netfilter fails if the kernel does not accept the tables that an ADD makes. Parts of nftables are modules, which the
+// checkNetfilter fails if the kernel does not accept the tables that an ADD makes. Parts of nftables are modules, which the
 // kernel loads when the first table needs them. So netfilter tries the tables in a new namespace. If the kernel cannot
 // make this namespace, netfilter reports no error. Runtimes call STATUS every few seconds. So netfilter tries nothing
 // if an ADD of this release has made one of the tables on the node.
-func netfilter(r *request, n node) error {
+func checkNetfilter(r *request, n node) error {
 	if nodeTable(r, n).Lasting().Sealed(r.nodeNS) || routedTable(r).Lasting().Sealed(r.nodeNS) {
 		return nil
 	}
@@ -62,7 +62,7 @@ func netfilter(r *request, n node) error {
 		return plugin.Errorf(plugin.CodeNotAvailable, "the kernel needs CONFIG_NF_TABLES or the module nf_tables",
 			"this kernel has no nftables: %w", err)
 	}
-	for _, t := range anyTables(r, n) {
+	for _, t := range sampleTables(r, n) {
 		if err := nl.Scratch(t.Add); errors.Is(err, nl.ErrNoModule) {
 			return err
 		}
@@ -70,16 +70,16 @@ func netfilter(r *request, n node) error {
 	return nil
 }
 
-// anyTables are the node's table, and then the table of a pod's loop, if they have rules. The tables are for a VPC with
+// sampleTables are the node's table, and then the table of a pod's loop, if they have rules. The tables are for a VPC with
 // two CIDRs, because a rule about several CIDRs needs more of the kernel than a rule about one CIDR.
-func anyTables(r *request, n node) (tables []nl.Table) {
+func sampleTables(r *request, n node) (tables []nl.Table) {
 	q := *r
-	q.others = []reach{{byENI: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"),
+	q.others = []loopDsts{{byENI: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"),
 		netip.MustParsePrefix("100.64.0.0/10")}}}
 	if t := nodeTable(&q, n); len(t.Chains) > 0 {
 		tables = append(tables, t)
 	}
-	for _, o := range podLoop(&q, pair{loop: r.Config.loops()[0], callers: r.Config.KeepCaller}, 0) {
+	for _, o := range podLoop(&q, pair{loop: r.Config.loopsOfNewPod()[0], callers: r.Config.KeepCaller}, 0) {
 		if t, is := o.(nl.Table); is {
 			tables = append(tables, t)
 		}
@@ -87,9 +87,9 @@ func anyTables(r *request, n node) (tables []nl.Table) {
 	return tables
 }
 
-// unavailable adds STATUS' code and a hint to an error if the kernel lacks a module for a table. It returns all other
+// withModuleHint adds STATUS' code and a hint to an error if the kernel lacks a module for a table. It returns all other
 // errors unchanged.
-func unavailable(err error) error {
+func withModuleHint(err error) error {
 	if !errors.Is(err, nl.ErrNoModule) {
 		return err
 	}

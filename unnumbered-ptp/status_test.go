@@ -38,9 +38,9 @@ func TestStatusLacks(t *testing.T) {
 		msg, hint  string
 	}{
 		{"ens5", "", nil, 0, 0, "hostInterface: link ens5: no such device", "see 'ip route show default'"},
-		{"eth0", "", netfilter, 1, syscall.EINVAL, "this kernel has no nftables: ", "CONFIG_NF_TABLES"},
-		{"eth0", "", netfilter, 2, syscall.ENOENT, noModule, "modules-load.d(5)"},
-		{"eth0", "masquerade", netfilter, 3, syscall.EOPNOTSUPP,
+		{"eth0", "", checkNetfilter, 1, syscall.EINVAL, "this kernel has no nftables: ", "CONFIG_NF_TABLES"},
+		{"eth0", "", checkNetfilter, 2, syscall.ENOENT, noModule, "modules-load.d(5)"},
+		{"eth0", "masquerade", checkNetfilter, 3, syscall.EOPNOTSUPP,
 			"this kernel lacks a part of nftables, one of the modules nft_chain_nat, nft_masq: operation not supported",
 			"modules-load.d(5)"},
 		{"eth0", "redirect", bpf, 1, syscall.ENOSYS, `serviceLoop "redirect": `, "Linux 5.10"},
@@ -65,7 +65,7 @@ func TestStatusOfBusyKernel(t *testing.T) {
 	}
 	f := newFabric(t)
 	for _, errno := range []syscall.Errno{syscall.ENOBUFS, syscall.ENOMEM, syscall.EAGAIN} {
-		if e := f.asks(map[string]any{"hostInterface": "eth0"}, netfilter, 1, errno, hurried+"=yes"); e != nil {
+		if e := f.asks(map[string]any{"hostInterface": "eth0"}, checkNetfilter, 1, errno, hurried+"=yes"); e != nil {
 			t.Errorf("%v: %+v", errno, e)
 		}
 	}
@@ -77,8 +77,8 @@ func TestStatusKnows(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
 	}
-	f, _ := prepared(t)
-	if e := f.asks(nil, netfilter, 1, syscall.ENOENT); e != nil {
+	f, _ := preparedTable(t)
+	if e := f.asks(nil, checkNetfilter, 1, syscall.ENOENT); e != nil {
 		t.Errorf("got %+v", e)
 	}
 	unshares := func(c trace.Call) bool { return c.Nr == unix.SYS_UNSHARE }
@@ -88,14 +88,14 @@ func TestStatusKnows(t *testing.T) {
 	older := nl.Table{Family: "inet", Name: "cni_ipvlan_vpc_k8s_net",
 		Chains: []nl.Chain{{Name: "forward", Type: "filter", Hook: "forward", Rules: []nl.NFRule{{nl.Count()}}}}}
 	f.add(f.node, older)
-	if e := f.asks(nil, netfilter, 2, syscall.ENOENT); e == nil || e.Msg != noModule {
+	if e := f.asks(nil, checkNetfilter, 2, syscall.ENOENT); e == nil || e.Msg != noModule {
 		t.Errorf("with another table: %+v", e)
 	}
 	f.bare()
 	if e := f.asks(nil, unshares, 1, syscall.EPERM); e != nil {
 		t.Errorf("where it cannot be tried: %+v", e)
 	}
-	if e := f.asks(nil, netfilter, 2, syscall.ENOENT); e == nil || e.Msg != noModule {
+	if e := f.asks(nil, checkNetfilter, 2, syscall.ENOENT); e == nil || e.Msg != noModule {
 		t.Errorf("without the table: %+v", e)
 	}
 	if e := f.asks(nil, nil, 0, 0); e != nil {
@@ -112,10 +112,10 @@ func TestStatusKnowsRouted(t *testing.T) {
 		t.Skip("this test cannot make a system call fail here")
 	}
 	f, _ := routedAgain(t)
-	if e := f.asks(nil, netfilter, 1, syscall.ENOENT); e != nil {
+	if e := f.asks(nil, checkNetfilter, 1, syscall.ENOENT); e != nil {
 		t.Errorf("got %+v", e)
 	}
-	if e := f.asks(map[string]any{"ipMasq": false}, netfilter, 1, syscall.ENOENT); e == nil {
+	if e := f.asks(map[string]any{"ipMasq": false}, checkNetfilter, 1, syscall.ENOENT); e == nil {
 		t.Error("without ipMasq STATUS has not asked")
 	}
 }
@@ -125,12 +125,12 @@ func TestAddLacks(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("this test cannot make a system call fail here")
 	}
-	f, p := prepared(t)
+	f, p := preparedTable(t)
 	f.bare()
 	r := &p.request
 	r.Prev.CNIVersion = "1.1.0"
 	before := nltest.Dump(t, f.node, p.NS)
-	e := f.asks(map[string]any{"prevResult": r.Prev}, netfilter, 1, syscall.ENOENT,
+	e := f.asks(map[string]any{"prevResult": r.Prev}, checkNetfilter, 1, syscall.ENOENT,
 		"CNI_CONTAINERID="+r.ContainerID, "CNI_IFNAME="+r.IfName, "CNI_NETNS="+r.NetNS, "CNI_COMMAND=ADD")
 	if e == nil || e.Code != plugin.CodeNotAvailable || !strings.HasSuffix(e.Msg, noModule) ||
 		!strings.Contains(e.Details, "modules-load.d(5)") {
@@ -179,8 +179,8 @@ func (f *fabric) asks(
 	return &e
 }
 
-// netfilter matches the messages that list the tables or make one.
-func netfilter(c trace.Call) bool {
+// checkNetfilter matches the messages that list the tables or make one.
+func checkNetfilter(c trace.Call) bool {
 	if c.Nr != unix.SYS_WRITE || !strings.HasPrefix(c.File(0), "socket:") {
 		return false
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// strays is the nftables table that drops packets for pods that have ended, if the packets arrive by the boot ENI. At
+// strayTable is the nftables table that drops packets for pods that have ended, if the packets arrive by the boot ENI. At
 // the other ENIs, all packets are for pods, so a routing rule is enough to drop such packets (prefStray). At the boot
 // ENI, the node translates the destination of some packets, and forwards them. Such packets are calls to a NodePort for
 // a pod of another node, or answers to packets that the node has masqueraded. A routing rule cannot distinguish these
@@ -18,12 +18,12 @@ import (
 //
 // All addresses of an ENI are in its subnet. The node's IPv4 address has the prefix of the subnet. The node's IPv6
 // address may be a /128. So strays always takes the /64 of this address, which is a whole subnet in most VPCs.
-func strays(dev string, n node) nl.Table {
+func strayTable(dev string, n node) nl.Table {
 	back := nl.NFRule{nl.IIFName(dev), nl.OIFName(dev)}
 	rules := []nl.NFRule{append(slices.Clip(back), nl.CTOriginal(), nl.CTStatusDNAT(), nl.Accept()),
 		append(slices.Clip(back), nl.CTReply(), nl.CTStatusSNAT(), nl.Accept())}
 	subnets := []netip.Prefix{n.subnet}
-	if a := n.primary(nl.IPv6); a.IsValid() {
+	if a := n.primaryAddr(nl.IPv6); a.IsValid() {
 		const most = 64
 		subnets = append(subnets, netip.PrefixFrom(a, most).Masked())
 	}

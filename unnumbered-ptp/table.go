@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// table returns the number of the routing table for the link with this index. start is routeTableStart. Different
+// tableOfIndex returns the number of the routing table for the link with this index. start is routeTableStart. Different
 // indices give different numbers. No number is from 253 to 255: every host has tables with these numbers.
-func table(start uint32, index int) uint32 {
+func tableOfIndex(start uint32, index int) uint32 {
 	t := start + uint32(index)
 	if start <= unix.RT_TABLE_LOCAL && t >= unix.RT_TABLE_DEFAULT {
 		t += unix.RT_TABLE_LOCAL - unix.RT_TABLE_DEFAULT + 1
@@ -24,14 +24,14 @@ func table(start uint32, index int) uint32 {
 	return t
 }
 
-// table returns the number of the pod's routing table. before reports whether the pair existed before this ADD. A pod
+// loopTable returns the number of the pod's routing table. before reports whether the pair existed before this ADD. A pod
 // without a loop gets no table, and must not have a table from an earlier ADD. With such a table, the pod would not
 // accept an answer, but send it out by its ENI again.
-func (s *scene) table(p pair, before bool) (uint32, error) {
+func (s *scene) loopTable(p pair, existed bool) (uint32, error) {
 	switch {
 	case p.loop != none:
-		return s.tableOf(p, before)
-	case !before:
+		return s.tableOfVeth(p, existed)
+	case !existed:
 		return 0, nil
 	}
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
@@ -56,7 +56,7 @@ func (s *scene) tableAsMade(p pair) (uint32, error) {
 	i := slices.IndexFunc(rules, func(r nl.Rule) bool { return ofPod(r) && r.IIF == p.veth.Name })
 	switch {
 	case i < 0:
-		return s.table(p, true)
+		return s.loopTable(p, true)
 	case p.loop == none:
 		return 0, fmt.Errorf("%s has a service loop, by routing table %d: %w", p.veth.Name, rules[i].Table, errLooped)
 	}
@@ -67,24 +67,24 @@ func (s *scene) tableAsMade(p pair) (uint32, error) {
 var errLooped = errors.New(
 	`the pod was made before serviceLoop was "none": delete the pod, and its controller makes a new one`)
 
-// tableOf returns the number of the routing table of a pod's veth. If the veth existed before this ADD, the table has
+// tableOfVeth returns the number of the routing table of a pod's veth. If the veth existed before this ADD, the table has
 // routes by the veth. A new veth gets the first table in which no program has routes of the pod's families. On a node
 // that has made many pods, the indices of links exceed ten thousand, and reach the numbers of other programs' tables.
 // For example, amazon-ec2-net-utils uses 10001 and more, and its routes come and go.
-func (s *scene) tableOf(p pair, before bool) (uint32, error) {
-	near, err := p.veth.Near(s.nodeNS, !before)
+func (s *scene) tableOfVeth(p pair, existed bool) (uint32, error) {
+	near, err := p.veth.Near(s.nodeNS, !existed)
 	if err != nil {
 		return 0, err
 	}
 	const step, tries = 1 << 24, 8
-	t, free := table(s.Config.start, near.Index), uint32(0)
+	t, free := tableOfIndex(s.Config.start, near.Index), uint32(0)
 	for range tries {
 		routes, err := s.routesIn(t, p)
 		switch {
 		case err != nil:
 			return 0, err
 		case slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dev == near.Name }),
-			len(routes) == 0 && !before:
+			len(routes) == 0 && !existed:
 			return t, nil
 		case len(routes) == 0:
 			free = cmp.Or(free, t)
@@ -95,7 +95,7 @@ func (s *scene) tableOf(p pair, before bool) (uint32, error) {
 		return free, nil
 	}
 	return 0, fmt.Errorf("routing table %d and %d others for this pod are in use by other programs: set "+
-		"routeTableStart to another number", table(s.Config.start, near.Index), tries-1)
+		"routeTableStart to another number", tableOfIndex(s.Config.start, near.Index), tries-1)
 }
 
 // routesIn are the routes of the pod's families in a table of the node.

@@ -72,7 +72,7 @@ func TestWiring(t *testing.T) {
 	vpc := []string{"10.0.0.0/16", "100.64.0.0/16", "10.0.0.0/16"}
 	v4 := node{mtu: 9001, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.10"), netip.MustParseAddr("10.0.0.11")}}
 	dual := node{mtu: 9001, addrs: append(v4.addrs[:1:1], netip.MustParseAddr("2600:1f18::10")), acceptRA: true,
-		rationed: true}
+		limitsRefusals: true}
 	for _, c := range []struct {
 		name, config string
 		node         node
@@ -143,12 +143,12 @@ func TestWiring(t *testing.T) {
 				s.podMTU = 1500
 			}
 			p := newPair(s)
-			p.loop = r.Config.loops()[0]
+			p.loop = r.Config.loopsOfNewPod()[0]
 			w := nl.Wiring{{NS: s.nodeNS, Object: p.veth}}
 			if !routed {
 				w = append(nodeWiring(s.request, s.node), w...)
 			}
-			w = append(w, s.wiring(p, s.node, table(r.Config.start, 7))...)
+			w = append(w, s.wiring(p, s.node, tableOfIndex(r.Config.start, 7))...)
 			nltest.Golden(t, c.name, w.String(), *update)
 		})
 	}
@@ -208,7 +208,7 @@ func TestTable(t *testing.T) {
 	for _, start := range []uint32{1, 100, 252, 253, 254, 255, 256, maxTable} {
 		seen := map[uint32]int{}
 		for i := 1; i < 600; i++ {
-			n := table(start, i)
+			n := tableOfIndex(start, i)
 			if n < start || n >= 253 && n <= 255 {
 				t.Errorf("table(%d, %d) = %d", start, i, n)
 			}

@@ -24,8 +24,8 @@ import (
 // compares the destinations and the clients. Otherwise check compares only the objects that a pod has in every
 // configuration: see [Lost].
 func check(ctx context.Context, r *plugin.Request[Config]) error {
-	role, err := r.Config.role(r.Pod)
-	if err != nil || role.none() || r.Prev == nil {
+	role, err := r.Config.roleOf(r.Pod)
+	if err != nil || role.isNone() || r.Prev == nil {
 		return err
 	}
 	return nl.InPod(ctx, r.NetNS, func(_, ns *nl.NS) error {
@@ -38,29 +38,29 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 		if err != nil {
 			return err
 		}
-		if !sealed(w) {
-			return p.otherwise()
+		if !isSealed(w) {
+			return p.checkOtherConfig()
 		}
-		return lasting(w).Check()
+		return checkedWiring(w).Check()
 	})
 }
 
-// sealed reports whether the kernel's nftables table was made from the present configuration. w is the wiring of this
+// isSealed reports whether the kernel's nftables table was made from the present configuration. w is the wiring of this
 // configuration.
-func sealed(w nl.Wiring) bool {
+func isSealed(w nl.Wiring) bool {
 	return slices.ContainsFunc(w, func(s nl.Step) bool {
 		t, is := s.Object.(nl.Table)
 		return is && t.Sealed(s.NS)
 	})
 }
 
-// lasting returns a wiring without its MTUs, and without rp_filter of links that are not a tunnel. Other plugins may
+// checkedWiring returns a wiring without its MTUs, and without rp_filter of links that are not a tunnel. Other plugins may
 // change these. Without one of the other sysctls, the egress does not work.
-func lasting(w nl.Wiring) (rest nl.Wiring) {
+func checkedWiring(w nl.Wiring) (rest nl.Wiring) {
 	for _, s := range w {
 		switch o := s.Object.(type) {
 		case nl.Sysctl:
-			if strings.HasSuffix(o.Key, "/rp_filter") && o != anySource(Link4) {
+			if strings.HasSuffix(o.Key, "/rp_filter") && o != anySourceSysctl(Link4) {
 				continue
 			}
 		case nl.Route:
@@ -75,9 +75,9 @@ func lasting(w nl.Wiring) (rest nl.Wiring) {
 	return rest
 }
 
-// otherwise checks a pod whose objects were made from another configuration than the present one.
-func (p *pod) otherwise() error {
-	is, err := fromKernel(p.ns, p.nic.Name)
+// checkOtherConfig checks a pod whose objects were made from another configuration than the present one.
+func (p *pod) checkOtherConfig() error {
+	is, err := podFromKernel(p.ns, p.nic.Name)
 	if err != nil {
 		return err
 	}
@@ -86,21 +86,21 @@ func (p *pod) otherwise() error {
 		return fmt.Errorf("the tunnels have the addresses %v and the group %d, want %v and %d", is.addrs, is.group,
 			p.addrs, p.group)
 	}
-	return is.lost()
+	return is.missingError()
 }
 
 // Lost returns an error that names the objects which a pod lacks. It compares only the objects that each client or each
 // router has in every configuration. name is the pod's link to the VPC. The error is fs.ErrNotExist if the pod has no
 // object of an egress.
 func Lost(ns *nl.NS, name string) error {
-	p, err := fromKernel(ns, name)
+	p, err := podFromKernel(ns, name)
 	if err != nil {
 		return err
 	}
-	if router, table := p.isRouter(); len(p.addrs) == 0 && !router && !table {
-		return nothing(ns)
+	if router, table := p.tableRoles(); len(p.addrs) == 0 && !router && !table {
+		return noRoleError(ns)
 	}
-	if err := p.lost(); err != nil {
+	if err := p.missingError(); err != nil {
 		return fmt.Errorf("%w: %v", ErrLost, err)
 	}
 	return nil
@@ -109,9 +109,9 @@ func Lost(ns *nl.NS, name string) error {
 // ErrLost is the error that Lost returns for a client or a router.
 var ErrLost = errors.New("a part of the egress is lost")
 
-// fromKernel returns a pod with only the facts that its tunnels show: their addresses, their UDP port and their group.
+// podFromKernel returns a pod with only the facts that its tunnels show: their addresses, their UDP port and their group.
 // name is the pod's link to the VPC.
-func fromKernel(ns *nl.NS, name string) (*pod, error) {
+func podFromKernel(ns *nl.NS, name string) (*pod, error) {
 	links, err := ns.Links()
 	p := &pod{ns: ns, nic: plugin.NIC{Name: name}, links: []string{name}}
 	for _, l := range links {
@@ -122,8 +122,8 @@ func fromKernel(ns *nl.NS, name string) (*pod, error) {
 	return p, err
 }
 
-// isRouter reports whether a pod has the nftables table of a router, and whether it has the nftables table of a client.
-func (p *pod) isRouter() (router, client bool) {
+// tableRoles reports whether a pod has the nftables table of a router, and whether it has the nftables table of a client.
+func (p *pod) tableRoles() (router, client bool) {
 	has := func(c nl.Chain) bool {
 		return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{c}}.Intact(p.ns) == nil
 	}
@@ -131,34 +131,34 @@ func (p *pod) isRouter() (router, client bool) {
 		has(nl.Chain{Name: "output", Type: "route", Hook: "output", Priority: nl.PriorityMangle})
 }
 
-// lost returns an error that names the objects which the pod's role needs and the pod lacks.
-func (p *pod) lost() error {
+// missingError returns an error that names the objects which the pod's role needs and the pod lacks.
+func (p *pod) missingError() error {
 	if len(p.addrs) == 0 {
 		return fmt.Errorf("the links %s and %s of the tunnel are gone: %w", Link4, Link6, fs.ErrNotExist)
 	}
-	router, _ := p.isRouter()
+	router, _ := p.tableRoles()
 	var objects []nl.Object
 	var families []nl.Family
 	for _, a := range p.addrs {
 		f := nl.FamilyOf(a)
 		families = append(families, f)
-		objects = append(append(objects, p.tunnel(f, 0)...), nl.FOU{Local: a, Port: p.port})
+		objects = append(append(objects, p.tunnelObjects(f, 0)...), nl.FOU{Local: a, Port: p.port})
 		if router {
-			objects = slices.Concat(objects, []nl.Object{p.routeBack(f)}, p.routerRules(f), p.forwards(f))
+			objects = slices.Concat(objects, []nl.Object{p.routeBack(f)}, p.routerRules(f), p.forwardingSysctls(f))
 		} else {
 			objects = append(objects, p.clientRules(f)...)
 		}
 	}
-	err := errors.Join(lasting(nl.Steps(p.ns, objects)).Check(), p.lostFamily(families))
+	err := errors.Join(checkedWiring(nl.Steps(p.ns, objects)).Check(), p.lostFamilyError(families))
 	if router {
 		return errors.Join(err, p.routerTable(nil, Egress{}).Intact(p.ns))
 	}
-	return errors.Join(err, p.clientTable(nil, nil).Intact(p.ns), p.lostRoutes(families))
+	return errors.Join(err, p.clientTable(nil, nil).Intact(p.ns), p.lostRoutesError(families))
 }
 
-// lostFamily returns an error if the pod has rules of a family, but no tunnel of this family. families are the families
+// lostFamilyError returns an error if the pod has rules of a family, but no tunnel of this family. families are the families
 // of the pod's tunnels.
-func (p *pod) lostFamily(families []nl.Family) (failed error) {
+func (p *pod) lostFamilyError(families []nl.Family) (failed error) {
 	rules, err := p.ns.Rules()
 	for _, r := range rules {
 		if r.Pref == prefOut && r.Protocol == nl.RouteProtocol && !slices.Contains(families, r.Family) {
@@ -169,9 +169,9 @@ func (p *pod) lostFamily(families []nl.Family) (failed error) {
 	return errors.Join(err, failed)
 }
 
-// lostRoutes returns an error that names the destinations of a client which have no route by the tunnel, or no refusing
+// lostRoutesError returns an error that names the destinations of a client which have no route by the tunnel, or no refusing
 // route.
-func (p *pod) lostRoutes(families []nl.Family) (failed error) {
+func (p *pod) lostRoutesError(families []nl.Family) (failed error) {
 	routes, err := p.ns.Routes(nl.RouteFilter{Table: TableOut, Protocol: nl.RouteProtocol})
 	if err != nil {
 		return err
@@ -187,8 +187,8 @@ func (p *pod) lostRoutes(families []nl.Family) (failed error) {
 				by[r.Dst] = true
 			}
 		}
-		failed = errors.Join(failed, unlike(without, by, "there is no route by the tunnel"),
-			unlike(by, without, "no route refuses its packets while the tunnel is gone, so they would leave with the "+
+		failed = errors.Join(failed, differenceError(without, by, "there is no route by the tunnel"),
+			differenceError(by, without, "no route refuses its packets while the tunnel is gone, so they would leave with the "+
 				"pod's own address"))
 		if len(by) == 0 {
 			failed = errors.Join(failed, fmt.Errorf("%v: no route leads into the tunnel: %w", f, fs.ErrNotExist))
@@ -197,12 +197,12 @@ func (p *pod) lostRoutes(families []nl.Family) (failed error) {
 	return failed
 }
 
-// unlike returns an error about each prefix that is in the set one and not in the set other. means is the text of the
+// differenceError returns an error about each prefix that is in the set one and not in the set other. means is the text of the
 // error.
-func unlike(one, other map[netip.Prefix]bool, means string) (failed error) {
-	for dst := range one {
-		if !other[dst] {
-			failed = errors.Join(failed, fmt.Errorf("destination %s: %s: %w", dst, means, fs.ErrNotExist))
+func differenceError(dsts, others map[netip.Prefix]bool, meaning string) (failed error) {
+	for dst := range dsts {
+		if !others[dst] {
+			failed = errors.Join(failed, fmt.Errorf("destination %s: %s: %w", dst, meaning, fs.ErrNotExist))
 		}
 	}
 	return failed

@@ -13,14 +13,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// client lists the objects of a client: the tunnel, and a table of routes by the tunnel. A packet to a destination goes
+// clientWiring lists the objects of a client: the tunnel, and a table of routes by the tunnel. A packet to a destination goes
 // to the gateway, which is the ClusterIP of the routers' Service.
 //
 // A route of the type throw makes the kernel continue with the pod's other tables. So the longest prefix decides
 // whether a packet takes the tunnel. Each destination has a second route, which refuses packets: if there is no tunnel,
 // no packet to the destination leaves with another address. The refusing routes are added first, and the UDP port of
 // the tunnel is added last.
-func (p *pod) client(all []Egress) (nl.Wiring, error) {
+func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 	families := p.families(all...)
 	objects := []nl.Object{p.clientTable(families, all)}
 	var by []nl.Object
@@ -31,16 +31,16 @@ func (p *pod) client(all []Egress) (nl.Wiring, error) {
 		}
 		objects = append(objects, routes.closed...)
 		objects = append(objects, p.clientRules(f)...)
-		by = append(append(by, p.tunnel(f, 0)...), routes.open...)
+		by = append(append(by, p.tunnelObjects(f, 0)...), routes.open...)
 	}
-	return nl.Steps(p.ns, slices.Concat(objects, by, p.doors(families))), nil
+	return nl.Steps(p.ns, slices.Concat(objects, by, p.udpPorts(families))), nil
 }
 
 // clientRules are the routing rules of a family: one for the table TableOut and, in IPv6, one for packets that skip
 // this table.
 func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 	if f == nl.IPv6 {
-		objects = append(objects, p.pastTunnel())
+		objects = append(objects, p.skipRule())
 	}
 	return append(objects, nl.Rule{Pref: prefOut, Family: f, Not: true, Mark: mark, Mask: mark, Table: TableOut,
 		Protocol: nl.RouteProtocol})
@@ -59,14 +59,14 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 		if !gw.IsValid() {
 			continue
 		}
-		no := e.spared(f, p.routes, gateways(all))
-		if hop := onTunnel(gw); f == nl.IPv6 && !slices.Contains(hops, hop) {
+		no := e.sparedPrefixes(f, p.routes, allGateways(all))
+		if hop := gatewayRoute(gw); f == nl.IPv6 && !slices.Contains(hops, hop) {
 			no, hops = append(no, hop.Dst), append(hops, hop)
 		}
 		for _, dst := range no {
 			spared = append(spared, nl.Route{Dst: dst, Type: "throw", Table: TableOut, Protocol: nl.RouteProtocol})
 		}
-		for _, dst := range of(f, e.destinations) {
+		for _, dst := range prefixesOf(f, e.destinations) {
 			if slices.Contains(no, dst) {
 				err = errors.Join(err, fmt.Errorf("egress: destinations: %s: no packet would take the tunnel, "+
 					"because this is an address of the node, or the configuration excepts it",
@@ -85,7 +85,7 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 		}
 	}
 	for _, r := range out {
-		routes.closed = append(routes.closed, withoutTunnel(r.Dst))
+		routes.closed = append(routes.closed, refusingRoute(r.Dst))
 	}
 	for _, r := range slices.Concat(hops, out) {
 		routes.open = append(routes.open, r)
@@ -93,47 +93,47 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 	return routes, err
 }
 
-// withoutTunnel is the route that refuses packets to a destination. Its metric is larger than the metric of the route
+// refusingRoute is the route that refuses packets to a destination. Its metric is larger than the metric of the route
 // by the tunnel. So the kernel uses the refusing route only when the route by the tunnel is gone, alone or together
 // with its link.
-func withoutTunnel(dst netip.Prefix) nl.Route {
+func refusingRoute(dst netip.Prefix) nl.Route {
 	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
 
-// onTunnel is the route that makes an IPv6 gateway valid for routes by the tunnel. For a new route, the kernel looks in
+// gatewayRoute is the route that makes an IPv6 gateway valid for routes by the tunnel. For a new route, the kernel looks in
 // the table of the route for a route to the gateway by the same link (ip6_route_check_nh). The throw route to the
 // gateway has no link, so the kernel needs the route of onTunnel. No packet takes this route, because the throw route
 // has a smaller metric.
 //
 // The flag onlink does not help. Before Linux 7.0, the kernel refuses this flag if the main table has a route to the
 // gateway by another link (ip6_route_check_nh_onlink). The pod has such a route: the route to the Services.
-func onTunnel(gw netip.Addr) nl.Route {
+func gatewayRoute(gw netip.Addr) nl.Route {
 	return nl.Route{Dst: nl.HostPrefix(gw), Dev: linkName(nl.IPv6), Metric: lastMetric, Table: TableOut,
 		Protocol: nl.RouteProtocol}
 }
 
-// pastTunnel is the rule that makes packets which leave by the ENI's link skip the tunnel's table. If the service loop
+// skipRule is the rule that makes packets which leave by the ENI's link skip the tunnel's table. If the service loop
 // is redirect, a BPF program sends packets out by this link. The kernel then looks for the next hop of the packet
 // (bpf_redirect_neigh). In IPv6, the kernel does not skip a route by another link, and would take the tunnel's gateway.
-func (p *pod) pastTunnel() nl.Rule {
+func (p *pod) skipRule() nl.Rule {
 	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 }
 
 // lastMetric is higher than the metrics of all other routes: the kernel's default metric is 1024.
 const lastMetric = 2048
 
-// gateways are the gateways of several egresses. The tunnels' own packets go to the gateways, and must not enter a
+// allGateways are the gateways of several egresses. The tunnels' own packets go to the gateways, and must not enter a
 // tunnel again.
-func gateways(all []Egress) (gws []netip.Addr) {
+func allGateways(all []Egress) (gws []netip.Addr) {
 	for _, e := range all {
 		gws = append(gws, e.gateways...)
 	}
 	return gws
 }
 
-// gatewaysOf returns the gateways of a family, each once.
-func gatewaysOf(f nl.Family, all []Egress) (gws []netip.Prefix) {
-	for _, gw := range gateways(all) {
+// gatewayPrefixes returns the gateways of a family, each once.
+func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
+	for _, gw := range allGateways(all) {
 		if nl.FamilyOf(gw) == f && !slices.Contains(gws, nl.HostPrefix(gw)) {
 			gws = append(gws, nl.HostPrefix(gw))
 		}
@@ -168,10 +168,10 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	}
 	leaves := []nl.NFRule{{out, nl.CTState("new", "established"), nl.SetCTMark(mark)},
 		{nl.NotOIFName(anyLink), nl.L4Proto("tcp"), nl.CTOriginal(), nl.CTMark(mark), nl.Count(), nl.Reset()}}
-	onlyAnswers := []nl.NFRule{{in, nl.CTMark(mark), nl.CTState("established", "related"), nl.Accept()}, refuse(in)}
+	onlyAnswers := []nl.NFRule{{in, nl.CTMark(mark), nl.CTState("established", "related"), nl.Accept()}, refuseRule(in)}
 	var of strings.Builder
 	for _, e := range all {
-		of.WriteString(e.text())
+		of.WriteString(e.sealText())
 	}
 	return nl.Table{Family: "inet", Name: Table, Of: of.String(), Chains: append([]nl.Chain{
 		{Name: "output", Type: "route", Hook: "output", Priority: nl.PriorityMangle, Rules: append([]nl.NFRule{
@@ -183,7 +183,7 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 			onlyAnswers...)},
 		// The pod forwards packets only for containers inside the pod.
 		{Name: "forward", Type: "filter", Hook: "forward", Rules: slices.Concat(leaves, onlyAnswers)},
-	}, p.untracked(families, func(f nl.Family) nl.Term { return nl.DAddr(gatewaysOf(f, all)...) })...)}
+	}, p.untrackedChains(families, func(f nl.Family) nl.Term { return nl.DAddr(gatewayPrefixes(f, all)...) })...)}
 }
 
 // routersOf returns a function. The function returns the CIDRs of all routers of a family, or none if an egress has no
@@ -194,7 +194,7 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 			if !e.gateway(f).IsValid() {
 				continue
 			}
-			own := of(f, e.routerCIDRs)
+			own := prefixesOf(f, e.routerCIDRs)
 			if len(own) == 0 {
 				return nil
 			}
@@ -207,11 +207,11 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 // onlyInUDP are the rules that drop IP in IP without UDP, because the tunnel's link would also accept such packets. A
 // packet that the kernel has taken out of UDP does not pass this hook again. If the function known returns CIDRs, the
 // rules also drop packets to the tunnel's UDP port from all other addresses.
-func (p *pod) onlyInUDP(families []nl.Family, known func(nl.Family) []netip.Prefix) []nl.NFRule {
-	rules := []nl.NFRule{refuse(nl.L4Proto("4")), refuse(nl.L4Proto("41"))}
+func (p *pod) onlyInUDP(families []nl.Family, sources func(nl.Family) []netip.Prefix) []nl.NFRule {
+	rules := []nl.NFRule{refuseRule(nl.L4Proto("4")), refuseRule(nl.L4Proto("41"))}
 	for _, f := range families {
-		if from := known(f); len(from) > 0 {
-			rules = append(rules, refuse(nl.DPort("udp", p.port, p.port), nl.NotSAddr(from...)))
+		if from := sources(f); len(from) > 0 {
+			rules = append(rules, refuseRule(nl.DPort("udp", p.port, p.port), nl.NotSAddr(from...)))
 		}
 	}
 	return rules

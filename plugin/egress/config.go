@@ -72,13 +72,13 @@ func (c *Config) Validate() error {
 	c.port = uint16(port)
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		v.Within = "egress: " + name + ": "
-		c.Egresses[name] = v.egress(c.Egresses[name])
+		c.Egresses[name] = v.parseEgress(c.Egresses[name])
 		if name == "" || strings.ContainsAny(name, ", ") {
 			v.Wrong("want a name without commas and spaces, because pods choose by a list of names")
 		}
 	}
 	v.Within = ""
-	v.conflicts(c.Egresses)
+	v.checkConflicts(c.Egresses)
 	return v.Err()
 }
 
@@ -88,9 +88,9 @@ func (c *Config) UDPPort() int { return int(c.port) }
 // A validation collects mistakes.
 type validation struct{ values.Mistakes }
 
-// egress returns e with its values parsed.
-func (v *validation) egress(e Egress) Egress {
-	e.gateways = v.gateways(e.Gateways)
+// parseEgress returns e with its values parsed.
+func (v *validation) parseEgress(e Egress) Egress {
+	e.gateways = v.parseGateways(e.Gateways)
 	e.destinations = v.Prefixes("destinations", e.Destinations)
 	e.except = v.Prefixes("except", e.Except)
 	e.clients = v.Prefixes("clients", e.Clients)
@@ -103,12 +103,12 @@ func (v *validation) egress(e Egress) Egress {
 	v.Namespaces("namespaces", e.Namespaces)
 	v.Namespaces("selectable", e.Selectable)
 	v.Namespaces("routers", e.Routers)
-	v.reachable(e)
+	v.checkReachable(e)
 	return e
 }
 
-// gateways parses the addresses of an egress's gateways, at most one of each family.
-func (v *validation) gateways(texts []string) (all []netip.Addr) {
+// parseGateways parses the addresses of an egress's gateways, at most one of each family.
+func (v *validation) parseGateways(texts []string) (all []netip.Addr) {
 	for _, text := range texts {
 		a, ok := v.Address("gateways", text)
 		switch {
@@ -131,9 +131,9 @@ func (v *validation) gateways(texts []string) (all []netip.Addr) {
 // vpc6 is the length of the largest IPv6 CIDR that a VPC may have (VPC user guide, "VPC CIDR blocks").
 const vpc6 = 44
 
-// reachable refuses destinations that no packet could reach: no gateway has their family, or the tunnel's own packets
+// checkReachable refuses destinations that no packet could reach: no gateway has their family, or the tunnel's own packets
 // would go into the tunnel. It also refuses an egress that no pod, or every host, could use.
-func (v *validation) reachable(e Egress) {
+func (v *validation) checkReachable(e Egress) {
 	for _, d := range e.destinations {
 		f := nl.FamilyOf(d.Addr())
 		if gw := e.gateway(f); !gw.IsValid() && len(e.gateways) > 0 {
@@ -149,12 +149,12 @@ func (v *validation) reachable(e Egress) {
 		}
 	}
 	for _, d := range e.destinations {
-		if n, is := longest(never(), d.Addr()); is && n.Bits() <= d.Bits() {
+		if n, is := longestMatch(neverTunnelled(), d.Addr()); is && n.Bits() <= d.Bits() {
 			v.Wrong("destinations: %s: no router forwards to %s, because these addresses have another meaning on "+
 				"each node", d, n)
 		}
 	}
-	if len(e.Routers) > 0 && e.gateway(nl.IPv6).IsValid() && len(of(nl.IPv6, e.clients)) == 0 {
+	if len(e.Routers) > 0 && e.gateway(nl.IPv6).IsValid() && len(prefixesOf(nl.IPv6, e.clients)) == 0 {
 		v.Wrong("clients must be specified with an IPv6 gateway: want the VPC's IPv6 CIDR, or the IPv6 CIDRs of the " +
 			"clients' subnets. Without clients, routers would serve every host")
 	}
@@ -170,13 +170,13 @@ func (v *validation) reachable(e Egress) {
 	}
 }
 
-// conflicts refuses two egresses that have the same destination, and that may have the same pod as a client.
-func (v *validation) conflicts(all map[string]Egress) {
+// checkConflicts refuses two egresses that have the same destination, and that may have the same pod as a client.
+func (v *validation) checkConflicts(all map[string]Egress) {
 	names := slices.Sorted(maps.Keys(all))
 	for i, one := range names {
 		for _, other := range names[i+1:] {
 			a, b := all[one], all[other]
-			if d, same := common(a, b); same && overlap(a.Namespaces, b.Namespaces) {
+			if d, same := commonDestination(a, b); same && mayOverlap(a.Namespaces, b.Namespaces) {
 				v.Wrong("egress: %s and %s: both have the destination %s, and both have clients in the same "+
 					"namespaces; want other destinations or other namespaces in one of them",
 					one, other, d)
@@ -185,8 +185,8 @@ func (v *validation) conflicts(all map[string]Egress) {
 	}
 }
 
-// common is a destination that two egresses share.
-func common(a, b Egress) (netip.Prefix, bool) {
+// commonDestination is a destination that two egresses share.
+func commonDestination(a, b Egress) (netip.Prefix, bool) {
 	i := slices.IndexFunc(a.destinations, func(d netip.Prefix) bool { return slices.Contains(b.destinations, d) })
 	if i < 0 {
 		return netip.Prefix{}, false
@@ -194,8 +194,8 @@ func common(a, b Egress) (netip.Prefix, bool) {
 	return a.destinations[i], true
 }
 
-// overlap reports whether some namespace may match both lists.
-func overlap(a, b plugin.Namespaces) bool {
+// mayOverlap reports whether some namespace may match both lists.
+func mayOverlap(a, b plugin.Namespaces) bool {
 	start := func(g string) string { return strings.TrimSuffix(g, "*") }
 	return slices.ContainsFunc(a, func(g string) bool { return b.Has(start(g)) || slices.Contains(b, g) }) ||
 		slices.ContainsFunc(b, func(g string) bool { return a.Has(start(g)) })
@@ -210,7 +210,7 @@ func (e Egress) Has(f nl.Family) bool { return e.gateway(f).IsValid() }
 // HasRouters reports whether the pods of a Kubernetes namespace are routers of the egress.
 func (e Egress) HasRouters(namespace string) bool { return plugin.Namespaces(e.Routers).Has(namespace) }
 
-// text returns, as one string, the values of the egress on which the wiring of a pod depends.
-func (e Egress) text() string {
+// sealText returns, as one string, the values of the egress on which the wiring of a pod depends.
+func (e Egress) sealText() string {
 	return fmt.Sprintln(e.gateways, e.destinations, e.except, e.MTU, e.clients, e.routerCIDRs)
 }

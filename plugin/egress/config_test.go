@@ -168,7 +168,7 @@ func TestRole(t *testing.T) {
 		if tt.router != "" {
 			c.RuntimeConfig.Annotations[RouterAnnotation] = tt.router
 		}
-		got, err := c.role(plugin.Pod{Namespace: tt.namespace, Name: "pod"})
+		got, err := c.roleOf(plugin.Pod{Namespace: tt.namespace, Name: "pod"})
 		switch {
 		case tt.refused != "":
 			if e, ok := err.(*plugin.Error); !ok || e.Code != plugin.CodeRefused || e.Hint == "" ||
@@ -186,7 +186,7 @@ func TestRole(t *testing.T) {
 func TestNotConfigured(t *testing.T) {
 	c := config(t, `{}`)
 	c.RuntimeConfig.Annotations = map[string]string{Annotation: "bank"}
-	if _, err := c.role(plugin.Pod{Namespace: "default"}); err == nil {
+	if _, err := c.roleOf(plugin.Pod{Namespace: "default"}); err == nil {
 		t.Error("not refused")
 	}
 }
@@ -265,10 +265,10 @@ func TestConcerns(t *testing.T) {
 	} {
 		c.RuntimeConfig.Annotations = map[string]string{Annotation: tt.annotation}
 		pod := plugin.Pod{Namespace: tt.namespace, Name: "p"}
-		if got := c.concerns(pod); got != tt.want {
+		if got := c.mayHaveRole(pod); got != tt.want {
 			t.Errorf("%q in %q: %v, want %v", tt.annotation, tt.namespace, got, tt.want)
 		}
-		if r, err := c.role(pod); !tt.want && (err != nil || !r.none()) {
+		if r, err := c.roleOf(pod); !tt.want && (err != nil || !r.isNone()) {
 			t.Errorf("%q in %q has the role %+v, %v", tt.annotation, tt.namespace, r, err)
 		}
 	}
@@ -280,12 +280,12 @@ func TestConcerns(t *testing.T) {
 			strings.Repeat(`\x1b`, 64) + "\"... (4000 bytes)",
 	} {
 		c.RuntimeConfig.Annotations = map[string]string{Annotation: text}
-		if _, err := c.role(pod); err == nil || err.Error() != want {
+		if _, err := c.roleOf(pod); err == nil || err.Error() != want {
 			t.Errorf("%.20q: %v, want %s", text, err, want)
 		}
 	}
 	c.RuntimeConfig.Annotations = map[string]string{RouterAnnotation: strings.Repeat("x", 1<<18)}
-	if _, err := c.role(pod); err == nil || len(err.Error()) > 300 {
+	if _, err := c.roleOf(pod); err == nil || len(err.Error()) > 300 {
 		t.Errorf("a long name of a router: %.400v", err)
 	}
 }
@@ -309,7 +309,7 @@ func FuzzRole(f *testing.F) {
 		if router == "" {
 			delete(c.RuntimeConfig.Annotations, RouterAnnotation)
 		}
-		r, err := c.role(plugin.Pod{Namespace: namespace, Name: "p"})
+		r, err := c.roleOf(plugin.Pod{Namespace: namespace, Name: "p"})
 		if err != nil {
 			if len(err.Error()) > 600+4*len(namespace) {
 				t.Errorf("an error of %d bytes: %.200q", len(err.Error()), err)

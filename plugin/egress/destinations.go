@@ -10,10 +10,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// private are networks that are not part of the internet: networks of VPCs, nodes, Services, the metadata service, and
+// privateNets are networks that are not part of the internet: networks of VPCs, nodes, Services, the metadata service, and
 // multicast groups. If a destination contains such a network, clients still do not reach the network by the tunnel.
 // Clients reach the network by the tunnel only if a destination is the network itself, or is in the network.
-func private() []netip.Prefix {
+func privateNets() []netip.Prefix {
 	return prefixes(
 		"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", // RFC 1918
 		"100.64.0.0/10",  // RFC 6598
@@ -26,10 +26,10 @@ func private() []netip.Prefix {
 	)
 }
 
-// never are networks in which no destination may be: their addresses have another meaning on each node, and on each
+// neverTunnelled are networks in which no destination may be: their addresses have another meaning on each node, and on each
 // ENI. If a router forwarded packets to these networks, its clients could ask the metadata service in the router's
 // name. The clients would also bypass the proxy on the node.
-func never() []netip.Prefix {
+func neverTunnelled() []netip.Prefix {
 	return prefixes("169.254.0.0/16", "127.0.0.0/8", "fd00:ec2::/32", "fe80::/10", "::1/128")
 }
 
@@ -44,19 +44,19 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 // address. The longest prefix decides, as in the table of routes that a client gets. That table also has the pod's
 // routes to the node and to the VPC, but Tunnels ignores these routes.
 func (e Egress) Tunnels(a netip.Addr) (d netip.Prefix, tunnelled bool) {
-	d, found := longest(e.destinations, a)
+	d, found := longestMatch(e.destinations, a)
 	if !found {
 		return d, false
 	}
-	if no, is := longest(private(), a); is && no.Bits() > d.Bits() {
+	if no, is := longestMatch(privateNets(), a); is && no.Bits() > d.Bits() {
 		return d, false
 	}
-	no, is := longest(e.except, a)
+	no, is := longestMatch(e.except, a)
 	return d, !is || no.Bits() < d.Bits()
 }
 
-// longest is the longest prefix that contains an address.
-func longest(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool) {
+// longestMatch is the longest prefix that contains an address.
+func longestMatch(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool) {
 	for _, p := range all {
 		if p.Contains(a) && (!ok || p.Bits() > found.Bits()) {
 			found, ok = p, true
@@ -65,10 +65,10 @@ func longest(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool) {
 	return found, ok
 }
 
-// spared returns the prefixes within the destinations of a family that do not use the tunnel. These are the gateways,
+// sparedPrefixes returns the prefixes within the destinations of a family that do not use the tunnel. These are the gateways,
 // the exceptions of the configuration, private networks, and networks of the pod's other routes. But if the
 // configuration names a private network or a network of a route, this network uses the tunnel.
-func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
+func (e Egress) sparedPrefixes(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {
 		within := func(d netip.Prefix) bool { return d.Bits() <= p.Bits() && d.Contains(p.Addr()) }
 		if nl.FamilyOf(p.Addr()) == f && slices.ContainsFunc(e.destinations, within) && !slices.Contains(all, p) {
@@ -81,7 +81,7 @@ func (e Egress) spared(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (
 	for _, p := range e.except {
 		add(p)
 	}
-	for _, p := range slices.Concat(private(), own) {
+	for _, p := range slices.Concat(privateNets(), own) {
 		if !slices.Contains(e.destinations, p) || p.IsSingleIP() {
 			add(p)
 		}
@@ -101,19 +101,19 @@ type layer struct {
 // that a client gets. own are the networks that the router reaches by its ENI. A packet to an address in no layer does
 // not pass.
 func (e Egress) layers(f nl.Family, own []netip.Prefix) (all []layer) {
-	refuse := e.spared(f, own, e.gateways)
-	pass := slices.DeleteFunc(of(f, e.destinations), func(d netip.Prefix) bool { return slices.Contains(refuse, d) })
+	refuse := e.sparedPrefixes(f, own, e.gateways)
+	pass := slices.DeleteFunc(prefixesOf(f, e.destinations), func(d netip.Prefix) bool { return slices.Contains(refuse, d) })
 	for _, p := range pass {
-		all = put(all, depth(p, true, pass, refuse), p)
+		all = addToLayer(all, layerIndex(p, true, pass, refuse), p)
 	}
 	for _, p := range refuse {
-		all = put(all, depth(p, false, pass, refuse), p)
+		all = addToLayer(all, layerIndex(p, false, pass, refuse), p)
 	}
 	return slices.DeleteFunc(all, func(l layer) bool { return len(l.to) == 0 })
 }
 
-// put adds a prefix to the layer i. Layers with an odd index let packets pass, and all other layers refuse packets.
-func put(all []layer, i int, p netip.Prefix) []layer {
+// addToLayer adds a prefix to the layer i. Layers with an odd index let packets pass, and all other layers refuse packets.
+func addToLayer(all []layer, i int, p netip.Prefix) []layer {
 	for len(all) <= i {
 		all = append(all, layer{pass: len(all)%2 == 1})
 	}
@@ -121,16 +121,16 @@ func put(all []layer, i int, p netip.Prefix) []layer {
 	return all
 }
 
-// depth is the index of the layer of a prefix. This layer comes after the layers of all prefixes within p that have the
+// layerIndex is the index of the layer of a prefix. This layer comes after the layers of all prefixes within p that have the
 // other verdict.
-func depth(p netip.Prefix, passes bool, pass, refuse []netip.Prefix) (d int) {
+func layerIndex(p netip.Prefix, passes bool, pass, refuse []netip.Prefix) (d int) {
 	others := pass
 	if passes {
 		d, others = 1, refuse
 	}
 	for _, o := range others {
 		if p.Bits() < o.Bits() && p.Contains(o.Addr()) {
-			d = max(d, 1+depth(o, !passes, pass, refuse))
+			d = max(d, 1+layerIndex(o, !passes, pass, refuse))
 		}
 	}
 	return d

@@ -48,7 +48,7 @@ func Commands() plugin.Commands[Config] {
 }
 
 func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
-	role, err := r.Config.role(r.Pod)
+	role, err := r.Config.roleOf(r.Pod)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, erro
 		return nil, plugin.Errorf(plugin.CodeInvalid, "put this plugin after the plugins that give the pod its address",
 			"must be called as chained plugin")
 	}
-	if role.none() {
+	if role.isNone() {
 		return r.Prev, nil
 	}
 	return r.Prev, nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
@@ -86,11 +86,11 @@ func unavailable(err error) error {
 // del deletes the pod's egress, if the configuration may give the pod a role. del does not fail if it cannot delete an
 // object, because the object ends with the namespace.
 func del(ctx context.Context, r *plugin.Request[Config]) error {
-	if !r.Config.concerns(r.Pod) {
+	if !r.Config.mayHaveRole(r.Pod) {
 		return nil
 	}
 	err := nl.InPod(ctx, r.NetNS, func(_, pod *nl.NS) error {
-		if err := end(pod, r.IfName, nl.PodGroup(r.Digest())); err != nil {
+		if err := endEgress(pod, r.IfName, nl.PodGroup(r.Digest())); err != nil {
 			slog.Warn("DEL could not remove the pod's egress: the kernel removes it with the pod's "+
 				"namespace", "error", err)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// end deletes the egress and the links of an attachment. own is the group of these links. Even if end is killed at any
+// endEgress deletes the egress and the links of an attachment. own is the group of these links. Even if end is killed at any
 // point, no packet of a client leaves with another address than before. The reason is the order of the steps:
 //
 //   - First, end closes the UDP ports. So no packet of a client enters a router any more.
@@ -23,7 +23,7 @@ import (
 // The DELs of the plugins that made the links accept that the links are gone. The namespace may have no link of the
 // attachment, but have the first attachment of another pod. Then the path in the DEL leads to that other pod, and end
 // does nothing.
-func end(ns *nl.NS, name string, own uint32) error {
+func endEgress(ns *nl.NS, name string, own uint32) error {
 	links, err := ns.Links()
 	if err != nil {
 		return err
@@ -32,7 +32,7 @@ func end(ns *nl.NS, name string, own uint32) error {
 	if len(ours) == 0 && nl.OtherFirst(links, own) {
 		return nil
 	}
-	failed := doorsOf(ns, ours).Del()
+	failed := udpPortsOf(ns, ours).Del()
 	if i := slices.IndexFunc(links, func(l nl.Link) bool { return l.Name == name && l.Group != own }); i >= 0 &&
 		len(ours) > 0 {
 		failed = errors.Join(failed, ns.SetDown(name))
@@ -40,11 +40,11 @@ func end(ns *nl.NS, name string, own uint32) error {
 	if err := ns.DelGroup(own); !errors.Is(err, fs.ErrNotExist) {
 		failed = errors.Join(failed, err)
 	}
-	return errors.Join(failed, rest(ns).Del())
+	return errors.Join(failed, remainingObjects(ns).Del())
 }
 
-// doorsOf returns the UDP ports of those links that are tunnels.
-func doorsOf(ns *nl.NS, links []nl.Link) (w nl.Wiring) {
+// udpPortsOf returns the UDP ports of those links that are tunnels.
+func udpPortsOf(ns *nl.NS, links []nl.Link) (w nl.Wiring) {
 	for _, l := range links {
 		if local, port, is := l.Tunnel(); is {
 			w = append(w, nl.Step{NS: ns, Object: nl.FOU{Local: local, Port: port}})
@@ -53,8 +53,8 @@ func doorsOf(ns *nl.NS, links []nl.Link) (w nl.Wiring) {
 	return w
 }
 
-// rest lists our objects in a pod that the deletion of a link does not delete.
-func rest(ns *nl.NS) (w nl.Wiring) {
+// remainingObjects lists our objects in a pod that the deletion of a link does not delete.
+func remainingObjects(ns *nl.NS) (w nl.Wiring) {
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: ns, Object: o}) }
 	add(nl.Table{Family: "inet", Name: Table})
 	for _, f := range nl.Families {

@@ -67,7 +67,7 @@ type pod struct {
 // wiring lists the objects that a pod gets for its role.
 func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 	if role.router != "" {
-		return p.router(r.Config.Egresses[role.router])
+		return p.routerWiring(r.Config.Egresses[role.router])
 	}
 	var all []Egress
 	for _, name := range role.client {
@@ -80,7 +80,7 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 		}
 		all = append(all, e)
 	}
-	return p.client(all)
+	return p.clientWiring(all)
 }
 
 // readPod reads a pod from prevResult and from the kernel. readPod returns nil for a further attachment of a pod, such
@@ -137,7 +137,7 @@ func (p *pod) readKernel(eni nl.Link) error {
 		switch f := nl.FamilyOf(r.Dst.Addr()); {
 		case r.Dst.Bits() > 0 && !slices.Contains(p.routes, r.Dst):
 			p.routes = append(p.routes, r.Dst)
-		case r.Dst.Bits() == 0 && r.Dev == eni.Name && r.Via.IsValid() && !p.hop(f).IsValid():
+		case r.Dst.Bits() == 0 && r.Dev == eni.Name && r.Via.IsValid() && !p.nextHop(f).IsValid():
 			p.hops = append(p.hops, r.Via) // other projects' results may name no gateway: amazon-vpc-cni-k8s
 		}
 	}
@@ -147,8 +147,8 @@ func (p *pod) readKernel(eni nl.Link) error {
 // addr returns the pod's address of a family, or the zero address if the pod has none.
 func (p *pod) addr(f nl.Family) netip.Addr { return nl.FirstAddr(p.addrs, f) }
 
-// hop returns the gateway of a family, or the zero address if there is none.
-func (p *pod) hop(f nl.Family) netip.Addr { return nl.FirstAddr(p.hops, f) }
+// nextHop returns the gateway of a family, or the zero address if there is none.
+func (p *pod) nextHop(f nl.Family) netip.Addr { return nl.FirstAddr(p.hops, f) }
 
 // families are the families in which both the pod and the gateways have an address.
 func (p *pod) families(all ...Egress) (fs []nl.Family) {
@@ -162,8 +162,8 @@ func (p *pod) families(all ...Egress) (fs []nl.Family) {
 
 func linkName(f nl.Family) string { return nl.ByFamily(f, Link4, Link6) }
 
-// tunnel is the pod's end of the tunnels of a family, with the sysctls for it.
-func (p *pod) tunnel(f nl.Family, mtu int) (objects []nl.Object) {
+// tunnelObjects is the pod's end of the tunnels of a family, with the sysctls for it.
+func (p *pod) tunnelObjects(f nl.Family, mtu int) (objects []nl.Object) {
 	local := p.addr(f)
 	most := nl.TunnelMTU(f, p.mtu)
 	if mtu == 0 || mtu > most {
@@ -175,38 +175,38 @@ func (p *pod) tunnel(f nl.Family, mtu int) (objects []nl.Object) {
 		return append(objects, nl.Sysctl{Key: "net/ipv6/conf/" + name + "/disable_ipv6", Value: "0"})
 	}
 	for _, link := range slices.Concat([]string{"all", "default", name}, p.links) {
-		objects = append(objects, anySource(link))
+		objects = append(objects, anySourceSysctl(link))
 	}
 	return objects
 }
 
-// doors are the UDP ports by which packets come out of the tunnels.
-func (p *pod) doors(families []nl.Family) (objects []nl.Object) {
+// udpPorts are the UDP ports by which packets come out of the tunnels.
+func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 	for _, f := range families {
 		objects = append(objects, nl.FOU{Local: p.addr(f), Port: p.port})
 	}
 	return objects
 }
 
-// anySource turns off rp_filter, the kernel's check of sources. This check drops a packet if the route to its source
+// anySourceSysctl turns off rp_filter, the kernel's check of sources. This check drops a packet if the route to its source
 // leads by another link than the link by which the packet has arrived. So the check would drop packets out of a tunnel.
 // If the tunnel leads to the whole internet, the check would also drop packets from a caller at a NodePort. A tunnel
 // has no address. On a link without addresses, the loose check is as strict as the strict check
 // (__fib_validate_source). For a link, the kernel uses the larger of two values: the link's own value, and the value
 // for all links. A new link gets the value of "default". The value of "default" matters if an operator or another
 // program deletes the pair, and repair puts the pair back.
-func anySource(link string) nl.Sysctl {
+func anySourceSysctl(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"}
 }
 
-// untracked are chains by which the kernel does not track the connections of the tunnel's own packets. These packets
+// untrackedChains are chains by which the kernel does not track the connections of the tunnel's own packets. These packets
 // are in UDP, and no rule needs their connections. Each connection in the tunnel has a UDP port of its own. The
 // connection tracker of each end of the tunnel has one entry for each connection in the tunnel. If the kernel tracked
 // the tunnel's packets, each end would have two more entries for each of these connections. A client recognizes the
 // tunnel's outgoing packets by their destination, which is a gateway. A router recognizes them by their source, which
 // is its own address. If the service loop is masquerade, a client's tunnel packets come back by its pair on their way
 // to a router. The client tracks these packets, to translate them.
-func (p *pod) untracked(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
+func (p *pod) untrackedChains(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}
 	out := nl.Chain{Name: "tunnel_out", Type: "filter", Hook: "output", Priority: raw}

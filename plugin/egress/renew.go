@@ -49,14 +49,14 @@ var ErrRole = errors.New("the configuration now gives the pod another role")
 // Outdated compares the objects of a running pod with the objects that the request's configuration gives the pod.
 // Outdated returns nil if the pod is neither client nor router, and the configuration gives the pod no role.
 func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
-	role, refused := r.Config.role(r.Pod)
-	was, err := fromKernel(ns, r.IfName)
+	role, refused := r.Config.roleOf(r.Pod)
+	shown, err := podFromKernel(ns, r.IfName)
 	if err != nil {
 		return nil, err
 	}
-	has := was.role()
+	has := shown.kernelRole()
 	switch {
-	case has == "" && (refused != nil || role.none()):
+	case has == "" && (refused != nil || role.isNone()):
 		return nil, nil
 	case refused != nil:
 		return nil, fmt.Errorf("%w: %w", ErrRole, refused)
@@ -68,12 +68,12 @@ func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
 	if err != nil || p == nil {
 		return nil, err
 	}
-	if err := p.same(was, r); err != nil {
+	if err := p.checkSamePod(shown, r); err != nil {
 		return nil, err
 	}
 	all := p.routes
 	p.routes = nil
-	sure, err := p.wiring(r, role)
+	fixed, err := p.wiring(r, role)
 	if err != nil {
 		return nil, err
 	}
@@ -83,14 +83,14 @@ func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
 		return nil, err
 	}
 	x := &Renewal{ns: ns, Role: has}
-	return x, x.compare(p, was, w, routesOf(sure))
+	return x, x.compare(p, shown, w, routesOf(fixed))
 }
 
 // routesOf are the routes of the table TableOut.
 func routesOf(w nl.Wiring) (all []nl.Route) {
 	for _, s := range w {
 		if r, is := s.Object.(nl.Route); is && r.Table == TableOut {
-			all = append(all, plain(r))
+			all = append(all, inKernelForm(r))
 		}
 	}
 	return all
@@ -108,9 +108,9 @@ func (r role) name() string {
 	return ""
 }
 
-// role returns the role that the pod's nftables table shows. If the table shows none, the pod's rules show the role.
-func (p *pod) role() string {
-	switch router, client := p.isRouter(); {
+// kernelRole returns the role that the pod's nftables table shows. If the table shows none, the pod's rules show the role.
+func (p *pod) kernelRole() string {
+	switch router, client := p.tableRoles(); {
 	case router:
 		return Router
 	case client:
@@ -120,18 +120,18 @@ func (p *pod) role() string {
 	return s.Role
 }
 
-// same returns an error if the pod differs from was, or from the configuration, in a way that no renewal can change. It
+// checkSamePod returns an error if the pod differs from was, or from the configuration, in a way that no renewal can change. It
 // also refuses a pod that has lost a link, because the routes of the link are unknown.
-func (p *pod) same(was *pod, r *plugin.Request[Config]) error {
-	if len(was.addrs) > 0 && was.group != p.group {
+func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
+	if len(shown.addrs) > 0 && shown.group != p.group {
 		return fmt.Errorf("the tunnels belong to another attachment: their group is %d, and the group of this "+
 			"attachment is %d",
-			was.group, p.group)
+			shown.group, p.group)
 	}
-	if len(was.addrs) > 0 && was.port != p.port {
-		return fmt.Errorf("its tunnels use UDP port %d, and egressPort is %d: delete the pod", was.port, p.port)
+	if len(shown.addrs) > 0 && shown.port != p.port {
+		return fmt.Errorf("its tunnels use UDP port %d, and egressPort is %d: delete the pod", shown.port, p.port)
 	}
-	for _, a := range was.addrs {
+	for _, a := range shown.addrs {
 		if !slices.Contains(p.addrs, a) {
 			return fmt.Errorf("a tunnel has the address %s, and the pod has the addresses %v", a, p.addrs)
 		}
@@ -149,10 +149,10 @@ func (p *pod) same(was *pod, r *plugin.Request[Config]) error {
 
 // compare finds the differences. was is the pod as the kernel shows it, and w is the wiring that an ADD would make now.
 // sure are the routes that do not depend on the pod's own routes.
-func (x *Renewal) compare(p, was *pod, w nl.Wiring, sure []nl.Route) error {
+func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 	unfinished := map[nl.Family]bool{}
 	for _, f := range nl.Families {
-		unfinished[f] = p.unfinished(f, was)
+		unfinished[f] = p.isUnfinished(f, shown)
 	}
 	for _, s := range w {
 		switch o := s.Object.(type) {
@@ -170,36 +170,36 @@ func (x *Renewal) compare(p, was *pod, w nl.Wiring, sure []nl.Route) error {
 				continue
 			}
 		case nl.Tunnel:
-			if slices.Contains(was.addrs, o.Local) {
-				s.Object = x.up(o)
+			if slices.Contains(shown.addrs, o.Local) {
+				s.Object = x.wantedState(o)
 			}
 		}
-		if absent(s) {
+		if isAbsent(s) {
 			x.missing = append(x.missing, s)
 		}
 	}
 	has, err := p.ns.Routes(nl.RouteFilter{Table: TableOut, Protocol: nl.RouteProtocol})
 	for i := range has {
-		has[i] = plain(has[i])
+		has[i] = inKernelForm(has[i])
 	}
-	x.routes(has, routesOf(w), sure)
-	x.gone = p.without(was, w)
+	x.compareRoutes(has, routesOf(w), fixed)
+	x.gone = p.goneFamilies(shown, w)
 	return err
 }
 
-// up returns the state that a tunnel of the pod must have. If the configuration has changed, the MTU may have, too.
-func (x *Renewal) up(t nl.Tunnel) nl.Up {
+// wantedState returns the state that a tunnel of the pod must have. If the configuration has changed, the MTU may have, too.
+func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	if !x.other {
 		t.MTU = 0 // another plugin may have changed it
 	}
 	return nl.Up{Dev: t.Name, MTU: t.MTU}
 }
 
-// unfinished reports whether the pod may lack any object of a family. The UDP port is added last. So a family without
+// isUnfinished reports whether the pod may lack any object of a family. The UDP port is added last. So a family without
 // its port is new, or a renewal was killed before it had added all objects.
-func (p *pod) unfinished(f nl.Family, was *pod) bool {
+func (p *pod) isUnfinished(f nl.Family, shown *pod) bool {
 	port := nl.FOU{Local: p.addr(f), Port: p.port}
-	return !slices.Contains(was.addrs, port.Local) || absent(nl.Step{NS: p.ns, Object: port})
+	return !slices.Contains(shown.addrs, port.Local) || isAbsent(nl.Step{NS: p.ns, Object: port})
 }
 
 // familyOf returns the family of a sysctl.
@@ -210,34 +210,34 @@ func familyOf(s nl.Sysctl) nl.Family {
 	return nl.IPv4
 }
 
-// absent reports whether the pod does not have an object. It ignores values that another plugin may have changed, see
+// isAbsent reports whether the pod does not have an object. It ignores values that another plugin may have changed, see
 // [lasting].
-func absent(s nl.Step) bool { return lasting(nl.Wiring{s}).Check() != nil }
+func isAbsent(s nl.Step) bool { return checkedWiring(nl.Wiring{s}).Check() != nil }
 
-// routes finds the routes to add and the routes to delete. The pod's own routes may change while the pod runs. For the
+// compareRoutes finds the routes to add and the routes to delete. The pod's own routes may change while the pod runs. For the
 // network of each of these routes, TableOut has a throw route. If this throw route is missing, and a throw route with a
 // shorter prefix covers the network, routes adds nothing.
-func (x *Renewal) routes(has, want, sure []nl.Route) {
+func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	spared := func(r nl.Route) bool {
-		return r.Type == "throw" && !slices.Contains(sure, r) && widest(want, r).Type == "throw"
+		return r.Type == "throw" && !slices.Contains(fixed, r) && coveringRoute(wanted, r).Type == "throw"
 	}
-	for _, r := range want {
-		if !slices.Contains(has, r) && !slices.Contains(x.add, r) && !spared(r) {
+	for _, r := range wanted {
+		if !slices.Contains(present, r) && !slices.Contains(x.add, r) && !spared(r) {
 			x.add = append(x.add, r)
 		}
 	}
-	for _, r := range has {
-		if !slices.ContainsFunc(want, func(o nl.Route) bool { return o.Dst == r.Dst && o.Metric == r.Metric }) {
+	for _, r := range present {
+		if !slices.ContainsFunc(wanted, func(o nl.Route) bool { return o.Dst == r.Dst && o.Metric == r.Metric }) {
 			x.stale = append(x.stale, r) // all other routes are right, or will be replaced
 		}
 	}
-	slices.SortStableFunc(x.add, inOrder)
-	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return inOrder(b, a) })
+	slices.SortStableFunc(x.add, compareOrder)
+	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return compareOrder(b, a) })
 }
 
-// widest looks at the routes with a shorter prefix that contains the prefix of r. Of these routes, widest returns the
+// coveringRoute looks at the routes with a shorter prefix that contains the prefix of r. Of these routes, widest returns the
 // one with the longest prefix, or the zero route if there is none.
-func widest(all []nl.Route, r nl.Route) (found nl.Route) {
+func coveringRoute(all []nl.Route, r nl.Route) (found nl.Route) {
 	for _, o := range all {
 		if o.Dst.Bits() < r.Dst.Bits() && o.Dst.Contains(r.Dst.Addr()) &&
 			(!found.Dst.IsValid() || o.Dst.Bits() > found.Dst.Bits() ||
@@ -248,9 +248,9 @@ func widest(all []nl.Route, r nl.Route) (found nl.Route) {
 	return found
 }
 
-// inOrder is the order of new routes: the longest prefix first. Routes with equally long prefixes are in this order:
+// compareOrder is the order of new routes: the longest prefix first. Routes with equally long prefixes are in this order:
 // throw routes, routes to IPv6 gateways, routes by the tunnel, and refusing routes.
-func inOrder(a, b nl.Route) int {
+func compareOrder(a, b nl.Route) int {
 	return cmp.Or(cmp.Compare(b.Dst.Bits(), a.Dst.Bits()), cmp.Compare(rank(a), rank(b)), a.Dst.Compare(b.Dst))
 }
 
@@ -266,8 +266,8 @@ func rank(r nl.Route) int {
 	return 1
 }
 
-// plain returns a route in the form in which the kernel shows it.
-func plain(r nl.Route) nl.Route {
+// inKernelForm returns a route in the form in which the kernel shows it.
+func inKernelForm(r nl.Route) nl.Route {
 	r.Dst = r.Dst.Masked()
 	if r.Dst.Addr().Is6() && r.Metric == 0 {
 		r.Metric = metric6
@@ -278,9 +278,9 @@ func plain(r nl.Route) nl.Route {
 // metric6 is the kernel's default metric of an IPv6 route (IP6_RT_PRIO_USER).
 const metric6 = 1024
 
-// without lists the pod's objects of families for which w has no tunnel.
-func (p *pod) without(was *pod, w nl.Wiring) (gone nl.Wiring) {
-	for _, a := range was.addrs {
+// goneFamilies lists the pod's objects of families for which w has no tunnel.
+func (p *pod) goneFamilies(shown *pod, w nl.Wiring) (gone nl.Wiring) {
+	for _, a := range shown.addrs {
 		f := nl.FamilyOf(a)
 		if slices.ContainsFunc(w, func(s nl.Step) bool {
 			t, is := s.Object.(nl.Tunnel)
@@ -289,11 +289,11 @@ func (p *pod) without(was *pod, w nl.Wiring) (gone nl.Wiring) {
 			continue
 		}
 		// Del deletes the tunnel last: the tunnel shows that there are objects to delete
-		gone = append(gone, nl.Step{NS: p.ns, Object: nl.Tunnel{Name: linkName(f), Local: a, Port: was.port}})
+		gone = append(gone, nl.Step{NS: p.ns, Object: nl.Tunnel{Name: linkName(f), Local: a, Port: shown.port}})
 		for pref := prefPast; pref < prefPast+rules; pref++ {
 			gone = append(gone, nl.Step{NS: p.ns, Object: nl.Rule{Pref: pref, Family: f, Protocol: nl.RouteProtocol}})
 		}
-		gone = append(gone, nl.Step{NS: p.ns, Object: nl.FOU{Local: a, Port: was.port}})
+		gone = append(gone, nl.Step{NS: p.ns, Object: nl.FOU{Local: a, Port: shown.port}})
 	}
 	return gone
 }
@@ -340,7 +340,7 @@ func (x *Renewal) String() string {
 // Apply changes the pod.
 func (x *Renewal) Apply() error {
 	if x.lost { // the table must exist before packets come out of a tunnel
-		if err := x.put(); err != nil {
+		if err := x.putTable(); err != nil {
 			return err
 		}
 	}
@@ -353,7 +353,7 @@ func (x *Renewal) Apply() error {
 			return fmt.Errorf("%s: %w", r, err)
 		}
 	}
-	if err := x.put(); err != nil {
+	if err := x.putTable(); err != nil {
 		return err
 	}
 	for _, r := range x.stale {
@@ -364,8 +364,8 @@ func (x *Renewal) Apply() error {
 	return x.gone.Del()
 }
 
-// put installs the table.
-func (x *Renewal) put() error {
+// putTable installs the table.
+func (x *Renewal) putTable() error {
 	if err := x.table.Put(x.ns); err != nil && !errors.Is(err, fs.ErrExist) {
 		return unavailable(err)
 	}

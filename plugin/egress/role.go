@@ -29,19 +29,19 @@ type role struct {
 	client []string // sorted
 }
 
-func (r role) none() bool { return r.router == "" && len(r.client) == 0 }
+func (r role) isNone() bool { return r.router == "" && len(r.client) == 0 }
 
-// role returns the role of a pod. The error names the request that the pod may not make. A router is never a client,
+// roleOf returns the role of a pod. The error names the request that the pod may not make. A router is never a client,
 // even if its namespace matches the clients' namespaces, as "*" does. A router that asks to be a client gets an error.
-func (c *Config) role(pod plugin.Pod) (r role, err error) {
-	if !c.concerns(pod) {
+func (c *Config) roleOf(pod plugin.Pod) (r role, err error) {
+	if !c.mayHaveRole(pod) {
 		return r, nil
 	}
 	if asked := c.RuntimeConfig.Annotations[Annotation]; len(asked) > mostText {
 		return r, plugin.Errorf(plugin.CodeRefused, "name each egress once",
 			"pod %s: annotation %s has %d bytes: %d are allowed", pod, Annotation, len(asked), mostText)
 	}
-	if r.router, err = c.router(pod); err != nil || r.router != "" {
+	if r.router, err = c.egressOfRouter(pod); err != nil || r.router != "" {
 		if asked := c.RuntimeConfig.Annotations[Annotation]; err == nil && asked != "" {
 			err = plugin.Errorf(plugin.CodeRefused, "remove the annotation, or let the pod run in another namespace",
 				"pod %s: annotation %s: %s: its namespace makes the pod a router of the egress %s, and a router "+
@@ -50,7 +50,7 @@ func (c *Config) role(pod plugin.Pod) (r role, err error) {
 		}
 		return r, err
 	}
-	r.client, err = c.client(pod)
+	r.client, err = c.egressesOfClient(pod)
 	return r, err
 }
 
@@ -58,9 +58,9 @@ func (c *Config) role(pod plugin.Pod) (r role, err error) {
 // is checked before it is read.
 const mostText = 4 << 10
 
-// concerns reports whether a pod may have a role. concerns does not parse an annotation: a DEL must not depend on a
+// mayHaveRole reports whether a pod may have a role. concerns does not parse an annotation: a DEL must not depend on a
 // pod's text.
-func (c *Config) concerns(pod plugin.Pod) bool {
+func (c *Config) mayHaveRole(pod plugin.Pod) bool {
 	if c.RuntimeConfig.Annotations[Annotation] != "" || c.RuntimeConfig.Annotations[RouterAnnotation] != "" {
 		return true
 	}
@@ -72,8 +72,8 @@ func (c *Config) concerns(pod plugin.Pod) bool {
 	return false
 }
 
-// router returns the name of the egress whose router the pod is, or "".
-func (c *Config) router(pod plugin.Pod) (string, error) {
+// egressOfRouter returns the name of the egress whose router the pod is, or "".
+func (c *Config) egressOfRouter(pod plugin.Pod) (string, error) {
 	var may []string
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		if plugin.Namespaces(c.Egresses[name].Routers).Has(pod.Namespace) {
@@ -83,7 +83,7 @@ func (c *Config) router(pod plugin.Pod) (string, error) {
 	name, asks := c.RuntimeConfig.Annotations[RouterAnnotation]
 	switch {
 	case asks && !slices.Contains(may, name):
-		return "", c.refused(pod, RouterAnnotation, name, "routers")
+		return "", c.refusedError(pod, RouterAnnotation, name, "routers")
 	case asks:
 		return name, nil
 	case len(may) > 1:
@@ -94,8 +94,8 @@ func (c *Config) router(pod plugin.Pod) (string, error) {
 	return strings.Join(may, ""), nil
 }
 
-// client returns the names of the egresses whose client the pod is.
-func (c *Config) client(pod plugin.Pod) (all []string, err error) {
+// egressesOfClient returns the names of the egresses whose client the pod is.
+func (c *Config) egressesOfClient(pod plugin.Pod) (all []string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		if plugin.Namespaces(c.Egresses[name].Namespaces).Has(pod.Namespace) {
 			all = append(all, name)
@@ -107,17 +107,17 @@ func (c *Config) client(pod plugin.Pod) (all []string, err error) {
 		switch {
 		case name == "" || slices.Contains(all, name):
 		case !known || !plugin.Namespaces(e.Selectable).Has(pod.Namespace):
-			return nil, c.refused(pod, Annotation, name, "namespaces or selectable")
+			return nil, c.refusedError(pod, Annotation, name, "namespaces or selectable")
 		default:
 			all = append(all, name)
 		}
 	}
 	slices.Sort(all)
-	return all, c.oneWay(pod, all)
+	return all, c.checkDestinations(pod, all)
 }
 
-// refused is the error of a pod that asks for an egress that it may not have.
-func (c *Config) refused(pod plugin.Pod, annotation, name, keys string) error {
+// refusedError is the error of a pod that asks for an egress that it may not have.
+func (c *Config) refusedError(pod plugin.Pod, annotation, name, keys string) error {
 	if _, known := c.Egresses[name]; !known {
 		return plugin.Errorf(plugin.CodeRefused,
 			"use an egress of the node's network configuration: the key egress has "+
@@ -130,11 +130,11 @@ func (c *Config) refused(pod plugin.Pod, annotation, name, keys string) error {
 		pod.Namespace)
 }
 
-// oneWay refuses egresses with the same destination, because an operator could not know which of them a packet uses.
-func (c *Config) oneWay(pod plugin.Pod, names []string) error {
+// checkDestinations refuses egresses with the same destination, because an operator could not know which of them a packet uses.
+func (c *Config) checkDestinations(pod plugin.Pod, names []string) error {
 	for i, one := range names {
 		for _, other := range names[i+1:] {
-			if d, same := common(c.Egresses[one], c.Egresses[other]); same {
+			if d, same := commonDestination(c.Egresses[one], c.Egresses[other]); same {
 				return plugin.Errorf(plugin.CodeRefused,
 					"the pod must use only one of these egresses, or the destinations of the egresses must differ",
 					"pod %s uses the egresses %s and %s, which both have the destination %s", pod, one, other, d)

@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// router lists the objects of a router: the tunnel, the sysctls that permit forwarding, and two routing tables. The
+// routerWiring lists the objects of a router: the tunnel, the sysctls that permit forwarding, and two routing tables. The
 // nftables table is added first, and the UDP port of the tunnel is added last. So when a client's first packet arrives,
 // the router has all objects.
 //
@@ -20,7 +20,7 @@ import (
 // tunnel, to the client's address. The router's own ICMP errors get the mark of the packet that caused the error
 // (fwmark_reflect). So an error about the MTU of the ENI goes to the client. An error about the MTU of the tunnel goes
 // to the destination. A router needs no route and no link for each client.
-func (p *pod) router(e Egress) (nl.Wiring, error) {
+func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	families := p.families(e)
 	if len(families) == 0 {
 		return nil, plugin.Errorf(plugin.CodeRefused, "give the egress a gateway of the routers' family",
@@ -28,7 +28,7 @@ func (p *pod) router(e Egress) (nl.Wiring, error) {
 	}
 	objects := []nl.Object{p.routerTable(families, e)}
 	for _, f := range families {
-		if !p.hop(f).IsValid() {
+		if !p.nextHop(f).IsValid() {
 			return nil, plugin.Errorf(plugin.CodeInvalid,
 				"put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before this plugin in the chain",
 				"egress: prevResult names no gateway for %s, so a router has no way to the VPC", p.addr(f))
@@ -37,16 +37,16 @@ func (p *pod) router(e Egress) (nl.Wiring, error) {
 		objects = append(objects, p.routerRules(f)...)
 	}
 	for _, f := range families {
-		objects = append(objects, p.tunnel(f, e.MTU)...)
-		objects = append(objects, p.forwards(f)...)
+		objects = append(objects, p.tunnelObjects(f, e.MTU)...)
+		objects = append(objects, p.forwardingSysctls(f)...)
 		objects = append(objects, p.routeBack(f))
 	}
-	return nl.Steps(p.ns, append(objects, p.doors(families)...)), nil
+	return nl.Steps(p.ns, append(objects, p.udpPorts(families)...)), nil
 }
 
-// forwards are the sysctls that permit forwarding. For IPv4, the kernel also asks the link by which a packet arrives. A
+// forwardingSysctls are the sysctls that permit forwarding. For IPv4, the kernel also asks the link by which a packet arrives. A
 // new namespace inherits ip_forward and default/forwarding from the node, and these may differ.
-func (p *pod) forwards(f nl.Family) []nl.Object {
+func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
 	if f == nl.IPv6 {
 		return []nl.Object{nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"},
 			nl.Sysctl{Key: "net/ipv6/fwmark_reflect", Value: "1"}}
@@ -66,7 +66,7 @@ func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 				Protocol: nl.RouteProtocol})
 		}
 	}
-	return append(objects, nl.Route{Dst: f.Everywhere(), Via: p.hop(f), Dev: p.nic.Name, OnLink: f == nl.IPv4,
+	return append(objects, nl.Route{Dst: f.Everywhere(), Via: p.nextHop(f), Dev: p.nic.Name, OnLink: f == nl.IPv4,
 		Table: TableOut, Protocol: nl.RouteProtocol})
 }
 
@@ -105,45 +105,45 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 // drops it. The router also drops packets out of the tunnel to the router itself.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
-	forward := []nl.NFRule{refuse(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark),
-		nl.Count(), nl.Accept()}, refuse(in, out)}
+	forward := []nl.NFRule{refuseRule(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark),
+		nl.Count(), nl.Accept()}, refuseRule(in, out)}
 	for _, pair := range p.links[1:] {
-		forward = append(forward, refuse(in, nl.OIFName(pair)))
+		forward = append(forward, refuseRule(in, nl.OIFName(pair)))
 	}
 	forward = append(forward, nl.NFRule{in, nl.ClampMSS()}, nl.NFRule{out, nl.ClampMSS()})
 	nat := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100}
 	for _, f := range families {
-		forward = append(forward, p.passing(f, e)...)
-		nat.Rules = append(nat.Rules, p.translate(f)...)
+		forward = append(forward, p.passRules(f, e)...)
+		nat.Rules = append(nat.Rules, p.snatRules(f)...)
 	}
-	forward = append(forward, refuse(in), nl.NFRule{out, nl.CTState("established", "related"), nl.Count(), nl.Accept()},
-		refuse(out))
+	forward = append(forward, refuseRule(in), nl.NFRule{out, nl.CTState("established", "related"), nl.Count(), nl.Accept()},
+		refuseRule(out))
 	for _, pair := range p.links[1:] {
 		forward = append(forward, nl.NFRule{nl.IIFName(pair), nl.Accept()},
 			nl.NFRule{nl.OIFName(pair), nl.CTState("established", "related"), nl.Accept()})
 	}
-	return nl.Table{Family: "inet", Name: Table, Of: e.text(), Chains: append([]nl.Chain{
+	return nl.Table{Family: "inet", Name: Table, Of: e.sealText(), Chains: append([]nl.Chain{
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: nl.PriorityMangle, Rules: []nl.NFRule{
 			{in, nl.SetMark(mark)},
 			{nl.CTReply(), nl.CTMark(mark), nl.SetMark(answer)},
 		}},
 		{Name: "input", Type: "filter", Hook: "input",
-			Rules: append(p.onlyInUDP(families, func(f nl.Family) []netip.Prefix { return p.served(f, e.clients) }),
-				refuse(in))},
+			Rules: append(p.onlyInUDP(families, func(f nl.Family) []netip.Prefix { return p.clientCIDRs(f, e.clients) }),
+				refuseRule(in))},
 		{Name: "forward", Type: "filter", Hook: "forward", Policy: "drop", Rules: forward},
 		nat,
-	}, p.untracked(families, func(f nl.Family) nl.Term { return nl.SAddr(nl.HostPrefix(p.addr(f))) })...)}
+	}, p.untrackedChains(families, func(f nl.Family) nl.Term { return nl.SAddr(nl.HostPrefix(p.addr(f))) })...)}
 }
 
-// refuse is a rule that counts the packets which it matches, and drops them.
-func refuse(terms ...nl.Term) nl.NFRule { return append(terms, nl.Count(), nl.Drop()) }
+// refuseRule is a rule that counts the packets which it matches, and drops them.
+func refuseRule(terms ...nl.Term) nl.NFRule { return append(terms, nl.Count(), nl.Drop()) }
 
-// passing are the rules of a family about the first packet of a connection out of the tunnel.
-func (p *pod) passing(f nl.Family, e Egress) (rules []nl.NFRule) {
-	in, from := nl.IIFName(anyLink), p.served(f, e.clients)
-	for _, l := range e.layers(f, of(f, p.vpc)) {
+// passRules are the rules of a family about the first packet of a connection out of the tunnel.
+func (p *pod) passRules(f nl.Family, e Egress) (rules []nl.NFRule) {
+	in, from := nl.IIFName(anyLink), p.clientCIDRs(f, e.clients)
+	for _, l := range e.layers(f, prefixesOf(f, p.vpc)) {
 		if !l.pass {
-			rules = append(rules, refuse(in, nl.DAddr(l.to...)))
+			rules = append(rules, refuseRule(in, nl.DAddr(l.to...)))
 			continue
 		}
 		rule := nl.NFRule{in}
@@ -158,15 +158,15 @@ func (p *pod) passing(f nl.Family, e Egress) (rules []nl.NFRule) {
 	return rules
 }
 
-// of are the prefixes of a family.
-func of(f nl.Family, all []netip.Prefix) []netip.Prefix {
+// prefixesOf are the prefixes of a family.
+func prefixesOf(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(c netip.Prefix) bool { return nl.FamilyOf(c.Addr()) != f })
 }
 
-// served are the CIDRs of a family that the configuration names for clients. If the configuration names none, all
+// clientCIDRs are the CIDRs of a family that the configuration names for clients. If the configuration names none, all
 // addresses that the router reaches by its ENI count as clients. In IPv6, the configuration must name CIDRs.
-func (p *pod) served(f nl.Family, clients []netip.Prefix) []netip.Prefix {
-	for _, all := range [][]netip.Prefix{of(f, clients), of(f, p.vpc)} {
+func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
+	for _, all := range [][]netip.Prefix{prefixesOf(f, clients), prefixesOf(f, p.vpc)} {
 		if len(all) > 0 {
 			return all
 		}
@@ -174,10 +174,10 @@ func (p *pod) served(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	return nil
 }
 
-// translate are the rules that give packets from the tunnel the router's address. The ports of these packets are lower
+// snatRules are the rules that give packets from the tunnel the router's address. The ports of these packets are lower
 // than the ports of the service loop. Otherwise the loop would take the answers to these packets for answers to looped
 // packets, because no socket has the packets' ports.
-func (p *pod) translate(f nl.Family) (rules []nl.NFRule) {
+func (p *pod) snatRules(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {
 		rules = append(rules, nl.NFRule{in, nl.L4Proto(proto), nl.SNATWithin(a, 1024, nl.SpliceFirst-1)})

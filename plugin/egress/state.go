@@ -53,12 +53,12 @@ func Read(pod *nl.NS) (State, error) {
 		s.Addrs, s.Received, s.Sent = append(s.Addrs, local), s.Received+received, s.Sent+sent
 	}
 	if len(s.Addrs) == 0 {
-		return s, nothing(pod)
+		return s, noRoleError(pod)
 	}
 	return s, s.readTable(pod)
 }
 
-func nothing(pod *nl.NS) error {
+func noRoleError(pod *nl.NS) error {
 	return fmt.Errorf("%s is neither client nor router of an egress: %w", pod.Name, fs.ErrNotExist)
 }
 

@@ -33,7 +33,7 @@ func aPod(routes []netip.Prefix) *pod {
 // the table decides.
 func tunnelled(t *testing.T, e Egress, a netip.Addr, own []netip.Prefix) bool {
 	t.Helper()
-	w, err := aPod(own).client([]Egress{e})
+	w, err := aPod(own).clientWiring([]Egress{e})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func tunnelled(t *testing.T, e Egress, a netip.Addr, own []netip.Prefix) bool {
 func TestClientRefusesNode(t *testing.T) {
 	e := config(t,
 		egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["10.0.9.10"], "namespaces": ["x"]}`)).Egresses["e"]
-	if _, err := aPod(prefixes("10.0.9.10/32")).client([]Egress{e}); err == nil ||
+	if _, err := aPod(prefixes("10.0.9.10/32")).clientWiring([]Egress{e}); err == nil ||
 		!strings.Contains(err.Error(), "destinations: 10.0.9.10/32: no packet would take the tunnel") {
 		t.Errorf("got %v", err)
 	}
@@ -63,7 +63,7 @@ func TestRouterWithoutWayOut(t *testing.T) {
 		egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"], "namespaces": ["x"]}`)).Egresses["e"]
 	p := aPod(nil)
 	p.hops = nil
-	if _, err := p.router(e); err == nil || !strings.Contains(err.Error(), "names no gateway for 100.64.0.5") {
+	if _, err := p.routerWiring(e); err == nil || !strings.Contains(err.Error(), "names no gateway for 100.64.0.5") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -74,7 +74,7 @@ func TestRouterTakesClients(t *testing.T) {
 	e := config(t,
 		egresses(`"e": {"gateways": ["172.20.0.77"], "destinations": ["0.0.0.0/0"], "namespaces": ["x"], "clients": `+
 			`["100.64.0.0/16", "10.64.0.0/16"]}`)).Egresses["e"]
-	w, err := aPod(nil).router(e)
+	w, err := aPod(nil).routerWiring(e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestClientKnowsRouters(t *testing.T) {
 		of   []Egress
 		want bool
 	}{{[]Egress{c.Egresses["a"]}, true}, {[]Egress{c.Egresses["a"], c.Egresses["b"]}, false}} {
-		w, err := aPod(nil).client(tt.of)
+		w, err := aPod(nil).clientWiring(tt.of)
 		if err != nil || strings.Contains(w.String(),
 			"udp dport 5555 ip saddr != 10.0.7.0/24 counter drop") != tt.want {
 			t.Errorf("%v, want the rule: %v\n%s", err, tt.want, w)
@@ -128,7 +128,7 @@ func TestRouterForwards(t *testing.T) {
 			for text := range strings.FieldsSeq(texts) {
 				a, got := netip.MustParseAddr(text), false
 				for _, l := range e.layers(nl.FamilyOf(a), prefixes("10.0.0.0/16", "100.64.0.0/16", "2600:1f18::/56")) {
-					if _, in := longest(l.to, a); in {
+					if _, in := longestMatch(l.to, a); in {
 						got = l.pass
 						break
 					}
@@ -146,12 +146,12 @@ func TestDocs(t *testing.T) {
 	e := config(t,
 		egresses(`"partner": {"gateways": ["172.20.0.77", "fd00:20::77"], "destinations": ["203.0.113.0/24", "::/0"],
 		"except": ["2600:1f18::/56"], "clients": ["2600:1f18::/56"], "namespaces": ["payments"]}`)).Egresses["partner"]
-	client, err := aPod(prefixes("10.0.0.10/32", "10.0.0.0/16", "100.64.0.0/16", "2600:1f18::10/128")).client(
+	client, err := aPod(prefixes("10.0.0.10/32", "10.0.0.0/16", "100.64.0.0/16", "2600:1f18::10/128")).clientWiring(
 		[]Egress{e})
 	if err != nil {
 		t.Fatal(err)
 	}
-	router, err := aPod(nil).router(e)
+	router, err := aPod(nil).routerWiring(e)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestGatewaysAreSpared(t *testing.T) {
 		egresses(`"a": {"gateways": ["172.20.0.77"], "destinations": ["203.0.113.0/24"], "namespaces": ["x"]}`,
 			`"b": {"gateways": ["172.20.0.78"], "destinations": ["172.16.0.0/12"], "except": ["172.20.0.78/32"], `+
 				`"namespaces": ["x"]}`))
-	w, err := aPod(nil).client([]Egress{c.Egresses["a"], c.Egresses["b"]})
+	w, err := aPod(nil).clientWiring([]Egress{c.Egresses["a"], c.Egresses["b"]})
 	if err != nil || !strings.Contains(w.String(), "ip route add throw 172.20.0.77/32 table 73") {
 		t.Errorf("%v\n%s", err, w)
 	}
@@ -178,7 +178,7 @@ func TestGatewayOfIPv6(t *testing.T) {
 	for _, destinations := range []string{"::/0", "fd00:99::/64"} {
 		e := config(t, egresses(`"e": {"gateways": ["fd00:20::77"], "destinations": ["`+destinations+
 			`"], "except": ["2600:1f18::/56"], "namespaces": ["x"]}`)).Egresses["e"]
-		w, err := aPod(prefixes("fd00:20::/108")).client([]Egress{e, e})
+		w, err := aPod(prefixes("fd00:20::/108")).clientWiring([]Egress{e, e})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,8 +23,8 @@ import (
 // its namespace.
 type Home func(mac string) string
 
-// bring moves a card to the node, and gives the card the name that home returns.
-func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
+// moveToNode moves a card to the node, and gives the card the name that home returns.
+func (home Home) moveToNode(c nl.MovedLink, node *nl.NS) error {
 	if home != nil {
 		c.Home = home(c.MAC)
 	}
@@ -36,10 +36,10 @@ func (home Home) bring(c nl.MovedLink, node *nl.NS) error {
 // be wrong.
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
-// bringBack moves the attachment's cards from the pod to the node. It finds the cards by their groups, or by the result
+// moveCardsBack moves the attachment's cards from the pod to the node. It finds the cards by their groups, or by the result
 // of the ADD if the pod has changed the groups. The result may also name slaves. A slave has the MAC address of its
 // ENI. No card in the pod has this address, so bringBack moves no card for a slave.
-func bringBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
+func moveCardsBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
 	if !mayHaveCard(r) {
 		return nil
 	}
@@ -56,17 +56,17 @@ func bringBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
 	}
 	for _, c := range cards {
 		c.NS = pod
-		if err := home.bring(c, node); !errors.Is(err, fs.ErrNotExist) {
+		if err := home.moveToNode(c, node); !errors.Is(err, fs.ErrNotExist) {
 			failed = errors.Join(failed, err)
 		}
 	}
 	return failed
 }
 
-// cameBack cleans up the cards that have come back to the node because the pod's namespace has ended. A card that comes
+// cleanUpCards cleans up the cards that have come back to the node because the pod's namespace has ended. A card that comes
 // back after cameBack keeps the name that the kernel has given it. Nothing depends on that name, so a failure is only
 // logged.
-func cameBack(ctx context.Context, r *plugin.Request[Config], home Home) error {
+func cleanUpCards(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	if !mayHaveCard(r) {
 		return nil
 	}
@@ -77,7 +77,7 @@ func cameBack(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	defer node.Close()
 	cards, failed := node.Cards(nl.PodGroup(r.Digest()))
 	for _, c := range cards {
-		failed = errors.Join(failed, home.bring(c, node))
+		failed = errors.Join(failed, home.moveToNode(c, node))
 	}
 	if failed != nil {
 		slog.Warn("the link of an ENI has come back from a pod, and keeps the name that the pod or the kernel gave it",

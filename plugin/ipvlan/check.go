@@ -19,7 +19,7 @@ import (
 
 // check compares the interfaces, their addresses and their routes with prevResult.
 func check(ctx context.Context, r *plugin.Request[Config]) error {
-	if err := hasInterface(r); err != nil {
+	if err := checkInterface(r); err != nil {
 		return err
 	}
 	if _, routed := plugin.Routed(r.Prev, r.IfName); routed {
@@ -30,21 +30,21 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 		for _, f := range faults {
 			err = errors.Join(err, f)
 		}
-		return errors.Join(err, guarded(r, node, pod))
+		return errors.Join(err, checkGuards(r, node, pod))
 	})
 }
 
-// guarded fails if the master of a slave has no guard. Without the guard, a slave can send the node packets that seem
+// checkGuards fails if the master of a slave has no guard. Without the guard, a slave can send the node packets that seem
 // to come from the VPC, and the node accepts them. The guard belongs to the ENI, so Faults does not check it for each
 // pod: doctor and repair check each ENI once.
-func guarded(r *plugin.Request[Config], node, pod *nl.NS) error {
+func checkGuards(r *plugin.Request[Config], node, pod *nl.NS) error {
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {
 		return err
 	}
 	for i, n := range plugin.NICs(r.Prev, r.IfName) {
 		s := slave{link: nl.IPVlan{Name: n.Name}}
-		if exclusive(asked, i) {
+		if asksExclusive(asked, i) {
 			s.mac = n.MAC
 		}
 		l, err := pod.LinkByName(n.Name)
@@ -79,7 +79,7 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 		if i == 0 {
 			s.link.Master = r.Config.Master
 		}
-		if exclusive(asked, i) {
+		if asksExclusive(asked, i) {
 			s.mac = n.MAC
 		}
 		l, err := pod.LinkByName(n.Name)
@@ -94,7 +94,7 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 			faults = append(faults, nl.Fault{Step: nl.Step{NS: pod, Object: nl.Up{Dev: n.Name}}, Wrong: err})
 			continue
 		}
-		w, err := s.needs(r, node, pod)
+		w, err := s.neededObjects(r, node, pod)
 		if err != nil {
 			return faults, err
 		}
@@ -103,10 +103,10 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 	return faults, nil
 }
 
-// needs returns the objects that an ADD makes for one NIC, so that CHECK can look for them. It leaves out objects that
+// neededObjects returns the objects that an ADD makes for one NIC, so that CHECK can look for them. It leaves out objects that
 // matter only in the ADD, and objects that a later plugin may have changed. A NIC must have no further address, because
 // that address would belong to another pod. A NIC must also ignore router advertisements.
-func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
+func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object
 	v6 := false
@@ -119,15 +119,15 @@ func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, 
 		addrs = append(addrs, nl.Addr{Prefix: p, Dev: s.link.Name})
 		v6 = v6 || p.Addr().Is6()
 	}
-	w = nl.Wiring{{NS: node, Object: s.object()}}
-	objects := append([]nl.Object{s.deaf()}, addrs...)
+	w = nl.Wiring{{NS: node, Object: s.linkObject()}}
+	objects := append([]nl.Object{s.noRA()}, addrs...)
 	if v6 {
 		objects = append(objects, nl.MTU6{Dev: s.link.Name})
 	}
 	if s.table != 0 {
 		objects = append(objects, s.further()...)
 	} else {
-		needed, err := s.needsRoutes(r, pod)
+		needed, err := s.neededRoutes(r, pod)
 		if err != nil {
 			return nil, err
 		}
@@ -136,15 +136,15 @@ func (s slave) needs(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, 
 	return append(w, nl.Steps(pod, objects)...), nil
 }
 
-// needsRoutes are the routes of prevResult that the pod must have. A later plugin may have replaced such a route: the
+// neededRoutes are the routes of prevResult that the pod must have. A later plugin may have replaced such a route: the
 // new route is by another link, or in another table. The plugin unnumbered-ptp leads some destinations by the veth
 // pair, but never replaces a default route of prevResult.
-func (s slave) needsRoutes(r *plugin.Request[Config], pod *nl.NS) (needed []nl.Object, err error) {
+func (s slave) neededRoutes(r *plugin.Request[Config], pod *nl.NS) (needed []nl.Object, err error) {
 	all, err := pod.Routes(nl.RouteFilter{})
 	if err != nil {
 		return nil, err
 	}
-	for _, route := range routes(&types100.Result{IPs: s.ips, Routes: r.Prev.Routes}, prefixes(s.ips), s.link.Name) {
+	for _, route := range resultRoutes(&types100.Result{IPs: s.ips, Routes: r.Prev.Routes}, prefixes(s.ips), s.link.Name) {
 		elsewhere := func(o nl.Route) bool {
 			inPlace := o.Table == cmp.Or(route.Table, nl.MainTable)
 			switch {
@@ -162,8 +162,8 @@ func (s slave) needsRoutes(r *plugin.Request[Config], pod *nl.NS) (needed []nl.O
 	return needed, nil
 }
 
-// hasInterface fails if prevResult does not have the interface that ADD made.
-func hasInterface(r *plugin.Request[Config]) error {
+// checkInterface fails if prevResult does not have the interface that ADD made.
+func checkInterface(r *plugin.Request[Config]) error {
 	if r.Prev == nil {
 		return errors.New("CHECK was called without prevResult")
 	}

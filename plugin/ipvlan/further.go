@@ -43,13 +43,13 @@ func (s slave) further() (objects []nl.Object) {
 		objects = append(objects, r)
 	}
 	for i, p := range addrs {
-		if !contains(addrs[:i], p.Masked()) && !p.IsSingleIP() {
+		if !hasSubnet(addrs[:i], p.Masked()) && !p.IsSingleIP() {
 			add(nl.Route{Dst: p.Masked()})
 		}
 	}
 	for _, f := range nl.Families {
 		if gw := s.gateway(f); gw.IsValid() {
-			add(nl.Route{Dst: f.Everywhere(), Via: gw, OnLink: beyond(gw, addrs)})
+			add(nl.Route{Dst: f.Everywhere(), Via: gw, OnLink: isOutside(gw, addrs)})
 		}
 	}
 	for _, p := range addrs {
@@ -59,8 +59,8 @@ func (s slave) further() (objects []nl.Object) {
 	return objects
 }
 
-// contains reports whether subnet is the subnet of one of the addresses.
-func contains(addrs []netip.Prefix, subnet netip.Prefix) bool {
+// hasSubnet reports whether subnet is the subnet of one of the addresses.
+func hasSubnet(addrs []netip.Prefix, subnet netip.Prefix) bool {
 	for _, p := range addrs {
 		if p.Masked() == subnet {
 			return true
@@ -79,7 +79,7 @@ func (s slave) gateway(f nl.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// answersAlone is the sysctl that makes a link answer only ARP requests for its own addresses.
-func answersAlone(link string) nl.Sysctl {
+// ownARPOnly is the sysctl that makes a link answer only ARP requests for its own addresses.
+func ownARPOnly(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/arp_ignore", Value: "1"}
 }

@@ -75,13 +75,13 @@ func ofIPv6(c *types100.IPConfig) bool { return c.Address.IP.To4() == nil }
 func connect(
 	r *plugin.Request[Config], asked []nic.Request, masters []master, node, pod *nl.NS,
 ) (*types100.Result, error) {
-	slaves, others, err := plan(r, asked, masters, pod)
+	slaves, others, err := planSlaves(r, asked, masters, pod)
 	if err != nil {
 		return nil, err
 	}
 	links := make([]nl.Link, len(slaves))
 	for i, s := range slaves {
-		m, err := s.master(node, pod)
+		m, err := s.masterLink(node, pod)
 		if err != nil {
 			return nil, fmt.Errorf("find the master: %w", err)
 		}
@@ -97,10 +97,10 @@ func connect(
 	}
 	w := wiring(slaves, r.Prev, node, pod)
 	for _, link := range others {
-		w = append(w, nl.Step{NS: pod, Object: answersAlone(link)})
+		w = append(w, nl.Step{NS: pod, Object: ownARPOnly(link)})
 	}
 	if err := w.Add(); err != nil {
-		if fresh := func(s slave) bool { return s.link.Fresh }; errors.Is(err, nl.ErrUnanswered) && all(slaves, fresh) {
+		if fresh := func(s slave) bool { return s.link.Fresh }; errors.Is(err, nl.ErrUnanswered) && allSlaves(slaves, fresh) {
 			// the kernel may have added the last rule although its answer was lost
 			err = errors.Join(err, pod.DelFurther(slaves[0].link.Group))
 		}
@@ -117,8 +117,8 @@ func connect(
 	return result(r, slaves, links), nil
 }
 
-// master returns the link of the slave's ENI. In a repeated ADD, the link of an exclusive ENI is already in the pod.
-func (s slave) master(node, pod *nl.NS) (nl.Link, error) {
+// masterLink returns the link of the slave's ENI. In a repeated ADD, the link of an exclusive ENI is already in the pod.
+func (s slave) masterLink(node, pod *nl.NS) (nl.Link, error) {
 	if s.mac != "" {
 		if l, err := pod.LinkByName(s.link.Name); err == nil && l.MAC == s.mac {
 			return l, nil
@@ -127,9 +127,9 @@ func (s slave) master(node, pod *nl.NS) (nl.Link, error) {
 	return node.SeenLink(s.link.Master)
 }
 
-// all reports whether the function such returns true for all slaves.
-func all(slaves []slave, such func(slave) bool) bool {
-	return !slices.ContainsFunc(slaves, func(s slave) bool { return !such(s) })
+// allSlaves reports whether the function such returns true for all slaves.
+func allSlaves(slaves []slave, is func(slave) bool) bool {
+	return !slices.ContainsFunc(slaves, func(s slave) bool { return !is(s) })
 }
 
 // del deletes the slaves, and the rules and routes of further NICs in the pod. The DEL of unnumbered-ptp may have
@@ -140,22 +140,22 @@ func all(slaves []slave, such func(slave) bool) bool {
 // make such a deletion fail, and its DEL would then fail for ever.
 func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
-		if err := errors.Join(bringBack(r, home, node, pod), remove(r, pod)); err != nil {
+		if err := errors.Join(moveCardsBack(r, home, node, pod), delObjects(r, pod)); err != nil {
 			slog.Warn("DEL could not remove everything in the pod: the kernel removes the rest with the pod's "+
 				"namespace", "error", err)
 		}
 		return nil
 	})
 	if errors.Is(err, fs.ErrNotExist) { // the namespace is gone
-		return cameBack(ctx, r, home)
+		return cleanUpCards(ctx, r, home)
 	}
 	return err
 }
 
-// remove deletes the attachment's objects in a pod. The result or the link shows whether the attachment has further
+// delObjects deletes the attachment's objects in a pod. The result or the link shows whether the attachment has further
 // NICs. Without a result, remove assumes that the attachment has further NICs. remove deletes the rules of further NICs
 // before the link, because the link shows that there may be such rules.
-func remove(r *plugin.Request[Config], pod *nl.NS) (failed error) {
+func delObjects(r *plugin.Request[Config], pod *nl.NS) (failed error) {
 	own := nl.PodGroup(r.Digest())
 	l, err := pod.LinkByName(r.IfName)
 	if r.Prev == nil || plugin.Several(r.Prev) || err == nil && nl.Attachment(l.Group) == nl.FurtherGroup(own) {

@@ -65,7 +65,7 @@ func TestNames(t *testing.T) {
 		asked, err := r.Config.Requests(r.IfName)
 		var all []string
 		if err == nil {
-			all, err = names(r, asked, c.n, links)
+			all, err = linkNames(r, asked, c.n, links)
 		}
 		got := strings.Join(all, " ")
 		if err != nil {

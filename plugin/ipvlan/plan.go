@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// plan returns the slaves that an ADD makes, and the names of the slaves that other attachments have in the pod.
-func plan(
+// planSlaves returns the slaves that an ADD makes, and the names of the slaves that other attachments have in the pod.
+func planSlaves(
 	r *plugin.Request[Config], asked []nic.Request, masters []master, pod *nl.NS,
 ) (slaves []slave, others []string, err error) {
 	links, err := pod.Links()
@@ -23,7 +23,7 @@ func plan(
 	}
 	own := nl.PodGroup(r.Digest())
 	further := nl.Further(links, own)
-	names, err := names(r, asked, len(masters), links)
+	names, err := linkNames(r, asked, len(masters), links)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -33,7 +33,7 @@ func plan(
 		}
 	}
 	for i, name := range names {
-		s := slave{ips: r.Prev.IPs, mac: masters[i].mac, alone: len(names) > 1 || len(others) > 0}
+		s := slave{ips: r.Prev.IPs, mac: masters[i].mac, hasOthers: len(names) > 1 || len(others) > 0}
 		s.link = nl.IPVlan{Name: name, Master: masters[i].name, NS: pod, Mode: r.Config.Mode,
 			MTU: r.Config.MTU, Group: own}
 		s.link.Fresh = !slices.ContainsFunc(links, func(l nl.Link) bool { return l.Name == name })
@@ -80,7 +80,7 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 				"master: %q: prevResult has addresses of %d interfaces", r.Config.Master, last+1)
 		}
 		masters := []master{{name: r.Config.Master}}
-		return masters, agree(asked, masters)
+		return masters, checkAgreement(asked, masters)
 	}
 	var masters []master
 	for i, link := range r.Prev.Interfaces {
@@ -99,14 +99,14 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 		return nil, plugin.Errorf(plugin.CodeInvalid, hint,
 			"chained master failure. PrevResult lacks a single named interface")
 	}
-	return masters, agree(asked, masters)
+	return masters, checkAgreement(asked, masters)
 }
 
-// agree returns an error if this plugin and the ipam plugin disagree about the interfaces for which the pod gets the
+// checkAgreement returns an error if this plugin and the ipam plugin disagree about the interfaces for which the pod gets the
 // whole ENI. The two plugins disagree if the runtime does not pass the same annotations to both.
-func agree(asked []nic.Request, masters []master) error {
+func checkAgreement(asked []nic.Request, masters []master) error {
 	for i, m := range masters {
-		if exclusive(asked, i) != (m.mac != "") {
+		if asksExclusive(asked, i) != (m.mac != "") {
 			return plugin.Errorf(plugin.CodeInvalid, "declare the same capabilities for all plugins of the list",
 				"interface %d: prevResult and the request of the pod disagree whether the pod gets the whole ENI of %s",
 				i+1, m.name)
@@ -115,5 +115,5 @@ func agree(asked []nic.Request, masters []master) error {
 	return nil
 }
 
-// exclusive reports whether a pod asks for the whole ENI of an interface.
-func exclusive(asked []nic.Request, i int) bool { return i < len(asked) && asked[i].Exclusive }
+// asksExclusive reports whether a pod asks for the whole ENI of an interface.
+func asksExclusive(asked []nic.Request, i int) bool { return i < len(asked) && asked[i].Exclusive }

@@ -17,11 +17,11 @@ import (
 
 // A slave is a NIC that an ADD makes in the pod. If the pod gets the whole ENI, the NIC is the ENI's own link.
 type slave struct {
-	link  nl.IPVlan
-	ips   []*types100.IPConfig
-	table uint32 // routing table of a further NIC; 0: the pod's first NIC, which uses the main table
-	alone bool   // the pod has other NICs: see answersAlone
-	mac   string // MAC address of the ENI if the ENI's own link goes into the pod; otherwise empty
+	link      nl.IPVlan
+	ips       []*types100.IPConfig
+	table     uint32 // routing table of a further NIC; 0: the pod's first NIC, which uses the main table
+	hasOthers bool   // the pod has other NICs: see answersAlone
+	mac       string // MAC address of the ENI if the ENI's own link goes into the pod; otherwise empty
 }
 
 // wiring lists all objects that an ADD makes: the slaves, their addresses, and their routes.
@@ -40,10 +40,10 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	for _, p := range addrs {
 		s.link.Only = append(s.link.Only, p.Addr())
 	}
-	w := append(s.guard(node, nl.Guard{Link: s.link.Master}), nl.Step{NS: node, Object: s.object()})
+	w := append(s.guard(node, nl.Guard{Link: s.link.Master}), nl.Step{NS: node, Object: s.linkObject()})
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: pod, Object: o}) }
 	conf := "net/ipv6/conf/" + s.link.Name + "/"
-	deaf := s.deaf()
+	deaf := s.noRA()
 	if v6 {
 		// The pod reaches its own addresses by lo. A runtime that disables IPv6 in the whole namespace also disables
 		// IPv6 on lo.
@@ -58,8 +58,8 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 	} else {
 		add(deaf)
 	}
-	if s.alone {
-		add(answersAlone(s.link.Name))
+	if s.hasOthers {
+		add(ownARPOnly(s.link.Name))
 	}
 	for _, p := range addrs {
 		add(nl.Addr{Prefix: p, Dev: s.link.Name, NoDAD: p.Addr().Is6(), Apart: s.table != 0})
@@ -71,7 +71,7 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 		return w
 	}
 	own := &types100.Result{IPs: s.ips, Routes: prev.Routes}
-	for _, r := range routes(own, addrs, s.link.Name) {
+	for _, r := range resultRoutes(own, addrs, s.link.Name) {
 		add(r)
 	}
 	return w
@@ -86,16 +86,16 @@ func (s slave) guard(node *nl.NS, g nl.Guard) nl.Wiring {
 	return nl.Wiring{{NS: node, Object: g}}
 }
 
-// deaf is the sysctl that makes the NIC ignore router advertisements. The pod must have only the routes of the result.
+// noRA is the sysctl that makes the NIC ignore router advertisements. The pod must have only the routes of the result.
 // The pod must not accept routes from routers, or from pods that claim to be routers. A NIC without IPv6 addresses
 // would even get such addresses from router advertisements.
-func (s slave) deaf() nl.Sysctl {
+func (s slave) noRA() nl.Sysctl {
 	v6 := slices.ContainsFunc(prefixes(s.ips), func(p netip.Prefix) bool { return p.Addr().Is6() })
 	return nl.Sysctl{Key: "net/ipv6/conf/" + s.link.Name + "/accept_ra", Value: "0", Optional: !v6}
 }
 
-// object is the link: a slave of the ENI's link, or that link itself.
-func (s slave) object() nl.Object {
+// linkObject is the link: a slave of the ENI's link, or that link itself.
+func (s slave) linkObject() nl.Object {
 	if s.mac == "" {
 		return s.link
 	}
@@ -113,9 +113,9 @@ func prefixes(ips []*types100.IPConfig) []netip.Prefix {
 	return all
 }
 
-// routes are the routes of a result, each once, by the link dev. The routes to the subnets of addrs are left out,
+// resultRoutes are the routes of a result, each once, by the link dev. The routes to the subnets of addrs are left out,
 // because the kernel adds them with the addresses.
-func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route {
+func resultRoutes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route {
 	var all []nl.Route
 	for _, r := range prev.Routes {
 		dst, ok := plugin.Prefix(r.Dst)
@@ -129,7 +129,7 @@ func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route 
 		if k.Via, ok = plugin.Addr(r.GW); !ok {
 			k.Via = plugin.Gateway(prev, dst.Addr())
 		}
-		k.OnLink = beyond(k.Via, addrs)
+		k.OnLink = isOutside(k.Via, addrs)
 		connected := cmp.Or(k.Table, unix.RT_TABLE_MAIN) == unix.RT_TABLE_MAIN &&
 			slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Masked() == k.Dst })
 		same := func(o nl.Route) bool { return o.Dst == k.Dst && o.Table == k.Table && o.Metric == k.Metric }
@@ -140,9 +140,9 @@ func routes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route 
 	return all
 }
 
-// beyond reports whether a gateway is in none of the subnets of the addresses. The
+// isOutside reports whether a gateway is in none of the subnets of the addresses. The
 // link-local addresses of IPv6 are on every link.
-func beyond(gw netip.Addr, addrs []netip.Prefix) bool {
+func isOutside(gw netip.Addr, addrs []netip.Prefix) bool {
 	return gw.IsValid() && !(gw.Is6() && gw.IsLinkLocalUnicast()) &&
 		!slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
 }

@@ -36,7 +36,7 @@ type Pod struct {
 // that objects of the original plugin may be left. If Del cannot delete the rules of iptables, it still deletes the
 // veth. If rules of iptables stay, they do no harm, because the next pod with that address must also be masqueraded.
 func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
-	if p.Prev != nil && !slices.ContainsFunc(p.Prev.Interfaces, p.mayBe) {
+	if p.Prev != nil && !slices.ContainsFunc(p.Prev.Interfaces, p.mayBeNodeEnd) {
 		return nil // so Del need not list the rules of all pods
 	}
 	rules, err := node.Rules()
@@ -58,7 +58,7 @@ func (p Pod) find(node, pod *nl.NS, rules []nl.Rule) (string, error) {
 		return nodeEnd(node, pod, p.Link, rules)
 	}
 	for _, i := range p.Prev.Interfaces {
-		if !p.mayBe(i) {
+		if !p.mayBeNodeEnd(i) {
 			continue
 		}
 		ruled := slices.ContainsFunc(rules, func(k nl.Rule) bool { return IsRule(k) && k.IIF == i.Name })
@@ -73,8 +73,8 @@ func (p Pod) find(node, pod *nl.NS, rules []nl.Rule) (string, error) {
 	return "", nil
 }
 
-// mayBe reports whether an interface of a prevResult may be the node's end of a pair of the original plugin.
-func (p Pod) mayBe(i *types100.Interface) bool {
+// mayBeNodeEnd reports whether an interface of a prevResult may be the node's end of a pair of the original plugin.
+func (p Pod) mayBeNodeEnd(i *types100.Interface) bool {
 	return i.Sandbox == "" && strings.HasPrefix(i.Name, "veth") && i.Name != p.Veth
 }
 
@@ -121,44 +121,44 @@ func nodeEnd(node, pod *nl.NS, name string, rules []nl.Rule) (string, error) {
 func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
 	jumps := nl.Jumps{Table: "nat", Chain: "POSTROUTING", Comment: p.comment(), To: "CNI-"}
 	err := jumps.Del(node)
-	return errors.Join(err, node.Do(func() error { return p.delOlder(ctx) }))
+	return errors.Join(err, node.Do(func() error { return p.delFromOlderEngine(ctx) }))
 }
 
 // comment is the comment in the original plugin's rules for the pod.
 func (p Pod) comment() string { return fmt.Sprintf("name: %q id: %q", p.Network, p.ContainerID) }
 
-// delOlder deletes the chain and the rule from the older engine, in the namespace of the thread. Most nodes do not use
+// delFromOlderEngine deletes the chain and the rule from the older engine, in the namespace of the thread. Most nodes do not use
 // the older engine: then the kernel's list of its tables does not have the table nat, and delOlder does nothing.
-func (p Pod) delOlder(ctx context.Context) error {
+func (p Pod) delFromOlderEngine(ctx context.Context) error {
 	tables, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(tables)), "nat") {
 		return nil
 	}
-	iptables, err := older(ctx)
+	iptables, err := olderProgram(ctx)
 	if iptables == "" || err != nil {
 		return err
 	}
-	all, err := output(exec.CommandContext(ctx, iptables, "-w", "-t", "nat", "-S"))
+	all, err := outputOf(exec.CommandContext(ctx, iptables, "-w", "-t", "nat", "-S"))
 	if err != nil {
 		return err
 	}
-	script := p.removal(string(all))
+	script := p.deletionScript(string(all))
 	if script == "" {
 		return nil
 	}
 	restore := exec.CommandContext(ctx, iptables+"-restore", "-w", "--noflush") // all lines at once, or none
 	restore.Stdin = strings.NewReader(script)
-	_, err = output(restore)
+	_, err = outputOf(restore)
 	return err
 }
 
-// older returns the name of the program for the older engine, or "" if the node has no such program.
-func older(ctx context.Context) (string, error) {
+// olderProgram returns the name of the program for the older engine, or "" if the node has no such program.
+func olderProgram(ctx context.Context) (string, error) {
 	for _, prog := range []string{"iptables-legacy", "iptables"} {
 		if _, err := exec.LookPath(prog); err != nil {
 			continue
 		}
-		version, err := output(exec.CommandContext(ctx, prog, "--version"))
+		version, err := outputOf(exec.CommandContext(ctx, prog, "--version"))
 		if err != nil || !strings.Contains(string(version), "nf_tables") {
 			return prog, err
 		}
@@ -166,8 +166,8 @@ func older(ctx context.Context) (string, error) {
 	return "", nil
 }
 
-// output runs a command. Its error has the text that the command wrote to standard error.
-func output(cmd *exec.Cmd) ([]byte, error) {
+// outputOf runs a command. Its error has the text that the command wrote to standard error.
+func outputOf(cmd *exec.Cmd) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -177,9 +177,9 @@ func output(cmd *exec.Cmd) ([]byte, error) {
 	return out, err
 }
 
-// removal is the input of iptables-restore(8) that deletes the rules with the pod's comment and the chains that they
+// deletionScript is the input of iptables-restore(8) that deletes the rules with the pod's comment and the chains that they
 // jump to. all are all rules, as iptables(8) lists them.
-func (p Pod) removal(all string) string {
+func (p Pod) deletionScript(all string) string {
 	comment := `--comment "` + strings.ReplaceAll(p.comment(), `"`, `\"`) + `"`
 	var jumps, chains []string
 	for line := range strings.Lines(all) {
