@@ -47,13 +47,13 @@ func add(r *request) (*types100.Result, error) {
 	return nil, s.explainDefaultRoute(withModuleHint(err))
 }
 
-// explainDefaultRoute returns the error of a failed ADD. If another plugin has made the pod's first network and default route, the
-// error explains this.
+// explainDefaultRoute returns the error of a failed ADD. If the ADD failed because another plugin has made the pod's
+// default route, the error says so.
 func (s *scene) explainDefaultRoute(err error) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	routes, _ := s.podNS.Routes(nl.RouteFilter{Table: nl.MainTable}) // without routes, second returns err
+	routes, _ := s.podNS.Routes(nl.RouteFilter{Table: nl.MainTable}) // if the kernel gives no list, the error stays err
 	for _, r := range routes {
 		if r.Dst.Bits() == 0 && r.Dst.Addr().Is4() && r.Dev != s.IfName && r.Dev != s.Config.ContainerInterface {
 			return plugin.Errorf(plugin.CodeInvalid,
@@ -65,9 +65,9 @@ func (s *scene) explainDefaultRoute(err error) error {
 	return err
 }
 
-// hasRouteTo reports whether the node has a route to the pod by the pair. The failed ADD has already removed its own
+// hasRouteTo reports whether the node has a route to the pod by the pair p. The failed ADD has already removed its own
 // routes. So if there is a route, another ADD of the attachment has added the route, and may have made the pair. If the
-// kernel does not answer, leadsTo reports true. Then the pair stays until the DEL deletes it.
+// kernel does not answer, hasRouteTo reports true. Then the pair stays until the DEL deletes it.
 func (s *scene) hasRouteTo(p pair) bool {
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0
@@ -99,8 +99,8 @@ func (s *scene) connect(p pair, there bool) (made bool, err error) {
 	return true, s.addPodObjects(p, there)
 }
 
-// addPodObjects adds all objects of the pod, but not the veth pair. The pair must exist, because the index of the node's end
-// determines the number of the pod's routing table.
+// addPodObjects adds all objects of the pod, but not the veth pair. The pair must exist, because the index of the
+// node's end determines the number of the pod's routing table.
 func (s *scene) addPodObjects(p pair, there bool) error {
 	var err error
 	for _, loop := range s.Config.loopsOfNewPod() {
@@ -120,8 +120,8 @@ func (s *scene) addPodObjects(p pair, there bool) error {
 	return err
 }
 
-// checkChained fails if prevResult is missing, or lacks a value that this plugin needs. chained also fails if both links of
-// the pod would have the same name.
+// checkChained fails if prevResult is missing, or lacks a value that this plugin needs. checkChained also fails if both
+// links of the pod would have the same name.
 func checkChained(r *request) error {
 	const hint = "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before this plugin in the chain"
 	switch {
@@ -142,7 +142,7 @@ func checkChained(r *request) error {
 	return nil
 }
 
-// result is prevResult with both ends of the pair as further interfaces.
+// result returns prevResult with both ends of the pair as further interfaces.
 func result(r *request, p pair) *types100.Result {
 	res := *r.Prev
 	if p.routed {

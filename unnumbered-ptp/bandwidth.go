@@ -24,8 +24,8 @@ type bandwidth struct {
 // size, and the network card splits them later. A packet that is larger than the burst would never pass.
 const leastBurst = 128 << 10
 
-// objects are the limit for packets that leave by the links, and the limit for packets that arrive by the links. A rate
-// of 0 gives no object.
+// objects returns the limit for packets that leave by the links, and the limit for packets that arrive by the links.
+// For a rate of 0, it returns no limit.
 func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	for _, l := range []nl.Limit{
 		{Rate: b.EgressRate, Burst: b.EgressBurst, Egress: true},
@@ -41,14 +41,14 @@ func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	return objects
 }
 
-// A bandwidthLimit is a limit of the bandwidth. Earlier releases gave a pod of CRI-O the burst that CRI-O sends, and such pods
-// run on.
+// A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. They gave a pod of CRI-O the
+// burst that CRI-O sends, and such pods run on.
 type bandwidthLimit struct {
 	nl.Limit
 	formerBurst uint64 // the burst of earlier releases, in bytes
 }
 
-// Check also accepts the limit of an earlier release.
+// Check accepts the limit with the burst of this release or of an earlier release.
 func (l bandwidthLimit) Check(n *nl.NS) error {
 	err := l.Limit.Check(n)
 	if l.Burst = l.formerBurst; err != nil && l.Limit.Check(n) == nil {
@@ -57,9 +57,10 @@ func (l bandwidthLimit) Check(n *nl.NS) error {
 	return err
 }
 
-// burstBytes returns the burst in bytes, for a rate and a burst in bits. If bits is 0, the burst is the traffic of a tenth
-// of a second. If a pod sets no burst, containerd sends the highest number of 32 bits, and CRI-O sends eight times as
-// much. burst treats such numbers like 0, because half a GB would be no limit for most traffic.
+// burstBytes returns the burst in bytes, for a rate in bits per second and a burst in bits. If burst is 0, burstBytes
+// returns the traffic of a tenth of a second. If a pod sets no burst, containerd sends the highest number of 32 bits,
+// and CRI-O sends eight times as much. burstBytes treats such numbers like 0, because half a GB would be no limit for
+// most traffic.
 func burstBytes(rate, burst uint64) uint64 {
 	if burst == 0 || burst >= math.MaxUint32 {
 		burst = rate / 10

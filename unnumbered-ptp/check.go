@@ -47,8 +47,8 @@ func check(r *request) error {
 	return checkForms(r.Config.possiblePairs(p), func(p pair) error { return s.checkPod(p, n) })
 }
 
-// shareLists lets all later checks share the kernel's lists: the node's rules, the node's routes to the pod, the pod's rules,
-// and the pod's routes. The kernel makes each list at most once. The sharing ends when forget is called.
+// shareLists lets all later checks share the kernel's lists: the node's rules, the node's routes to the pod, the pod's
+// rules, and the pod's routes. The kernel makes each list at most once. The sharing ends when forget is called.
 func (s *scene) shareLists(p pair) (forget func(), err error) {
 	near, err := s.nodeNS.List(p.veth.Name)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *scene) shareLists(p pair) (forget func(), err error) {
 }
 
 // checkShared returns an error if objects that serve all pods are missing. The ADD of a later pod may have made these
-// objects for another configuration, such as other NodePorts, or while the node had no IPv6. served accepts such
+// objects for another configuration, such as other NodePorts, or while the node had no IPv6. checkShared accepts such
 // objects. The reason is CRI-O: when CRI-O starts, it calls CHECK with the configuration with which the pod was made.
 // If CHECK fails, CRI-O considers the pod broken.
 func (s *scene) checkShared(p pair) error {
@@ -69,8 +69,8 @@ func (s *scene) checkShared(p pair) error {
 	return checkNodeWiring(s.request, s.node.forPod(p), true)
 }
 
-// checkForms calls the function wrong for the forms that a pod may have, see anyPair. If wrong returns nil for a form,
-// anyRight returns nil. Otherwise anyRight returns the first error that is not errLooped.
+// checkForms calls checkForm for each form that a pod may have (see possiblePairs), until checkForm returns nil for a
+// form. If checkForm returns nil for no form, checkForms returns the first error that is not errLooped.
 func checkForms(forms []pair, checkForm func(pair) error) (first error) {
 	for _, p := range forms {
 		err := checkForm(p)
@@ -92,8 +92,8 @@ func (s *scene) checkPod(p pair, n node) error {
 	return slices.DeleteFunc(needs, isMinor).Check()
 }
 
-// neededObjects lists the objects that a pod needs, but not its pair and the objects of nodeWiring. The list has only objects
-// that each ADD makes. It leaves out objects that a later plugin may have changed (CNI specification, CHECK).
+// neededObjects lists the objects that a pod needs, without its pair and the objects of nodeWiring. The list has only
+// objects that each ADD makes, and no objects that a later plugin may have changed (CNI specification, CHECK).
 func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 	table, err := s.tableAsMade(p)
 	if err != nil {
@@ -111,8 +111,9 @@ func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 //
 // A later plugin may have added routes to prevResult, or may lead a destination of the pod by another link. So the node
 // needs a route that sends packets back to the pod only if the pod then sends these packets out by its ENI. And the pod
-// may lack one of our routes if it reaches the same destination by a link that is not ours. The sysctl ip_forward=1,
-// which all pods share, also lets each pair forward.
+// may lack one of our routes if it reaches the same destination by a link that is not ours. And while ip_forward is 0,
+// the pair's own sysctl for forwarding may be 0: if repair sets ip_forward to 1, the kernel also sets the sysctl of
+// each pair.
 func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 	byENI := func(r nl.Route) bool { return r.Dev == s.IfName }
 	switch o := step.Object.(type) {
@@ -130,7 +131,8 @@ func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 		switch to := func(r nl.Route) bool { return r.Dst == o.Dst.Masked() }; {
 		case step.NS == s.nodeNS && p.routed:
 			return s.isReplaced(o) ||
-				o.Via.IsValid() && slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && !isToNextHop(r) })
+				o.Via.IsValid() &&
+					slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && !isToNextHop(r) })
 		case step.NS == s.nodeNS:
 			return o.Via.IsValid() &&
 				(!slices.ContainsFunc(routes, func(r nl.Route) bool { return to(r) && byENI(r) }) || s.hasWithAnyMTU(o))
@@ -147,34 +149,36 @@ func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 	return false
 }
 
-// isReplaced reports whether a route is in the table of the ENI, and whether this table has any route of ours to the same
-// destination. The ADD of a later pod of the ENI may have replaced the route, because the configuration leads the
+// isReplaced reports whether r is a route of an ENI's table, and this table has any route of ours to the same
+// destination. The ADD of a later pod of the ENI may have replaced r by this route, because the configuration leads the
 // destination elsewhere now.
 func (s *scene) isReplaced(r nl.Route) bool {
 	if _, is := nl.OfRoutedTable(r.Table); !is {
 		return false
 	}
-	all, _ := s.nodeNS.RoutesIn(r.Table, nl.FamilyOf(r.Dst.Addr()), s.eni.Name) // after an error, the check has it, too
+	// after an error, the Check of r fails, too
+	all, _ := s.nodeNS.RoutesIn(r.Table, nl.FamilyOf(r.Dst.Addr()), s.eni.Name)
 	return slices.ContainsFunc(all, func(o nl.Route) bool { return o.Dst == r.Dst && o.Protocol == r.Protocol })
 }
 
 // hasWithAnyMTU reports whether the node has the route r, with any MTU. The ADD gave the route the MTU that the pod's
 // link had then. A later plugin, such as tuning, may have changed the MTU of the link since. A repair sets the new MTU,
-// so for a repair, hasWithoutMTU returns false.
+// so for a repair, hasWithAnyMTU returns false.
 func (s *scene) hasWithAnyMTU(r nl.Route) bool {
 	r.MTU = 0
 	return !s.repairs && r.Check(s.nodeNS) == nil
 }
 
-// mayLackBlock reports whether the pod has no block of the IPv4 metadata service, and its ADD need not have made such a
-// block. The ADD made no block if the configuration did not ask for a block, and prevResult had no default route yet. A
-// later plugin may have added the default route to prevResult. In IPv6, prevResult already had the default route,
-// because our ipam plugin returns it.
+// mayLackBlock reports whether the pod has no block of the IPv4 metadata service, and its ADD perhaps made none. The
+// ADD made no block if the configuration did not ask for a block, and prevResult had no default route yet. A later
+// plugin may have added the default route to prevResult. In IPv6, prevResult already had the default route, because our
+// ipam plugin returns it.
 func (s *scene) mayLackBlock(p pair) bool {
 	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
 		return false
 	}
-	return prohibitRoute(metadataAddrs[0]).Check(s.podNS) != nil && !s.hasFilters(s.podLinks(), blockedAddrs(s.request, p))
+	return prohibitRoute(metadataAddrs[0]).Check(s.podNS) != nil &&
+		!s.hasFilters(s.podLinks(), blockedAddrs(s.request, p))
 }
 
 // hasFilters reports whether the links have the right filters for these addresses. If there are no addresses, the links

@@ -35,8 +35,9 @@ const (
 	looplessTable = nl.OwnTable + "._loopless"
 )
 
-// failClosedChain is the chain that drops packets which pods with a loop would send to the VPC by the boot ENI. The chain has no
-// rules if the pods have no loop. It does not drop packets which a pod of the network sends by the boot ENI on purpose.
+// failClosedChain is the chain that drops packets which pods with a loop would send to the VPC by the boot ENI. The
+// chain has no rules if the pods have no loop. It does not drop packets which a pod of the network sends by the boot
+// ENI on purpose.
 func failClosedChain(r *request) nl.Chain {
 	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}
 	if !c.Loops() {
@@ -63,16 +64,17 @@ func sortedPrefixes(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	return all
 }
 
-// looplessMasquerade is the table for pods without a loop. Its chain comes before the chain closed of every network.
+// looplessMasquerade is the table that gives packets of pods without a loop the node's address. Its chain comes before
+// the chain "closed" of each network's table.
 func (c Config) looplessMasquerade() nl.Table {
 	return nl.Table{Family: "inet", Name: looplessTable,
 		Chains: []nl.Chain{{Name: "open", Type: "nat", Hook: "postrouting", Priority: 97,
 			Rules: []nl.NFRule{{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()}}}}}
 }
 
-// checkClosedChain returns an error if the node's chain closed is missing or empty, or if another program has added a rule
-// to the chain's table. While the node has the table for pods without a loop, failsClosed returns nil. failsClosed does
-// not compare the rules, because they depend on the CIDRs that the VPC had when the last pod was made.
+// checkClosedChain returns an error if the node's chain "closed" is missing or empty, or if another program has added a
+// rule to the chain's table. While the node has the table for pods without a loop, checkClosedChain returns nil. It
+// does not compare the rules, because they depend on the CIDRs that the VPC had when the last pod was made.
 func checkClosedChain(r *request) error {
 	chain := failClosedChain(r)
 	if len(chain.Rules) == 0 {

@@ -114,7 +114,7 @@ func (c *Config) Validate() error {
 	return m.Err()
 }
 
-// validateRoutes reads the keys about routes.
+// validateRoutes validates the keys about routes, and parses hostCidrs.
 func (c *Config) validateRoutes(m *values.Mistakes) {
 	m.OneOf("defaultRoute", cmp.Or(c.DefaultRoute, byNode), byNode, byVPC)
 	if c.DefaultRoute == byVPC && len(c.HostCIDRs) == 0 {
@@ -147,8 +147,8 @@ func parsePorts(s string) (ports, error) {
 	return ports{uint16(first), uint16(last)}, nil
 }
 
-// Mark is nodePortMark, of a configuration that Validate has accepted.
+// Mark returns nodePortMark. The configuration must be validated.
 func (c Config) Mark() uint32 { return c.mark }
 
-// ByNode are the prefixes of hostCidrs, of a configuration that Validate has accepted.
+// ByNode returns the prefixes of hostCidrs. The configuration must be validated.
 func (c Config) ByNode() []netip.Prefix { return c.hostCIDRs }

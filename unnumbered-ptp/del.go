@@ -48,11 +48,11 @@ func del(ctx context.Context, r *request) error {
 	return errors.Join(failed, nl.Wiring{{NS: r.nodeNS, Object: nl.Veth{Name: veth}}}.Del())
 }
 
-// hasOtherFirst reports whether a namespace has, or may have, another attachment that is the first of its pod. Then only our
-// links and the tables of our NICs belong to our attachment, and all other objects belong to that other attachment.
-// There are two cases. Either the DEL is for a further attachment of the pod. Or the path of the namespace, for example
-// "/proc/1234/ns/net", now leads to another pod. If the ADD of a first attachment has succeeded, and the pod still has
-// its link to the VPC, no other attachment is the first.
+// hasOtherFirst reports whether a namespace has, or may have, another attachment that is the first of its pod. Then
+// only our links and the tables of our NICs belong to our attachment, and all other objects belong to that other
+// attachment. There are two cases. Either the DEL is for a further attachment of the pod. Or the path of the namespace,
+// for example "/proc/1234/ns/net", now leads to another pod. If the ADD of a first attachment has succeeded, and the
+// pod still has its link to the VPC, no other attachment is the first.
 func hasOtherFirst(r *request, pod *nl.NS, eni nl.Link) bool {
 	group := nl.PodGroup(r.Digest())
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(group) {
@@ -65,7 +65,8 @@ func hasOtherFirst(r *request, pod *nl.NS, eni nl.Link) bool {
 	return err != nil || nl.OtherFirst(links, group)
 }
 
-// delPod deletes our links in the pod. If own is not nil, delPod also deletes our other objects in the pod.
+// delPod deletes our links in the pod. If ownNS is not nil, delPod also deletes our other objects in ownNS, which is
+// then the pod's namespace.
 func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 	group := nl.PodGroup(r.Digest())
 	var err error
@@ -89,7 +90,7 @@ func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 	}
 }
 
-// remainingObjects lists our objects in a pod, without the links of the group.
+// remainingObjects lists our objects in a pod, without the links of the attachment's group.
 func remainingObjects(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 	w := append(nl.Wiring{{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}},
 		nl.Steps(pod, callerRules(r))...)
@@ -100,9 +101,9 @@ func remainingObjects(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 	return append(w, objectsBesideLinks(r, pod)...)
 }
 
-// objectsBesideLinks lists our objects in a pod that the deletion of our links does not delete. Such objects are routes without
-// a link. If the pod still has its link to the VPC, the routes and filters of this link are also such objects. Most
-// pods have no such objects, and beyondPair then does not ask the kernel for the pod's routes.
+// objectsBesideLinks lists our objects in a pod that the deletion of our links does not delete. Such objects are routes
+// without a link. If the pod still has its link to the VPC, the routes and filters of this link are also such objects.
+// Most pods have no such objects, and beyondPair then does not ask the kernel for the pod's routes.
 func objectsBesideLinks(r *request, pod *nl.NS) (w nl.Wiring) {
 	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blockedAddrs(r, pair{addrs: r.addrs})) == 0 {
 		return nil

@@ -21,11 +21,11 @@ import (
 // (GetHostVethName) and Calico (VethNameForWorkload). If the key vethPrefix is set, the node's end of a routed pod's
 // pair has the name for which these engines look.
 //
-// This name follows from the pod's namespace and name, so two sandboxes of one pod have the same name. All other code
-// of this package identifies a pair by its attachment. So such a pair has [VethName] as its alternative name, and all
-// commands find, change and delete the pair by the alternative name. A link that has only the engine's name may belong
-// to another sandbox, or to another program. If another program removes the alternative name, the MAC address still
-// shows the attachment of the pair. Then [Restore] puts the alternative name back.
+// This name follows from the pod's namespace and name, so the pairs of two sandboxes of one pod would have the same
+// name. All other code of this package identifies a pair by its attachment. So such a pair has [VethName] as its
+// alternative name, and all commands find, change and delete the pair by the alternative name. A link that has only the
+// engine's name may belong to another sandbox, or to another program. If another program removes the alternative name,
+// the MAC address still shows the attachment of the pair. Then [Restore] puts the alternative name back.
 
 // engineName is the name by which engines find the pair of a pod. It is "" if the configuration has no vethPrefix, or
 // if the name of the pod is unknown.
@@ -38,8 +38,8 @@ func engineName(r *request) string {
 	return r.Config.VethPrefix + fmt.Sprintf("%08x%08x", h[0], h[1])[:digits]
 }
 
-// setName sets the name of the node's end to name. own is the name that follows from the attachment. If name differs from
-// own, own becomes the alternative name.
+// setName sets the name of the node's end to name. attachmentName is the name that follows from the attachment. If name
+// differs from it, attachmentName becomes the alternative name.
 func (p *pair) setName(name, attachmentName string) {
 	p.veth.Name, p.veth.AltName = name, ""
 	if name != attachmentName {
@@ -47,8 +47,8 @@ func (p *pair) setName(name, attachmentName string) {
 	}
 }
 
-// explainTaken returns the error of an ADD whose pair could not be made. If another link has the engine's name, the error
-// explains this.
+// explainTaken returns the error of an ADD whose pair could not be made. If another link has the engine's name, the
+// error names the owner of that link.
 func (s *scene) explainTaken(p pair, failed error) error {
 	if p.veth.AltName == "" || !errors.Is(failed, fs.ErrExist) {
 		return failed

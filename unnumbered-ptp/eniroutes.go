@@ -11,17 +11,19 @@ import (
 )
 
 // All routed pods of an ENI use the routes of the ENI's table. If the configuration changes, the ADD of the next pod
-// changes these routes for all pods. A destination that the configuration no longer has keeps a route, which leads
-// packets as if this route did not exist, see [heirs]. So if a route is missing, another program has removed it. Then
-// CHECK reports it, and repair puts it back.
+// changes these routes for all pods. A destination that the configuration no longer has keeps a route. This route leads
+// packets as the other routes of the table would without it, see [fallbackRoutes]. So if the table lacks a route,
+// another program has removed the route. Then CHECK reports the route, and repair puts it back.
 //
-// The routes must agree with the network's nftables table, which serves the pods of all ENIs. This table gives packets
-// that leave by the boot ENI the node's address, but not packets to the destinations of eniRoutes. If such a packet
-// left by the boot ENI, EC2 would drop it. So before an ADD changes this table, it changes the routes of all ENIs.
+// The routes must agree with the network's nftables table, which serves the pods of all ENIs. The nftables table gives
+// the node's address to packets that leave by the boot ENI, but not to packets for the destinations of eniRoutes. If a
+// packet to such a destination left by the boot ENI, EC2 would drop the packet. So an ADD changes the routes of all
+// ENIs before it changes the nftables table.
 
 // eniRoutes are the routes of an ENI's table in one family, to the destinations that its pods reach by the ENI and its
-// gateway. For each prefix of hostCidrs, a throw route leaves the packets to the main table, even if a peer has the
-// same CIDR. All these routes replace existing ones, because the configuration may have changed since the last ADD.
+// gateway. For each prefix of hostCidrs, a throw route makes the kernel continue with the main table, even if a peer
+// has the same CIDR. All these routes replace existing ones, because the configuration may have changed since the last
+// ADD.
 func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) (routes []nl.Route) {
 	route := nl.Route{Table: nl.RoutedTable(eni.Index), Protocol: nl.RouteProtocol, Replace: true}
 	for _, dst := range sortedPrefixes(f, dstsByENI(s.request, p)) {
@@ -39,8 +41,8 @@ func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) 
 	return routes
 }
 
-// installENIWiring installs the objects of eniWiring. The network's nftables table is the last object: if it fits the present
-// configuration, the routes of all ENIs follow this configuration.
+// installENIWiring installs the objects of eniWiring. The network's nftables table is the last object. So if this table
+// fits the present configuration, the routes of all ENIs fit, too.
 func (s *scene) installENIWiring(p pair) error {
 	if err := install(nl.Steps(s.nodeNS, s.eniObjects(p))); err != nil {
 		return err
@@ -77,8 +79,8 @@ func (s *scene) installOtherENIRoutes(p pair) error {
 	return nil
 }
 
-// installENIRoutes gives the table of an ENI the routes of eniRoutes in one family. The pod needs these routes if the ENI is its
-// own.
+// installENIRoutes gives the table of an ENI the routes of eniRoutes in one family. The pod itself needs these routes
+// only if the ENI is its own.
 func (s *scene) installENIRoutes(p pair, eni nl.Link, f nl.Family) error {
 	present, err := s.nodeNS.RoutesIn(nl.RoutedTable(eni.Index), f, eni.Name)
 	if err != nil {
@@ -104,9 +106,9 @@ func (s *scene) installENIRoutes(p pair, eni nl.Link, f nl.Family) error {
 	return s.replaceRoutes(eni, present, others)
 }
 
-// replaceRoutes adds or replaces routes that the pod itself does not need. have are the present routes of the table. Two
-// networks may share an ENI, and have different destinations. So exchange changes nothing if the ENI has a routed pod
-// of another network.
+// replaceRoutes adds or replaces routes that the pod itself does not need. present are the routes that the ENI's table
+// has now. Two networks may share an ENI, and have different destinations. So replaceRoutes changes nothing if the ENI
+// has a routed pod of another network.
 func (s *scene) replaceRoutes(eni nl.Link, present, routes []nl.Route) error {
 	if len(routes) == 0 || !s.servesOnlyNetwork(eni) {
 		return nil
@@ -114,7 +116,7 @@ func (s *scene) replaceRoutes(eni nl.Link, present, routes []nl.Route) error {
 	if err := install(nl.Steps(s.nodeNS, routes)); err != nil || s.servesOnlyNetwork(eni) {
 		return err
 	}
-	// An ADD of another network has begun meanwhile. It may rely on a route that exchange has replaced.
+	// An ADD of another network has begun meanwhile. It may rely on a route that replaceRoutes has replaced.
 	var back []nl.Route
 	for _, r := range present {
 		if slices.ContainsFunc(routes, func(o nl.Route) bool { return o.Dst == r.Dst && o.Check(s.nodeNS) == nil }) {
@@ -125,15 +127,15 @@ func (s *scene) replaceRoutes(eni nl.Link, present, routes []nl.Route) error {
 	return install(nl.Steps(s.nodeNS, back))
 }
 
-// servesOnlyNetwork reports whether the kernel shows that all routed pods of an ENI are of the pod's network. A pair whose ADD has
-// just begun has no alias yet, and may be of any network.
+// servesOnlyNetwork reports whether the kernel shows that all routed pods of an ENI are of the pod's network. A pair
+// whose ADD has just begun has no alias yet, and may be of any network.
 func (s *scene) servesOnlyNetwork(eni nl.Link) bool {
 	pairs, err := s.nodeNS.RoutedPairs(eni.Index)
 	return err == nil && !slices.ContainsFunc(pairs, func(l nl.Link) bool { return networkOf(l.Alias) != s.Network })
 }
 
-// fallbackRoutes are routes to the destinations that are in have and not in want. An heir leads packets to its destination as
-// the routes of want do: like the route with the next shorter prefix, or else to the main table.
+// fallbackRoutes returns a route to each destination that is in present and not in wanted. This route leads packets as
+// the routes in wanted alone would: like the route with the next shorter prefix, or else to the main table.
 func fallbackRoutes(present, wanted []nl.Route) (all []nl.Route) {
 	for _, r := range present {
 		if !slices.ContainsFunc(wanted, func(w nl.Route) bool { return w.Dst == r.Dst }) {
@@ -154,7 +156,7 @@ func fallbackRoute(r nl.Route, want []nl.Route) nl.Route {
 	return h
 }
 
-// missingRoutes returns the routes that are not among the routes of a table.
+// missingRoutes returns the routes in wanted that present lacks. It ignores the source, the MTU and the metric.
 func missingRoutes(present, wanted []nl.Route) (absent []nl.Route) {
 	for _, r := range wanted {
 		if !slices.ContainsFunc(present, func(t nl.Route) bool {

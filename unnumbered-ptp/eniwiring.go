@@ -16,8 +16,8 @@ import (
 )
 
 // eniWiring lists the objects that the routed pods of an ENI share, and the objects that all routed pods of the node
-// share. An ADD makes these objects, see [scene.share]. A collection deletes them when the node has no routed pods, or
-// when the link of the ENI is gone.
+// share. An ADD makes these objects, see [scene.installENIWiring]. A collection deletes them when the node has no
+// routed pods, or when the link of the ENI is gone.
 func (s *scene) eniWiring(p pair) nl.Wiring {
 	objects := s.eniObjects(p)
 	for _, f := range p.families() {
@@ -54,7 +54,7 @@ func (s *scene) eniObjects(p pair) []nl.Object {
 	return objects
 }
 
-// eniMark is the mark of the ENI.
+// eniMark returns what leads packets to the pod's ENI.
 func (s *scene) eniMark(p pair) eniMark {
 	return eniMark{s.eni.Index, s.node.forPod(p).families(), s.onlyForRouted()}
 }
@@ -64,9 +64,9 @@ func (s *scene) onlyForRouted() bool {
 	return s.sender.IsValid() && s.eni.Name != s.Config.HostInterface
 }
 
-// acceptObjects are the objects that let the node accept packets which the VPC sends to routed pods by the ENI's link. Such a
-// packet has the ENI's mark (see eniMark). The check of sources (rp_filter) uses this mark, because src_valid_mark is
-// 1. So the check finds the ENI at once.
+// acceptObjects are the objects that let the node accept packets which the VPC sends to routed pods by the ENI's link.
+// Such a packet has the ENI's mark (see eniMark). The check of sources (rp_filter) uses this mark, because
+// src_valid_mark is 1. So the check finds the ENI at once.
 //
 // Another program may have removed the mark. The node's own route to the VPC leads by the boot ENI, so a strict check
 // would drop a packet without a mark. So the check is loose (2): it looks in each table for a route by this link. But a
@@ -77,10 +77,10 @@ func acceptObjects(eni string) []nl.Object {
 		nl.Sysctl{Key: conf4(eni) + "src_valid_mark", Value: "1"}, nl.RoutedAddr(eni)}
 }
 
-// arpSenderTable is the nftables table that changes the sender in the node's ARP requests by the ENI's link. The new sender is an
-// address of the ENI. At this link, the node has no address of the ENI. Without the table, the kernel would ask for the
-// VPC router with the address of the boot ENI. EC2 need not answer an ARP request that an ENI sends with another ENI's
-// address. ARP requests of slaves do not pass the table.
+// arpSenderTable is the nftables table that changes the sender in the node's ARP requests by the ENI's link. The new
+// sender is an address of the ENI. At this link, the node has no address of the ENI. Without the table, the kernel
+// would ask for the VPC router with the address of the boot ENI. EC2 need not answer an ARP request that an ENI sends
+// with another ENI's address. ARP requests of slaves do not pass the table.
 func arpSenderTable(eni string, a netip.Addr) nl.Table {
 	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
@@ -106,8 +106,9 @@ func routedTable(r *request) nl.Table {
 	return t
 }
 
-// routedPostrouting is the chain that gives packets of routed pods the node's address, but not if the pods reach the
-// destination by their ENI. This ENI may be the boot ENI, so the chain cannot decide by the link alone.
+// routedPostrouting is the chain that gives the node's address to packets of routed pods, but not to packets for
+// destinations that the pods reach by their ENI. This ENI may be the boot ENI, so the chain cannot decide by the link
+// alone.
 //
 // A packet that leaves by another ENI keeps the pod's address. A call to a NodePort of the node, which kube-proxy would
 // masquerade later, also keeps the pod's address. kube-proxy may masquerade packets to pods of the node: a pod that
@@ -138,8 +139,8 @@ func routedPostrouting(r *request) nl.Chain {
 	return chain
 }
 
-// An intactTable is a table whose rules Check does not compare. The reason is that the rules depend on the CIDRs that the
-// VPC had when the last pod was made.
+// An intactTable is a table whose rules Check does not compare, because the rules depend on the CIDRs that the VPC had
+// when the last pod was made.
 type intactTable struct{ nl.Table }
 
 func (t intactTable) Check(n *nl.NS) error { return t.Intact(n) }
@@ -164,10 +165,10 @@ const (
 // prefUnmarked: a packet without a mark skips the rules for marks. Otherwise the kernel would compare each such packet
 // with the rule of each ENI.
 //
-// prefToPod: sometimes the kernel looks up the route to a pod, and the lookup has a mark and "iif lo". The kernel makes
-// this lookup to check the source of a packet, if src_valid_mark is 1. The kernel also makes this lookup to send an
-// answer of the node, if tcp_fwmark_accept is 1. The rule with prefToPod comes before the rules for marks, so the
-// kernel finds the pod and not the ENI. The node's own packets without a mark must not use this rule, see [nodeWiring].
+// prefToPod: in two cases, the kernel looks up the route to a pod with a mark and with "iif lo". If src_valid_mark is
+// 1, this lookup checks the source of a packet. If tcp_fwmark_accept is 1, this lookup sends an answer of the node. The
+// rule with prefToPod comes before the rules for marks, so the kernel finds the pod and not the ENI. The node's own
+// packets without a mark must not use this rule, see [nodeWiring].
 const (
 	prefStray    = 1015
 	prefUnmarked = 1016
@@ -183,13 +184,13 @@ func eniTable() nl.Table {
 		Rules: []nl.NFRule{{nl.ByIIFGroup()}, {nl.ByIIF()}}}}}
 }
 
-// markChain begins the name of a branch's chain. The number of the mark follows.
+// markChain is the first part of the name of a branch's chain. The number of the mark follows.
 const markChain = "mark_"
 
 // An eniMark leads packets from the links of routed pods to the routing table of their ENI. An eniMark consists of a
 // branch of an nftables table, which sets a mark, and of a rule for the mark in each family. Packets that arrive by the
-// ENI also get the mark, for the check of sources: see accepts. Packets that arrive by the boot ENI do not get the
-// mark, because some of these packets are not for routed pods.
+// ENI also get the mark, for the check of sources: see acceptObjects. Packets that arrive by the boot ENI do not get
+// the mark, because some of these packets are not for routed pods.
 //
 // The name of the branch's chain contains the number of the mark. So the kernel gives a number to one ENI only, even if
 // two processes ask for the same number. The search for a free number begins at a number that follows from the index of
@@ -231,7 +232,7 @@ func (m eniMark) markRules(number uint32) (w []nl.Rule) {
 	return w
 }
 
-// numbersToTry are the numbers of all marks, in the order in which free tries them for the ENI.
+// numbersToTry returns the numbers of all marks, in the order in which claimFree tries them for the ENI.
 func (m eniMark) numbersToTry() (all []uint32) {
 	for i := range uint32(mostENIs) {
 		all = append(all, (uint32(m.eni)+i)%mostENIs+1)
@@ -239,7 +240,7 @@ func (m eniMark) numbersToTry() (all []uint32) {
 	return all
 }
 
-// String shows the commands for the number that free tries first.
+// String shows the commands for the number that claimFree tries first.
 func (m eniMark) String() string {
 	number := m.numbersToTry()[0]
 	text := eniTable().String() + "\n\t" + m.branch(number).String()
@@ -306,10 +307,10 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 	return number, fresh, err
 }
 
-// restoreBranches puts back the branches of ENIs that another program has deleted. The rules for marks show which number
-// each ENI had. restoreAll puts back the branch of m's own ENI last. If this branch exists, a later Add of the ENI does
-// not look for missing branches of other ENIs. A branch also marks packets that arrive by the ENI if the node has the
-// ENI's rule with prefStray.
+// restoreBranches puts back the branches that another program has deleted, for all ENIs. The rules for marks show which
+// number each ENI had. The branch of m's own ENI comes last, because once this branch exists, a later Add does not look
+// for missing branches of other ENIs. A branch also marks the packets that arrive by its ENI if the node has a rule
+// with prefStray for this ENI.
 func (m eniMark) restoreBranches(n *nl.NS) error {
 	rules, err := n.Rules()
 	onlyForRouted := map[int]bool{}
@@ -322,15 +323,16 @@ func (m eniMark) restoreBranches(n *nl.NS) error {
 	for _, own := range []bool{false, true} {
 		for _, r := range rules {
 			if eni, is := ofENI(r); is && (eni == m.eni) == own {
-				err = errors.Join(err, eniMark{eni: eni, onlyForRouted: onlyForRouted[eni]}.restoreBranch(n, r.Mark>>markShift))
+				mark := eniMark{eni: eni, onlyForRouted: onlyForRouted[eni]}
+				err = errors.Join(err, mark.restoreBranch(n, r.Mark>>markShift))
 			}
 		}
 	}
 	return err
 }
 
-// restoreBranch puts back the branch of an ENI that has lost its branch. If another ENI has the number now, restore does
-// nothing.
+// restoreBranch puts back the branch of an ENI that has lost its branch. If another ENI has the number now,
+// restoreBranch does nothing.
 func (m eniMark) restoreBranch(n *nl.NS, number uint32) error {
 	if _, lost := m.number(n); !errors.Is(lost, fs.ErrNotExist) || !n.HasLink(m.eni) {
 		return nil
@@ -339,8 +341,8 @@ func (m eniMark) restoreBranch(n *nl.NS, number uint32) error {
 	return err
 }
 
-// claimFree adds a branch with a free number, and returns the number. A number is not free as long as the node has both a
-// rule for the number's mark and the link of this rule's ENI.
+// claimFree adds a branch with a free number, and returns the number. A number is not free as long as the node has both
+// a rule for the number's mark and the link of this rule's ENI.
 func (m eniMark) claimFree(n *nl.NS) (uint32, error) {
 	rules, err := n.Rules()
 	if err != nil {

@@ -63,9 +63,9 @@ func (s *scene) checkFurther() (wrong error) {
 	return wrong
 }
 
-// furtherFaults are the faults of the objects of a further attachment. Missing filters are faults only if
-// blockInstanceMetadata is set, or if other objects are also missing. The reason is that the ADD may have added no
-// filters, see addFurther.
+// furtherFaults returns the faults of a further attachment's objects. Missing filters are faults only if
+// blockInstanceMetadata is set, or if other objects are also missing. Without these two conditions, the ADD may have
+// added no filters, see addFurther.
 func (s *scene) furtherFaults() []nl.Fault {
 	faults := nl.Steps(s.podNS, furtherObjects(s.request, redirect)).Faults()
 	if fewer := nl.Steps(s.podNS, furtherObjects(s.request, masquerade)).Faults(); len(fewer) == 0 {
@@ -76,11 +76,12 @@ func (s *scene) furtherFaults() []nl.Fault {
 
 // furtherObjects are all objects that a further attachment gets.
 func furtherObjects(r *request, loop string) []nl.Object {
-	return append(metadataBlockFurther(r, r.nics, 0, loop), r.Config.RuntimeConfig.Bandwidth.objects(linkNames(r.nics))...)
+	limits := r.Config.RuntimeConfig.Bandwidth.objects(linkNames(r.nics))
+	return append(metadataBlockFurther(r, r.nics, 0, loop), limits...)
 }
 
-// metadataBlockFurther lists the objects of [metadataBlock] for each NIC whose index is at least the number from. The
-// prohibit route is in the routing table of each NIC.
+// metadataBlockFurther lists the objects of [metadataBlock] for each NIC from the index firstNIC on. The prohibit route
+// is in the NIC's own routing table.
 func metadataBlockFurther(r *request, nics []plugin.NIC, firstNIC int, loop string) (objects []nl.Object) {
 	if b := r.Config.BlockInstanceMetadata; b != nil && !*b {
 		return nil
@@ -110,8 +111,8 @@ func linkNames(nics []plugin.NIC) (all []string) {
 	return all
 }
 
-// limitedLinks are the links that share the bandwidth limits of an ADD that makes a pair: the links of podLinks, and the
-// links of the ADD's further NICs.
+// limitedLinks are the links that share the bandwidth limits of an ADD that makes a pair: the links of podLinks, and
+// the links of the ADD's further NICs.
 func (r *request) limitedLinks() []string {
 	return slices.Concat(r.podLinks(), linkNames(r.nics[min(1, len(r.nics)):]))
 }

@@ -10,16 +10,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// metadataAddrs are the addresses of the instance metadata service (EC2 user guide, "Access instance metadata"). A program
-// that reaches the service gets the credentials of the node's role.
+// metadataAddrs are the addresses of the instance metadata service (EC2 user guide, "Access instance metadata"). A
+// program that reaches the service gets the credentials of the node's role.
 //
 // If a pod asks by the node, the answer with IMDSv2's session token does not reach the pod. The reason is the hop limit
-// of this answer. It is 1 if neither the AMI nor an operator has raised it. Other answers, as of IMDSv1, have no such
-// limit. If a pod asks by its ENI, there is no hop in between.
+// of this answer, which is 1 if neither the AMI nor an operator has raised it. Other answers, as of IMDSv1, have no
+// such limit. If a pod asks by its ENI, there is no hop in between.
 var metadataAddrs = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
-// blockedAddrs are the addresses of the metadata service that the pod must not reach. If blockInstanceMetadata is not set,
-// an address that is itself a prefix of hostCidrs is not blocked: its packets go to a proxy on the node.
+// blockedAddrs are the addresses of the metadata service that the pod must not reach. If blockInstanceMetadata is not
+// set, an address that is itself a prefix of hostCidrs is not blocked: its packets go to a proxy on the node.
 func blockedAddrs(r *request, p pair) (addrs []netip.Addr) {
 	for _, a := range metadataAddrs {
 		f := nl.FamilyOf(a)
@@ -59,7 +59,7 @@ func prohibitRoute(a netip.Addr) nl.Route {
 	return nl.Route{Dst: nl.HostPrefix(a), Type: "prohibit", Protocol: nl.RouteProtocol}
 }
 
-// needsFilters reports whether a pod with the service loop loop gets BPF filters against the metadata service, besides the
+// needsFilters reports whether a pod with this service loop gets BPF filters against the metadata service, besides the
 // routes that refuse it.
 func needsFilters(r *request, loop string) bool {
 	return r.Config.BlockInstanceMetadata != nil || loop != masquerade

@@ -16,14 +16,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A node has the facts that an ADD must know about the node.
+// A node has the facts about the node that an ADD needs.
 type node struct {
 	mtu            int          // of hostInterface
-	addrs          []netip.Addr // of hostInterface without link-local ones; in each family, the primary address is first
+	addrs          []netip.Addr // of hostInterface without link-local ones; the primary of each family is first
 	subnet         netip.Prefix // the IPv4 subnet of the boot ENI
-	acceptRA       bool         // hostInterface accepts router advertisements, as long as the node does not forward IPv6
+	acceptRA       bool         // hostInterface accepts router advertisements while the node does not forward IPv6
 	forwards       bool         // hostInterface forwards IPv4
-	limitsRefusals bool         // the kernel waits more than refusals6 milliseconds between two ICMPv6 refusals to a host
+	limitsRefusals bool         // the kernel waits longer than refusalInterval between two ICMPv6 refusals
 }
 
 // wantsHost is the hint to the operator if the node has no link with the name hostInterface.
@@ -111,7 +111,7 @@ func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Add
 	return of, nil
 }
 
-// compareAddrs sorts two addresses: the address that is more likely the instance's own comes first.
+// compareAddrs orders two addresses: the address that is more likely the instance's own comes first.
 //
 // A deprecated address comes last, but is better than none. keepalived adds deprecated IPv6 addresses. An address from
 // DHCP becomes deprecated when its lease ends. A tentative address comes before deprecated addresses, and after all
@@ -129,7 +129,7 @@ func compareAddrs(a, b nl.Addr, src netip.Addr) int {
 	)
 }
 
-// trueLast sorts true after false.
+// trueLast orders two values: true comes after false.
 func trueLast(a, b bool) int {
 	switch {
 	case a == b:
@@ -140,7 +140,7 @@ func trueLast(a, b bool) int {
 	return -1
 }
 
-// primaries is the node with only the primary address of each family. Other programs may add and remove the other
+// primaries returns the node with only the primary address of each family. Other programs may add and remove the other
 // addresses.
 func (n node) primaries() node {
 	var addrs []netip.Addr
@@ -153,7 +153,7 @@ func (n node) primaries() node {
 	return n
 }
 
-// forPod is the node with only the addresses of the pod's families.
+// forPod returns the node with only the addresses of the pod's families.
 func (n node) forPod(p pair) node {
 	n.addrs = slices.DeleteFunc(slices.Clone(n.addrs), func(a netip.Addr) bool { return !p.hasFamily(nl.FamilyOf(a)) })
 	return n
@@ -165,8 +165,8 @@ func (n node) primaryAddr(f nl.Family) netip.Addr { return nl.FirstAddr(n.addrs,
 // hasFamily reports whether the node has an address of a family.
 func (n node) hasFamily(f nl.Family) bool { return n.primaryAddr(f).IsValid() }
 
-// checkFamilies returns an error if the pod has a family in which the node has no address: node and pod could not reach each
-// other. The runtime is to try again, because the node may still get the address: DHCPv6 is later than DHCP.
+// checkFamilies returns an error if the pod has a family in which the node has no address: node and pod could not reach
+// each other. The runtime is to try again, because the node may still get the address: DHCPv6 is later than DHCP.
 func (n node) checkFamilies(r *request) error {
 	for _, a := range r.addrs {
 		f, enable := nl.FamilyOf(a), ""
@@ -182,9 +182,9 @@ func (n node) checkFamilies(r *request) error {
 	return nil
 }
 
-// withPrimary returns the node with its addresses in another order: the addresses in addrs come first. So in each family,
-// the first address that is also in addrs becomes the primary address. An address in addrs that the node has lost has
-// no effect.
+// withPrimary returns the node with its addresses in another order: the addresses in addrs come first. So in each
+// family, the first address that is also in addrs becomes the primary address. An address in addrs that the node has
+// lost has no effect.
 func (n node) withPrimary(addrs []netip.Addr) node {
 	n.addrs = slices.Clone(n.addrs)
 	slices.SortStableFunc(n.addrs, func(a, b netip.Addr) int {
@@ -193,12 +193,12 @@ func (n node) withPrimary(addrs []netip.Addr) node {
 	return n
 }
 
-// hasSeveralAddrs reports whether the node has several addresses of a family. Then the node may have had another primary
-// address earlier.
+// hasSeveralAddrs reports whether the node has several addresses of a family. Then the node may have had another
+// primary address earlier.
 func (n node) hasSeveralAddrs() bool { return len(n.addrs) > len(n.primaries().addrs) }
 
-// nodeWhenMade is the node as it was when the pod was made. The node's routes to the pod have the primary addresses of that
-// time as their sources.
+// nodeWhenMade returns the node with the primary addresses that it had when the pod was made. The node's routes to the
+// pod have these addresses as their sources.
 func (s *scene) nodeWhenMade(p pair) (node, error) {
 	if !s.node.hasSeveralAddrs() {
 		return s.node, nil
@@ -213,8 +213,8 @@ func (s *scene) nodeWhenMade(p pair) (node, error) {
 	return s.node.withPrimary(sources), err
 }
 
-// asInTable is the node as it was when the last pod was made. The ADD of that pod wrote the nftables table for all pods,
-// which contains the node's primary addresses.
+// asInTable returns the node with the primary addresses that it had when the last pod was made. The ADD of that pod
+// wrote these addresses into the nftables table for all pods.
 func (n node) asInTable(r *request) (node, error) {
 	if !n.hasSeveralAddrs() {
 		return n, nil

@@ -16,10 +16,10 @@ import (
 // (externalTrafficPolicy: Local). The node translates only the called address, to the pod's address. So the call
 // reaches the pod by the veth, with the caller's own address.
 //
-// The pod answers an IPv4 caller from the internet by the veth, because its default route leads there. But the pod's
-// routes to the VPC, and all its IPv6 routes, lead by its ENI. An answer by the ENI has the pod's address as the
-// source, which is not the address that the caller called. So for these callers, the node replaces the source of the
-// call by its own address, and the pod answers the node. This replacement costs the pod's packets nothing.
+// The pod answers an IPv4 caller from the internet by the veth, because the pod's IPv4 default route is by the veth.
+// But the pod's routes to the VPC, and all its IPv6 routes, lead by its ENI. An answer by the ENI has the pod's address
+// as the source, which is not the address that the caller called. So for these callers, the node replaces the source of
+// the call by its own address, and the pod answers the node. This replacement costs the pod's packets nothing.
 //
 // If keepCaller is set, a pod sees the callers' own addresses. A connection that begins by the veth gets a mark
 // (nodePortMark) in the pod. The pod's sockets answer with the mark, and a rule sends marked packets by the veth.
@@ -43,8 +43,8 @@ const (
 	tableCaller = 72
 )
 
-// podCallerObjects are the objects that make the pod answer marked connections by the veth. The service loop sets the marks,
-// see podLoop.
+// podCallerObjects are the objects that make the pod answer marked connections by the veth. The objects of the service
+// loop set the marks, see podLoop.
 func podCallerObjects(r *request, p pair, n node) (objects []nl.Object) {
 	if !p.callers || p.loop == "" {
 		return nil
@@ -86,8 +86,8 @@ func (r callerRule) Check(n *nl.NS) error {
 	return err
 }
 
-// delOldCallerRules deletes the caller rules of a running pod if one of them is of an earlier release: beside a new rule,
-// the old rule would still lead forwarded packets to the veth. The ADD then adds the new rules. The kernel cannot
+// delOldCallerRules deletes the caller rules of a running pod if one of them is of an earlier release: beside a new
+// rule, the old rule would still lead forwarded packets to the veth. The ADD then adds the new rules. The kernel cannot
 // delete only the rule without IIF, so splitCallers deletes all.
 func (s *scene) delOldCallerRules(p pair) {
 	if !p.callers {
@@ -108,9 +108,10 @@ func (s *scene) delOldCallerRules(p pair) {
 	}
 }
 
-// callerRules are the rules of podCallers, for the DEL. Their routes end with the veth. A pod from an earlier release
-// may have both forms of the rule. A rule without IIF stands for both forms, so the DEL must delete this rule last. The
-// DEL deletes the list from its end, so this rule is the first in the list.
+// callerRules lists the rules that podCallerObjects may have made, for the DEL. The routes of podCallerObjects end with
+// the veth. A pod from an earlier release may have both forms of the rule. To the kernel, a deletion of the rule
+// without IIF matches both forms, so the DEL must delete this rule last. The DEL deletes the list from its end, so this
+// rule is the first in the list.
 func callerRules(r *request) (objects []nl.Object) {
 	if !r.Config.KeepCaller {
 		return nil
@@ -124,9 +125,9 @@ func callerRules(r *request) (objects []nl.Object) {
 	return objects
 }
 
-// callerMarkChains are the nftables chains that set the marks in a pod that tracks its connections. If a connection begins
-// by the veth, the pod's answers also leave by the veth. A packet that the node has sent back to the pod, and that
-// leaves by the ENI, gets no mark. Such a packet is not a call.
+// callerMarkChains are the nftables chains that set the marks in a pod that tracks its connections. If a connection
+// begins by the veth, the pod's answers also leave by the veth. A packet that the node has sent back to the pod, and
+// that leaves by the ENI, gets no mark. Such a packet is not a call.
 func callerMarkChains(c Config) []nl.Chain {
 	byVeth := nl.IIFName(c.ContainerInterface)
 	return []nl.Chain{
@@ -143,8 +144,8 @@ func callerMarkChains(c Config) []nl.Chain {
 // callersChain is the name of the chain for callers.
 const callersChain = "callers"
 
-// nodePortSNAT is the node's chain that replaces the source of calls by the node's address, for the callers that need it
-// (see the top of this file). The chain comes before the chains of other programs.
+// nodePortSNAT is the node's chain that replaces the source of calls by the node's address, for the callers that need
+// it (see the top of this file). The chain comes before the chains of other programs.
 func nodePortSNAT(r *request, n node) nl.Chain {
 	chain, c := nl.Chain{Name: callersChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}, r.Config
 	if !c.IPMasq || c.ports.last == 0 || c.KeepCaller && !slices.Contains(c.loopsOfNewPod(), redirect) {

@@ -19,8 +19,8 @@ import (
 // (ip6_forward). Packets of the service loop leave by the link by which they arrived. So little of the limit is left
 // for a pod that uses Services.
 //
-// If the time between two refusals is refusals6, nearly all refusals reach the pod. The kernel also limits the refusals
-// of the whole node (icmp_msgs_per_sec). refusals6 is a whole number of ticks in every kernel.
+// If the kernel waits refusalInterval between two refusals, nearly all refusals reach the pod. The kernel also limits
+// the refusals of the whole node (icmp_msgs_per_sec). refusalInterval is a whole number of ticks in every kernel.
 const (
 	ratelimit6      = "net/ipv6/icmp/ratelimit"
 	refusalInterval = 20 // milliseconds
@@ -98,7 +98,7 @@ func forwarding(c Config, n node) []nl.Object {
 // (ip6_forward).
 func forwards4(link string) nl.Sysctl { return nl.Sysctl{Key: conf4(link) + "forwarding", Value: "1"} }
 
-// familyRules are a rule for IPv4, and the same rule for IPv6 if the node has IPv6.
+// familyRules returns the rule r for IPv4, and also for IPv6 if the node has IPv6.
 func familyRules(n node, r nl.Rule) []nl.Object {
 	r.Family = nl.IPv4
 	objects := []nl.Object{r}
@@ -142,9 +142,9 @@ func nodeTable(r *request, n node) nl.Table {
 // nodePortsChain is the name of the chain that marks connections to NodePorts.
 const nodePortsChain = "prerouting"
 
-// postroutingChain is the node's chain that gives the node's address to packets which the node forwards for pods. addrs are
-// the node's addresses for packets of the service loop. The chain comes before kube-proxy's chain, whose priority is
-// 100. Otherwise kube-proxy might give the node's address to a packet that goes back into a pod.
+// postroutingChain is the node's chain that gives the node's address to packets which the node forwards for pods. addrs
+// are the node's addresses for packets of the service loop. The chain comes before kube-proxy's chain, whose priority
+// is 100. Otherwise kube-proxy might give the node's address to a packet that goes back into a pod.
 func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
 		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
@@ -181,9 +181,9 @@ func sendersChain() nl.Chain {
 		}}
 }
 
-// checkedWiring returns the part of nodeWiring that CHECK looks for. It leaves out the chain callers, because this chain
-// depends on the CIDRs that the VPC had when the last pod was made. It also leaves out the chain closed, see
-// [failsClosed]. If anyConfig is true, the Check of a table accepts the rules of another configuration.
+// checkedWiring returns the part of nodeWiring that CHECK looks for. It leaves out the chain "callers", because this
+// chain depends on the CIDRs that the VPC had when the last pod was made. It also leaves out the chain "closed", see
+// [checkClosedChain]. If anyConfig is true, the Check of a table accepts the rules of another configuration.
 func checkedWiring(w nl.Wiring, anyConfig bool) nl.Wiring {
 	for i, s := range w {
 		if t, is := s.Object.(nl.Table); is {

@@ -50,7 +50,7 @@ func newPair(s *scene) pair {
 	return p
 }
 
-// pair returns the pod's pair as ADD makes it. there is false only if the kernel shows that the pair does not exist. A
+// pair returns the pod's pair as ADD makes it. exists is false only if the kernel shows that the pair does not exist. A
 // pair that exists keeps its name when the configuration changes. If the configuration does not have the key mtu, the
 // pair also keeps its MTU when the MTU of hostInterface changes.
 func (s *scene) pair() (p pair, exists bool) {
@@ -66,8 +66,8 @@ func (s *scene) pair() (p pair, exists bool) {
 	return p, !errors.Is(err, fs.ErrNotExist)
 }
 
-// findPair returns the pair and there, as the method pair does. If pair finds none, made also finds a routed pod's pair
-// that has lost its alternative name.
+// findPair returns the pod's pair as the method pair does. But findPair also finds a routed pod's pair that has lost
+// its alternative name.
 func (s *scene) findPair() (p pair, exists bool) {
 	if p, exists = s.pair(); exists || !p.routed {
 		return p, exists

@@ -43,7 +43,8 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 func podAddrs(c Config, p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		if a.Is4() {
-			objects = append(objects, copiedAddr{nl.Addr{Prefix: nl.HostPrefix(a), Dev: c.ContainerInterface, Apart: true}})
+			objects = append(objects, copiedAddr{nl.Addr{Prefix: nl.HostPrefix(a), Dev: c.ContainerInterface,
+				Apart: true}})
 		}
 	}
 	return objects
@@ -57,7 +58,7 @@ type copiedAddr struct{ nl.Addr }
 // the undo must not remove the pod's routes and neighbours.
 func (copiedAddr) Del(*nl.NS) error { return nil }
 
-// podRoutes are the pod's routes to the addresses of the node, and to hostCidrs by the node. podRoutes also returns the
+// podRoutes returns the pod's routes to the addresses of the node, and to hostCidrs by the node. It also returns the
 // default routes, by the node's primary address or by the pod's own gateway. A prefix in hostCidrs may also be the CIDR
 // of a peer: then the route by the node replaces the pod's route by its ENI.
 func podRoutes(r *request, p pair, n node) (objects []nl.Object) {

@@ -11,18 +11,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// The chains closed and callers serve all pods of a network, and running pods may be older than the configuration. So
-// these chains must fit the destinations of each running pod. The node's routes and rules for the service loops show
-// these destinations. An ADD reads them only if the network's table does not fit the present configuration alone. So an
-// ADD reads them after a change of the configuration, and as long as pods with other destinations run.
+// The chains "closed" and "callers" serve all pods of a network, and running pods may be older than the configuration.
+// So these chains must fit the destinations of each running pod. The node's routes and rules for the service loops show
+// these destinations. An ADD reads these routes and rules only if the network's table does not fit the present
+// configuration alone. So an ADD reads them after a change of the configuration, and as long as pods with other
+// destinations run.
 
-// A loopDsts has the destinations of a pod with a service loop.
+// A loopDsts has the destinations of one pod with a service loop.
 type loopDsts struct {
 	byENI  []netip.Prefix // destinations to which the pod sends by its ENI
-	byNode []netip.Prefix // destinations among these to which the node sends all the same, see prefNode
+	byNode []netip.Prefix // of hostCidrs, within byENI: the node itself forwards packets to these, see prefNode
 }
 
-// loopDstsOf are the reaches of the pods that have these ends of pairs.
+// loopDstsOf returns the destinations of each pod whose pair has one of these ends on the node.
 func loopDstsOf(veths map[string]nl.Link, routes []nl.Route, rules []nl.Rule) (all []loopDsts) {
 	by := map[string]loopDsts{}
 	for _, r := range routes {
@@ -44,7 +45,8 @@ func loopDstsOf(veths map[string]nl.Link, routes []nl.Route, rules []nl.Rule) (a
 	return all
 }
 
-// allLoopDsts are the reaches for which the chains are made: of the request's own pod, if there is one, and of other pods.
+// allLoopDsts returns the destinations for which the chains are made: of the request's own pod, if there is one, and of
+// other pods.
 func (r *request) allLoopDsts() []loopDsts {
 	if r.Prev == nil {
 		return r.others
@@ -52,8 +54,8 @@ func (r *request) allLoopDsts() []loopDsts {
 	return append([]loopDsts{{byENI: dstsByENI(r, pair{addrs: r.addrs})}}, r.others...)
 }
 
-// commonLoopDsts are the destinations of a family to which all pods send by their ENIs. A pod without such destinations does
-// not count: it lacks the family, or has lost its routes.
+// commonLoopDsts returns the destinations of a family to which all pods send by their ENIs. A pod without such
+// destinations does not count: it lacks the family, or has lost its routes.
 func (r *request) commonLoopDsts(f nl.Family) (all []netip.Prefix) {
 	var lists [][]netip.Prefix
 	for _, x := range r.allLoopDsts() {
@@ -71,7 +73,7 @@ func (r *request) commonLoopDsts(f nl.Family) (all []netip.Prefix) {
 	return all
 }
 
-// allByNode are the prefixes of hostCidrs in a family, and those that other pods have.
+// allByNode returns the prefixes of a family in hostCidrs, and the prefixes that other pods reach by the node.
 func (r *request) allByNode(f nl.Family) []netip.Prefix {
 	all := slices.Clone(r.Config.hostCIDRs)
 	for _, x := range r.others {
@@ -91,7 +93,7 @@ func (s *scene) installNodeWiring() error {
 	return install(w)
 }
 
-// tableForAllPods is the network's table for the pod and all other pods of the network.
+// tableForAllPods returns the network's table for the pod and all other pods of the network.
 func (s *scene) tableForAllPods() (nl.Table, error) {
 	veths, err1 := pairsOf(s.nodeNS, s.Network)
 	routes, err2 := s.nodeNS.Routes(nl.RouteFilter{Protocol: nl.RouteProtocol})
@@ -101,7 +103,7 @@ func (s *scene) tableForAllPods() (nl.Table, error) {
 	return nodeTable(&r, s.node), errors.Join(err1, err2, err3)
 }
 
-// A preparedTable is a table that needs a preparation if the kernel's table differs.
+// A preparedTable is a table whose Add calls prepare if the kernel's table differs.
 type preparedTable struct {
 	nl.Table
 	prepare func() (nl.Table, error) // returns the table to add

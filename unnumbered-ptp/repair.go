@@ -100,20 +100,21 @@ func install(w nl.Wiring) error {
 	return nil
 }
 
-// checkNodeWiring returns an error if the node lacks objects that serve all pods, and that lasting does not leave out. It
-// accepts objects with another address of the node than the address that the next ADD would use. If anyConfig is true,
-// it also accepts tables of another configuration.
+// checkNodeWiring returns an error if the node lacks objects of checkedWiring that are not minor. It accepts objects
+// with another address of the node than the address that the next ADD would use. If anyConfig is true, checkNodeWiring
+// also accepts tables of another configuration.
 func checkNodeWiring(r *request, n node, anyConfig bool) error {
 	n, err := n.asInTable(r)
 	if err != nil {
 		return err
 	}
-	return errors.Join(slices.DeleteFunc(checkedWiring(nodeWiring(r, n), anyConfig), isMinor).Check(), checkClosedChain(r))
+	w := slices.DeleteFunc(checkedWiring(nodeWiring(r, n), anyConfig), isMinor)
+	return errors.Join(w.Check(), checkClosedChain(r))
 }
 
-// lostRoutes returns the lost routes to pods. The kernel removed these routes when the node lost the address that is
-// their source. The kernel removes them even if DHCP adds the address again at once. withoutSource also returns the
-// routes of IPv6 that lost only their source (fib_sync_down_addr, rt6_remove_prefsrc).
+// lostRoutes returns the routes to pods that the main table has lost. The kernel removed these routes when the node
+// lost the address that is their source. The kernel removes them even if DHCP adds the address again at once.
+// lostRoutes also returns the routes of IPv6 that lost only their source (fib_sync_down_addr, rt6_remove_prefsrc).
 //
 // The routes in a pod's own table remain, and show the pod's addresses. If two pods had the same address, the later pod
 // has the address now. The table of the later pod has the higher number.

@@ -18,8 +18,8 @@ import (
 // Other programs remove objects of pods: systemd-networkd removes rules and routes that it has not made. If an operator
 // or a program sets a link down, the kernel removes the link's routes. If an operator or a program disables IPv6 on the
 // node, the kernel removes the IPv6 routes of all links. CHECK would find such losses, but few runtimes call CHECK. So
-// [Missing] compares a running pod with the list of its ADD, and [Restore] adds the objects that are missing on the
-// node.
+// [Missing] compares a running pod with the objects that its ADD made, and [Restore] adds the objects that are missing
+// on the node.
 //
 // Missing and Restore change nothing in the pod's namespace. If an object is missing there, the pod's own processes may
 // have removed it on purpose.
@@ -27,7 +27,7 @@ import (
 // A Loss lists the objects that the ADD of an attachment made, and that are missing now.
 type Loss struct {
 	Veth     string     // name of the node's end of the attachment's pair
-	Unpaired bool       // that link is gone, with all objects that belong to it
+	Unpaired bool       // the pair is gone, with all objects that belong to it
 	Node     nl.Wiring  // the objects that are missing on the node: Restore adds them
 	Pod      []nl.Fault // the objects that are missing or wrong in the pod
 	Changed  error      // a fault on the node that Restore cannot repair
@@ -75,8 +75,8 @@ func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	return l, s.compareObjects(p, &l)
 }
 
-// comparePair compares the pair itself with the pair of the ADD, and adds the differences to l. judgePair reports whether
-// the pod has its end of the pair.
+// comparePair compares the pair itself with the pair that the ADD made, and adds the differences to l. It reports
+// whether the pod has its end of the pair.
 func (s *scene) comparePair(p pair, l *Loss) (there bool, err error) {
 	near, err := s.nodeNS.LinkByName(p.veth.Name)
 	if err != nil {
@@ -106,10 +106,10 @@ func (s *scene) comparePair(p pair, l *Loss) (there bool, err error) {
 	return true, nil
 }
 
-// compareObjects compares the objects that belong to the pair, and adds the differences to l. A pod may have one of several
-// forms (see anyPair). judge assumes the form that lacks the fewest objects in the pod's namespace. If several forms
-// lack equally few, judge compares the objects on the node. So judge does not report the objects of other forms as
-// missing.
+// compareObjects compares the objects that belong to the pair, and adds the differences to l. A pod may have one of
+// several forms (see possiblePairs). compareObjects assumes the form that lacks the fewest objects in the pod's
+// namespace. Among forms that lack equally few there, it assumes the form that lacks the fewest on the node. So
+// compareObjects does not report the objects of other forms as missing.
 func (s *scene) compareObjects(p pair, l *Loss) error {
 	n, err := s.nodeWhenMade(p)
 	if err != nil {

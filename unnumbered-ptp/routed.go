@@ -101,8 +101,8 @@ func (s *scene) findENI(p pair) (found bool) {
 	return err == nil
 }
 
-// runningPair returns the pair of a pod that already runs, as made does. If the ENI's link has another name now, running
-// finds this link first, see follow.
+// runningPair returns the pair of a pod that already runs, as findPair does. If the ENI's link has another name now,
+// runningPair finds this link first, see findENI.
 func (s *scene) runningPair() (p pair, exists bool) {
 	if p, exists = s.findPair(); exists && p.routed && s.findENI(p) {
 		return s.findPair()
@@ -120,8 +120,8 @@ func (p *pair) makeRouted(s *scene) {
 	}
 }
 
-// addRouted adds all objects of a routed pod, but not its pair. If the kernel has no BPF, route adds no filters, or fails
-// if blockInstanceMetadata is set.
+// addRouted adds all objects of a routed pod, but not its pair. If the kernel has no BPF, addRouted adds no filters, or
+// fails if blockInstanceMetadata is set.
 func (s *scene) addRouted(p pair) (err error) {
 	if err := s.installENIWiring(p); err != nil {
 		return err
@@ -163,8 +163,8 @@ func (s *scene) routedLink(p pair) (objects []nl.Object) {
 	return objects
 }
 
-// routedResult is prevResult with both ends of the pair. The link of the ENI stays the first interface, because CHECK
-// needs it there.
+// routedResult returns prevResult with both ends of the pair. The link of the ENI stays the first interface, because
+// CHECK needs it there.
 func routedResult(r *request, p pair) *types100.Result {
 	res := *r.Prev
 	own := &types100.Interface{Name: p.veth.Peer, Mac: p.veth.PeerMAC, Mtu: p.veth.MTU, Sandbox: r.NetNS}

@@ -48,7 +48,8 @@ var loopVia4, loopVia6 = netip.MustParseAddr("169.254.72.1"), netip.MustParseAdd
 
 func loopVia(f nl.Family) netip.Addr { return nl.ByFamily(f, loopVia4, loopVia6) }
 
-// loopsOfNewPod are the kinds of loops that a new pod may get. The pod gets the first loop that the kernel supports.
+// loopsOfNewPod returns the kinds of loops that a new pod may get. The pod gets the first loop that the kernel
+// supports.
 func (c Config) loopsOfNewPod() []string {
 	switch {
 	case !c.IPMasq:
@@ -62,7 +63,8 @@ func (c Config) loopsOfNewPod() []string {
 // Loops reports whether pods have a service loop.
 func (c Config) Loops() bool { return c.IPMasq && c.ServiceLoop != none }
 
-// checkHooks fails if the pod needs hooks for packets that arrive by its link to the VPC, and the link has none (mode l3s).
+// checkHooks fails if the pod needs hooks for packets that arrive by its link to the VPC, and this link has no such
+// hooks (mode l3s).
 func (s *scene) checkHooks() error {
 	const hint = `use mode "l2", or set serviceLoop to "none" and leave limits of the bandwidth that pods receive to ` +
 		"other plugins"
@@ -82,7 +84,7 @@ func (s *scene) checkHooks() error {
 // source of a call, and not the pod's address. A pod that other hosts call at a NodePort also sees the node's address.
 func (c Config) Loopless() bool { return c.IPMasq && c.ServiceLoop == none }
 
-// possibleLoops are the kinds of loops that a running pod may have. The loops that a new pod may get come first.
+// possibleLoops returns the kinds of loops that a running pod may have. The loops that a new pod may get come first.
 func (c Config) possibleLoops() []string {
 	all := c.loopsOfNewPod()
 	for _, l := range []string{redirect, masquerade, ""} {
@@ -93,7 +95,8 @@ func (c Config) possibleLoops() []string {
 	return all
 }
 
-// possiblePairs are the forms that the pair p of a running pod may have: each loop of anyLoop, with and without keepCaller.
+// possiblePairs returns the forms that the pair p of a running pod may have: each loop of possibleLoops, with and
+// without keepCaller.
 func (c Config) possiblePairs(p pair) (all []pair) {
 	if p.routed {
 		return []pair{p}
@@ -154,8 +157,8 @@ func podTable(r *request, p pair) nl.Table {
 	return t
 }
 
-// loopRoutes are the node's routes and rules that send packets of the pod to the VPC back to the pod. If the pod has no
-// loop, loopRoutes are looplessRoutes.
+// loopRoutes returns the node's routes and rules that send packets of the pod to the VPC back to the pod. If the pod
+// has no loop, loopRoutes returns looplessRoutes.
 //
 // Because of the rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). The answer
 // comes to the node by the veth, with the backend's address as its source, and goes back to the pod by the veth. The
@@ -246,7 +249,8 @@ func (s *scene) delLoopless(p pair) error {
 	return w.Del()
 }
 
-// loopNATRules are the node's nftables rules for the loops of all pods, in the family of a, which is the node's address.
+// loopNATRules are the node's nftables rules for the loops of all pods, in the family of a, which is the node's
+// address.
 //
 // A packet to a next hop of the loop keeps its source address. If its source port is not a port that [nl.Splice]
 // changes, the packet gets such a port.

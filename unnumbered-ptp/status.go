@@ -50,10 +50,10 @@ func checkSettable(r *request, n node) error {
 	return nil
 }
 
-// checkNetfilter fails if the kernel does not accept the tables that an ADD makes. Parts of nftables are modules, which the
-// kernel loads when the first table needs them. So netfilter tries the tables in a new namespace. If the kernel cannot
-// make this namespace, netfilter reports no error. Runtimes call STATUS every few seconds. So netfilter tries nothing
-// if an ADD of this release has made one of the tables on the node.
+// checkNetfilter fails if the kernel does not accept the tables that an ADD makes. Parts of nftables are modules, which
+// the kernel loads when the first table needs them. So checkNetfilter tries the tables in a new namespace. If the
+// kernel cannot make this namespace, checkNetfilter returns no error. Runtimes call STATUS every few seconds. So
+// checkNetfilter tries nothing if an ADD of this release has made one of the tables on the node.
 func checkNetfilter(r *request, n node) error {
 	if nodeTable(r, n).Lasting().Sealed(r.nodeNS) || routedTable(r).Lasting().Sealed(r.nodeNS) {
 		return nil
@@ -70,8 +70,8 @@ func checkNetfilter(r *request, n node) error {
 	return nil
 }
 
-// sampleTables are the node's table, and then the table of a pod's loop, if they have rules. The tables are for a VPC with
-// two CIDRs, because a rule about several CIDRs needs more of the kernel than a rule about one CIDR.
+// sampleTables returns the node's table, and then the table of a pod's loop, if they have rules. The rules are about
+// two CIDRs, because a rule about several CIDRs needs a set of the kernel, and a rule about one CIDR does not.
 func sampleTables(r *request, n node) (tables []nl.Table) {
 	q := *r
 	q.others = []loopDsts{{byENI: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"),
@@ -87,8 +87,8 @@ func sampleTables(r *request, n node) (tables []nl.Table) {
 	return tables
 }
 
-// withModuleHint adds STATUS' code and a hint to an error if the kernel lacks a module for a table. It returns all other
-// errors unchanged.
+// withModuleHint adds STATUS' code and a hint to an error if the kernel lacks a module for a table. It returns all
+// other errors unchanged.
 func withModuleHint(err error) error {
 	if !errors.Is(err, nl.ErrNoModule) {
 		return err

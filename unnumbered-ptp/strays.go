@@ -10,14 +10,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// strayTable is the nftables table that drops packets for pods that have ended, if the packets arrive by the boot ENI. At
-// the other ENIs, all packets are for pods, so a routing rule is enough to drop such packets (prefStray). At the boot
-// ENI, the node translates the destination of some packets, and forwards them. Such packets are calls to a NodePort for
-// a pod of another node, or answers to packets that the node has masqueraded. A routing rule cannot distinguish these
-// packets.
+// strayTable is the nftables table that drops packets for pods that have ended, if the packets arrive by the boot ENI.
+// At the other ENIs, all packets are for pods, so a routing rule is enough to drop such packets (prefStray). At the
+// boot ENI, the node translates the destination of some packets, and forwards them. Such packets are calls to a
+// NodePort for a pod of another node, or answers to packets that the node has masqueraded. A routing rule cannot
+// distinguish these packets.
 //
 // All addresses of an ENI are in its subnet. The node's IPv4 address has the prefix of the subnet. The node's IPv6
-// address may be a /128. So strays always takes the /64 of this address, which is a whole subnet in most VPCs.
+// address may be a /128. So strayTable always takes the /64 of this address, which is a whole subnet in most VPCs.
 func strayTable(dev string, n node) nl.Table {
 	back := nl.NFRule{nl.IIFName(dev), nl.OIFName(dev)}
 	rules := []nl.NFRule{append(slices.Clip(back), nl.CTOriginal(), nl.CTStatusDNAT(), nl.Accept()),

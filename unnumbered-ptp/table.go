@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// tableOfIndex returns the number of the routing table for the link with this index. start is routeTableStart. Different
-// indices give different numbers. No number is from 253 to 255: every host has tables with these numbers.
+// tableOfIndex returns the number of the routing table for the link with this index. start is routeTableStart.
+// Different indices give different numbers. No number is from 253 to 255: every host has tables with these numbers.
 func tableOfIndex(start uint32, index int) uint32 {
 	t := start + uint32(index)
 	if start <= unix.RT_TABLE_LOCAL && t >= unix.RT_TABLE_DEFAULT {
@@ -24,8 +24,8 @@ func tableOfIndex(start uint32, index int) uint32 {
 	return t
 }
 
-// loopTable returns the number of the pod's routing table. before reports whether the pair existed before this ADD. A pod
-// without a loop gets no table, and must not have a table from an earlier ADD. With such a table, the pod would not
+// loopTable returns the number of the pod's routing table. existed reports whether the pair existed before this ADD. A
+// pod without a loop gets no table, and must not have a table from an earlier ADD. With such a table, the pod would not
 // accept an answer, but send it out by its ENI again.
 func (s *scene) loopTable(p pair, existed bool) (uint32, error) {
 	switch {
@@ -43,8 +43,8 @@ func (s *scene) loopTable(p pair, existed bool) (uint32, error) {
 	return 0, err
 }
 
-// tableAsMade is the number of the routing table that a pod has. The pod's rule shows this number, or else a route in
-// the table.
+// tableAsMade returns the number of the routing table that a pod has. The pod's rule shows this number, or else a route
+// in the table.
 func (s *scene) tableAsMade(p pair) (uint32, error) {
 	rules, err := s.nodeNS.Rules()
 	if err != nil {
@@ -67,10 +67,10 @@ func (s *scene) tableAsMade(p pair) (uint32, error) {
 var errLooped = errors.New(
 	`the pod was made before serviceLoop was "none": delete the pod, and its controller makes a new one`)
 
-// tableOfVeth returns the number of the routing table of a pod's veth. If the veth existed before this ADD, the table has
-// routes by the veth. A new veth gets the first table in which no program has routes of the pod's families. On a node
-// that has made many pods, the indices of links exceed ten thousand, and reach the numbers of other programs' tables.
-// For example, amazon-ec2-net-utils uses 10001 and more, and its routes come and go.
+// tableOfVeth returns the number of the routing table of a pod's veth. If the veth existed before this ADD, the table
+// has routes by the veth. A new veth gets the first table in which no program has routes of the pod's families. On a
+// node that has made many pods, the indices of links exceed ten thousand, and reach the numbers of other programs'
+// tables. For example, amazon-ec2-net-utils uses 10001 and more, and its routes come and go.
 func (s *scene) tableOfVeth(p pair, existed bool) (uint32, error) {
 	near, err := p.veth.Near(s.nodeNS, !existed)
 	if err != nil {

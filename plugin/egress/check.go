@@ -17,7 +17,7 @@ import (
 )
 
 // check compares the objects that a pod has with the objects that it should have. check ignores MTUs and some sysctls,
-// which other plugins may change: see [lasting].
+// which other plugins may change: see [checkedWiring].
 //
 // A changed configuration applies to new pods, and to a running pod only after a [Renewal]. The seal of the nftables
 // table shows whether the pod has the present configuration. If the pod has the present configuration, check also
@@ -54,8 +54,8 @@ func isSealed(w nl.Wiring) bool {
 	})
 }
 
-// checkedWiring returns a wiring without its MTUs, and without rp_filter of links that are not a tunnel. Other plugins may
-// change these. Without one of the other sysctls, the egress does not work.
+// checkedWiring returns a wiring without its MTUs, and without rp_filter of links that are not a tunnel. Other plugins
+// may change these. Without one of the other sysctls, the egress does not work.
 func checkedWiring(w nl.Wiring) (rest nl.Wiring) {
 	for _, s := range w {
 		switch o := s.Object.(type) {
@@ -109,8 +109,8 @@ func Lost(ns *nl.NS, name string) error {
 // ErrLost is the error that Lost returns for a client or a router.
 var ErrLost = errors.New("a part of the egress is lost")
 
-// podFromKernel returns a pod with only the facts that its tunnels show: their addresses, their UDP port and their group.
-// name is the pod's link to the VPC.
+// podFromKernel returns a pod with only the facts that its tunnels show: their addresses, their UDP port and their
+// group. name is the pod's link to the VPC.
 func podFromKernel(ns *nl.NS, name string) (*pod, error) {
 	links, err := ns.Links()
 	p := &pod{ns: ns, nic: plugin.NIC{Name: name}, links: []string{name}}
@@ -122,7 +122,8 @@ func podFromKernel(ns *nl.NS, name string) (*pod, error) {
 	return p, err
 }
 
-// tableRoles reports whether a pod has the nftables table of a router, and whether it has the nftables table of a client.
+// tableRoles reports whether a pod has the nftables table of a router, and whether it has the nftables table of a
+// client.
 func (p *pod) tableRoles() (router, client bool) {
 	has := func(c nl.Chain) bool {
 		return nl.Table{Family: "inet", Name: Table, Chains: []nl.Chain{c}}.Intact(p.ns) == nil
@@ -156,8 +157,8 @@ func (p *pod) missingError() error {
 	return errors.Join(err, p.clientTable(nil, nil).Intact(p.ns), p.lostRoutesError(families))
 }
 
-// lostFamilyError returns an error if the pod has rules of a family, but no tunnel of this family. families are the families
-// of the pod's tunnels.
+// lostFamilyError returns an error if the pod has rules of a family, but no tunnel of this family. families are the
+// families of the pod's tunnels.
 func (p *pod) lostFamilyError(families []nl.Family) (failed error) {
 	rules, err := p.ns.Rules()
 	for _, r := range rules {
@@ -169,8 +170,8 @@ func (p *pod) lostFamilyError(families []nl.Family) (failed error) {
 	return errors.Join(err, failed)
 }
 
-// lostRoutesError returns an error that names the destinations of a client which have no route by the tunnel, or no refusing
-// route.
+// lostRoutesError returns an error that names the destinations of a client which have no route by the tunnel, or no
+// refusing route.
 func (p *pod) lostRoutesError(families []nl.Family) (failed error) {
 	routes, err := p.ns.Routes(nl.RouteFilter{Table: TableOut, Protocol: nl.RouteProtocol})
 	if err != nil {
@@ -188,8 +189,8 @@ func (p *pod) lostRoutesError(families []nl.Family) (failed error) {
 			}
 		}
 		failed = errors.Join(failed, differenceError(without, by, "there is no route by the tunnel"),
-			differenceError(by, without, "no route refuses its packets while the tunnel is gone, so they would leave with the "+
-				"pod's own address"))
+			differenceError(by, without, "no route refuses its packets while the tunnel is gone, so they would leave "+
+				"with the pod's own address"))
 		if len(by) == 0 {
 			failed = errors.Join(failed, fmt.Errorf("%v: no route leads into the tunnel: %w", f, fs.ErrNotExist))
 		}
@@ -197,7 +198,7 @@ func (p *pod) lostRoutesError(families []nl.Family) (failed error) {
 	return failed
 }
 
-// differenceError returns an error about each prefix that is in the set one and not in the set other. means is the text of the
+// differenceError returns an error about each prefix that is in dsts and not in others. meaning is the text of the
 // error.
 func differenceError(dsts, others map[netip.Prefix]bool, meaning string) (failed error) {
 	for dst := range dsts {

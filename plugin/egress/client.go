@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// clientWiring lists the objects of a client: the tunnel, and a table of routes by the tunnel. A packet to a destination goes
-// to the gateway, which is the ClusterIP of the routers' Service.
+// clientWiring lists the objects of a client: the tunnel, and a table of routes by the tunnel. A packet to a
+// destination goes to the gateway, which is the ClusterIP of the routers' Service.
 //
 // A route of the type throw makes the kernel continue with the pod's other tables. So the longest prefix decides
 // whether a packet takes the tunnel. Each destination has a second route, which refuses packets: if there is no tunnel,
@@ -100,10 +100,10 @@ func refusingRoute(dst netip.Prefix) nl.Route {
 	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
 
-// gatewayRoute is the route that makes an IPv6 gateway valid for routes by the tunnel. For a new route, the kernel looks in
-// the table of the route for a route to the gateway by the same link (ip6_route_check_nh). The throw route to the
-// gateway has no link, so the kernel needs the route of onTunnel. No packet takes this route, because the throw route
-// has a smaller metric.
+// gatewayRoute is the route that makes an IPv6 gateway valid for routes by the tunnel. For a new route, the kernel
+// looks in the table of the route for a route to the gateway by the same link (ip6_route_check_nh). The throw route to
+// the gateway has no link, so the kernel needs gatewayRoute. No packet takes this route, because the throw route has a
+// smaller metric.
 //
 // The flag onlink does not help. Before Linux 7.0, the kernel refuses this flag if the main table has a route to the
 // gateway by another link (ip6_route_check_nh_onlink). The pod has such a route: the route to the Services.
@@ -143,12 +143,12 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 
 // clientTable is the nftables table by which only connections that the pod begins use the tunnel.
 //
-// The pod's answers to other hosts must leave as they do without a tunnel. Examples are answers to probes, and to
-// callers at a NodePort or a load balancer. The address of such a host may be in a destination of the tunnel. So
-// answers get the mark, and the kernel does not use the tunnel's table for packets with the mark. Packets that arrive
-// by the pair and leave again also get the mark. If the service loop is masquerade, the pod forwards such packets to
-// the ENI. Such a packet may be one of the tunnel's own packets, to a router. Or the packet is for a backend of a
-// Service, and the backend's address is in a destination.
+// The pod's answers to other hosts must not use the tunnel. Examples are answers to probes, and to callers at a
+// NodePort or a load balancer. The address of such a host may be in a destination of the tunnel. So answers get the
+// mark, and the kernel does not use the tunnel's table for packets with the mark. Packets that arrive by the pair and
+// leave again also get the mark. If the service loop is masquerade, the pod forwards such packets to the ENI. Such a
+// packet may be one of the tunnel's own packets, to a router. Or the packet is for a backend of a Service, and the
+// backend's address is in a destination.
 //
 // A connection that leaves by the tunnel also gets the mark. From the tunnel, the pod accepts only answers of such
 // connections, and errors about these connections. Otherwise any program that can send UDP to the pod could call the
@@ -186,8 +186,8 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	}, p.untrackedChains(families, func(f nl.Family) nl.Term { return nl.DAddr(gatewayPrefixes(f, all)...) })...)}
 }
 
-// routersOf returns a function. The function returns the CIDRs of all routers of a family, or none if an egress has no
-// routerCidrs of this family.
+// routersOf returns a function. This function returns the CIDRs of all routers of a family. If one of the egresses has
+// no routerCidrs of this family, it returns none.
 func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	return func(f nl.Family) (routers []netip.Prefix) {
 		for _, e := range all {
@@ -205,7 +205,7 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 }
 
 // onlyInUDP are the rules that drop IP in IP without UDP, because the tunnel's link would also accept such packets. A
-// packet that the kernel has taken out of UDP does not pass this hook again. If the function known returns CIDRs, the
+// packet that the kernel has taken out of UDP does not pass this hook again. If the function sources returns CIDRs, the
 // rules also drop packets to the tunnel's UDP port from all other addresses.
 func (p *pod) onlyInUDP(families []nl.Family, sources func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuseRule(nl.L4Proto("4")), refuseRule(nl.L4Proto("41"))}

@@ -131,8 +131,8 @@ func (v *validation) parseGateways(texts []string) (all []netip.Addr) {
 // vpc6 is the length of the largest IPv6 CIDR that a VPC may have (VPC user guide, "VPC CIDR blocks").
 const vpc6 = 44
 
-// checkReachable refuses destinations that no packet could reach: no gateway has their family, or the tunnel's own packets
-// would go into the tunnel. It also refuses an egress that no pod, or every host, could use.
+// checkReachable refuses destinations that no packet could reach: no gateway has their family, or the tunnel's own
+// packets would go into the tunnel. It also refuses an egress that no pod, or every host, could use.
 func (v *validation) checkReachable(e Egress) {
 	for _, d := range e.destinations {
 		f := nl.FamilyOf(d.Addr())
@@ -185,7 +185,7 @@ func (v *validation) checkConflicts(all map[string]Egress) {
 	}
 }
 
-// commonDestination is a destination that two egresses share.
+// commonDestination returns a destination that two egresses share.
 func commonDestination(a, b Egress) (netip.Prefix, bool) {
 	i := slices.IndexFunc(a.destinations, func(d netip.Prefix) bool { return slices.Contains(b.destinations, d) })
 	if i < 0 {

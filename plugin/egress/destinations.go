@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// privateNets are networks that are not part of the internet: networks of VPCs, nodes, Services, the metadata service, and
-// multicast groups. If a destination contains such a network, clients still do not reach the network by the tunnel.
+// privateNets are networks that are not part of the internet: networks of VPCs, nodes, Services, the metadata service,
+// and multicast groups. If a destination contains such a network, clients still do not reach the network by the tunnel.
 // Clients reach the network by the tunnel only if a destination is the network itself, or is in the network.
 func privateNets() []netip.Prefix {
 	return prefixes(
@@ -26,8 +26,8 @@ func privateNets() []netip.Prefix {
 	)
 }
 
-// neverTunnelled are networks in which no destination may be: their addresses have another meaning on each node, and on each
-// ENI. If a router forwarded packets to these networks, its clients could ask the metadata service in the router's
+// neverTunnelled are networks in which no destination may be: their addresses have another meaning on each node, and on
+// each ENI. If a router forwarded packets to these networks, its clients could ask the metadata service in the router's
 // name. The clients would also bypass the proxy on the node.
 func neverTunnelled() []netip.Prefix {
 	return prefixes("169.254.0.0/16", "127.0.0.0/8", "fd00:ec2::/32", "fe80::/10", "::1/128")
@@ -55,7 +55,7 @@ func (e Egress) Tunnels(a netip.Addr) (d netip.Prefix, tunnelled bool) {
 	return d, !is || no.Bits() < d.Bits()
 }
 
-// longestMatch is the longest prefix that contains an address.
+// longestMatch returns the longest prefix that contains an address.
 func longestMatch(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool) {
 	for _, p := range all {
 		if p.Contains(a) && (!ok || p.Bits() > found.Bits()) {
@@ -65,8 +65,8 @@ func longestMatch(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool
 	return found, ok
 }
 
-// sparedPrefixes returns the prefixes within the destinations of a family that do not use the tunnel. These are the gateways,
-// the exceptions of the configuration, private networks, and networks of the pod's other routes. But if the
+// sparedPrefixes returns the prefixes within the destinations of a family that do not use the tunnel. These are the
+// gateways, the exceptions of the configuration, private networks, and networks of the pod's other routes. But if the
 // configuration names a private network or a network of a route, this network uses the tunnel.
 func (e Egress) sparedPrefixes(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {
@@ -102,7 +102,9 @@ type layer struct {
 // not pass.
 func (e Egress) layers(f nl.Family, own []netip.Prefix) (all []layer) {
 	refuse := e.sparedPrefixes(f, own, e.gateways)
-	pass := slices.DeleteFunc(prefixesOf(f, e.destinations), func(d netip.Prefix) bool { return slices.Contains(refuse, d) })
+	pass := slices.DeleteFunc(prefixesOf(f, e.destinations), func(d netip.Prefix) bool {
+		return slices.Contains(refuse, d)
+	})
 	for _, p := range pass {
 		all = addToLayer(all, layerIndex(p, true, pass, refuse), p)
 	}
@@ -112,7 +114,8 @@ func (e Egress) layers(f nl.Family, own []netip.Prefix) (all []layer) {
 	return slices.DeleteFunc(all, func(l layer) bool { return len(l.to) == 0 })
 }
 
-// addToLayer adds a prefix to the layer i. Layers with an odd index let packets pass, and all other layers refuse packets.
+// addToLayer adds a prefix to the layer i. Layers with an odd index let packets pass, and all other layers refuse
+// packets.
 func addToLayer(all []layer, i int, p netip.Prefix) []layer {
 	for len(all) <= i {
 		all = append(all, layer{pass: len(all)%2 == 1})
@@ -121,8 +124,8 @@ func addToLayer(all []layer, i int, p netip.Prefix) []layer {
 	return all
 }
 
-// layerIndex is the index of the layer of a prefix. This layer comes after the layers of all prefixes within p that have the
-// other verdict.
+// layerIndex returns the index of the layer of a prefix. This layer comes after the layers of all prefixes within p
+// that have the other verdict.
 func layerIndex(p netip.Prefix, passes bool, pass, refuse []netip.Prefix) (d int) {
 	others := pass
 	if passes {

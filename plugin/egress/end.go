@@ -11,18 +11,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// endEgress deletes the egress and the links of an attachment. own is the group of these links. Even if end is killed at any
-// point, no packet of a client leaves with another address than before. The reason is the order of the steps:
+// endEgress deletes the egress and the links of an attachment. own is the group of these links. Even if the process is
+// killed at any point, no packet of a client leaves with another address than before. The reason is the order of the
+// steps:
 //
-//   - First, end closes the UDP ports. So no packet of a client enters a router any more.
-//   - Then end deletes all links of the attachment in one request: the slave, the pair and the tunnels. The kernel sets
-//     all these links down before it removes a route of any of them. If the link to the VPC is not in the group, for
-//     example because it is a whole ENI, end sets the link down before.
-//   - The remaining objects have no effect without links. end deletes them last.
+//   - First, endEgress closes the UDP ports. So no packet of a client enters a router any more.
+//   - Then endEgress deletes all links of the attachment in one request: the slave, the pair and the tunnels. The
+//     kernel sets all these links down before it removes a route of any of them. If the link to the VPC is not in the
+//     group, for example because it is a whole ENI, endEgress sets the link down before.
+//   - The remaining objects have no effect without links. endEgress deletes them last.
 //
 // The DELs of the plugins that made the links accept that the links are gone. The namespace may have no link of the
-// attachment, but have the first attachment of another pod. Then the path in the DEL leads to that other pod, and end
-// does nothing.
+// attachment, but have the first attachment of another pod. Then the path in the DEL leads to that other pod, and
+// endEgress does nothing.
 func endEgress(ns *nl.NS, name string, own uint32) error {
 	links, err := ns.Links()
 	if err != nil {

@@ -49,7 +49,7 @@ const (
 	tableBack = 74
 )
 
-// A pod has the facts about a pod that the wirings of both roles need.
+// A pod has the facts that the wiring of a client or a router needs.
 type pod struct {
 	ns    *nl.NS
 	nic   plugin.NIC
@@ -147,7 +147,7 @@ func (p *pod) readKernel(eni nl.Link) error {
 // addr returns the pod's address of a family, or the zero address if the pod has none.
 func (p *pod) addr(f nl.Family) netip.Addr { return nl.FirstAddr(p.addrs, f) }
 
-// nextHop returns the gateway of a family, or the zero address if there is none.
+// nextHop returns the gateway of the subnet of the pod's address of a family, or the zero address if there is none.
 func (p *pod) nextHop(f nl.Family) netip.Addr { return nl.FirstAddr(p.hops, f) }
 
 // families are the families in which both the pod and the gateways have an address.
@@ -188,10 +188,10 @@ func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 	return objects
 }
 
-// anySourceSysctl turns off rp_filter, the kernel's check of sources. This check drops a packet if the route to its source
-// leads by another link than the link by which the packet has arrived. So the check would drop packets out of a tunnel.
-// If the tunnel leads to the whole internet, the check would also drop packets from a caller at a NodePort. A tunnel
-// has no address. On a link without addresses, the loose check is as strict as the strict check
+// anySourceSysctl turns off rp_filter, the kernel's check of sources. This check drops a packet if the route to its
+// source leads by another link than the link by which the packet has arrived. So the check would drop packets out of a
+// tunnel. If the tunnel leads to the whole internet, the check would also drop packets from a caller at a NodePort. A
+// tunnel has no address. On a link without addresses, the loose check is as strict as the strict check
 // (__fib_validate_source). For a link, the kernel uses the larger of two values: the link's own value, and the value
 // for all links. A new link gets the value of "default". The value of "default" matters if an operator or another
 // program deletes the pair, and repair puts the pair back.
@@ -199,8 +199,8 @@ func anySourceSysctl(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"}
 }
 
-// untrackedChains are chains by which the kernel does not track the connections of the tunnel's own packets. These packets
-// are in UDP, and no rule needs their connections. Each connection in the tunnel has a UDP port of its own. The
+// untrackedChains are chains by which the kernel does not track the connections of the tunnel's own packets. These
+// packets are in UDP, and no rule needs their connections. Each connection in the tunnel has a UDP port of its own. The
 // connection tracker of each end of the tunnel has one entry for each connection in the tunnel. If the kernel tracked
 // the tunnel's packets, each end would have two more entries for each of these connections. A client recognizes the
 // tunnel's outgoing packets by their destination, which is a gateway. A router recognizes them by their source, which

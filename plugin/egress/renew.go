@@ -34,7 +34,7 @@ type Renewal struct {
 	ns      *nl.NS
 	Role    string
 	missing nl.Wiring
-	add     []nl.Route // new and changed routes, in the order of inOrder
+	add     []nl.Route // new and changed routes, in the order of compareOrder
 	table   nl.Table
 	lost    bool // the pod has no table
 	other   bool // the pod's table is of another configuration
@@ -108,7 +108,8 @@ func (r role) name() string {
 	return ""
 }
 
-// kernelRole returns the role that the pod's nftables table shows. If the table shows none, the pod's rules show the role.
+// kernelRole returns the role that the pod's nftables table shows. If the table shows none, the pod's rules show the
+// role.
 func (p *pod) kernelRole() string {
 	switch router, client := p.tableRoles(); {
 	case router:
@@ -120,8 +121,9 @@ func (p *pod) kernelRole() string {
 	return s.Role
 }
 
-// checkSamePod returns an error if the pod differs from was, or from the configuration, in a way that no renewal can change. It
-// also refuses a pod that has lost a link, because the routes of the link are unknown.
+// checkSamePod returns an error if the pod differs from shown (the pod as the kernel shows it), or from the
+// configuration, in a way that no renewal can change. It also refuses a pod that has lost a link, because the routes of
+// the link are unknown.
 func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
 	if len(shown.addrs) > 0 && shown.group != p.group {
 		return fmt.Errorf("the tunnels belong to another attachment: their group is %d, and the group of this "+
@@ -147,8 +149,8 @@ func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
 	return nil
 }
 
-// compare finds the differences. was is the pod as the kernel shows it, and w is the wiring that an ADD would make now.
-// sure are the routes that do not depend on the pod's own routes.
+// compare finds the differences. shown is the pod as the kernel shows it, and w is the wiring that an ADD would make
+// now. fixed are the routes of w that do not depend on the pod's own routes.
 func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 	unfinished := map[nl.Family]bool{}
 	for _, f := range nl.Families {
@@ -187,7 +189,8 @@ func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 	return err
 }
 
-// wantedState returns the state that a tunnel of the pod must have. If the configuration has changed, the MTU may have, too.
+// wantedState returns the state that a tunnel of the pod must have. If the configuration has changed, the MTU may have,
+// too.
 func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	if !x.other {
 		t.MTU = 0 // another plugin may have changed it
@@ -211,12 +214,12 @@ func familyOf(s nl.Sysctl) nl.Family {
 }
 
 // isAbsent reports whether the pod does not have an object. It ignores values that another plugin may have changed, see
-// [lasting].
+// [checkedWiring].
 func isAbsent(s nl.Step) bool { return checkedWiring(nl.Wiring{s}).Check() != nil }
 
-// compareRoutes finds the routes to add and the routes to delete. The pod's own routes may change while the pod runs. For the
-// network of each of these routes, TableOut has a throw route. If this throw route is missing, and a throw route with a
-// shorter prefix covers the network, routes adds nothing.
+// compareRoutes finds the routes to add and the routes to delete. The pod's own routes may change while the pod runs.
+// For the network of each of these routes, TableOut has a throw route. If this throw route is missing, and a throw
+// route with a shorter prefix covers the network, compareRoutes adds nothing.
 func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	spared := func(r nl.Route) bool {
 		return r.Type == "throw" && !slices.Contains(fixed, r) && coveringRoute(wanted, r).Type == "throw"
@@ -235,8 +238,8 @@ func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return compareOrder(b, a) })
 }
 
-// coveringRoute looks at the routes with a shorter prefix that contains the prefix of r. Of these routes, widest returns the
-// one with the longest prefix, or the zero route if there is none.
+// coveringRoute looks at the routes with a shorter prefix that contains the prefix of r. Of these routes, coveringRoute
+// returns the one with the longest prefix, or the zero route if there is none.
 func coveringRoute(all []nl.Route, r nl.Route) (found nl.Route) {
 	for _, o := range all {
 		if o.Dst.Bits() < r.Dst.Bits() && o.Dst.Contains(r.Dst.Addr()) &&
@@ -248,8 +251,9 @@ func coveringRoute(all []nl.Route, r nl.Route) (found nl.Route) {
 	return found
 }
 
-// compareOrder is the order of new routes: the longest prefix first. Routes with equally long prefixes are in this order:
-// throw routes, routes to IPv6 gateways, routes by the tunnel, and refusing routes.
+// compareOrder compares two routes by the order in which a renewal adds them: the longest prefix first. Routes with
+// equally long prefixes are in this order: throw routes, routes to IPv6 gateways, routes by the tunnel, and refusing
+// routes.
 func compareOrder(a, b nl.Route) int {
 	return cmp.Or(cmp.Compare(b.Dst.Bits(), a.Dst.Bits()), cmp.Compare(rank(a), rank(b)), a.Dst.Compare(b.Dst))
 }
@@ -266,7 +270,7 @@ func rank(r nl.Route) int {
 	return 1
 }
 
-// inKernelForm returns a route in the form in which the kernel shows it.
+// inKernelForm returns the route r as the kernel would show it.
 func inKernelForm(r nl.Route) nl.Route {
 	r.Dst = r.Dst.Masked()
 	if r.Dst.Addr().Is6() && r.Metric == 0 {

@@ -58,8 +58,8 @@ func (c *Config) roleOf(pod plugin.Pod) (r role, err error) {
 // is checked before it is read.
 const mostText = 4 << 10
 
-// mayHaveRole reports whether a pod may have a role. concerns does not parse an annotation: a DEL must not depend on a
-// pod's text.
+// mayHaveRole reports whether a pod may have a role. mayHaveRole does not parse an annotation: a DEL must not depend on
+// a pod's text.
 func (c *Config) mayHaveRole(pod plugin.Pod) bool {
 	if c.RuntimeConfig.Annotations[Annotation] != "" || c.RuntimeConfig.Annotations[RouterAnnotation] != "" {
 		return true
@@ -130,7 +130,8 @@ func (c *Config) refusedError(pod plugin.Pod, annotation, name, keys string) err
 		pod.Namespace)
 }
 
-// checkDestinations refuses egresses with the same destination, because an operator could not know which of them a packet uses.
+// checkDestinations refuses egresses with the same destination, because an operator could not know which of them a
+// packet uses.
 func (c *Config) checkDestinations(pod plugin.Pod, names []string) error {
 	for i, one := range names {
 		for _, other := range names[i+1:] {

@@ -11,9 +11,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// routerWiring lists the objects of a router: the tunnel, the sysctls that permit forwarding, and two routing tables. The
-// nftables table is added first, and the UDP port of the tunnel is added last. So when a client's first packet arrives,
-// the router has all objects.
+// routerWiring lists the objects of a router: the tunnel, the sysctls that permit forwarding, and two routing tables.
+// The nftables table is added first, and the UDP port of the tunnel is added last. So when a client's first packet
+// arrives, the router has all objects.
 //
 // A packet that comes out of the tunnel leaves by the pod's routes to the VPC, or else by the pod's ENI. The router's
 // own packets to the internet leave by the node. Answers get a mark, and packets with this mark go back into the
@@ -44,8 +44,8 @@ func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	return nl.Steps(p.ns, append(objects, p.udpPorts(families)...)), nil
 }
 
-// forwardingSysctls are the sysctls that permit forwarding. For IPv4, the kernel also asks the link by which a packet arrives. A
-// new namespace inherits ip_forward and default/forwarding from the node, and these may differ.
+// forwardingSysctls are the sysctls that permit forwarding. For IPv4, the kernel also asks the link by which a packet
+// arrives. A new namespace inherits ip_forward and default/forwarding from the node, and these may differ.
 func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
 	if f == nl.IPv6 {
 		return []nl.Object{nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"},
@@ -116,8 +116,8 @@ func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 		forward = append(forward, p.passRules(f, e)...)
 		nat.Rules = append(nat.Rules, p.snatRules(f)...)
 	}
-	forward = append(forward, refuseRule(in), nl.NFRule{out, nl.CTState("established", "related"), nl.Count(), nl.Accept()},
-		refuseRule(out))
+	forward = append(forward, refuseRule(in),
+		nl.NFRule{out, nl.CTState("established", "related"), nl.Count(), nl.Accept()}, refuseRule(out))
 	for _, pair := range p.links[1:] {
 		forward = append(forward, nl.NFRule{nl.IIFName(pair), nl.Accept()},
 			nl.NFRule{nl.OIFName(pair), nl.CTState("established", "related"), nl.Accept()})
@@ -128,8 +128,9 @@ func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 			{nl.CTReply(), nl.CTMark(mark), nl.SetMark(answer)},
 		}},
 		{Name: "input", Type: "filter", Hook: "input",
-			Rules: append(p.onlyInUDP(families, func(f nl.Family) []netip.Prefix { return p.clientCIDRs(f, e.clients) }),
-				refuseRule(in))},
+			Rules: append(p.onlyInUDP(families, func(f nl.Family) []netip.Prefix {
+				return p.clientCIDRs(f, e.clients)
+			}), refuseRule(in))},
 		{Name: "forward", Type: "filter", Hook: "forward", Policy: "drop", Rules: forward},
 		nat,
 	}, p.untrackedChains(families, func(f nl.Family) nl.Term { return nl.SAddr(nl.HostPrefix(p.addr(f))) })...)}
@@ -158,7 +159,7 @@ func (p *pod) passRules(f nl.Family, e Egress) (rules []nl.NFRule) {
 	return rules
 }
 
-// prefixesOf are the prefixes of a family.
+// prefixesOf returns the prefixes of a family.
 func prefixesOf(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(c netip.Prefix) bool { return nl.FamilyOf(c.Addr()) != f })
 }

@@ -36,9 +36,9 @@ func (home Home) moveToNode(c nl.MovedLink, node *nl.NS) error {
 // be wrong.
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
-// moveCardsBack moves the attachment's cards from the pod to the node. It finds the cards by their groups, or by the result
-// of the ADD if the pod has changed the groups. The result may also name slaves. A slave has the MAC address of its
-// ENI. No card in the pod has this address, so bringBack moves no card for a slave.
+// moveCardsBack moves the attachment's cards from the pod to the node. It finds the cards by their groups, or by the
+// result of the ADD if the pod has changed the groups. The result may also name slaves. A slave has the MAC address of
+// its ENI. No card in the pod has this address, so moveCardsBack moves no card for a slave.
 func moveCardsBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
 	if !mayHaveCard(r) {
 		return nil
@@ -63,9 +63,9 @@ func moveCardsBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error
 	return failed
 }
 
-// cleanUpCards cleans up the cards that have come back to the node because the pod's namespace has ended. A card that comes
-// back after cameBack keeps the name that the kernel has given it. Nothing depends on that name, so a failure is only
-// logged.
+// cleanUpCards gives the cards that have come back to the node, because the pod's namespace has ended, their names on
+// the node. A card that comes back later keeps the name that the kernel has given it. Nothing depends on that name, so
+// a failure is only logged.
 func cleanUpCards(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	if !mayHaveCard(r) {
 		return nil

@@ -34,9 +34,9 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// checkGuards fails if the master of a slave has no guard. Without the guard, a slave can send the node packets that seem
-// to come from the VPC, and the node accepts them. The guard belongs to the ENI, so Faults does not check it for each
-// pod: doctor and repair check each ENI once.
+// checkGuards returns an error if the master of a slave has no guard. Without the guard, a slave can send the node
+// packets that seem to come from the VPC, and the node accepts them. The guard belongs to the ENI, so Faults does not
+// check it for each pod: doctor and repair check each ENI once.
 func checkGuards(r *plugin.Request[Config], node, pod *nl.NS) error {
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {
@@ -103,9 +103,9 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 	return faults, nil
 }
 
-// neededObjects returns the objects that an ADD makes for one NIC, so that CHECK can look for them. It leaves out objects that
-// matter only in the ADD, and objects that a later plugin may have changed. A NIC must have no further address, because
-// that address would belong to another pod. A NIC must also ignore router advertisements.
+// neededObjects returns the objects that an ADD makes for one NIC, so that CHECK can look for them. It leaves out
+// objects that matter only in the ADD, and objects that a later plugin may have changed. A NIC must have no further
+// address, because that address would belong to another pod. A NIC must also ignore router advertisements.
 func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object
@@ -144,7 +144,8 @@ func (s slave) neededRoutes(r *plugin.Request[Config], pod *nl.NS) (needed []nl.
 	if err != nil {
 		return nil, err
 	}
-	for _, route := range resultRoutes(&types100.Result{IPs: s.ips, Routes: r.Prev.Routes}, prefixes(s.ips), s.link.Name) {
+	own := &types100.Result{IPs: s.ips, Routes: r.Prev.Routes}
+	for _, route := range resultRoutes(own, prefixes(s.ips), s.link.Name) {
 		elsewhere := func(o nl.Route) bool {
 			inPlace := o.Table == cmp.Or(route.Table, nl.MainTable)
 			switch {

@@ -100,7 +100,8 @@ func connect(
 		w = append(w, nl.Step{NS: pod, Object: ownARPOnly(link)})
 	}
 	if err := w.Add(); err != nil {
-		if fresh := func(s slave) bool { return s.link.Fresh }; errors.Is(err, nl.ErrUnanswered) && allSlaves(slaves, fresh) {
+		fresh := func(s slave) bool { return s.link.Fresh }
+		if errors.Is(err, nl.ErrUnanswered) && allSlaves(slaves, fresh) {
 			// the kernel may have added the last rule although its answer was lost
 			err = errors.Join(err, pod.DelFurther(slaves[0].link.Group))
 		}
@@ -117,7 +118,8 @@ func connect(
 	return result(r, slaves, links), nil
 }
 
-// masterLink returns the link of the slave's ENI. In a repeated ADD, the link of an exclusive ENI is already in the pod.
+// masterLink returns the link of the slave's ENI. In a repeated ADD, the link of an exclusive ENI is already in the
+// pod.
 func (s slave) masterLink(node, pod *nl.NS) (nl.Link, error) {
 	if s.mac != "" {
 		if l, err := pod.LinkByName(s.link.Name); err == nil && l.MAC == s.mac {
@@ -127,9 +129,9 @@ func (s slave) masterLink(node, pod *nl.NS) (nl.Link, error) {
 	return node.SeenLink(s.link.Master)
 }
 
-// allSlaves reports whether the function such returns true for all slaves.
-func allSlaves(slaves []slave, is func(slave) bool) bool {
-	return !slices.ContainsFunc(slaves, func(s slave) bool { return !is(s) })
+// allSlaves reports whether the function is returns true for all slaves.
+func allSlaves(slaves []slave, predicate func(slave) bool) bool {
+	return !slices.ContainsFunc(slaves, func(s slave) bool { return !predicate(s) })
 }
 
 // del deletes the slaves, and the rules and routes of further NICs in the pod. The DEL of unnumbered-ptp may have
@@ -153,8 +155,8 @@ func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
 }
 
 // delObjects deletes the attachment's objects in a pod. The result or the link shows whether the attachment has further
-// NICs. Without a result, remove assumes that the attachment has further NICs. remove deletes the rules of further NICs
-// before the link, because the link shows that there may be such rules.
+// NICs. Without a result, delObjects assumes that the attachment has further NICs. delObjects deletes the rules of
+// further NICs before the link, because the link shows that there may be such rules.
 func delObjects(r *plugin.Request[Config], pod *nl.NS) (failed error) {
 	own := nl.PodGroup(r.Digest())
 	l, err := pod.LinkByName(r.IfName)

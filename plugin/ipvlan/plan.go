@@ -102,8 +102,8 @@ func mastersOf(r *plugin.Request[Config], asked []nic.Request) ([]master, error)
 	return masters, checkAgreement(asked, masters)
 }
 
-// checkAgreement returns an error if this plugin and the ipam plugin disagree about the interfaces for which the pod gets the
-// whole ENI. The two plugins disagree if the runtime does not pass the same annotations to both.
+// checkAgreement returns an error if this plugin and the ipam plugin disagree about the interfaces for which the pod
+// gets the whole ENI. The two plugins disagree if the runtime does not pass the same annotations to both.
 func checkAgreement(asked []nic.Request, masters []master) error {
 	for i, m := range masters {
 		if asksExclusive(asked, i) != (m.mac != "") {

@@ -20,7 +20,7 @@ type slave struct {
 	link      nl.IPVlan
 	ips       []*types100.IPConfig
 	table     uint32 // routing table of a further NIC; 0: the pod's first NIC, which uses the main table
-	hasOthers bool   // the pod has other NICs: see answersAlone
+	hasOthers bool   // the pod has other NICs: see ownARPOnly
 	mac       string // MAC address of the ENI if the ENI's own link goes into the pod; otherwise empty
 }
 

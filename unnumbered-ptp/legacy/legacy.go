@@ -127,8 +127,9 @@ func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
 // comment is the comment in the original plugin's rules for the pod.
 func (p Pod) comment() string { return fmt.Sprintf("name: %q id: %q", p.Network, p.ContainerID) }
 
-// delFromOlderEngine deletes the chain and the rule from the older engine, in the namespace of the thread. Most nodes do not use
-// the older engine: then the kernel's list of its tables does not have the table nat, and delOlder does nothing.
+// delFromOlderEngine deletes the chain and the rule from the older engine, in the namespace of the thread. Most nodes
+// do not use the older engine: then the kernel's list of its tables does not have the table nat, and delFromOlderEngine
+// does nothing.
 func (p Pod) delFromOlderEngine(ctx context.Context) error {
 	tables, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(tables)), "nat") {
@@ -152,7 +153,7 @@ func (p Pod) delFromOlderEngine(ctx context.Context) error {
 	return err
 }
 
-// olderProgram returns the name of the program for the older engine, or "" if the node has no such program.
+// olderProgram returns the name of the program iptables for the older engine, or "" if the node has no such program.
 func olderProgram(ctx context.Context) (string, error) {
 	for _, prog := range []string{"iptables-legacy", "iptables"} {
 		if _, err := exec.LookPath(prog); err != nil {
@@ -177,8 +178,8 @@ func outputOf(cmd *exec.Cmd) ([]byte, error) {
 	return out, err
 }
 
-// deletionScript is the input of iptables-restore(8) that deletes the rules with the pod's comment and the chains that they
-// jump to. all are all rules, as iptables(8) lists them.
+// deletionScript returns the input of iptables-restore(8) that deletes the rules with the pod's comment and the chains
+// that they jump to. all are all rules, as iptables(8) lists them.
 func (p Pod) deletionScript(all string) string {
 	comment := `--comment "` + strings.ReplaceAll(p.comment(), `"`, `\"`) + `"`
 	var jumps, chains []string
