@@ -17,7 +17,7 @@ func add(r *request) (*types100.Result, error) {
 	if err := checkChained(r); err != nil {
 		return nil, err
 	}
-	s, err := open(r)
+	s, err := openScene(r)
 	if err != nil {
 		return nil, err
 	}
@@ -73,13 +73,13 @@ func (s *scene) hasRouteTo(p pair) bool {
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0
 }
 
-// connect makes the veth pair if there is none, and all objects that belong to the pair. If connect fails, made reports
-// whether the pair may exist.
+// connect makes the veth pair if there is none, and all objects that belong to the pair. If connect fails, mayExist
+// reports whether the pair may exist.
 //
 // connect makes the pair first. At the same time, a collection may remove the objects that serve all pods, and then
 // look for pairs (see [nl.NS.RemoveShared]). Either the collection finds this pair and repairs the objects, or connect
 // finds that they are missing and adds them.
-func (s *scene) connect(p pair, there bool) (made bool, err error) {
+func (s *scene) connect(p pair, existed bool) (mayExist bool, err error) {
 	w := nl.Wiring{{NS: s.nodeNS, Object: p.veth}}
 	if p.unnamed {
 		w = append(nl.Wiring{{NS: s.nodeNS, Object: p.veth.Alternative()}}, w...)
@@ -87,7 +87,7 @@ func (s *scene) connect(p pair, there bool) (made bool, err error) {
 	if err := w.Add(); err != nil {
 		return errors.Is(err, nl.ErrUnanswered), s.explainTaken(p, err)
 	}
-	p.fresh = !there
+	p.fresh = !existed
 	if p.routed {
 		return true, s.addRouted(p)
 	}
@@ -96,20 +96,20 @@ func (s *scene) connect(p pair, there bool) (made bool, err error) {
 			return true, err
 		}
 	}
-	return true, s.addPodObjects(p, there)
+	return true, s.addPodObjects(p, existed)
 }
 
 // addPodObjects adds all objects of the pod, but not the veth pair. The pair must exist, because the index of the
 // node's end determines the number of the pod's routing table.
-func (s *scene) addPodObjects(p pair, there bool) error {
+func (s *scene) addPodObjects(p pair, existed bool) error {
 	var err error
 	for _, loop := range s.Config.loopsOfNewPod() {
 		p.loop = loop
-		table, failed := s.loopTable(p, there)
+		table, failed := s.loopTable(p, existed)
 		if failed = errors.Join(failed, s.delLoopless(p)); failed != nil {
 			return failed
 		}
-		if there || s.repeated {
+		if existed || s.repeated {
 			s.delOldCallerRules(p)
 		}
 		err = s.wiring(p, s.node, table).Add()

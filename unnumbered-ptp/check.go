@@ -18,7 +18,7 @@ func check(r *request) error {
 	if err := checkChained(r); err != nil {
 		return err
 	}
-	s, err := open(r)
+	s, err := openScene(r)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (s *scene) shareLists(p pair) (forget func(), err error) {
 // If CHECK fails, CRI-O considers the pod broken.
 func (s *scene) checkShared(p pair) error {
 	if err := s.node.checkFamilies(s.request); err != nil || p.routed {
-		return err // the objects that routed pods share are in the list of each routed pod, see needs
+		return err // the objects that routed pods share are in the list of each routed pod, see neededObjects
 	}
 	return checkNodeWiring(s.request, s.node.forPod(p), true)
 }

@@ -103,7 +103,7 @@ func remainingObjects(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 
 // objectsBesideLinks lists our objects in a pod that the deletion of our links does not delete. Such objects are routes
 // without a link. If the pod still has its link to the VPC, the routes and filters of this link are also such objects.
-// Most pods have no such objects, and beyondPair then does not ask the kernel for the pod's routes.
+// Most pods have no such objects, and objectsBesideLinks then does not ask the kernel for the pod's routes.
 func objectsBesideLinks(r *request, pod *nl.NS) (w nl.Wiring) {
 	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blockedAddrs(r, pair{addrs: r.addrs})) == 0 {
 		return nil

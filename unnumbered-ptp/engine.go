@@ -58,7 +58,7 @@ func (s *scene) explainTaken(p pair, failed error) error {
 		return failed
 	}
 	owner := "a link of another program"
-	if words := strings.Fields(near.Alias); len(words) > 2 && networkOf(near.Alias) != "" {
+	if words := strings.Fields(near.Alias); len(words) > 2 && networkInAlias(near.Alias) != "" {
 		owner = "the pair of an earlier sandbox, the container " + words[2] + ","
 	} else if isHalfMade(near) {
 		owner = "a pair of another ADD for the pod, which has not ended,"

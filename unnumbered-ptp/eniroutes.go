@@ -131,7 +131,8 @@ func (s *scene) replaceRoutes(eni nl.Link, present, routes []nl.Route) error {
 // whose ADD has just begun has no alias yet, and may be of any network.
 func (s *scene) servesOnlyNetwork(eni nl.Link) bool {
 	pairs, err := s.nodeNS.RoutedPairs(eni.Index)
-	return err == nil && !slices.ContainsFunc(pairs, func(l nl.Link) bool { return networkOf(l.Alias) != s.Network })
+	otherNetwork := func(l nl.Link) bool { return networkInAlias(l.Alias) != s.Network }
+	return err == nil && !slices.ContainsFunc(pairs, otherNetwork)
 }
 
 // fallbackRoutes returns a route to each destination that is in present and not in wanted. This route leads packets as

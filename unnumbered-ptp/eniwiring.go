@@ -32,7 +32,7 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 func (s *scene) eniObjects(p pair) []nl.Object {
 	c, n, dev := s.Config, s.node.forPod(p), s.eni.Name
 	c.IPMasq = true // the node must forward for routed pods, even without ipMasq
-	objects := forwarding(c, n)
+	objects := forwardingSysctls(c, n)
 	if p.hasFamily(nl.IPv6) {
 		objects = append(objects, nl.Sysctl{Key: conf6(dev) + "disable_ipv6", Value: "0"})
 	}
@@ -59,7 +59,8 @@ func (s *scene) eniMark(p pair) eniMark {
 	return eniMark{s.eni.Index, s.node.forPod(p).families(), s.onlyForRouted()}
 }
 
-// onlyForRouted reports whether packets that arrive by the ENI are for routed pods only.
+// onlyForRouted reports whether the ENI is not the boot ENI, and prevResult has an IPv4 address of the ENI or the pod.
+// Then all packets that arrive by the ENI are for routed pods.
 func (s *scene) onlyForRouted() bool {
 	return s.sender.IsValid() && s.eni.Name != s.Config.HostInterface
 }

@@ -35,7 +35,7 @@ func gc(r *request) error {
 	for _, l := range links {
 		// Another program may have removed the alternative name. Then the MAC address shows the attachment.
 		known := valid[l.MAC] || slices.ContainsFunc(l.Names(), func(name string) bool { return valid[name] })
-		if l.Kind == "veth" && !known && (networkOf(l.Alias) == r.Network || isHalfMade(l)) {
+		if l.Kind == "veth" && !known && (networkInAlias(l.Alias) == r.Network || isHalfMade(l)) {
 			errs = append(errs, r.nodeNS.DelPair(l))
 		}
 	}

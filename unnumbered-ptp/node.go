@@ -166,7 +166,8 @@ func (n node) primaryAddr(f nl.Family) netip.Addr { return nl.FirstAddr(n.addrs,
 func (n node) hasFamily(f nl.Family) bool { return n.primaryAddr(f).IsValid() }
 
 // checkFamilies returns an error if the pod has a family in which the node has no address: node and pod could not reach
-// each other. The runtime is to try again, because the node may still get the address: DHCPv6 is later than DHCP.
+// each other. The error tells the runtime to try again, because the node may still get the address: DHCPv6 is later
+// than DHCP.
 func (n node) checkFamilies(r *request) error {
 	for _, a := range r.addrs {
 		f, enable := nl.FamilyOf(a), ""

@@ -86,9 +86,9 @@ func (r callerRule) Check(n *nl.NS) error {
 	return err
 }
 
-// delOldCallerRules deletes the caller rules of a running pod if one of them is of an earlier release: beside a new
+// delOldCallerRules deletes the caller rules of a running pod if one of them is of an earlier release. Beside the new
 // rule, the old rule would still lead forwarded packets to the veth. The ADD then adds the new rules. The kernel cannot
-// delete only the rule without IIF, so splitCallers deletes all.
+// delete only the rule without IIF, so delOldCallerRules deletes all.
 func (s *scene) delOldCallerRules(p pair) {
 	if !p.callers {
 		return

@@ -36,7 +36,7 @@ const (
 
 // nodeWiring lists the objects that serve all pods of the node that are not routed. For routed pods, see eniWiring.
 func nodeWiring(r *request, n node) nl.Wiring {
-	objects := sysctls(r.Config, n)
+	objects := nodeSysctls(r.Config, n)
 	if t := nodeTable(r, n); len(t.Chains) > 0 {
 		objects = append(objects, t)
 	}
@@ -54,10 +54,10 @@ func nodeWiring(r *request, n node) nl.Wiring {
 	return nl.Steps(r.nodeNS, objects)
 }
 
-// sysctls are the sysctls of the node that the configuration needs.
-func sysctls(c Config, n node) (objects []nl.Object) {
+// nodeSysctls returns the sysctls of the node that the configuration needs.
+func nodeSysctls(c Config, n node) (objects []nl.Object) {
 	if c.IPMasq {
-		objects = forwarding(c, n)
+		objects = forwardingSysctls(c, n)
 	}
 	if c.ports.last != 0 {
 		// For a packet to a NodePort, the check of sources looks for the route to the caller as if the pod sent the
@@ -67,8 +67,8 @@ func sysctls(c Config, n node) (objects []nl.Object) {
 	return objects
 }
 
-// forwarding are the sysctls that let the node forward for pods.
-func forwarding(c Config, n node) []nl.Object {
+// forwardingSysctls returns the sysctls that let the node forward for pods.
+func forwardingSysctls(c Config, n node) []nl.Object {
 	objects := []nl.Object{
 		nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
 		// The node sends a packet back by the veth on purpose, so it must not send a redirect to the pod. The kernel

@@ -92,7 +92,7 @@ func NearOf(links []nl.Link, network string, a plugin.Attachment) (near nl.Link,
 	mac, _ := macs(network, a)
 	i := slices.IndexFunc(links, func(l nl.Link) bool {
 		return slices.Contains(l.Names(), name) ||
-			l.Kind == "veth" && l.MAC == mac && networkOf(l.Alias) == network && nl.IsPair(l.Group)
+			l.Kind == "veth" && l.MAC == mac && networkInAlias(l.Alias) == network && nl.IsPair(l.Group)
 	})
 	if i < 0 {
 		return nl.Link{}, false
@@ -150,8 +150,8 @@ func alias(r *request) string {
 	return s[:min(len(s), most)]
 }
 
-// networkOf is the network in an alias of ours. It is "" if the alias is not ours.
-func networkOf(alias string) string {
+// networkInAlias returns the network in an alias of ours, or "" if the alias is not ours.
+func networkInAlias(alias string) string {
 	words := strings.SplitN(alias, " ", 3)
 	if len(words) < 3 || words[0] != owner {
 		return ""

@@ -10,8 +10,8 @@
 // VPC. The packet must then leave by the pod's ENI with the pod's address. The answer must return to the node, which
 // remembers what kube-proxy has changed. See serviceloop.go.
 //
-// Some objects on the node serve all pods: sysctls, a rule for NodePorts, and one table of nftables. An ADD checks and
-// repairs these objects. A DEL leaves them.
+// Some objects on the node serve all pods: sysctls, routing rules, and tables of nftables. An ADD checks and repairs
+// these objects. A DEL leaves them.
 //
 // The invariants: all objects of one pod on the node belong to the node's end of its veth pair. A name of that link
 // follows from the attachment alone, so DEL, CHECK and GC find the link without other data. The plugin deletes only
@@ -142,12 +142,12 @@ type scene struct {
 	eni     nl.Link // for a routed pod: the link of its ENI
 	linked  bool    // the namespace of a routed pod already has a link with the name IfName
 
-	repairs  bool // see hasWithoutMTU
+	repairs  bool // see hasWithAnyMTU
 	unhooked bool // see [nl.Link.Unhooked]
 }
 
-// open opens the pod's namespace, and reads all that an ADD or a CHECK must know about the pod and the node.
-func open(r *request) (*scene, error) {
+// openScene opens the pod's namespace, and reads all that an ADD or a CHECK must know about the pod and the node.
+func openScene(r *request) (*scene, error) {
 	s := &scene{request: r}
 	err := s.read()
 	if err != nil {

@@ -65,7 +65,7 @@ func pairsOf(node *nl.NS, network string) (veths map[string]nl.Link, err error) 
 
 // isVeth reports whether a link is the node's end of the veth pair of one of the network's pods.
 func isVeth(l nl.Link, network string) bool {
-	return l.Kind == "veth" && nl.IsPair(l.Group) && networkOf(l.Alias) == network
+	return l.Kind == "veth" && nl.IsPair(l.Group) && networkInAlias(l.Alias) == network
 }
 
 // Repair adds the objects that [Lost] lists. Without Repair, the next ADD would add them. Repair returns the objects

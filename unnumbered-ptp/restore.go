@@ -50,7 +50,7 @@ func (l Loss) None() bool {
 // CHECK has, and its configuration must be validated. The caller must not read the addresses of prevResult in the pod's
 // namespace: the pod could show the addresses of another pod there.
 func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
-	s, err := open(newRequest(node, r))
+	s, err := openScene(newRequest(node, r))
 	if err != nil {
 		return l, err
 	}

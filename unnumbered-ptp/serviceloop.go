@@ -222,8 +222,8 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 // tableLoopless is the node's routing table with the routes to pods without a loop. By these routes, the node sends
 // packets from any sender straight to these pods. Otherwise the node would loop the answers that a pod with a loop
 // sends to a pod without a loop. And if the node checks sources, it would drop packets from a pod without a loop to a
-// pod with a loop. The check looks for the route back as if the answer had come in by the second pod's veth (see
-// [loopRoutes]). No pod's own table has this number.
+// pod with a loop. The check looks for the route back as if the answer had come in by the veth of the pod with a loop
+// (see [loopRoutes]). No pod's own table has this number.
 const tableLoopless = 1<<31 + 72
 
 // looplessRoutes are the routes to a pod without a loop.

@@ -42,7 +42,7 @@ func status(r *request) error {
 
 // checkSettable fails if a sysctl of the node is wrong, and an ADD could not set it.
 func checkSettable(r *request, n node) error {
-	for _, o := range sysctls(r.Config, n) {
+	for _, o := range nodeSysctls(r.Config, n) {
 		if err := o.(nl.Sysctl).Settable(r.nodeNS); err != nil {
 			return fmt.Errorf("%s: %w", o, err)
 		}

@@ -251,11 +251,11 @@ func TestNames(t *testing.T) {
 		t.Errorf("alias %q, want %q", got, want)
 	}
 	r.Pod.Name = strings.Repeat("x", 253)
-	if got := alias(newScene(r).request); len(got) != 255 || networkOf(got) != r.Network {
-		t.Errorf("%d bytes, network %q", len(got), networkOf(got))
+	if got := alias(newScene(r).request); len(got) != 255 || networkInAlias(got) != r.Network {
+		t.Errorf("%d bytes, network %q", len(got), networkInAlias(got))
 	}
 	for _, foreign := range []string{"", "uplink", "a link of others"} {
-		if networkOf(foreign) != "" {
+		if networkInAlias(foreign) != "" {
 			t.Errorf("took %q for ours", foreign)
 		}
 	}

@@ -55,7 +55,7 @@ func isSealed(w nl.Wiring) bool {
 }
 
 // checkedWiring returns a wiring without its MTUs, and without rp_filter of links that are not a tunnel. Other plugins
-// may change these. Without one of the other sysctls, the egress does not work.
+// may change these values. If one of the other sysctls is wrong, the egress does not work.
 func checkedWiring(w nl.Wiring) (rest nl.Wiring) {
 	for _, s := range w {
 		switch o := s.Object.(type) {

@@ -29,9 +29,9 @@ func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 		if err != nil {
 			return nil, err
 		}
-		objects = append(objects, routes.closed...)
+		objects = append(objects, routes.withoutLink...)
 		objects = append(objects, p.clientRules(f)...)
-		by = append(append(by, p.tunnelObjects(f, 0)...), routes.open...)
+		by = append(append(by, p.tunnelObjects(f, 0)...), routes.byLink...)
 	}
 	return nl.Steps(p.ns, slices.Concat(objects, by, p.udpPorts(families))), nil
 }
@@ -46,9 +46,9 @@ func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 		Protocol: nl.RouteProtocol})
 }
 
-// clientRoutes are the routes of the table TableOut. The routes in closed need no tunnel: throw routes and refusing
-// routes. The routes in open need the link of the tunnel.
-type clientRoutes struct{ closed, open []nl.Object }
+// clientRoutes are the routes of the table TableOut. The routes in withoutLink are throw routes and refusing routes.
+// The routes in byLink need the link of the tunnel.
+type clientRoutes struct{ withoutLink, byLink []nl.Object }
 
 // clientRoutes returns the routes of a family. If one egress has a prefix in destinations, and another egress has this
 // prefix in except, the prefix is a destination.
@@ -81,14 +81,14 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 	}
 	for i, r := range spared {
 		if !named(r) && !slices.Contains(spared[:i], r) {
-			routes.closed = append(routes.closed, r)
+			routes.withoutLink = append(routes.withoutLink, r)
 		}
 	}
 	for _, r := range out {
-		routes.closed = append(routes.closed, refusingRoute(r.Dst))
+		routes.withoutLink = append(routes.withoutLink, refusingRoute(r.Dst))
 	}
 	for _, r := range slices.Concat(hops, out) {
-		routes.open = append(routes.open, r)
+		routes.byLink = append(routes.byLink, r)
 	}
 	return routes, err
 }
@@ -112,9 +112,10 @@ func gatewayRoute(gw netip.Addr) nl.Route {
 		Protocol: nl.RouteProtocol}
 }
 
-// skipRule is the rule that makes packets which leave by the ENI's link skip the tunnel's table. If the service loop
-// is redirect, a BPF program sends packets out by this link. The kernel then looks for the next hop of the packet
-// (bpf_redirect_neigh). In IPv6, the kernel does not skip a route by another link, and would take the tunnel's gateway.
+// skipRule is the rule that makes packets which leave by the ENI's link skip the tunnel's table. If the service loop is
+// redirect, a BPF program sends packets out by this link. The kernel then looks for the next hop of the packet
+// (bpf_redirect_neigh). In IPv6, this lookup does not skip routes by other links. So without the rule, it would find
+// the tunnel's gateway.
 func (p *pod) skipRule() nl.Rule {
 	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 }

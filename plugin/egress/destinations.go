@@ -28,7 +28,7 @@ func privateNets() []netip.Prefix {
 
 // neverTunnelled are networks in which no destination may be: their addresses have another meaning on each node, and on
 // each ENI. If a router forwarded packets to these networks, its clients could ask the metadata service in the router's
-// name. The clients would also bypass the proxy on the node.
+// name. The clients would also bypass the node's proxy for the metadata service.
 func neverTunnelled() []netip.Prefix {
 	return prefixes("169.254.0.0/16", "127.0.0.0/8", "fd00:ec2::/32", "fe80::/10", "::1/128")
 }
@@ -68,7 +68,7 @@ func longestMatch(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool
 // sparedPrefixes returns the prefixes within the destinations of a family that do not use the tunnel. These are the
 // gateways, the exceptions of the configuration, private networks, and networks of the pod's other routes. But if the
 // configuration names a private network or a network of a route, this network uses the tunnel.
-func (e Egress) sparedPrefixes(f nl.Family, own []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
+func (e Egress) sparedPrefixes(f nl.Family, podRoutes []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {
 		within := func(d netip.Prefix) bool { return d.Bits() <= p.Bits() && d.Contains(p.Addr()) }
 		if nl.FamilyOf(p.Addr()) == f && slices.ContainsFunc(e.destinations, within) && !slices.Contains(all, p) {
@@ -81,7 +81,7 @@ func (e Egress) sparedPrefixes(f nl.Family, own []netip.Prefix, gateways []netip
 	for _, p := range e.except {
 		add(p)
 	}
-	for _, p := range slices.Concat(privateNets(), own) {
+	for _, p := range slices.Concat(privateNets(), podRoutes) {
 		if !slices.Contains(e.destinations, p) || p.IsSingleIP() {
 			add(p)
 		}
@@ -98,10 +98,10 @@ type layer struct {
 
 // layers returns the prefixes of a family to which a router forwards packets, and the prefixes to which it does not
 // forward. The first layer that contains an address decides. Thus the longest prefix decides, as in the table of routes
-// that a client gets. own are the networks that the router reaches by its ENI. A packet to an address in no layer does
-// not pass.
-func (e Egress) layers(f nl.Family, own []netip.Prefix) (all []layer) {
-	refuse := e.sparedPrefixes(f, own, e.gateways)
+// that a client gets. podRoutes are the networks that the router reaches by its ENI. A packet to an address in no layer
+// does not pass.
+func (e Egress) layers(f nl.Family, podRoutes []netip.Prefix) (all []layer) {
+	refuse := e.sparedPrefixes(f, podRoutes, e.gateways)
 	pass := slices.DeleteFunc(prefixesOf(f, e.destinations), func(d netip.Prefix) bool {
 		return slices.Contains(refuse, d)
 	})

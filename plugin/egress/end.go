@@ -11,34 +11,34 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// endEgress deletes the egress and the links of an attachment. own is the group of these links. Even if the process is
-// killed at any point, no packet of a client leaves with another address than before. The reason is the order of the
+// endEgress deletes the egress and the links of an attachment. group is the group of these links. Even if the process
+// is killed at any point, no packet of a client leaves with another address than before. The reason is the order of the
 // steps:
 //
 //   - First, endEgress closes the UDP ports. So no packet of a client enters a router any more.
 //   - Then endEgress deletes all links of the attachment in one request: the slave, the pair and the tunnels. The
 //     kernel sets all these links down before it removes a route of any of them. If the link to the VPC is not in the
-//     group, for example because it is a whole ENI, endEgress sets the link down before.
+//     group, for example because it is a whole ENI, endEgress sets this link down before that.
 //   - The remaining objects have no effect without links. endEgress deletes them last.
 //
 // The DELs of the plugins that made the links accept that the links are gone. The namespace may have no link of the
 // attachment, but have the first attachment of another pod. Then the path in the DEL leads to that other pod, and
 // endEgress does nothing.
-func endEgress(ns *nl.NS, name string, own uint32) error {
+func endEgress(ns *nl.NS, name string, group uint32) error {
 	links, err := ns.Links()
 	if err != nil {
 		return err
 	}
-	ours := slices.DeleteFunc(slices.Clone(links), func(l nl.Link) bool { return nl.Attachment(l.Group) != own })
-	if len(ours) == 0 && nl.OtherFirst(links, own) {
+	ours := slices.DeleteFunc(slices.Clone(links), func(l nl.Link) bool { return nl.Attachment(l.Group) != group })
+	if len(ours) == 0 && nl.OtherFirst(links, group) {
 		return nil
 	}
 	failed := udpPortsOf(ns, ours).Del()
-	if i := slices.IndexFunc(links, func(l nl.Link) bool { return l.Name == name && l.Group != own }); i >= 0 &&
+	if i := slices.IndexFunc(links, func(l nl.Link) bool { return l.Name == name && l.Group != group }); i >= 0 &&
 		len(ours) > 0 {
 		failed = errors.Join(failed, ns.SetDown(name))
 	}
-	if err := ns.DelGroup(own); !errors.Is(err, fs.ErrNotExist) {
+	if err := ns.DelGroup(group); !errors.Is(err, fs.ErrNotExist) {
 		failed = errors.Join(failed, err)
 	}
 	return errors.Join(failed, remainingObjects(ns).Del())

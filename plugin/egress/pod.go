@@ -162,7 +162,7 @@ func (p *pod) families(all ...Egress) (fs []nl.Family) {
 
 func linkName(f nl.Family) string { return nl.ByFamily(f, Link4, Link6) }
 
-// tunnelObjects is the pod's end of the tunnels of a family, with the sysctls for it.
+// tunnelObjects returns the pod's end of the tunnels of a family, and the sysctls for this end.
 func (p *pod) tunnelObjects(f nl.Family, mtu int) (objects []nl.Object) {
 	local := p.addr(f)
 	most := nl.TunnelMTU(f, p.mtu)

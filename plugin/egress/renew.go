@@ -189,8 +189,8 @@ func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 	return err
 }
 
-// wantedState returns the state that a tunnel of the pod must have. If the configuration has changed, the MTU may have,
-// too.
+// wantedState returns the state that a tunnel of the pod must have. The state has an MTU only if the pod's table is of
+// another configuration, because the MTU may be of another configuration, too.
 func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	if !x.other {
 		t.MTU = 0 // another plugin may have changed it
@@ -238,8 +238,8 @@ func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return compareOrder(b, a) })
 }
 
-// coveringRoute looks at the routes with a shorter prefix that contains the prefix of r. Of these routes, coveringRoute
-// returns the one with the longest prefix, or the zero route if there is none.
+// coveringRoute returns the route with the longest prefix among the routes whose prefix contains the prefix of r and is
+// shorter. It returns the zero route if there is no such route.
 func coveringRoute(all []nl.Route, r nl.Route) (found nl.Route) {
 	for _, o := range all {
 		if o.Dst.Bits() < r.Dst.Bits() && o.Dst.Contains(r.Dst.Addr()) &&
@@ -307,7 +307,7 @@ func (x *Renewal) None() bool {
 	return len(x.missing)+len(x.add)+len(x.stale)+len(x.gone) == 0 && !x.other
 }
 
-// String describes the differences.
+// String describes the changes that Apply makes.
 func (x *Renewal) String() string {
 	var parts []string
 	list := func(word string, routes []nl.Route, dst func(nl.Route) bool) {
@@ -341,7 +341,7 @@ func (x *Renewal) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// Apply changes the pod.
+// Apply makes the changes that Outdated has found necessary.
 func (x *Renewal) Apply() error {
 	if x.lost { // the table must exist before packets come out of a tunnel
 		if err := x.putTable(); err != nil {

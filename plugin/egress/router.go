@@ -45,7 +45,8 @@ func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 }
 
 // forwardingSysctls are the sysctls that permit forwarding. For IPv4, the kernel also asks the link by which a packet
-// arrives. A new namespace inherits ip_forward and default/forwarding from the node, and these may differ.
+// arrives. A new namespace inherits ip_forward and default/forwarding from the node, and these two may differ from each
+// other.
 func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
 	if f == nl.IPv6 {
 		return []nl.Object{nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"},

@@ -63,9 +63,9 @@ func moveCardsBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error
 	return failed
 }
 
-// cleanUpCards gives the cards that have come back to the node, because the pod's namespace has ended, their names on
-// the node. A card that comes back later keeps the name that the kernel has given it. Nothing depends on that name, so
-// a failure is only logged.
+// cleanUpCards renames the cards that have come back to the node because the pod's namespace has ended: each card gets
+// the name that home returns. A card that comes back later keeps the name that the kernel has given it. Nothing depends
+// on that name, so a failure is only logged.
 func cleanUpCards(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	if !mayHaveCard(r) {
 		return nil

@@ -129,7 +129,7 @@ func (s slave) masterLink(node, pod *nl.NS) (nl.Link, error) {
 	return node.SeenLink(s.link.Master)
 }
 
-// allSlaves reports whether the function is returns true for all slaves.
+// allSlaves reports whether predicate returns true for all slaves.
 func allSlaves(slaves []slave, predicate func(slave) bool) bool {
 	return !slices.ContainsFunc(slaves, func(s slave) bool { return !predicate(s) })
 }
