@@ -27,8 +27,8 @@ import (
 // engine's name may belong to another sandbox, or to another program. If another program removes the alternative name,
 // the MAC address still shows the attachment of the pair. Then [Restore] puts the alternative name back.
 
-// engineName is the name by which engines find the pair of a pod. It is "" if the configuration has no vethPrefix, or
-// if the name of the pod is unknown.
+// engineName returns the name by which engines find the pair of a pod. It is "" if the configuration has no vethPrefix,
+// or if the name of the pod is unknown.
 func engineName(r *request) string {
 	if r.Config.VethPrefix == "" || r.Pod.Name == "" {
 		return ""
@@ -116,8 +116,8 @@ func (c *Config) validatePrefix(m *values.Mistakes) {
 	}
 }
 
-// sha1 is the hash SHA-1 of FIPS 180-4, as five numbers of 32 bits. The standard library's package and its imports
-// would be a twentieth of this program, and each process would have to initialize them.
+// sha1 returns the SHA-1 of a text (FIPS 180-4), as five numbers of 32 bits. The standard library's package and its
+// imports would be a twentieth of this program, and each process would have to initialize them.
 func sha1(text string) [5]uint32 {
 	const block = 64
 	h := [5]uint32{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0}

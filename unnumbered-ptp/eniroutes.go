@@ -20,10 +20,10 @@ import (
 // packet to such a destination left by the boot ENI, EC2 would drop the packet. So an ADD changes the routes of all
 // ENIs before it changes the nftables table.
 
-// eniRoutes are the routes of an ENI's table in one family, to the destinations that its pods reach by the ENI and its
-// gateway. For each prefix of hostCidrs, a throw route makes the kernel continue with the main table, even if a peer
-// has the same CIDR. All these routes replace existing ones, because the configuration may have changed since the last
-// ADD.
+// eniRoutes returns the routes of an ENI's table in one family, to the destinations that its pods reach by the ENI and
+// its gateway. For each prefix of hostCidrs, a throw route makes the kernel continue with the main table, even if a
+// peer has the same CIDR. All these routes replace existing ones, because the configuration may have changed since the
+// last ADD.
 func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) (routes []nl.Route) {
 	route := nl.Route{Table: nl.RoutedTable(eni.Index), Protocol: nl.RouteProtocol, Replace: true}
 	for _, dst := range sortedPrefixes(f, dstsByENI(s.request, p)) {
@@ -64,7 +64,7 @@ func (s *scene) installOtherENIRoutes(p pair) error {
 		return err
 	}
 	for _, r := range rules {
-		index, is := ofENI(r)
+		index, is := eniOfRule(r)
 		if !is || index == s.eni.Index || !p.hasFamily(r.Family) {
 			continue
 		}

@@ -28,7 +28,7 @@ func (s *scene) eniWiring(p pair) nl.Wiring {
 	return nl.Steps(s.nodeNS, append(objects, s.eniMark(p), intactTable{routedTable(s.request)}))
 }
 
-// eniObjects are the objects of eniWiring that come before the routes.
+// eniObjects returns the objects of eniWiring that come before the routes.
 func (s *scene) eniObjects(p pair) []nl.Object {
 	c, n, dev := s.Config, s.node.forPod(p), s.eni.Name
 	c.IPMasq = true // the node must forward for routed pods, even without ipMasq
@@ -65,8 +65,8 @@ func (s *scene) onlyForRouted() bool {
 	return s.sender.IsValid() && s.eni.Name != s.Config.HostInterface
 }
 
-// acceptObjects are the objects that let the node accept packets which the VPC sends to routed pods by the ENI's link.
-// Such a packet has the ENI's mark (see eniMark). The check of sources (rp_filter) uses this mark, because
+// acceptObjects returns the objects that let the node accept packets which the VPC sends to routed pods by the ENI's
+// link. Such a packet has the ENI's mark (see eniMark). The check of sources (rp_filter) uses this mark, because
 // src_valid_mark is 1. So the check finds the ENI at once.
 //
 // Another program may have removed the mark. The node's own route to the VPC leads by the boot ENI, so a strict check
@@ -78,8 +78,8 @@ func acceptObjects(eni string) []nl.Object {
 		nl.Sysctl{Key: conf4(eni) + "src_valid_mark", Value: "1"}, nl.RoutedAddr(eni)}
 }
 
-// arpSenderTable is the nftables table that changes the sender in the node's ARP requests by the ENI's link. The new
-// sender is an address of the ENI. At this link, the node has no address of the ENI. Without the table, the kernel
+// arpSenderTable returns the nftables table that changes the sender in the node's ARP requests by the ENI's link. The
+// new sender is an address of the ENI. At this link, the node has no address of the ENI. Without the table, the kernel
 // would ask for the VPC router with the address of the boot ENI. EC2 need not answer an ARP request that an ENI sends
 // with another ENI's address. ARP requests of slaves do not pass the table.
 func arpSenderTable(eni string, a netip.Addr) nl.Table {
@@ -88,13 +88,13 @@ func arpSenderTable(eni string, a netip.Addr) nl.Table {
 		Rules: []nl.NFRule{{nl.OIFName(eni), nl.SetARPSender(a)}}}}}
 }
 
-// families are the families of the node's addresses.
+// families returns the families of the node's addresses.
 func (n node) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !n.hasFamily(f) })
 }
 
-// routedTable is the network's nftables table for routed pods. It drops packets whose source is not the pod's address,
-// and it decides which packets get the node's address.
+// routedTable returns the network's nftables table for routed pods. It drops packets whose source is not the pod's
+// address, and it decides which packets get the node's address.
 func routedTable(r *request) nl.Table {
 	senders := nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110, Rules: []nl.NFRule{
 		{nl.IIFRouted(), nl.ToLocal(), nl.Accept()},
@@ -107,7 +107,7 @@ func routedTable(r *request) nl.Table {
 	return t
 }
 
-// routedPostrouting is the chain that gives the node's address to packets of routed pods, but not to packets for
+// routedPostrouting returns the chain that gives the node's address to packets of routed pods, but not to packets for
 // destinations that the pods reach by their ENI. This ENI may be the boot ENI, so the chain cannot decide by the link
 // alone.
 //
@@ -178,7 +178,7 @@ const (
 	prefAfter    = 1019
 )
 
-// eniTable is the table of nftables that sets the marks. The table has a branch for each ENI.
+// eniTable returns the table of nftables that sets the marks. The table has a branch for each ENI.
 func eniTable() nl.Table {
 	return nl.Table{Family: "inet", Name: nl.ENITable, More: true, Chains: []nl.Chain{{
 		Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: nl.PriorityMangle,
@@ -202,7 +202,7 @@ type eniMark struct {
 	onlyForRouted bool // packets that arrive by the ENI are for routed pods only
 }
 
-// branch is the ENI's branch that sets the mark with this number.
+// branch returns the ENI's branch that sets the mark with this number.
 func (m eniMark) branch(number uint32) nl.Branch {
 	mark := nl.NFRule{nl.SetMarkBits(number<<markShift, ENIMarks)}
 	b := nl.Branch{Table: eniTable(), Group: nl.RoutedGroup(m.eni), Link: m.eni,
@@ -214,7 +214,7 @@ func (m eniMark) branch(number uint32) nl.Branch {
 	return b
 }
 
-// sharedRules are the rules that all ENIs share.
+// sharedRules returns the rules that all ENIs share.
 func (m eniMark) sharedRules() (w []nl.Rule) {
 	for _, f := range m.families {
 		w = append(w,
@@ -275,11 +275,11 @@ func (m eniMark) Add(n *nl.NS) error {
 	return fmt.Errorf("another program changes the table inet %s all the time", eniTable().Name)
 }
 
-// delOtherRules deletes the ENI's rules for marks, except the rules for the given number.
+// delOtherRules deletes the ENI's rules for marks, except the rules for the mark with this number.
 func (m eniMark) delOtherRules(n *nl.NS, number uint32) error {
 	rules, err := n.Rules()
 	for _, r := range rules {
-		if eni, is := ofENI(r); is && eni == m.eni && r.Mark != number<<markShift {
+		if eni, is := eniOfRule(r); is && eni == m.eni && r.Mark != number<<markShift {
 			if e := r.Del(n); !errors.Is(e, fs.ErrNotExist) {
 				err = errors.Join(err, e)
 			}
@@ -323,7 +323,7 @@ func (m eniMark) restoreBranches(n *nl.NS) error {
 	}
 	for _, own := range []bool{false, true} {
 		for _, r := range rules {
-			if eni, is := ofENI(r); is && (eni == m.eni) == own {
+			if eni, is := eniOfRule(r); is && (eni == m.eni) == own {
 				mark := eniMark{eni: eni, onlyForRouted: onlyForRouted[eni]}
 				err = errors.Join(err, mark.restoreBranch(n, r.Mark>>markShift))
 			}
@@ -351,7 +351,7 @@ func (m eniMark) claimFree(n *nl.NS) (uint32, error) {
 	}
 	led := map[uint32]bool{}
 	for _, r := range rules {
-		eni, is := ofENI(r)
+		eni, is := eniOfRule(r)
 		led[r.Mark>>markShift] = led[r.Mark>>markShift] || is && n.HasLink(eni)
 	}
 	for _, number := range m.numbersToTry() {
@@ -382,8 +382,8 @@ func numberOf(chain string) uint32 {
 	return uint32(number)
 }
 
-// ofENI reports whether a rule is ours and is for the mark of an ENI. It returns the index of the ENI's link.
-func ofENI(r nl.Rule) (eni int, is bool) {
+// eniOfRule reports whether a rule is ours and is for the mark of an ENI. It returns the index of the ENI's link.
+func eniOfRule(r nl.Rule) (eni int, is bool) {
 	eni, is = nl.OfRoutedTable(r.Table)
 	return eni, is && r.Pref == prefENI && r.Protocol == nl.RouteProtocol
 }

@@ -81,7 +81,7 @@ func has(t *testing.T, n *nl.NS, want map[uint32]int) {
 	}
 	leads := map[string]bool{}
 	for _, r := range rules {
-		if eni, is := ofENI(r); is {
+		if eni, is := eniOfRule(r); is {
 			if leads[fmt.Sprint(r.Family, r.Mark>>markShift, eni)] = true; !n.HasLink(eni) {
 				t.Errorf("a rule is left: %s", r)
 			}

@@ -40,7 +40,7 @@ func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	return nl.Further(links, own), err
 }
 
-// addFurther is the ADD of a further attachment. If the kernel has no BPF, addFurther adds no filters, or fails if
+// addFurther does the ADD of a further attachment. If the kernel has no BPF, addFurther adds no filters, or fails if
 // blockInstanceMetadata is set.
 func (s *scene) addFurther() (*types100.Result, error) {
 	var err error
@@ -55,7 +55,7 @@ func (s *scene) addFurther() (*types100.Result, error) {
 	return s.Prev, nil
 }
 
-// checkFurther is the CHECK of a further attachment.
+// checkFurther does the CHECK of a further attachment.
 func (s *scene) checkFurther() (wrong error) {
 	for _, f := range s.furtherFaults() {
 		wrong = errors.Join(wrong, f)
@@ -74,7 +74,7 @@ func (s *scene) furtherFaults() []nl.Fault {
 	return faults
 }
 
-// furtherObjects are all objects that a further attachment gets.
+// furtherObjects returns all objects that a further attachment gets.
 func furtherObjects(r *request, loop string) []nl.Object {
 	limits := r.Config.RuntimeConfig.Bandwidth.objects(linkNames(r.nics))
 	return append(metadataBlockFurther(r, r.nics, 0, loop), limits...)
@@ -111,8 +111,8 @@ func linkNames(nics []plugin.NIC) (all []string) {
 	return all
 }
 
-// limitedLinks are the links that share the bandwidth limits of an ADD that makes a pair: the links of podLinks, and
-// the links of the ADD's further NICs.
+// limitedLinks returns the links that share the bandwidth limits of an ADD that makes a pair: the links of podLinks,
+// and the links of the ADD's further NICs.
 func (r *request) limitedLinks() []string {
 	return slices.Concat(r.podLinks(), linkNames(r.nics[min(1, len(r.nics)):]))
 }

@@ -22,7 +22,7 @@ func RemoveGone(node *nl.NS) (removed nl.Wiring, failed error) {
 	var objects []nl.Object
 	rules, err1 := node.Rules()
 	for _, r := range rules {
-		if gone(ofENI(r)) {
+		if gone(eniOfRule(r)) {
 			objects = append(objects, r)
 		}
 	}

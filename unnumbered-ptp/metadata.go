@@ -18,8 +18,8 @@ import (
 // have no such limit. If a pod asks by its ENI, there is no hop in between.
 var metadataAddrs = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
-// blockedAddrs are the addresses of the metadata service that the pod must not reach. If blockInstanceMetadata is not
-// set, an address that is itself a prefix of hostCidrs is not blocked: its packets go to a proxy on the node.
+// blockedAddrs returns the addresses of the metadata service that the pod must not reach. If blockInstanceMetadata is
+// not set, an address that is itself a prefix of hostCidrs is not blocked: its packets go to a proxy on the node.
 func blockedAddrs(r *request, p pair) (addrs []netip.Addr) {
 	for _, a := range metadataAddrs {
 		f := nl.FamilyOf(a)
@@ -36,7 +36,7 @@ func blockedAddrs(r *request, p pair) (addrs []netip.Addr) {
 	return addrs
 }
 
-// metadataBlock are the objects that keep the pod from the metadata service. A route refuses the destination, so a
+// metadataBlock returns the objects that keep the pod from the metadata service. A route refuses the destination, so a
 // program gets an error at once. Sockets that are bound to a link ignore the route, so a filter at each of the pod's
 // links drops their packets. A filter needs BPF, which a kernel may lack. So if a pod's loop needs no BPF, the pod gets
 // the filter only if blockInstanceMetadata is set. The pod always gets the route.
@@ -54,7 +54,7 @@ func metadataBlock(r *request, p pair) (objects []nl.Object) {
 	return objects
 }
 
-// prohibitRoute is the route that refuses an address of the metadata service.
+// prohibitRoute returns the route that refuses an address of the metadata service.
 func prohibitRoute(a netip.Addr) nl.Route {
 	return nl.Route{Dst: nl.HostPrefix(a), Type: "prohibit", Protocol: nl.RouteProtocol}
 }

@@ -71,8 +71,8 @@ func (n node) forwardsIPv6(c Config) bool { return c.IPMasq && n.hasFamily(nl.IP
 func conf4(link string) string { return "net/ipv4/conf/" + link + "/" }
 func conf6(link string) string { return "net/ipv6/conf/" + link + "/" }
 
-// nodeAddrs are the addresses of hostInterface without link-local ones and duplicates. IPv4 comes before IPv6. In each
-// family, the primary address is first.
+// nodeAddrs returns the addresses of hostInterface without link-local ones and duplicates. IPv4 comes before IPv6. In
+// each family, the primary address is first.
 //
 // Pods use the primary address of the node, which is the instance's own address. keepalived and other programs add
 // addresses, and move them to another node. The kernel's order does not show which address is primary: if a program

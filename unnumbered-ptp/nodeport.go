@@ -43,8 +43,8 @@ const (
 	tableCaller = 72
 )
 
-// podCallerObjects are the objects that make the pod answer marked connections by the veth. The objects of the service
-// loop set the marks, see podLoop.
+// podCallerObjects returns the objects that make the pod answer marked connections by the veth. The objects of the
+// service loop set the marks, see podLoop.
 func podCallerObjects(r *request, p pair, n node) (objects []nl.Object) {
 	if !p.callers || p.loop == "" {
 		return nil
@@ -125,7 +125,7 @@ func callerRules(r *request) (objects []nl.Object) {
 	return objects
 }
 
-// callerMarkChains are the nftables chains that set the marks in a pod that tracks its connections. If a connection
+// callerMarkChains returns the nftables chains that set the marks in a pod that tracks its connections. If a connection
 // begins by the veth, the pod's answers also leave by the veth. A packet that the node has sent back to the pod, and
 // that leaves by the ENI, gets no mark. Such a packet is not a call.
 func callerMarkChains(c Config) []nl.Chain {
@@ -144,8 +144,8 @@ func callerMarkChains(c Config) []nl.Chain {
 // callersChain is the name of the chain for callers.
 const callersChain = "callers"
 
-// nodePortSNAT is the node's chain that replaces the source of calls by the node's address, for the callers that need
-// it (see the top of this file). The chain comes before the chains of other programs.
+// nodePortSNAT returns the node's chain that replaces the source of calls by the node's address, for the callers that
+// need it (see the top of this file). The chain comes before the chains of other programs.
 func nodePortSNAT(r *request, n node) nl.Chain {
 	chain, c := nl.Chain{Name: callersChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}, r.Config
 	if !c.IPMasq || c.ports.last == 0 || c.KeepCaller && !slices.Contains(c.loopsOfNewPod(), redirect) {

@@ -92,7 +92,7 @@ func forwardingSysctls(c Config, n node) []nl.Object {
 	return objects
 }
 
-// forwards4 is the sysctl that lets a link forward IPv4. Each link by which a packet may arrive needs this sysctl,
+// forwards4 returns the sysctl that lets a link forward IPv4. Each link by which a packet may arrive needs this sysctl,
 // besides ip_forward. When ip_forward changes, the kernel sets the sysctl of all links. But systemd-networkd and
 // hardening profiles also set the sysctl of one link, or of new links. For IPv6, the kernel asks only "all"
 // (ip6_forward).
@@ -109,7 +109,7 @@ func familyRules(n node, r nl.Rule) []nl.Object {
 	return objects
 }
 
-// nodeTable is the node's nftables table for one network. If two networks need the same rule, the tables of both
+// nodeTable returns the node's nftables table for one network. If two networks need the same rule, the tables of both
 // networks have the rule, which does no harm.
 //
 // A connection from outside to a NodePort gets a mark, because its answers must leave by hostInterface, by which the
@@ -142,9 +142,9 @@ func nodeTable(r *request, n node) nl.Table {
 // nodePortsChain is the name of the chain that marks connections to NodePorts.
 const nodePortsChain = "prerouting"
 
-// postroutingChain is the node's chain that gives the node's address to packets which the node forwards for pods. addrs
-// are the node's addresses for packets of the service loop. The chain comes before kube-proxy's chain, whose priority
-// is 100. Otherwise kube-proxy might give the node's address to a packet that goes back into a pod.
+// postroutingChain returns the node's chain that gives the node's address to packets which the node forwards for pods.
+// addrs are the node's addresses for packets of the service loop. The chain comes before kube-proxy's chain, whose
+// priority is 100. Otherwise kube-proxy might give the node's address to a packet that goes back into a pod.
 func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
 		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
@@ -155,7 +155,7 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	return chain
 }
 
-// sendersChain is the node's chain for connections that begin by a pod's veth. It drops two kinds of packets:
+// sendersChain returns the node's chain for connections that begin by a pod's veth. It drops two kinds of packets:
 //
 //   - Packets whose source is not the pod's address: the node has no route to the source by the same veth. A pod can
 //     send such packets if it may make raw packets (CAP_NET_RAW, which containers have by default). EC2 checks the

@@ -103,12 +103,12 @@ func NearOf(links []nl.Link, network string, a plugin.Attachment) (near nl.Link,
 // hasFamily reports whether the pod has addresses of a family.
 func (p pair) hasFamily(f nl.Family) bool { return nl.FirstAddr(p.addrs, f).IsValid() }
 
-// families are the families of the pod's addresses.
+// families returns the families of the pod's addresses.
 func (p pair) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !p.hasFamily(f) })
 }
 
-// dstsByNode are the prefixes of hostCidrs in the pod's families: the pod reaches these destinations by the node.
+// dstsByNode returns the prefixes of hostCidrs in the pod's families: the pod reaches these destinations by the node.
 func (p pair) dstsByNode(c Config) (all []netip.Prefix) {
 	for _, dst := range c.hostCIDRs {
 		if p.hasFamily(nl.FamilyOf(dst.Addr())) {
@@ -121,7 +121,7 @@ func (p pair) dstsByNode(c Config) (all []netip.Prefix) {
 // owner is the first word of the alias of our links.
 const owner = "cni-ipvlan-vpc-k8s"
 
-// VethName is the name of the node's end of an attachment's veth pair, or the alternative name of this end, see
+// VethName returns the name of the node's end of an attachment's veth pair, or the alternative name of this end, see
 // engine.go. kube2iam and other programs recognize such links by the prefix veth.
 func VethName(network string, a plugin.Attachment) string {
 	return ("veth" + hex.EncodeToString(plugin.Digest(network, a)))[:unix.IFNAMSIZ-1]

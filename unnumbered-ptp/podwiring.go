@@ -35,11 +35,11 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 	return objects
 }
 
-// podAddrs are the pod's IPv4 addresses, which the pod's end of the pair also gets. The reason is netfilter's REDIRECT,
-// by which the sidecar of a service mesh gets packets that arrive at the pod. REDIRECT sends a packet to an address of
-// the link by which the packet has arrived. If this link has no address, REDIRECT drops the packet
-// (nf_nat_redirect_ipv4). In IPv6, REDIRECT takes the link-local address. The kernel uses these second addresses for
-// nothing else, because they are Apart, see [nl.Addr].
+// podAddrs returns the pod's IPv4 addresses for the pod's end of the pair, which also gets them. The reason is
+// netfilter's REDIRECT, by which the sidecar of a service mesh gets packets that arrive at the pod. REDIRECT sends a
+// packet to an address of the link by which the packet has arrived. If this link has no address, REDIRECT drops the
+// packet (nf_nat_redirect_ipv4). In IPv6, REDIRECT takes the link-local address. The kernel uses these second addresses
+// for nothing else, because they are Apart, see [nl.Addr].
 func podAddrs(c Config, p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		if a.Is4() {
@@ -84,7 +84,7 @@ func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	return append(objects, defaultRoutes(r, p, n)...)
 }
 
-// defaultRoutes are the default routes that prevResult lacks. prevResult has the default route of IPv6, by the ENI.
+// defaultRoutes returns the default routes that prevResult lacks. prevResult has the default route of IPv6, by the ENI.
 func defaultRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	for _, f := range p.families() {
 		if r.hasDefaultRoute(f) {
@@ -104,7 +104,7 @@ func defaultRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	return objects
 }
 
-// dstsByENI are the destinations that the pod reaches by its ENI.
+// dstsByENI returns the destinations that the pod reaches by its ENI.
 func dstsByENI(r *request, p pair) []netip.Prefix {
 	all := slices.Clone(r.routes)
 	for _, f := range p.families() {
@@ -115,8 +115,8 @@ func dstsByENI(r *request, p pair) []netip.Prefix {
 	return all
 }
 
-// nodeRoutes are the node's routes to the pod, with the node's primary address as the source. The veth has no address:
-// if a route had no source, the kernel would take the first address of any link.
+// nodeRoutes returns the node's routes to the pod, with the node's primary address as the source. The veth has no
+// address: if a route had no source, the kernel would take the first address of any link.
 func nodeRoutes(p pair, n node) (objects []nl.Object) {
 	if !p.fresh { // see nl.Veth.NoRedirects, and nl.Veth.NoRA: pairs of earlier releases may accept advertisements
 		objects = append(objects, nl.Sysctl{Key: conf4(p.veth.Name) + "send_redirects", Value: "0"},
@@ -139,8 +139,8 @@ func nodeRoutes(p pair, n node) (objects []nl.Object) {
 	return objects
 }
 
-// spareRoute is a second route to a pod, which the kernel uses when the first route is gone. When the node loses an
-// address, the kernel removes the IPv4 routes whose source is this address. DHCP, or a restart of the program that
+// spareRoute returns a second route to a pod, which the kernel uses when the first route is gone. When the node loses
+// an address, the kernel removes the IPv4 routes whose source is this address. DHCP, or a restart of the program that
 // configures the link, may remove the node's address and add it again. Until [Repair] puts the first route back,
 // packets take the second route, and the kernel chooses the source of these packets.
 func spareRoute(route nl.Route) nl.Route {

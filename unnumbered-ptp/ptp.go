@@ -32,7 +32,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Commands are the commands of the unnumbered-ptp plugin.
+// Commands returns the commands of the unnumbered-ptp plugin.
 func Commands() plugin.Commands[Config] {
 	return plugin.Commands[Config]{
 		Add: func(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, err error) {
@@ -49,8 +49,8 @@ func Commands() plugin.Commands[Config] {
 	}
 }
 
-// Repeat is the ADD for a running pod that has lost its pair. The pod may have been made with an older configuration.
-// So Repeat leaves the objects that serve all pods as they are, if they serve this pod, too.
+// Repeat does the ADD again for a running pod that has lost its pair. The pod may have been made with an older
+// configuration. So Repeat leaves the objects that serve all pods as they are, if they serve this pod, too.
 func Repeat(ctx context.Context, r *plugin.Request[Config]) error {
 	return onNode(ctx, r, func(r *request) error {
 		r.repeated = true
@@ -117,14 +117,14 @@ func newRequest(node *nl.NS, r *plugin.Request[Config]) *request {
 	return q
 }
 
-// gateway is the first gateway of a family, or the zero address if there is none.
+// gateway returns the first gateway of a family, or the zero address if there is none.
 func (r *request) gateway(f nl.Family) netip.Addr { return nl.FirstAddr(r.gateways, f) }
 
 // hasDefaultRoute reports whether prevResult has a default route of the family.
 func (r *request) hasDefaultRoute(f nl.Family) bool { return slices.Contains(r.routes, f.Everywhere()) }
 
-// podLinks are the names of the pod's two links: its link to the VPC, and its end of the pair. A routed pod has only
-// its end of the pair.
+// podLinks returns the names of the pod's two links: its link to the VPC, and its end of the pair. A routed pod has
+// only its end of the pair.
 func (r *request) podLinks() []string {
 	if r.isRoutedPod() {
 		return []string{r.IfName}

@@ -168,7 +168,7 @@ func (s *scene) lacksLess(these, others []nl.Fault) bool {
 	return count(these, s.nodeNS) < count(others, s.nodeNS)
 }
 
-// familyOf is the family of an object on the node that belongs to a pod.
+// familyOf returns the family of an object on the node that belongs to a pod.
 func familyOf(o nl.Object) nl.Family {
 	switch o := o.(type) {
 	case nl.Route:
@@ -227,7 +227,7 @@ func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	}
 	lost := map[string]bool{}
 	for _, r := range rules {
-		lost[r.IIF] = lost[r.IIF] || ofPod(r) && !has[r.IIF][r.Family]
+		lost[r.IIF] = lost[r.IIF] || isPodRule(r) && !has[r.IIF][r.Family]
 	}
 	for _, l := range links {
 		if isVeth(l, network) && (len(has[l.Name]) == 0 || lost[l.Name]) {
@@ -239,5 +239,5 @@ func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	return bare, nil
 }
 
-// ofPod reports whether a rule is the one that leads to a pod's table.
-func ofPod(r nl.Rule) bool { return r.Pref == prefPod && r.Protocol == nl.RouteProtocol }
+// isPodRule reports whether a rule is the one that leads a pod's packets to the pod's routing table.
+func isPodRule(r nl.Rule) bool { return r.Pref == prefPod && r.Protocol == nl.RouteProtocol }

@@ -25,8 +25,8 @@ import (
 //
 //   - In the pod, the address has no subnet (/32, /128). The default routes lead to 169.254.1.1 and fe80::1. No link
 //     has these addresses: in the pod, both are neighbours with the MAC address of the node's end.
-//   - The node has a route to each pod. It has a routing table for each ENI, with the destinations that pods reach by
-//     the ENI.
+//   - The node has a route to each pod, and a routing table for each ENI, with the destinations that pods reach by the
+//     ENI.
 //
 // The proposal has two rules for each pod, and the kernel compares a packet with one rule after the other. In our
 // design, no list of rules grows with the number of pods. One table has the routes to all routed pods. A packet from a

@@ -145,7 +145,7 @@ func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 	return nil
 }
 
-// podTable is the pod's nftables table for the loop masquerade.
+// podTable returns the pod's nftables table for the loop masquerade.
 func podTable(r *request, p pair) nl.Table {
 	t := nl.Table{Family: "inet", Name: nl.OwnTable, Chains: []nl.Chain{{
 		Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 100,
@@ -190,8 +190,8 @@ func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	return objects
 }
 
-// loopRoute is the route that sends packets to a destination back to the pod. The second result is false if the pod has
-// no address of the destination's family.
+// loopRoute returns the route that sends packets to a destination back to the pod. The second result is false if the
+// pod has no address of the destination's family.
 func loopRoute(p pair, dst netip.Prefix, table uint32) (nl.Route, bool) {
 	f := nl.FamilyOf(dst.Addr())
 	via := nl.FirstAddr(p.addrs, f)
@@ -205,8 +205,8 @@ func loopRoute(p pair, dst netip.Prefix, table uint32) (nl.Route, bool) {
 	return route, via.IsValid()
 }
 
-// redirectRoutes are the neighbours for the next hops of the loop, and the routes to the pod itself, which do not use
-// the next hops. If the calling pod is itself the backend, the pod gets the packet with the node's address as the
+// redirectRoutes returns the neighbours for the next hops of the loop, and the routes to the pod itself, which do not
+// use the next hops. If the calling pod is itself the backend, the pod gets the packet with the node's address as the
 // source. The reason is that a pod does not accept a packet whose source is the pod's own address.
 func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	for _, f := range p.families() {
@@ -226,7 +226,7 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 // (see [loopRoutes]). No pod's own table has this number.
 const tableLoopless = 1<<31 + 72
 
-// looplessRoutes are the routes to a pod without a loop.
+// looplessRoutes returns the routes to a pod without a loop.
 func looplessRoutes(p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		objects = append(objects, nl.Route{Dst: nl.HostPrefix(a), Dev: p.veth.Name, Table: tableLoopless,
@@ -249,7 +249,7 @@ func (s *scene) delLoopless(p pair) error {
 	return w.Del()
 }
 
-// loopNATRules are the node's nftables rules for the loops of all pods, in the family of a, which is the node's
+// loopNATRules returns the node's nftables rules for the loops of all pods, in the family of a, which is the node's
 // address.
 //
 // A packet to a next hop of the loop keeps its source address. If its source port is not a port that [nl.Splice]

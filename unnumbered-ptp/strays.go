@@ -10,9 +10,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// strayTable is the nftables table that drops packets for pods that have ended, if the packets arrive by the boot ENI.
-// At the other ENIs, all packets are for pods, so a routing rule is enough to drop such packets (prefStray). At the
-// boot ENI, the node translates the destination of some packets, and forwards them. Such packets are calls to a
+// strayTable returns the nftables table that drops packets for pods that have ended, if the packets arrive by the boot
+// ENI. At the other ENIs, all packets are for pods, so a routing rule is enough to drop such packets (prefStray). At
+// the boot ENI, the node translates the destination of some packets, and forwards them. Such packets are calls to a
 // NodePort for a pod of another node, or answers to packets that the node has masqueraded. A routing rule cannot
 // distinguish these packets.
 //

@@ -53,7 +53,7 @@ func (s *scene) tableAsMade(p pair) (uint32, error) {
 	if p.routed {
 		return 0, nil
 	}
-	i := slices.IndexFunc(rules, func(r nl.Rule) bool { return ofPod(r) && r.IIF == p.veth.Name })
+	i := slices.IndexFunc(rules, func(r nl.Rule) bool { return isPodRule(r) && r.IIF == p.veth.Name })
 	switch {
 	case i < 0:
 		return s.loopTable(p, true)
@@ -98,7 +98,7 @@ func (s *scene) tableOfVeth(p pair, existed bool) (uint32, error) {
 		"routeTableStart to another number", tableOfIndex(s.Config.start, near.Index), tries-1)
 }
 
-// routesIn are the routes of the pod's families in a table of the node.
+// routesIn returns the routes of the pod's families in a table of the node.
 func (s *scene) routesIn(table uint32, p pair) (all []nl.Route, err error) {
 	for _, f := range p.families() {
 		routes, err := s.nodeNS.Routes(nl.RouteFilter{Table: table, Family: f})

@@ -36,7 +36,7 @@ func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 	return nl.Steps(p.ns, slices.Concat(objects, by, p.udpPorts(families))), nil
 }
 
-// clientRules are the routing rules of a family: one for the table TableOut and, in IPv6, one for packets that skip
+// clientRules returns the routing rules of a family: one for the table TableOut and, in IPv6, one for packets that skip
 // this table.
 func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 	if f == nl.IPv6 {
@@ -93,14 +93,14 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 	return routes, err
 }
 
-// refusingRoute is the route that refuses packets to a destination. Its metric is larger than the metric of the route
-// by the tunnel. So the kernel uses the refusing route only when the route by the tunnel is gone, alone or together
-// with its link.
+// refusingRoute returns the route that refuses packets to a destination. Its metric is larger than the metric of the
+// route by the tunnel. So the kernel uses the refusing route only when the route by the tunnel is gone, alone or
+// together with its link.
 func refusingRoute(dst netip.Prefix) nl.Route {
 	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
 
-// gatewayRoute is the route that makes an IPv6 gateway valid for routes by the tunnel. For a new route, the kernel
+// gatewayRoute returns the route that makes an IPv6 gateway valid for routes by the tunnel. For a new route, the kernel
 // looks in the table of the route for a route to the gateway by the same link (ip6_route_check_nh). The throw route to
 // the gateway has no link, so the kernel needs gatewayRoute. No packet takes this route, because the throw route has a
 // smaller metric.
@@ -112,8 +112,8 @@ func gatewayRoute(gw netip.Addr) nl.Route {
 		Protocol: nl.RouteProtocol}
 }
 
-// skipRule is the rule that makes packets which leave by the ENI's link skip the tunnel's table. If the service loop is
-// redirect, a BPF program sends packets out by this link. The kernel then looks for the next hop of the packet
+// skipRule returns the rule that makes packets which leave by the ENI's link skip the tunnel's table. If the service
+// loop is redirect, a BPF program sends packets out by this link. The kernel then looks for the next hop of the packet
 // (bpf_redirect_neigh). In IPv6, this lookup does not skip routes by other links. So without the rule, it would find
 // the tunnel's gateway.
 func (p *pod) skipRule() nl.Rule {
@@ -123,8 +123,8 @@ func (p *pod) skipRule() nl.Rule {
 // lastMetric is higher than the metrics of all other routes: the kernel's default metric is 1024.
 const lastMetric = 2048
 
-// allGateways are the gateways of several egresses. The tunnels' own packets go to the gateways, and must not enter a
-// tunnel again.
+// allGateways returns the gateways of several egresses. The tunnels' own packets go to the gateways, and must not enter
+// a tunnel again.
 func allGateways(all []Egress) (gws []netip.Addr) {
 	for _, e := range all {
 		gws = append(gws, e.gateways...)
@@ -142,7 +142,7 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 	return gws
 }
 
-// clientTable is the nftables table by which only connections that the pod begins use the tunnel.
+// clientTable returns the nftables table by which only connections that the pod begins use the tunnel.
 //
 // The pod's answers to other hosts must not use the tunnel. Examples are answers to probes, and to callers at a
 // NodePort or a load balancer. The address of such a host may be in a destination of the tunnel. So answers get the
@@ -205,9 +205,9 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	}
 }
 
-// onlyInUDP are the rules that drop IP in IP without UDP, because the tunnel's link would also accept such packets. A
-// packet that the kernel has taken out of UDP does not pass this hook again. If the function sources returns CIDRs, the
-// rules also drop packets to the tunnel's UDP port from all other addresses.
+// onlyInUDP returns the rules that drop IP in IP without UDP, because the tunnel's link would also accept such packets.
+// A packet that the kernel has taken out of UDP does not pass this hook again. If the function sources returns CIDRs,
+// the rules also drop packets to the tunnel's UDP port from all other addresses.
 func (p *pod) onlyInUDP(families []nl.Family, sources func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuseRule(nl.L4Proto("4")), refuseRule(nl.L4Proto("41"))}
 	for _, f := range families {

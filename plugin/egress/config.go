@@ -82,7 +82,7 @@ func (c *Config) Validate() error {
 	return v.Err()
 }
 
-// UDPPort is the UDP port of the tunnels. The Config must be validated.
+// UDPPort returns the UDP port of the tunnels. The Config must be validated.
 func (c *Config) UDPPort() int { return int(c.port) }
 
 // A validation collects mistakes.

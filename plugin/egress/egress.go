@@ -41,8 +41,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Commands are the commands of the egress plugin. GC has nothing to do: all objects of the plugin end with the pod's
-// namespace.
+// Commands returns the commands of the egress plugin. GC has nothing to do: all objects of the plugin end with the
+// pod's namespace.
 func Commands() plugin.Commands[Config] {
 	return plugin.Commands[Config]{Add: add, Del: del, Check: check, Status: status}
 }

@@ -34,8 +34,8 @@ const (
 // Marks are the bits mark and answer together. nodePortMark must have neither of them.
 const Marks = mark | answer
 
-// The rules and tables of routes in a pod. The rules come after the rules for callers (unnumbered-ptp) and for further
-// NICs (ipvlan).
+// The priorities of a pod's routing rules, and the numbers of its routing tables. The rules come after the rules for
+// callers (unnumbered-ptp) and for further NICs (ipvlan).
 const (
 	prefPast = 1535 // client: packets that leave by the ENI
 	prefOut  = 1536 // client: packets into the tunnel; router: packets out of the tunnel, to the VPC
@@ -150,7 +150,7 @@ func (p *pod) addr(f nl.Family) netip.Addr { return nl.FirstAddr(p.addrs, f) }
 // nextHop returns the gateway of the subnet of the pod's address of a family, or the zero address if there is none.
 func (p *pod) nextHop(f nl.Family) netip.Addr { return nl.FirstAddr(p.hops, f) }
 
-// families are the families in which both the pod and the gateways have an address.
+// families returns the families in which both the pod and the gateways have an address.
 func (p *pod) families(all ...Egress) (fs []nl.Family) {
 	for _, f := range nl.Families {
 		if p.addr(f).IsValid() && slices.ContainsFunc(all, func(e Egress) bool { return e.gateway(f).IsValid() }) {
@@ -180,7 +180,7 @@ func (p *pod) tunnelObjects(f nl.Family, mtu int) (objects []nl.Object) {
 	return objects
 }
 
-// udpPorts are the UDP ports by which packets come out of the tunnels.
+// udpPorts returns the UDP ports by which packets come out of the tunnels.
 func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 	for _, f := range families {
 		objects = append(objects, nl.FOU{Local: p.addr(f), Port: p.port})

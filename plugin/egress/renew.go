@@ -86,7 +86,7 @@ func Outdated(r *plugin.Request[Config], ns *nl.NS) (*Renewal, error) {
 	return x, x.compare(p, shown, w, routesOf(fixed))
 }
 
-// routesOf are the routes of the table TableOut.
+// routesOf returns the routes of the table TableOut.
 func routesOf(w nl.Wiring) (all []nl.Route) {
 	for _, s := range w {
 		if r, is := s.Object.(nl.Route); is && r.Table == TableOut {

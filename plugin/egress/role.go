@@ -116,7 +116,7 @@ func (c *Config) egressesOfClient(pod plugin.Pod) (all []string, err error) {
 	return all, c.checkDestinations(pod, all)
 }
 
-// refusedError is the error of a pod that asks for an egress that it may not have.
+// refusedError returns the error of a pod that asks for an egress that it may not have.
 func (c *Config) refusedError(pod plugin.Pod, annotation, name, keys string) error {
 	if _, known := c.Egresses[name]; !known {
 		return plugin.Errorf(plugin.CodeRefused,

@@ -44,9 +44,9 @@ func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	return nl.Steps(p.ns, append(objects, p.udpPorts(families)...)), nil
 }
 
-// forwardingSysctls are the sysctls that permit forwarding. For IPv4, the kernel also asks the link by which a packet
-// arrives. A new namespace inherits ip_forward and default/forwarding from the node, and these two may differ from each
-// other.
+// forwardingSysctls returns the sysctls that permit forwarding. For IPv4, the kernel also asks the link by which a
+// packet arrives. A new namespace inherits ip_forward and default/forwarding from the node, and these two may differ
+// from each other.
 func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
 	if f == nl.IPv6 {
 		return []nl.Object{nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"},
@@ -58,8 +58,9 @@ func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
 		nl.Sysctl{Key: "net/ipv4/fwmark_reflect", Value: "1"}}
 }
 
-// routesOut are the routes for packets that came out of the tunnel. The route to the ENI's subnet has no gateway. So a
-// packet for another pod of the ENI does not go by the VPC, which would have to send the packet back to the same ENI.
+// routesOut returns the routes for packets that came out of the tunnel. The route to the ENI's subnet has no gateway.
+// So a packet for another pod of the ENI does not go by the VPC, which would have to send the packet back to the same
+// ENI.
 func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 	for _, c := range p.nic.IPs {
 		if dst, ok := plugin.Prefix(c.Address); ok && nl.FamilyOf(dst.Addr()) == f && !dst.IsSingleIP() {
@@ -71,14 +72,14 @@ func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 		Table: TableOut, Protocol: nl.RouteProtocol})
 }
 
-// routeBack is the route that leads answers into the tunnel.
+// routeBack returns the route that leads answers into the tunnel.
 func (p *pod) routeBack(f nl.Family) nl.Object {
 	return nl.Route{Dst: f.Everywhere(), Dev: linkName(f), Src: p.addr(f), Table: tableBack, Protocol: nl.RouteProtocol}
 }
 
-// routerRules are the rules that choose a routing table. A program in the router may bind a socket to the ENI's link.
-// The packets of this socket leave by the same routes as packets of clients. So a readiness probe of the router can
-// test these routes.
+// routerRules returns the rules that choose a routing table. A program in the router may bind a socket to the ENI's
+// link. The packets of this socket leave by the same routes as packets of clients. So a readiness probe of the router
+// can test these routes.
 func (p *pod) routerRules(f nl.Family) []nl.Object {
 	link := linkName(f)
 	rule := func(pref int, r nl.Rule) nl.Rule {
@@ -96,7 +97,8 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 	}
 }
 
-// routerTable is the nftables table that decides which packets a router forwards, and that translates their addresses.
+// routerTable returns the nftables table that decides which packets a router forwards, and that translates their
+// addresses.
 //
 // A router forwards packets that come out of the tunnel, from addresses of clients to destinations of the egress. It
 // also forwards the answers, and packets of the service loop, which arrive or leave by the pair. No packet out of the
@@ -137,10 +139,10 @@ func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	}, p.untrackedChains(families, func(f nl.Family) nl.Term { return nl.SAddr(nl.HostPrefix(p.addr(f))) })...)}
 }
 
-// refuseRule is a rule that counts the packets which it matches, and drops them.
+// refuseRule returns a rule that counts the packets which it matches, and drops them.
 func refuseRule(terms ...nl.Term) nl.NFRule { return append(terms, nl.Count(), nl.Drop()) }
 
-// passRules are the rules of a family about the first packet of a connection out of the tunnel.
+// passRules returns the rules of a family about the first packet of a connection out of the tunnel.
 func (p *pod) passRules(f nl.Family, e Egress) (rules []nl.NFRule) {
 	in, from := nl.IIFName(anyLink), p.clientCIDRs(f, e.clients)
 	for _, l := range e.layers(f, prefixesOf(f, p.vpc)) {
@@ -165,8 +167,8 @@ func prefixesOf(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(all), func(c netip.Prefix) bool { return nl.FamilyOf(c.Addr()) != f })
 }
 
-// clientCIDRs are the CIDRs of a family that the configuration names for clients. If the configuration names none, all
-// addresses that the router reaches by its ENI count as clients. In IPv6, the configuration must name CIDRs.
+// clientCIDRs returns the CIDRs of a family that the configuration names for clients. If the configuration names none,
+// all addresses that the router reaches by its ENI count as clients. In IPv6, the configuration must name CIDRs.
 func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	for _, all := range [][]netip.Prefix{prefixesOf(f, clients), prefixesOf(f, p.vpc)} {
 		if len(all) > 0 {
@@ -176,9 +178,9 @@ func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	return nil
 }
 
-// snatRules are the rules that give packets from the tunnel the router's address. The ports of these packets are lower
-// than the ports of the service loop. Otherwise the loop would take the answers to these packets for answers to looped
-// packets, because no socket has the packets' ports.
+// snatRules returns the rules that give packets from the tunnel the router's address. The ports of these packets are
+// lower than the ports of the service loop. Otherwise the loop would take the answers to these packets for answers to
+// looped packets, because no socket has the packets' ports.
 func (p *pod) snatRules(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {

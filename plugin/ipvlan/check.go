@@ -136,8 +136,8 @@ func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.
 	return append(w, nl.Steps(pod, objects)...), nil
 }
 
-// neededRoutes are the routes of prevResult that the pod must have. A later plugin may have replaced such a route: the
-// new route is by another link, or in another table. The plugin unnumbered-ptp leads some destinations by the veth
+// neededRoutes returns the routes of prevResult that the pod must have. A later plugin may have replaced such a route:
+// the new route is by another link, or in another table. The plugin unnumbered-ptp leads some destinations by the veth
 // pair, but never replaces a default route of prevResult.
 func (s slave) neededRoutes(r *plugin.Request[Config], pod *nl.NS) (needed []nl.Object, err error) {
 	all, err := pod.Routes(nl.RouteFilter{})

@@ -69,7 +69,7 @@ func hasSubnet(addrs []netip.Prefix, subnet netip.Prefix) bool {
 	return false
 }
 
-// gateway is the first gateway of a family, or the zero address if there is none.
+// gateway returns the first gateway of a family, or the zero address if there is none.
 func (s slave) gateway(f nl.Family) netip.Addr {
 	for _, c := range s.ips {
 		if a, ok := plugin.Addr(c.Gateway); ok && nl.FamilyOf(a) == f {
@@ -79,7 +79,7 @@ func (s slave) gateway(f nl.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// ownARPOnly is the sysctl that makes a link answer only ARP requests for its own addresses.
+// ownARPOnly returns the sysctl that makes a link answer only ARP requests for its own addresses.
 func ownARPOnly(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/arp_ignore", Value: "1"}
 }

@@ -38,8 +38,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// Commands are the commands of the ipvlan plugin. GC has nothing to do: a slave ends with its namespace. home is for
-// the DEL of whole ENIs, and is nil if the caller has no registry.
+// Commands returns the commands of the ipvlan plugin. GC has nothing to do: a slave ends with its namespace. home is
+// for the DEL of whole ENIs, and is nil if the caller has no registry.
 func Commands(home Home) plugin.Commands[Config] {
 	return plugin.Commands[Config]{Add: add, Check: check, Status: status,
 		Del: func(ctx context.Context, r *plugin.Request[Config]) error { return del(ctx, r, home) }}

@@ -86,15 +86,15 @@ func (s slave) guard(node *nl.NS, g nl.Guard) nl.Wiring {
 	return nl.Wiring{{NS: node, Object: g}}
 }
 
-// noRA is the sysctl that makes the NIC ignore router advertisements. The pod must have only the routes of the result.
-// The pod must not accept routes from routers, or from pods that claim to be routers. A NIC without IPv6 addresses
-// would even get such addresses from router advertisements.
+// noRA returns the sysctl that makes the NIC ignore router advertisements. The pod must have only the routes of the
+// result. The pod must not accept routes from routers, or from pods that claim to be routers. A NIC without IPv6
+// addresses would even get such addresses from router advertisements.
 func (s slave) noRA() nl.Sysctl {
 	v6 := slices.ContainsFunc(prefixes(s.ips), func(p netip.Prefix) bool { return p.Addr().Is6() })
 	return nl.Sysctl{Key: "net/ipv6/conf/" + s.link.Name + "/accept_ra", Value: "0", Optional: !v6}
 }
 
-// linkObject is the link: a slave of the ENI's link, or that link itself.
+// linkObject returns the link: a slave of the ENI's link, or that link itself.
 func (s slave) linkObject() nl.Object {
 	if s.mac == "" {
 		return s.link
@@ -113,8 +113,8 @@ func prefixes(ips []*types100.IPConfig) []netip.Prefix {
 	return all
 }
 
-// resultRoutes are the routes of a result, each once, by the link dev. The routes to the subnets of addrs are left out,
-// because the kernel adds them with the addresses.
+// resultRoutes returns the routes of a result, each once. They lead by the link dev. The routes to the subnets of addrs
+// are left out, because the kernel adds them with the addresses.
 func resultRoutes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route {
 	var all []nl.Route
 	for _, r := range prev.Routes {

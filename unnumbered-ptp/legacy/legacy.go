@@ -124,7 +124,7 @@ func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
 	return errors.Join(err, node.Do(func() error { return p.delFromOlderEngine(ctx) }))
 }
 
-// comment is the comment in the original plugin's rules for the pod.
+// comment returns the comment in the original plugin's rules for the pod.
 func (p Pod) comment() string { return fmt.Sprintf("name: %q id: %q", p.Network, p.ContainerID) }
 
 // delFromOlderEngine deletes the chain and the rule from the older engine, in the namespace of the thread. Most nodes
