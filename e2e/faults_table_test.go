@@ -127,7 +127,7 @@ var faults = []struct {
 			want:   "plugins: .*no space|state: |agreement: registry: the registry has no ENIs", why: "make room",
 			undo: "umount $state", pods: true},
 		{name: "A process keeps the lock of the registry",
-			inject: "flock --no-fork $state/registry.lock sleep 600 & echo $! >/root/holder; sleep 1",
+			inject: "flock --no-fork $state sleep 600 & echo $! >/root/holder; sleep 1",
 			want:   "state: .*a process keeps the lock", cure: "~kill -9 \\d+"},
 		{name: "A pod has ended without a DEL", inject: "pod add new >/dev/null; ip netns del new; late",
 			want: "agreement: .*no namespace has the address|leftovers: .*the link of this rule is gone", unfixed: true,

@@ -89,11 +89,6 @@ func (d *directory) setAside(why string) (path string, err error) {
 // SetAside renames the registry's file if isOther reports that the file belongs to another node, and returns the new
 // path. The next change then begins with a Blank state. If isOther returns false, SetAside returns "".
 func (r *Registry) SetAside(ctx context.Context, isOther func(*State) bool) (path string, err error) {
-	unlock, err := r.Lock(ctx, lockName)
-	if err != nil {
-		return "", err
-	}
-	defer unlock()
 	d, err := r.openDirectory(ctx)
 	if err != nil {
 		return "", err

@@ -32,20 +32,13 @@ func (h Holder) String() string {
 		h.PID, h.Program, state, h.PID)
 }
 
-// Holder returns the process that holds one of the two locks that tryUpdate takes, if there is one at this moment.
-// Holder itself takes no lock.
-func (r *Registry) Holder() (Holder, bool) {
-	for _, path := range []string{r.lockFile(lockName), r.dir} {
-		if h, ok := lockHolder(path); ok {
-			return h, true
-		}
-	}
-	return Holder{}, false
-}
+// Holder returns the process that holds the lock of the registry, if there is one at this moment. Holder itself takes
+// no lock.
+func (r *Registry) Holder() (Holder, bool) { return lockHolder(r.dir) }
 
 // A LockUse is a lock of the registry's directory that a process holds.
 type LockUse struct {
-	Lock    string // the name of the lock's file without .lock, or "directory"
+	Lock    string // the name of the lock's file without .lock, or "registry" for the lock on the directory
 	Waiting int    // how many processes wait for it
 	Holder
 }
@@ -62,7 +55,7 @@ func Locks(dir string) ([]LockUse, error) {
 	for _, path := range append(files, dir) {
 		name := strings.TrimSuffix(filepath.Base(path), ".lock")
 		if path == dir {
-			name = "directory"
+			name = "registry"
 		}
 		if pid, waiting := lockUsers(table, path); pid > 0 {
 			held = append(held, LockUse{name, waiting, newHolder(pid)})

@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// TestHolder stops a process that has the lock of the registry, or of its directory. A process that gives up waiting
-// for the lock names the stopped one, and what to do.
+// TestHolder stops a process that has the lock of the registry, which is on its directory. A process that gives up
+// waiting for the lock names the stopped one, and what to do.
 func TestHolder(t *testing.T) {
 	if _, err := exec.LookPath("flock"); err != nil {
 		t.Fatal(err) // util-linux is essential on Debian
@@ -31,41 +31,39 @@ func TestHolder(t *testing.T) {
 	if h, ok := r.Holder(); ok {
 		t.Errorf("%v, but no process holds the lock", h)
 	}
-	for _, file := range []string{r.lockFile(lockName), r.dir} {
-		pid := holdStopped(t, file)
-		waiters := waitingFor(t, r, file, 2)
-		locks, err := Locks(r.dir)
-		if err != nil || len(locks) != 1 || locks[0].PID != pid || locks[0].Waiting != 2 || !locks[0].Stopped {
-			t.Errorf("%s: locks %+v, %v, want one of process %d for which 2 wait", file, locks, err, pid)
-		}
-		for _, end := range waiters {
-			end()
-		}
-		given, cancel := context.WithCancel(t.Context())
-		cancel()
-		err = r.Change(given, func(*State) { t.Error("changed under another process's lock") })
-		want := fmt.Sprintf("process %d (sh, stopped) holds the lock: if it hangs, end it (kill -9 %d), and the "+
-			"kernel releases the lock", pid, pid)
-		if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", file, err, want)
-		}
-		if h, ok := r.Holder(); !ok || h.PID != pid || !h.Stopped {
-			t.Errorf("%s: holder %+v, %v, want process %d", file, h, ok, pid)
-		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		if err := r.Change(t.Context(), func(*State) {}); err != nil {
-			t.Errorf("%s: after the end of the process: %v", file, err)
-		}
+	pid := holdStopped(t, r.dir)
+	waiters := waitingFor(t, r, 2)
+	locks, err := Locks(r.dir)
+	if err != nil || len(locks) != 1 || locks[0].PID != pid || locks[0].Waiting != 2 || !locks[0].Stopped {
+		t.Errorf("locks %+v, %v, want one of process %d for which 2 wait", locks, err, pid)
+	}
+	for _, end := range waiters {
+		end()
+	}
+	given, cancel := context.WithCancel(t.Context())
+	cancel()
+	err = r.Change(given, func(*State) { t.Error("changed under another process's lock") })
+	want := fmt.Sprintf("process %d (sh, stopped) holds the lock: if it hangs, end it (kill -9 %d), and the "+
+		"kernel releases the lock", pid, pid)
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if h, ok := r.Holder(); !ok || h.PID != pid || !h.Stopped {
+		t.Errorf("holder %+v, %v, want process %d", h, ok, pid)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Change(t.Context(), func(*State) {}); err != nil {
+		t.Errorf("after the end of the process: %v", err)
 	}
 }
 
-// waitingFor starts processes that wait for the lock of a file. Each ends by its function.
-func waitingFor(t *testing.T, r *Registry, file string, n int) (ends []func()) {
+// waitingFor starts processes that wait for the lock of the registry. Each ends by its function.
+func waitingFor(t *testing.T, r *Registry, n int) (ends []func()) {
 	t.Helper()
 	for range n {
-		c := exec.Command("flock", file, "true")
+		c := exec.Command("flock", r.dir, "true")
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -94,15 +94,8 @@ func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 }
 
 // tryUpdate is one try of Update. If another process deletes the directory during the call, tryUpdate returns
-// errDeleted. tryUpdate takes two locks. The lock "registry" excludes processes of earlier releases, which take only
-// this lock. The lock on the directory excludes processes of this release, even if another program deletes the file of
-// the first lock.
+// errDeleted.
 func (r *Registry) tryUpdate(ctx context.Context, f func(*State) error) error {
-	unlock, err := r.Lock(ctx, lockName)
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	d, err := r.openDirectory(ctx)
 	if err != nil {
 		return err
@@ -143,11 +136,6 @@ func (r *Registry) Usable() error {
 	if err != nil {
 		return err
 	}
-	lock, err := openAt(unix.AT_FDCWD, r.lockFile(lockName), os.O_CREATE|os.O_RDONLY)
-	if err != nil {
-		return fmt.Errorf("lock the registry: %w", err)
-	}
-	lock.Close()
 	f, err := openAt(unix.AT_FDCWD, r.dir, unix.O_TMPFILE|os.O_WRONLY)
 	if errors.Is(err, unix.EOPNOTSUPP) { // the file system cannot make a file without a name
 		err = unix.Access(r.dir, unix.W_OK|unix.X_OK)
@@ -212,10 +200,5 @@ func (r *Registry) Marked(name string) bool {
 	_, err := os.Stat(filepath.Join(r.dir, name))
 	return !errors.Is(err, fs.ErrNotExist)
 }
-
-// lockName is the name of the lock that Update takes.
-const lockName = "registry"
-
-func (r *Registry) lockFile(name string) string { return filepath.Join(r.dir, name+".lock") }
 
 func (r *Registry) filePath() string { return filepath.Join(r.dir, fileName) }

@@ -12,7 +12,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -238,18 +237,12 @@ func (s *stage) mayLose() {
 
 // locked reports whether the first command has a lock, for which others wait.
 func (s *stage) locked() bool {
-	for _, path := range []string{registry.Dir(), filepath.Join(registry.Dir(), "registry.lock")} {
-		f, err := os.Open(path)
-		if err != nil {
-			continue
-		}
-		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		f.Close()
-		if err != nil {
-			return true
-		}
+	f, err := os.Open(registry.Dir())
+	if err != nil {
+		return false
 	}
-	return false
+	defer f.Close()
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil
 }
 
 // pod is the pod with this name, which comes to be if there is none.

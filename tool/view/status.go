@@ -127,8 +127,8 @@ type LockStatus struct {
 }
 
 // LocksOf looks at the locks twice, and lists the locks that the same process holds both times. A change of the
-// registry takes milliseconds. So if a process holds the lock "registry" or "directory" both times, the process is slow
-// or stopped, or it hangs. A process with another lock may wait for EC2.
+// registry takes milliseconds. So if a process holds the lock "registry" both times, the process is slow or stopped, or
+// it hangs. A process with another lock may wait for EC2.
 func LocksOf(dir string) ([]LockStatus, error) {
 	const between = 200 * time.Millisecond
 	before, err := registry.Locks(dir)
