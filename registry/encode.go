@@ -47,7 +47,6 @@ func parseState(b []byte, modTime time.Time) (*State, error) {
 	if !modTime.IsZero() && isSealed(b, modTime) {
 		if s, version, err := decodeState(b, codec.ReadTrusted); err == nil && version == schemaVersion {
 			s.isOurs = true
-			s.upgradeFields()
 			return s, nil
 		}
 	}
@@ -58,7 +57,6 @@ func parseState(b []byte, modTime time.Time) (*State, error) {
 	if err != nil || version != schemaVersion {
 		return nil, cmp.Or(checkVersion(b), err, fmt.Errorf("schema_version is %d", version))
 	}
-	s.upgradeFields()
 	// If a person has edited the file, the members of a lease may be in another order, or have escapes. Once the file
 	// is sealed again, Held would not find such a lease by its text. So the next write must encode the lease again.
 	s.Leases.Renew(func(text string, l Lease) bool { return !strings.HasPrefix(text, l.Key.leaseTextStart()) })

@@ -446,28 +446,3 @@ func TestNoLink(t *testing.T) {
 		}
 	}
 }
-
-// A file of an earlier release has comparisons with EC2 as intents, and the wait for the
-// quota as that of an action.
-func TestEarlierNames(t *testing.T) {
-	const text = `{"schema_version":1,"ips":{},"leases":{},"enis":{},"vpcs":{},"intents":{` +
-		`"a":{"action":"DescribeNetworkInterfaces again, for addresses in doubt","since":"2026-01-02T03:04:05Z"},%s` +
-		`"c":{"action":"AttachNetworkInterface","eni":"eni-1","since":"2026-01-02T03:04:05Z"}},` +
-		`"not_before":{"CreateNetworkInterface beyond the ` +
-		`quota":"2026-01-02T03:05:05Z","AttachNetworkInterface":"2026-01-02T03:04:06Z"},"instance":{}}`
-	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for first, want := range map[string]Rebuilt{
-		"": {Since: since, Compared: true, Unconfirmed: true},
-		`"b":{"action":"DescribeNetworkInterfaces","since":"2026-01-02T03:04:05Z"},`: {Since: since, Unconfirmed: true},
-	} {
-		s, err := parseState(fmt.Appendf(nil, text, first), then)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s.Rebuilt != want || len(s.Intents) != 1 || len(s.NotBefore) != 1 ||
-			!s.Instance.QuotaUntil.Equal(since.Add(time.Minute)) {
-			t.Errorf("%+v, intents %v, not before %v, quota until %v", s.Rebuilt, s.Intents, s.NotBefore,
-				s.Instance.QuotaUntil)
-		}
-	}
-}
