@@ -28,13 +28,12 @@ import (
 // program (tcx_entry_sync in include/net/tcx.h). It waits again when it deletes the link. Meanwhile no process can
 // change a link or a route. An ADD would take several times as long, and the ADDs of a burst would wait for each other.
 type filter struct {
-	index     int       // the index of the link
-	name      string    // the name of the program, from programName
-	class     uint16    // the number of the pod, by which the programs of a Splice distinguish pods in their maps
-	oldHandle bool      // use the handle that earlier releases used for filters at egress
-	hook      uint32    // tcEgress; 0 is tcIngress
-	pref      uint32    // the priority among the filters of the hook, lowest first; 0 is filterPref
-	police    attribute // the action on packets that the program matches; nil: the program's result is the action
+	index  int       // the index of the link
+	name   string    // the name of the program, from programName
+	class  uint16    // the number of the pod, by which the programs of a Splice distinguish pods in their maps
+	hook   uint32    // tcEgress; 0 is tcIngress
+	pref   uint32    // the priority among the filters of the hook, lowest first; 0 is filterPref
+	police attribute // the action on packets that the program matches; nil: the program's result is the action
 }
 
 // Numbers of linux/pkt_sched.h: the parent and the handle of the qdisc, and the parents of filters at ingress and at
@@ -87,7 +86,7 @@ func (f filter) qdiscKind() string {
 // handle returns the handle of the filter, which differs between ingress and egress. The reason is the qdisc ingress:
 // with it, the kernel would answer a request for a filter at egress with a filter at ingress.
 func (f filter) handle() uint32 {
-	if f.hook == tcEgress && !f.oldHandle {
+	if f.hook == tcEgress {
 		return 2
 	}
 	return 1
@@ -131,9 +130,9 @@ func (f filter) sendRequest(n *NS, typ, flags int, answerType uint16, more ...at
 	return msgs, err
 }
 
-// del deletes the kernel's filter in the place of f (see findInKernel), if its program is ours.
+// del deletes the kernel's filter in the place of f (see readProgram), if its program is ours.
 func (f filter) del(n *NS) error {
-	f, err := f.findInKernel(n)
+	f, err := f.readProgram(n)
 	if err == nil && !strings.HasPrefix(f.name, OwnTable) {
 		err = notExistError{unix.ENOENT}
 	}
@@ -163,28 +162,15 @@ func (f filter) checkSame(n *NS) error {
 // releases with the same effect are right. check does not compare the classes, because the filters of some releases had
 // none.
 func (f filter) check(n *NS) error {
-	is, err := f.findInKernel(n)
+	is, err := f.readProgram(n)
 	if err == nil && !hasSameEffect(is.name, f.name) {
 		err = mismatchError("the program", is.name, f.name)
 	}
 	return err
 }
 
-// findInKernel returns the kernel's filter in the place of f: at the same link and hook, with the same priority and
-// handle. At egress, findInKernel may return a filter of an earlier release, which has another handle.
-func (f filter) findInKernel(n *NS) (filter, error) {
-	is, err := f.readProgram(n)
-	if f.hook == tcEgress && isNotExist(err) {
-		old := f
-		old.oldHandle = true
-		if was, err := old.readProgram(n); err == nil && !hasEffectHash(was.name) {
-			return was, nil
-		}
-	}
-	return is, err
-}
-
-// readProgram returns a copy of f with the name of the program and the class that the kernel's filter has.
+// readProgram returns a copy of f with the name of the program, and the class, of the kernel's filter in the place of f:
+// at the same link and hook, with the same priority and handle.
 func (f filter) readProgram(n *NS) (filter, error) {
 	msgs, err := f.sendRequest(n, unix.RTM_GETTFILTER, 0, unix.RTM_NEWTFILTER)
 	if err == nil && len(msgs) == 0 {
@@ -225,16 +211,8 @@ func objectName(content, suffix string) string {
 	return OwnTable + ":" + hex.EncodeToString(is.Sum(nil)) + ":" + suffix
 }
 
-// hasEffectHash reports whether the name of a program has a hash of the program's effect. In early releases, the names
-// had no such hash.
-func hasEffectHash(name string) bool { return strings.Count(name, ":") == 2 }
-
-// hasSameEffect reports whether the program with the kernel's name has the same effect as the wanted program. If the
-// kernel's name has no hash of the effect, hasSameEffect returns true for any program of ours.
+// hasSameEffect reports whether the program with the kernel's name has the same effect as the wanted program. The names
+// of two such programs differ only in the revision.
 func hasSameEffect(name, want string) bool {
-	if !hasEffectHash(name) {
-		return strings.HasPrefix(name, OwnTable+":")
-	}
-	does := want[:strings.LastIndex(want, ":")+1]
-	return strings.HasPrefix(name, does)
+	return strings.HasPrefix(name, want[:strings.LastIndex(want, ":")+1])
 }

@@ -6,6 +6,8 @@ package nl_test
 import (
 	"errors"
 	"io/fs"
+	"slices"
+	"strings"
 	"testing"
 	"unsafe"
 
@@ -74,60 +76,72 @@ func hooks(t *testing.T, n *nl.NS, want ...string) {
 	}
 }
 
-// TestOlderPrograms: a pod that an earlier release has made is as good as it was: its programs
-// had names that do not tell what they do, and what goes out had the handle of what comes in.
-// The next Add replaces them, and Del finds them.
-func TestOlderPrograms(t *testing.T) {
+// TestOtherRevision: the programs of another release have names with another revision. Check accepts them if they have
+// the same effect, Del deletes them, and the next Add replaces them.
+func TestOtherRevision(t *testing.T) {
 	host, pod := two(t)
-	links := nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},
-		{host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}}}
 	splice := nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:48"}
-	if err := links.Add(); err != nil {
+	wiring := nl.Wiring{{pod, forbidden}, {pod, splice}}
+	if err := (nl.Wiring{{host, nl.Veth{Name: "eni", Peer: "eth0", PeerNS: pod}},
+		{host, nl.Veth{Name: "veth1", Peer: "eth1", PeerNS: pod}}}).Add(); err != nil {
 		t.Fatal(err)
 	}
-	for _, dev := range forbidden.Devs {
-		older(t, pod, dev, "cni_ipvlan_vpc_k8s:1234")
-	}
-	if err := errors.Join(splice.Check(pod), forbidden.Check(pod)); err != nil {
-		t.Error(err)
-	}
-	if err := (nl.Wiring{{pod, splice}}).Add(); err != nil {
+	if err := wiring.Add(); err != nil {
 		t.Fatal(err)
+	}
+	ours := programs(t, pod, func(name string) string { return name[:strings.LastIndex(name, ":")] + ":1234" })
+	if len(ours) != 4 {
+		t.Fatalf("the links have the programs %v, want 4", ours)
 	}
 	other := nl.Splice{ENI: "eth0", Veth: "eth1", MAC: "02:00:00:00:00:49"}
-	if err := other.Check(pod); err == nil {
-		t.Error("after an Add, another splice is as good")
+	if err := errors.Join(splice.Check(pod), forbidden.Check(pod)); err != nil || other.Check(pod) == nil {
+		t.Errorf("%v; or another splice is as good", err)
 	}
-	if err := errors.Join(splice.Check(pod), forbidden.Del(pod), splice.Check(pod)); err != nil {
+	if err := wiring.Add(); err != nil {
 		t.Error(err)
 	}
-	if err := forbidden.Check(pod); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("after Del: %v", err)
+	if now := programs(t, pod, func(string) string { return "cni_ipvlan_vpc_k8s:1234" }); !slices.Equal(now, ours) {
+		t.Errorf("after Add, the links have the programs %v, want %v", now, ours)
+	}
+	if err := splice.Check(pod); err == nil {
+		t.Error("a program whose name tells no effect is accepted")
+	}
+	if err := errors.Join(forbidden.Del(pod), splice.Del(pod)); err != nil {
+		t.Error(err)
+	}
+	if left := programs(t, pod, func(name string) string { return name }); len(left) > 0 {
+		t.Errorf("after Del: %v", left)
 	}
 }
 
-// older gives a link what an earlier release did, with a program that does nothing.
-func older(t *testing.T, n *nl.NS, dev, name string) {
+// programs replaces the programs of the pod's filters by one that passes everything, under other names, and returns the
+// former names.
+func programs(t *testing.T, n *nl.NS, other func(name string) string) (names []string) {
 	t.Helper()
-	l, err := n.LinkByName(dev)
-	if err != nil {
-		t.Fatal(err)
-	}
 	program := idle(t)
-	if err := n.Do(func() error {
-		qdisc := netlink.QdiscAttrs{LinkIndex: l.Index, Handle: netlink.MakeHandle(0xffff, 0),
-			Parent: netlink.HANDLE_CLSACT}
-		err := netlink.QdiscAdd(&netlink.Clsact{QdiscAttrs: qdisc})
-		for _, hook := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
-			at := netlink.FilterAttrs{LinkIndex: l.Index, Parent: hook, Handle: 1, Priority: 72,
-				Protocol: unix.ETH_P_ALL}
-			err = errors.Join(err, netlink.FilterAdd(&netlink.BpfFilter{FilterAttrs: at, Fd: program, Name: name,
-				DirectAction: true}))
+	for _, dev := range forbidden.Devs {
+		l, err := n.LinkByName(dev)
+		if err == nil {
+			err = n.Do(func() (err error) {
+				for _, hook := range []uint32{netlink.HANDLE_MIN_INGRESS, netlink.HANDLE_MIN_EGRESS} {
+					link := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Index: l.Index}}
+					filters, e := netlink.FilterList(link, hook)
+					err = errors.Join(err, e)
+					for _, f := range filters {
+						b := f.(*netlink.BpfFilter)
+						names = append(names, b.Name)
+						b.Fd, b.Name = program, other(b.Name)
+						err = errors.Join(err, netlink.FilterReplace(b))
+					}
+				}
+				return err
+			})
 		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
+	return names
 }
 
 // idle loads a program that passes everything.

@@ -46,7 +46,7 @@ func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	return nil
 }
 
-// delFilters deletes from each link our filter in the place of f (see findInKernel).
+// delFilters deletes from each link our filter in the place of f (see readProgram).
 func delFilters(n *NS, devs []string, f filter) error {
 	var errs []error
 	missing := 0
