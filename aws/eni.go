@@ -54,28 +54,6 @@ const (
 	Detaching = string(types.AttachmentStatusDetaching)
 )
 
-// Gateway returns the IPv4 address of the VPC router in the ENI's subnet. It is the first address after the subnet's
-// base address (VPC user guide, "Subnet CIDR blocks"). If the ENI has no CIDR, Gateway returns the zero Addr.
-func (e ENI) Gateway() netip.Addr { return nthAddr(e.CIDR, 1) }
-
-// DNS returns the IPv4 address of the VPC's resolver. It is the second address after the base address of the VPC's
-// primary CIDR (VPC user guide, "Amazon DNS server"). If the VPC's CIDRs are not known, DNS returns the zero Addr.
-func (e ENI) DNS() netip.Addr {
-	if len(e.VPCCIDRs) == 0 {
-		return netip.Addr{}
-	}
-	return nthAddr(e.VPCCIDRs[0], 2)
-}
-
-// nthAddr returns the base address of the prefix plus n.
-func nthAddr(p netip.Prefix, n int) netip.Addr {
-	a := p.Masked().Addr()
-	for range n {
-		a = a.Next()
-	}
-	return a
-}
-
 // parseENI converts an ENI from the SDK's type, and validates it. If there is an error, but the ENI's ID is valid,
 // parseENI returns an ENI that has at least the ID.
 func parseENI(n types.NetworkInterface) (ENI, error) {

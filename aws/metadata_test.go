@@ -89,9 +89,6 @@ func format(enis []aws.ENI) string {
 				fmt.Fprintf(&b, "\t%s %v\n", f.Name, v)
 			}
 		}
-		if e.Gateway().IsValid() || e.DNS().IsValid() {
-			fmt.Fprintf(&b, "\tgateway %v, DNS %v\n", e.Gateway(), e.DNS())
-		}
 	}
 	return b.String()
 }
