@@ -67,11 +67,6 @@ func objCommand(command uintptr, name string, fd int) (int, error) {
 
 // mapID returns the ID of a map, or 0 if the kernel does not answer. No two maps have the same ID at the same time.
 func mapID(fd int) uint32 {
-	var info struct{ mapType, id uint32 } // the beginning of struct bpf_map_info
-	attr := struct {
-		fd, size uint32
-		info     unsafe.Pointer
-	}{uint32(fd), uint32(unsafe.Sizeof(info)), unsafe.Pointer(&info)}
-	unix.Syscall(unix.SYS_BPF, unix.BPF_OBJ_GET_INFO_BY_FD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
-	return info.id
+	id, _ := progInfo(fd)
+	return id
 }

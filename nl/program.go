@@ -70,11 +70,7 @@ func progLoadOnce(code, log []byte) (int, error) {
 	if len(log) > 0 {
 		attr.logLevel, attr.logSize, attr.log = 1, uint32(len(log)), &log[0]
 	}
-	fd, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
-	if errno != 0 {
-		return -1, errno
-	}
-	return int(fd), nil
+	return bpfCommand(unix.BPF_PROG_LOAD, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
 }
 
 // createMap creates an LRU map, and returns its file descriptor. When the map is full, a new entry replaces the entry
@@ -82,14 +78,9 @@ func progLoadOnce(code, log []byte) (int, error) {
 func createMap(keySize, valueSize, entries uint32) (fd int, err error) {
 	attr := struct{ mapType, keySize, valueSize, maxEntries, flags uint32 }{unix.BPF_MAP_TYPE_LRU_HASH, keySize,
 		valueSize, entries, 0}
-	err = withMemory(func() error {
-		r, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_CREATE, uintptr(unsafe.Pointer(&attr)),
-			unsafe.Sizeof(attr))
-		if errno != 0 {
-			return errno
-		}
-		fd = int(r)
-		return nil
+	err = withMemory(func() (err error) {
+		fd, err = bpfCommand(unix.BPF_MAP_CREATE, unsafe.Pointer(&attr), unsafe.Sizeof(attr))
+		return err
 	})
 	if err != nil {
 		return -1, fmt.Errorf("%w: %w", ErrNoBPF, err)
