@@ -37,6 +37,11 @@ func TestNoSubnet(t *testing.T) {
 		{"a mistyped key", func(p *lease.Policy) { p.SubnetTags = map[string]string{"kubernetes-kubelet": "true"} },
 			"has the tags kubernetes-kubelet=true: none of its 2 subnets has one of these tag keys; they have the " +
 				"tags kubernetes_kubelet", "subnetTags"},
+		{"a tag with an empty value, which no subnet has", func(p *lease.Policy) {
+			p.SubnetTags = map[string]string{"team": ""}
+		},
+			"has the tags team=: none of its 2 subnets has one of these tag keys; they have the tags kubernetes_kubelet",
+			"subnetTags"},
 		{"no IPv6", func(p *lease.Policy) { p.Families = []lease.Family{lease.IPv4, lease.IPv6} },
 			"no subnet for a new ENI: subnet-pod0, in vpc-1 in us-east-1a, has no CIDR of IPv6", "ipFamilies"},
 	} {
@@ -44,6 +49,9 @@ func TestNoSubnet(t *testing.T) {
 			w := newWorld(t, "m5.large", 20)
 			tt.set(&w.policy)
 			_, err := w.acquire(1)
+			if err == nil {
+				t.Fatal("there is a subnet for a new ENI")
+			}
 			e, ok := errors.AsType[*plugin.Error](err)
 			if !ok || e.Code != plugin.CodeTryAgain || !strings.Contains(e.Hint, tt.hint) ||
 				!errors.Is(err, more.ErrNoSubnet) || errors.Is(err, aws.ErrSubnetFull) {

@@ -231,7 +231,7 @@ func (policy Policy) checkPossible(r nic.Request) error {
 // Requestable reports whether pods may ask for an ENI with these tags, which an operator or another program has
 // created. Pods that do not ask for the ENI get no address of it.
 func (policy Policy) Requestable(tags map[string]string) bool {
-	of := func(r registry.OnRequest) bool { return hasAll(tags, r.Tags) }
+	of := func(r registry.OnRequest) bool { return HasTags(tags, r.Tags) }
 	return hasOne(tags, policy.requests) || slices.ContainsFunc(policy.onRequest, of)
 }
 
@@ -290,11 +290,11 @@ func (c Choice) Allows(tags map[string]string) bool { return hasOne(tags, c.Tags
 
 // hasOne reports whether tags has all tags of at least one of the maps.
 func hasOne(tags map[string]string, of []map[string]string) bool {
-	return slices.ContainsFunc(of, func(wanted map[string]string) bool { return hasAll(tags, wanted) })
+	return slices.ContainsFunc(of, func(wanted map[string]string) bool { return HasTags(tags, wanted) })
 }
 
-// hasAll reports whether tags has all of the wanted tags.
-func hasAll(tags, wanted map[string]string) bool {
+// HasTags reports whether tags has all of the wanted tags. A wanted tag with an empty value must be there, too.
+func HasTags(tags, wanted map[string]string) bool {
 	for k, want := range wanted {
 		if v, ok := tags[k]; !ok || v != want {
 			return false

@@ -29,7 +29,7 @@ var ErrNoSubnet = errors.New("no subnet for a new ENI")
 // Fit returns the subnets of a VPC and zone that have all of the tags, and a CIDR of each family. If there is no such
 // subnet, the error names the subnet that comes nearest.
 func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []lease.Family) ([]aws.Subnet, error) {
-	tagged := slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool { return !hasTags(n.Tags, tags) })
+	tagged := slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool { return !lease.HasTags(n.Tags, tags) })
 	fit := slices.DeleteFunc(slices.Clone(tagged), func(n aws.Subnet) bool { return len(lacks(n, families)) > 0 })
 	where := vpc + " in " + zone
 	switch {
@@ -61,15 +61,6 @@ func besideBoot(s *registry.State, all []aws.Subnet) []aws.Subnet {
 		}
 	}
 	return all
-}
-
-func hasTags(have, want map[string]string) bool {
-	for k, v := range want {
-		if have[k] != v {
-			return false
-		}
-	}
-	return true
 }
 
 // lacks lists the families of which a subnet has no CIDR. An empty list of families means
