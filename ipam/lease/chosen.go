@@ -195,7 +195,7 @@ func (policy Policy) reasonNotServed(e registry.ENI) string {
 // AnyUnused reports whether the node has an ENI for which a pod had asked, and no pod has a lease on this ENI any more.
 func AnyUnused(s *registry.State) bool {
 	for id, e := range s.ENIs {
-		if e.OnRequest && !anyOn(s, id) {
+		if e.OnRequest && !HasLeases(s, id) {
 			return true
 		}
 	}
@@ -213,7 +213,8 @@ func Awaited(s *registry.State, eni string, now time.Time) bool {
 	return false
 }
 
-func anyOn(s *registry.State, id string) bool {
+// HasLeases reports whether a lease gives an address of the ENI to a pod.
+func HasLeases(s *registry.State, id string) bool {
 	for _, l := range s.Leases.All() {
 		if l.ENI == id {
 			return true

@@ -126,7 +126,7 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 // removes nothing.
 func (p *Pool) forgetSettings(ctx context.Context, id string, recorded nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
-		if e, ok := s.ENIs[id]; ok && maps.Equal(e.Settings, recorded) && !anyOn(s, id) {
+		if e, ok := s.ENIs[id]; ok && maps.Equal(e.Settings, recorded) && !HasLeases(s, id) {
 			e.Settings = nil
 			s.ENIs[id] = e
 		}

@@ -59,12 +59,7 @@ func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 		slices.ContainsFunc(e.Prefixes, func(b registry.Prefix) bool { return !c.idlePrefix(s, e, b, now) }) {
 		return false
 	}
-	for _, l := range s.Leases.All() {
-		if l.ENI == id {
-			return false
-		}
-	}
-	return true
+	return !lease.HasLeases(s, id)
 }
 
 // unassignIdle unassigns idle prefixes and addresses, ENI by ENI. unassignIdle stops when the outcome of a call is
