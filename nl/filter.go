@@ -169,8 +169,8 @@ func (f filter) check(n *NS) error {
 	return err
 }
 
-// readProgram returns a copy of f with the name of the program, and the class, of the kernel's filter in the place of f:
-// at the same link and hook, with the same priority and handle.
+// readProgram returns a copy of f with the program's name and the class of the kernel's filter in the place of f. This
+// filter is at the same link and hook, and has the same priority and handle.
 func (f filter) readProgram(n *NS) (filter, error) {
 	msgs, err := f.sendRequest(n, unix.RTM_GETTFILTER, 0, unix.RTM_NEWTFILTER)
 	if err == nil && len(msgs) == 0 {
