@@ -20,9 +20,9 @@ import (
 // TestImageBuilder runs the tests of the program that makes the image, which is a module of its own.
 func TestImageBuilder(t *testing.T) { command(t, "go", "test", "-C", "image", "./...") }
 
-// TestImage makes the image of the programs of bin twice, and wants the same digest, and less than 21.2 MB. What is in it
-// installs itself into a root directory, where then is what a package has, except for documentation, and removes itself
-// again. With CNI_TEST_PACKAGE=all it also builds the programs, twice, for both architectures.
+// TestImage makes the image of the programs of bin twice, and wants the same digest, and less than 21.2 MB. Its files
+// install themselves into a root directory, which then has the files of a package without the documentation. The files
+// also remove themselves again. With CNI_TEST_PACKAGE=all it also builds the programs, twice, for both architectures.
 func TestImage(t *testing.T) {
 	nltest.Need(t, "root")
 	args := []string{"-i", "-b", "../bin", runtime.GOARCH}
