@@ -19,10 +19,10 @@ import (
 // Collect releases what this node does not need. It ends the leases of pods that are gone. It unassigns addresses and
 // prefixes that have been free for FreeAfter. It deletes ENIs that this suite has made and that are empty.
 //
-// Collect never unassigns a primary address, or an address that ADDs may not take. If the metadata service does not
-// list an object, this alone is no reason to release the object.
+// Collect never unassigns a primary address. It unassigns nothing from a foreign ENI, or from an ENI whose tags are
+// unknown. If the metadata service does not list an object, this alone is no reason to release the object.
 //
-// Collect also renews the list of the VPC's peers if pods get routes to them, because an ADD does not renew an old
+// Collect also renews the list of the VPC's peers if pods get routes to them, because a warm ADD does not renew an old
 // list. If a collection is interrupted, the next collection finishes its work.
 func (p *Pool) Collect(ctx context.Context, what less.Collection) (less.Report, error) {
 	unlock, err := p.Registry.Lock(ctx, "collect")
@@ -31,7 +31,7 @@ func (p *Pool) Collect(ctx context.Context, what less.Collection) (less.Report, 
 	}
 	defer unlock()
 	c := &less.Collecting{Collection: what}
-	err = p.as(call.Mode{Until: time.Now().Add(less.MostAwait)}).collect(ctx, c)
+	err = p.withMode(call.Mode{Until: time.Now().Add(less.MostAwait)}).collect(ctx, c)
 	return c.Report, err
 }
 
@@ -56,15 +56,15 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 	if err := p.EndLost(ctx, c); err != nil {
 		return err
 	}
-	return errors.Join(p.EndBegun(ctx), p.Release(ctx, c), p.tidy(ctx, c))
+	return errors.Join(p.EndBegun(ctx), p.ReleaseUnneeded(ctx, c), p.tidyNode(ctx, c))
 }
 
-// tidy removes what the plugins have installed on the node for all pods, if no pod is left. If there are pods, but no
-// routed pods, tidy removes what serves only routed pods. A registry without leases does not prove that no pod is left.
-// The registry may have been lost, and the metadata service, which lists the pods' addresses, may not answer. Only the
-// kernel proves that no pod is left: see [nl.NS.RemoveShared]. If the kernel has not shown a leased address at the
-// pod's own link, tidy removes nothing. The pod with such an address may be a routed pod, or may not have started yet.
-func (p *Pool) tidy(ctx context.Context, c *less.Collecting) error {
+// tidyNode removes what the plugins have installed on the node for all pods, if no pod is left. If there are pods, but
+// no routed pods, tidyNode removes what serves only routed pods. A registry without leases does not prove that no pod
+// is left. The registry may have been lost, and the metadata service, which lists the pods' addresses, may not answer.
+// Only the kernel proves that no pod is left: see [nl.NS.RemoveShared]. If the kernel has not shown a leased address at
+// the pod's own link, tidyNode removes nothing. That pod may be a routed pod, or may not have started yet.
+func (p *Pool) tidyNode(ctx context.Context, c *less.Collecting) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		remove := p.Host.RemoveShared
 		if s.Leases.Len() > 0 {

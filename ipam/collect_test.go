@@ -30,7 +30,7 @@ func TestTidiedAgain(t *testing.T) {
 	// The next file cannot be made in a directory that is not there: as in one that was deleted.
 	must(t, os.Symlink("deleted/file", filepath.Join(w.Dir, "registry.json.old")))
 	var c less.Collecting
-	if err := p.tidy(t.Context(), &c); err == nil {
+	if err := p.tidyNode(t.Context(), &c); err == nil {
 		t.Fatal("the registry was written")
 	}
 	if !c.Tidied {
@@ -63,7 +63,7 @@ func TestTidyRouted(t *testing.T) {
 			must(t, err)
 			collecting := less.Collecting{Used: used}
 			c.change(w, &collecting)
-			must(t, p.tidy(t.Context(), &collecting))
+			must(t, p.tidyNode(t.Context(), &collecting))
 			if collecting.Tidied == c.stays {
 				t.Errorf("tidied: %v", collecting.Tidied)
 			}

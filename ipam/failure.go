@@ -14,19 +14,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// fail records the error why: the reason why EC2 has not given what a process has asked for. The time began is when
-// that process began to ask EC2. If began is zero, a process will ask EC2 again. Package lease reads the record for the
-// other waiting ADDs of the pool.
+// recordFailure records cause: why EC2 has not given what this process asks for since the time askedSince. If
+// askedSince is zero, a process will ask EC2 again. The other waiting ADDs of the pool read the record: see package
+// lease.
 //
 // A subnet has room again when pods of any node end. Until then, the runtimes of all nodes repeat the ADDs of all
-// waiting pods. If each of these ADDs asked EC2, they would use up the calls of nodes whose subnets have room. So the
-// record of a full subnet counts for some time.
-func (p *Pool) fail(ctx context.Context, o lease.Owner, why error, began time.Time) error {
-	if errors.Is(why, context.DeadlineExceeded) || errors.Is(why, context.Canceled) {
-		began = time.Time{} // the time of this process has ended, and EC2 has refused nothing
+// waiting pods. If each of these ADDs asked EC2, nodes whose subnets have room could make no calls, because the account
+// has one rate limit. So while the record of a full subnet counts (Until of registry.Failure), no ADD asks EC2 again.
+func (p *Pool) recordFailure(ctx context.Context, o lease.Owner, cause error, askedSince time.Time) error {
+	if errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, context.Canceled) {
+		askedSince = time.Time{} // this process has no time left, and EC2 has refused nothing
 	}
-	f := registry.Failure{Text: why.Error(), Hint: Hint(why), Began: began, Since: time.Now()}
-	if !began.IsZero() && errors.Is(why, aws.ErrSubnetFull) && !aws.MaybeDone(why) {
+	f := registry.Failure{Text: cause.Error(), Hint: Hint(cause), Began: askedSince, Since: time.Now()}
+	if !askedSince.IsZero() && errors.Is(cause, aws.ErrSubnetFull) && !aws.MaybeDone(cause) {
 		f.Until = f.Since.Add(registry.MostEmpty/3 + p.Cloud.Jitter(registry.MostEmpty*2/3))
 	}
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) { s.Failures[p.Concern(o)] = f })

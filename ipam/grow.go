@@ -17,20 +17,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// grow asks EC2 once for the addresses that all waiting ADDs of the pool need. Its caller holds the lock "grow". The
-// growth tries the cheapest way first: prefixes or addresses on an ENI with room, the fullest ENI first. If no ENI has
-// room, the growth creates an ENI.
-func (p *Pool) grow(ctx context.Context) error { return p.withPassedOver(p.growOnce(ctx)) }
+// growPool asks EC2 once for the addresses that all waiting ADDs of the pool need. Its caller holds the lock "grow".
+// growPool tries the cheapest way first: prefixes or addresses on an ENI with room, the fullest ENI first. If no ENI
+// has room, growPool creates an ENI.
+func (p *Pool) growPool(ctx context.Context) error { return p.withPassedOver(p.growOnce(ctx)) }
 
 func (p *Pool) growOnce(ctx context.Context) error {
 	if p.Policy.Provision == lease.ProvisionNone {
-		return p.provisioned(ctx)
+		return p.confirmAddrs(ctx)
 	}
 	p.Look(ctx) // otherwise growth may ask for addresses on an ENI that an operator or another program has detached
 	if sure, err := p.Resume(ctx); err != nil || sure {
 		return err // the addresses that are now confirmed may be enough
 	}
-	defer p.Ask(ctx)()
+	defer p.AskInAdvance(ctx)()
 	s, err := p.DescribeInstance(ctx)
 	if err != nil {
 		return call.Explain(err)
@@ -47,7 +47,7 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	case len(p.Policy.Choice.Addrs) > 0:
 		return call.Explain(p.GrowChosen(ctx, s))
 	}
-	var why []error
+	var reasons []error
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		err := p.FillENI(ctx, s, at)
 		if err == nil {
@@ -56,32 +56,32 @@ func (p *Pool) growOnce(ctx context.Context) error {
 		if !call.IsFull(err) && !call.GoesOn(err, at.Managed) {
 			return call.Explain(err)
 		}
-		why = append(why, err)
+		reasons = append(reasons, err)
 	}
 	if p.Policy.Provision == lease.ProvisionAssign {
 		if p.KnowsMore(ctx, s) {
 			return nil
 		}
-		why = append(why, errors.New(`no new ENI is created, because "provision" is "assign"`))
-		return call.Explain(errors.Join(why...))
+		reasons = append(reasons, errors.New(`no new ENI is created, because "provision" is "assign"`))
+		return call.Explain(errors.Join(reasons...))
 	}
-	return withWhy(why, p.AddENI(ctx, s))
+	return creationError(reasons, p.AddENI(ctx, s))
 }
 
-// withWhy returns the error of a growth that could not create an ENI. The error includes the reasons why no existing
-// ENI could get more addresses. The hint is about the failed creation. If EC2 has refused to change an existing ENI,
-// the hint is also about this refusal.
-func withWhy(why []error, err error) error {
+// creationError returns the error of a growth that could not create an ENI. The error includes the reasons why no
+// existing ENI could get more addresses. The hint is about the failed creation. If EC2 has refused to change an
+// existing ENI, the hint is also about this refusal.
+func creationError(reasons []error, err error) error {
 	if err == nil {
 		return nil
 	}
-	all := errors.Join(append(why, err)...)
+	all := errors.Join(append(reasons, err)...)
 	e, ok := errors.AsType[*plugin.Error](err)
 	if !ok {
 		e = &plugin.Error{Code: plugin.CodeTryAgain, Hint: cmp.Or(aws.Hint(err), aws.Hint(all))}
 	}
 	hints := []string{e.Hint}
-	for _, w := range why {
+	for _, w := range reasons {
 		if hint := aws.Hint(w); !call.IsFull(w) && hint != "" && !slices.Contains(hints, hint) {
 			hints = append(hints, hint)
 		}
@@ -90,10 +90,10 @@ func withWhy(why []error, err error) error {
 		"; or: "), "%w", all)
 }
 
-// provisioned returns the error of a network that may change nothing in EC2. If addresses are unconfirmed, because
-// another network may change something, provisioned first compares them with EC2. It returns nil if it has confirmed
-// them.
-func (p *Pool) provisioned(ctx context.Context) error {
+// confirmAddrs is the growth of a network that may change nothing in EC2. If the registry was rebuilt, confirmAddrs
+// compares its unconfirmed addresses with EC2, and returns nil if it has confirmed some. Otherwise, it returns an error
+// that says why there is no address.
+func (p *Pool) confirmAddrs(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ import (
 // [lease.Program], an ADD only gets addresses. With other arguments, an ADD does all that the ipam plugin does.
 func Commands(args ...string) plugin.Commands[lease.Config] {
 	var grown *Pool // nil: the ADD has not asked EC2
-	here := source(func(p *lease.Pool) *Pool {
+	here := inProcessSource(func(p *lease.Pool) *Pool {
 		grown = New(*p, aws.New(aws.Options{})) // the environment says where EC2 is
 		return grown
 	})

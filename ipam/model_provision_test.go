@@ -110,7 +110,7 @@ func (m *model) order(c *command, f fate, timeout time.Duration) error {
 	m.logf("%s %v%v", m.clock(), c, f)
 	err := m.run(lease.Policy{MinIndex: c.spec.MinIndex}, f, timeout,
 		func(ctx context.Context, pool *Pool) (err error) {
-			id, _, err = pool.provision(ctx, c.spec, func(ctx context.Context, id string) (string, error) {
+			id, _, err = pool.provisionWith(ctx, c.spec, func(ctx context.Context, id string) (string, error) {
 				return m.linkUp(ctx, pool, id)
 			})
 			return err

@@ -18,8 +18,8 @@ import (
 // attached. A detached ENI takes no slot. When no pod has an address of a detached ENI, a collection removes the ENI
 // from the registry.
 
-// withPassedOver adds to the error of a growth the ENIs of the pool that the growth could not use because they have no
-// link.
+// withPassedOver adds text to err, the error of a growth. The text names the ENIs of the pool that the growth has
+// passed over, because they have no link on the node.
 func (p *Pool) withPassedOver(err error) error {
 	if err == nil {
 		return nil

@@ -13,15 +13,15 @@ import (
 // A Pool manages the addresses of a node: it leases them, gets more of them, and releases them.
 type Pool struct{ asked.Node }
 
-// New returns a pool that asks EC2 by this client.
+// New returns a Pool that calls EC2 with this client.
 func New(p lease.Pool, cloud *aws.Client) *Pool {
 	q := &Pool{}
 	q.Pool, q.Cloud = p, cloud
 	return q
 }
 
-// as returns a copy of the pool with another mode, for a command or a part of a command.
-func (p *Pool) as(m call.Mode) *Pool {
+// withMode returns a copy of the pool with another mode, for a command or a part of a command.
+func (p *Pool) withMode(m call.Mode) *Pool {
 	q := *p
 	q.Mode = m
 	return &q

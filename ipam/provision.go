@@ -20,11 +20,11 @@ import (
 // registry.ENI) until the Provision returns the ENI. Provision holds a lock. So if Provision finds a mark, the process
 // that has made the mark has ended.
 func (p *Pool) Provision(ctx context.Context, spec more.ENISpec) (id, link string, err error) {
-	return p.provision(ctx, spec, p.LinkUp)
+	return p.provisionWith(ctx, spec, p.LinkUp)
 }
 
-// provision does what Provision does, and sets the link up by linkUp.
-func (p *Pool) provision(
+// provisionWith does what Provision does, and sets the link up by linkUp.
+func (p *Pool) provisionWith(
 	ctx context.Context, spec more.ENISpec, linkUp func(ctx context.Context, id string) (string, error),
 ) (id, link string, err error) {
 	unlock, err := p.Registry.Lock(ctx, "provision")

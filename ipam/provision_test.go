@@ -24,7 +24,7 @@ func (w *world) noLink(spec more.ENISpec) (id string) {
 	w.Helper()
 	p := w.pool()
 	p.Policy = lease.Policy{MinIndex: spec.MinIndex}
-	id, _, err := p.provision(w.Context(), spec, func(context.Context, string) (string, error) {
+	id, _, err := p.provisionWith(w.Context(), spec, func(context.Context, string) (string, error) {
 		return "", errors.New("interrupted")
 	})
 	if err == nil || id == "" {

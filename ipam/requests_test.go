@@ -672,7 +672,7 @@ func TestRequestInTurn(t *testing.T) {
 	if _, err := p.Take(t.Context(), pod(1)); !lease.IsNone(err) { // it waits
 		t.Fatal(err)
 	}
-	must(t, p.grow(t.Context()))
+	must(t, p.growPool(t.Context()))
 	if a := w.mustAsk(2, "")[0].Addrs[0]; a == asked {
 		t.Errorf("a pod that asks for nothing gets %v, which EC2 was asked for on behalf of another", a)
 	}

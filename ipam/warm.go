@@ -17,7 +17,7 @@ import (
 // Fill gets addresses until the pool has as many free ones as its configuration wants. Fill returns the number of free
 // addresses. If the free addresses are enough for all waiting ADDs, these ADDs have their turn before Fill asks for
 // more.
-func (p *Pool) Fill(ctx context.Context) (has int, err error) {
+func (p *Pool) Fill(ctx context.Context) (free int, err error) {
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {
 		return 0, err
@@ -26,57 +26,56 @@ func (p *Pool) Fill(ctx context.Context) (has int, err error) {
 	if err := p.OfThisInstance(ctx); err != nil {
 		return 0, err
 	}
-	if err := p.begin(ctx); err != nil {
+	if err := p.updateRegistry(ctx); err != nil {
 		return 0, err
 	}
-	p = p.as(call.Mode{Ahead: true})
+	p = p.withMode(call.Mode{Ahead: true})
 	for had, idle, gave := -1, 0, false; ; {
-		var short, enough bool
-		if has, short, enough, err = p.count(ctx); err != nil || !short {
-			return has, err
+		var wantsMore, enough bool
+		if free, wantsMore, enough, err = p.countFree(ctx); err != nil || !wantsMore {
+			return free, err
 		}
 		if gave = enough && !gave; gave {
 			if unlock, err = p.giveWay(ctx, unlock); err != nil {
-				return has, err
+				return free, err
 			}
 			continue
 		}
-		if idle++; has > had {
-			had, idle = has, 0
+		if idle++; free > had {
+			had, idle = free, 0
 		}
-		if idle >= rounds {
-			err = call.Sleep(ctx, p.Backoff(idle-rounds),
+		if idle >= unpausedRounds {
+			err = call.Sleep(ctx, p.Backoff(idle-unpausedRounds),
 				"EC2 gave addresses, but other pods have taken all of them")
 		}
 		if err == nil {
-			err = p.grow(ctx)
+			err = p.growPool(ctx)
 		}
 		if errors.Is(err, call.ErrGivesWay) {
 			unlock, err = p.giveWay(ctx, unlock)
 		}
 		if err != nil {
-			return has, err
+			return free, err
 		}
 	}
 }
 
-// count returns how many addresses are free (has), and whether the pool wants more (short). It also returns whether the
-// free addresses are enough for all waiting ADDs (enough). enough is false if no ADD waits. If the free addresses are
-// too few for all waiting ADDs, Fill asks EC2 first. Otherwise some of these ADDs would ask EC2 themselves, and the
-// pool would need one call more.
-func (p *Pool) count(ctx context.Context) (has int, short, enough bool, err error) {
+// countFree returns how many addresses are free, and whether the pool wants more. If ADDs wait, and the free addresses
+// are enough for all of them, enough is true. If the free addresses are too few, Fill asks EC2 before it lets these
+// ADDs have their turn. Otherwise some of them would ask EC2 themselves, and the pool would need one call more.
+func (p *Pool) countFree(ctx context.Context) (free int, wantsMore, enough bool, err error) {
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		p.Note(s)
 		now := time.Now()
-		has, short = p.Ready(s, now), p.Short(s, now)
-		waiting, _, _ := p.Waiting(s)
-		enough = 0 < waiting && waiting <= has
+		free, wantsMore = p.Ready(s, now), p.Short(s, now)
+		waiting, _, _ := p.CountWaiting(s)
+		enough = 0 < waiting && waiting <= free
 	})
-	return has, short, enough, err
+	return free, wantsMore, enough, err
 }
 
-// begin updates the registry's data about the ENIs, the peers and the links, before Fill decides anything.
-func (p *Pool) begin(ctx context.Context) error {
+// updateRegistry updates the registry's data about the ENIs, the peers and the links, before Fill decides anything.
+func (p *Pool) updateRegistry(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err == nil && lease.Unknown(s) {
 		err = p.Learn(ctx)
@@ -91,7 +90,7 @@ func (p *Pool) begin(ctx context.Context) error {
 }
 
 // giveWay releases the lock "grow", and takes it again when no ADD waits any more, or after a second. It returns the
-// function that releases the lock. A process that takes the lock again at once may overtake the waiters.
+// function that releases the lock again. If giveWay took the lock again at once, it could overtake the waiting ADDs.
 func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
 	unlock()

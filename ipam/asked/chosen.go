@@ -24,16 +24,16 @@ import (
 
 // This file gets an address that a pod has chosen. It calls AssignPrivateIpAddresses or AssignIpv6Addresses with that
 // address. Before it changes anything, it asks EC2 which ENI has the address. It never sets AllowReassignment. With
-// AllowReassignment, EC2 would take the address from any ENI that has it at that moment. After this node asked EC2, a
-// pod may have got the address on that ENI. See follow.go.
+// AllowReassignment, EC2 would take the address from any ENI that has it at that moment. But after this node asked EC2,
+// another ENI may have got the address, and a pod may use it there. See follow.go.
 
 // GrowChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI can take these
-// addresses, GrowChosen creates an ENI in their subnet. The next call of GrowChosen then assigns the addresses. The
-// argument denied lists the ENIs that EC2 has refused to change.
-func (p *Node) GrowChosen(ctx context.Context, s *registry.State, denied ...string) error {
-	at, found := p.placeFor(s, denied)
+// addresses, GrowChosen creates an ENI in their subnet. The next call of GrowChosen then assigns the addresses.
+// deniedENIs are the ENIs that EC2 has refused to change.
+func (p *Node) GrowChosen(ctx context.Context, s *registry.State, deniedENIs ...string) error {
+	at, found := p.placeFor(s, deniedENIs)
 	if found { // while another node has the address, each try makes only this call
-		if behind, err := p.isTaken(ctx, s, at.Subnet); behind || err != nil {
+		if corrected, err := p.checkTaken(ctx, s, at.Subnet); corrected || err != nil {
 			return err
 		}
 	}
@@ -42,17 +42,17 @@ func (p *Node) GrowChosen(ctx context.Context, s *registry.State, denied ...stri
 		return err
 	}
 	if !found {
-		if behind, err := p.isTaken(ctx, s, subnet.ID); behind || err != nil {
+		if corrected, err := p.checkTaken(ctx, s, subnet.ID); corrected || err != nil {
 			return err
 		}
 	}
 	if !found {
-		return cmp.Or(p.outOfReach(s), p.AddENIIn(ctx, s, subnet.ID))
+		return cmp.Or(p.onOtherENIError(s), p.AddENIIn(ctx, s, subnet.ID))
 	}
 	for _, f := range p.Policy.Families {
-		err := p.gain(ctx, s, at, f)
-		if _, final := errors.AsType[*plugin.Error](err); !final && call.GoesOn(err, at.Managed) && !aboutAddr(err) {
-			if again := p.GrowChosen(ctx, s, append(denied, at.ID)...); again != nil {
+		err := p.assignMissing(ctx, s, at, f)
+		if _, final := errors.AsType[*plugin.Error](err); !final && call.GoesOn(err, at.Managed) && !isAboutAddr(err) {
+			if again := p.GrowChosen(ctx, s, append(deniedENIs, at.ID)...); again != nil {
 				return errors.Join(again, err)
 			}
 			return nil
@@ -64,11 +64,11 @@ func (p *Node) GrowChosen(ctx context.Context, s *registry.State, denied ...stri
 	return nil
 }
 
-// placeFor returns an ENI of the pool that has the chosen addresses or can take them. It never returns an ENI of the
-// list denied.
-func (p *Node) placeFor(s *registry.State, denied []string) (lease.Place, bool) {
+// placeFor returns an ENI of the pool that has the chosen addresses or can take them. It never returns one of the
+// deniedENIs.
+func (p *Node) placeFor(s *registry.State, deniedENIs []string) (lease.Place, bool) {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
-		if !slices.Contains(denied, at.ID) && !slices.ContainsFunc(p.Policy.Families,
+		if !slices.Contains(deniedENIs, at.ID) && !slices.ContainsFunc(p.Policy.Families,
 			func(f lease.Family) bool { return !p.canServe(s, at, f) }) {
 			return at, true
 		}
@@ -86,9 +86,10 @@ func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 	return len(at.Pick(s, one, time.Now())) > 0 || book.Room(s, at.ENI, f) > 0
 }
 
-// outOfReach returns an error if a chosen address is on an ENI of this node. The caller has found that the pod cannot
-// get the address from this ENI now. A new ENI also could not have the address.
-func (p *Node) outOfReach(s *registry.State) error {
+// onOtherENIError returns an error if a chosen address is on an ENI of this node, and otherwise nil. The caller has
+// found that the pod cannot get its addresses from this ENI now. A new ENI would not help, because it could not have
+// the address.
+func (p *Node) onOtherENIError(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
 		if id, _ := s.ENIOf(a); id != "" {
 			return plugin.Errorf(plugin.CodeTryAgain, lease.HintNoLink,
@@ -108,10 +109,10 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 	return (at.CIDR.Contains(a) || at.CIDR6.Contains(a)) && book.Room(s, at.ENI, nl.FamilyOf(a)) > 0
 }
 
-// isTaken asks EC2 which ENIs of the subnet have the chosen addresses, as single addresses or in prefixes. If an ENI of
-// this node has a chosen address that the registry does not know, isTaken corrects the registry, and behind is true. If
-// any other ENI has a chosen address, isTaken calls follow, and returns the error of follow.
-func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet string) (behind bool, _ error) {
+// checkTaken asks EC2 which ENIs of the subnet have the chosen addresses, as single addresses or in prefixes. If an ENI
+// of this node has a chosen address that the registry does not know, checkTaken corrects the registry, and returns
+// true. If any other ENI has a chosen address, checkTaken calls followAddr, and returns its error.
+func (p *Node) checkTaken(ctx context.Context, s *registry.State, subnet string) (corrected bool, _ error) {
 	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet))
 	if err != nil {
 		return false, err
@@ -128,16 +129,16 @@ func (p *Node) isTaken(ctx context.Context, s *registry.State, subnet string) (b
 		case ours && !was.Foreign:
 			return true, p.Compare(ctx, enis[i].ID)
 		}
-		if err := p.follow(ctx, enis[i], a); err != nil {
+		if err := p.followAddr(ctx, enis[i], a); err != nil {
 			return false, err
 		}
 	}
 	return false, nil
 }
 
-// gain assigns the chosen address of a family to an ENI. If the pod has chosen no address of this family, and the ENI
-// has no free address of the family, gain assigns any address.
-func (p *Node) gain(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
+// assignMissing assigns the chosen address of a family to an ENI. If the pod has chosen no address of this family, and
+// the ENI has no free address of the family, assignMissing assigns any address.
+func (p *Node) assignMissing(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
 	a, chosen := p.Policy.Choice.Addr(f)
 	if !chosen {
 		one := p.Policy
@@ -160,8 +161,8 @@ func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 	if a.Is6() {
 		do = p.Cloud.AssignIPv6Addr
 	}
-	err := p.Call(ctx, action, call.Object{ENI: eni, Handled: aboutAddr},
-		call.Begins(registry.Intent{Action: action, ENI: eni, Addr: a, Pod: p.Policy.Choice.Pod}),
+	err := p.Call(ctx, action, call.Object{ENI: eni, Handled: isAboutAddr},
+		call.NewIntent(registry.Intent{Action: action, ENI: eni, Addr: a, Pod: p.Policy.Choice.Pod}),
 		func(*registry.State, string) (func(*registry.State), error) {
 			return func(s *registry.State) {
 				since := time.Time{}
@@ -173,15 +174,15 @@ func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 			}, do(ctx, eni, a)
 		})
 	if errors.Is(err, aws.ErrInUse) && !aws.MaybeDone(err) {
-		return plugin.Errorf(plugin.CodeHeld, hintHeld, // EC2 has not shown the other ENI yet
+		return plugin.Errorf(plugin.CodeHeld, hintHeld, // EC2 has not shown yet that the other ENI has the address
 			"the pod asks for the address %s, which another ENI has: %w", a, err)
 	}
-	return p.Corrected(ctx, eni, err)
+	return p.CorrectAfter(ctx, eni, err)
 }
 
-// aboutAddr reports whether EC2's refusal to assign a chosen address may be about that address. If the refusal is about
-// the address, the ENI may still take other addresses.
-func aboutAddr(err error) bool {
+// isAboutAddr reports whether EC2's refusal to assign a chosen address may be about that address. If the refusal is
+// about the address, the ENI may still take other addresses.
+func isAboutAddr(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && (errors.Is(err, aws.ErrInUse) || strings.HasPrefix(e.Code, "InvalidParameter") ||
 		strings.HasPrefix(e.Code, "InvalidIPAddress"))

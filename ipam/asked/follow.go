@@ -32,43 +32,44 @@ const hintHeld = "wait until the pod on the other node has ended: that node then
 	"there has the address, because that node has booted meanwhile, run cni-tool deallocate there. If that node is " +
 	"lost, terminate its instance, and allow this node to take the address (takeover in requests)"
 
-// follow unassigns a chosen address from the ENI of another node. follow first proves that no pod has the address. If
-// follow cannot prove this, the error says why the pod cannot have the address now.
-func (p *Node) follow(ctx context.Context, e aws.ENI, a netip.Addr) error {
-	if err := p.stays(e, a); err != nil {
+// followAddr unassigns a chosen address from the ENI of another node. Before that, followAddr proves that no pod has
+// the address. Without a proof, it returns an error, which says why the pod cannot have the address now.
+func (p *Node) followAddr(ctx context.Context, e aws.ENI, a netip.Addr) error {
+	if err := p.fixedAddrError(e, a); err != nil {
 		return err
 	}
 	if p.Policy.Choice.Takeover {
-		if taken, err := p.takeOver(ctx, e, a); taken || err != nil {
+		if taken, err := p.takeOverAddr(ctx, e, a); taken || err != nil {
 			return err
 		}
 	}
 	return plugin.Errorf(plugin.CodeHeld, hintHeld,
 		"the pod asks for the address %s, which %s has. This ENI is %s, and its description is %.80q",
-		a, e.ID, whereIs(e),
+		a, e.ID, placeText(e),
 		e.Description)
 }
 
-// stays returns an error for an address that cannot leave its ENI, or that no node of this cluster releases.
-func (p *Node) stays(e aws.ENI, a netip.Addr) error {
+// fixedAddrError returns an error for an address that cannot leave its ENI, or that no node of this cluster releases.
+// For other addresses, it returns nil.
+func (p *Node) fixedAddrError(e aws.ENI, a netip.Addr) error {
 	const another = "ask for another address; "
 	primary := len(e.Addrs) > 0 && a == e.Addrs[0]
 	switch alone := slices.Contains(e.Addrs, a) || slices.Contains(e.IPv6Addrs, a); {
 	case !alone:
-		return takenBy(e, a, " in a prefix", another+"EC2 moves no single address of a prefix. Reserve the addresses "+
-			"that pods choose: a subnet CIDR reservation of the type explicit keeps them out of prefixes")
+		return takenError(e, a, " in a prefix", another+"EC2 moves no single address of a prefix. Reserve the "+
+			"addresses that pods choose: a subnet CIDR reservation of the type explicit keeps them out of prefixes")
 	case primary:
-		return takenBy(e, a, " as its primary address", another+"EC2 never moves the primary address of an ENI")
-	case !p.ofCluster(e):
-		return takenBy(e, a, "", another+"this node never takes an address from an ENI that does not belong to its "+
+		return takenError(e, a, " as its primary address", another+"EC2 never moves the primary address of an ENI")
+	case !p.isOfCluster(e):
+		return takenError(e, a, "", another+"this node never takes an address from an ENI that does not belong to its "+
 			"cluster")
 	}
 	return nil
 }
 
-// ofCluster reports whether an ENI was made for pods of this cluster. Such an ENI has the marks of this suite (see
-// book.ForPods) and all tags of eniTags.
-func (p *Node) ofCluster(e aws.ENI) bool {
+// isOfCluster reports whether an ENI was made for pods of this cluster. Such an ENI has the marks of this suite (see
+// book.ForPods), all tags of eniTags, and no tag that forbids changes.
+func (p *Node) isOfCluster(e aws.ENI) bool {
 	for k, v := range p.Policy.Tags {
 		if has, ok := e.Tags[k]; !ok || has != v {
 			return false
@@ -77,16 +78,16 @@ func (p *Node) ofCluster(e aws.ENI) bool {
 	return book.ForPods(e) && !book.Foreign(e)
 }
 
-// takenBy returns the error for an address that another ENI has. The argument how says how the ENI has the address, for
-// example in a prefix.
-func takenBy(e aws.ENI, a netip.Addr, how, hint string) error {
+// takenError returns the error for an address that another ENI has. relation is the part of the text after "has", for
+// example " in a prefix".
+func takenError(e aws.ENI, a netip.Addr, relation, hint string) error {
 	return plugin.Errorf(plugin.CodeRefused, hint,
-		"the pod asks for the address %s, which %s has%s. This ENI is %s, and its description is %.80q", a, e.ID, how,
-		whereIs(e), e.Description)
+		"the pod asks for the address %s, which %s has%s. This ENI is %s, and its description is %.80q", a, e.ID,
+		relation, placeText(e), e.Description)
 }
 
-// whereIs says where an ENI is attached.
-func whereIs(e aws.ENI) string {
+// placeText says where an ENI is attached.
+func placeText(e aws.ENI) string {
 	switch {
 	case e.Instance != "":
 		return "attached to " + e.Instance
@@ -96,19 +97,21 @@ func whereIs(e aws.ENI) string {
 	return "attached to nothing"
 }
 
-// freshness is the largest age of EC2's answer that an instance has ended. This node takes an address of the instance
-// only within this time. A stopped instance may start again. Its boot takes longer than freshness and the lag of EC2's
-// answers together. After the boot, the first ADD on the instance asks EC2 which addresses the instance has.
-const freshness = 5 * time.Second
+// maxAnswerAge is the largest age of EC2's answer that an instance has ended. With an older answer, this node takes no
+// address of the instance, because a stopped instance may start again. Its boot takes longer than maxAnswerAge and the
+// lag of EC2's answers together. After the boot, the first ADD on the instance asks EC2 which addresses the instance
+// has.
+const maxAnswerAge = 5 * time.Second
 
-// takeOver unassigns an address from an ENI whose instance has ended. If the instance may still run, taken is false.
-func (p *Node) takeOver(ctx context.Context, e aws.ENI, a netip.Addr) (taken bool, _ error) {
+// takeOverAddr unassigns an address from an ENI whose instance has ended. If the instance may still run, taken is
+// false.
+func (p *Node) takeOverAddr(ctx context.Context, e aws.ENI, a netip.Addr) (taken bool, _ error) {
 	instance := cmp.Or(e.Instance, book.MadeFor(e))
 	if instance == "" || e.Attachment != "" && e.Instance == "" {
 		return false, nil // it is not known which instance may use the ENI
 	}
 	action := book.UnassignActionOf(a)
-	if err := p.Turn(ctx, action); err != nil { // wait here, because StateOf's answer must not become old
+	if err := p.AwaitTurn(ctx, action); err != nil { // wait here, because StateOf's answer must not become old
 		return false, err
 	}
 	asked, up := time.Now(), registry.Uptime()
@@ -117,7 +120,7 @@ func (p *Node) takeOver(ctx context.Context, e aws.ENI, a netip.Addr) (taken boo
 	if err != nil || !state.Ended() || state.Name == "" && e.Instance != "" {
 		return false, err
 	}
-	ctx, cancel := context.WithDeadline(ctx, asked.Add(freshness))
+	ctx, cancel := context.WithDeadline(ctx, asked.Add(maxAnswerAge))
 	defer cancel()
 	do := p.Cloud.Unassign
 	if a.Is6() {
@@ -127,7 +130,7 @@ func (p *Node) takeOver(ctx context.Context, e aws.ENI, a netip.Addr) (taken boo
 	}
 	err = p.InTurn(ctx, action, func(ctx context.Context) error {
 		// if this machine was suspended, the deadline of ctx does not count that time
-		if registry.Uptime()-up > freshness {
+		if registry.Uptime()-up > maxAnswerAge {
 			return context.DeadlineExceeded
 		}
 		return do(ctx, e.ID, a)

@@ -29,8 +29,8 @@ import (
 // their addresses. A collection also detaches such ENIs if an operator has attached them and no pod uses them.
 
 // AttachChosen attaches the ENI for which the pod asks, and records the ENI with its addresses. If the registry shows
-// the ENI as attached already, AttachChosen updates the ENI's addresses. If none of these addresses is free then, the
-// error says which pods use them.
+// the ENI as attached already, AttachChosen updates the ENI's addresses. If even then no address of the ENI is free,
+// the error says which pods use the addresses.
 func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	id := p.Policy.Choice.ENI
 	if user := p.Policy.Choice.Apart(s, id); user != "" {
@@ -41,11 +41,11 @@ func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	if err != nil {
 		return err
 	}
-	if e, err = p.inOwnSubnet(ctx, s, e); err != nil {
+	if e, err = p.withZoneCIDRs(ctx, s, e); err != nil {
 		return err
 	}
 	if _, known := s.ENIs[id]; known && e.Instance != "" {
-		return p.chosenInUse(ctx, s, e)
+		return p.updateChosen(ctx, s, e)
 	}
 	if e.Instance != "" {
 		return p.recordChosen(ctx, e, book.Begun(s, id))
@@ -60,7 +60,7 @@ func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	token := call.NewToken()
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
 		if s.ENIs[id].Draining {
-			return detaching(id)
+			return detachingError(id)
 		}
 		s.Intents[token] = registry.Intent{Action: book.AttachAction, ENI: id, Since: time.Now()}
 		return nil
@@ -70,14 +70,15 @@ func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	}
 	_, at, err := p.AttachAnywhere(ctx, call.Object{ENI: id}, p.Policy.MinIndex, known.Attached{})
 	if err != nil {
-		return p.notAttached(ctx, token, err)
+		return p.endRefused(ctx, token, err)
 	}
 	e.Card, e.Index = at.Card, at.Index
 	return p.recordChosen(ctx, e, true)
 }
 
-// notAttached removes the intent of an attachment that EC2 has refused.
-func (p *Node) notAttached(ctx context.Context, token string, err error) error {
+// endRefused removes the intent of an attachment if EC2 has refused the attachment. It returns err, joined with an
+// error of this removal.
+func (p *Node) endRefused(ctx context.Context, token string, err error) error {
 	if aws.MaybeDone(err) {
 		return err
 	}
@@ -86,7 +87,7 @@ func (p *Node) notAttached(ctx context.Context, token string, err error) error {
 	}))
 }
 
-// describeChosen asks EC2 for the ENI. It refuses an ENI that this pod cannot have on this node.
+// describeChosen asks EC2 to describe an ENI. It returns an error if the pod cannot have this ENI on this node.
 func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string) (aws.ENI, error) {
 	refuse := func(hint, format string, args ...any) (aws.ENI, error) {
 		return aws.ENI{}, plugin.Errorf(plugin.CodeRefused, hint, "the pod asks for %s, but %w", id,
@@ -103,7 +104,7 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	switch {
 	case !p.Policy.Choice.Allows(e.Tags):
 		return refuse("add the tag to the ENI, or correct enis in requests",
-			"the key requests allows only ENIs with the tag %s", anyOf(p.Policy.Choice.Tags))
+			"the key requests allows only ENIs with the tag %s", tagSetsText(p.Policy.Choice.Tags))
 	case book.Foreign(e):
 		return refuse("remove the tag, or ask for another ENI",
 			"it has the tag %s=true, so this node must not touch it", book.TagNoManage)
@@ -118,7 +119,7 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	case e.Attachment != "" && e.Instance == "":
 		return refuse("ask for another ENI", "it is attached, but not to an instance")
 	case e.AttachmentStatus == aws.Detaching:
-		return aws.ENI{}, detaching(id)
+		return aws.ENI{}, detachingError(id)
 	case e.VPC != book.VPCOf(s):
 		return refuse("ask for an ENI of this VPC", "it is in %s, and this node is in %s", e.VPC, book.VPCOf(s))
 	case e.Instance == "" && e.Status != "available":
@@ -141,8 +142,8 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	return e, nil
 }
 
-// anyOf formats sets of tags for people. An ENI must have all tags of one set.
-func anyOf(all []map[string]string) string {
+// tagSetsText formats sets of tags for people. An ENI must have all tags of at least one set.
+func tagSetsText(all []map[string]string) string {
 	var texts []string
 	for _, tags := range all {
 		texts = append(texts, book.TagText(tags))
@@ -150,8 +151,8 @@ func anyOf(all []map[string]string) string {
 	return strings.Join(texts, ", or ")
 }
 
-// inOwnSubnet adds the CIDRs of the ENI's subnet to the ENI. It refuses an ENI of another zone.
-func (p *Node) inOwnSubnet(ctx context.Context, s *registry.State, e aws.ENI) (aws.ENI, error) {
+// withZoneCIDRs adds the CIDRs of the ENI's subnet to the ENI. It refuses an ENI of another zone.
+func (p *Node) withZoneCIDRs(ctx context.Context, s *registry.State, e aws.ENI) (aws.ENI, error) {
 	subnets, err := p.DescribeSubnets(ctx, e.VPC, s.Instance.Zone)
 	if err != nil {
 		return e, err
@@ -192,20 +193,20 @@ func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 	})
 }
 
-// detaching returns the error for an ENI that another process or an operator has begun to detach. Nearly always, this
-// process is a collection.
-func detaching(id string) error {
+// detachingError returns the error for an ENI that another process, nearly always a collection, or an operator has
+// begun to detach.
+func detachingError(id string) error {
 	return plugin.Errorf(plugin.CodeTryAgain, "wait until the ENI is detached: this node then attaches it again",
 		"the pod asks for %s, which is about to be detached", id)
 }
 
-// chosenInUse updates an ENI of the registry from EC2's description. If no address of the ENI is free then, the error
-// says which pods use the addresses.
-func (p *Node) chosenInUse(ctx context.Context, s *registry.State, e aws.ENI) error {
+// updateChosen updates an ENI of the registry from EC2's description. If even then no address of the ENI is free, the
+// error says which pods use the addresses.
+func (p *Node) updateChosen(ctx context.Context, s *registry.State, e aws.ENI) error {
 	if s.ENIs[e.ID].Draining {
-		return detaching(e.ID)
+		return detachingError(e.ID)
 	}
-	if err := p.recordChosen(ctx, e, false); err != nil || p.Found() {
+	if err := p.recordChosen(ctx, e, false); err != nil || p.HasFree() {
 		return err
 	}
 	s, err := p.Registry.View()

@@ -24,8 +24,8 @@ type Node struct {
 // A Mode says which command calls EC2, or which part of a command. The zero mode is for an ADD that waits for an
 // address, and for a command of an operator.
 type Mode struct {
-	Ahead    bool      // the command gets addresses for which no pod waits: see yield
-	Finishes bool      // a collection finishes calls of other processes: see yield
+	Ahead    bool      // the command gets addresses for which no pod waits: see yieldToADDs
+	Finishes bool      // a collection finishes calls of other processes: see yieldToADDs
 	Defers   bool      // pods get their addresses before DeleteOnTermination is set: see package more, Finish
 	Until    time.Time // until when the command waits for EC2 to detach ENIs; zero: until ctx is done
 }

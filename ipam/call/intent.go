@@ -22,13 +22,12 @@ import (
 // "Ensuring idempotency").
 func NewToken() string { return rand.Text() }
 
-// A Begin writes the intent of a call, and returns the key of the intent. If the call has a
-// client token, the token is the key. If old is true, an earlier call had that token, and its
-// outcome is unknown.
-type Begin func(*registry.State) (token string, old bool)
+// An IntentWriter writes the intent of a call, and returns the key of the intent. If the call has a client token, the
+// token is the key. If repeated is true, an earlier call had this token, and the outcome of that call is unknown.
+type IntentWriter func(*registry.State) (token string, repeated bool)
 
-// Begins returns a Begin that writes the intent i with a new token.
-func Begins(i registry.Intent) Begin {
+// NewIntent returns an IntentWriter that writes the intent i with a new token.
+func NewIntent(i registry.Intent) IntentWriter {
 	return func(s *registry.State) (string, bool) {
 		token := NewToken()
 		i.Since = time.Now()
@@ -37,44 +36,44 @@ func Begins(i registry.Intent) Begin {
 	}
 }
 
-// A Do makes the call of the intent whose key is token. The function record then writes the result of the call to a
-// state. If the error is not an *aws.Error, EC2's answer is invalid.
-type Do func(s *registry.State, token string) (record func(*registry.State), err error)
+// A CallFunc makes the call of the intent whose key is token. It returns the function record, which writes the result
+// of the call to a state. If the error is not an *aws.Error, EC2's answer is invalid.
+type CallFunc func(s *registry.State, token string) (record func(*registry.State), err error)
 
 // Call makes a changing call to EC2, in its turn. The intent is on disk before the call. The result is recorded in the
 // same update that removes the intent. While EC2 throttles the action, Call waits and tries again, until ctx is done.
-// do takes the parameters of the call from the state with the new intent, because this is the latest state.
+// makeCall takes the parameters of the call from the state with the new intent, because this is the latest state.
 //
 // If EC2 refuses the call, the same update records the refusal: see Object. While the recorded refusal counts, Call
 // fails without a call to EC2.
-func (p *Node) Call(ctx context.Context, action string, on Object, begin Begin, do Do) error {
-	if err := p.Standing(action, on.ENI, on.Subnet); err != nil {
+func (p *Node) Call(ctx context.Context, action string, on Object, writeIntent IntentWriter, makeCall CallFunc) error {
+	if err := p.StandingRefusal(action, on.ENI, on.Subnet); err != nil {
 		return err
 	}
 	var throttled error // EC2's refusal of the previous attempt
 	for attempt := 0; ; attempt++ {
-		if err := p.Turn(ctx, action); err != nil {
+		if err := p.AwaitTurn(ctx, action); err != nil {
 			return errors.Join(throttled, err)
 		}
 		var s *registry.State
 		var token string
-		var old bool
+		var repeated bool
 		err := p.Registry.Change(ctx, func(now *registry.State) {
 			s = now
-			token, old = begin(s)
+			token, repeated = writeIntent(s)
 		})
 		if err != nil {
 			return errors.Join(throttled, err)
 		}
 		var record func(*registry.State)
-		record, err = do(s, token)
+		record, err = makeCall(s, token)
 		again := time.Now().Add(p.Backoff(attempt))
 		e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 			if errors.Is(err, aws.ErrThrottled) {
 				s.NotBefore[action] = again
 			}
-			book.EndIntent(s, token, old, err)
-			on.Refuse(s, action, err, p.Cloud.Jitter)
+			book.EndIntent(s, token, repeated, err)
+			on.RecordRefusal(s, action, err, p.Cloud.Jitter)
 			if err == nil {
 				record(s)
 			}
@@ -86,7 +85,7 @@ func (p *Node) Call(ctx context.Context, action string, on Object, begin Begin, 
 			return errors.Join(err, e)
 		}
 		throttled = err
-		if err := p.yield(ctx, action); err != nil {
+		if err := p.yieldToADDs(ctx, action); err != nil {
 			return errors.Join(throttled, err)
 		}
 	}

@@ -27,7 +27,7 @@ func Look[T any](
 	}
 	var throttled error // EC2's refusal of the previous attempt
 	for attempt := 0; ; attempt++ {
-		if err := p.Turn(waiting, action); err != nil {
+		if err := p.AwaitTurn(waiting, action); err != nil {
 			return answer, errors.Join(throttled, err)
 		}
 		answer, err = ask(ctx)
@@ -38,7 +38,7 @@ func Look[T any](
 			return answer, errors.Join(err, e)
 		}
 		throttled = err
-		if err := p.yield(waiting, action); err != nil {
+		if err := p.yieldToADDs(waiting, action); err != nil {
 			return answer, errors.Join(throttled, err)
 		}
 	}
@@ -58,7 +58,7 @@ func (p *Node) DeleteNow(ctx context.Context, eni string) error {
 	})
 }
 
-// NotBefore records that no process of this node calls the action until the duration wait has passed.
+// NotBefore records that the processes of this node must not call the action until the duration wait has passed.
 func (p *Node) NotBefore(ctx context.Context, action string, wait time.Duration) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		s.NotBefore[action] = time.Now().Add(wait)

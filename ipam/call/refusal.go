@@ -37,8 +37,8 @@ func Explain(err error) error {
 }
 
 // IsFull reports whether err means that the ENI or the subnet of a call has no room, or is not found. A growth may then
-// try another one. IsFull returns false if EC2 may have carried out the call, because growth could then get the
-// addresses twice.
+// try another ENI or subnet. IsFull returns false if EC2 may have carried out the call: with a second call, the growth
+// could get the addresses twice.
 func IsFull(err error) bool {
 	return !aws.MaybeDone(err) &&
 		(errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound))
@@ -69,16 +69,16 @@ func (o Object) refusalOf(s *registry.State, err error) (about string, r aws.Ref
 	return about, r, about != ""
 }
 
-// Refuse records the refusal in err, if err has a refusal that the node must remember.
-func (o Object) Refuse(s *registry.State, action string, err error, jitter func(time.Duration) time.Duration) {
+// RecordRefusal records the refusal in err, if err has a refusal that the node must remember.
+func (o Object) RecordRefusal(s *registry.State, action string, err error, jitter func(time.Duration) time.Duration) {
 	if about, r, ok := o.refusalOf(s, err); ok {
-		remember(s, action, about, r.Error, r.Lasts/3+jitter(r.Lasts*2/3))
+		addRefusal(s, action, about, r.Error, r.Lasts/3+jitter(r.Lasts*2/3))
 	}
 }
 
-// remember records a refusal. If the registry has a refusal of the same action and object that still counts, remember
-// keeps that refusal.
-func remember(s *registry.State, action, about string, e *aws.Error, lasts time.Duration) {
+// addRefusal adds EC2's refusal e to the registry. If the registry has a refusal of the same action and object that
+// still counts, addRefusal keeps that refusal.
+func addRefusal(s *registry.State, action, about string, e *aws.Error, lasts time.Duration) {
 	now, key := time.Now(), registry.RefusalKey(action, about)
 	s.PruneRefusals(now)
 	if _, counts := s.Refusals[key]; counts {
@@ -91,9 +91,9 @@ func remember(s *registry.State, action, about string, e *aws.Error, lasts time.
 		"action", action, "about", about, "error", e)
 }
 
-// Standing returns EC2's error if the registry has a refusal of the action that still counts. The refusal is about one
-// of the IDs, or about the action itself.
-func Standing(s *registry.State, action string, about ...string) error {
+// StandingRefusal returns EC2's error if the registry has a refusal of the action that still counts. The refusal is
+// about one of the IDs, or about the action itself.
+func StandingRefusal(s *registry.State, action string, about ...string) error {
 	now := time.Now()
 	for _, id := range append(about, "") {
 		r, ok := s.Refusals[registry.RefusalKey(action, id)]
@@ -104,10 +104,10 @@ func Standing(s *registry.State, action string, about ...string) error {
 	return nil
 }
 
-func standingError(action, about string, r registry.Refusal) error {
+func standingError(action, refusedID string, r registry.Refusal) error {
 	what := "this action"
-	if about != "" {
-		what += " for " + about
+	if refusedID != "" {
+		what += " for " + refusedID
 	}
 	return fmt.Errorf("EC2 has refused %s, and this node asks again after %s: %w", what, r.Until.Format(time.RFC3339),
 		&aws.Error{Action: action, Code: r.Code, Message: r.Message, RequestID: r.Request})
@@ -120,17 +120,18 @@ func Refused(s *registry.State, key string) (action, about string, err error) {
 	return action, about, standingError(action, about, s.Refusals[key])
 }
 
-// Standing calls the function Standing with the latest state of the registry.
-func (p *Node) Standing(action string, about ...string) error {
+// StandingRefusal calls the function StandingRefusal with the latest state of the registry.
+func (p *Node) StandingRefusal(action string, about ...string) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
-	return Standing(s, action, about...)
+	return StandingRefusal(s, action, about...)
 }
 
-// AskAgain removes all refusals from the registry. An operator who runs a command may have removed their cause.
-func (p *Node) AskAgain(ctx context.Context) error {
+// ForgetRefusals removes all refusals from the registry. Commands of operators call it, because the operator may have
+// removed the causes of the refusals.
+func (p *Node) ForgetRefusals(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || len(s.Refusals) == 0 {
 		return err
@@ -138,8 +139,8 @@ func (p *Node) AskAgain(ctx context.Context) error {
 	return p.Registry.Change(ctx, func(s *registry.State) { clear(s.Refusals) })
 }
 
-// NoteRefusal does what Refuse does, in an update of its own. err is the error of a call about o. NoteRefusal returns
-// err.
+// NoteRefusal does what RecordRefusal does, in an update of its own. err is the error of a call about o. NoteRefusal
+// returns err.
 func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err error) error {
 	s, e := p.Registry.View()
 	if e != nil {
@@ -149,7 +150,7 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 		return err
 	}
 	e = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
-		o.Refuse(s, action, err, p.Cloud.Jitter)
+		o.RecordRefusal(s, action, err, p.Cloud.Jitter)
 	})
 	if e != nil {
 		slog.Warn("a refusal of EC2 could not be recorded: the next process asks again", "action", action, "error", e)
@@ -159,7 +160,8 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 
 // GoesOn reports whether err is a refusal of one ENI or subnet, so that growth may try another one. managed is true if
 // this node has created the ENI. A good IAM policy permits changes only of ENIs with the tags that the node sets. ENIs
-// of the original plugin have no tags. So the role may not change them, but may change other ENIs.
+// of the original plugin have no tags. So the role may have no permission to change them, although it can change other
+// ENIs.
 func GoesOn(err error, managed bool) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))
@@ -172,26 +174,27 @@ func IsPartial(err error) bool {
 		e.Code == "InvalidParameterValue"
 }
 
-// Misplaced reports whether EC2 can attach no ENI of the subnet to this instance. err is the error of an attachment.
-func Misplaced(err error) bool {
+// IsMisplaced reports whether EC2 can attach no ENI of the subnet to this instance. err is the error of an attachment.
+func IsMisplaced(err error) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && r.Scope == aws.ScopeSubnet
 }
 
-// patience is how long a new ENI may be in a transition. EC2 does not attach an ENI in a transition. Usually, a
-// transition takes seconds.
-const patience = time.Minute
+// longestTransition is how long a new ENI may be in a transition. EC2 does not attach an ENI in a transition. Usually,
+// a transition takes seconds.
+const longestTransition = time.Minute
 
-// Stuck reports whether a new ENI is still in a transition after the time patience, so EC2 does not attach it. Stuck
-// then records a refusal of the subnet. Otherwise a node would wait for ever for an ENI that cannot be attached.
-func (p *Node) Stuck(ctx context.Context, s *registry.State, token string, o Object, err error) bool {
+// IsStuck reports whether EC2 does not attach a new ENI because the ENI is in a transition for longer than
+// longestTransition. If so, IsStuck records a refusal of the subnet. Otherwise a node would wait for ever for an ENI
+// that cannot be attached.
+func (p *Node) IsStuck(ctx context.Context, s *registry.State, token string, o Object, err error) bool {
 	i, begun := s.Intents[token]
 	r, ok := aws.RefusalOf(err)
-	if !ok || r.Scope != aws.ScopeENI || r.Lasts == 0 || !begun || time.Since(i.Since) < patience {
+	if !ok || r.Scope != aws.ScopeENI || r.Lasts == 0 || !begun || time.Since(i.Since) < longestTransition {
 		return false
 	}
 	e := p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
-		remember(s, book.AttachAction, o.Subnet, r.Error, registry.MostRefusal)
+		addRefusal(s, book.AttachAction, o.Subnet, r.Error, registry.MostRefusal)
 	})
 	return e == nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Turn waits until this node may call the action again.
-func (p *Node) Turn(ctx context.Context, action string) error {
+// AwaitTurn waits until this node may call the action again.
+func (p *Node) AwaitTurn(ctx context.Context, action string) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
@@ -29,20 +29,20 @@ func (p *Node) Turn(ctx context.Context, action string) error {
 	return nil
 }
 
-// Sleep waits for d. If the deadline of ctx is earlier, Sleep fails at once. The error text begins with what, which
+// Sleep waits for d. If the deadline of ctx is earlier, Sleep fails at once. The error text begins with reason, which
 // says why the caller waits.
-func Sleep(ctx context.Context, d time.Duration, what string) error {
+func Sleep(ctx context.Context, d time.Duration, reason string) error {
 	if d <= 0 {
 		return nil
 	}
 	if end, ok := ctx.Deadline(); ok && time.Until(end) < d {
-		return fmt.Errorf("%s: %w", what, context.DeadlineExceeded)
+		return fmt.Errorf("%s: %w", reason, context.DeadlineExceeded)
 	}
 	select {
 	case <-time.After(d):
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("%s: %w", what, ctx.Err())
+		return fmt.Errorf("%s: %w", reason, ctx.Err())
 	}
 }
 
@@ -53,18 +53,19 @@ func (p *Node) Backoff(n int) time.Duration {
 	return p.Cloud.Jitter(min(time.Second<<min(n, 10), registry.MostBackoff))
 }
 
-// ErrGivesWay ends the work of a process that holds the lock "grow". An ADD waits for this lock, and the process gets
-// no address for that ADD.
+// ErrGivesWay ends the work of a process that holds the lock "grow". An ADD waits for this lock, and the process is not
+// getting addresses for that ADD.
 var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call to EC2: this process lets the ADD go " +
 	"first")
 
-// yield is called before a process repeats a call that EC2 has throttled. Outside the modes Ahead and Finishes, yield
-// does nothing. In the mode Ahead, yield waits up to a minute. EC2 counts the calls of the whole account, and pods of
-// other nodes may wait. The wait ends as soon as an ADD of this node waits. If that ADD is of another pool, the error
-// is ErrGivesWay. If the node has no pods, yield does not wait: the node has just started, and its pods come soon.
+// yieldToADDs is called before a process repeats a call that EC2 has throttled. Outside the modes Ahead and Finishes,
+// yieldToADDs does nothing. In the mode Ahead, it waits up to a minute. EC2 counts the calls of the whole account, and
+// pods of other nodes may wait. The wait ends as soon as an ADD of this node waits. If that ADD is of another pool, the
+// error is ErrGivesWay. If the node has no pods, yieldToADDs does not wait: the node has just started, and its pods
+// come soon.
 //
-// In the mode Finishes, yield does not wait. If any ADD waits, the error is ErrGivesWay.
-func (p *Node) yield(ctx context.Context, action string) error {
+// In the mode Finishes, yieldToADDs does not wait. If any ADD waits, the error is ErrGivesWay.
+func (p *Node) yieldToADDs(ctx context.Context, action string) error {
 	if p.Mode.Finishes {
 		s, err := p.Registry.View()
 		if err == nil && book.AnyWaits(s, book.AnyPool) {

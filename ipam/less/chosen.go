@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file releases addresses to EC2 that pods had chosen, as soon as no pod has them. The pod may start again on
+// This file releases to EC2 the addresses that pods had chosen, as soon as no pod has them. A pod may start again on
 // another node, and ask for its address there. The pod's DEL records the pod as the owner of the address in the
 // registry. The DEL also leaves a mark that starts this release.
 
@@ -59,10 +59,10 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	if err != nil || !lease.AnyToRelease(s) {
 		return err
 	}
-	failed := p.releaseAgain(ctx, c)
+	failed := p.repeatReleases(ctx, c)
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		for _, choose := range []choice{c.chosen(netip.Addr.Is4), c.chosen(netip.Addr.Is6)} {
-			gone, err := p.release(ctx, s, id, choose)
+		for _, pick := range []picker{c.chosenAddrs(netip.Addr.Is4), c.chosenAddrs(netip.Addr.Is6)} {
+			gone, err := p.releaseFrom(ctx, s, id, pick)
 			failed = errors.Join(failed, err)
 			c.Unassigned = append(c.Unassigned, gone.List()...)
 		}
@@ -70,12 +70,12 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// chosen returns the choice that picks the addresses of a family that pods had chosen, and that an ENI is to release.
-func (c *Collecting) chosen(family func(netip.Addr) bool) choice {
+// chosenAddrs returns a picker. It picks the addresses of a family that pods had chosen, and that an ENI is to release.
+func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x, e := book.Releasable{Addrs: map[netip.Addr]time.Time{}}, s.ENIs[id]
 		for a := range s.Owners {
-			if family(a) && e.Has(a) && lease.ToRelease(s, a) && c.unusedBy(s, e, a, now) && !e.Draining {
+			if family(a) && e.Has(a) && lease.ToRelease(s, a) && c.isUnused(s, e, a, now) && !e.Draining {
 				x.Addrs[a], _ = s.Free.At(a)
 			}
 		}
@@ -83,17 +83,18 @@ func (c *Collecting) chosen(family func(netip.Addr) bool) choice {
 	}
 }
 
-// unusedBy reports whether nothing uses an address of the ENI. The kernel must have shown that the address is unused,
+// isUnused reports whether nothing uses an address of the ENI. The kernel must have shown that the address is unused,
 // and nothing can have begun to use the address since. If the ENI's link is not on the node, another instance may have
 // the ENI.
-func (c *Collecting) unusedBy(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
+func (c *Collecting) isUnused(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	return !e.NoLink(now) && !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) &&
 		!s.FreedAfter(a, c.Used.Looked) && !lease.AwaitedAddr(s, a, now)
 }
 
-// releaseAgain repeats the releases of processes that were killed or got no answer. The registry no longer has such an
-// address, so no pod has got it since. If the address has left the ENI, EC2 refuses the call.
-func (p *Node) releaseAgain(ctx context.Context, c *Collecting) error {
+// repeatReleases repeats the address releases of processes that were killed or got no answer from EC2. The registry no
+// longer has such an address, so no pod has got the address since. If the address has left the ENI, EC2 refuses the
+// call.
+func (p *Node) repeatReleases(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
@@ -104,11 +105,11 @@ func (p *Node) releaseAgain(ctx context.Context, c *Collecting) error {
 		return nil
 	}
 	for _, i := range begun {
-		if err := p.Turn(ctx, i.Action); err != nil { // wait before taking the lock, because ADDs need the lock
+		if err := p.AwaitTurn(ctx, i.Action); err != nil { // wait before taking the lock, because ADDs need the lock
 			return err
 		}
 	}
-	unlock, err := p.growthLock(ctx) // under this lock, no other process releases the address, or gets it for this node
+	unlock, err := p.lockGrowth(ctx) // under this lock, no other process releases the address, or gets it for this node
 	if err != nil {
 		return err
 	}
@@ -120,8 +121,8 @@ func (p *Node) releaseAgain(ctx context.Context, c *Collecting) error {
 		if s, err = p.Registry.View(); err != nil {
 			return err
 		}
-		if e := s.ENIs[i.ENI]; c.unusedBy(s, e, i.Addr, time.Now()) {
-			failed = errors.Join(failed, p.releaseLeft(ctx, i))
+		if e := s.ENIs[i.ENI]; c.isUnused(s, e, i.Addr, time.Now()) {
+			failed = errors.Join(failed, p.repeatRelease(ctx, i))
 		}
 		if errors.Is(failed, aws.ErrThrottled) {
 			break // ADDs need the lock; the next collection repeats the other releases
@@ -130,10 +131,10 @@ func (p *Node) releaseAgain(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// releaseLeft unassigns the address of an intent. The caller holds the lock "grow".
-func (p *Node) releaseLeft(ctx context.Context, i registry.Intent) error {
+// repeatRelease unassigns the address of an intent. The caller holds the lock "grow".
+func (p *Node) repeatRelease(ctx context.Context, i registry.Intent) error {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{i.Addr: {}}}
-	err := p.take(ctx, i.ENI, x)
+	err := p.unassignOnce(ctx, i.ENI, x)
 	if err != nil && !call.IsPartial(err) {
 		return err
 	}

@@ -21,15 +21,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// missingGrace is how long a pod must be gone before its lease ends without a DEL. One
-// collection notes that the pod is gone. A collection at least missingGrace later ends the lease.
+// missingGrace is how long a pod must be gone before its lease ends without a DEL. One collection records that the pod
+// is gone. A collection at least missingGrace later ends the lease.
 const missingGrace = time.Minute
 
-// Release releases what a collection may release: first ENIs, and then addresses of the ENIs that stay.
-func (p *Node) Release(ctx context.Context, c *Collecting) error {
-	return errors.Join(p.heed(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c),
+// ReleaseUnneeded releases what a collection may release. It releases idle addresses last, because ENIs that are
+// deleted need no call for their addresses.
+func (p *Node) ReleaseUnneeded(ctx context.Context, c *Collecting) error {
+	return errors.Join(p.heedConflists(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c),
 		unlessGrowing(p.releaseChosen(ctx, c)),
-		p.deleteEmpty(ctx, c), p.unassignIdle(ctx, c))
+		p.deleteEmptyENIs(ctx, c), p.unassignIdle(ctx, c))
 }
 
 // EndLost ends the leases of pods that are gone. In each other lease, EndLost records whether the kernel shows the pod.
@@ -49,7 +50,7 @@ func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 			}
 		}
 		for a, l := range s.Leases.All() {
-			s.Leases.Set(a, sighted(s, a, l, c.Used, now))
+			s.Leases.Set(a, updatedLease(s, a, l, c.Used, now))
 		}
 		c.Ended = s.EndWhere(now, func(a netip.Addr, l registry.Lease) bool {
 			return !c.Used.Partial && !l.MissingSince.IsZero() && now.Sub(l.MissingSince) >= missingGrace
@@ -59,14 +60,15 @@ func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	})
 }
 
-// sighted returns the lease with what the kernel shows of its pod. A lease without a key was made for an address that
-// was found in use. If nothing uses the address now, its pod counts as gone, even if there is still a namespace at the
-// path in the lease.
-func sighted(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
+// updatedLease returns the lease with what the kernel shows of its pod. A lease without a key was made for an address
+// that was found in use. If nothing uses this address now, its pod counts as gone, even if there is still a namespace
+// at the path in the lease.
+func updatedLease(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
 	switch {
 	case used.Shows(s, a, l):
 		l.Bound, l.MissingSince = true, time.Time{}
-	case l.Key == registry.Key{} && used.Holds(s, a, l), l.Key != registry.Key{} && l.NetNS != "" && isPods(l.NetNS):
+	case l.Key == registry.Key{} && used.Holds(s, a, l),
+		l.Key != registry.Key{} && l.NetNS != "" && isPodNetNS(l.NetNS):
 		l.MissingSince = time.Time{}
 	case l.MissingSince.IsZero():
 		l.MissingSince = now
@@ -74,10 +76,10 @@ func sighted(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used,
 	return l
 }
 
-// isPods reports whether the network namespace of a pod is at path. The path must exist, and must not lead to the
-// namespace of this process, which is the node's. A path /proc/PID/ns/net may belong to another process by now. If
-// stat(2) fails for another reason, isPods returns true.
-func isPods(path string) bool {
+// isPodNetNS reports whether the network namespace of a pod is at path. It returns false if the path does not exist, or
+// leads to the namespace of this process, which is the node's. A path /proc/PID/ns/net may belong to another process by
+// now. If stat(2) fails for another reason, isPodNetNS returns true.
+func isPodNetNS(path string) bool {
 	is, err := os.Stat(path)
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist)
@@ -94,12 +96,13 @@ func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
 	return err
 }
 
-// deleteEmpty detaches and deletes the ENIs that this suite has made and that no pod uses. It keeps an ENI if the ENI's
-// pool would otherwise have fewer free addresses than the pool wants. It does nothing if the node may create no ENIs.
+// deleteEmptyENIs detaches and deletes the ENIs that this suite has made and that no pod uses. It keeps an ENI if the
+// ENI's pool would otherwise have fewer free addresses than the pool wants. It does nothing if a network of the node
+// must not create ENIs.
 //
-// It begins with the ENIs that earlier processes have begun to delete. If the role may not delete one of these ENIs,
-// deleteEmpty detaches no other ENI: that ENI would also stay.
-func (p *Node) deleteEmpty(ctx context.Context, c *Collecting) error {
+// It begins with the ENIs that earlier processes have begun to delete. If the role has no permission to delete one of
+// these ENIs, deleteEmptyENIs detaches no other ENI, because that ENI would also stay undeleted.
+func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 	if !p.MakesENIs() {
 		return nil
 	}
@@ -111,11 +114,11 @@ func (p *Node) deleteEmpty(ctx context.Context, c *Collecting) error {
 	ids, stranded := slices.Sorted(maps.Keys(s.ENIs)), false
 	slices.SortStableFunc(ids, func(a, b string) int { return drainingFirst(s.ENIs[a], s.ENIs[b]) })
 	for _, id := range ids {
-		if !c.deletes(s, id) || stranded && !s.ENIs[id].Draining {
+		if !c.mustDelete(s, id) || stranded && !s.ENIs[id].Draining {
 			continue // most ENIs stay, as this look at the registry shows
 		}
 		deleted, err := p.deleteIfEmpty(ctx, c, id)
-		stranded = stranded || mayNotDelete(err)
+		stranded = stranded || isDeleteDenied(err)
 		switch {
 		case deleted:
 			c.Deleted = append(c.Deleted, id)
@@ -141,27 +144,29 @@ func drainingFirst(a, b registry.ENI) int {
 
 // deleteIfEmpty deletes an ENI if the collection is to delete it.
 func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (deleted bool, err error) {
-	goes := func(s *registry.State) bool { return c.deletes(s, id) && (!c.heed(s) || c.deletes(s, id)) }
-	m, err := p.mark(ctx, id, goes, (*registry.ENI).Drain)
+	mayMark := func(s *registry.State) bool {
+		return c.mustDelete(s, id) && (!c.heedConflists(s) || c.mustDelete(s, id))
+	}
+	m, err := p.markDraining(ctx, id, mayMark, (*registry.ENI).Drain)
 	if err != nil {
 		c.kept = append(c.kept, id)
 	}
-	if err != nil || !m.done {
+	if err != nil || !m.isMarked {
 		return false, err
 	}
 	err = p.deleteENI(ctx, id, c.Used, m.seen)
-	if errors.Is(err, errAttached) && m.stays(err) && !errors.Is(err, aws.ErrDenied) {
+	if errors.Is(err, errAttached) && m.staysAttached(err) && !errors.Is(err, aws.ErrDenied) {
 		// The ENI stays attached, for example because EC2 throttles. A growth would take minutes, but pods can have the
-		// addresses of this ENI at once. If the role may not detach the ENI, deleteENI has removed the mark, and the
-		// collection releases the addresses without the ENI.
+		// addresses of this ENI at once. If the role has no permission to detach the ENI, deleteENI has removed the
+		// mark, and the collection releases only the addresses of the ENI.
 		c.kept = append(c.kept, id)
 		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 	}
 	return err == nil, err
 }
 
-// deletes reports whether the collection is to delete an ENI: it is empty, or a process has begun to delete it.
-func (c *Collecting) deletes(s *registry.State, id string) bool {
+// mustDelete reports whether the collection is to delete an ENI: it is empty, or a process has begun to delete it.
+func (c *Collecting) mustDelete(s *registry.State, id string) bool {
 	e, now := s.ENIs[id], time.Now()
 	if !e.Detachable() || c.Max >= 0 || e.OnRequest {
 		return false
@@ -172,6 +177,6 @@ func (c *Collecting) deletes(s *registry.State, id string) bool {
 		return e.Draining
 	}
 	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
-	ready := lease.Count(s, e, now) // 0 if its link is missing: then the pool loses nothing
+	ready := lease.Count(s, e, now) // 0 if the ENI's link is missing: then the pool loses nothing
 	return ready == 0 || e.Closed() || ready <= spare
 }

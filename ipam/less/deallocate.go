@@ -25,15 +25,15 @@ import (
 // collection releases the address, or the same command does if an operator repeats it.
 func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []netip.Addr, err error) {
 	for _, a := range addrs {
-		if err := p.Turn(ctx, book.UnassignActionOf(a)); err != nil {
+		if err := p.AwaitTurn(ctx, book.UnassignActionOf(a)); err != nil {
 			return nil, err
 		}
 	}
-	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
+	if err := errors.Join(p.ForgetRefusals(ctx), p.Learn(ctx)); err != nil {
 		return nil, err
 	}
 	p.Look(ctx)
-	unlock, err := p.Registry.Lock(ctx, "grow") // see release
+	unlock, err := p.Registry.Lock(ctx, "grow") // see releaseFrom
 	if err != nil {
 		return nil, err
 	}
@@ -43,17 +43,17 @@ func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []neti
 		return nil, err
 	}
 	for _, i := range begun {
-		if err := p.releaseLeft(ctx, i); err != nil {
-			return gone, errors.Join(unfinished(err), p.restoreAll(ctx, victims))
+		if err := p.repeatRelease(ctx, i); err != nil {
+			return gone, errors.Join(withFinisher(err), p.restoreAll(ctx, victims))
 		}
 		gone = append(gone, i.Addr)
 	}
 	gone, err = p.unassignNamed(ctx, victims, gone)
-	return gone, unfinished(err)
+	return gone, withFinisher(err)
 }
 
-// unfinished adds to an error who finishes the release, if EC2 has not answered.
-func unfinished(err error) error {
+// withFinisher adds to err what finishes the release, if EC2 has not answered.
+func withFinisher(err error) error {
 	if aws.MaybeDone(err) {
 		err = fmt.Errorf("%w: the next registry-gc finishes the release, or the same command, if it is repeated", err)
 	}
@@ -72,7 +72,7 @@ func (p *Node) withdrawNamed(
 				begun = append(begun, i)
 				continue
 			}
-			id, err := spare(s, a)
+			id, err := releasableENI(s, a)
 			refused = errors.Join(refused, err)
 			if victims[id].Addrs == nil {
 				victims[id] = book.Releasable{Addrs: map[netip.Addr]time.Time{}}
@@ -101,7 +101,7 @@ func (p *Node) unassignNamed(
 			if x.Empty() {
 				continue
 			}
-			left, err := p.unassign(ctx, id, x)
+			left, err := p.unassignAll(ctx, id, x)
 			gone, failed = append(gone, left.List()...), errors.Join(failed, err)
 			victims[id] = victims[id].Without(x)
 			if errors.Is(err, aws.ErrThrottled) || aws.MaybeDone(err) {
@@ -116,13 +116,13 @@ func (p *Node) unassignNamed(
 func (p *Node) restoreAll(ctx context.Context, victims map[string]book.Releasable) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		for id, x := range victims {
-			restore(s, id, x)
+			restoreAddrs(s, id, x)
 		}
 	})
 }
 
-// spare returns the ENI that can lose the address, or an error if no ENI can lose it.
-func spare(s *registry.State, a netip.Addr) (string, error) {
+// releasableENI returns the ENI that has the address, or an error if that ENI cannot lose the address.
+func releasableENI(s *registry.State, a netip.Addr) (string, error) {
 	id, e := s.ENIOf(a)
 	lease, leased := s.Leases.At(a)
 	switch {

@@ -13,11 +13,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about the mark of an ENI that the node is about to detach: draining. No pod gets an address of a
-// draining ENI. A process may remove the mark only if no process of the node has begun to detach the ENI. So before a
-// process calls DetachNetworkInterface, it writes a note into the registry (Detaching of registry.ENI). The process
-// removes its note only if EC2 has refused the call. No process removes the mark while there is a note, and no process
-// detaches an ENI without the mark. So no lock is needed, and a process may be killed at any time.
+// This file is about draining: a mark in the registry that the node is about to detach an ENI. No pod gets an address
+// of a draining ENI. A process may remove the mark only if no process of the node has begun to detach the ENI. So
+// before a process calls DetachNetworkInterface, it writes a note into the registry (Detaching of registry.ENI). The
+// process removes its note only if EC2 has refused the call. No process removes the mark while there is a note, and no
+// process detaches an ENI without the mark. So no lock is needed, and a process may be killed at any time.
 //
 // If the registry is lost, the marks and the notes are also lost. EC2 still shows which ENIs it is detaching: see
 // book.Leaving.
@@ -29,21 +29,21 @@ import (
 // errUndrained means that another process has removed the mark of an ENI meanwhile: pods may have its addresses.
 var errUndrained = errors.New("it serves pods again")
 
-// A marked is an ENI that a collection has marked as draining, to detach it.
-type marked struct {
-	seen   []aws.ENI // EC2's description of the ENI, right before the mark
-	before bool      // the ENI had the mark already: an earlier process may have begun to detach it
-	done   bool      // the ENI has the mark now
+// A markedENI is the result of markDraining for one ENI.
+type markedENI struct {
+	seen      []aws.ENI // EC2's description of the ENI, right before the mark
+	wasMarked bool      // the ENI had the mark before: an earlier process may have begun to detach it
+	isMarked  bool      // the ENI has the mark now
 }
 
-// mark marks an ENI as draining, if goes returns true. The function set makes the mark. After the mark, no process
-// leases an address of the ENI. Before the mark, EC2 must describe the ENI. So in an incident of EC2, or while EC2
-// throttles, the ENI gets no mark, and pods can still have its addresses.
-func (p *Node) mark(
-	ctx context.Context, id string, goes func(*registry.State) bool, set func(*registry.ENI),
-) (m marked, err error) {
+// markDraining marks an ENI as draining if mayMark returns true. The function setMark sets the mark. After the mark, no
+// process leases an address of the ENI. Before the mark, EC2 must describe the ENI. So in an incident of EC2, or while
+// EC2 throttles, the ENI gets no mark, and pods can still have its addresses.
+func (p *Node) markDraining(
+	ctx context.Context, id string, mayMark func(*registry.State) bool, setMark func(*registry.ENI),
+) (m markedENI, err error) {
 	s, err := p.Registry.View()
-	if err != nil || !goes(s) {
+	if err != nil || !mayMark(s) {
 		return m, err
 	}
 	noted := s.ENIs[id].Detaching
@@ -53,13 +53,13 @@ func (p *Node) mark(
 	}
 	stays := old && len(m.seen) > 0 && m.seen[0].Instance == s.Instance.ID && m.seen[0].AttachmentStatus == aws.Attached
 	err = p.Registry.Change(ctx, func(s *registry.State) {
-		if m.done = goes(s); m.done {
+		if m.isMarked = mayMark(s); m.isMarked {
 			e := s.ENIs[id]
 			if stays && e.Detaching.Equal(noted) {
 				e.Undrain()
 			}
-			m.before = e.Draining
-			set(&e)
+			m.wasMarked = e.Draining
+			setMark(&e)
 			s.ENIs[id] = e
 		}
 	})
@@ -82,20 +82,20 @@ func (p *Node) detachENI(ctx context.Context, e aws.ENI) error {
 		return err
 	}
 	return p.InTurn(ctx, "DetachNetworkInterface", func(ctx context.Context) error {
-		takeBack, err := p.noteDetach(ctx, e.ID)
+		removeNote, err := p.noteDetach(ctx, e.ID)
 		if err != nil {
 			return err
 		}
-		if err = p.Cloud.DetachENI(ctx, e.Attachment); notBegun(err) {
-			err = errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), takeBack))
+		if err = p.Cloud.DetachENI(ctx, e.Attachment); detachNotBegun(err) {
+			err = errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), removeNote))
 		}
 		return err
 	})
 }
 
-// noteDetach writes the note that this process is about to detach an ENI. takeBack removes only this note, and restores
-// an earlier note. Another process, or an earlier attempt of this process, may have begun to detach the ENI.
-func (p *Node) noteDetach(ctx context.Context, id string) (takeBack func(*registry.State), err error) {
+// noteDetach writes the note that this process is about to detach an ENI. removeNote removes only this note, and
+// restores an earlier note. Another process, or an earlier attempt of this process, may have begun to detach the ENI.
+func (p *Node) noteDetach(ctx context.Context, id string) (removeNote func(*registry.State), err error) {
 	var before, noted time.Time
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
 		e, known := s.ENIs[id]
@@ -120,9 +120,9 @@ func (p *Node) noteDetach(ctx context.Context, id string) (takeBack func(*regist
 	}, err
 }
 
-// notBegun reports whether EC2 has not begun to detach an ENI: EC2 has refused, or this process has not asked EC2. err
-// is the error of detachENI.
-func notBegun(err error) bool {
+// detachNotBegun reports whether EC2 has not begun to detach an ENI: EC2 has refused, or this process has not asked
+// EC2. err is the error of detachENI.
+func detachNotBegun(err error) bool {
 	return err != nil && !aws.MaybeDone(err) && !errors.Is(err, aws.ErrNotFound) && !inTransition(err)
 }
 
@@ -133,9 +133,10 @@ func inTransition(err error) bool {
 	return ok && e.Code == "IncorrectState"
 }
 
-// stays reports whether the ENI stays attached after detachENI has failed with err, so that pods may have its
-// addresses. If the ENI had the mark before, an earlier process may have begun to detach it. Then stays returns true
-// only if the role may not detach ENIs: if EC2 throttles this process, the earlier process may still have succeeded.
-func (m marked) stays(err error) bool {
-	return notBegun(err) && (!m.before || errors.Is(err, aws.ErrDenied))
+// staysAttached reports whether the ENI stays attached after detachENI has failed with err, so that pods may have its
+// addresses. If the ENI had the mark before, an earlier process may have begun to detach it. Then staysAttached returns
+// true only if the role has no permission to detach ENIs. If EC2 only throttles this process, the earlier process may
+// have succeeded.
+func (m markedENI) staysAttached(err error) bool {
+	return detachNotBegun(err) && (!m.wasMarked || errors.Is(err, aws.ErrDenied))
 }

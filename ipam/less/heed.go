@@ -11,34 +11,34 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// heed records what the conflists of the node want to keep. Each ADD records what its own network wants: see
+// heedConflists records what the conflists of the node want to keep. Each ADD records what its own network wants: see
 // lease.Pool.Note. The records of ADDs alone are not enough: networks that share a pool may differ, and the last ADD
 // would decide. Also, no ADD comes for a pool that the configuration no longer has. The conflists alone are also not
 // enough, because Multus has networks that are in no file.
 //
-// The registry has all ENIs before heed is called. While the collection waits for EC2, ADDs write their own records. So
-// the collection heeds the conflists again before each release.
-func (p *Node) heed(ctx context.Context, c *Collecting) error {
+// While the collection waits for EC2, ADDs write their own records. So the collection heeds the conflists again before
+// each release.
+func (p *Node) heedConflists(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
-	if err != nil || !c.heed(s) {
+	if err != nil || !c.heedConflists(s) {
 		return err
 	}
-	return p.Registry.Change(ctx, func(s *registry.State) { c.heed(s) })
+	return p.Registry.Change(ctx, func(s *registry.State) { c.heedConflists(s) })
 }
 
-// heed writes to the state what the conflists want, and reports whether it has changed the state. If the conflists are
-// not known, the records of ADDs count.
-func (c *Collecting) heed(s *registry.State) bool {
+// heedConflists writes to the state what the conflists want, and reports whether it has changed the state. If the
+// conflists are not known, the records of ADDs count.
+func (c *Collecting) heedConflists(s *registry.State) bool {
 	if c.Conflists == nil {
 		return false
 	}
-	noted, retired := requested(s, c.Conflists), retire(s, c.Conflists)
-	return agreed(s, c.Conflists) || noted || retired
+	noted, retired := recordRequestTags(s, c.Conflists), retirePools(s, c.Conflists)
+	return recordPoolWishes(s, c.Conflists) || noted || retired
 }
 
-// requested records the tags of the ENIs for which pods may ask by the conflists. It removes the tags of a network that
-// no conflist has, and that has no pod.
-func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
+// recordRequestTags records the tags of the ENIs for which pods may ask, as the conflists say. It removes the tags of a
+// network that is in no conflist and has no pod.
+func recordRequestTags(s *registry.State, conflists []lease.Policy) (changed bool) {
 	before, leased := s.OnRequest, map[string]bool{"": true}
 	if len(before) > 0 {
 		for _, l := range s.Leases.All() {
@@ -50,10 +50,10 @@ func requested(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return !slices.EqualFunc(before, s.OnRequest, registry.OnRequest.Equal)
 }
 
-// retire is for pools that the configuration no longer has. When no pod has an address of such a pool, the pool keeps
-// nothing, and collections release its free addresses. A growth deletes an empty ENI of the pool if another ENI needs
-// its slot.
-func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
+// retirePools records which pools the configuration no longer has. When no pod has an address of such a pool, the pool
+// keeps nothing ready, and collections release its free addresses. A growth deletes an empty ENI of the pool if another
+// ENI needs its slot.
+func retirePools(s *registry.State, conflists []lease.Policy) (changed bool) {
 	configured := map[string]bool{}
 	for _, q := range conflists {
 		configured[q.Pool] = true
@@ -76,10 +76,10 @@ func retire(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// agreed records what the conflists want of their pools. If several conflists share a pool, their largest warm.min and
-// warm.max count. If one of these conflists keeps the pool's addresses, the node keeps them. The device index of an ENI
-// counts as one for pods if one of these conflists says so.
-func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
+// recordPoolWishes records what the conflists want of their pools. If several conflists share a pool, their largest
+// warm.min and warm.max count. If one of these conflists keeps the pool's addresses, the node keeps them. An ENI serves
+// pods if at least one of these conflists has an interfaceIndex that lets the ENI serve pods.
+func recordPoolWishes(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {
 		w := warm[q.Pool]
@@ -91,7 +91,7 @@ func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 		}
 	}
 	for id, e := range s.ENIs {
-		serves, keeps, has := wishes(conflists, e)
+		serves, keeps, has := wishesFor(conflists, e)
 		unknown := e.Origin() == registry.ThisNode && !e.Serving // no ADD has come since the node lost the registry
 		if has && (unknown || e.PoolGone || e.Serving && (e.Passed == serves || e.Keep != keeps)) {
 			e.Configure(true, serves, keeps)
@@ -101,13 +101,13 @@ func agreed(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// wishes returns what conflists say of an ENI. has is true if a conflist has the ENI's pool. serves is true if the ENI
-// serves the pods of such a conflist. keeps is true if such a conflist has skipDeallocation.
-func wishes(conflists []lease.Policy, e registry.ENI) (serves, keeps, has bool) {
+// wishesFor returns what the conflists say about an ENI. configured is true if a conflist has the ENI's pool. serves is
+// true if the ENI serves the pods of such a conflist. keeps is true if such a conflist has skipDeallocation.
+func wishesFor(conflists []lease.Policy, e registry.ENI) (serves, keeps, configured bool) {
 	for _, q := range conflists {
 		if q.Pool == lease.Origin(e.Pool) {
-			serves, keeps, has = serves || q.Serves(e), keeps || q.Keep, true
+			serves, keeps, configured = serves || q.Serves(e), keeps || q.Keep, true
 		}
 	}
-	return serves, keeps, has
+	return serves, keeps, configured
 }

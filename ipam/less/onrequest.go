@@ -23,7 +23,7 @@ import (
 // an operator or another program owns them.
 
 // DetachUnused detaches ENIs that pods had asked for and that no pod uses now. It returns the IDs of the detached ENIs.
-// A DEL leaves the mark that soon starts DetachUnused, because a pod of another node may want the ENI.
+// A DEL leaves a mark that soon starts DetachUnused, because a pod of another node may want the ENI.
 func (p *Node) DetachUnused(ctx context.Context) ([]string, error) {
 	s, err := p.Registry.View()
 	if err != nil || !lease.AnyUnused(s) || p.Policy.Provision == lease.ProvisionNone {
@@ -51,7 +51,7 @@ func (p *Node) detachIdle(ctx context.Context, used lease.Used) (done []string, 
 		return nil, err
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		if !p.detaches(s, id, used) { // most ENIs stay, as this look at the registry shows
+		if !p.mustDetach(s, id, used) { // most ENIs stay, as this look at the registry shows
 			continue
 		}
 		detached, err := p.detachIfIdle(ctx, id, used)
@@ -67,20 +67,20 @@ func (p *Node) detachIdle(ctx context.Context, used lease.Used) (done []string, 
 
 // detachIfIdle detaches an ENI if no pod uses it any more.
 func (p *Node) detachIfIdle(ctx context.Context, id string, used lease.Used) (detached bool, err error) {
-	goes := func(s *registry.State) bool { return p.detaches(s, id, used) }
-	m, err := p.mark(ctx, id, goes, func(e *registry.ENI) {
+	mayMark := func(s *registry.State) bool { return p.mustDetach(s, id, used) }
+	m, err := p.markDraining(ctx, id, mayMark, func(e *registry.ENI) {
 		e.Drain()
 		e.Request() // so no collection deletes it, even if the configuration changes later
 	})
-	if err != nil || !m.done {
+	if err != nil || !m.isMarked {
 		return false, err
 	}
 	err = p.detachChosen(ctx, id, used, m)
 	return err == nil && p.isForgotten(id), err // the ENI may stay, because a pod has come
 }
 
-// detaches reports whether pods had asked for the ENI, and no pod uses it or waits for it any more.
-func (p *Node) detaches(s *registry.State, id string, used lease.Used) bool {
+// mustDetach reports whether pods had asked for the ENI, and no pod uses it or waits for it any more.
+func (p *Node) mustDetach(s *registry.State, id string, used lease.Used) bool {
 	e := s.ENIs[id]
 	return (e.OnRequest || p.Policy.Requestable(e.Tags)) && e.Detachable() && !e.Foreign &&
 		!lease.Awaited(s, id, time.Now()) && unused(s, id, used)
@@ -101,7 +101,7 @@ func unused(s *registry.State, id string, used lease.Used) bool {
 // detachChosen detaches an ENI, waits until EC2 has detached it, and removes it from the registry. Before each step,
 // EC2 describes the ENI. If the ENI is attached elsewhere by now, it stays there. If a pod has come, or if the ENI's
 // owner forbids changes, the ENI stays on this node.
-func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m marked) error {
+func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m markedENI) error {
 	const every = time.Second
 	ending := false                      // EC2 says that an earlier process has begun to detach the ENI
 	for detached := ""; ; m.seen = nil { // the ID of the attachment that has ended
@@ -116,8 +116,8 @@ func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m m
 		if err != nil {
 			return err
 		}
-		if detached == "" && !ending && hidden(s, id, enis) {
-			if err := p.await(ctx, every, "wait for EC2 to show where "+id+" is"); err != nil {
+		if detached == "" && !ending && maybeHidden(s, id, enis) {
+			if err := p.awaitEC2(ctx, every, "wait for EC2 to show where "+id+" is"); err != nil {
 				return err
 			}
 			continue
@@ -125,7 +125,7 @@ func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m m
 		if len(enis) == 0 || enis[0].Instance != s.Instance.ID {
 			return p.Forget(ctx, id)
 		}
-		if book.Foreign(enis[0]) || stillUsed(s, enis[0], used) != nil {
+		if book.Foreign(enis[0]) || usedError(s, enis[0], used) != nil {
 			return p.undrain(ctx, id)
 		}
 		if detached != "" && detached != enis[0].Attachment { // another process or an operator has attached it again
@@ -134,13 +134,13 @@ func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m m
 		if detached == "" {
 			err := p.detachENI(ctx, enis[0])
 			if ending = inTransition(err); ending {
-				m.before = true
-				if err := p.await(ctx, 3*every, "wait for EC2 to finish its work on "+id); err != nil {
+				m.wasMarked = true
+				if err := p.awaitEC2(ctx, 3*every, "wait for EC2 to finish its work on "+id); err != nil {
 					return err
 				}
 				continue
 			}
-			if m.stays(err) {
+			if m.staysAttached(err) {
 				return errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 			}
 			if err != nil && !errors.Is(err, aws.ErrNotFound) {
@@ -150,14 +150,14 @@ func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m m
 			slog.Info("an ENI is detached: its last pod has ended", "eni", id)
 			continue // EC2 often detaches an ENI at once
 		}
-		if err := p.await(ctx, every, "wait for "+id+" to be detached"); err != nil {
+		if err := p.awaitEC2(ctx, every, "wait for "+id+" to be detached"); err != nil {
 			return err
 		}
 	}
 }
 
-// hidden reports whether EC2 may not show yet that this node has attached an ENI.
-func hidden(s *registry.State, id string, enis []aws.ENI) bool {
+// maybeHidden reports whether this node may have attached an ENI, although EC2 does not show that yet.
+func maybeHidden(s *registry.State, id string, enis []aws.ENI) bool {
 	shown := len(enis) > 0 && enis[0].Instance != ""
 	return !shown && time.Since(s.ENIs[id].Grown) <= known.Settled
 }

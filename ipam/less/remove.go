@@ -22,17 +22,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file deletes ENIs: for a collection, for a growth that needs the slot, and for an operator. What the registry
-// has of an ENI may be old or wrong. So before each step, EC2 describes the ENI, and [Node.deletable] must permit the
-// step. EC2 itself refuses to delete an attached ENI. To detach an ENI, the node names the attachment by its ID, and
-// each attachment has an ID of its own. So if an operator or another program attaches the ENI elsewhere meanwhile, the
-// ENI stays there.
+// This file deletes ENIs: for a collection, for a growth that needs the slot, and for an operator. The registry's data
+// about an ENI may be old or wrong. So before each step, EC2 describes the ENI, and [Node.undeletableError] must find
+// no reason against the step. EC2 itself refuses to delete an attached ENI. To detach an ENI, the node names the
+// attachment by its ID, and each attachment has an ID of its own. So if an operator or another program attaches the ENI
+// elsewhere meanwhile, the ENI stays there.
 
 var (
 	// errNotOurs means that an ENI belongs to another owner, and that this node does not change the ENI.
 	errNotOurs = errors.New("this node may not delete it")
-	// errBoot means that an ENI is the boot ENI, which the node needs itself. In most cases, EC2 refuses to detach it,
-	// but not always. So no process may try.
+	// errBoot means that an ENI is the boot ENI, which the node needs itself. EC2 refuses to detach it in most cases,
+	// but not always. So no process is allowed to try.
 	errBoot = errors.New("it is the boot ENI of this node")
 	// errUsed means that a pod uses an ENI.
 	errUsed = errors.New("it serves pods")
@@ -44,7 +44,7 @@ var (
 // ENI. It also refuses the boot ENI, and an ENI that belongs to another owner. If EC2 does not know the ENI, the error
 // is aws.ErrNotFound.
 func (p *Node) Remove(ctx context.Context, id string) error {
-	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
+	if err := errors.Join(p.ForgetRefusals(ctx), p.Learn(ctx)); err != nil {
 		return err
 	}
 	unlock, err := p.Registry.Lock(ctx, "collect")
@@ -61,7 +61,7 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 	}
 	used := p.Used(enis[0].MAC)
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
-		if err := stillUsed(s, enis[0], used); err != nil {
+		if err := usedError(s, enis[0], used); err != nil {
 			return err
 		}
 		s.Edit(id, (*registry.ENI).Drain)
@@ -79,10 +79,11 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 // deleteENI detaches an ENI, deletes it, and then removes it from the registry. deleteENI continues the work of an
 // earlier deleteENI. If the ENI belongs to another owner, deleteENI removes the ENI from the registry. If a tag forbids
 // changes of the ENI, deleteENI records it as foreign. If EC2 fails, the ENI stays draining, because EC2 may detach it
-// now or soon. The next collection then continues. If the role may not delete the ENI, the ENI takes no slot any more,
-// and each collection tries to delete it. seen is EC2's latest description of the ENI, or nil.
-func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
-	err := p.detachAndDelete(ctx, id, used, seen)
+// now or soon. The next collection then continues. If the role has no permission to delete the ENI, the ENI is detached
+// and takes no slot. Each collection then tries again to delete it. description is EC2's latest description of the ENI,
+// or nil.
+func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, description []aws.ENI) error {
+	err := p.detachAndDelete(ctx, id, used, description)
 	e, ok := errors.AsType[*aws.Error](err)
 	now := time.Now()
 	switch {
@@ -103,7 +104,7 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 		}))
 	case errors.Is(err, errNotOurs):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) }))
-	case mayNotDelete(err): // deleteENI makes this call only if EC2 shows the ENI as detached
+	case isDeleteDenied(err): // the deletion: deleteENI tries it only if EC2 shows the ENI as detached
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 			s.Edit(id, (*registry.ENI).Detach)
 			s.Instance.FullUntil, s.Instance.FullWith = time.Time{}, 0
@@ -116,15 +117,15 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, seen [
 }
 
 // DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state afterwards. A new ENI
-// needs their slots. After a killed collection, the slots would stay occupied until the next collection. A collection
-// that still runs may let an ENI serve pods again. DeleteDraining does not delete such an ENI.
+// needs the slots of these ENIs, which a killed collection leaves occupied until the next collection. A collection that
+// still runs may let an ENI serve pods again. DeleteDraining does not delete such an ENI.
 func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry.State, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		if e := s.ENIs[id]; !e.Draining || e.OnRequest {
 			continue
 		}
 		err := p.deleteENI(ctx, id, p.Used(), nil)
-		if err != nil && !goesOn(err) {
+		if err != nil && !growthGoesOn(err) {
 			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
 		}
 	}
@@ -133,8 +134,8 @@ func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry
 
 // DeleteUnwanted deletes one empty ENI that gets no new pods, and returns the state afterwards. An operator has retired
 // this ENI, or the configuration no longer has its pool. A collection would delete this ENI later, but another ENI
-// needs its slot now. DeleteUnwanted does not delete an empty ENI of another pool of the configuration: if pods of two
-// pools start in turn, each of these pods would wait for a new ENI.
+// needs its slot now. DeleteUnwanted does not delete an empty ENI of another pool of the configuration. Otherwise, if
+// pods of two pools start in turn, each of these pods would wait for a new ENI.
 func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry.State, error) {
 	const least = time.Minute // the default of reuseIPWait: the registry does not have the value of a removed pool
 	c := &Collecting{Collection: Collection{FreeAfter: max(least, p.Policy.ReuseWait), Max: -1}}
@@ -144,20 +145,20 @@ func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry
 		}
 		c.Used = p.Used()
 		deleted, err := p.deleteIfEmpty(ctx, c, id)
-		if err != nil && !goesOn(err) {
+		if err != nil && !growthGoesOn(err) {
 			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
 		}
-		if deleted || mayNotDelete(err) { // detached, at least: the slot is free
+		if deleted || isDeleteDenied(err) { // the ENI is at least detached: its slot is free
 			break
 		}
 	}
 	return p.Registry.View()
 }
 
-// goesOn reports whether a growth goes on, although it could not delete an ENI.
-func goesOn(err error) bool {
+// growthGoesOn reports whether a growth goes on although it could not delete an ENI. err says why not.
+func growthGoesOn(err error) bool {
 	return errors.Is(err, errNotOurs) || errors.Is(err, errUsed) || errors.Is(err, errUndrained) ||
-		mayNotDelete(err) || call.GoesOn(err, true)
+		isDeleteDenied(err) || call.GoesOn(err, true)
 }
 
 // isForgotten reports whether the registry no longer has an ENI.
@@ -174,7 +175,7 @@ func (p *Node) isForgotten(id string) bool {
 // If the ENI is gone already, that is no error. But if EC2 has shown the ENI in the last seconds, its answer "not
 // found" proves nothing (EC2 API reference, "Eventual consistency"). The ENI could be left behind, so detachAndDelete
 // asks again.
-func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, seen []aws.ENI) error {
+func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, description []aws.ENI) error {
 	const every = time.Second
 	s, err := p.Registry.View()
 	if err != nil {
@@ -183,8 +184,8 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 	_, ours := s.ENIs[id]
 	seenAt := s.ENIs[id].Grown // when EC2 has last shown the ENI
 	var held time.Time         // since when EC2 refuses to delete the ENI
-	for detached := false; ; seen = nil {
-		was, enis := detached, seen
+	for detached := false; ; description = nil {
+		was, enis := detached, description
 		if enis == nil {
 			enis, err = p.DescribeENIs(ctx, aws.ByID(id))
 		}
@@ -196,9 +197,9 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 			err = nil
 		case err == nil:
 			seenAt = time.Now()
-			detached, err = p.endENI(ctx, enis[0], used, detached)
+			detached, err = p.stepToDelete(ctx, enis[0], used, detached)
 		}
-		if stillHeld(err) {
+		if isStillAttached(err) {
 			if held.IsZero() {
 				held = time.Now()
 			}
@@ -210,7 +211,7 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 			return nil
 		}
 		if err == nil && detached == was { // after a step, EC2 is often ready at once
-			err = p.await(ctx, every, "wait for "+id+" to be detached and deleted")
+			err = p.awaitEC2(ctx, every, "wait for "+id+" to be detached and deleted")
 		}
 		if err != nil {
 			return err
@@ -222,26 +223,27 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 // other steps of the collection also need time.
 const MostAwait = time.Minute
 
-// await waits for d, while EC2 detaches or deletes an ENI. In a collection, all waits together take at most MostAwait.
-func (p *Node) await(ctx context.Context, d time.Duration, what string) error {
+// awaitEC2 waits for d, while EC2 detaches or deletes an ENI. In a collection, all waits together take at most
+// MostAwait.
+func (p *Node) awaitEC2(ctx context.Context, d time.Duration, reason string) error {
 	if until := p.Mode.Until; !until.IsZero() && time.Now().After(until) {
-		return fmt.Errorf("%s: EC2 has not finished after %v: the next collection continues", what, MostAwait)
+		return fmt.Errorf("%s: EC2 has not finished after %v: the next collection continues", reason, MostAwait)
 	}
-	return call.Sleep(ctx, d, what)
+	return call.Sleep(ctx, d, reason)
 }
 
 // lagOfDetach is how long EC2 may refuse to delete an ENI although it shows the ENI as detached. Other programs wait
 // for 2 to 5 seconds (aws/amazon-vpc-cni-k8s#608; lyft/cni-ipvlan-vpc-k8s, aws/interface.go).
 const lagOfDetach = 10 * time.Second
 
-// stillHeld reports whether EC2 has refused to delete an ENI because the ENI is still attached, as EC2 says.
-func stillHeld(err error) bool {
+// isStillAttached reports whether EC2 has refused to delete an ENI because, as EC2 says, the ENI is still attached.
+func isStillAttached(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && e.Action == "DeleteNetworkInterface" && errors.Is(e, aws.ErrInUse) && aws.Undone(err)
 }
 
-// mayNotDelete reports whether the role may not delete an ENI.
-func mayNotDelete(err error) bool {
+// isDeleteDenied reports whether EC2 has not deleted an ENI because the role has no permission to delete it.
+func isDeleteDenied(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && e.Action == "DeleteNetworkInterface" && aws.NotAllowed(e) && aws.Undone(err)
 }
@@ -249,17 +251,18 @@ func mayNotDelete(err error) bool {
 // errDeleted means that an ENI is deleted.
 var errDeleted = errors.New("it is deleted")
 
-// endENI makes the next step to delete an ENI that EC2 has just described. The step detaches the ENI or deletes it.
-// While EC2 detaches the ENI, endENI does nothing. It reports whether this process has asked EC2 to detach the ENI.
-func (p *Node) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached bool) (_ bool, err error) {
-	if err := p.deletable(e, used, detached); err != nil {
+// stepToDelete makes the next step to delete an ENI that EC2 has just described: it detaches the ENI or deletes it.
+// While EC2 detaches the ENI, stepToDelete does nothing. It reports whether this process has asked EC2 to detach the
+// ENI.
+func (p *Node) stepToDelete(ctx context.Context, e aws.ENI, used lease.Used, detached bool) (_ bool, err error) {
+	if err := p.undeletableError(e, used, detached); err != nil {
 		return detached, err
 	}
 	switch {
 	case e.Status == "available":
 		err = cmp.Or(p.DeleteNow(ctx, e.ID), errDeleted)
 	case !detached:
-		if err = p.detachENI(ctx, e); notBegun(err) {
+		if err = p.detachENI(ctx, e); detachNotBegun(err) {
 			err = fmt.Errorf("%w: %w", errAttached, err)
 		}
 		detached = true
@@ -273,11 +276,11 @@ func (p *Node) endENI(ctx context.Context, e aws.ENI, used lease.Used, detached 
 // errNoManage is an errNotOurs for an ENI whose tag forbids changes.
 var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, book.TagNoManage)
 
-// deletable returns why this node may not detach and delete an ENI that EC2 has just described. If the node may,
-// deletable returns nil. The ENI may be attached elsewhere by now, or soon. An ENI that was created for another
-// instance must stay. But if this node has just detached such an ENI, this node may delete it, because no other node
-// would delete it.
-func (p *Node) deletable(e aws.ENI, used lease.Used, detached bool) error {
+// undeletableError returns why this node must not detach and delete an ENI that EC2 has just described. If nothing
+// forbids it, undeletableError returns nil. The ENI may be attached elsewhere by now, or soon. An ENI that was created
+// for another instance must stay. But if this node has just detached such an ENI, this node may delete it, because no
+// other node would delete it.
+func (p *Node) undeletableError(e aws.ENI, used lease.Used, detached bool) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
@@ -300,13 +303,14 @@ func (p *Node) deletable(e aws.ENI, used lease.Used, detached bool) error {
 	case !book.ForPods(e) && (s.ENIs[e.ID].OnRequest || p.Policy.Requestable(e.Tags)):
 		return fmt.Errorf("%w: an operator has created it, for pods that ask for it", errNotOurs)
 	}
-	return stillUsed(s, e, used)
+	return usedError(s, e, used)
 }
 
-// stillUsed returns an error if pods have addresses of an ENI, or if a pod has the ENI's link. The error lists the
-// addresses, also addresses of prefixes. stillUsed looks at EC2's description, at the registry, and at the kernel of
-// this node. If a namespace of the node could not be read, the ENI counts as used.
-func stillUsed(s *registry.State, e aws.ENI, used lease.Used) error {
+// usedError returns an error if pods have addresses of an ENI, or if a pod has the ENI's link. The error lists these
+// addresses, also addresses of prefixes. usedError also returns an error for the boot ENI. It looks at EC2's
+// description, at the registry, and at the kernel of this node. If a namespace of the node could not be read, the ENI
+// counts as used.
+func usedError(s *registry.State, e aws.ENI, used lease.Used) error {
 	if e.Instance == s.Instance.ID && book.IsBoot(s.ENIs[e.ID], e) {
 		return errBoot
 	}

@@ -21,10 +21,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// idle reports whether an address of the ENI has been free for at least FreeAfter. The time counts from the end of its
-// last lease. If the registry does not have this end, the time counts from the last growth of the ENI. While a
+// isIdle reports whether an address of the ENI has been free for at least FreeAfter. The time counts from the end of
+// the address's last lease. If the registry does not have this time, it counts from the last growth of the ENI. While a
 // namespace cannot be read, no address is idle.
-func (c *Collecting) idle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
+func (c *Collecting) isIdle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	since, free := s.Free.At(a)
 	if since.IsZero() {
 		since = e.Grown
@@ -32,8 +32,8 @@ func (c *Collecting) idle(s *registry.State, e registry.ENI, a netip.Addr, now t
 	return free && now.Sub(since) >= c.FreeAfter && c.Used.Of(e.MAC, a) == "" && !c.Used.Partial
 }
 
-// idlePrefix reports whether all addresses of a prefix have been free for at least FreeAfter.
-func (c *Collecting) idlePrefix(s *registry.State, e registry.ENI, b registry.Prefix, now time.Time) bool {
+// isIdlePrefix reports whether all addresses of a prefix have been free for at least FreeAfter.
+func (c *Collecting) isIdlePrefix(s *registry.State, e registry.ENI, b registry.Prefix, now time.Time) bool {
 	if now.Sub(b.Since) < c.FreeAfter || c.Used.Partial {
 		return false
 	}
@@ -55,15 +55,15 @@ func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 	if c.Used.InPod(e.MAC) {
 		return false // a pod that has the ENI's link may have removed its addresses
 	}
-	if slices.ContainsFunc(e.Addrs, func(a netip.Addr) bool { return !c.idle(s, e, a, now) }) ||
-		slices.ContainsFunc(e.Prefixes, func(b registry.Prefix) bool { return !c.idlePrefix(s, e, b, now) }) {
+	if slices.ContainsFunc(e.Addrs, func(a netip.Addr) bool { return !c.isIdle(s, e, a, now) }) ||
+		slices.ContainsFunc(e.Prefixes, func(b registry.Prefix) bool { return !c.isIdlePrefix(s, e, b, now) }) {
 		return false
 	}
 	return !lease.HasLeases(s, id)
 }
 
 // unassignIdle unassigns idle prefixes and addresses, ENI by ENI. unassignIdle stops when the outcome of a call is
-// unknown. It does nothing if a network of the node may change nothing in EC2.
+// unknown. It does nothing if a network of the node must change nothing in EC2.
 func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || p.Policy.Provision == lease.ProvisionNone {
@@ -72,8 +72,8 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	var failed error
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		// These are two calls to EC2: one may fail and the other succeed.
-		for _, choose := range []choice{c.releasablePrefixes, c.releasableAddrs} {
-			gone, err := p.release(ctx, s, id, c.heeding(choose))
+		for _, pick := range []picker{c.releasablePrefixes, c.releasableAddrs} {
+			gone, err := p.releaseFrom(ctx, s, id, c.heedingPicker(pick))
 			if errors.Is(err, errGrowing) {
 				slog.Info(err.Error())
 				return failed
@@ -88,67 +88,67 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// A choice returns the addresses or prefixes that an ENI can lose.
-type choice func(s *registry.State, eni string, now time.Time) book.Releasable
+// A picker returns the addresses or prefixes that an ENI can lose.
+type picker func(s *registry.State, eni string, now time.Time) book.Releasable
 
-// heeding returns a choice that first calls choose. If choose returns something to release, the choice records again
-// what the conflists want, because ADDs may have recorded something else. If this changes the registry, the choice
-// calls choose again. The choice must read all leases to record this, so it records nothing if there is nothing to
-// release.
-func (c *Collecting) heeding(choose choice) choice {
+// heedingPicker returns a picker that first calls pick. If pick returns something to release, the picker records again
+// what the conflists want, because ADDs may have recorded something else. If this changes the registry, the picker
+// calls pick again. The picker records nothing if there is nothing to release, because it would have to read all
+// leases.
+func (c *Collecting) heedingPicker(pick picker) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
-		x := choose(s, id, now)
-		if !x.Empty() && c.heed(s) {
-			x = choose(s, id, now)
+		x := pick(s, id, now)
+		if !x.Empty() && c.heedConflists(s) {
+			x = pick(s, id, now)
 		}
 		return x
 	}
 }
 
-// release first removes from the registry the addresses or prefixes that choose returns, so that no ADD takes them.
+// releaseFrom first removes from the registry the addresses or prefixes that pick returns, so that no ADD takes them.
 // Then it unassigns them from the ENI, and returns those that the ENI has lost. If the process ends in between, the ENI
 // still has them, and a later Learn finds them.
 //
-// A collection releases nothing of most ENIs. For such an ENI, the state s is enough, although it is some moments old:
-// release does not read the registry again.
+// A collection releases nothing of most ENIs. The state s shows this, although it is some moments old. Then releaseFrom
+// does not read the registry again.
 //
-// release holds the lock "grow". Otherwise a growth could get an address again that has just left the ENI, and a pod
-// could use it. If the answer to the call is lost, the SDK repeats the call, and the repeated call would take the
+// releaseFrom holds the lock "grow". Otherwise a growth could get an address again that has just left the ENI, and a
+// pod could use it. If the answer to the call is lost, the SDK repeats the call, and the repeated call would take the
 // address from that pod.
-func (p *Node) release(
-	ctx context.Context, s *registry.State, id string, choose choice,
+func (p *Node) releaseFrom(
+	ctx context.Context, s *registry.State, id string, pick picker,
 ) (book.Releasable, error) {
-	likely := choose(s, id, time.Now())
+	likely := pick(s, id, time.Now())
 	if likely.Empty() {
 		return book.Releasable{}, nil
 	}
-	if err := p.Turn(ctx, likely.Action()); err != nil {
+	if err := p.AwaitTurn(ctx, likely.Action()); err != nil {
 		return book.Releasable{}, err
 	}
 	s, err := p.Registry.View()
-	if err != nil || choose(s, id, time.Now()).Empty() {
+	if err != nil || pick(s, id, time.Now()).Empty() {
 		return book.Releasable{}, err
 	}
-	unlock, err := p.growthLock(ctx)
+	unlock, err := p.lockGrowth(ctx)
 	if err != nil {
 		return book.Releasable{}, err
 	}
 	defer unlock()
 	var x book.Releasable
 	err = p.Registry.Change(ctx, func(s *registry.State) {
-		x = choose(s, id, time.Now())
+		x = pick(s, id, time.Now())
 		book.NoteRelease(s, id, x)
 		book.Withdraw(s, id, x)
 	})
 	if err != nil || x.Empty() {
 		return book.Releasable{}, err
 	}
-	return p.unassign(ctx, id, x)
+	return p.unassignAll(ctx, id, x)
 }
 
-// growthLock takes the lock "grow" for a collection. While EC2 throttles, a growth may hold the lock for minutes. Then
+// lockGrowth takes the lock "grow" for a collection. While EC2 throttles, a growth may hold the lock for minutes. Then
 // the error is errGrowing: idle addresses can wait for the next collection, and the rest of this collection continues.
-func (p *Node) growthLock(ctx context.Context) (unlock func(), err error) {
+func (p *Node) lockGrowth(ctx context.Context) (unlock func(), err error) {
 	unlock, err = p.lockSoon(ctx, "grow")
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		err = errGrowing
@@ -183,12 +183,12 @@ func (c *Collecting) releasablePrefixes(s *registry.State, id string, now time.T
 	e := s.ENIs[id]
 	var idle []registry.Prefix
 	for _, b := range e.Prefixes {
-		if b.CIDR.Addr().Is4() && c.idlePrefix(s, e, b, now) {
+		if b.CIDR.Addr().Is4() && c.isIdlePrefix(s, e, b, now) {
 			idle = append(idle, b)
 		}
 	}
-	if most := len(idle); most > 0 { // spare goes through the addresses of all ENIs
-		idle = idle[:min(most, c.spare(s, id, now)/book.BlockSize)]
+	if most := len(idle); most > 0 { // spareAddrs reads the addresses of all ENIs
+		idle = idle[:min(most, c.spareAddrs(s, id, now)/book.BlockSize)]
 	}
 	for _, b := range idle {
 		x.AddPrefix(s, b)
@@ -201,12 +201,12 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 	e, x := s.ENIs[id], book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	var idle []netip.Addr
 	for _, a := range e.Addrs {
-		if a.Is4() && a != e.Primary() && c.idle(s, e, a, now) {
+		if a.Is4() && a != e.Primary() && c.isIdle(s, e, a, now) {
 			idle = append(idle, a)
 		}
 	}
 	if most := len(idle); most > 0 {
-		idle = idle[:min(most, c.spare(s, id, now))]
+		idle = idle[:min(most, c.spareAddrs(s, id, now))]
 	}
 	for _, a := range idle {
 		x.Addrs[a], _ = s.Free.At(a)
@@ -214,11 +214,11 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 	return x
 }
 
-// spare returns how many addresses an ENI can lose at most, or 0. The pool keeps as many free addresses as it wants to
+// spareAddrs returns how many addresses an ENI can lose at most. The pool keeps as many free addresses as it wants to
 // keep ready. If interfaceIndex passes over the ENI, or an operator renews it, the ENI can lose all its addresses. An
 // ENI with Keep loses nothing. An ENI also loses nothing if no ADD may take its addresses for another reason. The same
 // is true if the collection could not delete the ENI because EC2 did not answer.
-func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
+func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||
 		slices.Contains(c.kept, id) {
@@ -234,20 +234,21 @@ func (c *Collecting) spare(s *registry.State, id string, now time.Time) int {
 	return max(spare, 0)
 }
 
-// unassign unassigns x from the ENI in one call, and returns the addresses and prefixes that the ENI has lost. All of x
-// is of one family. The caller has withdrawn x from the registry, and holds the lock "grow". EC2 unassigns all of x or
-// nothing. If an operator or another program has unassigned a part of x, unassign asks EC2 to unassign the rest.
+// unassignAll unassigns x from the ENI in one call, and returns the addresses and prefixes that the ENI has lost. All
+// of x is of one family. The caller has withdrawn x from the registry, and holds the lock "grow". EC2 unassigns all of
+// x or nothing. If an operator or another program has unassigned a part of x, unassignAll asks EC2 to unassign the
+// rest.
 //
-// If EC2 refuses, unassign puts the part of x that is still on the ENI back into the registry. If the outcome is not
+// If EC2 refuses, unassignAll puts the part of x that is still on the ENI back into the registry. If the outcome is not
 // known, this part stays out of the registry until metadata shows it.
-func (p *Node) unassign(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
+func (p *Node) unassignAll(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
 	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return book.Releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx),
-			func(s *registry.State) { restore(s, id, x) }))
+			func(s *registry.State) { restoreAddrs(s, id, x) }))
 	}
-	rest, err := x, p.take(ctx, id, x)
+	rest, err := x, p.unassignOnce(ctx, id, x)
 	if call.IsPartial(err) {
-		rest, err = p.takeRest(ctx, id, x, err)
+		rest, err = p.unassignRest(ctx, id, x, err)
 	}
 	if gone = x; err != nil {
 		gone = x.Without(rest)
@@ -257,21 +258,21 @@ func (p *Node) unassign(ctx context.Context, id string, x book.Releasable) (gone
 		book.Withdraw(s, id, gone)
 		book.EndRelease(s, gone)
 		if aws.Undone(err) && !call.IsPartial(err) {
-			restore(s, id, rest)
+			restoreAddrs(s, id, rest)
 		}
 	}))
 }
 
-// restore puts x back into the registry, because EC2 has not unassigned it.
-func restore(s *registry.State, id string, x book.Releasable) {
+// restoreAddrs puts x back into the registry, because EC2 has not unassigned it.
+func restoreAddrs(s *registry.State, id string, x book.Releasable) {
 	book.Restore(s, id, x)
 	book.GiveChosen(s, id)
 	book.EndRelease(s, x)
 }
 
-// take calls EC2 to unassign addresses or prefixes from an ENI. If EC2 throttles, take records when this node may call
-// the action again.
-func (p *Node) take(ctx context.Context, id string, x book.Releasable) error {
+// unassignOnce calls EC2 to unassign addresses or prefixes from an ENI. If EC2 throttles, unassignOnce records when
+// this node may call the action again.
+func (p *Node) unassignOnce(ctx context.Context, id string, x book.Releasable) error {
 	var err error
 	switch addrs, cidrs := x.List(), x.CIDRs(); {
 	case len(cidrs) > 0:
@@ -290,26 +291,27 @@ func (p *Node) take(ctx context.Context, id string, x book.Releasable) error {
 	return err
 }
 
-// takeRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. EC2 has refused to unassign
-// all of x, with the error why. EC2 may have carried out an earlier attempt, and may not show the result yet. So if EC2
-// also fails to unassign this part, the returned error contains why, and the outcome is not known.
-func (p *Node) takeRest(ctx context.Context, id string, x book.Releasable, why error) (book.Releasable, error) {
-	rest, err := p.still(ctx, id, x, why)
+// unassignRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. EC2 has refused to
+// unassign all of x, with the error refusal. EC2 may have carried out an earlier attempt of that call, and may not show
+// its result yet. So if EC2 also fails to unassign this part, the returned error contains refusal, and the outcome is
+// not known.
+func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
+	rest, err := p.stillOnENI(ctx, id, x, refusal)
 	if err != nil {
 		return rest, err
 	}
-	if err = p.take(ctx, id, rest); err != nil && aws.MaybeDone(why) {
-		err = errors.Join(err, why)
+	if err = p.unassignOnce(ctx, id, rest); err != nil && aws.MaybeDone(refusal) {
+		err = errors.Join(err, refusal)
 	}
 	return rest, err
 }
 
-// still returns the part of x that EC2 still shows on the ENI. EC2 has refused to unassign all of x, with the error
-// why. If EC2 does not answer now, still returns all of x.
-func (p *Node) still(ctx context.Context, id string, x book.Releasable, why error) (book.Releasable, error) {
+// stillOnENI returns the part of x that EC2 still shows on the ENI. EC2 has refused to unassign all of x, with the
+// error refusal. If EC2 does not answer now, stillOnENI returns all of x.
+func (p *Node) stillOnENI(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil {
-		return x, errors.Join(why, err)
+		return x, errors.Join(refusal, err)
 	}
 	var e aws.ENI
 	if len(enis) > 0 {

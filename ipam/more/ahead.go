@@ -16,10 +16,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Ask asks EC2 in advance the questions that a growth will ask in any case. It asks for the peers of the VPC. If the
-// growth needs a new ENI, it also asks for all that the creation needs. In the end, the caller calls wait, which waits
-// for the answers. While EC2 throttles, Ask asks nothing, because each call waits for its turn, and may become useless.
-func (p *Node) Ask(ctx context.Context) (wait func()) {
+// AskInAdvance asks EC2 in advance the questions that a growth will ask in any case. It asks for the peers of the VPC.
+// If the growth needs a new ENI, it also asks for all that the creation needs. At its end, the growth must call
+// waitForAnswers. While EC2 throttles, AskInAdvance asks nothing: each question would wait for its turn, and could
+// become useless meanwhile.
+func (p *Node) AskInAdvance(ctx context.Context) (waitForAnswers func()) {
 	s, err := p.Registry.View()
 	if err != nil || lease.Unknown(s) || known.Throttled(s) {
 		return func() {}
@@ -38,10 +39,10 @@ func (p *Node) Ask(ctx context.Context) (wait func()) {
 }
 
 // needsENI reports whether a growth will certainly ask for a new ENI. If the limits of the instance type are not known
-// yet, this is certain only for an instance that has its boot ENI alone.
+// yet, this is certain only for an instance whose only ENI is its boot ENI.
 func (p *Node) needsENI(s *registry.State) bool {
-	if !p.MakesENIs() || p.Policy.Choice.Chooses() || p.withinQuota() != nil || cmp.Or(refused(s),
-		call.Standing(s, book.CreateAction), call.Standing(s, book.AttachAction)) != nil {
+	if !p.MakesENIs() || p.Policy.Choice.Chooses() || p.quotaError() != nil || cmp.Or(refusalError(s),
+		call.StandingRefusal(s, book.CreateAction), call.StandingRefusal(s, book.AttachAction)) != nil {
 		return false
 	}
 	for _, e := range s.ENIs {
@@ -53,7 +54,7 @@ func (p *Node) needsENI(s *registry.State) bool {
 	if s.Instance.ENIs == 0 {
 		return len(places) == 0 && len(s.ENIs) == 1
 	}
-	return p.full(s) == nil && !slices.ContainsFunc(places, func(at lease.Place) bool {
+	return p.fullError(s) == nil && !slices.ContainsFunc(places, func(at lease.Place) bool {
 		return slices.ContainsFunc(p.Policy.Families, func(f lease.Family) bool { return book.Room(s, at.ENI, f) > 0 })
 	})
 }

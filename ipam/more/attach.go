@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// intentLife is how long an intent stays if EC2 shows no result of its call. In this time, EC2 may have carried out the
-// call without showing it. EC2's describes lag by seconds, in rare cases by minutes (EC2 API reference, "Eventual
+// intentLife is how long an intent stays if EC2 shows no result of its call. EC2 may have carried out the call, and may
+// show the result later. EC2's describes lag by seconds, in rare cases by minutes (EC2 API reference, "Eventual
 // consistency").
 const intentLife = 15 * time.Minute
 
@@ -37,7 +37,7 @@ func (p *Node) AddENI(ctx context.Context, s *registry.State) error {
 		if p.KnowsMore(ctx, s) {
 			return nil
 		}
-		return cmp.Or(p.refusesSubnet(ctx, s), plugin.Errorf(plugin.CodeTryAgain, p.HintFull(s), "%w", full))
+		return cmp.Or(p.chosenSubnetError(ctx, s), plugin.Errorf(plugin.CodeTryAgain, p.HintFull(s), "%w", full))
 	}
 	_, err = p.NewENI(ctx, ENISpec{
 		Pool: p.Policy.Pool, Subnet: p.Policy.Choice.Subnet, Families: p.Policy.Families, Prefixes: p.Policy.Prefixes,
@@ -74,7 +74,7 @@ func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) e
 // asks EC2 which ENIs are attached, and deletes those that a collection has begun to delete. If the instance is still
 // full, MakeRoom deletes an empty ENI that gets no new pods.
 func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *registry.State, err error) {
-	if full = cmp.Or(p.full(s), refused(s)); full == nil {
+	if full = cmp.Or(p.fullError(s), refusalError(s)); full == nil {
 		return nil, s, nil
 	}
 	p.NoteDetached(ctx, seemsFull(s))
@@ -83,7 +83,7 @@ func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *
 		if s, err = makeRoom(ctx, s); err != nil {
 			return full, s, err
 		}
-		if full = cmp.Or(p.full(s), refused(s)); full == nil {
+		if full = cmp.Or(p.fullError(s), refusalError(s)); full == nil {
 			return nil, s, nil
 		}
 	}
@@ -92,7 +92,7 @@ func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *
 
 // KnowsMore reports whether the registry now has more ENIs than s. An operator or another program may attach an ENI,
 // and EC2 or the metadata service may show it late. If the registry does not have more ENIs than s, KnowsMore asks
-// metadata. But if a process has asked metadata in the last few seconds, KnowsMore does not ask.
+// metadata, unless a process has asked it in the last few seconds.
 func (p *Node) KnowsMore(ctx context.Context, s *registry.State) bool {
 	const lately = 5 * time.Second
 	now, err := p.Registry.View()
@@ -126,21 +126,20 @@ type ENISpec struct {
 	Tracking       registry.Tracking // timeouts; 0: the timeout of the boot ENI
 	MinIndex       int
 	Managed        bool // a collection may delete the ENI when it is empty
-	// the configuration has skipDeallocation, or addresses to keep ready: a collection first waits for an ADD (see
-	// TagKeep)
+	// the configuration has skipDeallocation, or addresses to keep ready: see TagKeep of package book
 	Keep bool
 }
 
-// family returns the family whose addresses are scarce: IPv4 if the ENI needs IPv4, otherwise IPv6.
-func (spec ENISpec) family() lease.Family {
-	if spec.wants(lease.IPv4) {
+// scarceFamily returns the family whose addresses are scarce: IPv4 if the ENI needs IPv4, otherwise IPv6.
+func (spec ENISpec) scarceFamily() lease.Family {
+	if spec.wantsFamily(lease.IPv4) {
 		return lease.IPv4
 	}
 	return lease.IPv6
 }
 
-// wants reports whether the ENI needs addresses of the family.
-func (spec ENISpec) wants(f lease.Family) bool {
+// wantsFamily reports whether the ENI needs addresses of the family.
+func (spec ENISpec) wantsFamily(f lease.Family) bool {
 	return slices.Contains(spec.Families, f) || f == lease.IPv4 && len(spec.Families) == 0
 }
 
@@ -154,20 +153,21 @@ func (p *Node) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 
 func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
 	// Check first whether the call may be made now: all other steps only prepare it.
-	if err := cmp.Or(p.withinQuota(), p.Standing(book.CreateAction), p.Standing(book.AttachAction),
-		p.Turn(ctx, book.CreateAction)); err != nil {
+	if err := cmp.Or(p.quotaError(), p.StandingRefusal(book.CreateAction), p.StandingRefusal(book.AttachAction),
+		p.AwaitTurn(ctx, book.CreateAction)); err != nil {
 		return "", err
 	}
 	s, err := p.DescribeInstance(ctx)
 	if err != nil {
 		return "", err
 	}
-	subnets, err := p.subnets(ctx, s, spec)
+	subnets, err := p.subnetsInOrder(ctx, s, spec)
 	if err != nil {
 		return "", err
 	}
 	if spec.Managed {
-		if err := p.gather(ctx, 1+p.most(spec.family(), s.Instance.IPv4PerENI-1), pauseENI); err != nil {
+		limit := 1 + p.gatherLimit(spec.scarceFamily(), s.Instance.IPv4PerENI-1)
+		if err := p.gatherADDs(ctx, limit, pauseENI); err != nil {
 			return "", err
 		}
 	}
@@ -178,38 +178,38 @@ func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
 	spec.Tracking = spec.Tracking.Over(seen.Tracking(s))
 	var full []error
 	refused := map[string]error{} // by subnet
-	for _, subnet := range append(unendedFirst(s, subnets), p.narrowed(s, subnets, spec)...) {
+	for _, subnet := range append(unendedFirst(s, subnets), p.secondTrySubnets(s, subnets, spec)...) {
 		if refused[subnet.ID] != nil {
 			continue
 		}
 		id, err := p.newENIIn(ctx, s, subnet, spec, seen)
 		switch {
-		case errors.Is(err, errNotDiscarded): // make no second such ENI: resume finishes this one
+		case errors.Is(err, errNotDiscarded): // make no second such ENI: resumeCalls finishes this one
 			return id, err
 		case call.IsFull(err) && errors.Is(err, aws.ErrSubnetFull):
 			full = append(full, err)
-		case call.Misplaced(err):
+		case call.IsMisplaced(err):
 			refused[subnet.ID] = fmt.Errorf("%s: %w", subnet.ID, err)
 		default:
 			return id, err
 		}
 	}
-	return "", noSubnetTakes(s, spec, full, refused)
+	return "", subnetsError(s, spec, full, refused)
 }
 
 // newENIIn creates an ENI in a subnet, and attaches it.
 func (p *Node) newENIIn(
 	ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec, seen known.Attached,
 ) (string, error) {
-	if err := p.Standing(book.AttachAction, subnet.ID); err != nil {
+	if err := p.StandingRefusal(book.AttachAction, subnet.ID); err != nil {
 		return "", err
 	}
-	eni, token, err := p.create(ctx, s, subnet, spec)
+	eni, token, err := p.createIn(ctx, s, subnet, spec)
 	if err != nil {
 		return "", err
 	}
-	eni.Tags = spec.tags(s.Instance.ID) // EC2 has none of these tags if the role may not create tags
-	return eni.ID, p.attach(ctx, eni, token, spec, seen)
+	eni.Tags = spec.eniTags(s.Instance.ID) // EC2 has none of these tags if the role may not create tags
+	return eni.ID, p.attachOurs(ctx, eni, token, spec, seen)
 }
 
 // noPlace reports whether err shows that the instance can take no ENI at all. err is the error of an attachment.
@@ -224,12 +224,13 @@ var errNotDiscarded = errors.New("the new ENI could be neither attached nor dele
 // errDiscarded means that a new ENI could not be attached, and is deleted again.
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
-// attach attaches an ENI that this suite has made, and records it. If EC2 cannot attach a new ENI, attach deletes it.
-// EC2 cannot attach it if the instance or its network card has no room, or if the instance does not run. EC2 may also
-// attach no ENI of this subnet, or the ENI may stay in a transition (see Stuck). attach does not delete an ENI that is
-// in the registry: another program has detached it, and pods may have its addresses. If the caller has asked EC2 which
-// ENIs are attached, seen is the answer.
-func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
+// attachOurs attaches an ENI that this suite has made, and records it. If EC2 cannot attach a new ENI, attachOurs
+// deletes the ENI. Perhaps the instance or its network card has no room, or the instance does not run. Or EC2 attaches
+// no ENI of this subnet, or the ENI stays in a transition (see IsStuck).
+//
+// attachOurs does not delete an ENI that is in the registry: another program has detached that ENI, and pods may have
+// its addresses. If the caller has asked EC2 which ENIs are attached, answer is EC2's answer.
+func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()
 	if err != nil {
@@ -248,12 +249,12 @@ func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	}
 	var attachment string
 	var at Slot
-	if err = call.Standing(s, book.AttachAction, on.Subnet); err == nil {
+	if err = call.StandingRefusal(s, book.AttachAction, on.Subnet); err == nil {
 		attachment, at, err = p.AttachAnywhere(ctx, on, spec.MinIndex, seen)
 		err = p.NoteRefusal(ctx, book.AttachAction, on, err)
 	}
-	if !known && (noPlace(err) || call.Misplaced(err) || p.Stuck(ctx, s, token, on, err)) {
-		if e := p.discard(context.WithoutCancel(ctx), eni.ID, token); e != nil {
+	if !known && (noPlace(err) || call.IsMisplaced(err) || p.IsStuck(ctx, s, token, on, err)) {
+		if e := p.discardENI(context.WithoutCancel(ctx), eni.ID, token); e != nil {
 			return errors.Join(err, e, errNotDiscarded)
 		}
 		return fmt.Errorf("%w: %w", err, errDiscarded)
@@ -281,15 +282,15 @@ func (p *Node) attach(ctx context.Context, eni aws.ENI, token string, spec ENISp
 	if p.Mode.Defers {
 		return nil
 	}
-	return p.deleteOnTermination(ctx, eni.ID, attachment, token)
+	return p.setDeleteOnTermination(ctx, eni.ID, attachment, token)
 }
 
-// discard deletes an ENI that could not be attached.
-func (p *Node) discard(ctx context.Context, eni, token string) error {
+// discardENI deletes an ENI that could not be attached.
+func (p *Node) discardENI(ctx context.Context, eni, token string) error {
 	err := p.DeleteNow(ctx, eni)
 	return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 		if err == nil {
-			delete(s.Intents, token) // otherwise the ENI may be too new for EC2 to delete, and resume finds it later
+			delete(s.Intents, token) // otherwise the ENI may be too new to delete, and resumeCalls finds it later
 		}
 	}))
 }

@@ -20,12 +20,11 @@ import (
 )
 
 // This file counts for how many pods a node can have addresses, before the node has these addresses. It uses the
-// functions by which a growth decides. These functions return whether a slot is free, how much room an ENI has, and
-// whether an ENI gets prefixes. So this file makes the same assumptions as these functions: a subnet has room, and an
-// aligned /28 for each prefix.
+// functions of a growth: whether a slot is free, how much room an ENI has, and whether an ENI gets prefixes. Like these
+// functions, it assumes that a subnet has room, and an aligned /28 for each prefix.
 
-// Launched returns the state of an instance with these limits that has its boot ENI alone. The first address of each
-// family is the node's.
+// Launched returns the state of an instance with these limits, whose only ENI is its boot ENI. The first address of
+// each family is the node's.
 func Launched(l aws.Limits, families []lease.Family) *registry.State {
 	boot := registry.ENI{Boot: true, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	if slices.Contains(families, lease.IPv6) {
@@ -38,12 +37,12 @@ func Launched(l aws.Limits, families []lease.Family) *registry.State {
 
 // Pods returns for how many pods the instance certainly has addresses, or can get them, for any distribution of these
 // pods over the pools. With several pools, the number of pods is less than the number of addresses: a pool takes a
-// whole ENI for its first pod. A pool counts only if a pod can have an address of the pool at all. The argument except
-// is the number of ENIs that stay available for pods that ask for ENIs of their own.
-func Pods(s *registry.State, policies []lease.Policy, except int) int {
+// whole ENI for its first pod. A pool counts only if a pod can have an address of the pool at all. keptENIs is the
+// number of ENIs that are kept for pods that ask for ENIs of their own.
+func Pods(s *registry.State, policies []lease.Policy, keptENIs int) int {
 	var all []share
 	for _, policy := range policies {
-		if one := shareOf(s, policy, except); one.attached+one.enis*one.each > 0 {
+		if one := shareOf(s, policy, keptENIs); one.attached+one.enis*one.podsPerENI > 0 {
 			all = append(all, one)
 		}
 	}
@@ -52,21 +51,21 @@ func Pods(s *registry.State, policies []lease.Policy, except int) int {
 	}
 	least := math.MaxInt
 	for i := range all {
-		least = min(least, fewest(all[i], slices.Delete(slices.Clone(all), i, i+1)))
+		least = min(least, fewestPods(all[i], slices.Delete(slices.Clone(all), i, i+1)))
 	}
 	return least
 }
 
 // A share is what a pool can have of an instance.
 type share struct {
-	attached int // pods that the attached ENIs serve
-	enis     int // further ENIs that the pool can get while no other pool takes them
-	each     int // pods that such an ENI serves
-	warm     int // free addresses that the pool keeps ready
+	attached   int // pods that the attached ENIs serve
+	enis       int // further ENIs that the pool can get while no other pool takes them
+	podsPerENI int // pods that such an ENI serves
+	warm       int // free addresses that the pool keeps ready
 }
 
 // shareOf returns what the pool of a policy can have.
-func shareOf(s *registry.State, policy lease.Policy, except int) share {
+func shareOf(s *registry.State, policy lease.Policy, keptENIs int) share {
 	p := &Node{}
 	p.Policy = policy
 	one := share{warm: policy.Warm.Min}
@@ -76,81 +75,83 @@ func shareOf(s *registry.State, policy lease.Policy, except int) share {
 	if !p.MakesENIs() {
 		return one
 	}
-	one.enis = max(p.further(s)-except, 0)
-	one.each = p.podsOnNext(s, "", nil)
+	one.enis = max(p.furtherENIs(s)-keptENIs, 0)
+	one.podsPerENI = p.podsOnNext(s, "", nil)
 	return one
 }
 
-// podsOnNext returns how many pods a new ENI in the subnet serves. It takes their addresses from left.
-func (p *Node) podsOnNext(s *registry.State, subnet string, left left) int {
+// podsOnNext returns how many pods a new ENI in the subnet serves. It subtracts their addresses from rooms.
+func (p *Node) podsOnNext(s *registry.State, subnet string, rooms subnetRoom) int {
 	const id = "next"
 	s.ENIs[id] = registry.ENI{Index: max(p.Policy.MinIndex, 1), Subnet: subnet}
 	book.AddAddrs(s, id, []netip.Addr{netip.MustParseAddr("192.0.2.2")}, time.Time{}) // the primary address
 	defer s.Drop(id)
-	return p.podsOn(s, id, s.ENIs[id], left)
+	return p.podsOn(s, id, s.ENIs[id], rooms)
 }
 
 // podsOn returns how many pods an ENI can serve: those that its free addresses serve, and those that its room serves.
-func (p *Node) podsOn(s *registry.State, id string, e registry.ENI, left left) int {
+func (p *Node) podsOn(s *registry.State, id string, e registry.ENI, rooms subnetRoom) int {
 	least := math.MaxInt
 	for _, f := range p.Policy.Families {
 		n := lease.CountOf(s, e, f, time.Now())
-		if p.Policy.Provision != lease.ProvisionNone && call.Standing(s, book.AssignAction(f), id) == nil {
-			n += p.servedBy(s, f, max(book.Room(s, e, f), 0), e.Subnet, left)
+		if p.Policy.Provision != lease.ProvisionNone && call.StandingRefusal(s, book.AssignAction(f), id) == nil {
+			n += p.podsInRoom(s, f, max(book.Room(s, e, f), 0), e.Subnet, rooms)
 		}
 		least = min(least, n)
 	}
 	return least
 }
 
-// servedBy returns how many pods the room of an ENI serves. The argument places is the number of further addresses or
-// prefixes that the ENI can take. servedBy takes the addresses of these pods from the subnet in left.
-func (p *Node) servedBy(s *registry.State, f lease.Family, places int, subnet string, left left) int {
+// podsInRoom returns how many pods the room of an ENI serves. places is the number of further addresses or prefixes
+// that the ENI can take. podsInRoom subtracts the addresses of these pods from the subnet's number in rooms.
+func (p *Node) podsInRoom(s *registry.State, f lease.Family, places int, subnet string, rooms subnetRoom) int {
 	switch {
-	case f == lease.IPv6 && p.delegates(s, f):
+	case f == lease.IPv6 && p.usesPrefixes(s, f):
 		return min(places, 1) * lease.Plenty
 	case f == lease.IPv6:
 		return places
-	case !p.delegates(s, f) || left != nil && fragmented(s, subnet):
-		return left.take(subnet, places, 1)
+	case !p.usesPrefixes(s, f) || rooms != nil && isFragmented(s, subnet):
+		return rooms.takeBlocks(subnet, places, 1)
 	}
-	blocks := left.take(subnet, places, book.BlockSize)
-	return blocks*book.BlockSize + left.take(subnet, places-blocks, 1)
+	blocks := rooms.takeBlocks(subnet, places, book.BlockSize)
+	return blocks*book.BlockSize + rooms.takeBlocks(subnet, places-blocks, 1)
 }
 
-// further returns how many more ENIs a growth could attach.
-func (p *Node) further(s *registry.State) int {
+// furtherENIs returns how many more ENIs a growth could attach.
+func (p *Node) furtherENIs(s *registry.State) int {
 	then := &registry.State{Instance: s.Instance, ENIs: maps.Clone(s.ENIs)}
 	for n := 0; ; n++ {
-		if p.full(then) != nil {
+		if p.fullError(then) != nil {
 			return n
 		}
-		at, _ := slotsOf(then, p.Policy.MinIndex, nil).next() // full has found a free slot
+		at, _ := slotsOf(then, p.Policy.MinIndex, nil).nextFree() // fullError has found a free slot
 		then.ENIs[fmt.Sprint(n)] = registry.ENI{Card: at.Card, Index: at.Index}
 	}
 }
 
-// fewest returns the smallest number of pods with which one pool may have no address left, because the other pools have
-// taken ENIs. full is the share of that pool, and others are the shares of the other pools.
-func fewest(full share, others []share) int {
+// fewestPods returns the smallest number of pods with which one pool may have no address left, because the other pools
+// have taken ENIs. starved is the share of that pool, and others are the shares of the other pools.
+func fewestPods(starved share, others []share) int {
 	const never = math.MaxInt / 2
-	pods := slices.Repeat([]int{never}, full.enis+1) // pods[n]: the fewest pods with which the other pools take n ENIs
+	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: the fewest pods for n ENIs of the other pools
 	pods[0] = 0
 	for _, other := range others {
 		then := slices.Clone(pods)
 		for taken := range pods {
-			for n := 1; n <= other.enis && taken+n <= full.enis; n++ {
-				then[taken+n] = min(then[taken+n], pods[taken]+other.taking(n))
+			for n := 1; n <= other.enis && taken+n <= starved.enis; n++ {
+				then[taken+n] = min(then[taken+n], pods[taken]+other.leastPodsTaking(n))
 			}
 		}
 		pods = then
 	}
 	least := never
 	for taken, n := range pods {
-		least = min(least, n+full.attached+(full.enis-taken)*full.each)
+		least = min(least, n+starved.attached+(starved.enis-taken)*starved.podsPerENI)
 	}
 	return least
 }
 
-// taking returns the smallest number of pods with which a pool takes this number of further ENIs.
-func (one share) taking(enis int) int { return max(one.attached+(enis-1)*one.each+1-one.warm, 0) }
+// leastPodsTaking returns the smallest number of pods with which a pool takes this number of further ENIs.
+func (one share) leastPodsTaking(enis int) int {
+	return max(one.attached+(enis-1)*one.podsPerENI+1-one.warm, 0)
+}

@@ -18,11 +18,11 @@ func TestFewest(t *testing.T) {
 		all := make([]share, 1+rng.IntN(3))
 		enis := rng.IntN(4)
 		for i := range all {
-			all[i] = share{attached: rng.IntN(3), enis: enis, each: 1 + rng.IntN(4), warm: max(rng.IntN(5)-2, 0)}
+			all[i] = share{attached: rng.IntN(3), enis: enis, podsPerENI: 1 + rng.IntN(4), warm: max(rng.IntN(5)-2, 0)}
 		}
 		least := math.MaxInt
 		for i := range all {
-			least = min(least, fewest(all[i], slices.Delete(slices.Clone(all), i, i+1)))
+			least = min(least, fewestPods(all[i], slices.Delete(slices.Clone(all), i, i+1)))
 		}
 		if want := played(all, enis); least != want {
 			t.Fatalf("%+v: %d pods, want %d", all, least, want)
@@ -43,7 +43,7 @@ func played(pools []share, enis int) int {
 			}
 			all = append(all, s)
 			for i, p := range pools {
-				if s.has[0]+s.has[1]+s.has[2] < enis && p.attached+s.has[i]*p.each-s.pods[i] < p.warm {
+				if s.has[0]+s.has[1]+s.has[2] < enis && p.attached+s.has[i]*p.podsPerENI-s.pods[i] < p.warm {
 					next := s
 					next.has[i]++
 					take(next)
@@ -60,7 +60,7 @@ func played(pools []share, enis int) int {
 			for i, p := range pools {
 				next := s
 				next.pods[i]++
-				if next.pods[i] > p.attached+s.has[i]*p.each {
+				if next.pods[i] > p.attached+s.has[i]*p.podsPerENI {
 					if next.has[i]++; s.has[0]+s.has[1]+s.has[2] == enis {
 						return n
 					}

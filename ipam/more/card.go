@@ -27,16 +27,16 @@ type Slot struct{ Card, Index int }
 
 // slots are the slots of an instance.
 type slots struct {
-	cards   []int         // how many ENIs each card takes
-	least   int           // the lowest device index that is for pods
-	taken   map[Slot]bool // the slots that have an ENI
-	inOrder bool          // the lowest card first
+	cards    []int         // how many ENIs each card takes
+	minIndex int           // the lowest device index that is for pods
+	taken    map[Slot]bool // the slots that have an ENI
+	inOrder  bool          // the lowest card first
 }
 
 // slotsOf returns the slots of the instance. If EC2 was asked, slotsOf combines the registry with EC2's answer. If EC2
 // shows an ENI, EC2's slot counts.
-func slotsOf(s *registry.State, least int, described []aws.ENI) *slots {
-	all := &slots{cards: slices.Clone(s.Instance.Cards), least: max(least, 1), taken: map[Slot]bool{{0, 0}: true}}
+func slotsOf(s *registry.State, minIndex int, described []aws.ENI) *slots {
+	all := &slots{cards: slices.Clone(s.Instance.Cards), minIndex: max(minIndex, 1), taken: map[Slot]bool{{0, 0}: true}}
 	if len(all.cards) == 0 {
 		all.cards = []int{s.Instance.ENIs}
 	}
@@ -52,12 +52,12 @@ func slotsOf(s *registry.State, least int, described []aws.ENI) *slots {
 	return all
 }
 
-// next returns the slot for the next ENI. This slot has the lowest free index on the card that has the fewest ENIs,
+// nextFree returns the slot for the next ENI. This slot has the lowest free index on the card that has the fewest ENIs,
 // because the ENIs of a card share its bandwidth. If no slot is free, found is false.
 //
 // An index must be lower than the number of ENIs that the card can have (aws/aws-k8s-tester#531 quotes EC2). With a
 // single card, EC2 also accepts higher indices.
-func (a *slots) next() (best Slot, found bool) {
+func (a *slots) nextFree() (best Slot, found bool) {
 	load := make([]int, len(a.cards))
 	for at := range a.taken {
 		if at.Card < len(load) {
@@ -65,7 +65,7 @@ func (a *slots) next() (best Slot, found bool) {
 		}
 	}
 	for card, most := range a.cards {
-		at := Slot{card, a.least}
+		at := Slot{card, a.minIndex}
 		for a.taken[at] {
 			at.Index++
 		}
@@ -77,10 +77,10 @@ func (a *slots) next() (best Slot, found bool) {
 	return best, found
 }
 
-// refused records EC2's refusal of a slot, and reports whether the caller is to try another slot. If the card may be
-// the reason, next no longer returns slots of this card. It then returns slots of the lowest card that is left. That is
-// card 0, unless card 0 is full. Card 0 certainly takes ENIs like ours.
-func (a *slots) refused(at Slot, err error) (again bool) {
+// recordRefusal records EC2's refusal of a slot, and reports whether the caller is to try another slot. If the card may
+// be the reason, nextFree no longer returns slots of this card. It then returns slots of the lowest card that is left.
+// That is card 0, unless card 0 is full. Card 0 certainly takes ENIs like ours.
+func (a *slots) recordRefusal(at Slot, err error) (again bool) {
 	e, _ := errors.AsType[*aws.Error](err)
 	switch {
 	case errors.Is(err, aws.ErrIndexTaken):
@@ -96,9 +96,9 @@ func (a *slots) refused(at Slot, err error) (again bool) {
 	return false
 }
 
-// noneLeft returns the error of an instance without a free slot. If the process has asked EC2, err is EC2's last
+// noSlotError returns the error of an instance without a free slot. If the process has asked EC2, err is EC2's last
 // refusal.
-func noneLeft(err error) error {
+func noSlotError(err error) error {
 	switch {
 	case err == nil:
 		return errSlots

@@ -44,7 +44,7 @@ func TestSlots(t *testing.T) {
 			}
 			all, got := slotsOf(s, test.least, nil), []string(nil)
 			for {
-				at, found := all.next()
+				at, found := all.nextFree()
 				if !found {
 					break
 				}

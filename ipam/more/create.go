@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// tags returns the tags of a new ENI.
-func (spec ENISpec) tags(instance string) map[string]string {
+// eniTags returns the tags of a new ENI.
+func (spec ENISpec) eniTags(instance string) map[string]string {
 	tags := maps.Clone(spec.ENITags)
 	if tags == nil {
 		tags = map[string]string{}
@@ -35,76 +35,76 @@ func (spec ENISpec) tags(instance string) map[string]string {
 	return tags
 }
 
-// create creates an ENI in a subnet. create asks for prefixes if the spec wants prefixes and the subnet has free
-// prefixes. Otherwise create asks for addresses.
-func (p *Node) create(
+// createIn creates an ENI in a subnet. It asks for prefixes if the spec wants prefixes and the subnet has free
+// prefixes. Otherwise it asks for addresses.
+func (p *Node) createIn(
 	ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec,
 ) (aws.ENI, string, error) {
-	most := s.Instance.IPv4PerENI - 1 // beside the primary address
+	most := s.Instance.IPv4PerENI - 1 // besides the primary address
 	wanted := 0
 	prefixes := func(s *registry.State, e *aws.ENISpec) {
-		wanted = min(max(book.BlocksFor(p.secondary(s, spec)), 1), most)
+		wanted = min(max(book.BlocksFor(p.secondaryAddrs(s, spec)), 1), most)
 		e.Prefixes = wanted
 	}
 	addrs := func(s *registry.State, e *aws.ENISpec) {
-		if spec.wants(lease.IPv4) {
-			e.Secondary = min(p.secondary(s, spec), most, max(subnet.Free-1, 0))
+		if spec.wantsFamily(lease.IPv4) {
+			e.Secondary = min(p.secondaryAddrs(s, spec), most, max(subnet.Free-1, 0))
 		}
 	}
 	eni := aws.ENISpec{
 		Subnet:         subnet.ID,
 		SecurityGroups: spec.SecurityGroups,
 		Description:    book.Description(s.Instance.ID),
-		Tags:           spec.tags(s.Instance.ID),
+		Tags:           spec.eniTags(s.Instance.ID),
 		Tracking:       aws.Tracking(spec.Tracking),
 	}
 	switch {
-	case !spec.wants(lease.IPv6):
+	case !spec.wantsFamily(lease.IPv6):
 	case s.Instance.NoPrefixes: // EC2 would create the ENI, and then not attach it
-		eni.IPv6 = min(p.secondary(s, spec)+1, s.Instance.IPv6PerENI)
+		eni.IPv6 = min(p.secondaryAddrs(s, spec)+1, s.Instance.IPv6PerENI)
 	default:
 		eni.IPv6Prefixes = 1
 	}
-	if spec.Prefixes && !s.Instance.NoPrefixes && most > 0 && spec.wants(lease.IPv4) && subnet.Free > 1 {
+	if spec.Prefixes && !s.Instance.NoPrefixes && most > 0 && spec.wantsFamily(lease.IPv4) && subnet.Free > 1 {
 		made, token, err := p.createENI(ctx, subnet, eni, prefixes)
-		if noPrefix(err) && errors.Is(err, aws.ErrSubnetFull) && wanted > 1 { // EC2 gives all or nothing
+		if isPrefixRefusal(err) && errors.Is(err, aws.ErrSubnetFull) && wanted > 1 { // EC2 gives all or nothing
 			made, token, err = p.createENI(ctx, subnet, eni, func(_ *registry.State, e *aws.ENISpec) { e.Prefixes = 1 })
 		}
-		if !noPrefix(err) {
+		if !isPrefixRefusal(err) {
 			return made, token, err
 		}
 	}
 	made, token, err := p.createENI(ctx, subnet, eni, addrs)
-	if spec.wants(lease.IPv6) && noPrefix(err) && !errors.Is(err, aws.ErrSubnetFull) {
-		eni.IPv6Prefixes, eni.IPv6 = 0, min(p.secondary(s, spec)+1, s.Instance.IPv6PerENI)
+	if spec.wantsFamily(lease.IPv6) && isPrefixRefusal(err) && !errors.Is(err, aws.ErrSubnetFull) {
+		eni.IPv6Prefixes, eni.IPv6 = 0, min(p.secondaryAddrs(s, spec)+1, s.Instance.IPv6PerENI)
 		return p.createENI(ctx, subnet, eni, addrs)
 	}
 	return made, token, err
 }
 
-// secondary returns how many addresses a new ENI needs besides its primary address.
-func (p *Node) secondary(s *registry.State, spec ENISpec) int {
+// secondaryAddrs returns how many addresses a new ENI needs besides its primary address.
+func (p *Node) secondaryAddrs(s *registry.State, spec ENISpec) int {
 	if spec.Managed {
-		return p.wantNew(s) - 1
+		return p.wantedForNewENI(s) - 1
 	}
 	return max(spec.Addrs-1, 0)
 }
 
-// createENI creates an ENI. Right before the call, size sets the number of addresses or prefixes. The call has the tags
-// and a client token. The intent is on disk before the call, and stays until the ENI is attached. If the process dies
-// before the attachment, resume finds the ENI by its description.
+// createENI creates an ENI. Right before the call, setCount sets the number of addresses or prefixes. The call has the
+// tags and a client token. The intent is on disk before the call, and stays until the ENI is attached. If the process
+// dies before the attachment, resumeCalls finds the ENI by its description.
 func (p *Node) createENI(
-	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec),
+	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, setCount func(*registry.State, *aws.ENISpec),
 ) (aws.ENI, string, error) {
 	// The original plugin did not need the permission for tags, so a role may lack it. Without tags, only the registry
 	// of this node says that the ENI may be deleted. If there are several pools, only a tag names the pool of the ENI.
 	single := !p.Policy.Pools && spec.Tags[book.TagPool] == lease.DefaultPool
-	again := func(err error) bool { return single && noTags(err) }
-	eni, token, err := p.createOnce(ctx, subnet, spec, size, again)
+	again := func(err error) bool { return single && isTagRefusal(err) }
+	eni, token, err := p.createOnce(ctx, subnet, spec, setCount, again)
 	if denied := err; again(denied) {
 		slog.Warn("the instance role does not allow ec2:CreateTags: the new ENI has no tags", "error", denied)
 		spec.Tags = nil
-		if eni, token, err = p.createOnce(ctx, subnet, spec, size, aws.NotAllowed); aws.NotAllowed(err) {
+		if eni, token, err = p.createOnce(ctx, subnet, spec, setCount, aws.NotAllowed); aws.NotAllowed(err) {
 			// the role may create ENIs only with tags, so it lacks the permission for tags
 			err = p.NoteRefusal(ctx, book.CreateAction, call.Object{Subnet: subnet.ID}, denied)
 		}
@@ -112,8 +112,8 @@ func (p *Node) createENI(
 	return eni, token, p.noteQuota(ctx, err)
 }
 
-// noTags reports whether the role may not tag a new ENI.
-func noTags(err error) bool {
+// isTagRefusal reports whether EC2 has created no ENI, because the role has no permission to tag a new ENI.
+func isTagRefusal(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && aws.Undone(err) && errors.Is(err, aws.ErrDenied) && strings.Contains(e.Message, "CreateTags")
 }
@@ -122,21 +122,21 @@ func noTags(err error) bool {
 // creation has its own client token, which is the key of its intent. handled reports whether the caller reacts to a
 // refusal itself.
 func (p *Node) createOnce(
-	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, size func(*registry.State, *aws.ENISpec),
+	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, setCount func(*registry.State, *aws.ENISpec),
 	handled func(error) bool,
 ) (eni aws.ENI, token string, err error) {
 	const action = book.CreateAction
 	asked := spec
 	begin := func(s *registry.State) (string, bool) {
-		if token := unended(s, spec); token != "" {
+		if token := unendedToken(s, spec); token != "" {
 			return token, true
 		}
 		asked = spec
-		size(s, &asked)
-		return call.Begins(registry.Intent{Action: action, Wanted: wanted(asked)})(s)
+		setCount(s, &asked)
+		return call.NewIntent(registry.Intent{Action: action, Wanted: wantedRecord(asked)})(s)
 	}
 	on := call.Object{Subnet: subnet.ID, Handled: func(err error) bool {
-		return asked.Prefixes+asked.IPv6Prefixes > 0 && noPrefix(err) || handled(err)
+		return asked.Prefixes+asked.IPv6Prefixes > 0 && isPrefixRefusal(err) || handled(err)
 	}}
 	err = p.Call(ctx, action, on, begin, func(s *registry.State, key string) (_ func(*registry.State), err error) {
 		token = key
@@ -152,9 +152,9 @@ func (p *Node) createOnce(
 	return eni, token, err
 }
 
-// wanted returns what the registry must record of a creation, so that a process can repeat the call. specOf computes
-// the parameters for EC2 from this record.
-func wanted(spec aws.ENISpec) registry.Wanted {
+// wantedRecord returns what the registry must record of a creation, so that a process can repeat the call. specOf
+// computes the parameters for EC2 from this record.
+func wantedRecord(spec aws.ENISpec) registry.Wanted {
 	return registry.Wanted{Subnet: spec.Subnet, SecurityGroups: spec.SecurityGroups, Tags: spec.Tags,
 		Tracking:  registry.Tracking(spec.Tracking),
 		Secondary: spec.Secondary, Prefixes: spec.Prefixes, IPv6: spec.IPv6, IPv6Prefixes: spec.IPv6Prefixes}
@@ -167,11 +167,11 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 		IPv6Prefixes: w.IPv6Prefixes}
 }
 
-// unended returns the client token of a creation with an unknown outcome that suits the spec. The size and the timeouts
-// of the creation do not matter. If there is no such creation, unended returns "". EC2's describes may not show the ENI
-// of this creation yet (EC2 API reference, "Eventual consistency"). But if the caller repeats the call with the token,
-// EC2 creates no second ENI.
-func unended(s *registry.State, spec aws.ENISpec) (token string) {
+// unendedToken returns the client token of a creation with an unknown outcome that suits the spec. The size and the
+// timeouts of the creation do not matter. If there is no such creation, unendedToken returns "". EC2's describes may
+// not show the ENI of this creation yet (EC2 API reference, "Eventual consistency"). But if the caller repeats the call
+// with the token, EC2 creates no second ENI.
+func unendedToken(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
 		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) &&
 			maps.Equal(i.Tags, spec.Tags) {

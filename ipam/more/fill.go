@@ -18,9 +18,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// fill gets addresses for an ENI. It asks for addresses of a family if the ENI has no free address of the family. It
-// also asks if the pool has fewer free addresses than it wants to keep ready.
-func (p *Node) fill(ctx context.Context, s *registry.State, at lease.Place) error {
+// fillOnce gets addresses for an ENI. It asks for addresses of each family of which the ENI has no free address. For
+// IPv4, it also asks if the pool has fewer free addresses than it wants to keep ready.
+func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
@@ -49,10 +49,10 @@ func (p *Node) fill(ctx context.Context, s *registry.State, at lease.Place) erro
 	return full
 }
 
-// FillENI does what fill does. EC2's refusal may show that the ENI has addresses which the registry did not have. Then
-// FillENI tries again with a smaller number of addresses.
+// FillENI does what fillOnce does. EC2's refusal may show that the ENI has addresses which the registry did not have.
+// Then FillENI tries again with a smaller number of addresses.
 func (p *Node) FillENI(ctx context.Context, s *registry.State, at lease.Place) error {
-	err := p.fill(ctx, s, at)
+	err := p.fillOnce(ctx, s, at)
 	if !call.IsFull(err) || !errors.Is(err, aws.ErrENIFull) {
 		return err
 	}
@@ -61,7 +61,7 @@ func (p *Node) FillENI(ctx context.Context, s *registry.State, at lease.Place) e
 		return err
 	}
 	at.ENI = now.ENIs[at.ID]
-	return p.fill(ctx, now, at)
+	return p.fillOnce(ctx, now, at)
 }
 
 // MoreOf asks for addresses of a family. For IPv6, and with prefixDelegation, it asks for
@@ -72,33 +72,33 @@ func (p *Node) MoreOf(ctx context.Context, s *registry.State, at lease.Place, f 
 	if most <= 0 {
 		return fmt.Errorf("%s has no room for %v: %w", at.ID, f, aws.ErrENIFull)
 	}
-	if err := call.Standing(s, book.AssignAction(f), at.ID); err != nil {
+	if err := call.StandingRefusal(s, book.AssignAction(f), at.ID); err != nil {
 		return err
 	}
-	if err := p.gather(ctx, p.most(f, most), pauseAssign); err != nil {
+	if err := p.gatherADDs(ctx, p.gatherLimit(f, most), pauseAssign); err != nil {
 		return err
 	}
-	if p.delegates(s, f) {
-		if err := p.assignPrefixes(ctx, at.ID, f, most); !noPrefix(err) {
+	if p.usesPrefixes(s, f) {
+		if err := p.assignPrefixes(ctx, at.ID, f, most); !isPrefixRefusal(err) {
 			return err
 		}
 	}
 	n := 0
-	_, err := p.assign(ctx, at.ID, f, func(s *registry.State) int { n = min(p.want(s), most); return n })
+	_, err := p.assignAddrs(ctx, at.ID, f, func(s *registry.State) int { n = min(p.wantedAddrs(s), most); return n })
 	if call.IsFull(err) && errors.Is(err, aws.ErrSubnetFull) && n > 1 {
-		_, err = p.assign(ctx, at.ID, f, exactly(1)) // EC2 gives all or nothing
+		_, err = p.assignAddrs(ctx, at.ID, f, fixedCount(1)) // EC2 gives all or nothing
 	}
 	return err
 }
 
-// delegates reports whether an ENI gets prefixes of a family rather than single addresses.
-func (p *Node) delegates(s *registry.State, f lease.Family) bool {
+// usesPrefixes reports whether an ENI gets prefixes of a family rather than single addresses.
+func (p *Node) usesPrefixes(s *registry.State, f lease.Family) bool {
 	return (f == lease.IPv6 || p.Policy.Prefixes) && !s.Instance.NoPrefixes
 }
 
-// most returns the number of wanted addresses from which on gather does not wait for more ADDs. room is how many more
-// addresses or prefixes the ENI can take.
-func (p *Node) most(f lease.Family, room int) int {
+// gatherLimit returns how many addresses one call can bring. If the waiting ADDs need as many, gatherADDs waits for no
+// further ADDs. room is how many more addresses or prefixes the ENI can take.
+func (p *Node) gatherLimit(f lease.Family, room int) int {
 	switch {
 	case f == lease.IPv6:
 		return 1 // a prefix serves all
@@ -108,62 +108,62 @@ func (p *Node) most(f lease.Family, room int) int {
 	return room
 }
 
-// exactly returns a size function for a fixed number.
-func exactly(n int) func(*registry.State) int { return func(*registry.State) int { return n } }
+// fixedCount returns an addrCount for assignAddrs that is always n.
+func fixedCount(n int) func(*registry.State) int { return func(*registry.State) int { return n } }
 
-// noPrefix reports whether EC2 may give single addresses although err says that it gives no prefix. Then the subnet is
-// fragmented, or the instance is not a Nitro instance.
-func noPrefix(err error) bool {
+// isPrefixRefusal reports whether EC2 may give single addresses although err says that it gives no prefix. Then the
+// subnet is fragmented, or the instance is not a Nitro instance.
+func isPrefixRefusal(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrSubnetFull) || ok && e.Code == "UnsupportedOperation")
 }
 
-// assign asks EC2 for addresses on an ENI. Right before the call, assign asks size for the number of addresses. The
-// action has no client token. So if the answer is lost, resume compares the intent with EC2.
-func (p *Node) assign(
-	ctx context.Context, eni string, f lease.Family, size func(*registry.State) int,
+// assignAddrs asks EC2 for addresses on an ENI. Right before the call, assignAddrs gets their number from addrCount.
+// The action has no client token. So if the answer is lost, resumeCalls compares the intent with EC2.
+func (p *Node) assignAddrs(
+	ctx context.Context, eni string, f lease.Family, addrCount func(*registry.State) int,
 ) ([]netip.Addr, error) {
 	action, do := book.AssignAction(f), p.Cloud.Assign
 	if f == lease.IPv6 {
 		do = p.Cloud.AssignIPv6
 	}
 	var got []netip.Addr
-	err := p.Call(ctx, action, call.Object{ENI: eni}, call.Begins(registry.Intent{Action: action, ENI: eni}),
+	err := p.Call(ctx, action, call.Object{ENI: eni}, call.NewIntent(registry.Intent{Action: action, ENI: eni}),
 		func(s *registry.State, _ string) (record func(*registry.State), err error) {
-			got, err = do(ctx, eni, size(s))
+			got, err = do(ctx, eni, addrCount(s))
 			return func(s *registry.State) { book.AddAddrs(s, eni, got, time.Time{}) },
 				cmp.Or(err, book.Strange(s, eni, s.ENIs[eni], got, nil))
 		})
-	return got, p.Corrected(ctx, eni, err)
+	return got, p.CorrectAfter(ctx, eni, err)
 }
 
-// assignPrefixes asks EC2 for prefixes, as assign does for addresses. For IPv4, it asks for as many prefixes as the
-// waiting ADDs need, but not for more than most. For IPv6, it asks for one prefix.
-func (p *Node) assignPrefixes(ctx context.Context, eni string, f lease.Family, most int) error {
+// assignPrefixes asks EC2 for prefixes, as assignAddrs does for addresses. For IPv4, it asks for as many prefixes as
+// the waiting ADDs need, but not for more than maxPrefixes. For IPv6, it asks for one prefix.
+func (p *Node) assignPrefixes(ctx context.Context, eni string, f lease.Family, maxPrefixes int) error {
 	action, do := book.AssignAction(f), p.Cloud.AssignPrefixes
 	if f == lease.IPv6 {
 		do = p.Cloud.AssignIPv6Prefixes
 	}
 	n := 1
-	err := p.Call(ctx, action, call.Object{ENI: eni, Handled: noPrefix},
-		call.Begins(registry.Intent{Action: action, ENI: eni}),
+	err := p.Call(ctx, action, call.Object{ENI: eni, Handled: isPrefixRefusal},
+		call.NewIntent(registry.Intent{Action: action, ENI: eni}),
 		func(s *registry.State, _ string) (record func(*registry.State), err error) {
 			if f == lease.IPv4 {
-				n = min(book.BlocksFor(p.want(s)), most)
+				n = min(book.BlocksFor(p.wantedAddrs(s)), maxPrefixes)
 			}
 			got, err := do(ctx, eni, n)
 			return func(s *registry.State) { book.AddPrefixes(s, eni, got, time.Now()) },
 				cmp.Or(err, book.Strange(s, eni, s.ENIs[eni], nil, got))
 		})
-	if n > 1 && noPrefix(err) && errors.Is(err, aws.ErrSubnetFull) {
+	if n > 1 && isPrefixRefusal(err) && errors.Is(err, aws.ErrSubnetFull) {
 		return p.assignPrefixes(ctx, eni, f, 1) // EC2 gives all or nothing
 	}
-	return p.Corrected(ctx, eni, err)
+	return p.CorrectAfter(ctx, eni, err)
 }
 
-// Corrected returns err. If err shows that the node has wrong data about an ENI or its subnet, Corrected first corrects
-// the data.
-func (p *Node) Corrected(ctx context.Context, eni string, err error) error {
+// CorrectAfter returns err. If err shows that the node has wrong data about an ENI or its subnet, CorrectAfter first
+// corrects the data.
+func (p *Node) CorrectAfter(ctx context.Context, eni string, err error) error {
 	switch {
 	case errors.Is(err, aws.ErrSubnetFull):
 		p.ForgetSubnets()

@@ -24,9 +24,9 @@ import (
 // counts for some minutes, or until EC2 shows fewer ENIs than when it refused. Otherwise
 // every ADD would create an ENI and delete it again.
 
-// full returns why the instance can have no more ENIs according to the registry. It returns nil if the instance can
-// have more.
-func (p *Node) full(s *registry.State) error {
+// fullError returns why the instance can have no more ENIs according to the registry. It returns nil if the instance
+// can have more.
+func (p *Node) fullError(s *registry.State) error {
 	limit := s.Instance.ENIs
 	if p.Policy.MaxENIs > 0 {
 		limit = min(limit, p.Policy.MaxENIs)
@@ -35,21 +35,21 @@ func (p *Node) full(s *registry.State) error {
 		return fmt.Errorf("%w: %s has %d ENIs of at most %d%s", aws.ErrInstanceFull, s.Instance.ID, s.Attached(), limit,
 			p.Misfits(s))
 	}
-	if _, found := slotsOf(s, p.Policy.MinIndex, nil).next(); !found {
+	if _, found := slotsOf(s, p.Policy.MinIndex, nil).nextFree(); !found {
 		return fmt.Errorf("%w: %s has %d ENIs, and no free device index for pods (interfaceIndex %d)",
 			aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), p.Policy.MinIndex)
 	}
 	return nil
 }
 
-// HintFull returns what an operator can do about a full instance. The hint depends on the limit of the ENIs: maxENIs,
-// interfaceIndex or the instance type.
+// HintFull returns what an operator can do about a full instance. The hint depends on what limits the number of ENIs:
+// maxENIs, interfaceIndex or the instance type.
 func (p *Node) HintFull(s *registry.State) string {
-	if hint := p.lacksCIDR(s); hint != "" {
+	if hint := p.missingCIDRHint(s); hint != "" {
 		return hint // more ENIs would not help, nor would prefixes
 	}
 	const fewer = "lower --max-pods of the kubelet (see 'cni-ipvlan-vpc-k8s-tool maxpods')"
-	n, refused := s.Instance, refused(s) != nil
+	n, refused := s.Instance, refusalError(s) != nil
 	prefixes := "set prefixDelegation, "
 	if p.Policy.Prefixes {
 		prefixes = ""
@@ -70,9 +70,9 @@ func (p *Node) HintFull(s *registry.State) string {
 	return fmt.Sprintf("this %s can have no more ENIs: %stake a larger instance type, or %s", n.Type, prefixes, fewer)
 }
 
-// lacksCIDR returns a hint if an ENI of the pool is in a subnet without a CIDR of one of the families. Then no pod can
-// have an address of this ENI. If there is no such ENI, lacksCIDR returns "".
-func (p *Node) lacksCIDR(s *registry.State) string {
+// missingCIDRHint returns a hint if an ENI of the pool is in a subnet without a CIDR of one of the families. Then no
+// pod can have an address of this ENI. If there is no such ENI, missingCIDRHint returns "".
+func (p *Node) missingCIDRHint(s *registry.State) string {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 			return fmt.Sprintf("add a CIDR of %v to the subnet %s of %s, or correct ipFamilies", f, at.Subnet, at.ID)
@@ -91,8 +91,8 @@ func noCIDR(at lease.Place, families []lease.Family) (f lease.Family, lacks bool
 	return f, false
 }
 
-// refused returns an error while EC2's last refusal of another ENI counts, and nil otherwise.
-func refused(s *registry.State) error {
+// refusalError returns an error while EC2's last refusal of another ENI counts, and nil otherwise.
+func refusalError(s *registry.State) error {
 	if !time.Now().Before(s.Instance.FullUntil) {
 		return nil
 	}
@@ -106,7 +106,7 @@ func refused(s *registry.State) error {
 // at most twice a minute.
 func seemsFull(s *registry.State) bool {
 	const lately = 30 * time.Second
-	others := refused(s) != nil
+	others := refusalError(s) != nil
 	for _, e := range s.ENIs {
 		others = others || e.Foreign && !e.Detached
 	}
@@ -117,12 +117,11 @@ func seemsFull(s *registry.State) bool {
 // has an ENI.
 var errSlots = fmt.Errorf("%w: there is an ENI at each of its device indices", aws.ErrInstanceFull)
 
-// noteFull records that EC2 has refused another ENI, or that it shows an ENI at each device
-// index.
-func (p *Node) noteFull(ctx context.Context, attached []aws.ENI, least int, why error) error {
+// noteFull records that EC2 has refused another ENI, or shows an ENI at each device index.
+func (p *Node) noteFull(ctx context.Context, attached []aws.ENI, minIndex int, why error) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		shown := &registry.State{Instance: s.Instance}
-		if _, free := slotsOf(shown, least, attached).next(); errors.Is(why, errSlots) && free {
+		if _, free := slotsOf(shown, minIndex, attached).nextFree(); errors.Is(why, errSlots) && free {
 			return // EC2 shows a free slot, and only the registry has an ENI there
 		}
 		s.Instance.FullUntil, s.Instance.FullWith, s.Instance.FullRead = time.Now().Add(registry.MostFull), len(

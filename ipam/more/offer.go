@@ -26,28 +26,28 @@ type Offer struct {
 }
 
 // OfferOf returns what a pool can have of a node. Several pools may use the same free slots: the Offer of each pool
-// counts them. The argument except is the number of ENIs that stay available for pods which ask for ENIs of their own.
-// The number includes the ENIs that such pods have already. subnets are the subnets of the zone, as EC2 has described
-// them. If subnets is nil, OfferOf assumes that they have enough addresses.
-func OfferOf(s *registry.State, policy lease.Policy, except int, subnets []aws.Subnet) Offer {
+// counts all of these slots. keptENIs is the number of ENIs that are kept for pods that ask for ENIs of their own. It
+// includes the ENIs that such pods have already. subnets are the subnets of the zone, as EC2 has described them. If
+// subnets is nil, OfferOf assumes that they have enough addresses.
+func OfferOf(s *registry.State, policy lease.Policy, keptENIs int, subnets []aws.Subnet) Offer {
 	p := &Node{}
 	p.Policy = policy
-	except = max(except-requested(s), 0)
-	o := Offer{Leased: leased(s, policy)}
+	keptENIs = max(keptENIs-requestedENIs(s), 0)
+	o := Offer{Leased: leasedPods(s, policy)}
 	now := time.Now()
 	for _, at := range lease.Places(s, policy, now) {
-		usable := p.freeOn(s, at.ENI, p.usable(s, now))
+		usable := p.podsFreeOn(s, at.ENI, p.usableBefore(s, now))
 		o.Free += usable
-		o.Cooling += p.freeOn(s, at.ENI, now) - usable
+		o.Cooling += p.podsFreeOn(s, at.ENI, now) - usable
 	}
 	have := o.Free + o.Cooling
-	o.More = p.podsLeft(s, except, subnets) - have
-	o.Bounded = subnets != nil && o.More < p.podsLeft(s, except, nil)-have
+	o.More = p.podsLeft(s, keptENIs, subnets) - have
+	o.Bounded = subnets != nil && o.More < p.podsLeft(s, keptENIs, nil)-have
 	return o
 }
 
-// requested returns how many ENIs the node has because pods have asked for them.
-func requested(s *registry.State) (n int) {
+// requestedENIs returns how many ENIs the node has because pods have asked for them.
+func requestedENIs(s *registry.State) (n int) {
 	for _, e := range s.ENIs {
 		if _, derived := lease.Derived(e.Pool); derived || e.Origin() == registry.Requested {
 			n++
@@ -56,10 +56,10 @@ func requested(s *registry.State) (n int) {
 	return n
 }
 
-// leased counts the pods that have addresses of the pool's ENIs. A lease that names neither a pod nor a container was
-// found in the kernel, so it counts as the lease of a pod. A lease that names only a container does not count, because
-// no scheduler places this container.
-func leased(s *registry.State, policy lease.Policy) (n int) {
+// leasedPods counts the pods that have addresses of the pool's ENIs. A lease that names neither a pod nor a container
+// was found in the kernel, so it counts as the lease of a pod. A lease that names only a container does not count,
+// because no scheduler places this container.
+func leasedPods(s *registry.State, policy lease.Policy) (n int) {
 	scarce := lease.IPv6
 	if slices.Contains(policy.Families, lease.IPv4) {
 		scarce = lease.IPv4
@@ -72,8 +72,9 @@ func leased(s *registry.State, policy lease.Policy) (n int) {
 	return n
 }
 
-// usable returns a time. An ADD takes an address only if the address was free before this time: see [lease.Place.Pick].
-func (p *Node) usable(s *registry.State, now time.Time) time.Time {
+// usableBefore returns a time: an ADD takes an address only if the address has been free since before this time (see
+// [lease.Place.Pick]).
+func (p *Node) usableBefore(s *registry.State, now time.Time) time.Time {
 	before := now.Add(-p.Policy.ReuseWait)
 	if since, ok := p.Policy.Unconfirmed(s); ok && since.Before(before) {
 		return since
@@ -81,67 +82,68 @@ func (p *Node) usable(s *registry.State, now time.Time) time.Time {
 	return before
 }
 
-// freeOn returns how many pods an ENI can serve with the addresses that were free before a time.
-func (p *Node) freeOn(s *registry.State, e registry.ENI, before time.Time) int {
+// podsFreeOn returns how many pods an ENI can serve with the addresses that have been free since before the time
+// freedBefore.
+func (p *Node) podsFreeOn(s *registry.State, e registry.ENI, freedBefore time.Time) int {
 	least := lease.Plenty
 	for _, f := range p.Policy.Families {
-		least = min(least, lease.CountOf(s, e, f, before))
+		least = min(least, lease.CountOf(s, e, f, freedBefore))
 	}
 	return least
 }
 
 // podsLeft returns for how many further pods the node has addresses, or can get them.
-func (p *Node) podsLeft(s *registry.State, except int, subnets []aws.Subnet) (n int) {
-	left := leftIn(subnets)
+func (p *Node) podsLeft(s *registry.State, keptENIs int, subnets []aws.Subnet) (n int) {
+	rooms := roomOf(subnets)
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		if _, lacks := noCIDR(at, p.Policy.Families); !lacks { // otherwise no pod has all addresses there
-			n += p.podsOn(s, at.ID, at.ENI, left)
+			n += p.podsOn(s, at.ID, at.ENI, rooms)
 		}
 	}
-	if p.refuses(s) {
+	if p.createsNoENI(s) {
 		return n
 	}
-	fit, err := p.fitFor(s, subnets)
+	fit, err := p.suitableForNext(s, subnets)
 	if err != nil {
 		return n
 	}
-	for range max(p.further(s)-except, 0) {
-		subnet, found := left.widest(s, fit)
+	for range max(p.furtherENIs(s)-keptENIs, 0) {
+		subnet, found := rooms.takeWidest(s, fit)
 		if !found {
 			return n
 		}
-		n += p.podsOnNext(s, subnet, left)
+		n += p.podsOnNext(s, subnet, rooms)
 	}
 	return n
 }
 
-// refuses reports whether this node creates no ENI for now.
-func (p *Node) refuses(s *registry.State) bool {
-	return !p.MakesENIs() || refused(s) != nil || time.Now().Before(s.Instance.QuotaUntil) ||
-		call.Standing(s, book.CreateAction) != nil || call.Standing(s, book.AttachAction) != nil
+// createsNoENI reports whether this node creates no ENI for now.
+func (p *Node) createsNoENI(s *registry.State) bool {
+	return !p.MakesENIs() || refusalError(s) != nil || time.Now().Before(s.Instance.QuotaUntil) ||
+		call.StandingRefusal(s, book.CreateAction) != nil || call.StandingRefusal(s, book.AttachAction) != nil
 }
 
-// fitFor returns the subnets in which the pool's next ENI may be.
-func (p *Node) fitFor(s *registry.State, subnets []aws.Subnet) ([]aws.Subnet, error) {
+// suitableForNext returns the subnets in which the pool's next ENI may be.
+func (p *Node) suitableForNext(s *registry.State, subnets []aws.Subnet) ([]aws.Subnet, error) {
 	if subnets == nil {
 		return nil, nil
 	}
-	return p.fitting(s, subnets, ENISpec{Tags: p.Policy.SubnetTags, Families: p.Policy.Families})
+	return p.suitableSubnets(s, subnets, ENISpec{Tags: p.Policy.SubnetTags, Families: p.Policy.Families})
 }
 
-// fragmented reports whether a subnet probably has no aligned /28. A growth wanted prefixes for an ENI in this subnet,
-// and got single addresses. EC2's description of a subnet does not show this.
-func fragmented(s *registry.State, subnet string) bool {
+// isFragmented reports whether a subnet probably has no aligned /28. A growth wanted prefixes for an ENI in this
+// subnet, and got single addresses. EC2's description of a subnet does not show this.
+func isFragmented(s *registry.State, subnet string) bool {
 	for _, e := range s.ENIs {
-		if e.Subnet == subnet && e.Managed && singles(e) > 1 {
+		if e.Subnet == subnet && e.Managed && singleAddrs(e) > 1 {
 			return true
 		}
 	}
 	return false
 }
 
-// singles counts the IPv4 addresses of an ENI that are not of a prefix, its primary one included.
-func singles(e registry.ENI) (n int) {
+// singleAddrs counts the IPv4 addresses of an ENI that are in no prefix, including the primary address.
+func singleAddrs(e registry.ENI) (n int) {
 	for _, a := range e.Addrs {
 		if a.Is4() {
 			n++
@@ -150,42 +152,43 @@ func singles(e registry.ENI) (n int) {
 	return n
 }
 
-// A left has the number of free IPv4 addresses of each subnet, by the subnet's ID. Its methods subtract the addresses
-// that they take. If a subnet is not in the map, or if the map is nil, the subnet counts as having enough addresses.
-type left map[string]int
+// A subnetRoom has the number of free IPv4 addresses of each subnet, by the subnet's ID. Its methods subtract the
+// addresses that they take. If a subnet is not in the map, or if the map is nil, the subnet counts as having enough
+// addresses.
+type subnetRoom map[string]int
 
-func leftIn(subnets []aws.Subnet) left {
+func roomOf(subnets []aws.Subnet) subnetRoom {
 	if subnets == nil {
 		return nil
 	}
-	all := left{}
+	all := subnetRoom{}
 	for _, n := range subnets {
 		all[n.ID] = n.Free
 	}
 	return all
 }
 
-// take takes n blocks of a size from a subnet, or as many as the subnet has, and returns their number. The subnet may
-// have fewer aligned blocks, but EC2 does not say how many.
-func (l left) take(subnet string, n, size int) int {
+// takeBlocks subtracts n blocks from a subnet, or as many as the subnet has, and returns their number. A block has
+// blockSize addresses. The subnet may have fewer aligned blocks, but EC2 does not say how many.
+func (l subnetRoom) takeBlocks(subnet string, n, blockSize int) int {
 	has, known := l[subnet]
 	if !known {
 		return n
 	}
-	got := min(n, has/size)
-	l[subnet] = has - got*size
+	got := min(n, has/blockSize)
+	l[subnet] = has - got*blockSize
 	return got
 }
 
-// widest returns the subnet that has the most addresses left for a new ENI, and takes the ENI's primary address from
-// it. In a subnet with IPv4, each ENI has a primary IPv4 address, also if its pods have only IPv6. If l is nil, no
-// subnet is known, and widest assumes that one has room.
-func (l left) widest(s *registry.State, fit []aws.Subnet) (id string, found bool) {
+// takeWidest returns the subnet that has the most addresses left for a new ENI, and subtracts the ENI's primary
+// address. In a subnet with IPv4, each ENI has a primary IPv4 address, also if its pods have only IPv6. If l is nil, no
+// subnet is known, and takeWidest assumes that one has room.
+func (l subnetRoom) takeWidest(s *registry.State, fit []aws.Subnet) (id string, found bool) {
 	if l == nil {
 		return "", true
 	}
 	open := slices.DeleteFunc(slices.Clone(fit), func(n aws.Subnet) bool {
-		return n.CIDR.IsValid() && l[n.ID] == 0 || call.Standing(s, book.CreateAction, n.ID) != nil
+		return n.CIDR.IsValid() && l[n.ID] == 0 || call.StandingRefusal(s, book.CreateAction, n.ID) != nil
 	})
 	if len(open) == 0 {
 		return "", false

@@ -28,8 +28,8 @@ import (
 func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) {
 	spec.Managed = false
 	own := func(ctx context.Context, e aws.ENI) error { return p.finishOwn(ctx, e, spec) }
-	err = p.locked(ctx, own, func(before, s *registry.State) error {
-		if id, err = p.unanswered(ctx, before, s, spec); err != nil || id != "" {
+	err = p.withGrowLock(ctx, own, func(before, s *registry.State) error {
+		if id, err = p.earlierENI(ctx, before, s, spec); err != nil || id != "" {
 			return err
 		}
 		// Without this check, EC2 would refuse the attachment after it has created the ENI.
@@ -50,16 +50,16 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 	return id, nil
 }
 
-// Allocate assigns n more addresses to an ENI, or as many as fit. It takes the ENI with the lowest device index that
-// has room and that the role may change. Allocate returns the ENI and its new addresses, which are then free. It
-// changes no ENI for which a pod has asked, and no ENI whose link is in a pod. It also passes over an ENI that serves
-// no pods of its pool. pools are the policies of the node's pools, if they are known.
-func (p *Node) Allocate(ctx context.Context, n int, pools ...lease.Policy) (id string, got []netip.Addr, err error) {
-	err = p.locked(ctx, p.abandon, func(_, s *registry.State) error {
+// Allocate assigns n more addresses to an ENI, or as many as fit. It takes the first ENI, by card and device index,
+// that has room and that the role has permission to change. Allocate returns the ENI and its new addresses, which are
+// then free. It changes no ENI for which a pod has asked, and no ENI whose link is in a pod. It also passes over an ENI
+// that serves no pods of its pool. policies are the policies of the node's pools, or empty if they are not known.
+func (p *Node) Allocate(ctx context.Context, n int, policies ...lease.Policy) (id string, got []netip.Addr, err error) {
+	err = p.withGrowLock(ctx, p.abandonENI, func(_, s *registry.State) error {
 		var rs []lease.Place
 		var why []error
 		inPods := s.Exclusive()
-		for _, q := range pools {
+		for _, q := range policies {
 			of := *p
 			of.Policy = q
 			if s, err = of.AskSubnets(ctx, s); err != nil {
@@ -72,7 +72,7 @@ func (p *Node) Allocate(ctx context.Context, n int, pools ...lease.Policy) (id s
 				e.NoLink(time.Now()) || book.Room(s, e, lease.IPv4) <= 0 {
 				continue
 			}
-			if misfit := misfitOf(e, pools, p.Policy); misfit != "" {
+			if misfit := misfitOf(e, policies, p.Policy); misfit != "" {
 				why = append(why, fmt.Errorf("%s serves no pods: %s", id, misfit))
 				continue
 			}
@@ -82,8 +82,8 @@ func (p *Node) Allocate(ctx context.Context, n int, pools ...lease.Policy) (id s
 			return cmp.Or(cmp.Compare(a.Card, b.Card), cmp.Compare(a.Index, b.Index))
 		})
 		for _, r := range rs {
-			if got, err = p.assign(ctx, r.ID, lease.IPv4,
-				exactly(min(n, book.Room(s, r.ENI, lease.IPv4)))); err == nil {
+			if got, err = p.assignAddrs(ctx, r.ID, lease.IPv4,
+				fixedCount(min(n, book.Room(s, r.ENI, lease.IPv4)))); err == nil {
 				id = r.ID
 				return nil
 			}
@@ -103,14 +103,14 @@ func (p *Node) Allocate(ctx context.Context, n int, pools ...lease.Policy) (id s
 	return id, got, err
 }
 
-// misfitOf returns why no pod gets addresses of an ENI, or "". If no policy of pools is for the pool of the ENI, the
-// policy other decides.
-func misfitOf(e registry.ENI, pools []lease.Policy, other lease.Policy) (why string) {
-	pools = slices.DeleteFunc(slices.Clone(pools), func(q lease.Policy) bool { return q.Pool != e.Pool })
-	if len(pools) == 0 {
-		return other.Misfit(e)
+// misfitOf returns why no pod gets addresses of an ENI, or "". If none of the policies is for the pool of the ENI, the
+// policy fallback decides.
+func misfitOf(e registry.ENI, policies []lease.Policy, fallback lease.Policy) (why string) {
+	policies = slices.DeleteFunc(slices.Clone(policies), func(q lease.Policy) bool { return q.Pool != e.Pool })
+	if len(policies) == 0 {
+		return fallback.Misfit(e)
 	}
-	for _, q := range pools {
+	for _, q := range policies {
 		misfit := q.Misfit(e)
 		if misfit == "" {
 			return ""
@@ -120,29 +120,30 @@ func misfitOf(e registry.ENI, pools []lease.Policy, other lease.Policy) (why str
 	return why
 }
 
-// locked runs f while it holds the lock "grow". First, locked updates the registry, and finishes the calls of earlier
-// processes: see resume, which also has the argument stray. before is the state before locked has finished these calls.
-func (p *Node) locked(
-	ctx context.Context, stray func(context.Context, aws.ENI) error, f func(before, s *registry.State) error,
+// withGrowLock runs work under the lock "grow". First, withGrowLock updates the registry, and finishes the calls of
+// earlier processes: see resumeCalls, also about onUnattached. work gets two states: before these calls were finished,
+// and after.
+func (p *Node) withGrowLock(
+	ctx context.Context, onUnattached func(context.Context, aws.ENI) error, work func(before, s *registry.State) error,
 ) error {
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	if err := errors.Join(p.AskAgain(ctx), p.Learn(ctx)); err != nil {
+	if err := errors.Join(p.ForgetRefusals(ctx), p.Learn(ctx)); err != nil {
 		return err
 	}
 	before, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
-	if _, err := p.resume(ctx, stray); err != nil {
+	if _, err := p.resumeCalls(ctx, onUnattached); err != nil {
 		return err
 	}
 	s, err := p.DescribeInstance(ctx)
 	if err != nil {
 		return err
 	}
-	return f(before, s)
+	return work(before, s)
 }

@@ -19,9 +19,9 @@ import (
 // If a node asked for every pod, it would use up the calls that other nodes need to delete ENIs.
 const quotaWait = registry.MostQuota
 
-// withinQuota returns an error if EC2 has lately refused an ENI because of the account's
+// quotaError returns an error if EC2 has lately refused an ENI because of the account's
 // quota.
-func (p *Node) withinQuota() error {
+func (p *Node) quotaError() error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err

@@ -24,19 +24,22 @@ import (
 
 // Resume finishes calls that earlier processes have begun, for a growth. It leaves out the calls that can wait. Resume
 // reports whether it has confirmed addresses, because the confirmed addresses may be enough for the waiting ADDs.
-func (p *Node) Resume(ctx context.Context) (sure bool, err error) {
-	if err := p.deleteOnTerminations(ctx); err != nil || p.canWait() {
+func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
+	if err := p.setAllDeleteOnTermination(ctx); err != nil || p.canWait() {
 		return false, err
 	}
-	sure, err = p.resume(ctx, p.reattach)
-	return sure, call.Explain(err)
+	confirmed, err = p.resumeCalls(ctx, p.reattach)
+	return confirmed, call.Explain(err)
 }
 
-// resume finishes the calls of earlier processes that were killed or got no answer from EC2. Its caller holds the lock
-// "grow", so every intent is left over from such a process. Nearly always, there are no intents. Then resume asks EC2
-// or metadata only if it has to compare a rebuilt registry. resume calls stray with each ENI that is not attached and
-// that an earlier process was about to attach. It reports whether it has confirmed addresses that were unconfirmed.
-func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) error) (sure bool, err error) {
+// resumeCalls finishes the calls of earlier processes that were killed or got no answer from EC2. Its caller holds the
+// lock "grow", so every intent is left over from such a process. Nearly always, there are no intents. Then resumeCalls
+// asks EC2 or metadata only if it has to compare a rebuilt registry. It calls onUnattached with each ENI that is not
+// attached and that an earlier process was about to attach. It reports whether it has confirmed addresses that were
+// unconfirmed.
+func (p *Node) resumeCalls(
+	ctx context.Context, onUnattached func(context.Context, aws.ENI) error,
+) (confirmed bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil || !known.Due(s) || lease.Unknown(s) {
 		return false, err
@@ -44,7 +47,7 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	if p.TrustsMetadata() && !s.Rebuilt.Changes && len(s.Intents) == 0 {
 		return p.ConfirmByMetadata(ctx)
 	}
-	if err := p.turns(ctx, s); err != nil {
+	if err := p.awaitTurns(ctx, s); err != nil {
 		return false, fmt.Errorf("finish the calls of interrupted processes: %w", err)
 	}
 	if s, err = p.Registry.View(); err != nil || len(s.Intents) == 0 && s.Rebuilt == (registry.Rebuilt{}) {
@@ -54,7 +57,7 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 		if book.PoolOf(e) != p.Policy.Pool {
 			return false, nil // the next ADD of that pool continues
 		}
-		if err := p.adoptAll(ctx, s, []aws.ENI{e}, stray); !errors.Is(err, aws.ErrInUse) {
+		if err := p.adoptAll(ctx, s, []aws.ENI{e}, onUnattached); !errors.Is(err, aws.ErrInUse) {
 			return false, err
 		}
 		// A process has attached the ENI, and was killed before it recorded the attachment.
@@ -62,7 +65,7 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	enis, asked, err := p.OursNow(ctx, s)
 	if aws.NotAllowed(err) {
 		var e error
-		if s, e = p.endOld(ctx, s); e != nil {
+		if s, e = p.endOldIntents(ctx, s); e != nil {
 			return false, e
 		}
 		if len(book.Unknowns(s)) == 0 {
@@ -87,61 +90,61 @@ func (p *Node) resume(ctx context.Context, stray func(context.Context, aws.ENI) 
 	if err != nil {
 		return false, err
 	}
-	if err := p.adoptAll(ctx, s, enis, stray); err != nil {
+	if err := p.adoptAll(ctx, s, enis, onUnattached); err != nil {
 		return false, err
 	}
 	before := s
 	p.learnOthers(ctx, enis)
 	err = p.Registry.Change(ctx, func(s *registry.State) {
-		sure = known.Confirm(s, enis, asked)
+		confirmed = known.Confirm(s, enis, asked)
 		for _, e := range enis {
-			if _, known := s.ENIs[e.ID]; p.leaves(e) && !known && book.TokenOf(s, e.ID) == "" {
+			if _, known := s.ENIs[e.ID]; p.leavesToOthers(e) && !known && book.TokenOf(s, e.ID) == "" {
 				s.Intents[call.NewToken()] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
 			}
 		}
 		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
 			found := slices.ContainsFunc(enis, func(e aws.ENI) bool {
 				return e.ID == i.ENI && !(p.Policy.Choice.ENI == i.ENI && book.Unrecorded(s, i, e)) &&
-					!book.Provisions(s, e) && !(i.Action == book.AttachAction && p.leaves(e))
+					!book.Provisions(s, e) && !(i.Action == book.AttachAction && p.leavesToOthers(e))
 			})
 			answered := found && i.Since.Before(asked)
-			return !lease.ReleasesChosen(i) && answered && i.Action != book.ModifyAction || tooOld(i)
+			return !lease.ReleasesChosen(i) && answered && i.Action != book.ModifyAction || isTooOld(i)
 		})
 		book.PreventSecond(s, before, enis)
 	})
-	return sure, err
+	return confirmed, err
 }
 
-// leaves reports whether this process must leave an unattached ENI of a growth to another process. The networks of this
-// process create no ENIs. Another network of the node may have begun to create this ENI, and its next ADD finishes it.
-// Until then, the ENI has an intent.
-func (p *Node) leaves(e aws.ENI) bool {
+// leavesToOthers reports whether this process must leave an unattached ENI of a growth to another process. It must if
+// one of its networks must not create ENIs. Another network of the node may have begun to create the ENI. The next ADD
+// of that network finishes this work. Until then, the ENI has an intent.
+func (p *Node) leavesToOthers(e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[book.TagManaged] == "true" && !p.MakesENIs()
 }
 
-// endOld deletes the intents that are too old. The role may not ask EC2 for their outcomes, so they would otherwise
-// stop each growth until the node boots. Metadata shows the results of these calls by now. endOld returns the latest
-// state.
-func (p *Node) endOld(ctx context.Context, s *registry.State) (*registry.State, error) {
+// endOldIntents deletes the intents that are too old. The role has no permission to ask EC2 for the outcomes of their
+// calls, so they would otherwise stop each growth until the node boots. Metadata shows the results of these calls by
+// now. endOldIntents returns the latest state.
+func (p *Node) endOldIntents(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if len(s.Intents) == 0 {
 		return s, nil
 	}
 	err := p.Registry.Change(ctx, func(now *registry.State) {
-		maps.DeleteFunc(now.Intents, func(_ string, i registry.Intent) bool { return tooOld(i) })
+		maps.DeleteFunc(now.Intents, func(_ string, i registry.Intent) bool { return isTooOld(i) })
 		s = now
 	})
 	return s, err
 }
 
-// tooOld reports whether an intent ends without an answer of EC2. For the release of a chosen address, tooOld returns
-// false: package less finishes such a release.
-func tooOld(i registry.Intent) bool {
+// isTooOld reports whether an intent ends without an answer of EC2. For the release of a chosen address, isTooOld
+// returns false: package less finishes such a release.
+func isTooOld(i registry.Intent) bool {
 	return !lease.ReleasesChosen(i) && time.Since(i.Since) > intentLife
 }
 
-// canWait reports whether a growth can leave to a collection what resume would do. A collection can compare a registry
-// without unconfirmed addresses, and repeat a change that can wait. A collection comes within minutes. If no collection
-// has come for 15 minutes, and EC2 does not throttle, the growth makes the comparison.
+// canWait reports whether a growth can leave to a collection what resumeCalls would do. It can if only a change that
+// can wait is left, or the comparison of a rebuilt registry without unconfirmed addresses. A collection comes within
+// minutes. If none has come for 15 minutes, and EC2 does not throttle, the growth makes the comparison.
 func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
@@ -149,14 +152,14 @@ func (p *Node) canWait() bool {
 		(known.Throttled(s) || time.Since(s.Rebuilt.Since) < collected)
 }
 
-// turns waits until this node may repeat the calls of the intents. Otherwise resume would ask
-// EC2, and could then not make the calls.
-func (p *Node) turns(ctx context.Context, s *registry.State) error {
+// awaitTurns waits until this node may repeat the calls of the intents. Otherwise resumeCalls would ask EC2, and could
+// then not make the calls.
+func (p *Node) awaitTurns(ctx context.Context, s *registry.State) error {
 	for _, i := range s.Intents {
 		if i.Action == book.ModifyAction || lease.ReleasesChosen(i) || !p.MakesENIs() {
 			continue // the call can wait, or this process does not make it
 		}
-		if err := p.Turn(ctx, i.Action); err != nil {
+		if err := p.AwaitTurn(ctx, i.Action); err != nil {
 			return err
 		}
 	}
@@ -164,17 +167,17 @@ func (p *Node) turns(ctx context.Context, s *registry.State) error {
 }
 
 // reattach finishes what a growth has begun: it attaches the ENI. If the ENI is for another pool, or does not fit the
-// pool, reattach calls abandon. If the ENI may belong to the original plugin (see maybeOthers), and the role may not
-// attach it, reattach leaves it alone.
+// pool, reattach calls abandonENI. If the ENI may belong to the original plugin (see maybeOthers), and the role has no
+// permission to attach it, reattach leaves it alone.
 func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
-	if book.PoolOf(e) != p.Policy.Pool || !p.fits(s, e) {
-		return p.abandon(ctx, e)
+	if book.PoolOf(e) != p.Policy.Pool || !p.fitsPool(s, e) {
+		return p.abandonENI(ctx, e)
 	}
-	err = p.attach(ctx, e, cmp.Or(book.TokenOf(s, e.ID), call.NewToken()),
+	err = p.attachOurs(ctx, e, cmp.Or(book.TokenOf(s, e.ID), call.NewToken()),
 		ENISpec{Pool: book.PoolOf(e), MinIndex: max(p.Policy.MinIndex, 1), Managed: e.Tags[book.TagManaged] == "true"},
 		known.Attached{})
 	_, known := s.ENIs[e.ID]
@@ -189,25 +192,25 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	return err
 }
 
-// fits reports whether pods of the pool could get addresses of an ENI that is not attached yet.
-func (p *Node) fits(s *registry.State, e aws.ENI) bool {
+// fitsPool reports whether pods of the pool could get addresses of an ENI that is not attached yet.
+func (p *Node) fitsPool(s *registry.State, e aws.ENI) bool {
 	e.Instance = s.Instance.ID
 	attached := book.Label(s.ENIs[e.ID], e)
 	return p.Policy.Misfit(attached) == "" || p.Policy.Unclear(attached)
 }
 
 // maybeOthers reports whether an unattached ENI may belong to the original plugin. Such an ENI has no tags of ours, and
-// no intent of this node names it. A good IAM policy forbids changes of such an ENI: it permits changes only of ENIs
-// with our tags.
+// no intent of this node names it. A good IAM policy forbids changes of such an ENI, because it permits changes only of
+// ENIs with our tags.
 func maybeOthers(s *registry.State, e aws.ENI) bool {
 	return book.Untagged(e) && !s.ENIs[e.ID].Managed && !book.Begun(s, e.ID)
 }
 
-// abandon deletes an ENI that a growth has begun to make, because a collection, or a growth of another pool, does not
-// need it. An ENI without our tags may belong to the original plugin, and stays until an ADD needs it. An ENI that an
-// operator's command has begun to make also stays: if the operator repeats the command, the command continues with this
-// ENI.
-func (p *Node) abandon(ctx context.Context, e aws.ENI) error {
+// abandonENI deletes an ENI that a growth has begun to make, because a collection, or a growth of another pool, does
+// not need it. An ENI without our tags may belong to the original plugin, and stays until an ADD needs it. An ENI that
+// an operator's command has begun to make also stays: if the operator repeats the command, the command continues with
+// this ENI.
+func (p *Node) abandonENI(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil || e.Tags[book.TagManaged] != "true" {
 		return err
@@ -223,11 +226,11 @@ func (p *Node) abandon(ctx context.Context, e aws.ENI) error {
 			s.Intents[call.NewToken()] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
 		})
 	}
-	return err // if EC2 has not found the ENI, the ENI may also be too new
+	return err // perhaps EC2 has not found the ENI because the ENI is too new
 }
 
-// EndBegun calls resume for a collection, if there is something to finish. It waits for a growth that is under way.
-// While EC2 throttles the attachment of a new ENI, EndBegun does nothing, for at most ten minutes: the next ADD
+// EndBegun calls resumeCalls for a collection, if there is something to finish. It waits for a growth that is under
+// way. While EC2 throttles the attachment of a new ENI, EndBegun does nothing, for at most ten minutes: the next ADD
 // continues with this ENI. If EC2 throttles a call of EndBegun, and an ADD waits, EndBegun leaves the remaining calls
 // to the next collection.
 func (p *Node) EndBegun(ctx context.Context) error {
@@ -246,24 +249,24 @@ func (p *Node) EndBegun(ctx context.Context) error {
 	if _, ok := p.Made(s); ok {
 		return nil // EC2 throttles the attachment of this ENI: the next ADD continues
 	}
-	if err := p.deleteOnTerminations(ctx); err != nil {
+	if err := p.setAllDeleteOnTermination(ctx); err != nil {
 		return err
 	}
 	q := *p
 	q.Mode = call.Mode{Finishes: true, Until: p.Mode.Until}
-	if _, err = q.resume(ctx, q.abandon); errors.Is(err, call.ErrGivesWay) {
+	if _, err = q.resumeCalls(ctx, q.abandonENI); errors.Is(err, call.ErrGivesWay) {
 		slog.Info("the next collection finishes these calls", "reason", err)
 		return nil
 	}
 	return err
 }
 
-// adoptAll finishes the creation of those ENIs that are ours. It calls stray with an unattached ENI. An attached ENI
-// gets DeleteOnTermination, and is then in the registry with all addresses that EC2 reports. If an ENI is not ours, and
-// is not in the registry, adoptAll leaves it to Learn. If adoptAll fails, a kept answer may be the cause, so adoptAll
-// deletes the kept answers.
+// adoptAll finishes the creation of those ENIs that are ours. It calls onUnattached with each unattached ENI. It
+// records each attached ENI with all addresses that EC2 reports, and sets its DeleteOnTermination. If an ENI is not
+// ours, and is not in the registry, adoptAll leaves it to Learn. If adoptAll fails, a kept answer of EC2 may be the
+// cause, so adoptAll deletes the kept answers.
 func (p *Node) adoptAll(
-	ctx context.Context, s *registry.State, enis []aws.ENI, stray func(context.Context, aws.ENI) error,
+	ctx context.Context, s *registry.State, enis []aws.ENI, onUnattached func(context.Context, aws.ENI) error,
 ) (failed error) {
 	ended := func(e aws.ENI, err error) error {
 		p.ForgetUnlessThrottled(err)
@@ -271,10 +274,10 @@ func (p *Node) adoptAll(
 	}
 	var ours, attached []aws.ENI
 	for _, e := range enis {
-		if !p.adopts(s, e) {
+		if !p.mustAdopt(s, e) {
 			continue
 		}
-		e, known, err := p.inSubnet(ctx, s, e)
+		e, known, err := p.withSubnetCIDRs(ctx, s, e)
 		if err != nil {
 			failed = ended(e, err) // first finish the ENIs before this one
 			break
@@ -288,15 +291,15 @@ func (p *Node) adoptAll(
 		return err
 	}
 	for _, e := range ours {
-		if err := p.finish(ctx, s, e, stray); err != nil {
+		if err := p.finishENI(ctx, s, e, onUnattached); err != nil {
 			return ended(e, err)
 		}
 	}
 	return failed
 }
 
-// adopts reports whether adoptAll has to finish an ENI.
-func (p *Node) adopts(s *registry.State, e aws.ENI) bool {
+// mustAdopt reports whether adoptAll has to finish an ENI.
+func (p *Node) mustAdopt(s *registry.State, e aws.ENI) bool {
 	was, known := s.ENIs[e.ID]
 	switch {
 	case !known && e.Description != book.Description(s.Instance.ID), book.Leaving(known, e):
@@ -309,16 +312,16 @@ func (p *Node) adopts(s *registry.State, e aws.ENI) bool {
 	return e.Status != "available" || p.MakesENIs() // otherwise an operator must attach or delete the ENI
 }
 
-// finish calls stray with an unattached ENI. For an attached ENI of ours, it sets DeleteOnTermination, or leaves an
-// intent for that.
-func (p *Node) finish(
-	ctx context.Context, s *registry.State, e aws.ENI, stray func(context.Context, aws.ENI) error,
+// finishENI calls onUnattached with an unattached ENI. For an attached ENI of ours, it sets DeleteOnTermination, or
+// leaves an intent for that.
+func (p *Node) finishENI(
+	ctx context.Context, s *registry.State, e aws.ENI, onUnattached func(context.Context, aws.ENI) error,
 ) error {
 	switch {
 	case e.Status == "available":
-		return stray(ctx, e)
+		return onUnattached(ctx, e)
 	case e.Description == book.Description(s.Instance.ID) && !e.DeleteOnTermination:
-		return p.endsWithInstance(ctx, e)
+		return p.ensureDeleteOnTermination(ctx, e)
 	}
 	return nil
 }
@@ -337,10 +340,10 @@ func (p *Node) learnOthers(ctx context.Context, enis []aws.ENI) {
 	}
 }
 
-// inSubnet adds the CIDRs of the ENI's subnet to the ENI, because EC2's description of an ENI lacks them. inSubnet
+// withSubnetCIDRs adds the CIDRs of the ENI's subnet to the ENI, because EC2's description of an ENI lacks them. It
 // takes the CIDRs from the registry, from another ENI of the subnet, or from metadata. A node that creates ENIs also
 // asks EC2. If no source has the CIDRs, known is false, and the ENI serves no pods until metadata shows it.
-func (p *Node) inSubnet(ctx context.Context, s *registry.State, e aws.ENI) (_ aws.ENI, known bool, err error) {
+func (p *Node) withSubnetCIDRs(ctx context.Context, s *registry.State, e aws.ENI) (_ aws.ENI, known bool, err error) {
 	if e.CIDR.IsValid() || e.IPv6CIDR.IsValid() {
 		return e, true, nil // this node has created it just now
 	}

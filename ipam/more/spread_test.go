@@ -37,13 +37,13 @@ func TestThousandNodes(t *testing.T) {
 		}
 		s := &registry.State{Instance: registry.Instance{ID: node.ID, Zone: node.Zone},
 			ENIs: map[string]registry.ENI{"eni-boot": {VPC: "vpc-1", Subnet: "subnet-4"}}}
-		order, err := p.subnets(t.Context(), s, spec)
+		order, err := p.subnetsInOrder(t.Context(), s, spec)
 		if err != nil || len(order) != 4 {
 			t.Fatalf("%v, %v", order, err)
 		}
 		first[order[0].ID]++
 		s.ENIs["eni-1"] = registry.ENI{VPC: "vpc-1", Subnet: order[0].ID}
-		if again, err := p.subnets(t.Context(), s, spec); err != nil || again[0].ID == order[0].ID {
+		if again, err := p.subnetsInOrder(t.Context(), s, spec); err != nil || again[0].ID == order[0].ID {
 			second++
 		}
 	}

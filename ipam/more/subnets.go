@@ -42,25 +42,25 @@ func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []
 		return nil, plugin.Errorf(plugin.CodeTryAgain,
 			"add these tags to a subnet of this zone, or correct subnetTags or --subnet_filter; "+
 				"'cni-ipvlan-vpc-k8s-tool subnets' lists the subnets and their tags",
-			"%w: no subnet of %s has the tags %s: %s", ErrNoSubnet, where, book.TagText(tags), nearest(all, tags))
+			"%w: no subnet of %s has the tags %s: %s", ErrNoSubnet, where, book.TagText(tags), nearestText(all, tags))
 	}
 	return nil, plugin.Errorf(plugin.CodeTryAgain, "add a CIDR of this family to the subnet, or correct ipFamilies",
 		"%w: %s, in %s, has no CIDR of %v", ErrNoSubnet, tagged[0].ID, where, lacks(tagged[0], families)[0])
 }
 
-// besideBoot returns the subnets whose ENIs can be attached to this instance. A subnet of an Outpost has the name of
-// the region's zone, and its ENIs are only for instances of that Outpost. The boot ENI shows where this instance is. If
-// the subnet of the boot ENI is not in all, besideBoot returns all subnets.
-func besideBoot(s *registry.State, all []aws.Subnet) []aws.Subnet {
+// attachableSubnets returns the candidates whose ENIs can be attached to this instance. A subnet of an Outpost is in a
+// zone of the region, but its ENIs are only for instances of that Outpost. The boot ENI shows where this instance is.
+// If the subnet of the boot ENI is not one of the candidates, attachableSubnets returns all candidates.
+func attachableSubnets(s *registry.State, candidates []aws.Subnet) []aws.Subnet {
 	for _, e := range s.ENIs {
-		own := slices.IndexFunc(all, func(n aws.Subnet) bool { return e.IsBoot() && n.ID == e.Subnet })
+		own := slices.IndexFunc(candidates, func(n aws.Subnet) bool { return e.IsBoot() && n.ID == e.Subnet })
 		if own >= 0 {
-			return slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool {
-				return n.Outpost != all[own].Outpost
+			return slices.DeleteFunc(slices.Clone(candidates), func(n aws.Subnet) bool {
+				return n.Outpost != candidates[own].Outpost
 			})
 		}
 	}
-	return all
+	return candidates
 }
 
 // lacks lists the families of which a subnet has no CIDR. An empty list of families means
@@ -74,9 +74,9 @@ func lacks(n aws.Subnet, families []lease.Family) []lease.Family {
 	})
 }
 
-// nearest describes the subnet that comes nearest to the tags. This subnet has most of the tags, or most of the keys if
-// a value is mistyped. If no subnet has any of the tags, nearest lists the tags that the subnets have.
-func nearest(all []aws.Subnet, tags map[string]string) string {
+// nearestText describes the subnet that comes nearest to the tags. This subnet has most of the tags, or most of the
+// keys if a value is mistyped. If no subnet has any of the keys, nearestText lists the keys that the subnets have.
+func nearestText(all []aws.Subnet, tags map[string]string) string {
 	score := func(n aws.Subnet) (s int) {
 		for k, v := range tags {
 			have, there := n.Tags[k]
@@ -105,7 +105,7 @@ func nearest(all []aws.Subnet, tags map[string]string) string {
 	return best.ID + ", which comes nearest, " + strings.Join(differs, ", and ")
 }
 
-// keysText lists the keys of the tags that the subnets have, but only a few of them.
+// keysText lists the keys of the subnets' tags, but only a few of them.
 func keysText(all []aws.Subnet) string {
 	const few = 8
 	keys := map[string]bool{}
@@ -124,24 +124,25 @@ func keysText(all []aws.Subnet) string {
 	return "they have the tags " + strings.Join(sorted, ", ")
 }
 
-// spread sorts the subnets. The subnets in which the instance has the fewest ENIs come first. Among subnets with the
-// same number of ENIs, weighted rendezvous hashing gives each node an order of its own. A subnet with twice as many
+// sortSubnets sorts the subnets. The subnets in which the instance has the fewest ENIs come first. Among subnets with
+// the same number of ENIs, weighted rendezvous hashing gives each node an order of its own. A subnet with twice as many
 // free addresses comes first twice as often. So a thousand nodes that start together do not all ask for the same
 // subnet.
-func spread(subnets []aws.Subnet, instance string, own map[string]int) {
+func sortSubnets(subnets []aws.Subnet, instance string, eniCounts map[string]int) {
 	score := func(n aws.Subnet) float64 {
 		h := fnv.New64a()
 		fmt.Fprint(h, instance, n.ID)
-		u := (float64(mix(h.Sum64())>>11) + 0.5) / (1 << 53)
+		u := (float64(mixBits(h.Sum64())>>11) + 0.5) / (1 << 53)
 		return -float64(n.Free) / math.Log(u)
 	}
 	slices.SortFunc(subnets, func(a, b aws.Subnet) int {
-		return cmp.Or(cmp.Compare(own[a.ID], own[b.ID]), cmp.Compare(score(b), score(a)), strings.Compare(a.ID, b.ID))
+		return cmp.Or(cmp.Compare(eniCounts[a.ID], eniCounts[b.ID]), cmp.Compare(score(b), score(a)),
+			strings.Compare(a.ID, b.ID))
 	})
 }
 
-// mix spreads the low bits of a FNV hash over all bits (the finalizer of splitmix64).
-func mix(h uint64) uint64 {
+// mixBits spreads the low bits of a FNV hash over all bits (the finalizer of splitmix64).
+func mixBits(h uint64) uint64 {
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb
 	return h ^ h>>31
@@ -154,7 +155,7 @@ func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws
 	if err != nil {
 		return aws.Subnet{}, err
 	}
-	fit, err := p.fitting(s, all, ENISpec{Subnet: cmp.Or(id, p.Policy.Choice.Subnet), Tags: p.Policy.SubnetTags,
+	fit, err := p.suitableSubnets(s, all, ENISpec{Subnet: cmp.Or(id, p.Policy.Choice.Subnet), Tags: p.Policy.SubnetTags,
 		Families: p.Policy.Families})
 	if err != nil {
 		return aws.Subnet{}, err
@@ -183,9 +184,9 @@ func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws
 	return fit[i], nil
 }
 
-// refusesSubnet returns why no ENI can be in the subnet that the pod has chosen, even if the instance had room for the
-// ENI. Without this error, an operator would make room on a full instance, and the room would not help.
-func (p *Node) refusesSubnet(ctx context.Context, s *registry.State) error {
+// chosenSubnetError returns why no ENI can be in the subnet that the pod has chosen, even if the instance had room for
+// the ENI. Without this error, an operator would make room on a full instance, and the room would not help.
+func (p *Node) chosenSubnetError(ctx context.Context, s *registry.State) error {
 	if p.Policy.Choice.Subnet == "" {
 		return nil
 	}
@@ -217,9 +218,9 @@ func subnetText(subnets []aws.Subnet) string {
 	return strings.Join(all, ", ")
 }
 
-// noSubnetTakes returns the error of a node whose subnets take no further ENI. The subnets have no free addresses, or
+// subnetsError returns the error of a node whose subnets take no further ENI. The subnets have no free addresses, or
 // EC2 refuses an ENI there.
-func noSubnetTakes(s *registry.State, spec ENISpec, full []error, refused map[string]error) error {
+func subnetsError(s *registry.State, spec ENISpec, full []error, refused map[string]error) error {
 	where := fmt.Sprintf("%s in %s", book.VPCOf(s), s.Instance.Zone)
 	if len(spec.Tags) > 0 {
 		where += " with the tags " + book.TagText(spec.Tags)
@@ -237,12 +238,12 @@ func noSubnetTakes(s *registry.State, spec ENISpec, full []error, refused map[st
 		"%w", errors.Join(append(why, full...)...))
 }
 
-// narrowed returns the subnets for a second try, in which the ENI gets only its primary address. For this, each subnet
-// counts as having one free address. In the first try, the ENI was to have more addresses, and EC2 gives all or
+// secondTrySubnets returns the subnets for a second try, in which the ENI gets only its primary address. For this, each
+// subnet counts as having one free address. In the first try, the ENI was to have more addresses, and EC2 gives all or
 // nothing. Other nodes may have taken addresses since EC2 counted them. If the ENI needs only its primary address,
-// narrowed returns no subnets.
-func (p *Node) narrowed(s *registry.State, subnets []aws.Subnet, spec ENISpec) []aws.Subnet {
-	if !spec.wants(lease.IPv4) || p.secondary(s, spec) == 0 && !spec.Prefixes {
+// secondTrySubnets returns no subnets.
+func (p *Node) secondTrySubnets(s *registry.State, subnets []aws.Subnet, spec ENISpec) []aws.Subnet {
+	if !spec.wantsFamily(lease.IPv4) || p.secondaryAddrs(s, spec) == 0 && !spec.Prefixes {
 		return nil
 	}
 	narrow := slices.DeleteFunc(slices.Clone(subnets), func(n aws.Subnet) bool { return n.Free <= 1 })
@@ -252,27 +253,27 @@ func (p *Node) narrowed(s *registry.State, subnets []aws.Subnet, spec ENISpec) [
 	return narrow
 }
 
-// subnets lists the subnets of the instance's zone that have the tags and free addresses, in the order in which this
-// node tries them. subnets fails if no subnet has the tags. If all subnets with the tags are full, the list is empty
+// subnetsInOrder lists the subnets of the instance's zone that have the tags and free addresses, in the order in which
+// this node tries them. It fails if no subnet has the tags. If all subnets with the tags are full, the list is empty
 // and there is no error.
-func (p *Node) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
+func (p *Node) subnetsInOrder(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
 	all, err := p.ZoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
 		return nil, err
 	}
-	fit, err := p.fitting(s, all, spec)
+	fit, err := p.suitableSubnets(s, all, spec)
 	if err != nil {
 		return nil, err
 	}
 	fit = slices.DeleteFunc(fit, func(n aws.Subnet) bool { return n.CIDR.IsValid() && n.Free == 0 })
-	own := map[string]int{}
+	eniCounts := map[string]int{}
 	for _, e := range s.ENIs {
-		own[e.Subnet]++
+		eniCounts[e.Subnet]++
 	}
-	spread(fit, s.Instance.ID, own)
+	sortSubnets(fit, s.Instance.ID, eniCounts)
 	// An ENI takes a whole slot, even if its subnet has few addresses for it. So subnets with few addresses come last.
 	narrow := func(n aws.Subnet) int {
-		if spec.wants(lease.IPv4) && n.Free < s.Instance.IPv4PerENI {
+		if spec.wantsFamily(lease.IPv4) && n.Free < s.Instance.IPv4PerENI {
 			return 1
 		}
 		return 0
@@ -281,9 +282,9 @@ func (p *Node) subnets(ctx context.Context, s *registry.State, spec ENISpec) ([]
 	return fit, nil
 }
 
-// fitting returns the subnets of the instance's zone in which the ENI may be.
-func (p *Node) fitting(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws.Subnet, error) {
-	all = besideBoot(s, all)
+// suitableSubnets returns the subnets of the instance's zone in which the ENI may be.
+func (p *Node) suitableSubnets(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws.Subnet, error) {
+	all = attachableSubnets(s, all)
 	if spec.Subnet == "" {
 		return Fit(all, book.VPCOf(s), s.Instance.Zone, spec.Tags, spec.Families)
 	}

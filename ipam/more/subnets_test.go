@@ -29,12 +29,12 @@ func TestNearest(t *testing.T) {
 		"subnet-2, which comes nearest, has a=0":                                      {"a": "1"},
 		"none of its 4 subnets has one of these tag keys; they have the tags a, b, c": {"d": "1"},
 	} {
-		if got := nearest(all, tags); got != want {
+		if got := nearestText(all, tags); got != want {
 			t.Errorf("%v: %s, want %s", tags, got, want)
 		}
 	}
 	const want = "none of its 1 subnets has one of these tag keys; they have no tags"
-	if got := nearest(all[:1], map[string]string{"a": "1"}); got != want {
+	if got := nearestText(all[:1], map[string]string{"a": "1"}); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

@@ -17,13 +17,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// deleteOnTermination makes EC2 delete the ENI together with the instance. The pods' network works without
+// setDeleteOnTermination makes EC2 delete the ENI together with the instance. The pods' network works without
 // DeleteOnTermination, so no pod waits for this call: see Finish. If the call fails, the intent stays, and the next
 // growth or collection tries again.
-func (p *Node) deleteOnTermination(ctx context.Context, eni, attachment, token string) error {
+func (p *Node) setDeleteOnTermination(ctx context.Context, eni, attachment, token string) error {
 	s, err := p.Registry.View()
 	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) ||
-		call.Standing(s, book.ModifyAction, eni) != nil {
+		call.StandingRefusal(s, book.ModifyAction, eni) != nil {
 		return err // the call can wait
 	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
@@ -36,15 +36,15 @@ func (p *Node) deleteOnTermination(ctx context.Context, eni, attachment, token s
 			return nil
 		}
 		return p.Registry.Change(ctx, func(s *registry.State) {
-			call.Object{ENI: eni}.Refuse(s, book.ModifyAction, err, p.Cloud.Jitter)
+			call.Object{ENI: eni}.RecordRefusal(s, book.ModifyAction, err, p.Cloud.Jitter)
 			book.ForgetAttachment(s, token)
 		})
 	}
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
-// Finish makes the calls of deleteOnTermination that growths have left. The pods of these growths have their addresses
-// by then. If a process is killed before Finish, the next growth or collection makes the calls, as after a failed call.
+// Finish makes the calls of setDeleteOnTermination that growths have put off until their pods had addresses. If a
+// process is killed before Finish, the next growth or collection makes the calls, as after a failed call.
 func (p *Node) Finish(ctx context.Context) {
 	const turn, patience = time.Second, 10 * time.Second
 	s, err := p.Registry.View()
@@ -61,14 +61,14 @@ func (p *Node) Finish(ctx context.Context) {
 	defer unlock()
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	if err := p.deleteOnTerminations(asking); err != nil {
+	if err := p.setAllDeleteOnTermination(asking); err != nil {
 		slog.Warn("DeleteOnTermination of ENIs is not set yet: the next growth or collection tries again", "error", err)
 	}
 }
 
-// endsWithInstance sets DeleteOnTermination of an attached ENI, even if there is no intent for this call. If the
-// networks of this process change no ENIs, endsWithInstance only writes the intent.
-func (p *Node) endsWithInstance(ctx context.Context, e aws.ENI) error {
+// ensureDeleteOnTermination sets DeleteOnTermination of an attached ENI, even if there is no intent for this call. If a
+// network of this process must not change ENIs, ensureDeleteOnTermination only writes the intent.
+func (p *Node) ensureDeleteOnTermination(ctx context.Context, e aws.ENI) error {
 	token := call.NewToken()
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		i := registry.Intent{Action: book.ModifyAction, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
@@ -82,11 +82,11 @@ func (p *Node) endsWithInstance(ctx context.Context, e aws.ENI) error {
 	if err != nil || e.Attachment == "" || !p.MakesENIs() {
 		return err // EC2 does not show the attachment yet, and the next process asks again
 	}
-	return p.deleteOnTermination(ctx, e.ID, e.Attachment, token)
+	return p.setDeleteOnTermination(ctx, e.ID, e.Attachment, token)
 }
 
-// deleteOnTerminations makes the calls of deleteOnTermination that could not be made when an ENI was attached.
-func (p *Node) deleteOnTerminations(ctx context.Context) error {
+// setAllDeleteOnTermination makes the calls of setDeleteOnTermination that could not be made when an ENI was attached.
+func (p *Node) setAllDeleteOnTermination(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !p.MakesENIs() {
 		return err
@@ -94,7 +94,7 @@ func (p *Node) deleteOnTerminations(ctx context.Context) error {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		token := book.TokenOf(s, id)
 		if attachment := s.Intents[token].Attachment; attachment != "" {
-			if err := p.deleteOnTermination(ctx, id, attachment, token); err != nil {
+			if err := p.setDeleteOnTermination(ctx, id, attachment, token); err != nil {
 				return err
 			}
 		}

@@ -22,12 +22,13 @@ import (
 // operator repeats the Provision, the new Provision continues with the same ENI. Otherwise there would be two ENIs, and
 // a collection would delete none of them.
 //
-// EC2's answers may not yet show what the earlier process has done in the last seconds. So for these seconds, the
-// records of the registry count. If the registry lacks the result of a call, the Provision waits until EC2 has settled.
+// EC2's answers may not yet show what the earlier process has done in the last seconds. So for the time known.Settled
+// after a change, the records of the registry count. If the registry lacks the result of a call, the Provision waits
+// until EC2 has settled.
 
-// unanswered returns the ENI of an earlier Provision with the same spec, or "". Another process may have finished the
-// calls of that Provision since. before is the state before this process finished calls of earlier processes.
-func (p *Node) unanswered(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
+// earlierENI returns the ENI of an earlier Provision with the same spec, or "". Another process may already have
+// finished the calls of that Provision. before is the state before this process finished calls of earlier processes.
+func (p *Node) earlierENI(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
 		_, had := before.ENIs[id]
@@ -35,7 +36,7 @@ func (p *Node) unanswered(ctx context.Context, before, s *registry.State, spec E
 			had && !e.Provisioning && !book.Begun(before, id) {
 			continue
 		}
-		seen, err := p.shown(ctx, id, e.Grown)
+		seen, err := p.describeWhenShown(ctx, id, e.Grown)
 		if err != nil {
 			return "", err
 		}
@@ -46,11 +47,11 @@ func (p *Node) unanswered(ctx context.Context, before, s *registry.State, spec E
 		if book.Untagged(seen) && !e.Provisioning && !book.Begun(before, id) {
 			continue // it may be the original plugin's ENI, which the registry has just got
 		}
-		switch is, err := p.cameOf(ctx, s, seen, spec); {
+		switch is, err := p.matchesSpec(ctx, s, seen, spec); {
 		case err != nil:
 			return "", err
 		case is && book.Begun(s, id) && !seen.DeleteOnTermination:
-			return id, p.endsWithInstance(ctx, seen)
+			return id, p.ensureDeleteOnTermination(ctx, seen)
 		case is:
 			return id, nil
 		}
@@ -60,16 +61,16 @@ func (p *Node) unanswered(ctx context.Context, before, s *registry.State, spec E
 		if _, known := s.ENIs[i.ENI]; known || i.Action != book.AttachAction {
 			continue
 		}
-		if id, err := p.finishUnseen(ctx, s, i, spec); err != nil || id != "" {
+		if id, err := p.finishUnrecorded(ctx, s, i, spec); err != nil || id != "" {
 			return id, err
 		}
 	}
 	return "", nil
 }
 
-// shown returns EC2's description of an ENI, or the zero value if EC2 does not know the ENI. EC2 may not yet show a new
-// ENI. So shown asks again until known.Settled has passed after the time since.
-func (p *Node) shown(ctx context.Context, id string, since time.Time) (aws.ENI, error) {
+// describeWhenShown returns EC2's description of an ENI, or the zero value if EC2 does not know the ENI. EC2 may not
+// yet show a new ENI. So describeWhenShown asks again until known.Settled has passed since changedAt.
+func (p *Node) describeWhenShown(ctx context.Context, id string, changedAt time.Time) (aws.ENI, error) {
 	for {
 		enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 		switch {
@@ -77,7 +78,7 @@ func (p *Node) shown(ctx context.Context, id string, since time.Time) (aws.ENI, 
 			return aws.ENI{}, err
 		case len(enis) > 0:
 			return enis[0], nil
-		case time.Since(since) >= known.Settled:
+		case time.Since(changedAt) >= known.Settled:
 			return aws.ENI{}, nil
 		}
 		if err := call.Sleep(ctx, time.Second, "wait for EC2 to show "+id); err != nil {
@@ -86,9 +87,9 @@ func (p *Node) shown(ctx context.Context, id string, since time.Time) (aws.ENI, 
 	}
 }
 
-// cameOf reports whether an ENI may be the result of the spec on this instance. It compares the tags, the security
+// matchesSpec reports whether an ENI may be the result of the spec on this instance. It compares the tags, the security
 // groups and the subnet.
-func (p *Node) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec ENISpec) (bool, error) {
+func (p *Node) matchesSpec(ctx context.Context, s *registry.State, e aws.ENI, spec ENISpec) (bool, error) {
 	groups := slices.Sorted(slices.Values(spec.SecurityGroups))
 	if book.MadeFor(e) != s.Instance.ID || !book.Untagged(e) && e.Tags[book.TagManaged] != fmt.Sprint(spec.Managed) ||
 		book.PoolOf(e) != spec.Pool ||
@@ -99,19 +100,21 @@ func (p *Node) cameOf(ctx context.Context, s *registry.State, e aws.ENI, spec EN
 	if err != nil {
 		return false, err
 	}
-	fit, err := p.fitting(s, subnets, spec)
+	fit, err := p.suitableSubnets(s, subnets, spec)
 	return err == nil && slices.ContainsFunc(fit, func(n aws.Subnet) bool { return n.ID == e.Subnet }), nil
 }
 
-// finishUnseen finishes what an earlier Provision has begun, if resume has not found its ENI. finishUnseen returns the
-// ENI if the ENI is attached.
-func (p *Node) finishUnseen(ctx context.Context, s *registry.State, i registry.Intent, spec ENISpec) (string, error) {
+// finishUnrecorded finishes what an earlier Provision has begun with the ENI of i, if resumeCalls has not found that
+// ENI. If the ENI is attached then, finishUnrecorded returns its ID.
+func (p *Node) finishUnrecorded(
+	ctx context.Context, s *registry.State, i registry.Intent, spec ENISpec,
+) (string, error) {
 	for began := time.Now(); ; {
-		e, err := p.shown(ctx, i.ENI, i.Since)
+		e, err := p.describeWhenShown(ctx, i.ENI, i.Since)
 		if err != nil || e.ID == "" || e.Instance != s.Instance.ID && e.Status != "available" {
 			return "", err
 		}
-		if is, err := p.cameOf(ctx, s, e, spec); err != nil || !is {
+		if is, err := p.matchesSpec(ctx, s, e, spec); err != nil || !is {
 			return "", err
 		}
 		err = p.adoptAll(ctx, s, []aws.ENI{e}, p.reattach)
@@ -138,13 +141,13 @@ func (p *Node) finishUnseen(ctx context.Context, s *registry.State, i registry.I
 // At a lower index, the ENI would serve no pods.
 func (p *Node) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
 	if e.Tags[book.TagManaged] == "true" {
-		return p.abandon(ctx, e)
+		return p.abandonENI(ctx, e)
 	}
 	s, err := p.Registry.View()
 	if err != nil {
 		return err
 	}
-	if is, err := p.cameOf(ctx, s, e, spec); err != nil || !is {
+	if is, err := p.matchesSpec(ctx, s, e, spec); err != nil || !is {
 		return err
 	}
 	return p.reattach(ctx, e)

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Waiting counts the ADDs that wait for an address of the pool. It also returns when the first and the last of these
-// ADDs began to wait.
-func (p *Node) Waiting(s *registry.State) (n int, first, last time.Time) {
+// CountWaiting counts the ADDs that wait for an address of the pool. It also returns when the first and the last of
+// these ADDs began to wait.
+func (p *Node) CountWaiting(s *registry.State) (n int, first, last time.Time) {
 	now := time.Now()
 	for _, w := range s.Waiters {
 		if w.Pool != p.Policy.Waits() || !w.Until.After(now) {
@@ -33,9 +33,9 @@ func (p *Node) Waiting(s *registry.State) (n int, first, last time.Time) {
 	return n, first, last
 }
 
-// Found reports whether the pool has free addresses for an ADD. Found may return true after a failed growth, because
-// the failed growth may have finished an earlier one.
-func (p *Node) Found() bool {
+// HasFree reports whether the pool has free addresses for an ADD. It may return true after a failed growth, because
+// that growth may have finished an earlier one.
+func (p *Node) HasFree() bool {
 	s, err := p.Registry.View()
 	if err != nil {
 		return false
@@ -44,9 +44,9 @@ func (p *Node) Found() bool {
 	return len(addrs) > 0
 }
 
-// wanting counts the ADDs that wait, and those that have given up and that the runtime will repeat.
-func (p *Node) wanting(s *registry.State) int {
-	n, _, _ := p.Waiting(s)
+// pendingADDs counts the ADDs that wait, and the ADDs that have given up and that the runtime will repeat.
+func (p *Node) pendingADDs(s *registry.State) int {
+	n, _, _ := p.CountWaiting(s)
 	for _, w := range s.GaveUp {
 		if w.Pool == p.Policy.Waits() && time.Since(w.Until) <= lease.Returns {
 			n++
@@ -55,103 +55,107 @@ func (p *Node) wanting(s *registry.State) int {
 	return n
 }
 
-// want returns how many addresses to ask for. The number is one for each ADD that waits or will be repeated, plus a
-// reserve. It is at least ipBatchSize, and not more than maxPods needs. If ipBatchSize is 0, the number is as many as
-// fit on an ENI. The reserve is the number of free addresses that the pool wants to keep ready, or the number of
-// cooling addresses if that is larger.
+// wantedAddrs returns how many addresses to ask for. The number is one for each ADD that waits or will be repeated,
+// plus a reserve. It is at least ipBatchSize, and not more than maxPods needs. If ipBatchSize is 0, the number is as
+// many as fit on an ENI. The reserve is the number of free addresses that the pool wants to keep ready, or the number
+// of cooling addresses if that is larger.
 //
 // If addresses cool, pods are being replaced, and more pods will be replaced soon. With one address for each waiting
 // ADD, a rolling update would cost as many calls as the node has pods. The whole account shares the rate limit of these
 // calls.
-func (p *Node) want(s *registry.State) int {
-	if p.single() {
+func (p *Node) wantedAddrs(s *registry.State) int {
+	if p.isForOnePod() {
 		return 1
 	}
 	if p.Policy.Batch == 0 {
 		return max(s.Instance.IPv4PerENI, 1)
 	}
-	pods := p.wanting(s)
-	n := min(max(pods+p.Policy.Warm.Min, pods+p.cooling(s), p.Policy.Batch), p.Policy.More(s))
+	pods := p.pendingADDs(s)
+	n := min(max(pods+p.Policy.Warm.Min, pods+p.coolingAddrs(s), p.Policy.Batch), p.Policy.More(s))
 	return max(n, pods, 1)
 }
 
-// single reports whether a growth is for one pod alone. Each exclusive pod needs an ENI of its own. A chosen address
-// also needs room on its ENI: further addresses could take that room.
-func (p *Node) single() bool { return p.Policy.Choice.Exclusive || len(p.Policy.Choice.Addrs) > 0 }
+// isForOnePod reports whether a growth is for one pod alone. Each exclusive pod needs an ENI of its own. A chosen
+// address also needs room on its ENI: further addresses could take that room.
+func (p *Node) isForOnePod() bool { return p.Policy.Choice.Exclusive || len(p.Policy.Choice.Addrs) > 0 }
 
-// cooling counts the addresses of the pool that cool.
-func (p *Node) cooling(s *registry.State) (n int) {
+// coolingAddrs counts the addresses of the pool that cool.
+func (p *Node) coolingAddrs(s *registry.State) (n int) {
 	after := time.Now().Add(-p.Policy.ReuseWait)
 	for a, since := range s.Free.All() {
-		if since.After(after) && p.serves(s, a) {
+		if since.After(after) && p.isPodAddr(s, a) {
 			n++
 		}
 	}
 	return n
 }
 
-// pods counts the pods of the pool.
-func (p *Node) pods(s *registry.State) (n int) {
+// podCount counts the pods of the pool.
+func (p *Node) podCount(s *registry.State) (n int) {
 	for a := range s.Leases.Keys() {
-		if p.serves(s, a) {
+		if p.isPodAddr(s, a) {
 			n++
 		}
 	}
 	return n
 }
 
-// serves reports whether an address is one that pods of the pool get. Such an address is on an ENI of the pool, and is
-// of the pool's first family. Each pod has one such address.
-func (p *Node) serves(s *registry.State, a netip.Addr) bool {
+// isPodAddr reports whether an address is one that pods of the pool get. Such an address is on an ENI of the pool, and
+// is of the pool's first family. Each pod has one such address.
+func (p *Node) isPodAddr(s *registry.State, a netip.Addr) bool {
 	id, e := s.ENIOf(a)
 	return id != "" && e.Pool == p.Policy.Pool && nl.FamilyOf(a) == p.Policy.Families[0]
 }
 
-// wantNew does what want does, for a new ENI. A new ENI costs three changing calls, so it gets addresses for a quarter
-// more pods than the pool will have after the waiting ADDs.
-func (p *Node) wantNew(s *registry.State) int {
-	n := p.want(s)
-	if p.single() {
+// wantedForNewENI does what wantedAddrs does, for a new ENI. A new ENI costs three changing calls. So it gets addresses
+// for a quarter more pods than the pool will have when the waiting ADDs are done.
+func (p *Node) wantedForNewENI(s *registry.State) int {
+	n := p.wantedAddrs(s)
+	if p.isForOnePod() {
 		return n
 	}
-	more := p.wanting(s)
-	return max(n, min(more+(more+p.pods(s))/4, p.Policy.More(s)))
+	more := p.pendingADDs(s)
+	return max(n, min(more+(more+p.podCount(s))/4, p.Policy.More(s)))
 }
 
-// A pause says how long no new ADD must come before a burst of ADDs counts as ended: at least the time least, and at
-// most the time most. The limit most is for a burst whose ADDs come slowly.
+// A pause has the limits of a time. If no new ADD has come for this time, a burst of ADDs counts as ended. The limit
+// most is for a burst whose ADDs come slowly.
 type pause struct{ least, most time.Duration }
 
-// The pauses of gather. A new ENI takes seconds, so a longer wait for the ADDs of a slow burst makes little difference.
+// The pauses of gatherADDs. A new ENI takes seconds, so a longer wait for the ADDs of a slow burst makes little
+// difference.
 var (
 	pauseAssign = pause{50 * time.Millisecond, 50 * time.Millisecond}
 	pauseENI    = pause{150 * time.Millisecond, 300 * time.Millisecond}
 )
 
-// of returns the pause for a burst of ADDs. each is the average time between two ADDs. If ADDs come at random times,
-// only one ADD of 3000 comes after more than eight times the average.
-func (p pause) of(each time.Duration) time.Duration { return min(max(p.least, 8*each), p.most) }
+// burstPause returns the pause after which a burst of ADDs counts as ended. average is the average time between two of
+// these ADDs. If ADDs come at random times, only one ADD of 3000 comes after more than eight times the average.
+func (p pause) burstPause(average time.Duration) time.Duration {
+	return min(max(p.least, 8*average), p.most)
+}
 
-// gather waits until all ADDs of a burst have come, before the caller asks EC2. An ADD that comes later costs another
-// call. The further call takes some 100 ms, and counts against the rate limit of the whole account.
+// gatherADDs waits until all ADDs of a burst have come, before the caller asks EC2. An ADD that comes later costs
+// another call, which takes some 100 ms, and counts against the rate limit of the whole account.
 //
-// gather ends when no ADD has come for the pause, when one call can bring no more, or after a second. EC2 needs longer
-// than that to create an ENI. A single ADD waits only a moment. If this ADD has already waited for the moment, for
-// example for a describe call, gather returns at once.
-func (p *Node) gather(ctx context.Context, enough int, pause pause) error {
+// gatherADDs ends when no ADD has come for the pause, or when the waiting ADDs want enough addresses: one call can
+// bring no more. It ends after a second at the latest, because EC2 needs longer than that to create an ENI. A single
+// ADD waits for 10 ms. If this ADD has already waited as long, for example for a describe call, gatherADDs returns at
+// once.
+func (p *Node) gatherADDs(ctx context.Context, enough int, pause pause) error {
 	const alone, most = 10 * time.Millisecond, time.Second
 	for began := time.Now(); ; {
 		s, err := p.Registry.View()
 		if err != nil {
 			return err
 		}
-		n, first, last := p.Waiting(s)
+		n, first, last := p.CountWaiting(s)
 		quiet := alone
 		if n > 1 {
-			quiet = pause.of(last.Sub(first) / time.Duration(n-1))
+			quiet = pause.burstPause(last.Sub(first) / time.Duration(n-1))
 		}
 		d := min(quiet-time.Since(last), most-time.Since(began))
-		if d <= 0 || p.want(s) >= enough || call.Sleep(ctx, d, "") != nil {
+		if d <= 0 || p.wantedAddrs(s) >= enough || call.Sleep(ctx, d, "") != nil {
 			return nil // if the caller has no more time, its next step fails
 		}
 	}

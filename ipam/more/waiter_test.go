@@ -53,7 +53,7 @@ func TestGather(t *testing.T) {
 					}
 				}()
 				start := time.Now()
-				must(t, p.gather(t.Context(), tt.enough, pauseAssign))
+				must(t, p.gatherADDs(t.Context(), tt.enough, pauseAssign))
 				took := time.Since(start)
 				cancel()
 				synctest.Wait()
@@ -70,10 +70,10 @@ func TestPause(t *testing.T) {
 	const ms = time.Millisecond
 	for each, want := range map[time.Duration]time.Duration{0: 150 * ms, 10 * ms: 150 * ms, 33 * ms: 264 * ms,
 		time.Second: 300 * ms} {
-		if got := pauseENI.of(each); got != want {
+		if got := pauseENI.burstPause(each); got != want {
 			t.Errorf("an ADD each %v: %v, want %v", each, got, want)
 		}
-		if got := pauseAssign.of(each); got != 50*ms {
+		if got := pauseAssign.burstPause(each); got != 50*ms {
 			t.Errorf("addresses, an ADD each %v: %v", each, got)
 		}
 	}
@@ -95,9 +95,9 @@ func TestWaitersWhileThrottled(t *testing.T) {
 		p := node(t, dir, lease.Policy{Batch: 1}, aws.New(aws.Options{}))
 		waits(t, p, 0)
 		var wanted []int
-		must(t, p.Call(t.Context(), action, call.Object{}, call.Begins(registry.Intent{Action: action}),
+		must(t, p.Call(t.Context(), action, call.Object{}, call.NewIntent(registry.Intent{Action: action}),
 			func(s *registry.State, _ string) (func(*registry.State), error) {
-				wanted = append(wanted, p.want(s))
+				wanted = append(wanted, p.wantedAddrs(s))
 				if len(wanted) == 3 {
 					return func(*registry.State) {}, nil
 				}
