@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -232,7 +233,15 @@ func (s *scene) servicePaths(f nl.Family) []path {
 	}
 	var all []path
 	for _, p := range []path{api, dns} {
-		if to := p.to.Addr(); to.IsValid() && nl.FamilyOf(to) == f || !to.IsValid() && f == s.serviceFamily() {
+		family := s.serviceFamily()
+		switch to := p.to.Addr(); {
+		case !to.IsValid():
+		case a.addr(nl.FamilyOf(to)).IsValid():
+			family = nl.FamilyOf(to)
+		default:
+			p.skip = "the pods have no address of the family of " + to.String()
+		}
+		if family == f {
 			all = append(all, p)
 		}
 	}
@@ -240,12 +249,20 @@ func (s *scene) servicePaths(f nl.Family) []path {
 }
 
 // serviceFamily returns the first family of the cluster's Services. In a cluster with both families, the API server's
-// Service has only this family, and so has the Service of the DNS server unless its manifest asks for both.
+// Service has only this family, and so has the Service of the DNS server unless its manifest asks for both. If the DNS
+// server is not known, serviceFamily returns a family that Services and pods have.
 func (s *scene) serviceFamily() nl.Family {
-	if s.DNS.IsValid() {
+	a := s.pods[0]
+	if s.DNS.IsValid() && a.addr(nl.FamilyOf(s.DNS)).IsValid() {
 		return nl.FamilyOf(s.DNS)
 	}
-	return nl.IPv4
+	families := slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !a.addr(f).IsValid() })
+	for _, f := range families {
+		if addrs, err := s.node.ClusterIPs(f); err == nil && len(addrs) > 0 {
+			return f
+		}
+	}
+	return families[0]
 }
 
 // apiServer returns the address and port of the API server's Service if the Service has an address of the family.

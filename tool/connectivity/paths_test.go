@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,7 +46,7 @@ func TestUnassigned(t *testing.T) {
 	}
 }
 
-// TestServiceFamily: a cluster has both families. Its API server's Service has only the first family, so a Service of
+// TestServiceFamily: in a cluster with both families, the API server's Service has only the first family. A Service of
 // the other family is another Service, which perhaps has no port 443.
 func TestServiceFamily(t *testing.T) {
 	n, _ := nltest.NS(t, "node")
@@ -53,20 +54,34 @@ func TestServiceFamily(t *testing.T) {
 		"ip6 kube-proxy": "type ipv6_addr; elements = { fd00:96::77 };"} {
 		nltest.Shell(t, n, fmt.Sprintf("nft 'add table %s; add set %s cluster-ips { %s }'", table, table, set))
 	}
-	for dns, want := range map[string]string{"10.96.0.10": "10.96.0.1:443", "fd00:96::a": "[fd00:96::77]:443",
-		"": "10.96.0.1:443"} {
-		s := &scene{node: n, pods: []*pod{{}}}
-		s.DNS, _ = netip.ParseAddr(dns)
-		var to []string
-		for _, f := range []nl.Family{nl.IPv4, nl.IPv6} {
-			for _, p := range s.servicePaths(f) {
-				if p.name == "pod to Service" {
-					to = append(to, p.to.String())
-				}
+	bare, _ := nltest.NS(t, "bare") // no kube-proxy
+	pod4, pod6 := netip.MustParseAddr("10.0.1.5"), netip.MustParseAddr("2001:db8::5")
+	both := []netip.Addr{pod4, pod6}
+	const rules, other = "kube-proxy has no rules", "the pods have no address of the family"
+	for _, c := range []struct {
+		node      *nl.NS
+		pod       []netip.Addr
+		dns       string
+		to, skips string
+	}{
+		{n, both, "10.96.0.10", "10.96.0.1:443", ""},
+		{n, both, "fd00:96::a", "[fd00:96::77]:443", ""},
+		{n, both, "", "10.96.0.1:443", ""},
+		{n, []netip.Addr{pod6}, "", "[fd00:96::77]:443", ""},
+		{n, []netip.Addr{pod6}, "10.96.0.10", "[fd00:96::77]:443", other},
+		{bare, []netip.Addr{pod6}, "", "invalid AddrPort", rules},
+	} {
+		s := &scene{node: c.node, pods: []*pod{{addrs: c.pod}}}
+		s.DNS, _ = netip.ParseAddr(c.dns)
+		var names, to, skips []string
+		for _, a := range c.pod {
+			for _, p := range s.servicePaths(nl.FamilyOf(a)) {
+				names, to, skips = append(names, p.name), append(to, p.to.String()), append(skips, p.skip)
 			}
 		}
-		if len(to) != 1 || to[0] != want {
-			t.Errorf("with the DNS server %q, the Services are %v, want only %s", dns, to, want)
+		if !slices.Equal(names, []string{"pod to Service", "pod to DNS"}) || to[0] != c.to ||
+			!strings.Contains(strings.Join(skips, "\n"), c.skips) {
+			t.Errorf("pod %v, DNS server %q: %v to %v, skipped %q", c.pod, c.dns, names, to, skips)
 		}
 	}
 }
