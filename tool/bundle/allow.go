@@ -20,10 +20,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// An allowance has the words and tags of this node that may leave the node. The patterns below match words that may
-// leave every node.
+// An allowance has the words and tags that may leave this node. In addition, words that match the patterns below may
+// leave any node.
 type allowance struct {
-	words map[string]bool   // names of pods, links and networks; texts of others may contain these words
+	words map[string]bool   // names of pods, links and networks; the bundle keeps these words in texts of others
 	tags  map[string]string // tags of the conflists, by key; other tags do not leave the node
 }
 
@@ -41,11 +41,11 @@ func (w *allowance) allowWords(words ...string) {
 // withheld replaces a value that does not leave the node.
 const withheld = conf.Withheld
 
-// ownTags are the tags of ENIs that this project sets, with values of its own.
+// ownTags are the tags that this project sets on ENIs. The project also chooses the values of these tags.
 var ownTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.TagKeep}
 
-// keptTags returns the tags that may leave the node. These are our own tags with values that can be no secret, and tags
-// that a conflist has with the same value.
+// keptTags returns the tags that may leave the node. One of our own tags may leave the node if its value cannot be a
+// secret. Any other tag may leave the node if a conflist has this tag with this value.
 func (w *allowance) keptTags(tags map[string]string) map[string]string {
 	kept := map[string]string{}
 	for key, value := range tags {
@@ -62,7 +62,7 @@ func (w *allowance) keptState(s *registry.State) *registry.State {
 	enis := map[string]registry.ENI{}
 	for id, e := range s.ENIs {
 		e.Tags, e.SubnetTags = w.keptTags(e.Tags), w.keptTags(e.SubnetTags)
-		e.Settings = nil // settings of a card that a pod has or had
+		e.Settings = nil // settings that the link had before a pod got the whole ENI
 		enis[id] = e
 	}
 	intents := map[string]registry.Intent{}
@@ -113,8 +113,8 @@ func (w *allowance) keptLinks(all []nl.Link) []nl.Link {
 	return kept
 }
 
-// lazyRegexp returns a function that compiles a regular expression at its first call. Otherwise the tool would compile
-// all regular expressions whenever it starts.
+// lazyRegexp returns a function that compiles a regular expression at its first call. Without lazyRegexp, each start of
+// the tool would compile all regular expressions.
 func lazyRegexp(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
@@ -122,10 +122,10 @@ func lazyRegexp(expression string) func() *regexp.Regexp {
 // ownAlias matches the alias of one of our pairs: our name, the network, the container, the interface, and the pod.
 var ownAlias = lazyRegexp(`^cni-ipvlan-vpc-k8s [\w.-]{1,64} [\w.-]{1,128} [\w.-]{1,15}( [\w./-]{1,128})?$`)
 
-// mostText is the maximum number of bytes of a text of others that may leave the node.
+// mostText is the number of bytes after which the bundle cuts a text of others.
 const mostText = 4 << 10
 
-// Patterns of words that can be no secret, and of words that name a secret.
+// Some patterns match words that cannot be a secret. Other patterns match words that name a secret.
 var (
 	separators = lazyRegexp(`[-/._:=@,;+()\[\]{}<>"'|*#%\\!?$&~^` + "`" + `]+`)
 	plainWord  = lazyRegexp(`^[A-Za-z]?[a-z]{0,19}([A-Z]{1,4}[a-z]{1,19}){0,6}[A-Z]{0,4}s?$|^[A-Z]{1,16}$`)
@@ -141,7 +141,7 @@ var (
 	request  = lazyRegexp(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 )
 
-// keptText returns a text with withheld instead of the words that may be a secret.
+// keptText returns the text, but replaces each word that may be a secret by withheld.
 func (w *allowance) keptText(text string) string {
 	if len(text) > mostText {
 		text = text[:mostText] + " " + withheld
@@ -184,7 +184,8 @@ func (w *allowance) keptName(word string) string {
 	return word
 }
 
-// isPlain reports whether a word can be no secret. If isRequest is true, the word may also be the ID of an EC2 request.
+// isPlain reports whether a word cannot be a secret. If isRequest is true, the ID of an EC2 request is no secret,
+// either.
 func (w *allowance) isPlain(word string, isRequest bool) bool {
 	core := strings.Trim(word, `"'()[]{}<>,;:.!?`+"`")
 	switch {
@@ -212,7 +213,8 @@ func isAddress(word string) bool {
 	return err == nil
 }
 
-// hasPlainParts reports whether each part of a word is a word of a language, a number, or a known name or abbreviation.
+// hasPlainParts splits a text at its separators, and reports whether it knows each part. hasPlainParts knows ordinary
+// words, numbers, known names and abbreviations.
 func (w *allowance) hasPlainParts(word string) bool {
 	for known := range strings.SplitSeq(word, "/") {
 		if w.words[known] || cloudID().MatchString(known) || isAddress(known) {

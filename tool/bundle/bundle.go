@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package bundle puts what a node shows of its pods' network into one file, and reads such a file on any machine.
+// Package bundle writes one file about the network of a node's pods. The package also reads this file, on any machine.
 //
-// A bundle has sources: the registry, the kernel, EC2 and so on (see sources.go). Each source has a deadline and a
-// share of the size. If a source cannot be read, or has no room, the manifest says so. A missing source is never a
-// failure. So a bundle of a broken node has all sources that still work.
+// A bundle has sources: the registry, the kernel, EC2 and so on (see sources.go). Each source has a deadline, and a
+// share of the bundle's size. If a source cannot be read, or is larger than its share, the manifest says so. A missing
+// source is never a failure. So a bundle of a broken node has all sources that still work.
 //
 // The code selects and filters the data that may leave the node (see allow.go). Some fields have texts that other
 // programs or people may have written ("texts of others"). In such a text, the bundle keeps only words that cannot be
@@ -100,8 +100,8 @@ func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 	return doctor.Review(ctx, r)
 }
 
-// missingSource returns why no check can be made without a source, or "". The conflists may be missing, but must not be
-// cut.
+// missingSource returns "" if the bundle has the sources that every check needs. If one of these sources is missing or
+// cut, missingSource says which one. The checks can be made without the conflists, but not with a part of them.
 func (b *Bundle) missingSource() string {
 	for name, has := range map[string]bool{sourceRegistry: b.State != nil, sourceKernel: b.Kernel != nil} {
 		if !has {

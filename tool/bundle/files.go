@@ -20,8 +20,8 @@ type network struct {
 	List json.RawMessage `json:"list"`
 }
 
-// readConflists reads the documented keys of our plugins in the conflists. From then on, the names and tags of the
-// conflists may leave the node, also in texts of others.
+// readConflists reads the documented keys of our plugins in the conflists. Its finish also adds the names and tags of
+// the conflists to the allowance, so that later readings keep them.
 func (g *gathering) readConflists(context.Context) (finish, error) {
 	return func() (any, error) {
 		all := []network{}

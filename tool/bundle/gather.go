@@ -26,7 +26,7 @@ import (
 const (
 	manifestFile = "manifest.json"
 	readmeFile   = "README"
-	manifestRoom = 100_000 // bytes for these two files, and for the data that tar adds
+	manifestRoom = 100_000 // bytes for the manifest and the README, and for the data that tar adds
 )
 
 const readme = `A support bundle of cni-ipvlan-vpc-k8s: what a node shows of its pods' network.
@@ -58,7 +58,7 @@ func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, 
 	for _, r := range readings {
 		s, text := g.readSource(ctx, r)
 		if r.share == 0 && s.State != Unread {
-			continue // another reading stores this source
+			continue // a later reading stores the data of this source
 		}
 		if text != nil {
 			files[r.file] = text
@@ -71,8 +71,8 @@ func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, 
 	return m, writeArchive(w, m, files)
 }
 
-// readSource makes one reading within the reading's deadline and share of the bundle. It returns the source for the
-// manifest, and the text of the source's file.
+// readSource makes one reading. It keeps the deadline of the reading, and cuts the data to the reading's share of the
+// bundle. It returns the entry for the manifest, and the text of the source's file.
 func (g *gathering) readSource(ctx context.Context, r reading) (s Source, text []byte) {
 	defer cli.Working("read the source " + r.name)()
 	began := time.Now()
@@ -124,8 +124,8 @@ func callWithin[T any](ctx context.Context, deadline time.Duration, f func(conte
 // A cutter is a value that can become smaller. Cut makes the value smaller, and reports whether it still has data.
 type cutter interface{ Cut() bool }
 
-// fittingJSON returns the JSON of a value, cut until the compressed JSON has at most share bytes. If the value was cut,
-// why says so.
+// fittingJSON returns the JSON of a value. It cuts the value until the compressed JSON is not larger than share, a
+// number of bytes. If fittingJSON has cut the value, the result why says so.
 func fittingJSON(v any, share int) (text []byte, why string, err error) {
 	whole := 0
 	for {

@@ -33,8 +33,8 @@ var units = []string{"cni-gc.service", "cni-gc.timer", "cni-warm.service", "cni-
 	"cni-release.service", "cni-release.path", "cni-advertise.service", "cni-advertise.timer", "cni-links.service",
 	"cni-metrics.service", "cni-metrics.timer", "cni-doctor.service", "cni-doctor.timer"}
 
-// speakers are the programs whose lines about our units may leave the node. A drop-in of an operator may run other
-// programs in our units.
+// speakers are the programs whose lines about our units may leave the node. Lines of other programs do not leave the
+// node: an operator's drop-in may run any program in our units.
 var speakers = []string{"systemd", cli.Program, "cni-tool", "cni-ipvlan-vpc-k8s-links"}
 
 // How much of the journal is read.
@@ -88,7 +88,8 @@ func (w *allowance) keptEntries(text []byte) (all []Entry) {
 	return all
 }
 
-// programOutput runs a program, and returns its output. It reads at most limit bytes.
+// programOutput runs a program, and returns its output. The parameter limit is a number of bytes. If the program writes
+// more, programOutput returns the first bytes, and kills the program.
 func programOutput(ctx context.Context, limit int64, program string, args ...string) ([]byte, error) {
 	c := exec.CommandContext(ctx, program, args...)
 	c.WaitDelay = time.Second
@@ -134,7 +135,7 @@ func endOfLog(file string) (lines []registry.Line, err error) {
 	return lines, err
 }
 
-// fileEnd returns the last bytes of a file, at most limit.
+// fileEnd returns the end of a file. The end has no more bytes than limit.
 func fileEnd(name string, limit int64) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {

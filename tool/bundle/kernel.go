@@ -67,7 +67,7 @@ type PodObjects struct {
 	NetNS    string           `json:"netns"`
 	Links    []nl.Link        `json:"links"`
 	Addrs    []nl.Addr        `json:"addresses"`
-	Routes   []nl.Route       `json:"routes"` // of all tables, without the local one
+	Routes   []nl.Route       `json:"routes"` // the routes of all tables except the table local
 	Rules    []nl.Rule        `json:"rules"`
 	Programs []nl.ProgramDump `json:"programs"`
 	Why      string           `json:"why"` // why a part could not be read; else ""

@@ -5,8 +5,8 @@ package bundle
 
 import "encoding/json"
 
-// A list loses items if the bundle has too little room for the list: the last items, or the first ones if keepsEnd is
-// true.
+// A list loses items if the bundle has too little room for all of them. If keepsEnd is true, the list loses its first
+// items. If keepsEnd is false, it loses its last items.
 type list[T any] struct {
 	items    []T
 	keepsEnd bool

@@ -17,7 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Limits for a bundle that is unpacked, because an attacker may have made a file that fills the memory.
+// Limits for the sizes and the number of the files in an archive. An attacker may have made an archive that would fill
+// the memory.
 const (
 	mostFile  = 64 << 20
 	mostFiles = 256 << 20

@@ -28,8 +28,8 @@ const (
 type finish func() (any, error)
 
 // A reading reads one source. The gathering goes on without a reading that misses its deadline, so a reading must not
-// change the gathering. The finish of a reading returns the value that the file of the source has as JSON. It returns
-// nil if another reading stores the source.
+// change the gathering. The finish of a reading returns a value, and the gathering writes this value into the source's
+// file as JSON. The finish returns nil if another reading stores the source.
 type reading struct {
 	name, file string
 	deadline   time.Duration
@@ -41,8 +41,8 @@ type reading struct {
 // allowance, and later readings keep these names in texts. A bundle has room for all shares and the manifest together.
 var readings = []reading{
 	{sourceConflists, "conflists.json", 5 * time.Second, 60_000, (*gathering).readConflists},
-	// The kernel is read before the registry, so that the registry has a lease for each link: an ADD makes the lease
-	// before the links.
+	// An ADD makes the lease before the links. So if the kernel is read first, the registry has a lease for each link
+	// that the kernel has shown.
 	{sourceKernel, "kernel.json", 10 * time.Second, 0, (*gathering).readKernel},
 	{sourceRegistry, "registry.json", 5 * time.Second, 350_000, (*gathering).readRegistry},
 	{"lease log", "leaselog.json", 5 * time.Second, 250_000, (*gathering).readLeaseLog},
@@ -137,7 +137,7 @@ func (g *gathering) readObserved(ctx context.Context) (finish, error) {
 	if err := g.openError(); err != nil {
 		return nil, err
 	}
-	const asking = 15 * time.Second // less than the reading's deadline: Observe reads the kernel last
+	const asking = 15 * time.Second // less than the reading's deadline: Observe reads the kernel after it has asked EC2
 	ctx, cancel := context.WithTimeout(ctx, asking)
 	defer cancel()
 	o, err := view.Observe(ctx, g.node.Pool(), g.lists)

@@ -138,7 +138,8 @@ func (r *review) reviewOrder(at map[string]int) {
 	}
 }
 
-// reviewFurther reviews whether the three plugins agree about the further interfaces for which pods may ask.
+// reviewFurther reviews the configurations of the three plugins. Pods may ask for further interfaces, and the three
+// configurations must agree about them.
 func (r *review) reviewFurther(at map[string]int) {
 	type part struct {
 		Requests           []any  `json:"requests"`
@@ -185,8 +186,8 @@ func (r *review) reviewHooks(at map[string]int) {
 	r.reportLines(r.nameOf(i), chain.Unhooked(slave.Mode, &pair, len(out.Egresses)))
 }
 
-// reviewPair reviews the keys of our plugin that makes the veth pair, at position i, and other plugins that can disturb
-// the pair.
+// reviewPair reviews the keys of our plugin at position i, which makes the veth pair. It also reviews other plugins
+// that can disturb the pair.
 func (r *review) reviewPair(i int) {
 	const podLink = "eth0" // CNI_IFNAME of all Kubernetes runtimes
 	var c ptp.Config
@@ -242,9 +243,10 @@ func (r *review) reviewTuning(i int) {
 	}
 }
 
-// reviewPortmap reviews whether the reference plugin "portmap" sets one of the bits of mark, our nodePortMark. If so,
-// packets of other pods to a hostPort are lost. With the defaults of both plugins, this happens: the iptables backend
-// of portmap sets bit 13 (0x2000), and nodePortMark is 0x2000. The nftables backend sets no bit.
+// reviewPortmap reviews whether the reference plugin "portmap" sets one of the bits of our nodePortMark, which is the
+// parameter mark. If both use the same bit, pods of the node do not reach the hostPorts of other pods. The defaults
+// have this fault: the iptables backend of portmap sets bit 13 (0x2000), and nodePortMark is 0x2000. The nftables
+// backend sets no bit.
 func (r *review) reviewPortmap(i int, mark uint32) {
 	var c struct {
 		Backend     string `json:"backend"`
@@ -316,8 +318,8 @@ func (r *review) reviewGateways(where string, c *egress.Config, p ptp.Config) {
 	}
 }
 
-// whyByENI returns why pods send packets to the address of a Service by their ENI, or "" if pods send them to the node.
-// It assumes that hostCidrs does not contain the address.
+// whyByENI returns why packets from pods to the address of a Service leave by the pods' ENI. If pods send these packets
+// to the node, whyByENI returns "". It assumes that hostCidrs does not contain the address.
 func whyByENI(a netip.Addr, p ptp.Config, routed []netip.Prefix) string {
 	i := indexContaining(routed, a)
 	switch {

@@ -7,8 +7,9 @@
 //
 // All methods treat mistakes in the same way. The answer of a method is about the networks without a mistake. The error
 // beside the answer has the mistakes of the other networks. A file that Load cannot parse may belong to another
-// program. So such a file counts as a mistake only if no other file has our plugins. [Conflists.Unread] always names
-// such a file. If the answer could be wrong without one of our networks, there is no answer: see [Conflists.Whole].
+// program. So this file counts as a mistake only if no other file has our plugins. [Conflists.Unread] always names this
+// file. The answer of [Conflists.Whole] would be wrong if a network of ours were missing in it. So if a network is not
+// known, Whole returns no answer.
 package conf
 
 import (
@@ -103,9 +104,9 @@ type List struct {
 // A Member is a plugin's configuration in its chain.
 type Member struct {
 	Type         string
-	Capabilities map[string]bool // declared by the plugin: the runtime passes values for them
+	Capabilities map[string]bool // capabilities that the configuration declares; the runtime passes a value for each
 	Raw          json.RawMessage
-	File         string // of a drop-in: relative to the directory of the list
+	File         string // path of the drop-in that has the plugin, relative to the list's directory; else ""
 
 	mistake error // in Capabilities: runtimes refuse the list, but our commands still show its other parts
 }
@@ -125,8 +126,8 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// neededPrograms returns the program that a runtime executes for the member, and GrowProgram if the first program
-// executes it.
+// neededPrograms returns the program that a runtime executes for the member. If this program executes GrowProgram,
+// neededPrograms also returns GrowProgram.
 func (m Member) neededPrograms() []string {
 	if m.Type == TypeAll || m.Type == TypeIPAM {
 		return []string{m.Type, GrowProgram}
@@ -138,7 +139,8 @@ func (m Member) neededPrograms() []string {
 // because it has the keys of all our plugins.
 func (c List) Plugin(typ string) json.RawMessage { return c.member(typ).Raw }
 
-// member is Plugin with the type and the capabilities. Without such a plugin, it returns the zero Member.
+// member returns the same configuration as Plugin, but with its type and capabilities. If Plugin would return nil,
+// member returns the zero Member.
 func (c List) member(typ string) Member {
 	i := slices.IndexFunc(c.Plugins, func(m Member) bool { return m.Type == typ || m.Type == TypeAll })
 	if i < 0 {

@@ -40,8 +40,8 @@ func (m Member) documentedKeys() map[string]any {
 	return all
 }
 
-// addDocumented adds the documented values of an object to a map: those with a key that the struct type t has. It
-// withholds the values of private keys.
+// addDocumented adds values of an object to the map to. It adds a value if the struct type t has the value's key, and
+// withholds the value if the key is private.
 func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {
@@ -66,8 +66,8 @@ func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	}
 }
 
-// withholdValues returns an object with the keys of value, and Withheld as each value. If value is no object of texts,
-// withheld returns nil.
+// withholdValues returns an object with the keys of value, and Withheld as each value. If value is not an object whose
+// values are texts, withholdValues returns nil.
 func withholdValues(value json.RawMessage) any {
 	var tags map[string]string
 	if json.Unmarshal(value, &tags) != nil {
@@ -117,7 +117,7 @@ func documentedValue(value json.RawMessage, t reflect.Type) (any, bool) {
 	return nil, false
 }
 
-// Recorded makes Conflists of the lists in a support bundle, which [List.Documented] has written.
+// Recorded makes Conflists from lists of a support bundle. [List.Documented] has written these lists.
 func Recorded(path string, lists []List) *Conflists {
 	c := &Conflists{Path: path, IsDir: true}
 	for _, l := range lists {

@@ -18,7 +18,7 @@ import (
 type NetworkEgress struct {
 	List List
 	egress.Config
-	Asks map[string]bool // the capabilities of the plugin
+	Asks map[string]bool // the capabilities that the egress plugin declares
 }
 
 // Egress returns the egresses of all networks, also of networks in which another plugin gives pods their addresses. It

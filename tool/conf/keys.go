@@ -43,8 +43,8 @@ type memberKeys struct {
 	PrevResult    any `json:"prevResult"`
 }
 
-// reviewKeys reports the keys of an object that none of the types has, also in nested objects. If several types have a
-// key, the last of these types defines the type of its value.
+// reviewKeys reports unknown keys of an object, and of the objects in it. A key is known if one of the struct types has
+// a field for the key. If several struct types have this field, the last of them defines the type of the key's value.
 func (r *review) reviewKeys(where string, object json.RawMessage, types ...reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {

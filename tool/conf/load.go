@@ -74,8 +74,8 @@ func (c *Conflists) fillAnswers() {
 	c.egresses, c.egressesFailed = egressesOf(c.allLists())
 }
 
-// configPaths returns the paths of the files that a runtime reads in the directory c.Path. If c.Path is a file, this is
-// the only path.
+// configPaths returns the paths of the files that a runtime reads in the directory c.Path. If c.Path is a file,
+// configPaths returns only c.Path.
 func (c *Conflists) configPaths() (paths []string, err error) {
 	fi, err := os.Stat(c.Path)
 	if err != nil {
@@ -96,8 +96,8 @@ func (c *Conflists) configPaths() (paths []string, err error) {
 	return paths, nil
 }
 
-// Beside returns all conflists of the directory in which a runtime would find c. If c.Path is a file, this is the
-// directory of that file.
+// Beside returns all conflists of a directory. If c.Path is a directory, Beside returns c. If c.Path is a file, Beside
+// loads the file's directory.
 func (c *Conflists) Beside() *Conflists {
 	if c.IsDir {
 		return c
@@ -113,7 +113,8 @@ func (c *Conflists) allLists() (all []List) {
 	return all
 }
 
-// Ours returns the networks with one of our plugins that gives addresses, also networks with a mistake.
+// Ours returns the networks in which a plugin of ours gives pods their addresses. It also returns networks with a
+// mistake.
 func (c *Conflists) Ours() []List {
 	return slices.DeleteFunc(c.allLists(), func(l List) bool { return l.Plugin(TypeIPAM) == nil })
 }
@@ -231,8 +232,8 @@ func parseList(path string, b []byte) (List, error) {
 	return c, nil
 }
 
-// Cached reads the list that a runtime keeps in its cache after an ADD: this text already has the plugins of the
-// drop-ins. origin is the path from which the runtime has read the list.
+// Cached reads a list from the text that a runtime keeps in its cache after an ADD. The text already has the plugins of
+// the drop-ins. The parameter origin is the path from which the runtime has read the list.
 func Cached(origin string, text []byte) (List, error) {
 	c := List{File: origin}
 	err := json.Unmarshal(text, &c)

@@ -15,8 +15,8 @@ import (
 
 // reviewNeighbours compares the file with the other files in its directory, because networks can conflict. Two networks
 // with the same name share their leases. The node has one setting of masquerading and one lease log for all networks.
-// One network may change addresses in EC2 or divide ENIs into pools, although another network does not expect this (see
-// reviewENIUse). reviewNeighbours leaves out the file that the reviewed file will replace.
+// If one network changes addresses in EC2, or divides ENIs into pools, another network may not expect these changes or
+// pools (see reviewENIUse). reviewNeighbours leaves out the file that the reviewed file will replace.
 func (r *review) reviewNeighbours() {
 	r.decodeIPAM()
 	for _, f := range r.siblings.Files {
@@ -31,8 +31,8 @@ func (r *review) reviewNeighbours() {
 	}
 }
 
-// reviewNeighbour compares the list with a list of another file. A delegate of Multus may have the same name, because
-// it is a copy of the list.
+// reviewNeighbour compares the list with a list of another file. A delegate of Multus may have the name of the list,
+// because the delegate is a copy of the list.
 func (r *review) reviewNeighbour(f string, other List) {
 	if other.Plugin(TypeIPAM) != nil && other.Name == r.Name && !other.Delegate {
 		r.report("", "name: %s has the network %q, too, so a DEL of one network also ends an attachment to the other",
@@ -63,8 +63,8 @@ func (r *review) reviewNeighbour(f string, other List) {
 	}
 }
 
-// reviewENIUse compares what the two networks do with ENIs. Earlier releases allowed these differences, and the plugins
-// accept them. So these mistakes do not stop an installation.
+// reviewENIUse compares how the list and another list use ENIs. Earlier releases allowed lists that differ in this use,
+// and the plugins accept these lists. So the mistakes that reviewENIUse reports do not stop an installation.
 func (r *review) reviewENIUse(f string, other List) {
 	if r.IPAM == nil || other.IPAM == nil {
 		return
@@ -85,8 +85,8 @@ func (r *review) reviewENIUse(f string, other List) {
 }
 
 // replaces reports whether a file with the name newName is meant to replace the file oldName by a rename:
-// 10-pods.conflist.new or .10-pods.conflist.swp replaces 10-pods.conflist. If newName has an ending of files that
-// runtimes read, the new file replaces nothing, because runtimes read both files.
+// 10-pods.conflist.new or .10-pods.conflist.swp replaces 10-pods.conflist. If runtimes read files with the ending of
+// newName, the new file replaces nothing, because runtimes read both files.
 func replaces(newName, oldName string) bool {
 	target := strings.TrimPrefix(strings.TrimSuffix(newName, filepath.Ext(newName)), ".")
 	return !isRead(newName) && (target == oldName || target == strings.TrimSuffix(oldName, filepath.Ext(oldName)))

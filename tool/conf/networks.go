@@ -19,12 +19,13 @@ type Network struct {
 	List
 	Pair   ptp.Config
 	Slave  *ipvlan.Config  // nil: another plugin makes the pods' links to the VPC, or there is a mistake
-	Asks   map[string]bool // the capabilities of the plugin that makes these links
+	Asks   map[string]bool // the capabilities of the plugin that makes the pods' links to the VPC
 	Limits bool            // its pods get the bandwidth limits of their annotations
 }
 
-// Networks returns the networks with our veth pairs. If two networks have the same name, only the first one counts. A
-// directory that does not exist is no error, because without it there can be no pods of ours.
+// Networks returns the networks with our veth pairs. If two networks have the same name, only the first one counts. If
+// the directory of the conflists does not exist, Networks returns no error. Without the directory, no runtime calls our
+// plugins, so no pod is ours.
 func (c *Conflists) Networks() ([]Network, error) {
 	if errors.Is(c.Unlisted, fs.ErrNotExist) && !isRead(c.Path) {
 		return nil, nil
@@ -38,7 +39,7 @@ func networksOf(lists []List) (all []Network, failed error) {
 		if l.Plugin(TypePTP) == nil || seen[l.Name] {
 			continue
 		}
-		seen[l.Name] = true // even if the list has a mistake: a later list with this name is an old one
+		seen[l.Name] = true // a list with a mistake counts, too: later lists of this name are older versions
 		n, err := NetworkOf(l)
 		if err != nil {
 			failed = errors.Join(failed, err)

@@ -25,8 +25,9 @@ func (c *Conflists) Whole() []lease.Policy {
 	return c.policies
 }
 
-// Common returns the policy that a collection needs for all networks together. The policy is empty if no network is
-// ours. If a network has a mistake, Common returns an error, because then no policy shows what a collection may do.
+// Common returns one policy for a collection, because a collection works for all networks at once (see [lease.Common]).
+// The policy is empty if no network is ours. If a network has a mistake, Common returns an error, because then no
+// policy shows what a collection may do.
 func (c *Conflists) Common() (lease.Policy, error) {
 	all, err := c.All()
 	if Absent(err) {
@@ -42,9 +43,9 @@ func (c *Conflists) Common() (lease.Policy, error) {
 	return lease.Common(first...), nil
 }
 
-// Wanted returns, by pool, how many free IPv4 addresses growth keeps in the pools that the registry knows. It leaves
-// out pools that are no longer configured. If c does not know all pools (see Whole), Wanted returns the warm.min of
-// each pool from the registry, as the last ADD has noted it.
+// Wanted returns how many free IPv4 addresses each pool should have. The keys of the result are the names of pools that
+// the registry knows. Wanted leaves out pools that are no longer configured. If c does not know all pools (see Whole),
+// Wanted returns the warm.min that the last ADD has noted in the registry.
 func (c *Conflists) Wanted(s *registry.State) map[string]int {
 	noted, wanted := map[string]int{}, map[string]int{}
 	for pool, w := range s.Warm {
@@ -63,8 +64,8 @@ func (c *Conflists) Wanted(s *registry.State) map[string]int {
 }
 
 // Pools returns, for each pool, the policy for filling the pool. If networks share a pool, Pools returns the policy of
-// the first network, with the largest warm.min and warm.max of these networks. Collections keep the same numbers of
-// free addresses.
+// the first network, with the largest warm.min and warm.max of these networks. A collection uses the same two maxima to
+// decide how many free addresses it keeps.
 func (c *Conflists) Pools() (pools []lease.Policy) {
 	for _, p := range c.policies {
 		i := slices.IndexFunc(pools, func(q lease.Policy) bool { return q.Pool == p.Pool })
@@ -78,8 +79,8 @@ func (c *Conflists) Pools() (pools []lease.Policy) {
 	return pools
 }
 
-// Routed returns the CIDRs to which pods of some network have routes by their ENI, even if metadata does not show these
-// CIDRs.
+// Routed returns the CIDRs that pods of at least one network reach by their ENI because of the configuration. The pods
+// have routes to these CIDRs even if metadata does not show the CIDRs.
 func (c *Conflists) Routed() (all []netip.Prefix) {
 	for _, p := range c.policies {
 		all = append(all, p.Routes...)
@@ -108,9 +109,9 @@ func (c *Conflists) LowestIndex() (int, error) {
 	}).MinIndex, nil
 }
 
-// MostENIs returns how many ENIs the instance may have, by its type and by maxENIs of the networks. A network whose
-// provision is not full can have no more ENIs than are attached. MostENIs returns 0 if the registry does not know the
-// type's limits yet.
+// MostENIs returns how many ENIs the instance may have. The instance type and the networks' maxENIs limit this number.
+// A network whose provision is not full can have no more ENIs than are attached. MostENIs returns 0 if the registry
+// does not know the type's limits yet.
 func (c *Conflists) MostENIs(s *registry.State) int {
 	most := 0
 	for _, p := range c.Whole() {
@@ -123,7 +124,8 @@ func (c *Conflists) MostENIs(s *registry.State) int {
 	return min(cmp.Or(most, s.Instance.ENIs), s.Instance.ENIs)
 }
 
-// Assigns reports whether the node asks EC2 for addresses: provision of some network is not none, or is not known.
+// Assigns reports whether the node asks EC2 for addresses. The node does not ask if the key provision is "none" in all
+// networks. If c does not know all networks, Assigns returns true.
 func (c *Conflists) Assigns() bool {
 	all := c.Whole()
 	return len(all) == 0 ||
@@ -146,8 +148,8 @@ func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	return why
 }
 
-// Unclear reports whether pods of a network get no addresses of an ENI of others only because of the tags of its
-// subnet.
+// Unclear is about an ENI that others have attached. It reports whether the tags of the ENI's subnet are the only
+// reason why pods of a network get no addresses of this ENI.
 func (c *Conflists) Unclear(e registry.ENI) bool {
 	return slices.ContainsFunc(c.policies, func(p lease.Policy) bool { return p.Pool == e.Pool && p.Unclear(e) })
 }

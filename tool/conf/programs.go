@@ -18,7 +18,8 @@ func (c List) Missing(binDir string) []Mistake {
 	return r.mistakes
 }
 
-// reviewPrograms looks for the programs of all plugins in dir. If dir is empty, it does not look.
+// reviewPrograms looks in the directory dir for the programs that the plugins need. If dir is empty, reviewPrograms
+// does nothing.
 func (r *review) reviewPrograms(dir string) {
 	if dir == "" {
 		return

@@ -64,8 +64,8 @@ func (r *review) reviewRouted(i, k int) {
 	}
 }
 
-// reviewServices reviews whether pods reach Services and hostPorts. If routeToCidrs has 0.0.0.0/0, the default route of
-// pods is by the ENI.
+// reviewServices reviews whether pods reach Services and hostPorts. If routeToCidrs has 0.0.0.0/0, packets from pods to
+// Services leave by the ENI, and the VPC does not know Services.
 func (r *review) reviewServices(i, k int, ipam *lease.Config, pair *ptp.Config) {
 	var wrong values.Mistakes // reviewPlugin reports these mistakes
 	_, slaves := ipam.Routed()

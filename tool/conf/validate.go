@@ -31,7 +31,7 @@ type Mistake struct {
 
 	// Tolerated means that the network works in most cases: install warns of the mistake, and goes on.
 	Tolerated bool `json:"-"`
-	// Against is the path of another file in the directory, if this file contradicts the other one.
+	// Against is the path of the file that File contradicts; "" if the mistake is in File alone.
 	Against string `json:"-"`
 }
 
@@ -88,9 +88,9 @@ func (r *review) add(m Mistake) {
 	}
 }
 
-// Mistakes lists the mistakes in a file. beside has all files of the file's directory, because they may contradict the
-// file. beside is nil if no runtime reads the directory. Mistakes returns an error if Load cannot read the file, or the
-// directory.
+// Mistakes lists the mistakes in a file. The parameter siblings has all files of the file's directory, because they may
+// contradict the file. If no runtime reads the directory, siblings is nil. Mistakes returns an error if Load cannot
+// read the file, or the directory.
 func (f File) Mistakes(binDir string, siblings *Conflists) ([]Mistake, error) {
 	return (&review{file: f.Path, siblings: siblings}).readAndReview(f.text, binDir, f.unread)
 }
@@ -151,7 +151,7 @@ func (r *review) reviewAll(b []byte, binDir string) []Mistake {
 	return r.mistakes
 }
 
-// reviewDelegates reviews the networks of a file of Multus that have plugins of ours.
+// reviewDelegates reviews the delegates in a file of Multus. It leaves out delegates without a plugin of ours.
 func (r *review) reviewDelegates(all []json.RawMessage, binDir string) {
 	for i, text := range all {
 		if list, err := parseList(r.file, text); err == nil && !slices.ContainsFunc(Types, list.Chains) {
@@ -173,7 +173,7 @@ func syntaxFault(b []byte, err error) string {
 	return "the file is no JSON object"
 }
 
-// nameOf returns the name of the plugin at position i in mistakes: its position and type.
+// nameOf returns how a [Mistake] names the plugin at position i: by the position and the type of the plugin.
 func (r *review) nameOf(i int) string {
 	where := strings.TrimSpace(fmt.Sprintf("plugins[%d] %s", i, r.Plugins[i].Type))
 	if file := r.Plugins[i].File; file != "" {
@@ -202,7 +202,7 @@ func configSections(c validator) []any {
 	return []any{c}
 }
 
-// keyTypes returns the types of the structs that parts returns.
+// keyTypes returns the types of the structs that configSections returns.
 func keyTypes(c validator) (types []reflect.Type) {
 	for _, p := range configSections(c) {
 		types = append(types, reflect.TypeOf(p).Elem())

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// checkAnswers asks the kernel, for each of the node's addresses, by which link packets from this address to pods
-// leave. On a node with several ENIs, cloud-init, amazon-ec2-net-utils and others add rules for packets from one of
-// these addresses. The rules lead to a table without routes to the pods.
+// checkAnswers checks the route of the node's answers to pods. For each address of the node, it asks the kernel by
+// which link packets from this address leave to a pod. On a node with several ENIs, cloud-init, amazon-ec2-net-utils
+// and others add rules for packets from one of these addresses. The rules lead to a table without routes to the pods.
 func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	rules, err := p.kernel.Rules()
 	if err != nil {
@@ -99,8 +99,8 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	}), err
 }
 
-// firstStray returns a finding about the first pod to which the node's packets from nodeAddr do not leave by the pod's
-// veth. If there is no such pod, firstStray returns nil.
+// firstStray returns a finding if the node's packets from nodeAddr to a pod do not leave by the pod's veth. The finding
+// is about the first of these pods. If all packets leave by the right veth, firstStray returns nil.
 func (p *Node) firstStray(nodeAddr netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
 	for _, r := range pods {
 		if pod := r.Dst.Addr(); pod.Is6() == nodeAddr.Is6() && !nodeAddr.IsLinkLocalUnicast() {
@@ -117,7 +117,7 @@ func (p *Node) firstStray(nodeAddr netip.Addr, pods []nl.Route, rules []nl.Rule)
 }
 
 // strayFinding returns the finding that the node's packets from nodeAddr to a pod leave by the link dev, and not by the
-// pod's veth. The node's route to the pod is r.
+// pod's veth. The parameter r is the node's route to the pod.
 func (p *Node) strayFinding(nodeAddr netip.Addr, dev string, r nl.Route, rules []nl.Rule) Finding {
 	ip, bits := "ip", 31
 	if nodeAddr.Is6() {

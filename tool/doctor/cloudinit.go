@@ -97,7 +97,7 @@ func readCloudSettings(files ...string) (c cloudSettings, _ error) {
 }
 
 // addFile adds the settings in the text of one file. It does not parse YAML: it only finds out under which top-level
-// key a line is. So the lists under the key updates may have any notation of YAML.
+// key a line is. So the lists under the key "updates" may have any notation of YAML.
 func (c *cloudSettings) addFile(text string) {
 	top, updates, said := "", "", false
 	for line := range strings.Lines(text) {

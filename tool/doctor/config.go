@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkConfig finds the mistakes in the conflists, as validate does. checkConfig also finds a file that a runtime reads
-// instead of our conflist, because the name of this file sorts first.
+// checkConfig finds the mistakes in the conflists, as validate does. A runtime reads the file whose name sorts first.
+// So checkConfig also finds a file whose name sorts before our conflist.
 func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	if p.file == "" {
 		return p.withoutConflist(), nil

@@ -132,7 +132,7 @@ type Node struct {
 	cloud  cloud
 	// compares registry, kernel, metadata and EC2
 	compare       func(context.Context) (*view.Comparison, error)
-	neighborCount func(family string) int // the number of entries in the table
+	neighborCount func(family string) int // the number of entries in the neighbour table
 	now           func() time.Time
 
 	unreached bool // a finding says that this node does not reach EC2
@@ -234,9 +234,9 @@ func reportOf(checks []Check, makeCheck func(Check) (found []Finding, made bool)
 	return r
 }
 
-// notMade returns the finding that a check could not be made. If the node does not reach EC2, pods that need EC2 fail.
-// So the first finding about that is an error, and later ones are warnings. If EC2 refuses the credentials, such pods
-// also fail.
+// notMade returns the finding that a check could not be made. Pods that need EC2 fail if the node does not reach EC2,
+// or if EC2 refuses the credentials. If EC2 refuses the credentials, each finding is an error. If the node does not
+// reach EC2, the first finding is an error, and later ones are warnings.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
 		Do: "correct this error, then run the check again: " + cli.Name + " doctor --check " + c.Name}
@@ -314,6 +314,6 @@ func (r Report) Print(w io.Writer) {
 	}
 }
 
-// fewChecks is the maximum number of checks that Print names if there are no findings. Of more checks, Print writes
-// only the number, so the answer of a healthy node is short.
+// fewChecks is the maximum number of checks that Print names if there are no findings. If there were more checks, Print
+// writes only their number, so that the answer of a healthy node is short.
 const fewChecks = 10

@@ -136,9 +136,9 @@ func lostEgress(pod string, err error) Finding {
 			"Pods of an earlier release have fewer objects, so doctor reports them, too"}
 }
 
-// egressKernel returns a finding for each family of the gateways for which the kernel cannot make a tunnel. The finding
-// is only a note if doctor is not permitted to load the module, as in a unit of systemd. The runtime may still have the
-// permission.
+// egressKernel returns a finding for each family of the gateways for which the kernel cannot make a tunnel. A tunnel
+// needs kernel modules. If doctor is not permitted to load a module, the finding is only a note, because the runtime
+// may have the permission. For example, doctor does not have the permission in a unit of systemd.
 func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	for _, f := range nl.Families {
 		if !slices.ContainsFunc(networks, func(n conf.NetworkEgress) bool {
@@ -244,8 +244,8 @@ func onePerGateway(routes []nl.Route) (first []nl.Route) {
 	return first
 }
 
-// silentRouter returns the finding about a router whose clients get no answers. The bool is false if the router is not
-// such a router.
+// silentRouter returns the finding that the clients of a router get no answers. The bool is false if the pod is no
+// router, if its clients get answers, or if it has forwarded few packets.
 func silentRouter(p view.EgressPod) (Finding, bool) {
 	const enough = 20
 	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0
@@ -294,8 +294,8 @@ func routerAnswers(ctx context.Context, client *nl.NS, s egress.State, r nl.Rout
 var unusedAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
 	netip.MustParseAddr("3fff::1")}
 
-// tunnelledAddr returns an address in the destination of the route r that the client reaches by the tunnel. If there is
-// no such address, tunnelledAddr returns the zero address.
+// tunnelledAddr returns an address to which the client sends packets by the tunnel. The address is in the destination
+// of the route r. If tunnelledAddr finds no address, it returns the zero address.
 func tunnelledAddr(client *nl.NS, s egress.State, r nl.Route) (netip.Addr, error) {
 	first := r.Dst.Addr()
 	for _, to := range append([]netip.Addr{first.Next(), first}, unusedAddrs...) {

@@ -36,7 +36,7 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	var region string
 	if self, err := p.pool.Cloud.Instance(ctx); err == nil {
 		region = self.Region
-	} // otherwise other checks report the error, and the other settings can still be compared
+	} // if there is an error, other checks report it, and this check compares the settings without a region
 	var found []Finding
 	var first place
 	var wanted []aws.Setting

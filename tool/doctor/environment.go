@@ -28,8 +28,8 @@ type process struct{ program, dir string } // dir: in /proc
 
 func (p process) String() string { return p.program + ", process " + filepath.Base(p.dir) }
 
-// runtimeProcesses returns the processes that execute CNI plugins. Runtimes in containers are in other PID namespaces,
-// and do not execute our plugins.
+// runtimeProcesses returns the processes that execute CNI plugins. It leaves out runtimes in other PID namespaces:
+// these run in containers, and do not execute the plugins of this node.
 func runtimeProcesses() ([]process, error) {
 	ours, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {

@@ -23,7 +23,7 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 		return nil, nil
 	}
 	var chains []nl.DroppingChain
-	families := map[nl.DroppingChain][]string{} // a chain of inet is of both families
+	families := map[nl.DroppingChain][]string{} // a chain of the family inet gets packets of both families
 	for _, family := range p.podFamilies() {
 		dropping, err := p.kernel.DroppingChains(family)
 		if err != nil {
@@ -70,9 +70,9 @@ func (p *Node) droppingSources(c nl.DroppingChain) []Finding {
 	return nil
 }
 
-// isAccepted reports whether the upstream plugin "firewall" accepts the packets of all pods in an nft chain. That
-// plugin adds rules for each pod's address to the chain "filter FORWARD". So the conflists of all networks must have
-// that plugin.
+// isAccepted reports whether the upstream plugin "firewall" accepts the packets of all pods in an nft chain. For each
+// pod's address, that plugin adds rules to the chain "filter FORWARD". So all pods are accepted only if the conflist of
+// each network has that plugin.
 func isAccepted(chain string, networks []conf.Network) bool {
 	return strings.HasSuffix(chain, " filter FORWARD") &&
 		!slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Chains("firewall") })
@@ -97,8 +97,9 @@ func droppingFinding(c nl.DroppingChain, family string) Finding {
 	return f
 }
 
-// sourceCheckFinding returns the finding about a chain that checks the sources of packets. The answer of a Service to
-// an ipvlan pod arrives at the node by the pod's veth, and its source is still the address of the backend.
+// sourceCheckFinding returns the finding about a chain that checks the sources of packets. A backend of a Service
+// answers a call of an ipvlan pod. The answer arrives at the node by the pod's veth, and the source of the answer is
+// still the backend's address. So the chain drops the answer.
 func sourceCheckFinding(c nl.DroppingChain, family string) Finding {
 	return Finding{Severity: warning, About: "nft chain " + c.Name,
 		Means: "the chain drops packets if the node has no route to their source by the link on which they arrive. " +

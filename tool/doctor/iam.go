@@ -127,7 +127,7 @@ func (p *Node) findTargets(ctx context.Context, n iam.Needs, self aws.Instance) 
 	on.Target = aws.Target{Instance: self.ID}
 	attached, err := p.pool.Cloud.DescribeENIs(ctx, aws.ByInstance(self.ID))
 	if aws.NotAllowed(err) {
-		err = nil // the dry run of this action reports the same
+		err = nil // the dry run of DescribeNetworkInterfaces reports that the role does not permit it
 	}
 	for _, e := range attached {
 		known := p.state.ENIs[e.ID]

@@ -28,9 +28,9 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	return append(found, lost...), err
 }
 
-// stillLeft looks again, with the present registry, and returns those findings of leftBehind that are still true. A pod
-// may have started after the registry was read: its ADD makes the lease before the veth. Or a pod may have ended while
-// the kernel listed the rules and the links.
+// stillLeft looks again, with the present registry, and returns those findings of leftBehind that are still true. Some
+// findings may be wrong. A pod may have started after the registry was read, and its ADD makes the lease before the
+// veth. A pod may also have ended while the kernel listed the rules and the links.
 func (p *Node) stillLeft(found []Finding) ([]Finding, error) {
 	if len(found) == 0 {
 		return nil, nil

@@ -68,7 +68,8 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 	return slices.Concat(found, p.checkSettings(byMAC, pods), unguarded, slaves), errors.Join(err, err2, err3)
 }
 
-// checkSettings finds links of ENIs that still have the changes that a pod made while it had the whole ENI.
+// checkSettings looks for changes that a pod made to the link of an ENI while the pod had the whole ENI. It returns a
+// finding for each link that still has such changes.
 func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (found []Finding) {
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
 		e := p.state.ENIs[id]

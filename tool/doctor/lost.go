@@ -220,7 +220,8 @@ func (p *Node) lostFinding(n conf.Network, s nl.Step) Finding {
 	return a
 }
 
-// routeConsequence says what the loss of the route r to a pod means, if there is no finding about this pod.
+// routeConsequence says what happens because the node has lost r, its route to a pod. The text is for a pod about which
+// there is no other finding.
 func (p *Node) routeConsequence(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {

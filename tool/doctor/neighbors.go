@@ -79,8 +79,8 @@ func neighborCount(family string) int {
 	return entryCount(string(text))
 }
 
-// entryCount returns the number of entries by the statistics of a table. After the headings, stat has a line for each
-// CPU. Each line begins with the number of all entries, in hexadecimal.
+// entryCount reads the number of a table's entries from the text of the table's statistics. After the headings, the
+// text has a line for each CPU. Each line begins with the number of all entries, in hexadecimal.
 func entryCount(stat string) int {
 	_, lines, _ := strings.Cut(stat, "\n")
 	first, _, _ := strings.Cut(lines, " ")

@@ -18,7 +18,7 @@ import (
 const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n"
 
 // checkNetworkd reads how systemd-networkd treats routes and rules that other programs have made (networkd.conf(5)). By
-// default, systemd-networkd removes these when it starts, or when it configures a link again.
+// default, systemd-networkd removes these routes and rules when it starts, or when it configures a link again.
 func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 	_, err := os.Stat(p.pathOf("/run/systemd/netif/links"))
 	if err != nil && !p.isActive(ctx, "systemd-networkd.service") {

@@ -91,7 +91,7 @@ func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Find
 	if json.Unmarshal(m.Raw, &conf) != nil {
 		return nil // checkConfig has reported that
 	}
-	conf["cniVersion"], conf["name"] = "1.1.0", l.Name // STATUS is of this version
+	conf["cniVersion"], conf["name"] = "1.1.0", l.Name // this version of CNI has introduced STATUS
 	stdin, err := json.Marshal(conf)
 	if err != nil {
 		return nil
@@ -109,7 +109,7 @@ func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Find
 		Code         int
 		Msg, Details string
 	}{Msg: err.Error()}
-	_ = json.Unmarshal(out, &answer) // without JSON, Msg is the exit status
+	_ = json.Unmarshal(out, &answer) // if the plugin wrote no JSON, Msg stays the exit status
 	if strings.Contains(answer.Msg, "CNI_COMMAND") || answer.Code == 1 {
 		return nil // the plugin is older than STATUS, or than this version of CNI
 	}

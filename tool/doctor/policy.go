@@ -28,8 +28,9 @@ var engines = []engine{
 // bpfFS is where BPF's objects are pinned. Tests change it.
 var bpfFS = "/sys/fs/bpf"
 
-// checkPolicy looks for engines on a node that has pools with ipvlan. Engines do not see the packets of these pools,
-// and do not report that. So a NetworkPolicy for such pods only seems to be enforced.
+// checkPolicy looks for engines on a node that has pools with ipvlan. Engines do not see the packets of pods in these
+// pools, and do not report this. So an operator believes that a NetworkPolicy restricts these pods, but no engine
+// enforces it.
 func (p *Node) checkPolicy(context.Context) ([]Finding, error) {
 	_, slaves := p.poolsByPath()
 	if len(slaves) == 0 {

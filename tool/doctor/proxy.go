@@ -36,7 +36,8 @@ func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 
 // checkIPVS looks for the link that kube-proxy makes in IPVS mode. IPVS rewrites a packet, and then routes it as if the
 // node had sent it. So the packet does not match the rule for packets from the pod's veth. If the backend is a pod of
-// the same node, the backend gets the packet by its veth, but answers by its ENI.
+// the same node, the packet arrives by the backend's veth. But the backend answers by its ENI, so the answer does not
+// reach the node's IPVS.
 func (p *Node) checkIPVS() ([]Finding, error) {
 	const link = "kube-ipvs0"
 	_, err := p.kernel.LinkByName(link)
@@ -57,7 +58,7 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 		return nil, nil // another plugin gives the addresses, or checkConfig finds the mistake
 	}
 	policy := n.IPAM.Policies()[0]
-	lost := map[netip.Prefix][]netip.Addr{} // by the destination that contains the address
+	lost := map[netip.Prefix][]netip.Addr{} // addresses of Services; the key is the destination that contains them
 	for _, family := range policy.Families {
 		services, err := p.kernel.ClusterIPs(family)
 		if err != nil {

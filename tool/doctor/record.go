@@ -100,8 +100,8 @@ func (p *Node) runSafely(ctx context.Context, c Check) (found []Finding, err err
 // ErrSenseless means that a check has failed because of data that no node has.
 var ErrSenseless = errors.New("the data makes no sense")
 
-// Record makes the checks write into s and a all data that they read from the kernel, EC2 and metadata. [Review] needs
-// this data. The node must have a pool.
+// Record makes the checks store the data that they read, because [Review] needs this data. The checks write data of the
+// kernel into s, and answers of EC2 and metadata into a. The node must have a pool.
 func (p *Node) Record(s *Snapshot, a *Answers) {
 	p.kernel = recorder{liveKernel{p.pool.Host}, s}
 	p.cloud = a.recordingCloud(p.cloud)
@@ -110,7 +110,7 @@ func (p *Node) Record(s *Snapshot, a *Answers) {
 // Pool returns the pool of the node, or nil.
 func (p *Node) Pool() *ipam.Pool { return p.pool }
 
-// Missing returns the findings of the report other that the report r does not have.
+// Missing compares two reports. It returns the findings that the parameter other has, and the report r does not have.
 func (r *Report) Missing(other Report) (added []Finding) {
 	for _, f := range other.Findings {
 		same := func(o Finding) bool { return o.Check == f.Check && o.About == f.About && o.Severity == f.Severity }
@@ -143,8 +143,8 @@ func cloudOf(c *aws.Client) cloud {
 	}
 }
 
-// ExamineEach makes all checks. Each check may take the time perCheck, and all checks together may take until the end
-// of the context. ExamineEach does not wait for a check that does not end in time.
+// ExamineEach makes all checks. Each check has a deadline after the time perCheck. All checks together have the
+// deadline of the context. ExamineEach does not wait for a check that does not end in time.
 func (p *Node) ExamineEach(ctx context.Context, perCheck time.Duration) (Report, []Unmade) {
 	unmade := []Unmade{}
 	r := reportOf(checks, func(c Check) (found []Finding, made bool) {
@@ -197,7 +197,7 @@ type Answers struct {
 	Asked    []string     `json:"asked"`  // the questions
 	Failed   Failures     `json:"failed"` // by question
 
-	mu sync.Mutex // a check that did not end in time may still ask
+	mu sync.Mutex // needed because a check that missed its deadline goes on, and may still store answers
 }
 
 // Copy returns a copy of the answers so far.

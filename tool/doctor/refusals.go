@@ -60,8 +60,9 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 }
 
 // failureFinding returns the finding about the last failed ADD of a network and pool. The registry keeps the failure
-// until an ADD of this network and pool succeeds. If a subnet is full, the registry keeps the failure at least for a
-// certain time. If the pool has free addresses again, the next ADD will succeed, so the finding is only a note.
+// until an ADD of this network and pool succeeds. If the cause is a full subnet, this ADD removes the failure only
+// after the failure's time Until. Any ADD removes failures that are older than [registry.MostWait]. If the pool has
+// free addresses again, the next ADD will succeed, so the finding is only a note.
 func (p *Node) failureFinding(concern string, now time.Time) Finding {
 	f := p.state.Failures[concern]
 	network, pool, _ := strings.Cut(concern, "/")

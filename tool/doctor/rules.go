@@ -45,7 +45,8 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// podAddrs returns the addresses that pods have, and all other addresses of ENIs for pods.
+// podAddrs returns the addresses that pods have. It also returns the other addresses of the ENIs whose addresses pods
+// get.
 func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 	pods := map[netip.Addr]view.Holding{}
 	for _, h := range view.Tally(p.state, p.conflists.ReuseWait, p.now()) {
@@ -59,8 +60,8 @@ func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 // fromPodPref is the preference of the rule that amazon-vpc-cni-k8s makes for each of its pods.
 const fromPodPref = 1536
 
-// isNeeded reports whether the rule r is for a pod of amazon-vpc-cni-k8s that still runs. The node then has a route to
-// the pod that is not one of our routes.
+// isNeeded reports whether the rule r is for a pod of amazon-vpc-cni-k8s that still runs. While this pod runs, the node
+// has a route to it, and another program has made this route.
 func isNeeded(r nl.Rule, routes []nl.Route) bool {
 	return r.Pref == fromPodPref && slices.ContainsFunc(routes, func(to nl.Route) bool {
 		return to.Dst == r.From && to.Protocol != nl.RouteProtocol

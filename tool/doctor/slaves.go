@@ -25,8 +25,9 @@ func slaveConfig(n conf.List) (c ipvlan.Config) {
 	return c
 }
 
-// checkSlaves compares the links of running pods with the conflist of the pods. If the MTU of an ENI changes, the
-// kernel changes the MTU of all its slaves. All slaves of an ENI get the mode of its newest slave.
+// checkSlaves compares the MTU and the mode of pods' links with the pods' conflist. These values may change while a pod
+// runs. If the MTU of an ENI changes, the kernel changes the MTU of all slaves of the ENI. If a new slave has another
+// mode, all slaves of its ENI get this mode.
 func (p *Node) checkSlaves() (found []Finding, failed error) {
 	configs := map[string]ipvlan.Config{}
 	for _, n := range p.ours {

@@ -31,7 +31,7 @@ type Kernel interface {
 	ServiceEndpoints(nl.Family) ([]netip.Addr, error)
 }
 
-// A liveKernel Kernel is the kernel itself.
+// A liveKernel is the [Kernel] that asks the kernel itself.
 type liveKernel struct{ *nl.NS }
 
 func (l liveKernel) Leaves(from, to netip.Addr) (dev string, err error) {
@@ -56,13 +56,13 @@ type Snapshot struct {
 	Lacks map[string]string `json:"lacks"`
 
 	Answers    map[string]string             `json:"answers"` // about sysctls and routing; "": the kernel has no value
-	Names      map[string]string             `json:"names"`   // of links, by the names for which checks have asked
+	Names      map[string]string             `json:"names"`   // own name of a link, by the name in the question
 	Chains     map[string][]nl.DroppingChain `json:"chains"`  // chains that drop, by family
 	Services   map[string][]netip.Addr       `json:"services"`
 	Endpoints  map[string][]netip.Addr       `json:"endpoints"`
 	Neighbours map[string]int                `json:"neighbours"` // how many entries the table of a family has
 
-	mu sync.Mutex // a check that did not end in time may still ask
+	mu sync.Mutex // needed because a check that missed its deadline goes on, and may still store answers
 }
 
 // TakeSnapshot reads the four lists. If it cannot read a list, Lacks says why.
@@ -139,8 +139,8 @@ func (s *Snapshot) LinkByName(name string) (nl.Link, error) {
 	return nl.Link{}, fmt.Errorf("link %s: %w", name, fs.ErrNotExist)
 }
 
-// ownName returns the own name of the link with this name. A check on the node may have asked for the link by another
-// of the link's names.
+// ownName returns a link's own name. A link may also have alternative names, and a check on the node may have asked for
+// the link by an alternative name.
 func (s *Snapshot) ownName(name string) string {
 	if own := s.Names[name]; own != "" {
 		return own
@@ -169,7 +169,7 @@ func (s *Snapshot) AllAddrs() (all []netip.Addr, err error) {
 // Rules lists the routing rules.
 func (s *Snapshot) Rules() ([]nl.Rule, error) { return s.Rule, s.listError(listRules) }
 
-// Routes lists the routes that match.
+// Routes lists the routes that match the filter.
 func (s *Snapshot) Routes(f nl.RouteFilter) (all []nl.Route, err error) {
 	for _, r := range s.Route {
 		if f.Matches(r) {

@@ -23,7 +23,9 @@ func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 	for _, pool := range p.poolPolicies() { // without a pool, checkConfig reports the cause
 		key := fmt.Sprint(pool.Pool, pool.SubnetTags, pool.Families, pool.Warm) // fmt sorts maps
 		if pool.Provision != lease.ProvisionFull || seen[key] {
-			continue // the pool gets no new ENIs, so the role need not list subnets: EC2 reports a full subnet
+			// The pool gets no new ENIs, so the role need not have the permission to list subnets. If a subnet is
+			// full, EC2 reports that.
+			continue
 		}
 		seen[key] = true
 		about := "pool " + conf.PoolName(pool.Pool)

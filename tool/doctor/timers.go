@@ -72,9 +72,9 @@ func releasesRequested(l conf.List) bool {
 		func(r lease.Permission) bool { return r.IPs || len(r.ENIs) > 0 })
 }
 
-// checkTool checks the program that systemd starts for our units, which name it without a directory. A package installs
-// the tool in /usr/bin. The original's tool is in /usr/local/bin, where systemd looks first (systemd.exec(5),
-// ExecSearchPath=).
+// checkTool checks the program that systemd starts for our units. The units name the program without a directory, so
+// systemd looks for it in several directories (systemd.exec(5), ExecSearchPath=). A package installs the tool in
+// /usr/bin. The original's tool is in /usr/local/bin, where systemd looks first.
 func (p *Node) checkTool() []Finding {
 	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"} {
 		file := p.pathOf(filepath.Join(dir, cli.Program))

@@ -29,8 +29,8 @@ import (
 //   - The file that the runtime keeps for the DEL (see [lease.KeptOf]). It has the configuration, the annotations and
 //     the answer of this ADD. The runtime writes it after the ADD, so repair can compare even a pod that has just
 //     started. The file stays if the registry is lost.
-//   - The lease, and the answer that the plugin would give for this lease by the present configuration. The ADD of a
-//     lease may be under way for five minutes, so repair uses only older leases.
+//   - The lease, and the present configuration. From both, repair computes the answer that the plugin would give now.
+//     The ADD of a lease may be under way for five minutes, so repair uses only older leases.
 //   - The alias of the node's end of the pair, and a lease without a key. The alias names the attachment, and the lease
 //     has the namespace and the addresses. If the registry was rebuilt, and no runtime keeps a file, there is no other
 //     source.
@@ -50,9 +50,9 @@ type Attachment struct {
 	unlimited bool
 }
 
-// attachmentsOf lists the attachments of a network. The oldest comes first: pods share objects, and a repair in this
-// order leaves these objects as the ADD of the youngest pod has made them. The function isUnknown reports whether a
-// link is the node's end of a pair whose pod no source knows.
+// attachmentsOf lists the attachments of a network, the oldest first. Repairs are made in this order, because pods
+// share objects. So after all repairs, the shared objects are as the ADD of the youngest pod has made them. The
+// function isUnknown reports whether a link is the node's end of a pair whose pod no source knows.
 func attachmentsOf(host *nl.NS, n conf.Network, s *registry.State) (
 	all []Attachment, isUnknown func(nl.Link) bool, failed error,
 ) {
@@ -147,7 +147,7 @@ func fromKept(n conf.Network, t keptADD, l registry.Lease, s *registry.State) (A
 		}
 	}
 	if _, routed := plugin.Routed(added, l.IfName); routed && s != nil {
-		lease.AddPrimary(added, s.ENIs[l.ENI]) // the final result of the ADD does not have it
+		lease.AddPrimary(added, s.ENIs[l.ENI]) // the final result of the ADD lacks the primary address of the ENI
 	}
 	n = t.networkAtADD(n)
 	t.fillConfig(map[string]bool{"bandwidth": n.Limits}, &n.Pair.RuntimeConfig)
@@ -166,9 +166,9 @@ func isOthers(s *registry.State, a netip.Addr, key registry.Key) bool {
 	return leased && l.ContainerID != "" && l.Key != key
 }
 
-// fromLease returns the attachment of the lease l, whose addresses are addrs. The VPC may have got CIDRs since the ADD,
-// so repair does not compare the routes of the pod's link to the VPC. links are the links of the node: the pod's pair
-// among them shows the pod's data path.
+// fromLease returns the attachment of the lease l, whose addresses are addrs. Repair does not compare the routes by the
+// pod's link to the VPC, because the VPC may have got further CIDRs since the ADD. links are the links of the node: the
+// pod's pair among them shows the pod's data path.
 func fromLease(
 	n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State, links []nl.Link,
 ) (Attachment, error) {
@@ -196,9 +196,8 @@ func fromLease(
 	return a, nil
 }
 
-// leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The bool is false if
-// nearEnd is not the node's end of a pair of the network, or if no name and no MAC address of nearEnd fits the
-// attachment.
+// leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The bool is true if
+// nearEnd is the node's end of a pair of the network, and if a name or the MAC address of nearEnd fits the attachment.
 func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(nearEnd.Alias)
 	if !nl.IsPair(nearEnd.Group) || nearEnd.Kind != "veth" || len(words) < 4 || words[1] != network {

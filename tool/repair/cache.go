@@ -17,7 +17,8 @@ import (
 // A keptADD is the data that a runtime keeps about an ADD.
 type keptADD struct{ lease.Kept }
 
-// fillConfig fills config with the values that the runtime gave to a plugin for the plugin's capabilities.
+// fillConfig writes into config the values that the runtime passed to a plugin. These are the values of the
+// capabilities that the plugin declares.
 func (t keptADD) fillConfig(capabilities map[string]bool, config any) {
 	given := map[string]json.RawMessage{}
 	for name, arg := range t.Args {

@@ -78,8 +78,8 @@ func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
 	return all
 }
 
-// comparePod compares the pod with the configuration, and calls change with the differences, if there are any. A pod
-// that has ended has no differences.
+// comparePod compares the pod with the configuration. If they differ, comparePod passes the differences to the function
+// change. A pod that has ended has no differences.
 func (o *Outdated) comparePod(host *nl.NS, change func(*egress.Renewal) error) error {
 	pod, err := host.OpenOther("pod", o.NetNS)
 	if errors.Is(err, fs.ErrNotExist) {

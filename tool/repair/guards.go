@@ -12,9 +12,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Unguarded lists the links of the node that have slaves in pods, and that accept frames from these pods to the node
-// (see [nl.Guard]). If a pod has a whole ENI, the link is in the pod, and has no slaves. A routed pod also has no
-// slave.
+// Unguarded lists the links that have slaves in pods and have lost their guard (see [nl.Guard]). Without a guard, such
+// a link accepts frames from these pods to the node. If a pod has a whole ENI, the link is in the pod, and has no
+// slaves. A routed pod also has no slave.
 func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	links, err1 := host.Links()
 	routes, err2 := host.Routes(nl.RouteFilter{Table: nl.MainTable, Protocol: nl.RouteProtocol})

@@ -26,10 +26,10 @@ type EgressPod struct {
 	Addr     netip.Addr `json:"ip"`
 	Sent     uint64     `json:"sent"`     // packets into the tunnel
 	Received uint64     `json:"received"` // packets out of the tunnel
-	Refused  uint64     `json:"refused"`  // packets that the pod's table has dropped
+	Refused  uint64     `json:"refused"`  // packets that the pod's table of nftables has dropped
 
-	Forwarded uint64 `json:"forwarded" head:"-"` // a router's: packets of clients
-	Answered  uint64 `json:"answered" head:"-"`  // a router's: answers to clients
+	Forwarded uint64 `json:"forwarded" head:"-"` // only of a router: the packets of clients that it has forwarded
+	Answered  uint64 `json:"answered" head:"-"`  // only of a router: the answers to clients that it has forwarded
 }
 
 // EgressPods finds the clients and routers of egresses in all network namespaces. The registry has the names of their
@@ -88,7 +88,8 @@ func (n EgressStatus) print(w io.Writer) {
 	}
 }
 
-// EgressMetrics returns metrics of all clients together, and of all routers together, because a node may have many.
+// EgressMetrics returns metrics of all clients together, and of all routers together. There are no metrics of single
+// pods, because a node may have many clients.
 func EgressMetrics(all []EgressPod) []Metric {
 	pods := Metric{Name: "egress_pods", Help: "Pods of the node that are clients or routers of an egress."}
 	packets := Metric{Name: "egress_packets",

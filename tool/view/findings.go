@@ -186,7 +186,7 @@ func (k *Comparison) inPrefix(h Holding) bool {
 	})
 }
 
-// judgeStray judges an ENI that was made for this node and is not attached.
+// judgeStray returns the finding about an ENI that was created for this node, but is not attached.
 func (k *Comparison) judgeStray(id string) []Finding {
 	if len(k.state.Intents) > 0 || k.isEmpty() || !k.state.Rebuilt.Since.IsZero() {
 		return []Finding{{id, "this ENI was created for this node and is not attached: a process is about to attach " +
@@ -217,7 +217,7 @@ func (k *Comparison) judgeAddr(a netip.Addr) []Finding {
 	return k.judgeUnknown(at, a)
 }
 
-// judgeLeased judges an address with a lease.
+// judgeLeased returns the findings about an address with a lease.
 func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 	on := k.EC2.eniOf(h.Addr)
 	// The pod's link stays on the ENI of its lease, even if the address moves to another ENI.
@@ -249,7 +249,7 @@ func (k *Comparison) judgeLeased(at string, h Holding) (fs []Finding) {
 	return fs
 }
 
-// judgeUsed judges an address that a namespace has without a lease.
+// judgeUsed returns the findings about an address that is in use in a namespace, but has no lease.
 func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 	where := k.usePlace(a)
 	if k.state.ENIs[cmp.Or(k.EC2.eniOf(a), k.Metadata.eniOf(a))].Foreign {
@@ -268,7 +268,7 @@ func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 		"run " + cli.Name + " registry-gc --free-after=15m, which finds addresses in use and leases them", false}}
 }
 
-// judgeFree judges an address without a lease that the registry would give to a pod.
+// judgeFree returns the findings about an address that has no lease, and that the registry would give to a pod.
 func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 	on := k.EC2.eniOf(h.Addr)
 	switch {
@@ -293,7 +293,7 @@ func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 			"registry. CloudTrail shows the caller that unassigned the address", false}}
 }
 
-// judgeUnknown judges an address that only EC2 or metadata shows.
+// judgeUnknown returns the findings about an address that only EC2 or metadata shows.
 func (k *Comparison) judgeUnknown(at string, a netip.Addr) []Finding {
 	gone, unassigned := k.state.Gone[a]
 	id := k.EC2.eniOf(a)

@@ -87,8 +87,9 @@ func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, 
 	return s, nil
 }
 
-// addAttached adds an ENI that metadata shows. It takes further values from recorded, the ENI in the registry, or from
-// described, the ENI by EC2. Both may be empty.
+// addAttached adds an ENI that metadata shows. Metadata lacks some values of the ENI. addAttached takes these values
+// from recorded, which is the ENI in the registry. If recorded is empty, addAttached takes them from described, which
+// is EC2's description of the ENI. Both may be empty.
 func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described aws.ENI) {
 	if recorded.MAC == "" {
 		recorded = book.Label(registry.ENI{Boot: e.Boot}, described)
@@ -109,7 +110,7 @@ func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described 
 }
 
 // Limits asks EC2 for the limits of this instance's type. If EC2 does not report the limits, Limits reads them from the
-// registry. For example, EC2 throttles if many nodes boot at once.
+// registry. For example, EC2 throttles the call if many nodes boot at once.
 func Limits(ctx context.Context) (aws.Limits, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)

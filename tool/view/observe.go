@@ -29,9 +29,9 @@ type Observation struct {
 	Links    map[string]string         `json:"links"`   // names by MAC address
 	Metadata Said                      `json:"metadata"`
 	EC2      Said                      `json:"ec2"`
-	Lacking  map[string][]netip.Prefix `json:"lacking"`  // CIDRs of VPCs that metadata does not show
-	Moving   []netip.Addr              `json:"moving"`   // addresses that other processes have changed meanwhile
-	Changing []string                  `json:"changing"` // ENIs that have come or gone meanwhile
+	Lacking  map[string][]netip.Prefix `json:"lacking"`  // by VPC: CIDRs that EC2 shows and metadata does not
+	Moving   []netip.Addr              `json:"moving"`   // addresses that other processes changed during Observe
+	Changing []string                  `json:"changing"` // ENIs that came or went during Observe
 }
 
 // A UsedAddr is an address in use, and the place that has it: a namespace or another place.
@@ -47,8 +47,9 @@ type Said struct {
 	ENIs     []aws.ENI `json:"enis"`
 }
 
-// Observe asks all four sources. Observe reads the registry first and last, because other processes may change it
-// meanwhile. A difference about an entry that has changed in between is not a finding.
+// Observe asks all four sources. Observe reads the registry before and after it asks the other sources, because other
+// processes may change the registry meanwhile. If an entry has changed between the two reads, a difference about this
+// entry is not a finding.
 func Observe(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Observation, error) {
 	before, err := p.Registry.View()
 	if err != nil {
@@ -106,7 +107,8 @@ func hostRoutes(host *nl.NS) (map[netip.Addr]string, error) {
 	return routed, err
 }
 
-// recordChanges records which addresses and ENIs have changed in the registry since the state before.
+// recordChanges compares the present state of the registry with an earlier state, which is the parameter before. It
+// records which addresses and ENIs have changed.
 func (o *Observation) recordChanges(before *registry.State, wait func(string) time.Duration) {
 	was, is := map[netip.Addr]Holding{}, map[netip.Addr]Holding{}
 	for _, h := range Tally(before, wait, o.Now) {
@@ -123,7 +125,8 @@ func (o *Observation) recordChanges(before *registry.State, wait func(string) ti
 	o.Changing = append(missingKeys(before.ENIs, o.State.ENIs), missingKeys(o.State.ENIs, before.ENIs)...)
 }
 
-// missingKeys returns the keys of the map all that the map other does not have.
+// missingKeys compares the keys of two maps. It returns the keys that the first map has, and the second map does not
+// have.
 func missingKeys[K comparable, V any](all, other map[K]V) (keys []K) {
 	for k := range all {
 		if _, has := other[k]; !has {

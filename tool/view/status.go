@@ -27,9 +27,9 @@ type Status struct {
 	Addrs    []Holding      `json:"addresses"`
 }
 
-// StatusOf returns the status of the node by the registry. maxENIs is the number of ENIs that the node may have.
-// reuseWait returns how long the addresses of a pool cool. misfitOf returns why an ENI that others have attached serves
-// no pods. linkNames has the names of the node's links, by MAC address.
+// StatusOf returns the status of the node, as the registry shows it. maxENIs is the number of ENIs that the node may
+// have. reuseWait returns how long the addresses of a pool cool. misfitOf returns why an ENI that others have attached
+// serves no pods. linkNames has the names of the node's links, by MAC address.
 func StatusOf(
 	s *registry.State, maxENIs int, reuseWait func(pool string) time.Duration, misfitOf func(registry.ENI) string,
 	linkNames map[string]string, now time.Time,
@@ -46,7 +46,7 @@ type instanceStatus struct {
 	Type    string `json:"type"`
 	Zone    string `json:"zone"`
 	ENIs    int    `json:"enis"`
-	ENIsMax int    `json:"enis_max"` // by the type and maxENIs; 0: not known yet
+	ENIsMax int    `json:"enis_max"` // the instance type and maxENIs limit the number; 0: not known yet
 }
 
 func instanceOf(s *registry.State, most int) instanceStatus {

@@ -43,7 +43,8 @@ type Holding struct {
 // Leased reports whether a pod has the address.
 func (h Holding) Leased() bool { return h.State == StateReserved || h.State == StateBound }
 
-// Owner returns the pod, or else the namespace or the container, that has the address.
+// Owner names the pod that has the address. If the pod is not known, Owner returns the path of the namespace, or the ID
+// of the container.
 func (h Holding) Owner() string {
 	if h.Pod != "" {
 		return h.Namespace + "/" + h.Pod

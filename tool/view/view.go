@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package view shows what the registry, the kernel, the metadata service and EC2 know of this node. It shows the
-// registry alone, as a status or as metrics. Or it shows all four sources side by side, and explains their differences.
+// Package view shows what the registry, the kernel, the metadata service and EC2 know of this node. As a status or as
+// metrics, it shows the registry alone. As a comparison, it shows all four sources side by side, and explains their
+// differences.
 package view
 
 import (
@@ -56,10 +57,10 @@ type Comparison struct {
 	links    map[string]string         // names of links by MAC
 	Metadata Source                    // of this instance's ENIs
 	EC2      Source                    // of this instance's ENIs, and of ours that are not attached
-	holdings map[netip.Addr]Holding    // addresses by the registry
-	moving   map[netip.Addr]bool       // addresses that other processes have changed meanwhile
-	changing map[string]bool           // ENIs that have come or gone meanwhile
-	lacking  map[string][]netip.Prefix // CIDRs of VPCs that EC2 has, and metadata does not show
+	holdings map[netip.Addr]Holding    // what the registry knows of each address
+	moving   map[netip.Addr]bool       // addresses that other processes changed during Observe
+	changing map[string]bool           // ENIs that came or went during Observe
+	lacking  map[string][]netip.Prefix // by VPC: CIDRs that EC2 shows and metadata does not
 }
 
 // Compare asks all four sources, and compares their answers.
@@ -90,9 +91,9 @@ func lackingOf(
 	return lacking
 }
 
-// usePlace returns the place at which the kernel shows an address in use: a namespace, or a route. A namespace counts
-// only if it has the address on the ENI that another source names for the address. If no other source knows the
-// address, each namespace with the address counts. If the address is not in use, usePlace returns "".
+// usePlace returns the place at which the kernel shows an address in use: a namespace, or a route. The other sources
+// may name the ENI of the address. If so, a namespace counts only if it has the address on this ENI. If no other source
+// knows the ENI, each namespace with the address counts. If the address is not in use, usePlace returns "".
 func (k *Comparison) usePlace(a netip.Addr) string {
 	l, _ := k.state.Leases.At(a)
 	own, _ := k.state.ENIOf(a)
@@ -146,7 +147,7 @@ func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Said {
 	return Said{true, enis}
 }
 
-// sourceOf returns the answer of a source by ENI and by address.
+// sourceOf makes two maps of a source's answer: from the ENI's ID to the ENI, and from an address to its ENI.
 func sourceOf(said Said) Source {
 	w := Source{said.Answered, map[string]aws.ENI{}, map[netip.Addr]string{}}
 	for _, e := range said.ENIs {
@@ -231,7 +232,8 @@ func (k *Comparison) allRows() []Row {
 	return rows
 }
 
-// columnOf returns the column of a source. If the source did not answer, the column is a question mark.
+// columnOf returns what the table of all addresses shows for an address in the source's column. If the source did not
+// answer, this is a question mark.
 func (s Source) columnOf(a netip.Addr) string {
 	if !s.Answered {
 		return "?"
@@ -247,10 +249,10 @@ func (k *Comparison) kernelColumn(a netip.Addr) string {
 	return k.usePlace(a)
 }
 
-// allAddrs returns the addresses that the registry, metadata or EC2 know. It also returns the addresses in namespaces
-// that are in the subnets of this node's ENIs. A namespace may have other addresses, which are not ours. allAddrs
-// leaves out an address that only a route shows. A route alone shows no pod: with systemd-networkd, a node has such
-// routes to the gateway and to the DNS server of its subnet.
+// allAddrs returns the addresses that the registry, metadata or EC2 know. It also returns an address in use in a
+// namespace, if the address is in the subnet of one of this node's ENIs. Other addresses of namespaces are not ours.
+// allAddrs leaves out an address that only a route shows. A route alone shows no pod: with systemd-networkd, a node has
+// such routes to the gateway and to the DNS server of its subnet.
 func (k *Comparison) allAddrs() []netip.Addr {
 	all := map[netip.Addr]bool{}
 	for a := range k.holdings {

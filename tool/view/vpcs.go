@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// EachVPC calls report for each ENI, with the name of the ENI's link and the CIDRs that cidrsOf returns for the ENI's
-// VPC. EachVPC calls cidrsOf once for each VPC.
+// EachVPC calls the function report once for each ENI. It passes the name of the ENI's link, the ENI, and the CIDRs of
+// the ENI's VPC. It gets the CIDRs from the function cidrsOf, which it calls once for each VPC.
 func EachVPC(ctx context.Context, cloud *aws.Client, cidrsOf func(context.Context, string) ([]netip.Prefix, error),
 	report func(iface string, e aws.ENI, cidrs []netip.Prefix)) error {
 	enis, err := cloud.ENIs(ctx)

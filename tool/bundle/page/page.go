@@ -41,7 +41,8 @@ type Review struct {
 	Unmade []doctor.Unmade  `json:"unmade"`
 }
 
-// ReviewOf makes the checks on the data of a bundle, and adds the findings that only the node could make.
+// ReviewOf makes the checks on the data of a bundle. It adds the findings of doctor on the node that the data of the
+// bundle does not show.
 func ReviewOf(ctx context.Context, b *bundle.Bundle) Review {
 	report, unmade := b.Review(ctx)
 	r := Review{Report: report, Node: []doctor.Finding{}, Unmade: append(unmade, b.Unmade...)}
@@ -153,7 +154,7 @@ func pageOf(b *bundle.Bundle, r Review) page {
 	return p
 }
 
-// mostNamed is the number of addresses up to which the cells show the names of pods.
+// mostNamed is a number of addresses. If the page has more addresses, its cells do not show the names of pods.
 const mostNamed = 400
 
 // mostOfGroup is how many findings of a group are shown at once.
@@ -316,7 +317,8 @@ func podLines(b *bundle.Bundle, netns string) (lines []string) {
 	return lines
 }
 
-// pairsOf returns the node's ends of veth pairs, by the container and the interface in the alias.
+// pairsOf returns the node's ends of veth pairs. The key of an end is the container and the interface that its alias
+// names.
 func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
 	pairs := map[string]nl.Link{}
 	if s == nil {
@@ -331,7 +333,7 @@ func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
 }
 
 // packetPaths returns the paths of a pod's packets. vpcPath is the path to the VPC. nodePath is the path to the node,
-// Services and the internet, if this is another path.
+// Services and the internet. If the pod has only one path, nodePath is nil.
 func packetPaths(s *registry.State, l registry.Lease, pair nl.Link) (vpcPath, nodePath []string) {
 	e := s.ENIs[l.ENI]
 	link := cmp.Or(e.Link, "its link")

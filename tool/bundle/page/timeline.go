@@ -134,8 +134,8 @@ func registryEvents(s *registry.State) (all []event) {
 	return all
 }
 
-// journalEvents returns the warnings about EC2 in the journal, because the registry has only the refusals that are
-// still in force.
+// journalEvents returns the warnings about EC2 in the journal. They show older refusals, because the registry has only
+// the refusals that are still in force.
 func journalEvents(journal []bundle.Entry) (all []event) {
 	const warning = "4" // the level of a warning in syslog
 	for _, e := range journal {
@@ -186,8 +186,9 @@ func (t *timeline) drawPicture(b *bundle.Bundle, all []event) {
 	}
 }
 
-// leaseCounts returns the number of leases after each event. The log may lack its first lines. So leaseCounts counts
-// back from the number of leases in the registry, which is the last number.
+// leaseCounts returns the number of leases after each event. The log may lack its first lines. So leaseCounts begins
+// with the last event: its number is the number of leases in the registry. leaseCounts then counts back to the first
+// event.
 func leaseCounts(b *bundle.Bundle, all []event) []int {
 	n := 0
 	if b.State != nil {
