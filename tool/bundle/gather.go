@@ -95,7 +95,8 @@ func (g *gathering) readSource(ctx context.Context, r reading) (s Source, text [
 	return s, text
 }
 
-// callWithin calls f, and waits at most until the deadline, because f may hang in the kernel.
+// callWithin calls the function f. If f has not returned after the time deadline, callWithin returns an error, because
+// f may hang in the kernel.
 func callWithin[T any](ctx context.Context, deadline time.Duration, f func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		v   T
@@ -121,7 +122,8 @@ func callWithin[T any](ctx context.Context, deadline time.Duration, f func(conte
 	}
 }
 
-// A cutter is a value that can become smaller. Cut makes the value smaller, and reports whether it still has data.
+// A cutter is a value that can become smaller. Cut makes the value smaller, and reports whether the value still has
+// data.
 type cutter interface{ Cut() bool }
 
 // fittingJSON returns the JSON of a value. It cuts the value until the compressed JSON is not larger than share, a

@@ -28,8 +28,8 @@ const (
 // ErrNone means that a file is no bundle.
 var ErrNone = errors.New("the file is no support bundle")
 
-// Read reads a bundle. If a part of the bundle is damaged, Read returns the other parts, and an error. Read writes no
-// file, and opens none.
+// Read reads a bundle. If the file of a source is damaged, Read returns the data of the other sources, and an error. If
+// the archive or its manifest is damaged, Read returns only an error. Read writes no file, and opens none.
 func Read(r io.Reader) (*Bundle, error) {
 	files, err := unpack(r)
 	if err != nil {
@@ -83,7 +83,7 @@ func Read(r io.Reader) (*Bundle, error) {
 	return b, failed
 }
 
-// unpack returns the files of the archive by their names.
+// unpack returns the files of the archive. The keys of the map are the names of the files.
 func unpack(r io.Reader) (map[string][]byte, error) {
 	z, err := gzip.NewReader(r)
 	if err != nil {

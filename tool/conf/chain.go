@@ -168,8 +168,8 @@ func (r *review) reviewFurther(at map[string]int) {
 	}
 }
 
-// reviewHooks reviews whether the plugins after TypeIPVlan work with the mode of the ipvlan slave. The plugins cannot
-// find these mistakes, because each plugin sees only its own configuration.
+// reviewHooks reviews whether the plugins after TypeIPVlan work with the mode of the ipvlan slave. A plugin cannot
+// review this itself, because each plugin sees only its own configuration.
 func (r *review) reviewHooks(at map[string]int) {
 	i, ok := at[TypeIPVlan]
 	var slave struct{ Mode string }

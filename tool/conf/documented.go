@@ -40,8 +40,8 @@ func (m Member) documentedKeys() map[string]any {
 	return all
 }
 
-// addDocumented adds values of an object to the map to. It adds a value if the struct type t has the value's key, and
-// withholds the value if the key is private.
+// addDocumented copies values of an object into a map. It copies a value if the struct type t has the value's key. If
+// the key is private, it withholds the value.
 func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {
@@ -66,8 +66,8 @@ func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	}
 }
 
-// withholdValues returns an object with the keys of value, and Withheld as each value. If value is not an object whose
-// values are texts, withholdValues returns nil.
+// withholdValues returns an object with the same keys. In this object, each value is Withheld. If the parameter is not
+// an object whose values are texts, withholdValues returns nil.
 func withholdValues(value json.RawMessage) any {
 	var tags map[string]string
 	if json.Unmarshal(value, &tags) != nil {

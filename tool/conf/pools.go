@@ -17,7 +17,7 @@ import (
 const MostAddTimeout = registry.MostWait
 
 // Whole returns the policies of the pools of all networks. Whole returns nil if there is no network, if a network has a
-// mistake, or if Load cannot parse a file. A command then cannot know all pools.
+// mistake, or if Load cannot parse a file. In these cases, a command cannot know all pools.
 func (c *Conflists) Whole() []lease.Policy {
 	if _, err := c.All(); err != nil || c.Unread() != nil {
 		return nil
@@ -79,8 +79,8 @@ func (c *Conflists) Pools() (pools []lease.Policy) {
 	return pools
 }
 
-// Routed returns the CIDRs that pods of at least one network reach by their ENI because of the configuration. The pods
-// have routes to these CIDRs even if metadata does not show the CIDRs.
+// Routed returns the CIDRs for which the configuration of at least one network gives pods routes by their ENI. Pods
+// have these routes even if metadata does not show the CIDRs.
 func (c *Conflists) Routed() (all []netip.Prefix) {
 	for _, p := range c.policies {
 		all = append(all, p.Routes...)
@@ -99,7 +99,7 @@ func (c *Conflists) PoliciesOf(network string) []lease.Policy {
 }
 
 // LowestIndex returns the lowest interfaceIndex of all pools. No pod gets an address of an ENI with a lower device
-// index. Its error is that of [Conflists.All].
+// index. If [Conflists.All] returns an error, LowestIndex returns this error.
 func (c *Conflists) LowestIndex() (int, error) {
 	if _, err := c.All(); err != nil {
 		return 0, err

@@ -17,8 +17,7 @@ import (
 )
 
 // reviewDataPaths reviews whether the list has the plugins that the data paths of the pools need, and whether these
-// plugins fit the data paths. The plugins cannot find these mistakes, because each plugin sees only its own
-// configuration.
+// plugins fit the data paths. A plugin cannot review this itself, because each plugin sees only its own configuration.
 func (r *review) reviewDataPaths(at map[string]int) {
 	var ipam lease.Config
 	var pair ptp.Config

@@ -104,9 +104,9 @@ func (c Check) AsksEC2() bool { return c.scope == ofEC2 }
 
 // Checks returns all checks of a node, or all checks of an image.
 //
-// No generic function may take a Check. The linker treats the type arguments of such a function as types that an
-// interface may hold, and keeps all methods of all types that a Check refers to. One of these types is the AWS SDK's
-// client, whose methods are 29 MB.
+// No generic function may take a Check. For the linker, a type argument of a generic function is a type that an
+// interface may hold. So the linker would keep all methods of all types to which a Check refers. One of these types is
+// the AWS SDK's client, whose methods are 29 MB.
 func Checks(image bool) (all []Check) {
 	for _, c := range checks {
 		if c.scope == ofFiles || !image {
@@ -139,7 +139,7 @@ type Node struct {
 }
 
 // Open reads what several checks need: from the image at root, or from this node if root is empty. If there is no
-// conflist, or the registry cannot be read, Open returns no error: the checks report that.
+// conflist, or the registry cannot be read, Open returns no error, because the checks report these faults.
 func Open(root, config, binDir string) (*Node, error) {
 	n := &Node{root: root}
 	n.binDir, n.conflists = n.pathOf(binDir), conf.Load(n.pathOf(config))

@@ -55,7 +55,8 @@ func (p *Node) checkEgress(ctx context.Context) ([]Finding, error) {
 	return slices.Concat(found, lost, outdatedFindings(outdated), more), errors.Join(unread, err)
 }
 
-// egressOutdated returns the pods whose egress differs from the configuration, by the paths of their namespaces.
+// egressOutdated returns the pods whose egress differs from the configuration. The keys of the map are the paths of the
+// pods' namespaces.
 func egressOutdated(networks []conf.NetworkEgress) (map[string]repair.Outdated, error) {
 	host, err := nl.Node()
 	if err != nil {

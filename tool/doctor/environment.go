@@ -83,7 +83,8 @@ func environmentOf(assignments []string) aws.Environment {
 	return func(name string) string { return values[name] }
 }
 
-// unitPlaces returns the units of the tool that ask EC2, if systemd runs here and has them.
+// unitPlaces returns the units of the tool that ask EC2. It leaves out units that systemd has not loaded. If systemd
+// does not run here, it returns nil.
 func (p *Node) unitPlaces(ctx context.Context) []place {
 	if !p.hasSystemd() {
 		return nil

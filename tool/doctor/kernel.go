@@ -32,7 +32,7 @@ func (p *Node) checkKernel(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// poolsByPath returns the pools of the node's networks by their data path.
+// poolsByPath returns two lists of the networks' pools: the pools with the data path veth, and the pools with ipvlan.
 func (p *Node) poolsByPath() (veth, ipvlan []string) {
 	for _, l := range p.ours {
 		if l.IPAM == nil {

@@ -148,7 +148,8 @@ func (p *Node) poolMTUs() map[string]int {
 }
 
 // checkFamilies returns a finding for each family that pods must have, if the link of the boot ENI has no address of
-// this family. Each ADD then fails. The plugin's STATUS only checks that the link has an address of any family.
+// this family. Without such an address, each ADD fails. The plugin's STATUS only checks that the link has an address of
+// any family.
 func (p *Node) checkFamilies() ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	var found []Finding

@@ -9,8 +9,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// Metrics returns the numbers of errors and warnings that are not fixed, by check, and the time of the checks. A check
-// without findings has zeros, so that an alert ends.
+// Metrics returns, for each check, the numbers of errors and warnings that are not fixed. It also returns the time of
+// the checks. A check without findings has zeros, so that an alert ends.
 func (r Report) Metrics(now time.Time) []view.Metric {
 	left := map[[2]string]int{}
 	for _, f := range r.Findings {

@@ -20,7 +20,8 @@ import (
 )
 
 // checkProxy looks for Services that pods do not reach, because of kube-proxy's mode or of the pods' routes. It also
-// looks for Services by which clients of an egress send packets past their tunnels.
+// looks for Services that lead packets past a tunnel. If a client of an egress uses one of these Services, the client's
+// packets do not enter the tunnel.
 func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	found, failed = p.checkIPVS()
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks

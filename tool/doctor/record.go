@@ -143,8 +143,8 @@ func cloudOf(c *aws.Client) cloud {
 	}
 }
 
-// ExamineEach makes all checks. Each check has a deadline after the time perCheck. All checks together have the
-// deadline of the context. ExamineEach does not wait for a check that does not end in time.
+// ExamineEach makes all checks. The timeout of each check is perCheck. The deadline of the context is the deadline of
+// all checks together. ExamineEach does not wait for a check that does not end in time.
 func (p *Node) ExamineEach(ctx context.Context, perCheck time.Duration) (Report, []Unmade) {
 	unmade := []Unmade{}
 	r := reportOf(checks, func(c Check) (found []Finding, made bool) {
@@ -208,7 +208,7 @@ func (a *Answers) Copy() *Answers {
 		Zone: a.Zone, Asked: slices.Clone(a.Asked), Failed: maps.Clone(a.Failed)}
 }
 
-// Failures say why there is no answer, by question.
+// Failures say, for each question without an answer, why it has none.
 type Failures map[string]string
 
 // errorOf returns why there is no answer to a question, or nil if there is one.

@@ -52,8 +52,8 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 	return slices.Concat(found, p.checkTool(), p.checkRepairs()), nil
 }
 
-// withoutWarm returns what does not happen without cni-warm.path, if the configuration needs this unit. cni-warm.path
-// also starts cni-release.path.
+// withoutWarm returns the consequences of a missing cni-warm.path. It returns nothing if the configuration does not
+// need this unit. cni-warm.path also starts cni-release.path.
 func (p *Node) withoutWarm() (means []string) {
 	if slices.ContainsFunc(p.conflists.Pools(), func(q lease.Policy) bool { return q.Warm.Min > 0 }) {
 		means = append(means, "no process refills the pools to warm.min, so ADDs wait for EC2")
@@ -65,8 +65,8 @@ func (p *Node) withoutWarm() (means []string) {
 	return means
 }
 
-// releasesRequested reports whether pods of a network may ask for addresses or ENIs, and the node releases these to EC2
-// when the pods have ended.
+// releasesRequested reports whether the node releases requested addresses and ENIs to EC2. This is the case if pods of
+// the network may ask for addresses or ENIs, and if provision allows the release.
 func releasesRequested(l conf.List) bool {
 	return l.IPAM.Policies()[0].Provision != lease.ProvisionNone && slices.ContainsFunc(l.IPAM.Permissions,
 		func(r lease.Permission) bool { return r.IPs || len(r.ENIs) > 0 })

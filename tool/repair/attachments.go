@@ -117,8 +117,8 @@ func attachmentsOf(host *nl.NS, n conf.Network, s *registry.State) (
 // errUnsettled means that the ADD of an attachment may be under way.
 var errUnsettled = errors.New("its ADD may be under way")
 
-// leasesOf returns the leases of a network by attachment. It leaves out leases of further NICs and leases without a
-// container.
+// leasesOf returns the leases of a network. The keys of the map are the attachments of the leases. It leaves out leases
+// of further NICs and leases without a container.
 func leasesOf(network string, s *registry.State) map[registry.Attachment]registry.Lease {
 	all := map[registry.Attachment]registry.Lease{}
 	if s == nil {
@@ -211,8 +211,8 @@ func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool)
 	return l, is
 }
 
-// A keyless has the leases without a key, by their namespaces. All of them are leases of the first NICs of pods. A
-// registry that was rebuilt has such leases.
+// A keyless has the leases that do not name their attachment. Its maps find a lease by the path of the lease's
+// namespace. All these leases are of the first NICs of pods. A registry that was rebuilt has such leases.
 type keyless struct {
 	paths nl.Namespaces
 	lease map[string]registry.Lease

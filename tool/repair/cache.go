@@ -31,7 +31,7 @@ func (t keptADD) fillConfig(capabilities map[string]bool, config any) {
 	}
 }
 
-// keptADDs returns the data that runtimes keep about the attachments to a network, by attachment.
+// keptADDs returns, for each attachment to a network, the data that a runtime keeps about this attachment.
 func keptADDs(network string) map[registry.Attachment]keptADD {
 	all := map[registry.Attachment]keptADD{}
 	for _, k := range lease.KeptOf(network) {

@@ -135,8 +135,8 @@ func hasOneAddr(pod *nl.NS, link string, added *types100.Result) bool {
 	return slices.ContainsFunc(found, func(f nl.Addr) bool { return slices.Contains(wanted, f.Prefix.Addr()) })
 }
 
-// Pods puts back objects on the node that the running pods of a network have lost there, and returns them. Pods reports
-// what is lost in the pods' namespaces, and does not change these namespaces.
+// Pods looks for objects that running pods of a network need and that the node has lost. It puts these objects back,
+// and returns them. Pods reports what is lost in the pods' namespaces, and does not change these namespaces.
 func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
 	s, unread := readRegistry()
 	lost, unknown, failed := LostBy(host, n, s)

@@ -35,10 +35,10 @@ const longestADD = 2 * time.Minute
 // waitForEC2 is what to do if EC2 does not show yet what it has just done.
 const waitForEC2 = "wait half a minute"
 
-// mayLack reports whether EC2 perhaps does not show yet what it did at the time changedAt.
+// mayLack reports whether EC2's answer may still lack a change that EC2 made at the time changedAt.
 func (k *Comparison) mayLack(changedAt time.Time) bool { return known.MayLack(changedAt, k.now) }
 
-// mayLackAddr reports whether EC2 perhaps does not show yet an address of the registry.
+// mayLackAddr reports whether EC2's answer may still lack an address of the registry.
 func (k *Comparison) mayLackAddr(h Holding) bool {
 	return known.MayLackAddr(k.state, k.state.ENIs[h.ENI], h.Addr, k.now)
 }
@@ -178,8 +178,8 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 	return fs
 }
 
-// inPrefix reports whether the registry has the address in a prefix of the address's ENI. The finding about that prefix
-// is then enough.
+// inPrefix reports whether the registry has the address in a prefix of the address's ENI. If so, the finding about this
+// prefix is enough.
 func (k *Comparison) inPrefix(h Holding) bool {
 	return slices.ContainsFunc(k.state.ENIs[h.ENI].Prefixes, func(p registry.Prefix) bool {
 		return p.CIDR.Contains(h.Addr)

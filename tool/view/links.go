@@ -31,9 +31,9 @@ func LinkNames() (map[string]string, error) {
 	return names, nil
 }
 
-// ENILinks returns the names of the links of the registry's ENIs by MAC address. A node also has a link for each pod,
-// and the kernel needs a long time to list all links. So ENILinks asks only for the names that the ENIs' links had when
-// a process last saw them: see [nl.NS.LinksOf].
+// ENILinks returns the names of the links of all ENIs in the registry. The keys of the map are MAC addresses. A node
+// also has a link for each pod, and the kernel needs a long time to list all links. So ENILinks asks only for the names
+// that the ENIs' links had when a process last saw them: see [nl.NS.LinksOf].
 func ENILinks(s *registry.State) (map[string]string, error) {
 	node, err := nl.Node()
 	if err != nil {

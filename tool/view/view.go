@@ -72,8 +72,8 @@ func Compare(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Com
 	return o.Compare(conflists.ReuseWait), nil
 }
 
-// lackingOf compares the CIDRs of the VPCs in metadata and EC2, if the role permits the EC2 call. lackingOf leaves out
-// CIDRs to which routeToCidrs already gives pods routes.
+// lackingOf compares the CIDRs that EC2 and metadata show for each VPC. If the role does not permit the EC2 call, the
+// CIDRs are not compared. lackingOf leaves out CIDRs to which routeToCidrs already gives pods routes.
 func lackingOf(
 	ctx context.Context, cloud *aws.Client, metadata Said, routed []netip.Prefix,
 ) map[string][]netip.Prefix {

@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A kind says how the map shows addresses in one state: by a letter and a shape, in addition to a colour.
+// A kind is a state of addresses on the map. In addition to a colour, each kind has a letter and a shape.
 type kind struct{ Class, Letter, Name, Means string }
 
 var kinds = []kind{
