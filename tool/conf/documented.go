@@ -40,8 +40,8 @@ func (m Member) documentedKeys() map[string]any {
 	return all
 }
 
-// addDocumented copies values of an object into a map. It copies a value if the struct type t has the value's key. If
-// the key is private, it withholds the value.
+// addDocumented copies values of an object into a map. It copies a value if the struct type t has the value's key, and
+// the value has the key's type. If the key is private, it withholds the value.
 func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {

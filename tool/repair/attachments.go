@@ -196,8 +196,8 @@ func fromLease(
 	return a, nil
 }
 
-// leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The bool is true if
-// nearEnd is the node's end of a pair of the network, and if a name or the MAC address of nearEnd fits the attachment.
+// leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The bool is true on
+// two conditions: nearEnd is the node's end of a pair of the network, and its name or MAC address fits the attachment.
 func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(nearEnd.Alias)
 	if !nl.IsPair(nearEnd.Group) || nearEnd.Kind != "veth" || len(words) < 4 || words[1] != network {
