@@ -86,8 +86,8 @@ node-feature-discovery, and does not call the API server:
 	}
 }
 
-// publishNumbers writes the numbers of the resources to the file of --feature-file, or else sends them to the API
-// server. With --dry-run, it does nothing.
+// publishNumbers publishes the number of each resource. If the command line has --feature-file, it writes the numbers
+// to this file. Without the flag, it sends the numbers to the API server. With --dry-run, it does nothing.
 func publishNumbers(c *cli.Context, rows []offerRow) error {
 	switch file := c.String("feature-file"); {
 	case c.Bool("dry-run"):
@@ -101,8 +101,8 @@ func publishNumbers(c *cli.Context, rows []offerRow) error {
 	return patchNode(c, rows)
 }
 
-// patchNode sends the numbers of the resources to the API server. Then it removes from the node the resources of pools
-// that the configuration no longer has.
+// patchNode sends the numbers of the resources to the API server. Then it removes resources from the node: those of
+// pools that the configuration no longer has.
 func patchNode(c *cli.Context, rows []offerRow) error {
 	path := c.String("kubeconfig")
 	if path == "" {
@@ -146,7 +146,8 @@ func patchNode(c *cli.Context, rows []offerRow) error {
 	return patchError(err, node, path)
 }
 
-// patchError adds the request and a hint to err, an error of a request to the API server. It returns nil if err is nil.
+// patchError describes an error of a request to the API server. The result names the request, and may have a hint. If
+// err is nil, patchError returns nil.
 func patchError(err error, node, kubeconfig string) error {
 	if err == nil {
 		return nil
@@ -171,9 +172,9 @@ func patchError(err error, node, kubeconfig string) error {
 	return err
 }
 
-// featureText returns the text of the file for the local source of node-feature-discovery. The directive +no-label
-// (customization guide, "Local feature source") is about the next line of the file: its number becomes a feature, but
-// not a label.
+// featureText returns the text of the file for the local source of node-feature-discovery. Each line with a number
+// follows a line with the directive +no-label (customization guide, "Local feature source"). So the number becomes a
+// feature, but not a label.
 func featureText(rows []offerRow) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "# By", cli.Program+" advertise, for the NodeFeatureRule of docs/scheduler.md.")

@@ -30,7 +30,7 @@ as it did on the first m5 and c5 instances. The command compares their answers.`
 	}
 }
 
-// A bugRow is a known bug of the metadata service. Afflicted reports whether the bug is present here.
+// A bugRow is a known bug of the metadata service. Afflicted reports whether this node's metadata service has the bug.
 type bugRow struct {
 	Bug       string `json:"bug"`
 	Afflicted bool   `json:"afflicted"`

@@ -19,7 +19,7 @@ import (
 )
 
 // usualInternet is the host to which the test connects by default, to try the path to the internet. If the VPC has an
-// endpoint for this host, its name resolves to a private address, and the test skips the path.
+// endpoint for this host, the host's name resolves to a private address. The test then skips the path.
 const usualInternet = "sts.amazonaws.com:443"
 
 func connectivityTest() *cli.Command {
@@ -90,7 +90,7 @@ nodes. The security groups of both nodes must allow this port.` +
 	}
 }
 
-// serve makes a pod, and answers the tests of another node until --for is over.
+// serve makes a pod, and answers the tests of another node until the time of the flag --for is over.
 func serve(c *cli.Context, t connectivity.Test) error {
 	ctx, cancel := context.WithTimeout(c.Context, c.Duration("for"))
 	defer cancel()
@@ -140,8 +140,8 @@ func testOf(c *cli.Context) (t connectivity.Test, err error) {
 	return t, err
 }
 
-// networkNamed returns the network with a name, or the first network if name is "". It only looks at networks whose
-// pods have a veth pair of ours: networks with conf.TypeAll or conf.TypePTP.
+// networkNamed returns the network with a name, or the first network if name is "". It looks only at networks with the
+// plugin conf.TypeAll or conf.TypePTP, because only their pods have a veth pair of ours.
 func networkNamed(conflists *conf.Conflists, name string) (conf.Network, error) {
 	networks, err := conflists.Networks()
 	for _, n := range networks {

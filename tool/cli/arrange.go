@@ -10,11 +10,12 @@ import (
 	urfave "github.com/urfave/cli/v2"
 )
 
-// Arrange returns a command line in the order that the library needs: the command, its flags, its arguments. People
-// also type flags before the command, and after the arguments. After "--", all words are arguments. args[0] is the name
-// of the program.
+// Arrange returns a command line in the order that the library urfave/cli needs: first the command, then its flags,
+// then its arguments. People also type flags before the command, or after the arguments. After the word "--", all words
+// are arguments. args[0] is the name of the program.
 func Arrange(app *App, args []string) []string {
-	if len(args) < 2 || slices.Contains(args, "--generate-bash-completion") { // a shell asks how to complete a line
+	// The second condition means that a shell asks how to complete a line, so the order of the words must stay.
+	if len(args) < 2 || slices.Contains(args, "--generate-bash-completion") {
 		return args
 	}
 	begin, command := commandOf(app, args)
@@ -25,8 +26,9 @@ func Arrange(app *App, args []string) []string {
 	return slices.Concat([]string{args[0], args[begin]}, flags, rest)
 }
 
-// commandOf returns the command that the line names, and its index in args. It returns nil if another word comes first
-// that is neither a flag nor the possible value of a flag.
+// commandOf returns the command that the command line names, and the index of this command in args. It returns nil if
+// an argument comes before the command. A word after a flag does not count as an argument, because it may be the value
+// of the flag.
 func commandOf(app *App, args []string) (int, *Command) {
 	for i := 1; i < len(args); i++ {
 		if strings.HasPrefix(args[i], "-") {
@@ -35,7 +37,7 @@ func commandOf(app *App, args []string) (int, *Command) {
 		if c := app.Command(args[i]); c != nil {
 			return i, c
 		}
-		if i == 1 || !strings.HasPrefix(args[i-1], "-") { // otherwise the word may be the value of a flag
+		if i == 1 || !strings.HasPrefix(args[i-1], "-") { // the word is not the value of a flag
 			return 0, nil
 		}
 	}
@@ -43,7 +45,7 @@ func commandOf(app *App, args []string) (int, *Command) {
 }
 
 // splitFlags separates the flags, with their values, from the arguments. It treats an unknown flag like a flag without
-// a value: the library then reports the flag.
+// a value. The library then returns an error about this flag.
 func splitFlags(known []Flag, args []string) (flags, rest []string) {
 	for i := 0; i < len(args); i++ {
 		word := args[i]
@@ -62,7 +64,7 @@ func splitFlags(known []Flag, args []string) (flags, rest []string) {
 	return flags, rest
 }
 
-// takesNext reports whether the word after a flag is its value. word is the flag.
+// takesNext reports whether a flag has its value in the next word of the command line. The parameter word is the flag.
 func takesNext(known []Flag, word string) bool {
 	if strings.Contains(word, "=") {
 		return false

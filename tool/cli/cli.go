@@ -26,7 +26,7 @@ type (
 	Command = urfave.Command
 	// Context is a command line that was parsed.
 	Context = urfave.Context
-	// Flag is a flag of any type, such as the following.
+	// Flag is a flag of any of the types below.
 	Flag = urfave.Flag
 	// BoolFlag is a flag without a value.
 	BoolFlag = urfave.BoolFlag
@@ -34,7 +34,7 @@ type (
 	IntFlag = urfave.IntFlag
 	// StringFlag takes a word.
 	StringFlag = urfave.StringFlag
-	// StringSliceFlag takes words: a command line may have the flag several times.
+	// StringSliceFlag takes several words, because a command line may have the flag several times.
 	StringSliceFlag = urfave.StringSliceFlag
 	// StringSlice is the value of a StringSliceFlag.
 	StringSlice = urfave.StringSlice
@@ -54,8 +54,8 @@ const (
 // Name is the name by which the program was called. Help, messages and hints use it.
 var Name = programName(os.Args[0])
 
-// programName returns alias if arg0 has this name, and Program otherwise: a test executes the program under a third
-// name.
+// programName returns alias if arg0 has this name. It returns Program for any other name, because tests execute the
+// program under a third name.
 func programName(arg0 string) string {
 	if filepath.Base(arg0) == alias {
 		return alias
@@ -67,8 +67,8 @@ func programName(arg0 string) string {
 // appear.
 const Patience = 2 * time.Minute
 
-// Complete adds to a command the output flag, a limit of time, and a check of its arguments. A command without an
-// ArgsUsage takes no arguments.
+// Complete completes a command: it adds the flag --output, a time limit, and a check of the arguments. A command
+// without an ArgsUsage takes no arguments.
 func Complete(c *Command) {
 	CompleteEndless(c)
 	action := c.Action
@@ -80,8 +80,8 @@ func Complete(c *Command) {
 	}
 }
 
-// CompleteEndless is like Complete, but without the limit of time. It is for commands that limit their time themselves,
-// or that work until a signal.
+// CompleteEndless is like Complete, but adds no time limit. It is for commands that limit their time themselves, or
+// that work until a signal.
 func CompleteEndless(c *Command) {
 	c.HideHelpCommand = true
 	c.OnUsageError = Misused
@@ -101,14 +101,15 @@ func CompleteEndless(c *Command) {
 	}
 }
 
-// JSON returns the end of a command's description: the names of the fields of its answer with --output json. If fields
-// begins with [], the answer is a list of objects. Otherwise it is an object. Fields in braces are within the field
-// before the braces. A field keeps its name and type from release to release, but a release may add fields. The
-// transcripts in tool/testdata compare the names with the answers. Times have the form of RFC 3339, in UTC.
+// JSON returns the last paragraph of a command's description. It lists the fields of the command's answer with --output
+// json. If the list begins with [], the answer is a list of objects. If not, the answer is one object. Fields in braces
+// are within the field before the braces. A field keeps its name and type from release to release, but a release may
+// add fields. The tests compare these names with the answers in the transcripts of tool/testdata. Times have the form
+// of RFC 3339, in UTC.
 func JSON(fields string) string { return "\n\nWith --output json: " + fields }
 
-// checkArgs refuses arguments that the command would ignore, and unknown formats in --output. hasOwnOutput means that
-// --output is a flag of the command itself, which may have other values.
+// checkArgs refuses arguments that the command would ignore, and unknown formats in --output. If hasOwnOutput is true,
+// the command has a flag --output of its own, so this flag may have other values.
 func checkArgs(c *Context, hasOwnOutput bool) error {
 	if f := c.String("output"); !hasOwnOutput && f != "text" && f != "json" {
 		return Misuse(c, "--output %q: want text or json", f)
@@ -119,13 +120,14 @@ func checkArgs(c *Context, hasOwnOutput bool) error {
 	return nil
 }
 
-// unknownFlag and invalidValue match errors of the library about flags. The texts are those of package flag.
+// unknownFlag and invalidValue match the library's errors about flags. The library takes the texts of these errors from
+// package flag.
 var (
 	unknownFlag  = regexp.MustCompile(`^flag provided but not defined: -+(.*)$`)
 	invalidValue = regexp.MustCompile(`^invalid value "(.*)" for flag -+(\S+): .*$`)
 )
 
-// Misused converts an error of the library about the command line to an error of Misuse.
+// Misused converts the library's error about a command line to an error that Misuse makes.
 func Misused(c *Context, err error, _ bool) error {
 	if m := unknownFlag.FindStringSubmatch(err.Error()); m != nil {
 		var known []string

@@ -15,10 +15,11 @@ import (
 )
 
 // WriteFile writes a file that a person has named. It follows symlinks, and replaces a regular file as ReplaceFile
-// does. It writes into any other file, such as a device or a pipe. It also writes into an open file of a process, such
-// as /dev/stdout. The caller must hold a lock.
+// does. It does not replace a device or a pipe, but writes the data into it. It does the same with a path such as
+// /dev/stdout, which leads to an open file of a process. The caller must hold a lock.
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
-	fi, err := os.Stat(path) // the kernel may forbid a symlink: see protected_symlinks in proc_sys_fs(5)
+	// Stat fails if the kernel forbids this process to follow a symlink: see protected_symlinks in proc_sys_fs(5).
+	fi, err := os.Stat(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -30,7 +31,8 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 }
 
 // resolveLinks follows the symlinks at path. It returns a path that is no symlink, and reports whether a program may
-// create or replace a file there. This is not so in /proc: its links lead to open files, not to paths.
+// create or replace a file there. In /proc, a program may not, because the links in /proc lead to open files and not to
+// paths.
 func resolveLinks(path string) (to string, ok bool) {
 	const most = 40 // as in path_resolution(7)
 	for range most {
@@ -52,8 +54,8 @@ func resolveLinks(path string) (to string, ok bool) {
 	return "", false
 }
 
-// ReplaceFile replaces the file at path, so that a reader sees the old content or all of data. If path is a symlink,
-// the file replaces the symlink. The caller must hold a lock (see [atomicfile.Replace]).
+// ReplaceFile replaces the file at path, so that another process reads either the whole old content or the whole new
+// content. If path is a symlink, the file replaces the symlink. The caller must hold a lock (see [atomicfile.Replace]).
 func ReplaceFile(path string, data []byte, mode fs.FileMode) error {
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {

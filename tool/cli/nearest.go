@@ -21,7 +21,9 @@ func Nearest(word string, known []string) string {
 // likeness returns how similar two words are, from 0 to 1. It compares the length of their longest common subsequence
 // with their own lengths.
 func likeness(a, b string) float64 {
-	row := make([]int, len(b)+1) // row[j]: longest common subsequence of b[:j] and the part of a read so far
+	// row[j] is the length of the longest common subsequence of two texts: the bytes of a before the index i, and
+	// b[:j].
+	row := make([]int, len(b)+1)
 	for i := range len(a) {
 		diagonal := 0
 		for j := range len(b) {

@@ -16,11 +16,12 @@ import (
 	"time"
 )
 
-// UnreadByNetworkd returns the first of the files that was written after systemd-networkd had started: it reads
-// networkd.conf(5) only when it starts. UnreadByNetworkd returns "" if there is no such file, or if no systemd-networkd
-// runs in the network namespace of this process.
+// UnreadByNetworkd returns the first of the files that was written after systemd-networkd had started. The running
+// systemd-networkd has not read such a file, because it reads networkd.conf(5) only when it starts. UnreadByNetworkd
+// returns "" if there is no such file, or if no systemd-networkd runs in the network namespace of this process.
 //
-// The time of a file is its change time (inode(7)), because package managers set the modification time.
+// UnreadByNetworkd compares the change time of a file (inode(7)). The modification time would be wrong, because package
+// managers set it to an earlier time.
 func UnreadByNetworkd(files []string) (string, error) {
 	started, err := networkdStart()
 	if err != nil || started.IsZero() {
@@ -55,9 +56,9 @@ func networkdStart() (time.Time, error) {
 		return time.Time{}, err
 	}
 	for _, name := range names {
-		const comm = "systemd-network\n" // the kernel cuts a name off after 15 bytes
+		const comm = "systemd-network\n" // the kernel cuts the name of a process after 15 bytes
 		dir := filepath.Dir(name)
-		text, _ := os.ReadFile(name) // no error: the process may have ended
+		text, _ := os.ReadFile(name) // ignore the error: the process may have ended
 		if theirs, _ := os.Readlink(dir + "/ns/net"); string(text) != comm || theirs != ours {
 			continue
 		}
@@ -73,7 +74,9 @@ func startOf(dir string) (time.Time, error) {
 	if err = errors.Join(err, err2); err != nil {
 		return time.Time{}, err
 	}
-	const field, perSecond = 19, 100 // starttime, counted from the field after the name (proc_pid_stat(5)); its unit
+	// The time at which a process started is the field starttime (proc_pid_stat(5)). Its index counts from the field
+	// after the name. Its unit is 1/100 second.
+	const field, perSecond = 19, 100
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	up, _, _ := strings.Cut(string(uptime), " ")
 	sinceBoot, err := strconv.ParseFloat(up, 64)

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 )
 
-// Answer writes v as JSON if the command line asks for JSON. Otherwise it writes what the function text writes, with an
-// escape for each character that is not printable.
+// Answer writes v as JSON if the command line asks for JSON. For an answer in text, it calls the function text. It then
+// writes what this function wrote, and escapes the characters that are not printable.
 func Answer(c *Context, v any, text func(w io.Writer)) error {
 	var b bytes.Buffer
 	if c.String("output") == "json" {
@@ -28,7 +28,8 @@ func Answer(c *Context, v any, text func(w io.Writer)) error {
 	} else {
 		var plain bytes.Buffer
 		text(&plain)
-		b.WriteString(excerpt.Lines(plain.String())) // pods may have written parts, and a terminal obeys escapes
+		// Escape the text, because parts of it may come from pods, and a terminal obeys escape sequences.
+		b.WriteString(excerpt.Lines(plain.String()))
 	}
 	if _, err := b.WriteTo(c.App.Writer); err != nil {
 		return fmt.Errorf("write the answer: %w", err)
@@ -60,7 +61,7 @@ func Tabulate[Row any](w io.Writer, rows []Row) {
 	fmt.Fprintln(t)
 	var line bytes.Buffer
 	for _, r := range rows {
-		fields := reflect.ValueOf(r) // once for all fields: ValueOf copies the row
+		fields := reflect.ValueOf(r) // call ValueOf once per row, because it copies the row
 		for _, i := range shown {
 			line.WriteString(Cell(fields.FieldByIndex(i).Interface()) + "\t")
 		}
@@ -76,17 +77,19 @@ func heading(f reflect.StructField) string {
 	return f.Tag.Get("json")
 }
 
-// Cell returns the text of a value in a table. The text of an invalid CIDR is empty: the ENI has no such CIDR.
+// Cell returns the text of a value in a table. The text of an invalid CIDR is empty, because the ENI then has no CIDR
+// of this kind.
 func Cell(v any) string {
-	text, ok := v.(string) // most cells are strings, and Sprint would take long
+	// Most cells are strings. Sprint would be slow for them.
+	text, ok := v.(string)
 	if !ok {
 		text = fmt.Sprint(v)
 	}
 	if p, ok := v.(netip.Prefix); ok && !p.IsValid() {
 		text = ""
 	}
-	return excerpt.Plain(text) // so that no cell begins another line or column
+	return excerpt.Plain(text) // escape line breaks and tabs, so that the text stays in its cell
 }
 
-// List returns a copy of s that JSON writes as [] if it is empty, and never as null.
+// List returns a copy of a slice. JSON writes an empty copy as [], and not as null.
 func List[T any](s []T) []T { return append([]T{}, s...) }

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A terminal is the standard error of this process: a screen, or a log. The tool writes a line for each change in EC2.
-// On a screen, the last line also says what the command waits for. The next line that the tool writes replaces this
-// status line.
+// A terminal is the standard error of this process: a screen, a file or a pipe. The tool writes a line for each change
+// in EC2. On a screen, the last line also says what the command waits for. The next line that the tool writes replaces
+// this status line.
 type terminal struct {
 	w      io.Writer
 	screen bool // w is a screen, and not a file or a pipe
@@ -44,7 +44,7 @@ func (t *terminal) Write(b []byte) (int, error) {
 	return t.w.Write(b)
 }
 
-// showStatus replaces the status line by text. If text is empty, it only erases the status line.
+// showStatus replaces the status line by text. If text is empty, showStatus only erases the status line.
 func (t *terminal) showStatus(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,8 +54,8 @@ func (t *terminal) showStatus(text string) {
 	t.shown = text != ""
 }
 
-// Working shows what the command does, and for how long, until the caller calls stop. If standard error is not a
-// screen, Working shows nothing.
+// Working shows what the command does at present, and since when. It shows this until the caller calls the returned
+// function. If standard error is not a screen, Working shows nothing.
 func Working(what string) (stop func()) {
 	m, ok := slog.Default().Handler().(messageHandler)
 	if !ok {

@@ -22,11 +22,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam"
 )
 
-// Scripts may look for these two errors, so they have the words of the original tool.
+// These two errors have the same texts as in the original tool, because scripts may look for these texts.
 var (
-	//lint:ignore ST1005 its words
+	//lint:ignore ST1005 the text of the original tool
 	errRoot = errors.New("This command must be run as root")
-	//lint:ignore ST1005 its words
+	//lint:ignore ST1005 the text of the original tool
 	errNotEC2 = errors.New("This command must be run from a running ec2 instance")
 )
 
@@ -38,7 +38,7 @@ type hinted struct {
 
 func (h hinted) Unwrap() error { return h.error }
 
-// Count returns a number with a noun, such as "1 error" or "2 errors". thing is the noun in the singular.
+// Count returns a number with a noun, such as "1 error" or "2 errors". The parameter thing is the noun in the singular.
 func Count(n int, thing string) string {
 	if n != 1 {
 		thing += "s"
@@ -52,8 +52,8 @@ func Hint(err error, hint string) error { return hinted{err, hint} }
 // Log makes slog write its messages to standard error, in the format of Report.
 func Log() { slog.SetDefault(slog.New(messageHandler{t: newTerminal(os.Stderr)})) }
 
-// Report writes an error for people, and returns its exit status. Each line of the error's text becomes a message of
-// its own.
+// Report writes an error for people, and returns the exit status for this error. It writes each line of the error's
+// text as a separate message.
 func Report(w io.Writer, err error) int {
 	if err == nil {
 		return 0
@@ -73,8 +73,9 @@ func Report(w io.Writer, err error) int {
 	return 1
 }
 
-// exitCoder returns the error in the chain of err that sets the exit status of the tool, or nil. It ignores an
-// exec.ExitError, which has the same methods: the exit status in it is that of another program.
+// exitCoder looks for an error that sets the exit status of the tool. It returns the first such error in the chain of
+// err, or nil. It ignores an exec.ExitError, although this type has the same methods, because its exit status is that
+// of another program.
 func exitCoder(err error) urfave.ExitCoder {
 	exit, _ := errors.AsType[urfave.ExitCoder](err)
 	if _, ofProgram := exit.(*exec.ExitError); ofProgram {
@@ -97,14 +98,14 @@ func hintOf(err error) string {
 // of other programs.
 func writeLine(w io.Writer, text string) { fmt.Fprintf(w, "%s: %s\n", Name, excerpt.Lines(text)) }
 
-// A messageHandler is a slog.Handler that writes messages in the format of Report. They have no time: a person reads
-// them on a terminal, or the journal adds the time.
+// A messageHandler is a slog.Handler that writes messages in the format of Report. The messages have no time. A person
+// on a terminal does not need the time, and the journal adds it.
 type messageHandler struct {
 	t     *terminal
 	attrs []slog.Attr
 }
 
-// Enabled reports whether a message has the level Info or more: lower levels do not help an operator.
+// Enabled reports whether a message has the level Info or more. Messages of lower levels do not help an operator.
 func (m messageHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
 // WithAttrs returns a handler that adds the attributes.

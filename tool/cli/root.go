@@ -58,8 +58,8 @@ func Unreadable(err error) string {
 	return ""
 }
 
-// Rooted adds the error of NeedRoot to err if err is about permissions and the process does not run as root. It returns
-// other errors unchanged.
+// Rooted adds the error of NeedRoot to an error about permissions if the process does not run as root. It returns any
+// other error unchanged.
 func Rooted(err error) error {
 	if !errors.Is(err, fs.ErrPermission) || NeedRoot() == nil {
 		return err

@@ -2,13 +2,15 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package connectivity makes pods, sends packets on each path of pods, and says where a packet has stopped. It makes
-// two pods on this node by the plugins of a conflist, like a container runtime. The pods' namespaces have no names in
-// the file system, so they end with the process, even if the process is killed. A killed process leaves leases and
-// routing rules, like a pod without a DEL. A collection or a GC removes these.
+// two pods on this node. Like a container runtime, it calls the plugins of a conflist for them. The network namespaces
+// of these pods have no names in the file system, so the namespaces end with this process, even if it is killed. A
+// killed process leaves leases and routing rules, like a pod without a DEL. A collection or a GC removes these leases
+// and rules.
 //
-// A path that works costs the node only the packets of the path. If a path fails, the test sends the packets again.
-// Meanwhile taps show the links that these packets pass, and netfilter names the rules that drop packets. Taps, and the
-// reports of netfilter's verdicts, are only about the addresses of this test. They also end with the process.
+// For a path that works, the test only sends the packets of the path. If a path fails, the test sends the packets
+// again, and observes them in two ways. It opens taps at links (see [nl.Tap]), which show the links that the packets
+// pass. It also makes netfilter report which rules drop packets. Both observe only the addresses of this test, and both
+// end with the process.
 package connectivity
 
 import (
@@ -35,8 +37,9 @@ const Least = 30 * time.Second
 // pathTimeout is how long a path may take.
 const pathTimeout = 2 * time.Second
 
-// The time limits of a test's parts: two ADDs, a question to the peer, the paths, and two DELs. If nextUntil has
-// passed, the second ADD does not begin. All parts together take less than [Test.Within].
+// The time limits of a test's parts: two ADDs, the question to the other node, the paths, and two DELs. All parts
+// together take less than [Test.Within]. The limits nextUntil and lookUntil count from the start of the test. After
+// nextUntil, the second ADD does not begin.
 
 func (t Test) addWithin() time.Duration { return t.Within * 9 / 30 } // for each ADD
 func (t Test) nextUntil() time.Duration { return t.Within * 6 / 30 }
@@ -47,12 +50,12 @@ func (t Test) delWithin() time.Duration { return t.Within * 3 / 30 } // for each
 // A Test is the configuration of a connectivity test.
 type Test struct {
 	Network   conf.Network
-	BinDir    string // of the plugins
+	BinDir    string // directory of the plugins
 	Namespace string // the pods' namespace in Kubernetes
 	Peer      netip.Addr
 	Port      uint16
-	Service   netip.AddrPort // zero: the API server's Service, if kube-proxy has rules for it
-	DNS       netip.Addr     // zero: the DNS server in the kubelet's configuration
+	Service   netip.AddrPort // zero value: use the API server's Service, if kube-proxy has rules for it
+	DNS       netip.Addr     // zero value: there is no DNS server to test
 	Name      string         // the name for which to ask the DNS server
 	Internet  string         // "": no host
 	Explicit  bool           // an operator has named the host of the internet
@@ -83,7 +86,7 @@ type Row struct {
 type Pod struct {
 	Name  string       `json:"name"`
 	Addrs []netip.Addr `json:"ips"`
-	ENI   string       `json:"iface"` // the link of its ENI on the node
+	ENI   string       `json:"iface"` // the node's link of the pod's ENI
 }
 
 // A Report is what a test has found.
@@ -115,8 +118,8 @@ func (r Report) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s, %d fail, in %.1f s\n", cli.Count(len(r.Paths), "path"), r.Failed, r.Took/1000)
 }
 
-// Run makes the pods, tries all paths, and removes the pods. A path that fails is no error. The error is about the test
-// itself.
+// Run makes the pods, tries all paths, and removes the pods. If a path fails, Run returns no error. An error is about
+// the test itself.
 func (t Test) Run(ctx context.Context) (r Report, err error) {
 	start := time.Now()
 	whole, cancel := context.WithDeadline(ctx, start.Add(t.lookUntil()))
@@ -156,8 +159,8 @@ type scene struct {
 	peerErr error  // why the other node does not answer
 
 	checked map[*pod]error            // the result of CHECK, which the test calls once for a pod
-	enis    func() ([]aws.ENI, error) // the ENIs by metadata, asked once
-	ec2     func() ([]aws.ENI, error) // the ENIs by EC2, asked once
+	enis    func() ([]aws.ENI, error) // asks metadata for the ENIs, but only once
+	ec2     func() ([]aws.ENI, error) // asks EC2 for the ENIs, but only once
 }
 
 func (t Test) open() (*scene, error) {
@@ -229,8 +232,8 @@ func (s *scene) deletePods() (failed error) {
 
 func (s *scene) close() error { return errors.Join(s.deletePods(), s.cni.close(), s.node.Close()) }
 
-// tryAll tries all paths at once. tryAll tries failed paths again, because the machine may be busy. It explains the
-// paths that fail again, one after the other.
+// tryAll tries all paths at once. A path may fail only because the machine is busy, so tryAll tries each failed path a
+// second time. If a path fails again, tryAll finds out why. It does this for one path after the other.
 func (s *scene) tryAll(ctx context.Context, all []path) []Row {
 	rows := make([]Row, len(all))
 	for again := range 2 {

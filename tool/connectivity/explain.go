@@ -14,28 +14,28 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// watchTime is how long the test sends packets again while taps watch the links. It is less than one second, because
-// TCP repeats its first packet after one second.
+// watchTime is how long taps watch the links while the test sends the packets of a path again. It is less than one
+// second, because TCP repeats its first packet after one second.
 const watchTime = 900 * time.Millisecond
 
-// A finding has the observations of a further try of a path that had failed.
+// A finding is what the test observes when it tries a failed path once more.
 type finding struct {
 	path
 	failed    error
 	sightings []sighting
 	drops     []nl.Dropper
-	counted   []string // the kernel's counters of drops that have changed
-	checkErr  error    // errors of CHECK for the pods of the path
+	counted   []string // those of the kernel's drop counters that have changed
+	checkErr  error    // what CHECK found wrong at the pods of the path
 }
 
-// A sighting is a packet that a tap has seen, with the namespace of the tap.
+// A sighting is a packet that a tap has seen, together with the tap's namespace.
 type sighting struct {
 	nl.Sighting
 	ns *nl.NS
 }
 
-// explainFailure sends the packets of a failed path again. It returns the path's row, with the place where the packets
-// stop. If the packets arrive now, the row says that the path works.
+// explainFailure sends the packets of a failed path again, and completes the path's row. The row then says where the
+// packets stop, and why. If the packets arrive now, the row says that the path works.
 func (s *scene) explainFailure(ctx context.Context, p path, row Row) Row {
 	if ctx.Err() != nil {
 		row.Stopped = "there was no time to find out where the packet stopped"
@@ -55,7 +55,7 @@ func (s *scene) explainFailure(ctx context.Context, p path, row Row) Row {
 	return row
 }
 
-// tryWithTaps tries the path with taps at the links, and returns its observations.
+// tryWithTaps opens taps at the links, tries the path, and returns what the taps and the kernel have shown.
 func (s *scene) tryWithTaps(ctx context.Context, p path) (f finding, err error) {
 	f.path = p
 	addrs := p.tapAddrs()
@@ -68,7 +68,8 @@ func (s *scene) tryWithTaps(ctx context.Context, p path) (f finding, err error) 
 	if err != nil {
 		return f, err
 	}
-	verdicts, unowned := s.node.Verdicts(addrs) // an older kernel has no verdicts
+	// The error is no failure, because older kernels do not report netfilter's verdicts.
+	verdicts, unowned := s.node.Verdicts(addrs)
 	before, _ := s.node.DropCounts()
 	try, cancel := context.WithTimeout(ctx, watchTime)
 	f.failed = p.probe(try)
@@ -113,7 +114,7 @@ func (s *scene) checkOnce(ctx context.Context, p *pod) error {
 	return err
 }
 
-// tapAddrs returns the addresses by which a tap recognizes the packets of a path.
+// tapAddrs returns the addresses for the taps: a packet with one of these addresses is a packet of the path.
 func (p path) tapAddrs() (all []netip.Addr) {
 	if p.pod != nil {
 		all = append(all, p.pod.addr(p.family))
@@ -124,7 +125,8 @@ func (p path) tapAddrs() (all []netip.Addr) {
 	return all
 }
 
-// openTaps opens taps at the links of the pods and of the node that packets of a path can pass.
+// openTaps opens taps at all links that the packets of a path can pass, in the pods and on the node. The map has the
+// taps by namespace.
 func (s *scene) openTaps(p path, addrs []netip.Addr) (all map[*nl.NS]*nl.Tap, err error) {
 	all = map[*nl.NS]*nl.Tap{}
 	node := []string{s.Network.Pair.HostInterface}
@@ -153,8 +155,9 @@ func (s *scene) presentLinks(links []string) []string {
 	return slices.DeleteFunc(links, func(l string) bool { _, err := s.node.LinkByName(l); return err != nil })
 }
 
-// furthestSighting returns the sighting at the furthest place on the path to the receiver and back. The last sighting
-// need not be the furthest: the sender may have repeated a packet just before the taps were closed.
+// furthestSighting compares the places of the sightings on the path to the receiver and back to the sender. It returns
+// the sighting at the furthest place. This need not be the last sighting, because the sender may have repeated a packet
+// just before the taps were closed.
 func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
 	for _, seen := range f.sightings {
 		if !any || s.progressOf(f, seen) >= s.progressOf(f, l) {
@@ -164,9 +167,10 @@ func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
 	return l, any
 }
 
-// progressOf returns a number for the place of a sighting on the path. The places in their order are: out of a pod,
-// into the node, out of the node, into a pod. The same places of the answer come after these places. The node sends a
-// packet for a Service back into the sender. Such a packet counts like a packet into the node.
+// progressOf returns a number for the place of a sighting. The number is higher if the place is further on the path.
+// The order of the places is: out of a pod, into the node, out of the node, into a pod. For the answer, the same four
+// places follow, in the same order. The node sends a pod's packet for a Service back into this pod. There, the packet
+// counts like a packet into the node.
 func (s *scene) progressOf(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.isRequest(l) && l.ns == f.from:
@@ -184,12 +188,12 @@ func (s *scene) progressOf(f finding, l sighting) (steps int) {
 	return steps
 }
 
-// isRequest reports whether a packet is on its way to the receiver, and is no answer.
+// isRequest reports whether a packet is on its way to the receiver. If not, the packet is an answer.
 func (f finding) isRequest(s sighting) bool {
 	return s.To == f.to.Addr().WithZone("") || f.pod != nil && s.From == f.pod.addr(f.family)
 }
 
-// placeOf returns a text about the furthest place that a packet has reached.
+// placeOf describes the furthest place that a packet has reached.
 func (s *scene) placeOf(f finding) string {
 	l, any := s.furthestSighting(f)
 	if errors.Is(f.failed, errLarge) {
@@ -225,7 +229,7 @@ func (s *scene) veths() (all []string) {
 	return all
 }
 
-// largestText names the largest packet that has passed a link.
+// largestText returns the size of the largest packet that a tap has seen, as the end of a sentence.
 func (f finding) largestText() string {
 	most := 0
 	for _, s := range f.sightings {

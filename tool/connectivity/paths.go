@@ -105,7 +105,8 @@ func (s *scene) nearPaths(f nl.Family) (all []path) {
 	return all
 }
 
-// kubeletPort is the port of the kubelet, which pods may reach. A refusal also shows that the packets arrive.
+// kubeletPort is the port of the kubelet. The test connects to this port of the node. If no kubelet listens there, the
+// node refuses the connection, which also shows that the packets arrive.
 const kubeletPort = 10250
 
 // acceptRefusal returns nil for a refusal, because a refusal shows that the packets have arrived.
@@ -116,7 +117,8 @@ func acceptRefusal(err error) error {
 	return err
 }
 
-// toServer returns a path to a pod of this test, for small and for large packets.
+// toServer returns a path from the pod from to the pod to. If from is nil, the node sends. The path is tried with small
+// packets and with large packets.
 func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 	sender := s.node
 	if from != nil {
@@ -132,9 +134,10 @@ func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 const groupsAdvice = "the security groups of the ENIs at both ends, and the network ACLs and route tables of their " +
 	"subnets, must allow the packets"
 
-// callSmallAndLarge makes a small call and then a large call. Each call has the same time, so a slow small call does
-// not look like a loss of large packets. A connection begins with small packets. So if the large call gets no
-// connection, the size of packets is not the cause.
+// callSmallAndLarge calls a server twice: first with little data, and then with much data. Each call has its own
+// timeout. If the calls shared one timeout, a slow first call would leave no time for the second, and this would look
+// like a loss of large packets. A connection begins with small packets. So if the second call gets no connection, it
+// does not fail because of large packets.
 func callSmallAndLarge(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	if _, err := callServer(ctx, n, to, call{Size: smallCall}); err != nil {
 		return connError(err)
@@ -151,7 +154,7 @@ func callSmallAndLarge(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	return nil
 }
 
-// nodeAddr returns the address of the node to which its pods send packets.
+// nodeAddr returns the node's address in a family. The test sends packets from a pod to this address.
 func (s *scene) nodeAddr(f nl.Family) netip.Addr {
 	if a, err := s.node.DefaultSource(s.Network.Pair.HostInterface, f); err == nil && a.IsValid() {
 		return a
@@ -170,8 +173,8 @@ var metadataAddrs = map[nl.Family]netip.AddrPort{nl.IPv4: netip.MustParseAddrPor
 	nl.IPv6: netip.MustParseAddrPort("[fd00:ec2::254]:80")}
 
 // metadataPaths returns two paths to the metadata service: from the node and from a pod. The plugins need the path from
-// the node. Most instances have no metadata by IPv6. So for IPv6, metadataPaths returns only the path from a pod, and
-// only if the configuration blocks this path.
+// the node. On most instances, the metadata service has no IPv6 endpoint. So for IPv6, metadataPaths returns no path
+// from the node. It returns the path from a pod only if the configuration forbids this path.
 func (s *scene) metadataPaths(f nl.Family) (all []path) {
 	to, a := metadataAddrs[f], s.pods[0]
 	if f == nl.IPv4 {
@@ -249,8 +252,9 @@ func (s *scene) servicePaths(f nl.Family) []path {
 }
 
 // serviceFamily returns the first family of the cluster's Services. In a cluster with both families, the API server's
-// Service has only this family, and so has the Service of the DNS server unless its manifest asks for both. If the DNS
-// server is not known, serviceFamily returns a family that Services and pods have.
+// Service has only this family. The DNS server's Service also has only this family, unless its manifest asks for both.
+// If the DNS server is not known, or if the pods do not have its family, serviceFamily returns a family that Services
+// and pods have.
 func (s *scene) serviceFamily() nl.Family {
 	a := s.pods[0]
 	if s.DNS.IsValid() && a.addr(nl.FamilyOf(s.DNS)).IsValid() {
@@ -265,8 +269,8 @@ func (s *scene) serviceFamily() nl.Family {
 	return families[0]
 }
 
-// apiServer returns the address and port of the API server's Service if the Service has an address of the family.
-// Kubernetes gives this Service the first address of the range for Services, so the lowest ClusterIP.
+// apiServer returns the address and port of the API server's Service if the Service has an address of the family. This
+// Service has the lowest ClusterIP, because Kubernetes gives it the first address of the range for Services.
 func (s *scene) apiServer(f nl.Family) netip.AddrPort {
 	addrs, err := s.node.ClusterIPs(f)
 	if err != nil || len(addrs) == 0 || f != s.serviceFamily() {

@@ -23,16 +23,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// A pod is a network namespace that the plugins have connected. A server of this process answers in the namespace.
+// A pod is a network namespace that the plugins have connected. In this namespace, a server of this process answers
+// calls.
 type pod struct {
 	name     string
 	ns       *nl.NS
 	addrs    []netip.Addr
-	gws      []netip.Addr // VPC routers, by the result of the ADD
+	gws      []netip.Addr // addresses of VPC routers, from the result of the ADD
 	links    []string     // the links in the pod
-	veth     string       // the node's end of the pair
-	eni      string       // the link of the pod's ENI on the node
-	hasSlave bool         // the pod has a slave of this link
+	veth     string       // the node's end of the veth pair
+	eni      string       // the node's link of the pod's ENI
+	hasSlave bool         // the pod has a slave of the link eni
 	server   *server
 }
 
@@ -50,7 +51,7 @@ type runtime struct {
 	Test
 	cni   *libcni.CNIConfig
 	list  *libcni.NetworkConfigList
-	cache int    // a file system that no other process sees
+	cache int    // file descriptor of a file system that no other process sees
 	port  uint16 // port at which pods answer; 0: any
 }
 
@@ -70,13 +71,13 @@ func newRuntime(t Test) (r runtime, err error) {
 	return r, nil
 }
 
-// addTimeout is how long an ADD of the test may wait. The ADD may take three seconds more.
+// addTimeout is how long an ADD of the test may wait for an address. The whole ADD may take three seconds more.
 func (t Test) addTimeout() time.Duration {
 	return min(t.addWithin()-3*time.Second, conf.MostAddTimeout)
 }
 
-// hastyConflist returns the conflist of the test with a short addTimeout. So an ADD that waits for an address ends by
-// itself, before this program would kill it.
+// hastyConflist returns the conflist of the test, in which it has set a short addTimeout. So an ADD stops to wait for
+// an address, and returns an error, before this program would kill it.
 func (t Test) hastyConflist() ([]byte, error) {
 	l := t.Network.List
 	plugins := make([]json.RawMessage, len(l.Plugins))
@@ -99,8 +100,9 @@ func (t Test) hastyConflist() ([]byte, error) {
 		"plugins": plugins, "loadOnlyInlinedPlugins": true})
 }
 
-// newMemoryFS makes a file system in memory that is mounted nowhere, and ends with the process. libcni keeps results in
-// files. In /var/lib/cni, results of a killed process would stay, and repair would treat them as results of a pod.
+// newMemoryFS makes a file system in memory. It is mounted nowhere, and it ends with the process. In it, libcni stores
+// the results of the ADDs. The usual place, /var/lib/cni, would keep these results if this process was killed. The
+// command repair would then treat them as results of a pod.
 func newMemoryFS() (int, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -141,17 +143,17 @@ func (r runtime) add(ctx context.Context, node *nl.NS, name string) (*pod, error
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.delWithin())
 		defer cancel()
-		return nil, errors.Join(err, r.del(ctx, p)) // the first line is the error of the ADD
+		return nil, errors.Join(err, r.del(ctx, p)) // first the error of the ADD, because only the first line is shown
 	}
 	return p, nil
 }
 
-// check calls CHECK of the plugins for a pod.
+// check calls the plugins with CHECK for a pod.
 func (r runtime) check(ctx context.Context, p *pod) error {
 	return r.cni.CheckNetworkList(ctx, r.list, r.runtimeConf(p.name, p.ns.Path()))
 }
 
-// del calls DEL of the plugins for a pod, and then closes the pod's namespace.
+// del calls the plugins with DEL for a pod, and then closes the pod's namespace.
 func (r runtime) del(ctx context.Context, p *pod) error {
 	err := r.cni.DelNetworkList(ctx, r.list, r.runtimeConf(p.name, p.ns.Path()))
 	if p.server != nil {
@@ -160,7 +162,7 @@ func (r runtime) del(ctx context.Context, p *pod) error {
 	return errors.Join(err, p.ns.Close())
 }
 
-// readResult reads the addresses and links that the ADD has made.
+// readResult reads which addresses the pod has got, and which links the ADD has made.
 func (p *pod) readResult(result types.Result, node *nl.NS) error {
 	r, err := types100.GetResult(result)
 	if err != nil {
@@ -169,7 +171,7 @@ func (p *pod) readResult(result types.Result, node *nl.NS) error {
 	for _, ip := range r.IPs {
 		a, _ := netip.AddrFromSlice(ip.Address.IP)
 		if i := ip.Interface; i != nil && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == "" {
-			continue // an address of the node's link, with which the node asks the VPC router
+			continue // not the pod's: the node uses this address to ask the VPC router
 		}
 		p.addrs = append(p.addrs, a.Unmap())
 		if gw, ok := netip.AddrFromSlice(ip.Gateway); ok {

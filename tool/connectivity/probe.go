@@ -25,7 +25,7 @@ var (
 	errSilent  = errors.New("no answer")
 )
 
-// connError wraps an error of a connection in errRefused or errSilent, if one of them fits.
+// connError adds errRefused or errSilent to an error of a connection, if one of the two describes it.
 func connError(err error) error {
 	var timeout net.Error
 	switch {
@@ -72,7 +72,7 @@ func requestHTTP(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	return nil
 }
 
-// lookUpName asks a DNS server for a name. The answer that there is no such name is also a success.
+// lookUpName asks a DNS server for a name. If the server answers that the name does not exist, this is also a success.
 func lookUpName(ctx context.Context, n *nl.NS, server netip.AddrPort, name string) error {
 	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return dial(ctx, n, network, server)
@@ -84,8 +84,8 @@ func lookUpName(ctx context.Context, n *nl.NS, server netip.AddrPort, name strin
 	return connError(err)
 }
 
-// resolveNeighbor makes the kernel ask a router for its MAC address, and waits for the answer. For this, it sends a
-// datagram to a port at which no router listens.
+// resolveNeighbor makes the kernel ask a router for its MAC address, and waits for the answer. To make the kernel ask,
+// resolveNeighbor sends a datagram to the router, at a port that no router uses.
 func resolveNeighbor(ctx context.Context, n *nl.NS, a netip.Addr) error {
 	const discard = 9
 	to := netip.AddrPortFrom(a, discard)
@@ -108,7 +108,7 @@ func resolveNeighbor(ctx context.Context, n *nl.NS, a netip.Addr) error {
 	return fmt.Errorf("%w to the request for the gateway's MAC address", errSilent)
 }
 
-// kubeletConfigs are where kubelets of the usual distributions have their configuration.
+// kubeletConfigs are the paths at which kubelets of the usual distributions have their configuration.
 var kubeletConfigs = []string{"/var/lib/kubelet/config.yaml", "/etc/kubernetes/kubelet/config.json",
 	"/etc/kubernetes/kubelet/kubelet-config.json", "/var/lib/kubelet/kubelet-config.yaml"}
 

@@ -17,18 +17,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A server answers calls in a namespace. A call is a line of JSON, and then as many bytes as the line says. The answer
-// is a line of JSON. The server changes nothing, and calls back only the caller.
+// A server answers calls in a namespace. A caller connects, sends a line of JSON (see [call]), and then as many bytes
+// as this line says. The server answers with a line of JSON (see [answer]). A caller can ask the server to call back.
+// The server changes nothing, and calls back no other address than the caller's.
 type server struct {
-	ns       *nl.NS
-	pod      *pod // the server reports the addresses of this pod, and calls back from it; nil: no pod
+	ns *nl.NS
+	// The server reports the addresses of this pod, and calls back from this pod. nil: the server does neither.
+	pod      *pod
 	listener *net.TCPListener
 }
 
 // A call is the line that a caller sends first.
 type call struct {
 	Size int    `json:"size"` // number of bytes after the line
-	Back uint16 `json:"back"` // the port of the caller to call back; 0: none
+	Back uint16 `json:"back"` // the caller's port to which the server calls back; 0: do not call back
 }
 
 // An answer is the line that a server sends.
@@ -37,7 +39,8 @@ type answer struct {
 	Bytes int64        `json:"bytes"`
 	Pods  []netip.Addr `json:"pods"`
 	Port  uint16       `json:"port"` // at which the pod answers
-	Back  string       `json:"back"` // why the server could not call back; "": it could, or the caller did not ask
+	// why the server could not call back; "": the server has called back, or the caller did not ask
+	Back string `json:"back"`
 }
 
 // mostBytes is the maximum number of bytes that a caller may send.
@@ -66,7 +69,7 @@ func (s *server) port() uint16 { return uint16(s.listener.Addr().(*net.TCPAddr).
 
 func (s *server) close() { s.listener.Close() }
 
-// answerAll answers callers until close, but at most 16 callers at the same time.
+// answerAll answers callers until close is called. It answers at most 16 callers at the same time.
 func (s *server) answerAll() {
 	turns := make(chan struct{}, 16)
 	for {
@@ -111,8 +114,8 @@ func (s *server) answerCall(c *net.TCPConn) error {
 	return json.NewEncoder(c).Encode(a)
 }
 
-// The numbers of bytes of a small call and of a large call. The packets of a large call are as large as the links
-// allow.
+// The numbers of bytes of a small call and of a large call. A large call has so many bytes that its packets are as
+// large as the links allow.
 const (
 	smallCall = 16
 	largeCall = 1 << 16
@@ -121,7 +124,7 @@ const (
 // errLarge means that a small call was answered, and a large call was not.
 var errLarge = errors.New("small packets arrive, and large ones do not")
 
-// callServer calls a server from a namespace.
+// callServer calls a server. The connection begins in the namespace n.
 func callServer(ctx context.Context, n *nl.NS, to netip.AddrPort, what call) (a answer, err error) {
 	c, err := dial(ctx, n, "tcp", to)
 	if err != nil {
@@ -144,7 +147,7 @@ func callServer(ctx context.Context, n *nl.NS, to netip.AddrPort, what call) (a 
 	return a, json.Unmarshal(line, &a)
 }
 
-// dial connects from a namespace.
+// dial makes a connection that begins in the namespace n.
 func dial(ctx context.Context, n *nl.NS, network string, to netip.AddrPort) (c net.Conn, err error) {
 	err = n.Do(func() (err error) {
 		c, err = (&net.Dialer{}).DialContext(ctx, network, to.String())

@@ -18,7 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// causeOf returns what has stopped the packet, and what an operator can do. The causes that are certain come first.
+// causeOf returns what has stopped the packet, and what an operator can do. It first looks for the causes that are
+// certain.
 func (s *scene) causeOf(f finding) (cause, do string) {
 	down := s.downLink(f)
 	switch {
@@ -48,7 +49,7 @@ func (s *scene) causeOf(f finding) (cause, do string) {
 	return f.withCounters(f.failed.Error()), "run " + cli.Name + " doctor; " + f.advice
 }
 
-// withCounters adds the kernel's counters to a cause.
+// withCounters adds to the text of a cause which drop counters of the kernel have changed.
 func (f finding) withCounters(cause string) string {
 	if len(f.counted) == 0 {
 		return cause
@@ -57,7 +58,7 @@ func (f finding) withCounters(cause string) string {
 		strings.Join(f.counted, ", ")
 }
 
-// whyDropped returns the cause for a packet that a rule of netfilter has dropped.
+// whyDropped explains why a rule of netfilter has dropped the packet.
 func (s *scene) whyDropped(f finding) (cause, do string) {
 	d := f.drops[0]
 	family, table, _ := strings.Cut(d.Table, " ")
@@ -75,7 +76,7 @@ func (s *scene) whyDropped(f finding) (cause, do string) {
 			"\"The firewall drops what the node forwards\" in docs/operations.md", family, table, d.Chain)
 }
 
-// whyLarge returns the cause for packets that are too large for a link on the way.
+// whyLarge explains why large packets are lost: they are too large for a link on the way.
 func (s *scene) whyLarge() (cause, do string) {
 	var mtus []string
 	for _, name := range s.presentLinks(slices.Compact(slices.Concat([]string{s.Network.Pair.HostInterface}, s.veths(),
@@ -91,7 +92,7 @@ func (s *scene) whyLarge() (cause, do string) {
 			"set the MTUs of new pods"
 }
 
-// whyKept returns the cause for a packet that has reached the node and was not sent on.
+// whyKept explains why a packet has reached the node, but the node has not forwarded it.
 func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	dev, err := ask.Forwards(s.node, l.Link, l.From, l.To)
 	forward := s.blockingSysctl(f.family, l.Link)
@@ -115,9 +116,9 @@ func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	return "", ""
 }
 
-// blockingSysctl returns a sysctl whose value 0 keeps the node from forwarding packets of a family that arrive by a
-// link. For IPv4, there is such a sysctl for the node and one for the link. For IPv6, there is only one for the node.
-// If none is 0, the key is empty.
+// blockingSysctl returns a sysctl that forbids the node to forward packets from a link, because the sysctl's value is
+// 0. For IPv4, the node has such a sysctl, and the link has another. For IPv6, only the node has one. If none of them
+// is 0, the key of the result is empty.
 func (s *scene) blockingSysctl(f nl.Family, link string) nl.Sysctl {
 	keys := []string{"net/ipv4/ip_forward", "net/ipv4/conf/" + link + "/forwarding"}
 	if f == nl.IPv6 {
@@ -131,7 +132,8 @@ func (s *scene) blockingSysctl(f nl.Family, link string) nl.Sysctl {
 	return nl.Sysctl{}
 }
 
-// whyOutside returns the cause for a packet that has left the node. The node cannot see what EC2 does with the packet.
+// whyOutside explains why a packet was lost after it had left the node. The node cannot see what EC2 does with the
+// packet.
 func (s *scene) whyOutside(f finding) (cause, do string) {
 	if cause := s.unassignedCause(f); cause != "" {
 		return cause, "run " + cli.Name + " status --diff. If EC2 does not show the address there, another program " +
@@ -140,8 +142,8 @@ func (s *scene) whyOutside(f finding) (cause, do string) {
 	return "the packet is lost outside of this node's kernel", cmp.Or(f.advice, groupsAdvice)
 }
 
-// downLink returns the first link that a path needs and that is down, or "". A path needs the host interface, and the
-// links of the ENIs of its pods.
+// downLink returns the first link that is down among those that a path needs, or "". A path needs the host interface,
+// and the link of each pod's ENI.
 func (s *scene) downLink(f finding) string {
 	links := []string{s.Network.Pair.HostInterface}
 	for _, p := range []*pod{f.pod, f.target} {
@@ -157,10 +159,10 @@ func (s *scene) downLink(f finding) string {
 	return ""
 }
 
-// unassignedCause returns a cause if no ENI of this instance has the address of a pod of the path. It returns "" if
-// there is no such pod, or if metadata does not answer. It asks metadata first, and then EC2, because metadata may lack
-// for minutes an address that EC2 has assigned. EC2's source/destination check drops a packet if the ENI does not have
-// the packet's source address.
+// unassignedCause returns a cause if a pod of the path has an address that no ENI of this instance has. It returns ""
+// if the path has no such pod, or if metadata does not answer. It asks metadata first. If metadata lacks the address,
+// it also asks EC2, because metadata may lack a new address for minutes. EC2's source/destination check drops a packet
+// if the ENI does not have the packet's source address.
 func (s *scene) unassignedCause(f finding) string {
 	enis, err := s.enis()
 	if err != nil {
@@ -209,7 +211,7 @@ func metadataENIs() ([]aws.ENI, error) {
 	return aws.New(aws.Options{}).ENIs(ctx)
 }
 
-// hasAddr reports whether an ENI has an address, by itself or in a prefix.
+// hasAddr reports whether an ENI has an address, either as a single address or as part of a prefix.
 func hasAddr(e aws.ENI, a netip.Addr) bool {
 	return slices.Contains(slices.Concat(e.Addrs, e.IPv6Addrs), a) ||
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes),
