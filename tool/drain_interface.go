@@ -68,7 +68,7 @@ their tags matter. If the role may not ask, it compares only the security groups
 				}
 				return cli.Table(c, drainRows(st, slices.Sorted(maps.Keys(st.ENIs)), why, true))
 			}
-			if err != nil { // no failure: the registry already has the marks of the ENIs
+			if err != nil { // the command has done its work: the registry has the marks
 				slog.Warn("the ENIs are not compared with the configuration", "error", err)
 			}
 			return cli.Table(c, drainRows(st, ids, why, false))
@@ -76,8 +76,8 @@ their tags matter. If the role may not ask, it compares only the security groups
 	}
 }
 
-// setDraining marks the ENIs as draining. If retire is false, it removes the mark. If it returns an error, the caller
-// must not write the state.
+// setDraining marks the ENIs as draining. If retire is false, it removes this mark instead. If setDraining returns an
+// error, the caller must not write the state.
 func setDraining(s *registry.State, ids []string, retire bool) error {
 	for _, id := range ids {
 		e, known := s.ENIs[id]
@@ -95,7 +95,7 @@ func setDraining(s *registry.State, ids []string, retire bool) error {
 	return nil
 }
 
-// A drainRow is an ENI that drains, or that differs from the configuration.
+// A drainRow is an ENI, with the mark that it drains, and with the reason why it differs from the configuration.
 type drainRow struct {
 	ID       string `json:"id"`
 	Iface    string `json:"iface"`
@@ -105,8 +105,8 @@ type drainRow struct {
 	Why      string `json:"why"` // "": the ENI does not differ
 }
 
-// drainRows returns a row for each ENI in ids. reasons says, by ENI, how the ENI differs from the configuration. If
-// onlyDiffering is true, drainRows leaves out ENIs that neither drain nor differ.
+// drainRows returns a row for each ENI in ids. The map reasons has a text for the ID of each ENI that differs from the
+// configuration. If onlyDiffering is true, drainRows leaves out ENIs that neither drain nor differ.
 func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyDiffering bool) (rows []drainRow) {
 	for _, id := range ids {
 		e, known := s.ENIs[id]
@@ -127,11 +127,11 @@ func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyD
 // isReplaceable reports whether an ENI serves the pods of its pool, and another ENI could replace it on the node.
 func isReplaceable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && !e.Foreign }
 
-// misfitReasons compares the ENIs of the node with the configuration. Assume that an operator had attached the ENI: for
-// each ENI, misfitReasons returns why no pod would then get an address of it, or "" if the ENI fits.
+// misfitReasons compares the ENIs of the node with the configuration. It treats each ENI as if an operator had attached
+// it. The result has a text for each ENI: why no pod would get an address of this ENI, or "" if the ENI fits.
 //
-// The security groups of the ENIs come from metadata. If these do not decide, misfitReasons asks EC2 for the tags of
-// the subnets. If the role does not allow this, the ENI counts as fitting.
+// The security groups of the ENIs come from metadata. If the groups do not show whether an ENI fits, misfitReasons asks
+// EC2 for the tags of the subnets. If the role may not ask, the ENI counts as fitting.
 func misfitReasons(
 	c *cli.Context, p *ipam.Pool, s *registry.State, conflists *conf.Conflists,
 ) (reasons map[string]string, _ error) {
@@ -167,8 +167,8 @@ func misfitReasons(
 	return reasons, nil
 }
 
-// subnetTags asks EC2 for the subnets in one zone of the VPCs of the ENIs. It returns the tags of these subnets by
-// subnet ID, or nil if the role may not ask.
+// subnetTags asks EC2 for the subnets in a zone. It asks for each VPC that has one of the ENIs. The result has the tags
+// of each subnet, by the subnet's ID. It is nil if the role may not ask.
 func subnetTags(
 	c *cli.Context, cloud *aws.Client, enis []aws.ENI, zone string,
 ) (map[string]map[string]string, error) {

@@ -45,7 +45,7 @@ comments also have the egress itself.` +
 			conflists := conf.Load(c.String("config"))
 			networks, failed := conflists.Egress()
 			if c.IsSet("manifest") {
-				if conf.Absent(failed) { // the new egress may be our first plugin there
+				if conf.Absent(failed) { // the conflist may not have our plugins yet
 					failed = nil
 				}
 				return errors.Join(printManifest(c, networks, conflists), failed)
@@ -70,7 +70,7 @@ comments also have the egress itself.` +
 // egressPods returns the clients and routers of this node. If the configuration has no egress, it returns nil and does
 // not look into the namespaces of pods.
 func egressPods(conflists *conf.Conflists, s *registry.State) ([]view.EgressPod, error) {
-	networks, _ := conflists.Egress() // validate and doctor report mistakes of the configuration
+	networks, _ := conflists.Egress() // ignore the error: the commands validate and doctor report it
 	if len(networks) == 0 {
 		return nil, nil
 	}
@@ -100,7 +100,7 @@ type egressEntry struct {
 	Clients      []string `json:"clients"`
 }
 
-// An egressRule is the traffic that security groups must allow between clients and routers, in and out.
+// An egressRule is the traffic between clients and routers. Their security groups must allow it in both directions.
 type egressRule struct {
 	Protocol string `json:"protocol"`
 	Port     int    `json:"port"`

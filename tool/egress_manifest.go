@@ -26,9 +26,9 @@ import (
 var egressYAML string
 
 // manifestTemplate is the parsed egress.yaml. It writes names (of type yamlName) without quotes, because newManifest
-// refuses names that Kubernetes does not allow. It writes all other values as JSON. The template is parsed at its first
-// use, because otherwise every command would spend the time. The same holds for the regular expressions of this
-// package.
+// refuses names that Kubernetes does not allow. It writes all other values as JSON. The program parses the template at
+// its first use, so that the other commands do not spend time on it. For the same reason, it compiles the regular
+// expressions of this package at their first use.
 var manifestTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("egress").Funcs(template.FuncMap{"json": inlineJSON}).Parse(egressYAML))
 })
@@ -58,8 +58,8 @@ func egressFlags() []cli.Flag {
 	}
 }
 
-// newEgressFlags are the flags that describe an egress that the configuration does not have. Each has the name of a key
-// of an egress.
+// newEgressFlags are the flags that describe a new egress, which the configuration does not have yet. Each flag has the
+// name of a key in the configuration of an egress.
 var newEgressFlags = []string{"gateways", "destinations", "except", "namespaces", "clients"}
 
 // A manifest has the values that the template egress.yaml writes.
@@ -74,7 +74,8 @@ type manifest struct {
 	Lacks            []missingPart
 }
 
-// A workload runs routers. It is a Deployment, or a StatefulSet for one router with its own address.
+// A workload runs routers. It is a Deployment, or a StatefulSet. Each StatefulSet has one router, which has an address
+// of its own.
 type workload struct {
 	Kind     string
 	Name     yamlName
@@ -82,7 +83,8 @@ type workload struct {
 	IP, Zone string
 }
 
-// A missingPart is a part of a conflist that must be added: a text that says where and why, and the lines.
+// A missingPart is a part that the conflist lacks. Means says where to add the part, and why. Lines are the lines to
+// add.
 type missingPart struct {
 	Means string   `json:"means"`
 	Lines []string `json:"lines"`
@@ -102,8 +104,8 @@ func printManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *con
 		func(w io.Writer) { _, _ = b.WriteTo(w) }) // no error: w is in memory
 }
 
-// newManifest returns the manifest of the egress that --manifest names: an egress of the configuration, or a new one
-// that the flags describe.
+// newManifest returns the manifest of the egress that --manifest names. This is either an egress of the configuration,
+// or a new egress that other flags describe.
 func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.Conflists) (*manifest, error) {
 	name := c.String("manifest")
 	m := &manifest{Name: yamlName(name), Image: c.String("image"), Probe: c.String("probe"),
@@ -124,7 +126,7 @@ func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.
 	}
 	m.Namespace, m.Port = yamlName(namespace), n.UDPPort()
 	for _, gw := range e.Gateways {
-		a := netip.MustParseAddr(gw) // Validate has parsed gw before
+		a := netip.MustParseAddr(gw) // does not panic: Validate has already parsed gw
 		m.Gateways, m.Families = append(m.Gateways, a.String()), append(m.Families, fmt.Sprint(nl.FamilyOf(a)))
 	}
 	if c.IsSet("probe") && !c.IsSet("image") {
@@ -146,14 +148,14 @@ func (w yamlName) String() string {
 	return string(w)
 }
 
-// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123). It allows only 40 characters,
-// because addWorkloads appends an address to the name of the egress.
+// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123). RFC 1123 allows 63 characters,
+// and dnsLabel only 40, because addWorkloads appends an address to the name of the egress.
 var dnsLabel = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
 })
 
 // findEgress returns the egress that has this name, and its network. If the flags describe a new egress, it returns the
-// new egress and the network for it. It then also adds to m.Lacks the lines for the conflist.
+// new egress and the network for it. In this case, it also appends the lines for the conflist to m.Lacks.
 func (m *manifest) findEgress(c *cli.Context, name string, networks []conf.NetworkEgress, conflists *conf.Conflists) (
 	n conf.NetworkEgress, e egress.Egress, err error,
 ) {
@@ -201,8 +203,8 @@ func newEgress(n conf.NetworkEgress, name string, e egress.Egress) missingPart {
 	return missingPart{means, strings.Split(text, "\n")}
 }
 
-// newEgressNetwork returns the network for a new egress. This is the first network that already has an egress, or else
-// the first one that can have an egress.
+// newEgressNetwork returns the network for a new egress. This is the first network that already has an egress. If there
+// is none, it is the first network that can have an egress.
 func newEgressNetwork(conflists *conf.Conflists, networks []conf.NetworkEgress) (conf.NetworkEgress, error) {
 	if len(networks) > 0 {
 		return networks[0], nil
@@ -240,12 +242,12 @@ func egressJSON(e egress.Egress) string {
 
 // inlineJSON returns v as JSON in one line. YAML can read JSON.
 func inlineJSON(v any) string {
-	b, _ := json.Marshal(v) // no error: v is a text or a list of texts
+	b, _ := json.Marshal(v) // ignore the error: JSON can encode texts and lists of texts
 	return strings.ReplaceAll(string(b), `","`, `", "`)
 }
 
-// routersNamespace returns the namespace of the routers: the value of --routers, or else the first value without a
-// wildcard in the egress's key routers.
+// routersNamespace returns the namespace of the routers. This is the value of the flag --routers. Without the flag, it
+// is the first namespace without a wildcard in the key routers of the egress.
 func routersNamespace(c *cli.Context, e egress.Egress) (string, error) {
 	if c.IsSet("routers") {
 		return c.String("routers"), nil
@@ -260,7 +262,8 @@ func routersNamespace(c *cli.Context, e egress.Egress) (string, error) {
 		joinWords(e.Routers, "none"))
 }
 
-// addWorkloads adds to the manifest a StatefulSet for each --address, or else one Deployment.
+// addWorkloads adds the workloads to the manifest: a StatefulSet for each --address, or one Deployment if there is no
+// --address.
 func (m *manifest) addWorkloads(c *cli.Context) error {
 	addresses := c.StringSlice("address")
 	if len(addresses) == 0 {
@@ -291,10 +294,10 @@ func (m *manifest) addWorkloads(c *cli.Context) error {
 }
 
 // maxStatefulSetName is the greatest length of the name of a StatefulSet. Kubernetes appends a hyphen and a hash of 10
-// digits, and writes the result into a label.
+// digits to the name, and writes the result into a label. A label has at most 63 characters.
 const maxStatefulSetName = 52
 
-// addMissing adds to m.Lacks the parts that the conflist needs for the routers of the manifest.
+// addMissing finds out what the conflist lacks for the routers of the manifest, and appends these parts to m.Lacks.
 func (m *manifest) addMissing(c *cli.Context, n conf.NetworkEgress, e egress.Egress) error {
 	if !e.HasRouters(string(m.Namespace)) {
 		m.Lacks = append(m.Lacks, missingPart{fmt.Sprintf("The conflist of all nodes needs this namespace in "+

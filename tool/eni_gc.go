@@ -27,8 +27,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// leastGrace is the least value of --grace, the time between two sightings of a leak. It is longer than the time for
-// which an intent stays in the registry, and longer than the lag of EC2's describe calls.
+// leastGrace is the least value of --grace, which is the time between the first run that sees a leaked ENI and the run
+// that deletes it. leastGrace is longer than an intent stays in the registry. It is also longer than the answers of
+// EC2's describe calls can be behind.
 const leastGrace = 20 * time.Minute
 
 func eniGC() *cli.Command {
@@ -99,14 +100,14 @@ type leakSearch struct {
 	dry   bool
 	sightings
 
-	deleted []leakRow // with dry: ENIs that a run without dry would delete
+	deleted []leakRow // with --dry-run: ENIs that the command would delete
 	waiting []leakRow // ENIs that a later run will delete if it still finds them
 }
 
 // A leakRow is a leaked ENI.
 type leakRow struct {
 	ID       string    `json:"id"`
-	Instance string    `json:"instance"` // instance for which the ENI was created
+	Instance string    `json:"instance"` // the instance for which the ENI was created
 	Subnet   string    `json:"subnet"`
 	Seen     time.Time `json:"first_seen"`
 }
@@ -125,8 +126,8 @@ func (l *leakSearch) print(w io.Writer) {
 	}
 }
 
-// deleteOld deletes the leaks that an earlier run saw at least grace ago. It records the others in the file of
-// sightings.
+// deleteOld deletes a leaked ENI if an earlier run saw it, and if the time of --grace has passed since then. It records
+// the other leaked ENIs in the file of sightings.
 func (l *leakSearch) deleteOld(ctx context.Context) error {
 	enis, err := l.findLeaks(ctx)
 	if err != nil {
@@ -141,7 +142,7 @@ func (l *leakSearch) deleteOld(ctx context.Context) error {
 	var failed error
 	for _, e := range enis {
 		first, again := seen[e.ID]
-		if !again || first.After(now) { // an operator or another program has set the clock back
+		if !again || first.After(now) { // the second condition: the clock was set back
 			first = now
 		}
 		row := leakRow{e.ID, e.Tags[book.TagInstance], e.Subnet, first}
@@ -163,8 +164,8 @@ func (l *leakSearch) deleteOld(ctx context.Context) error {
 	return errors.Join(failed, l.write(still))
 }
 
-// deleteENI deletes an ENI. It returns nil if the ENI is already gone, because another node may have deleted it. If the
-// ENI has just been attached, EC2 refuses the deletion.
+// deleteENI deletes an ENI. If the ENI is already gone, it returns nil, because another node may have deleted the ENI.
+// If an instance has just attached the ENI, EC2 refuses the deletion, so deleteENI returns an error.
 func (l *leakSearch) deleteENI(ctx context.Context, id string) error {
 	if l.dry {
 		return nil
@@ -204,9 +205,10 @@ func (l *leakSearch) findLeaks(ctx context.Context) ([]aws.ENI, error) {
 	return idle, nil
 }
 
-// aliveInstances returns the IDs of the instances that still exist, among this instance and those in the tags of the
-// ENIs. It also returns the VPC of this instance. From launch to end, an instance has an attached ENI, so it exists if
-// EC2 shows one. EC2's answer only counts if it also shows the boot ENI of this instance.
+// aliveInstances returns which instances still exist, by their IDs. It checks this instance, and the instances in the
+// tags of the ENIs. It also returns the VPC of this instance. An instance has an attached ENI from its launch to its
+// end, so it exists if EC2 shows such an ENI. If EC2 does not show the boot ENI of this instance, EC2's answer is
+// incomplete, and aliveInstances returns an error.
 func (l *leakSearch) aliveInstances(
 	ctx context.Context, self aws.Instance, enis []aws.ENI,
 ) (alive map[string]bool, vpc string, err error) {
@@ -255,8 +257,8 @@ func (l *leakSearch) mayUse() (func(id string) bool, error) {
 	}, nil
 }
 
-// sightings is the file that has the time at which each leak was first seen. If the file is lost, eni-gc only deletes
-// later, because it sees each leak as if for the first time.
+// sightings is a file with the time at which eni-gc first saw each leaked ENI. If the file is lost, the next run of
+// eni-gc counts as the first that sees these ENIs, so eni-gc deletes them later.
 type sightings struct{ file string }
 
 func sightingsAt(file string) sightings {

@@ -50,8 +50,8 @@ func eniif() *cli.Command {
 	}
 }
 
-// mayServe reports whether pods may get addresses of an ENI, by interfaceIndex of the conflists. If no conflist can be
-// read, the result is true.
+// mayServe reports whether the key interfaceIndex of a conflist allows pods to get addresses of an ENI. If no conflist
+// can be read, mayServe returns true.
 func mayServe(conflists *conf.Conflists, e aws.ENI) bool {
 	var policies []lease.Policy
 	for _, l := range conflists.Ours() {

@@ -25,15 +25,17 @@ import (
 var defaultFormat = strings.Fields("version account-id interface-id srcaddr dstaddr srcport dstport protocol packets " +
 	"bytes start end action log-status")
 
-// A flowFormat has the names of a record's fields, and the indices of the addresses and times among them.
+// A flowFormat has the names of the fields of a record, and the indices of four of these fields: the addresses and the
+// times.
 type flowFormat struct {
 	names                []string
 	src, dst, start, end int
 }
 
-// newFlowFormat returns the format of records with the fields names. It fails if an address or a time is missing. It
-// prefers pkt-srcaddr and pkt-dstaddr, which have the packet's own addresses. If a packet has a secondary address of an
-// ENI, EC2 writes the ENI's primary address into srcaddr or dstaddr.
+// newFlowFormat returns the format of records. The parameter names has the names of their fields. If a field for an
+// address or a time is missing, newFlowFormat returns an error. It prefers the fields pkt-srcaddr and pkt-dstaddr to
+// srcaddr and dstaddr, because they have the packet's own addresses. If a packet has a secondary address of an ENI, EC2
+// writes the ENI's primary address into srcaddr or dstaddr.
 func newFlowFormat(names []string) (f flowFormat, err error) {
 	find := func(wanted ...string) int {
 		for _, w := range wanted {
@@ -49,8 +51,8 @@ func newFlowFormat(names []string) (f flowFormat, err error) {
 	return f, err
 }
 
-// podsOf returns the pods that had the two addresses of a record during the record's time. The result is "-" if there
-// was no pod, or "unknown" if a lost line of the lease log may name one.
+// podsOf returns the pods that had the two addresses of a record during the record's time. For an address that no pod
+// had, the result is "-". If a lost line of the lease log may name a pod, the result has the word "unknown".
 func (f flowFormat) podsOf(h *history.History, record []string) (src, dst string) {
 	start, errStart := strconv.ParseInt(record[f.start], 10, 64)
 	end, errEnd := strconv.ParseInt(record[f.end], 10, 64)
@@ -128,7 +130,7 @@ func (a *annotator) annotateLine(fields []string) error {
 		}
 	}
 	if slices.Equal(fields, a.format.names) {
-		return nil // the header again: the input is several files in a row
+		return nil // the input is several files in a row, each with a header
 	}
 	if len(fields) != len(a.format.names) {
 		return fmt.Errorf("the record has %d fields, but the format of the flow log has %d: %q",
@@ -138,7 +140,7 @@ func (a *annotator) annotateLine(fields []string) error {
 	return a.write(fields, src, dst)
 }
 
-// setFormat sets the format of the flow log by its first line, and reports whether this line is a header.
+// setFormat finds out the format of the flow log from the log's first line, and reports whether this line is a header.
 func (a *annotator) setFormat(fields []string) (header bool, err error) {
 	header = slices.ContainsFunc(fields, func(name string) bool {
 		return name == "srcaddr" || name == "pkt-srcaddr" || name == "version"

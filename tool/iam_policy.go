@@ -61,14 +61,14 @@ the original plugin, and those of your own launch template.` +
 			return cli.Answer(c, p, func(w io.Writer) {
 				e := json.NewEncoder(w)
 				e.SetIndent("", "    ")
-				_ = e.Encode(p) // no error: JSON can have all values of p, and w is in memory
+				_ = e.Encode(p) // ignore the error: JSON can encode a policy, and w is in memory
 			})
 		},
 	}
 }
 
-// needsOf reads the command line and the configuration that it names. A machine that is no node has no configuration,
-// so it needs --mode.
+// needsOf reads the command line, and the configuration at the path in --config. A machine that is no node may have no
+// configuration. There, the command line must have --mode.
 func needsOf(c *cli.Context) (iam.Needs, error) {
 	n := iam.Needs{Mode: lease.Provision(c.String("mode")), ENIGC: c.Bool("eni-gc"), Untagged: c.Bool("untagged"),
 		Partition: cmp.Or(c.String("partition"), aws.Partition(aws.Environment(os.Getenv).Region()))}

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package history reads lease logs: they tell which pod had which address at a time in the past.
+// Package history reads lease logs. The logs show which pod had which address at a time in the past.
 //
-// A log has a line for every begin and every end of a lease. But the log may reach the reader in pieces, twice, in
-// another order, or damaged. So the reader puts the lines of a node into series by their numbers, each line once (see
-// series.go). Each line shows which pod had an address before the line, and which pod after it (see walk.go). If a
-// number is missing, a line is lost. Then no reader knows which pod had an address in the time around the lost line.
+// A log has a line for every begin and every end of a lease. But a program that copies logs may deliver them in pieces,
+// twice, in another order, or damaged. So package history ignores a line that it has read before. It sorts the lines of
+// a node into series, by the numbers of the lines (see series.go). Each line shows which pod had an address before the
+// line, and which pod after it (see walk.go). If a number is missing, a line is lost. For the time around the lost
+// line, it is unknown which pod had an address.
 package history
 
 import (
@@ -25,7 +26,8 @@ type Lease struct {
 	Begin time.Time
 	End   time.Time // zero: the log does not have the end
 
-	lastShown time.Time // if no line has the end: the time of the node's last line in the same boot
+	// lastShown is for a lease whose end no line has: it is the time of the node's last line in the boot of the lease.
+	lastShown time.Time
 }
 
 // covers reports whether the lease existed at some time in [from, to).
@@ -33,13 +35,14 @@ func (l *Lease) covers(from, to time.Time) bool {
 	return l.Begin.Before(to) && (l.End.IsZero() || from.Before(l.End))
 }
 
-// A doubt is a time in which no reader knows who had an address: a lost line may have begun or ended a lease.
+// A doubt is a time for which it is unknown which pod had an address, because a lost line may have begun or ended a
+// lease.
 type doubt struct{ from, to time.Time } // zero to: the doubt has no end
 
 // A tenancy has all that the logs show of one address.
 type tenancy struct {
 	leases []*Lease    // sorted by Begin
-	ends   []time.Time // ends[i] is the latest end of leases[:i+1]; zero: one of them has no end
+	ends   []time.Time // ends[i] is the latest end of leases[:i+1]; zero: one of these leases has no end
 	doubts []doubt
 }
 
@@ -48,8 +51,8 @@ type tenancy struct {
 type History struct {
 	nodes     []*node
 	hasUnread bool // a file cannot be read, and it may name any address
-	// by address, for the addresses that callers have asked for. The zero address has the tenancy of all addresses that
-	// are in no line.
+	// known has the tenancies of the addresses that callers have asked for. All addresses that are in no line share one
+	// tenancy, which known has under the zero address.
 	known map[netip.Addr]*tenancy
 }
 
@@ -92,8 +95,9 @@ func (h *History) newTenancy(a netip.Addr) *tenancy {
 	return t
 }
 
-// endCrashedLeases ends the leases of nodes that have crashed. The lease of a crashed node ends when another node gets
-// the address, if this was after the last line of the crashed node.
+// endCrashedLeases ends the leases of nodes that have crashed, because a crashed node writes no line about the end. It
+// ends such a lease at the time when another node got the address. This time must be after the last line of the crashed
+// node.
 func endCrashedLeases(ls []*Lease) {
 	for i, l := range ls {
 		for _, next := range ls[i+1:] {
@@ -126,8 +130,8 @@ func (h *History) LeasesBetween(a netip.Addr, from, to time.Time) (found []*Leas
 func (h *History) At(a netip.Addr, at time.Time) []*Lease { return h.LeasesBetween(a, at, at.Add(1)) }
 
 // Sure reports whether the logs show all leases of an address in [from, to). The result is false if a lost line may
-// have named another pod. But while a known lease has the address, lost lines do not matter, because no other pod can
-// have had the address.
+// have named another pod. A lost line does not matter while a known lease has the address, because no other pod can
+// then have the address.
 func (h *History) Sure(a netip.Addr, from, to time.Time) bool {
 	doubts := h.tenancyOf(a).doubts
 	if h.hasUnread {

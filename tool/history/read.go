@@ -56,7 +56,7 @@ type reader struct {
 	logs      map[string]*fileState         // by name of the log
 	fragments map[string]map[int]netip.Addr // addresses of damaged lines, by series and number
 	damage    []Damage
-	hasUnread bool // no line of a file can be read, so it may be the log of any node
+	hasUnread bool // Read can read no line of a file, so the file may be the log of any node
 }
 
 func newReader() *reader {
@@ -64,16 +64,17 @@ func newReader() *reader {
 		logs: map[string]*fileState{}, fragments: map[string]map[int]netip.Addr{}}
 }
 
-// A fileState is the state of the reader in one file. For the files of one log together, it has only the nodes.
+// A fileState is the state of the reader in one file. Another fileState is for all files of a log together, and has
+// only the nodes.
 type fileState struct {
 	nodes         map[string]*node
 	last          map[string]int // the last number of each series
 	line          registry.Line  // the last line
-	id            string         // the instance of the node of the last line
-	mixed         bool           // the lines of a series are not in the order of their numbers
-	hasTorn       bool           // lines after the last line are damaged, and no fragment identifies them
-	fragmentNames []string       // names of the series of fragments
-	tornNotes     []func()       // each call notes that a damaged line may follow a certain line of a series
+	id            string         // key of the node that wrote the last line
+	mixed         bool           // lines of the same series are not in the order of their numbers
+	hasTorn       bool           // damaged lines follow the last line, and do not show their series or number
+	fragmentNames []string       // names of the series that damaged lines name
+	tornNotes     []func()       // each function notes that a damaged line may follow a certain line of a series
 }
 
 func newContent() *fileState { return &fileState{nodes: map[string]*node{}, last: map[string]int{}} }
@@ -96,16 +97,17 @@ func (r *reader) newHistory() *History {
 	return h
 }
 
-// readFile reads the lines of a file. The function forLines calls its argument with each line.
+// readFile reads the lines of a file. For each line, forLines calls the function that readFile passes to it.
 //
-// Sometimes, the number of lost lines is unknown: the reader can read no line of the file, or cannot assign damaged
-// lines to one series. Then the nodes in the file, and in the earlier files of the same log, get endLost. If there are
-// no such nodes, the file may be the log of any node.
+// In two cases, the number of lost lines is unknown: the reader can read no line of the file, or it cannot assign the
+// damaged lines to one series. Then readFile sets endLost for each node that has a line in this file, or in an earlier
+// file of the same log. If no node has such a line, the file may be the log of any node, so readFile sets hasUnread.
 func (r *reader) readFile(f logFile, forLines func(line func(number int, text []byte) error) error) {
 	c := newContent()
 	err := forLines(func(number int, text []byte) error {
 		if line, ok := parseLine(text); ok {
-			// before the first lease, a node may not know its instance
+			// Before its first lease, a node may not know its instance. For a line without an instance, the directory
+			// of the file stands for the node.
 			r.addLine(c, cmp.Or(line.Instance, filepath.Dir(f.path)), line)
 			return nil
 		}
@@ -141,8 +143,8 @@ func (r *reader) readFile(f logFile, forLines func(line func(number int, text []
 
 var errNoLine = errors.New("it is no line of a lease log")
 
-// addLine adds a line of a node. id is the node's key in r.nodes. addLine ignores a line that it has added before: a
-// program that copies logs may have sent the line twice.
+// addLine adds a line of a node. The parameter id is the node's key in r.nodes. A program that copies logs may send a
+// line twice, so addLine ignores a line that it has added before.
 func (r *reader) addLine(c *fileState, id string, line registry.Line) {
 	n := r.nodes[id]
 	if n == nil {
@@ -152,7 +154,7 @@ func (r *reader) addLine(c *fileState, id string, line registry.Line) {
 	c.nodes[id] = n
 	follows := c.line.Series == line.Series && line.Number <= c.line.Number+1 && line.Series != ""
 	if c.hasTorn && follows {
-		c.hasTorn = false // the numbers show that nothing is lost there
+		c.hasTorn = false // the numbers show that no line is lost before this line
 	}
 	r.noteTorn(c)
 	c.line, c.id = line, id
@@ -177,15 +179,15 @@ func (r *reader) addLine(c *fileState, id string, line registry.Line) {
 	s.lines = append(s.lines, line)
 }
 
-// addFragment adds what can be read of a damaged line. If the line was a begin or an end of a lease, addFragment keeps
-// the line's address, because perhaps no other file has the line.
+// addFragment reads as much as possible of a damaged line. If the line was about the begin or the end of a lease,
+// addFragment keeps the line's address, because perhaps no other file has this line undamaged.
 func (r *reader) addFragment(c *fileState, text []byte) {
 	f := parseFragment(text)
 	if f.Series != "" {
 		c.fragmentNames = append(c.fragmentNames, f.Series)
 	}
 	switch {
-	case f.Series != "" && !isChange(f): // of a snapshot, which has the number of its lines: that shows the loss
+	case f.Series != "" && !isChange(f): // a line of a snapshot, whose first line has the number of lines
 	case f.Series != "" && f.Number > 0 && isChange(f):
 		if r.fragments[f.Series] == nil {
 			r.fragments[f.Series] = map[int]netip.Addr{}
@@ -198,19 +200,19 @@ func (r *reader) addFragment(c *fileState, text []byte) {
 	}
 }
 
-// noteTorn adds a function to c.tornNotes if c.hasTorn. When called, the function notes that a damaged line may follow
-// the present last line, in the same series.
+// noteTorn adds a function to c.tornNotes if c.hasTorn is true. The function is called later. It then notes that a
+// damaged line may follow the line that is the last one now, in the same series.
 func (r *reader) noteTorn(c *fileState) {
 	if !c.hasTorn || len(c.nodes) == 0 {
 		return
 	}
 	c.hasTorn = false
-	if c.id == "" { // no line is before the damage: the number of the next line shows a loss
+	if c.id == "" { // the damage is before the first line, whose number shows what is lost
 		c.tornNotes = append(c.tornNotes, func() {})
 		return
 	}
 	s, number := r.series[c.id+" "+c.line.Series], c.line.Number+1
-	if s == nil { // the last line is of an earlier release
+	if s == nil { // an earlier release wrote the last line
 		s = r.nodes[c.id].lastOld()
 		number = s.tornNumber + 1
 	}
@@ -236,7 +238,7 @@ var seed = maphash.MakeSeed()
 type logFile struct {
 	path  string
 	first time.Time // the time of its first line
-	name  string    // name of the log: the path without the number of the rotation
+	name  string    // name of the log: the path without .gz and the number of the rotation
 	age   int       // the number of the rotation
 }
 
@@ -252,13 +254,14 @@ func newLogFile(path string, first time.Time) logFile {
 	return f
 }
 
-// Rotated reports whether path is an older file of the log at the path log. The file may be compressed. Other programs
-// may keep files with similar names beside the log, for example a program that copies logs.
+// Rotated reports whether a path is that of an older file of a log. The parameter log is the path of the log's newest
+// file. The older file may be compressed. Callers need Rotated because other programs, such as one that copies logs,
+// may keep files with similar names beside the log.
 func Rotated(path, log string) bool { return path != log && newLogFile(path, time.Time{}).name == log }
 
 // listFiles returns the files of the logs at the paths, in the order of sortFiles. In a directory, it leaves out files
-// that do not begin like a log. It keeps a file that it cannot read, because the file may be a log. If a path is a
-// file, the file must be a log.
+// that do not begin like a log. In the result, it keeps a file that it cannot read, because the file may be a log. If
+// one of the paths is a file, this file must be a log.
 func (r *reader) listFiles(paths []string) (files []logFile, err error) {
 	for _, path := range paths {
 		fi, err := os.Stat(path)
@@ -297,8 +300,8 @@ func (r *reader) listFiles(paths []string) (files []logFile, err error) {
 	return sortFiles(files), nil
 }
 
-// sortFiles sorts files by the time at which they were written. The files of one log have numbers. A node may also have
-// several logs: the times of their first lines give their order.
+// sortFiles sorts files by the time at which they were written. The numbers in the names give the order of the files of
+// one log. If a node has several logs, the time of each log's first line gives the order of the logs.
 func sortFiles(files []logFile) []logFile {
 	begun := map[string]time.Time{}
 	for _, f := range files {
@@ -313,8 +316,8 @@ func sortFiles(files []logFile) []logFile {
 	return slices.CompactFunc(files, func(a, b logFile) bool { return a.path == b.path })
 }
 
-// firstLine returns the first line of a log. ok reports whether the file is a log: one of its first ten lines is a line
-// of a log, or the file is empty.
+// firstLine returns the first line of a log. The result ok reports whether the file is a log. The file counts as a log
+// if it is empty, or if one of its first ten lines is a line of a log.
 func firstLine(path string) (first registry.Line, ok bool, err error) {
 	const few = 10
 	empty, n := true, 0
@@ -344,7 +347,7 @@ func parseLine(text []byte) (line registry.Line, ok bool) {
 		line.Event == registry.Held)
 }
 
-// mostLine is the greatest length of a line, in bytes. The rest of a longer line is ignored.
+// mostLine is the greatest length of a line, in bytes. The reader ignores the rest of a longer line.
 const mostLine = 1 << 20
 
 // eachLine calls f with the number and the text of each line that is not empty, until f returns an error. If a line is
@@ -373,7 +376,7 @@ func eachLineOf(in io.Reader, f func(number int, text []byte) error) error {
 		for errors.Is(err, bufio.ErrBufferFull) {
 			_, err = lines.ReadSlice('\n')
 		}
-		if errors.Is(err, io.EOF) { // io.ErrUnexpectedEOF is an error: the end of the file is missing
+		if errors.Is(err, io.EOF) { // not io.ErrUnexpectedEOF: there, the end of a file is missing
 			return nil
 		}
 		if err != nil {
@@ -400,7 +403,7 @@ func Open(path string) (io.ReadCloser, error) {
 	return openedFile{plain, f}, nil
 }
 
-// An openedFile is an open file, and the Reader that decompresses it, if it is compressed.
+// An openedFile is an open file. If the file is compressed, the Reader decompresses it.
 type openedFile struct {
 	io.Reader
 	io.Closer

@@ -19,12 +19,13 @@ import (
 type node struct {
 	instance      string // "" if the lines do not name the instance
 	series        []*series
-	endLost       bool     // the end of a file of the node is lost, with an unknown number of lines
-	fragmentNames []string // names of the series of fragments
-	lost          bool     // a series in fragmentNames has no other line
+	endLost       bool     // an unknown number of lines is lost at the end of a file of the node
+	fragmentNames []string // names of the series that damaged lines name
+	lost          bool     // for a name in fragmentNames, no undamaged line is left
 }
 
-// A series has the lines of one registry that a node wrote in one boot, by one clock. It is sorted by number.
+// A series has lines of a node. While the node wrote them, its registry, its boot and its clock remained the same. The
+// lines are sorted by number.
 type series struct {
 	name      string
 	old       bool // its lines have no numbers
@@ -32,30 +33,33 @@ type series struct {
 	booted    time.Time // when the machine booted; zero: no snapshot is left
 	previous  string    // name and last number of the previous series, as "name.number"
 	lines     []registry.Line
-	holes     []hole               // sorted by at
+	holes     []hole               // sorted by the field at
 	linesOf   map[netip.Addr][]int // indices of the lines of each address
 	snapshots []wholeSnapshot
 	lostAddrs map[int]netip.Addr // addresses of damaged lines, by number
 
-	tornNumber   int // highest number that a damaged line may have, or 0; if old, at least that of the last change
+	// The highest number that a damaged line may have, or 0. In an old series, it is at least the number of the last
+	// change.
+	tornNumber   int
 	lastSnapshot int // index of the line with which the last snapshot begins
 }
 
-// A hole is a place in a series where lines are lost: before the line with the index at.
+// A hole is a place in a series where lines are lost. The field at is the index of the line after the lost lines.
 type hole struct {
 	at       int
-	addr     netip.Addr // address in the lost lines; zero: they may have any address
-	from, to time.Time  // the lost lines are of this time; zero to: no line follows
+	addr     netip.Addr // address of all lost lines; zero: the lost lines may have any address
+	from, to time.Time  // the node wrote the lost lines in this time; zero to: no line follows the hole
 }
 
-// A wholeSnapshot is a snapshot without lost lines: the log has a line for each of its leases.
-type wholeSnapshot struct{ from, to int } // from: index of its first line; to: of the first line after it
+// A wholeSnapshot is a snapshot without lost lines: the log has a line for each lease at this time.
+type wholeSnapshot struct{ from, to int } // the indices of its first line, and of the first line after it
 
-// maxBootDiff is the greatest difference between two boot times that two processes compute in the same boot.
+// maxBootDiff is the greatest difference between two boot times of the same boot. They differ because each process
+// computes the boot time itself.
 const maxBootDiff = 2 * time.Second
 
-// maxLateness is how much earlier the time of a line can be than the time of the line before it. The reason: a process
-// first takes the time, and then waits for the lock of the registry.
+// maxLateness is how much earlier the time of a line can be than the time of the line before it. The times can be in
+// this order because a process first takes the time, and then waits for the lock of the registry.
 const maxLateness = time.Minute
 
 func newSeries(name string) *series {
@@ -65,8 +69,9 @@ func newSeries(name string) *series {
 // isChange reports whether a line begins or ends a lease. Only such a line has a number of its own.
 func isChange(l registry.Line) bool { return l.Event == registry.Begin || l.Event == registry.End }
 
-// addOld adds a line of an earlier release, without a number. Such a log has a snapshot before the changes that the
-// snapshot includes.
+// addOld adds a line that an earlier release wrote, and gives the line a number. In logs of earlier releases, a
+// snapshot can come before changes that it already includes. addOld then gives the snapshot's lines the number of the
+// last such change, so that sortLines puts the snapshot after these changes.
 func (n *node) addOld(l registry.Line) {
 	last := n.lastOld()
 	boots := !l.Booted.IsZero() && last.booted.Sub(l.Booted).Abs() > maxBootDiff
@@ -125,7 +130,7 @@ func (n *node) findHoles() {
 		switch {
 		case i > 0:
 			n.addHoleBefore(n.series[i-1], s)
-		case s.changesBefore() > 0 || s.previous != "": // the log had earlier lines
+		case s.changesBefore() > 0 || s.previous != "": // the log has lost its first lines
 			s.holes = slices.Insert(s.holes, 0, hole{to: s.firstTime()})
 		case !s.old: // the first leases are unknown until a line shows them
 			s.holes = slices.Insert(s.holes, 0, hole{from: s.firstTime(), to: s.firstTime()})
@@ -146,8 +151,8 @@ func (n *node) findHoles() {
 }
 
 // maxTornNumber returns the highest number that a damaged line may have, or 0 if no line is damaged. A fragment shows
-// its number. Damaged lines after the last line may have the next number. In an old series, the result is at least the
-// number of the last change.
+// the number of its line. If damaged lines follow the last line, they may have the next number. In an old series, the
+// result is at least the number of the last change.
 func (s *series) maxTornNumber() int {
 	return max(s.tornNumber, slices.Max(append(slices.Collect(maps.Keys(s.lostAddrs)), 0)))
 }
@@ -160,10 +165,11 @@ func numberBefore(l registry.Line) int {
 	return l.Number
 }
 
-// changesBefore returns how many changes of the series the log no longer has, before its first line.
+// changesBefore returns how many changes of the series are lost before the first line that the log still has.
 func (s *series) changesBefore() int { return numberBefore(s.lines[0]) }
 
-// opensWhole reports whether the first snapshot of the series is whole, and so shows all leases.
+// opensWhole reports whether the first snapshot of the series is whole. If so, the snapshot shows all leases. For an
+// old series, the result is always true.
 func (s *series) opensWhole() bool {
 	first := slices.IndexFunc(s.lines, func(l registry.Line) bool { return l.Event == registry.Snapshot })
 	return s.old || first >= 0 && len(s.snapshots) > 0 && s.snapshots[0].from == first
@@ -179,8 +185,8 @@ func eventOrder(l registry.Line) int {
 	return slices.Index([]string{registry.Begin, registry.End, registry.Snapshot, registry.Held, registry.Off}, l.Event)
 }
 
-// sortLines sorts the lines, and drops changes that contradict each other: two different changes with the same number.
-// This happens after a disk was restored, for example.
+// sortLines sorts the lines. If two different changes have the same number, they contradict each other, and sortLines
+// drops both. A log can have such changes after a disk was restored, for example.
 func (s *series) sortLines() {
 	slices.SortStableFunc(s.lines, func(a, b registry.Line) int {
 		if a.Number != b.Number || isChange(a) || isChange(b) {
@@ -201,7 +207,8 @@ func (s *series) sortLines() {
 	}
 }
 
-// readSnapshots takes from the snapshots the boot and the previous series, and finds the whole snapshots.
+// readSnapshots reads the boot and the name of the previous series from the snapshots. It also finds the whole
+// snapshots.
 func (s *series) readSnapshots() {
 	for i := 0; i < len(s.lines); i++ {
 		l := s.lines[i]
@@ -245,8 +252,8 @@ func (n *node) setClocks() map[string]*series {
 	return last
 }
 
-// dropUnclear drops series whose times it cannot compare with those of other series. Either no snapshot of their boot
-// is left, or a lost series of the same boot may have had another clock.
+// dropUnclear drops series whose times it cannot compare with those of other series. This is so if no snapshot of the
+// series' boot is left, or if a lost series of the same boot may have had another clock.
 func (n *node) dropUnclear(clocks map[string]*series) {
 	if len(n.series) == 0 {
 		return
@@ -277,7 +284,7 @@ func (s *series) previousName() string {
 }
 
 // latestSeries returns the last series of the node. It returns nil if several boots end with a series that no other
-// series follows. Then no reader can know which boot was the latest.
+// series follows, because it is then unknown which boot was the latest.
 func latestSeries(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })
@@ -325,14 +332,14 @@ func (s *series) indexLines() {
 	}
 }
 
-// newHole returns the hole before the line with the index at. The lost lines have the numbers after+1 to until. from is
-// the time of the line before the hole.
+// newHole returns the hole before the line with an index, the parameter at. The lost lines have the numbers from
+// after+1 to until. The parameter from is the time of the line before the hole.
 func (s *series) newHole(at, after, until int, from time.Time) hole {
 	return hole{at: at, addr: s.lostAddr(after, until), from: from.Add(-maxLateness), to: s.lines[at].Time}
 }
 
-// lostAddr returns the address of the lost lines with the numbers after+1 to until. It returns the zero address unless
-// the fragments show the same address for all these lines.
+// lostAddr returns the address of the lost lines that have the numbers from after+1 to until. If the fragments do not
+// show the same address for all these lines, lostAddr returns the zero address.
 func (s *series) lostAddr(after, until int) netip.Addr {
 	a := s.lostAddrs[until]
 	if until-after > len(s.lostAddrs) {

@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A walker goes through the lines of a node that are about one address, and through the node's snapshots. It finds the
-// leases of the address, and the doubts.
+// A walker is about one address. It goes through the node's snapshots, and through those of the node's lines that are
+// about the address. It finds the leases of the address, and the doubts about it.
 type walker struct {
 	addr   netip.Addr
 	leases []*Lease
@@ -20,9 +20,9 @@ type walker struct {
 	cur        *Lease        // the current lease of the address; nil: none
 	lastLine   registry.Line // the last line that has shown this lease
 	lastSeen   time.Time     // the time of the last line or snapshot that shows who has the address
-	curHole    *doubt        // the time of the holes after lastSeen; nil: no hole
+	curHole    *doubt        // the time that the holes after lastSeen cover; nil: no hole
 	isFresh    bool          // no line of this series has shown yet who has the address
-	endedLease *Lease        // a lease that is not in a rebuilt registry yet: its pod may still run
+	endedLease *Lease        // a lease that a rebuilt registry lacks, although its pod may still run
 }
 
 // hasAddr reports whether a line of the node is about the address.
@@ -57,8 +57,8 @@ func (n *node) walkAddr(a netip.Addr) ([]*Lease, []doubt) {
 	return w.leases, w.doubts
 }
 
-// enterSeries goes from one series to the next, s. If the two series are of different boots, the reboot has ended all
-// leases.
+// enterSeries goes from one series to the next series, s. If the two series are of different boots, enterSeries ends
+// the current lease, because the reboot has ended all leases.
 func (w *walker) enterSeries(before, s *series) {
 	w.endedLease = nil
 	if s.boot == before.boot || s.booted.Sub(before.booted).Abs() <= maxBootDiff {
@@ -76,10 +76,11 @@ func (w *walker) enterSeries(before, s *series) {
 	}
 }
 
-// walkSeries goes through a series in order: through its holes, its snapshots, and its lines about the address.
+// walkSeries goes through the holes, the snapshots and the lines of a series, in their order. Of the lines, it reads
+// only those about the address.
 func (w *walker) walkSeries(s *series) {
 	holes, whole := s.holes, s.snapshots
-	pass := func(at int) { // goes through the holes and the snapshots before the line with the index at
+	pass := func(at int) { // goes through the holes and the snapshots before a line, by the line's index
 		for {
 			switch {
 			case len(holes) > 0 && holes[0].at <= at && (len(whole) == 0 || holes[0].at <= whole[0].from):
@@ -102,7 +103,7 @@ func (w *walker) walkSeries(s *series) {
 	pass(len(s.lines))
 }
 
-// addHole adds a hole to curHole. It ignores a hole whose lost lines are about another address.
+// addHole adds a hole to curHole. It ignores the hole if all lost lines are about another address.
 func (w *walker) addHole(h hole) {
 	switch {
 	case h.addr.IsValid() && h.addr != w.addr:
@@ -150,8 +151,8 @@ func (w *walker) beginLease(l registry.Line) {
 	w.lastLine, w.lastSeen, w.isFresh, w.endedLease = l, l.Time, false, nil
 }
 
-// recordHolder records which lease has the address at a time. l is a line about this lease, and its time is the begin
-// of the lease. A nil l means that no lease has the address.
+// recordHolder records which lease has the address at a time. The parameter l is a line about this lease, and the time
+// of l is the begin of the lease. If l is nil, no lease has the address at this time.
 func (w *walker) recordHolder(l *registry.Line, at time.Time) {
 	if same := l != nil && w.cur != nil && w.isCurrent(*l); !same {
 		since := at
@@ -159,7 +160,7 @@ func (w *walker) recordHolder(l *registry.Line, at time.Time) {
 			since = l.Time
 		}
 		switch {
-		// a rebuilt registry does not know the begin of the lease
+		// A line without a container is of a rebuilt registry, which does not know the true begin of the lease.
 		case w.curHole != nil && l != nil && (since.Before(w.curHole.to) || w.isFresh && l.Container == ""):
 			w.endInHole(since)
 		case w.curHole != nil:
@@ -180,8 +181,8 @@ func (w *walker) recordHolder(l *registry.Line, at time.Time) {
 	w.curHole, w.lastSeen, w.isFresh = nil, at, false
 }
 
-// isCurrent reports whether a line is about the current lease. In the first lines of a series, the begin of the lease
-// does not count, because another registry or another clock may have set it.
+// isCurrent reports whether a line is about the current lease. For the first lines of a series, isCurrent does not
+// compare the begins of the leases, because the previous series had another registry or another clock.
 func (w *walker) isCurrent(l registry.Line) bool {
 	if w.isFresh {
 		return w.cur.matches(l) && (w.curHole == nil || l.Container != "")
@@ -189,8 +190,8 @@ func (w *walker) isCurrent(l registry.Line) bool {
 	return onlyKey(w.lastLine) == onlyKey(l) && (w.curHole == nil || isNear(w.lastLine.Time, l.Time))
 }
 
-// endInHole ends the current lease where curHole begins. From there to until, no reader knows who had the address. A
-// zero until means for ever.
+// endInHole ends the current lease where curHole begins. From this time to the time until, it is unknown which pod had
+// the address. If until is zero, the doubt has no end.
 func (w *walker) endInHole(until time.Time) {
 	from := later(w.curHole.from, w.lastSeen)
 	if !until.IsZero() && until.Before(from) {
@@ -217,7 +218,7 @@ func (w *walker) openLease(l registry.Line) {
 	w.leases, w.endedLease = append(w.leases, w.cur), nil
 }
 
-// sameLease reports whether two lines, whose times are begins of leases, are about the same lease.
+// sameLease reports whether two lines are about the same lease. The time of each line must be the begin of its lease.
 func sameLease(a, b registry.Line) bool { return onlyKey(a) == onlyKey(b) && isNear(a.Time, b.Time) }
 
 // onlyKey returns a line with only those members of l that identify the interface of the pod.

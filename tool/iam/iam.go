@@ -32,11 +32,12 @@ type Permission struct {
 
 // Needs are the inputs for a policy.
 type Needs struct {
-	Networks  []Network
-	Mode      lease.Provision // what the node may ask EC2 for; empty: each network has its own mode
-	ENIGC     bool            // also allow the calls of the command eni-gc
-	Untagged  bool            // also allow changes of ENIs without our tags
-	Partition string          // aws, aws-cn, aws-us-gov and so on
+	Networks []Network
+	// Mode is what the node may ask EC2 for. If it is empty, each network has the mode of its configuration.
+	Mode      lease.Provision
+	ENIGC     bool   // also allow the calls of the command eni-gc
+	Untagged  bool   // also allow changes of ENIs without our tags
+	Partition string // aws, aws-cn, aws-us-gov and so on
 }
 
 // A Network is a network of the node's pods.
@@ -45,7 +46,8 @@ type Network struct {
 	Requests []lease.Permission // what pods may ask for
 }
 
-// Pools returns the pools of all networks whose mode is one of modes. Needs.Mode has precedence over a network's mode.
+// Pools returns the pools of all networks that have one of the modes. If Needs.Mode is set, every network has this
+// mode.
 func (n Needs) Pools(modes ...lease.Provision) (all []lease.Policy) {
 	for _, w := range n.Networks {
 		for _, p := range w.Pools {
@@ -81,7 +83,7 @@ func (n Needs) requests() (all []request) {
 	return all
 }
 
-// anyPool reports whether is returns true for one of the pools.
+// anyPool reports whether one of the pools has a property. The function is reports whether a pool has it.
 func anyPool(pools []lease.Policy, is func(lease.Policy) bool) bool {
 	return slices.ContainsFunc(pools, is)
 }
@@ -91,8 +93,8 @@ func hasFamily(pools []lease.Policy, f lease.Family) bool {
 }
 
 // Policy returns the policy that allows the calls of the node. The conditions and resource types of actions are in the
-// Service Authorization Reference, "Actions, resources, and condition keys for Amazon EC2". AWS's own
-// AmazonEKSNetworkingPolicy binds the same actions to tags in the same way.
+// Service Authorization Reference, "Actions, resources, and condition keys for Amazon EC2". AWS's own policy
+// AmazonEKSNetworkingPolicy has conditions with tags for the same actions.
 func (n Needs) Policy() Policy {
 	p := Policy{Version: "2012-10-17", Statement: []Permission{}}
 	allow := func(sid string, condition map[string]map[string]string, actions, resources []string) {
@@ -100,7 +102,7 @@ func (n Needs) Policy() Policy {
 			p.Statement = append(p.Statement, Permission{sid, "Allow", prefixed("ec2:", actions), resources, condition})
 		}
 	}
-	// Describe actions have no resource, so they have no condition on a resource.
+	// Describe actions have no resource, so this statement cannot have a condition on a resource.
 	allow("Look", nil, n.readActions(), []string{"*"})
 	enis := n.arns("network-interface", "*")
 	own := n.tagCondition(book.TagManaged)
@@ -118,12 +120,12 @@ func (n Needs) Policy() Policy {
 			allow(sid("NewENIInGroup"), nil, []string{"CreateNetworkInterface"},
 				n.arns("security-group", pool.SecurityGroups...))
 		}
-		// The role must not give our tags to ENIs of others.
+		// The condition allows tags only for a new ENI, because the role must not give our tags to ENIs of others.
 		allow("TagNewENI", map[string]map[string]string{"StringEquals": {"ec2:CreateAction": "CreateNetworkInterface"}},
 			[]string{"CreateTags"}, enis)
 		allow("OwnENI", own, []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute", "DeleteNetworkInterface"}, enis)
-		// These actions are about an instance as well: the role may only name its own instance.
+		// These actions also name an instance. The condition allows only the instance that makes the call.
 		allow("AtInstance", n.ownInstanceCondition(), []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute"}, n.arns("instance", "*"))
 	}
@@ -137,7 +139,7 @@ func (n Needs) Policy() Policy {
 }
 
 // allowRequests allows the further calls that requests of pods need. It allows ENIs only in subnets and groups that the
-// configuration names. An ENI with the tags of the configuration may only be attached and detached.
+// configuration names. If pods can ask for ENIs by tags, the node may only attach and detach these ENIs.
 func (n Needs) allowRequests(
 	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
 ) {
@@ -195,8 +197,9 @@ func (n Needs) readActions() []string {
 }
 
 // assignActions returns the actions that assign addresses to an ENI and unassign them. IPv6 addresses cost nothing, so
-// they stay as long as their ENI. Only those that pods have chosen are unassigned earlier. With skipDeallocation, the
-// node keeps its own addresses, but takes chosen addresses from ended instances if takeover allows that.
+// the node keeps them as long as their ENI. It unassigns only IPv6 addresses that pods have chosen. With the key
+// skipDeallocation, the node unassigns none of its own addresses. But if the key takeover is set, it takes chosen
+// addresses from ended instances.
 func (n Needs) assignActions() []string {
 	var actions []string
 	pools := n.changingPools()
@@ -220,8 +223,8 @@ func (n Needs) assignActions() []string {
 	return actions
 }
 
-// arns returns the ARNs of the resources with these IDs. Without IDs, it returns the ARN for all resources of the type
-// kind.
+// arns returns the ARNs of the resources with these IDs. The parameter kind is the type of the resources. Without IDs,
+// arns returns one ARN, which matches all resources of the type.
 func (n Needs) arns(kind string, ids ...string) []string {
 	var arns []string
 	for _, id := range slices.Sorted(slices.Values(ids)) {
@@ -233,10 +236,11 @@ func (n Needs) arns(kind string, ids ...string) []string {
 	return arns
 }
 
-// ownInstanceCondition returns the condition that an instance makes calls only about itself. So no instance can detach
-// an ENI from another instance. The credentials of the metadata service name the instance that makes the call. EC2
-// names the instance that the call is about. The condition compares these two. DeleteNetworkInterface has no such key,
-// but EC2 does not delete an ENI that is attached.
+// ownInstanceCondition returns the condition that an instance may make calls only about itself. So no instance can
+// detach an ENI from another instance. The condition compares two keys. ec2:SourceInstanceARN is the instance that
+// makes the call: it comes from the credentials, which the instance gets from its metadata service. ec2:InstanceID is
+// the instance that the call is about. For DeleteNetworkInterface, EC2 has no key that names an instance, but EC2 does
+// not delete an ENI that is attached.
 //
 // AWS's own AWSEC2VssSnapshotPolicy has the same condition for calls of an instance (AWS managed policy reference). The
 // keys are in the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance". They are also in the Service
@@ -260,8 +264,8 @@ func (n Needs) requestTagsCondition() map[string]map[string]string {
 	return absenceCondition("false", "aws:RequestTag/"+book.TagManaged, "aws:RequestTag/"+book.TagInstance)
 }
 
-// absenceCondition returns the condition that none of the keys is there if value is "true", or that all are there if
-// value is "false".
+// absenceCondition returns a condition about the keys of a request. If value is "true", the request must have none of
+// the keys. If value is "false", it must have all of them.
 func absenceCondition(value string, keys ...string) map[string]map[string]string {
 	null := map[string]string{}
 	for _, k := range keys {
@@ -270,8 +274,8 @@ func absenceCondition(value string, keys ...string) map[string]map[string]string
 	return map[string]map[string]string{"Null": null}
 }
 
-// tagValuesCondition returns the condition that a resource has the tags. In the values, it escapes texts that look like
-// variables of IAM (IAM user guide, "Policy variables": ${$}).
+// tagValuesCondition returns the condition that a resource has the tags. If the value of a tag has a text that IAM
+// would read as a variable, tagValuesCondition escapes this text (IAM user guide, "Policy variables": ${$}).
 func tagValuesCondition(tags map[string]string) map[string]map[string]string {
 	if len(tags) == 0 {
 		return nil
@@ -295,8 +299,8 @@ func distinctPermissions(all []Permission) []Permission {
 	})
 }
 
-// sidSuffix returns the end of a Sid for the pool or request with the index i, so that all Sids differ. A Sid can have
-// only letters and digits.
+// sidSuffix returns the end of a Sid for a pool or a request, by its index. The end makes all Sids different. A Sid can
+// have only letters and digits.
 func sidSuffix(i int) string {
 	if i == 0 {
 		return ""
@@ -312,7 +316,7 @@ func prefixed(prefix string, words []string) []string {
 	return all
 }
 
-// Actions returns the actions of the policy, without CreateTags: doctor tries CreateTags together with
+// Actions returns the actions of the policy, but not CreateTags, because doctor tries CreateTags together with
 // CreateNetworkInterface.
 func (n Needs) Actions() []string {
 	names := map[string]bool{}
