@@ -28,8 +28,8 @@ import (
 )
 
 // leastGrace is the least value of --grace, which is the time between the first run that sees a leaked ENI and the run
-// that deletes it. leastGrace is longer than an intent stays in the registry. It is also longer than the answers of
-// EC2's describe calls can be behind.
+// that deletes it. leastGrace is longer than the time that an intent stays in the registry. It is also longer than the
+// delay with which EC2's describe calls show a change.
 const leastGrace = 20 * time.Minute
 
 func eniGC() *cli.Command {
@@ -126,8 +126,8 @@ func (l *leakSearch) print(w io.Writer) {
 	}
 }
 
-// deleteOld deletes a leaked ENI if an earlier run saw it, and if the time of --grace has passed since then. It records
-// the other leaked ENIs in the file of sightings.
+// deleteOld deletes a leaked ENI if the time of --grace has passed since the first run that saw the ENI. It records the
+// other leaked ENIs in the file of sightings.
 func (l *leakSearch) deleteOld(ctx context.Context) error {
 	enis, err := l.findLeaks(ctx)
 	if err != nil {

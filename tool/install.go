@@ -117,8 +117,8 @@ func installOrRemove(c *cli.Context, i *install.Installation, host *nl.NS) ([]in
 	})
 }
 
-// installation reads what to install: the conflist and the variables. Then it enters the node's root directory, and
-// finds out the node's directories.
+// installation reads the conflist and the variables to install. Then it enters the node's root directory, and finds out
+// into which directories of the node to install the files.
 func installation(c *cli.Context) (*install.Installation, error) {
 	root, from := filepath.Clean(c.String("root")), filepath.Clean(c.String("from"))
 	if root == from {
@@ -154,8 +154,8 @@ func installation(c *cli.Context) (*install.Installation, error) {
 	return i, err
 }
 
-// nameHostInterface replaces the hostInterface "auto" of the conflist by the name of the boot ENI's link. It asks
-// metadata for the boot ENI.
+// nameHostInterface sets the key hostInterface of the conflist to the name of the boot ENI's link, if the key's value
+// is "auto". It asks metadata for the boot ENI.
 func nameHostInterface(c *cli.Context, conflist *install.Conflist) error {
 	if conflist == nil || c.Bool("uninstall") || !conflist.WantsHostInterface() {
 		return nil
@@ -212,8 +212,8 @@ func placeOf(c *cli.Context) (install.Place, error) {
 	return p, nil
 }
 
-// isSpecial reports whether systemd or a shell may give a character of a command line a special meaning. Examples are a
-// blank, % and $.
+// isSpecial reports whether a character may have a special meaning for systemd or for a shell. Examples are a blank, %
+// and $.
 func isSpecial(r rune) bool {
 	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("/._+@:=,~-", r)
 }

@@ -25,10 +25,10 @@ type launchPlan struct {
 	kind   string // the instance type
 	limits aws.Limits
 	eni    launchENI // the model of each ENI for pods
-	except int       // number of ENIs that the template leaves out, for pods that ask for ENIs
+	except int       // number of ENIs that are not in the template, for pods that ask for ENIs
 }
 
-// planOf reads the command line and the configuration, and asks EC2 for values that these do not have.
+// planOf reads the command line and the configuration. It asks EC2 for the values that neither of them has.
 func planOf(c *cli.Context) (launchPlan, error) {
 	p := launchPlan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
 	networks, err := conf.Load(c.String("config")).All()
@@ -101,8 +101,9 @@ func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy,
 }
 
 // mergePolicies merges the policies of networks that share a pool, because the ENIs of the pool serve the pods of all
-// these networks. The result has all families, and the highest interfaceIndex and maxENIs. It has the sum of maxPods,
-// because with Multus one pod may be in each of these networks.
+// these networks. The result has all families of the networks, their highest interfaceIndex, and their highest maxENIs.
+// Its maxPods is the sum of theirs: with Multus, one pod may be in several of these networks, and each network gives it
+// an address of the pool.
 func mergePolicies(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)
@@ -125,9 +126,9 @@ func mergePolicies(sharing []lease.Policy) lease.Policy {
 	return p
 }
 
-// fillENI decides how many prefixes or addresses each ENI has, within the limits of the instance type. For EC2's limit,
-// a prefix counts as one address. A new ENI can have prefixes or addresses, but not both. Only Nitro types can have
-// prefixes.
+// fillENI decides how many prefixes or addresses each ENI has, within the limits of the instance type. A prefix counts
+// as one address in EC2's limit of addresses for an ENI. A new ENI can have prefixes or addresses, but not both. Only
+// Nitro types can have prefixes.
 func (p *launchPlan) fillENI(c *cli.Context) error {
 	room := p.limits.IPv4PerENI - 1
 	fits := func(flag string, n int) error {
@@ -184,8 +185,8 @@ func (p *launchPlan) podsPerENI() int {
 	return min(n, 1+p.eni.Secondary+size*p.eni.Prefixes)
 }
 
-// bootPods returns the number of pods that the boot ENI can serve, if it serves pods. The node itself uses the primary
-// address and the first IPv6 address of this ENI.
+// bootPods returns the number of pods that the boot ENI can serve. The caller checks whether it serves pods at all. The
+// node itself uses the primary address and the first IPv6 address of this ENI.
 func (p *launchPlan) bootPods() int {
 	n := p.podsPerENI() - 1
 	if slices.Contains(p.Families, lease.IPv6) {
@@ -194,7 +195,7 @@ func (p *launchPlan) bootPods() int {
 	return n
 }
 
-// maxPodENIs returns how many ENIs for pods an instance can have.
+// maxPodENIs returns how many ENIs an instance can have for pods.
 func (p *launchPlan) maxPodENIs() int {
 	if p.MaxENIs > 0 {
 		return min(p.limits.PodENIs(), p.MaxENIs-1)
@@ -209,7 +210,7 @@ func (p *launchPlan) eniSlots() ([][2]int, error) {
 	for card, n := range p.limits.Cards {
 		from, to := max(p.MinIndex, 1), n
 		if len(p.limits.Cards) == 1 {
-			to = from + n - 1 // if the type has only one card, EC2 accepts any index
+			to = from + n - 1 // if the type has only one card, EC2 accepts any device index
 		}
 		for index := from; index < to; index++ {
 			all = append(all, [2]int{card, index})
@@ -244,8 +245,8 @@ func (p *launchPlan) eniSlots() ([][2]int, error) {
 	return all[:most], nil
 }
 
-// eniTags returns the tags of the ENIs, sorted. The boot ENI gets them, too, because a template has one set of tags for
-// all its ENIs.
+// eniTags returns the tags of the ENIs, sorted. The boot ENI also gets these tags, because a template has only one set
+// of tags for all its ENIs.
 func (p *launchPlan) eniTags() []launchTag {
 	tags := maps.Clone(p.Tags)
 	if tags == nil {
@@ -259,8 +260,8 @@ func (p *launchPlan) eniTags() []launchTag {
 	return all
 }
 
-// chooseSubnet returns the ID of the subnet in this zone that has the most free addresses, among those with the tags of
-// the pool.
+// chooseSubnet compares the subnets in this zone that have the tags of the pool. It returns the ID of the subnet with
+// the most free addresses.
 func (p *launchPlan) chooseSubnet(c *cli.Context, cloud *aws.Client) (string, error) {
 	fit, _, err := view.PodSubnets(c.Context, cloud, p.Policy)
 	if errors.Is(err, more.ErrNoSubnet) {

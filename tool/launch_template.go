@@ -81,7 +81,7 @@ their instance.` + cli.JSON(`NetworkInterfaces[] {DeviceIndex NetworkCardIndex D
 			return cli.Answer(c, t, func(w io.Writer) {
 				e := json.NewEncoder(w)
 				e.SetIndent("", "    ")
-				_ = e.Encode(t) // no error: JSON can have all values of t, and w is in memory
+				_ = e.Encode(t) // ignore the error: JSON can encode a template, and w is in memory
 			})
 		},
 	}
@@ -110,7 +110,7 @@ type launchENI struct {
 	Tracking launchTracking `json:"ConnectionTrackingSpecification,omitzero"`
 }
 
-// A launchTracking has the timeouts with which EC2 tracks connections of an ENI (API reference,
+// A launchTracking has the timeouts after which EC2 no longer tracks an idle connection of an ENI (API reference,
 // ConnectionTrackingSpecificationRequest).
 type launchTracking struct {
 	TCPEstablished int `json:"TcpEstablishedTimeout,omitempty"`
@@ -140,11 +140,11 @@ func templateFor(c *cli.Context) (launchData, error) {
 		boot.Groups = p.eni.Groups
 	}
 	if slices.Contains(p.Families, lease.IPv6) {
-		boot.IPv6 = 1 // pods with IPv6 only start if the node has an IPv6 address
+		boot.IPv6 = 1 // pods with IPv6 start only if the node has an IPv6 address
 	}
 	if p.MinIndex == 0 { // the boot ENI serves pods, too
 		boot.Secondary, boot.Prefixes, boot.Tracking = p.eni.Secondary, p.eni.Prefixes, p.eni.Tracking
-		boot.IPv6 *= p.limits.IPv6PerENI // no IPv6 prefix: EC2 creates an ENI with addresses or with a prefix
+		boot.IPv6 *= p.limits.IPv6PerENI // no prefix, because EC2 creates an ENI with either addresses or prefixes
 	}
 	slots, err := p.eniSlots()
 	if err != nil {

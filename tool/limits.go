@@ -29,6 +29,6 @@ func limits() *cli.Command {
 // A limitsRow has the limits of this instance's type.
 type limitsRow struct {
 	ENIs int `json:"adapters"`
-	IPv4 int `json:"ipv4"` // addresses of an ENI, with the primary address
+	IPv4 int `json:"ipv4"` // addresses of an ENI, including its primary address
 	IPv6 int `json:"ipv6"`
 }

@@ -79,7 +79,7 @@ SIGTERM. With --once it runs each command once, and prints the result of each.` 
 // A maintenance has the settings of maintain.
 type maintenance struct {
 	config    string        // path of the conflist, or of its directory
-	every     time.Duration // between two collections
+	every     time.Duration // time between two collections
 	freeAfter time.Duration
 	metrics   string   // path of the file; "": write no metrics
 	advertise []string // arguments of the command advertise; nil: do not advertise
@@ -116,15 +116,15 @@ func maintenanceOf(c *cli.Context) (*maintenance, error) {
 // commandTimeout is the time after which maintain ends a command, like TimeoutStartSec= of the units.
 const commandTimeout = 3 * time.Minute
 
-// markInterval is how often maintain looks for the marks of plugins, which costs one stat of a file on tmpfs for each
-// mark. metricsInterval is how often maintain runs metrics and advertise.
+// markInterval is how often maintain looks for the marks that plugins leave. A look is cheap: one stat of a file on
+// tmpfs for each mark. metricsInterval is how often maintain runs metrics and advertise.
 const (
 	markInterval    = time.Second
 	metricsInterval = time.Minute
 )
 
-// loop runs the commands at their intervals until ctx is done. The first collection begins after a random time, because
-// many nodes may boot at once.
+// loop runs the commands at their intervals until ctx is done. The first collection begins after a random time, so that
+// nodes which boot at the same time do not call EC2 together.
 func (m *maintenance) loop(ctx context.Context) {
 	m.runWarm(ctx)
 	collect, measure := time.After(m.every/5+jitter(m.every)), time.After(0)
@@ -135,7 +135,7 @@ func (m *maintenance) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			if hasMark(lease.Release) { // release first, because a pod on another node may wait for the address
+			if hasMark(lease.Release) { // release before warm, because a pod on another node may wait
 				m.runRelease(ctx)
 			}
 			if hasMark(lease.Refill) {
@@ -151,7 +151,7 @@ func (m *maintenance) loop(ctx context.Context) {
 	}
 }
 
-// hasMark reports whether a plugin has left the mark with a name: a file in the directory of the registry.
+// hasMark reports whether a plugin has left a mark. A mark is a file with this name, in the directory of the registry.
 func hasMark(name string) bool {
 	_, err := os.Stat(filepath.Join(registry.Dir(), name))
 	return err == nil
@@ -188,9 +188,9 @@ func orOK(text string) string {
 	return text
 }
 
-// runWarm runs the command warm, which refills the pools. It first removes the mark lease.Refill, like ExecStartPre= of
-// cni-warm.service. The command itself removes the mark only if it can read the conflist. If the mark remained, it
-// would start the command again each second.
+// runWarm runs the command warm, which refills the pools. It first removes the mark lease.Refill, as ExecStartPre= of
+// cni-warm.service does. The command warm also removes the mark, but only if it can read the conflist. If the mark
+// remained, maintain would run the command again each second.
 func (m *maintenance) runWarm(ctx context.Context) []commandRow {
 	_ = os.Remove(filepath.Join(registry.Dir(), lease.Refill))
 	return []commandRow{m.runCommand(ctx, "warm", "--config", m.config)}
@@ -198,7 +198,7 @@ func (m *maintenance) runWarm(ctx context.Context) []commandRow {
 
 // runRelease runs the command release, as cni-release.service does.
 func (m *maintenance) runRelease(ctx context.Context) []commandRow {
-	_ = os.Remove(filepath.Join(registry.Dir(), lease.Release)) // for the same reason as in warm
+	_ = os.Remove(filepath.Join(registry.Dir(), lease.Release)) // for the same reason as in runWarm
 	return []commandRow{m.runCommand(ctx, "release", "--config", m.config)}
 }
 
@@ -237,8 +237,8 @@ func (m *maintenance) runMetrics(ctx context.Context) []commandRow {
 	return []commandRow{m.runCommand(ctx, "metrics", "--config", m.config, "--file", m.metrics)}
 }
 
-// runCommand runs a command of this tool in a process of its own. If this process dies or takes much memory, maintain
-// and the other commands are not affected.
+// runCommand runs a command of this tool in a separate process. If that process dies or takes much memory, it does not
+// affect maintain and the other commands.
 func (m *maintenance) runCommand(ctx context.Context, command string, args ...string) commandRow {
 	limited, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -248,7 +248,7 @@ func (m *maintenance) runCommand(ctx context.Context, command string, args ...st
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
 	c.WaitDelay = 10 * time.Second
 	err := c.Run()
-	if err != nil && ctx.Err() == nil { // if ctx is done, maintain has ended the command
+	if err != nil && ctx.Err() == nil { // if ctx is done, maintain itself has stopped the command
 		slog.Warn("a command has failed, and runs again after its interval", "command", command, "error", err)
 	}
 	if err != nil {
@@ -258,14 +258,15 @@ func (m *maintenance) runCommand(ctx context.Context, command string, args ...st
 }
 
 // BPF programs that pods share stay pinned in bpffs until the node boots, because later pods may use them. Like
-// cni-gc.service, maintain removes a pin that no ADD has opened for a week. Pods that use the program keep it.
+// cni-gc.service, maintain removes a pin that no ADD has opened for a week. If pods still use the program, it stays in
+// the kernel without the pin.
 const (
 	bpffs      = "/sys/fs/bpf"
 	pinPattern = "cni_ipvlan_vpc_k8s:*"
 	maxPinAge  = 7 * 24 * time.Hour
 )
 
-// removeOldPins removes the pins in dir that no process has opened since a time.
+// removeOldPins removes a pin in dir if no process has opened it since a time.
 func removeOldPins(dir string, since time.Time) error {
 	found, err := filepath.Glob(filepath.Join(dir, pinPattern))
 	for _, pin := range found {

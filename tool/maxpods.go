@@ -106,14 +106,14 @@ ipFamilies has IPv6, use it for types with IPv6. For other types, use
 	}
 }
 
-// A podNode is a node whose pods the command counts, as the command line and the configuration describe the node.
+// A podNode is the node whose pods the command counts. The command line and the configuration describe this node.
 type podNode struct {
 	path   string // path of the configuration
 	pools  []lease.Policy
-	kind   string // the instance type; "": this instance's
-	except int    // number of ENIs to leave out, for pods that ask for ENIs or for other programs
+	kind   string // the instance type; "": the type of this instance
+	except int    // number of ENIs not to count: those for pods that ask for ENIs, and for other programs
 	host   int    // number of pods on the host network
-	most   int    // limit of pods; 0: no limit
+	most   int    // greatest number of pods; 0: no limit
 	format string
 }
 
@@ -144,7 +144,8 @@ func nodeOf(c *cli.Context) (podNode, error) {
 	return n, n.setPools(c, networks)
 }
 
-// setPools sets the pools and limits by the configuration. A flag has precedence.
+// setPools sets the pools and the limits to the values of the configuration. If the command line has a flag for a
+// value, the flag has precedence.
 func (n *podNode) setPools(c *cli.Context, networks []conf.List) error {
 	pools, takes := poolsOf(networks)
 	if takes && !c.IsSet("except-enis") {
@@ -195,7 +196,7 @@ func (n podNode) podCount(c *cli.Context) (int, error) {
 	return n.limitedPods(pods + n.host), nil
 }
 
-// limitedPods returns pods, or the limit by --max or maxPods if this limit is lower.
+// limitedPods returns a number of pods. If --max or maxPods sets a lower limit, it returns this limit.
 func (n podNode) limitedPods(pods int) int {
 	if n.most > 0 {
 		return min(pods, n.most)
@@ -204,7 +205,7 @@ func (n podNode) limitedPods(pods int) int {
 }
 
 // limits asks EC2 for the limits of the instance type. If this instance gets no addresses from EC2, it returns no
-// limits: then only the attached ENIs count.
+// limits, because only the ENIs that are already attached count.
 func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	grows := func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone }
 	switch {
@@ -239,8 +240,8 @@ func (n podNode) podsWithAddrs(c *cli.Context, l aws.Limits) (int, error) {
 	return more.Pods(more.Launched(l, families), pools, n.except), nil
 }
 
-// templatePods returns the number of pods for which the ENIs of a launch template have addresses. All ENIs of a
-// template are of one pool.
+// templatePods returns the number of pods for which the ENIs of a launch template have addresses. All ENIs of a launch
+// template belong to one pool.
 func (n podNode) templatePods(c *cli.Context, l aws.Limits) (int, error) {
 	p := launchPlan{Policy: n.pools[0], kind: n.kind, limits: l, except: n.except}
 	p.MaxPods = 0 // 0: as many pods as fit
@@ -258,12 +259,13 @@ func (n podNode) templatePods(c *cli.Context, l aws.Limits) (int, error) {
 	return pods, nil
 }
 
-// limitsOf returns the limits of an instance type, for a command that runs on any machine. On a machine that is no EC2
-// instance, there is no metadata service to give the region and the credentials: limitsOf then returns a hint.
+// limitsOf returns the limits of an instance type, for a command that runs on any machine. A machine that is no EC2
+// instance has no metadata service, so the region and the credentials may be missing. The error of limitsOf then has a
+// hint.
 func limitsOf(ctx context.Context, cloud *aws.Client, kind string) (aws.Limits, error) {
 	l, err := cloud.Limits(ctx, kind)
 	if errors.Is(err, aws.ErrNoMetadata) {
-		// not %w: the command needs no EC2 instance
+		// Use %v, not %w: for aws.ErrNoMetadata, Report would say that the command must run on an EC2 instance.
 		err = cli.Hint(fmt.Errorf("the limits of the instance type are not known, because EC2 cannot be asked: %v",
 			err),
 			"on a machine that is no EC2 instance, set AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. This "+

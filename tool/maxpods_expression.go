@@ -15,10 +15,10 @@ import (
 )
 
 // This file writes the number of pods as an expression in CEL, for programs that launch nodes of many instance types:
-// Karpenter and nodeadm. Both know default_enis, the number of ENIs of the default network card, and ips_per_eni, the
-// number of IPv4 addresses of an ENI. Karpenter (pkg/cel/environment.go) has min and max of two numbers, and refuses a
-// negative result. Nodeadm (nodeadm/doc/examples.md) has only the functions of CEL. If the result is not positive,
-// nodeadm uses the number for amazon-vpc-cni-k8s instead.
+// Karpenter and nodeadm. Both know two variables: default_enis is the number of ENIs of the default network card, and
+// ips_per_eni is the number of IPv4 addresses of an ENI. Karpenter (pkg/cel/environment.go) has min and max of two
+// numbers, and refuses a negative result. Nodeadm (nodeadm/doc/examples.md) has only the functions of CEL. If the
+// result is not positive, nodeadm ignores it, and uses the number of pods for amazon-vpc-cni-k8s.
 
 // A format is the output for a program that launches nodes.
 type format struct {
@@ -68,7 +68,7 @@ func (n podNode) printExpression(c *cli.Context, f format) error {
 	})
 }
 
-// A dialect is how a program extends CEL, and its condition for a result.
+// A dialect says which functions a program adds to CEL, and which results the program accepts.
 type dialect struct {
 	functions bool // the program has min and max
 	positive  bool // the result must not be 0
@@ -94,7 +94,8 @@ func (t term) String() string {
 	return fmt.Sprintf("%s + %d", t.cel, t.number)
 }
 
-// operand returns the text of a term as an operand: in parentheses if the term has an operator outside of parentheses.
+// operand returns the text of a term for use as an operand. If the term has an operator that is not in parentheses,
+// operand puts the term in parentheses.
 func (t term) operand() string {
 	text, depth := t.String(), 0
 	for _, r := range text {
@@ -166,7 +167,8 @@ func (n podNode) expression(d dialect) (string, error) {
 	return pods.String(), nil
 }
 
-// checkExpressible returns an error if no expression of the dialect is right for the networks of the configuration.
+// checkExpressible returns an error if no expression in this dialect can give the right number for the networks of the
+// configuration.
 func (n podNode) checkExpressible(d dialect) error {
 	first := n.pools[0]
 	for _, p := range n.pools[1:] {
@@ -190,8 +192,8 @@ func (n podNode) checkExpressible(d dialect) error {
 	return nil
 }
 
-// differError returns the error that networks have different values of a key, so that no expression is right for all of
-// them.
+// differError returns an error about a key: the networks have different values of this key, so no expression gives the
+// right number for all of them.
 func (n podNode) differError(key string) error {
 	return cli.Hint(
 		fmt.Errorf("%s: its networks have different values of %s, and an expression does not know how many pods each "+
@@ -210,12 +212,12 @@ func (n podNode) warmSum() (sum int) {
 	return sum
 }
 
-// worstCasePods returns the number of pods that get an address, however the pods are distributed over the pools (see
-// [more.Pods]). If pools keep free addresses, the number is lower than that of more.Pods.
+// worstCasePods returns how many pods get an address in the worst case, which is the worst distribution of the pods
+// over the pools (see [more.Pods]). If pools keep free addresses, worstCasePods returns a lower number than more.Pods.
 func (n podNode) worstCasePods(d dialect) term {
 	pools := n.pools
 	if pools[0].Provision == lease.ProvisionNone {
-		pools = pools[:1] // all ENIs of a launch template are of one pool
+		pools = pools[:1] // all ENIs of a launch template belong to one pool
 	}
 	others := len(pools) - 1
 	pods := n.podsBesideBoot(d, pools, others)
@@ -232,9 +234,9 @@ func (n podNode) worstCasePods(d dialect) term {
 	return pods
 }
 
-// podsBesideBoot returns the number of pods on all ENIs except the boot ENI, in the worst case. In this case, some
-// pools take a whole ENI for one pod: others is the number of these pools. All other ENIs belong to the pool whose ENIs
-// serve the fewest pods.
+// podsBesideBoot returns the number of pods on all ENIs except the boot ENI, in the worst case. In the worst case, some
+// pools have only one pod, and take a whole ENI for it. The parameter others is the number of these pools. All other
+// ENIs belong to the pool whose ENIs serve the fewest pods.
 func (n podNode) podsBesideBoot(d dialect, pools []lease.Policy, others int) term {
 	enis, each := n.eniCount(d), podsOnENI(pools)
 	if others == 0 {
@@ -268,8 +270,8 @@ func podsOnENI(pools []lease.Policy) term {
 	return term{"(ips_per_eni - 1) * 16", 1}
 }
 
-// podsOnBootENI returns how many pods the boot ENI serves. The node itself uses one of its addresses. A launch template
-// gives this ENI single IPv6 addresses instead of a prefix.
+// podsOnBootENI returns how many pods the boot ENI serves. The node itself uses one address of the boot ENI. A launch
+// template gives this ENI single IPv6 addresses instead of a prefix.
 func (n podNode) podsOnBootENI(p lease.Policy) term {
 	single := p.Provision == lease.ProvisionNone && slices.Contains(p.Families, lease.IPv6)
 	if p.Prefixes && !single {

@@ -17,8 +17,8 @@ import (
 // This file prints the resources that a new node of an instance type will advertise. An autoscaler must know them
 // before it launches such a node, to decide whether the node would help waiting pods.
 
-// templateTag is the beginning of the key of a tag. The name of a resource follows (Cluster Autoscaler, "Scaling a node
-// group to 0" on AWS).
+// templateTag is the first part of a tag's key. The second part is the name of a resource (Cluster Autoscaler, "Scaling
+// a node group to 0" on AWS).
 const templateTag = "k8s.io/cluster-autoscaler/node-template/resources/"
 
 // A resourceRow is a resource, and its number on a new node.
@@ -43,8 +43,8 @@ func (n podNode) printResources(c *cli.Context, f format) error {
 	return cli.Answer(c, rows, func(w io.Writer) { f.resources(w, n.kind, rows) })
 }
 
-// resourceRows returns a row for each pool. Its number is how many addresses the pool can have if the other pools have
-// none.
+// resourceRows returns a row for each pool. The row's number is how many addresses the pool can have if the other pools
+// have none.
 func (n podNode) resourceRows(c *cli.Context, l aws.Limits) ([]resourceRow, error) {
 	rows := []resourceRow{}
 	for _, p := range n.pools {

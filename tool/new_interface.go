@@ -74,7 +74,8 @@ reboot, a further run creates another ENI.` + cli.JSON("iface mac id index card 
 	}
 }
 
-// A madeENI is an ENI that new-interface has created: the fields that eniif shows, and the CIDRs of the VPC.
+// A madeENI is an ENI that new-interface has created. It has the fields that eniif shows, and the CIDRs of the ENI's
+// VPC.
 type madeENI struct {
 	eniRow
 	VPCCIDRs []netip.Prefix `json:"vpc_cidrs"` // the VPC's primary CIDR first
@@ -96,7 +97,7 @@ func madeENIOf(p *ipam.Pool, id string) (madeENI, error) {
 	return madeENI{row, cli.List(s.VPCs[e.VPC].CIDRs)}, nil
 }
 
-// print writes the ENI like the original tool, which let Go print a pointer to a struct.
+// print writes the ENI in the format of the original tool. That tool used Go's format for a pointer to a struct.
 func (e madeENI) print(w io.Writer) {
 	var primary netip.Prefix
 	if len(e.VPCCIDRs) > 0 {

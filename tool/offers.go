@@ -25,8 +25,8 @@ import (
 
 // This file counts the addresses that the node has or can get for pods. The scheduler relies on this number. If the
 // number is too high, the node gets pods whose sandbox fails until an address is free. If it is too low, the node gets
-// too few pods. If it were below the number of leased addresses, a kubelet that restarts would reject running pods, so
-// it never is. If the command does not know whether EC2 can still give an address, the address counts.
+// too few pods. The number is never lower than the number of leased addresses, because a kubelet that restarts would
+// then reject running pods. If the command does not know whether EC2 can still give an address, it counts this address.
 
 // Resource is the extended resource of the default pool. The resource of another pool is named Resource-POOL.
 const Resource = "cni-ipvlan-vpc-k8s/addresses"
@@ -49,9 +49,9 @@ type offerRow struct {
 	Resource string `json:"resource"`
 	Number   int    `json:"number"`   // leased + free + more + cooling - reserved, and at least leased
 	Leased   int    `json:"leased"`   // addresses that pods have
-	Free     int    `json:"free"`     // addresses for the next pods
+	Free     int    `json:"free"`     // addresses that the next pods can get at once
 	More     int    `json:"more"`     // addresses that EC2 can still give
-	Cooling  int    `json:"cooling"`  // addresses that no pod gets yet
+	Cooling  int    `json:"cooling"`  // addresses that no pod gets yet, because they were used a short time ago
 	Reserved int    `json:"reserved"` // the most addresses that cooled at one moment within --window
 }
 
@@ -95,11 +95,12 @@ type countedNode struct {
 	pool   *ipam.Pool
 	state  *registry.State
 	pools  []lease.Policy
-	except int // number of ENIs to leave out, for pods that ask for ENIs
+	except int // number of ENIs not to count, because they are for pods that ask for ENIs
 }
 
-// countedNodeOf reads the configuration and the registry. If the registry is empty, it builds the registry, as an ADD
-// would. It must not wait for an ADD, because the scheduler sends no pod to a node without a number.
+// countedNodeOf reads the configuration and the registry. If the registry is empty, countedNodeOf builds it, as an ADD
+// would. It must not wait for the first ADD to do so, because the scheduler sends no pod to a node that has advertised
+// no number.
 func countedNodeOf(c *cli.Context) (n countedNode, err error) {
 	conflists := conf.Load(c.String("config"))
 	networks, err := conflists.All()
@@ -125,8 +126,8 @@ func countedNodeOf(c *cli.Context) (n countedNode, err error) {
 	return n, err
 }
 
-// knownState returns the state of the registry, after it has made sure that the state has the instance. If the node
-// gets addresses from EC2, the state also has the limits of the instance type.
+// knownState returns the state of the registry. It first makes sure that the state describes this instance. If the node
+// gets addresses from EC2, it also makes sure that the state has the limits of the instance type.
 func (n countedNode) knownState(ctx context.Context) (*registry.State, error) {
 	if err := n.pool.OfThisInstance(ctx); err != nil {
 		return nil, err
@@ -149,17 +150,18 @@ func (n countedNode) grows() bool {
 	return slices.ContainsFunc(n.pools, func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone })
 }
 
-// subnetsMaxAge is the age at which the last description of the subnets by EC2 is too old: the node then asks EC2
-// again. While the subnets limit how many addresses the node can get, scarceSubnetsMaxAge is this age. The node does
-// not ask more often, because all nodes of an account share EC2's limit for describe calls.
+// subnetsMaxAge is the age at which EC2's last description of the subnets is too old, so that the node asks EC2 again.
+// If the subnets limit how many addresses the node can get, the shorter age scarceSubnetsMaxAge is used instead. The
+// ages are not shorter, because all nodes of an account share EC2's limit for describe calls.
 const (
 	scarceSubnetsMaxAge = 10 * time.Minute
 	subnetsMaxAge       = time.Hour
 )
 
-// currentSubnets returns the subnets with their free addresses, by EC2's last description. It asks EC2 again if the
-// description is too old. If the subnets limit the node, it also asks again after each growth. If EC2 does not answer,
-// it returns the old description. If the role may not ask, it returns nil: the subnets then limit nothing.
+// currentSubnets returns the subnets with their numbers of free addresses. It takes them from EC2's last description.
+// It asks EC2 again if the description is too old. If the subnets limit the node, it also asks again after an ENI has
+// got addresses. If EC2 does not answer, it returns the old description. If the role may not ask, it returns nil, and
+// the command then assumes that the subnets have enough addresses.
 func (n countedNode) currentSubnets(ctx context.Context) ([]aws.Subnet, error) {
 	if !n.grows() {
 		return nil, nil
@@ -211,12 +213,13 @@ const coolingsFile = "advertised.json"
 // A coolingSample has the numbers of addresses that cooled at the time of a run.
 type coolingSample struct {
 	Boot    string         // ID of the boot of the machine
-	Up      time.Duration  // time since that boot, by a clock that no process can set
+	Up      time.Duration  // time since that boot, of a clock that no process can set
 	Cooling map[string]int // number of addresses, by resource
 }
 
 // mostCooling returns, for each resource, the most addresses that cooled at one moment: now, or at the time of an
-// earlier run within window. now has the present numbers. Unless dryRun is true, mostCooling also records these.
+// earlier run within window. The parameter now has the numbers of addresses that cool now. If dryRun is false,
+// mostCooling also records these numbers.
 func mostCooling(
 	r *registry.Registry, now map[string]int, window time.Duration, dryRun bool,
 ) (map[string]int, error) {

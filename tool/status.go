@@ -66,7 +66,7 @@ reports this, and compares the other sources.` + cli.JSON(`instance {id type zon
 	}
 }
 
-// printDiff prints how registry, kernel, metadata and EC2 differ.
+// printDiff compares registry, kernel, metadata and EC2, and prints where they differ.
 func printDiff(c *cli.Context) error {
 	p, err := cli.OpenPool(lease.Policy{})
 	if err != nil {

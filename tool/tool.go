@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package tool is cni-ipvlan-vpc-k8s-tool: the tool for people, cloud-init and systemd timers. The plugins work without
-// it.
+// Package tool is the program cni-ipvlan-vpc-k8s-tool. People, cloud-init and systemd timers use it. The plugins do not
+// need it.
 //
 //	new-interface             make an ENI before the first pod needs it (cloud-init)
 //	remove-interface          detach ENIs and delete them
@@ -18,7 +18,7 @@
 //	maintain                  run repair, registry-gc, warm and others at their intervals, on a node without systemd
 //	eni-gc                    delete ENIs that terminated instances have left behind
 //
-//	status                    which pod has which address; with --diff, where the four sources disagree
+//	status                    which pod has which address; --diff compares registry, kernel, metadata and EC2
 //	metrics                   the state of the node for Prometheus
 //	egress                    clients and routers of egresses, and the rule for security groups
 //	validate                  the mistakes in a conflist
@@ -39,16 +39,17 @@
 //	bugs                      which known bugs the metadata service has here
 //
 // The names, flags, tables and exit codes are the same as in the original tool, so scripts and units still work. A
-// command writes only its answer to standard output. It writes everything else to standard error, after the name of the
-// program. For a failure, it writes "error:" with the error, and "hint:" with what an operator can do. There are also
-// warnings, and a line with the request ID for each change made in EC2. The exit status is 0, or 1 after an error, or 3
-// if there is no command of that name. Help and the version need neither root nor EC2. Commands that read the
-// namespaces of pods or the registry in /run need root. The others need only metadata and the instance's role.
+// command writes only its answer to standard output. It writes all other lines to standard error. Each of these lines
+// begins with the name of the program. For a failure, a command writes "error:" with the error, and "hint:" with what
+// an operator can do. It also writes warnings. For each change that it makes in EC2, it writes a line with the request
+// ID. The exit status is 0 after a success, 1 after an error, and 3 if the command line names a command that does not
+// exist. Help and the version need neither root nor EC2. Commands that read the namespaces of pods or the registry in
+// /run need root. The others need only metadata and the instance's role.
 //
 // # JSON
 //
 // Every command has --output json (-o json). The help of a command says which fields its answer has. These fields keep
-// their names and types from release to release. Errors stay on standard error.
+// their names and types from release to release. A command writes its errors to standard error, and never as JSON.
 package tool
 
 import (
@@ -98,7 +99,7 @@ func New(stdout io.Writer) *cli.App {
 		Writer:               stdout,
 		ErrWriter:            io.Discard,
 		OnUsageError:         cli.Misused,
-		EnableBashCompletion: true,                         // also for other shells, see packaging/manual
+		EnableBashCompletion: true,                         // also for other shells than bash, see packaging/manual
 		ExitErrHandler:       func(*cli.Context, error) {}, // do not exit: Main does
 	}
 }

@@ -51,8 +51,8 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 			var rows []warmRow
 			ctx, cancel := context.WithTimeout(c.Context, fillTimeout)
 			defer cancel()
-			// Detach unused ENIs first, because a pod on another node may wait for one. Filling the pools may take
-			// minutes.
+			// Detach unused ENIs before filling the pools, because a pod on another node may wait for such an ENI, and
+			// filling may take minutes.
 			common, failed := conflists.Common()
 			if failed == nil {
 				failed = detachUnused(ctx, common)
@@ -67,13 +67,13 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 	}
 }
 
-// fillTimeout limits the work of the command, for example while EC2 throttles. It is a little less than cli.Patience,
-// so that the command can report its result.
+// fillTimeout is how long the command may work, for example while EC2 throttles. It is a little less than cli.Patience,
+// so that the command has time to report its result.
 const fillTimeout = cli.Patience - 10*time.Second
 
-// detachUnused detaches ENIs for which pods had asked and that no pod uses any more. A running collection does the same
-// work, and detachUnused waits for it. This may take minutes while EC2 throttles, so detachUnused takes at most half of
-// fillTimeout: the other half is for filling the pools.
+// detachUnused detaches ENIs for which pods had asked and that no pod uses any more. If a collection runs, detachUnused
+// waits for it, because a collection also detaches these ENIs. It may have to wait for minutes while EC2 throttles. So
+// detachUnused takes at most half of fillTimeout, and leaves the other half for filling the pools.
 func detachUnused(ctx context.Context, policy lease.Policy) error {
 	p, err := cli.OpenPool(policy)
 	if err != nil {
@@ -89,7 +89,7 @@ func detachUnused(ctx context.Context, policy lease.Policy) error {
 	return err
 }
 
-// A warmRow is a pool after the command has filled it.
+// A warmRow has the numbers of a pool after the command has filled the pool.
 type warmRow struct {
 	Pool string `json:"pool"`
 	Free int    `json:"free"` // addresses that a pod could have now; a /80 counts as a million

@@ -62,7 +62,7 @@ named another pod, the answer is "unknown".` +
 			&cli.StringFlag{Name: "flow-log", Usage: "add the pods to the records of this `FILE`; -: standard input"},
 		},
 		Action: func(c *cli.Context) error {
-			signal.Reset(os.Interrupt, syscall.SIGTERM) // a signal ends the command, also in a read from a pipe
+			signal.Reset(os.Interrupt, syscall.SIGTERM) // let a signal end the process, even while it reads from a pipe
 			args := c.Args().Slice()
 			if file := c.String("flow-log"); file != "" {
 				if c.String("at") != "" {
@@ -94,9 +94,9 @@ named another pod, the answer is "unknown".` +
 	}
 }
 
-// readHistory reads the logs at the paths. Without paths, it reads this node's log. The image of this node may have
-// been made on another instance, whose lines are then in this log. readHistory drops these lines, because they do not
-// show how the leases of that instance ended.
+// readHistory reads the logs at the paths. Without paths, it reads this node's log. The node's image may have been made
+// on another instance. The node's log then also has the lines of that instance. readHistory drops these lines, because
+// they do not show how the leases of that instance ended.
 func readHistory(config string, paths []string) (*history.History, error) {
 	instance := ""
 	if len(paths) == 0 {
@@ -116,7 +116,8 @@ func readHistory(config string, paths []string) (*history.History, error) {
 	return h, nil
 }
 
-// logDamage logs the first ten damaged lines and files, and the number of the others.
+// logDamage writes a message for each of the first ten damaged lines and files, and one message with the number of the
+// others.
 func logDamage(damage []history.Damage) {
 	const few = 10
 	for _, d := range damage[:min(few, len(damage))] {
@@ -133,10 +134,11 @@ func logDamage(damage []history.Damage) {
 }
 
 // nodeLogs returns the files of this node's lease log, and the ID of the instance if the registry knows it. The
-// registry names the log. Before the first pod after a boot, the log is that of the first network with a leaseLog.
+// registry has the path of the log. After a boot, the registry has no path until the first pod starts. Until then,
+// nodeLogs takes the path from the first network with a leaseLog.
 //
-// nodeLogs returns only one log. If networks have different logs, the node writes its lines to both by turns, but
-// package history reads one file after the other.
+// nodeLogs returns only one log. If networks have different logs, each log has a part of the node's lines. Package
+// history cannot merge these parts, because it reads one file after the other.
 func nodeLogs(config string) (files []string, instance string, err error) {
 	s, err := cli.ViewRegistry()
 	if err != nil {
@@ -204,10 +206,11 @@ type tenure struct {
 	Network   string     `json:"network" head:"-"`
 	ENI       string     `json:"eni"`
 	Instance  string     `json:"instance"`
-	Trace     string     `json:"trace" head:"-"`    // trace of the ADD, if the runtime traces its calls
-	FoundIn   string     `json:"found_in" head:"-"` // a namespace, or a route of the node
-	Missing   *time.Time `json:"missing" head:"-"`  // when a collection missed the pod; nil: a DEL ended the lease
-	Unsure    bool       `json:"unsure" head:"-"`   // with --at: a lost line may say otherwise
+	Trace     string     `json:"trace" head:"-"`    // ID of the ADD's trace, if the runtime traces its calls
+	FoundIn   string     `json:"found_in" head:"-"` // where the pod was found: a namespace, or a route of the node
+	// Missing is the time at which a collection found that the pod was gone. nil: a DEL ended the lease.
+	Missing *time.Time `json:"missing" head:"-"`
+	Unsure  bool       `json:"unsure" head:"-"` // with --at: a lost line may name another pod
 }
 
 func tenureOf(l *history.Lease) tenure {
@@ -224,8 +227,8 @@ func tenureOf(l *history.Lease) tenure {
 
 func timeText(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// podName returns the name of the pod that had a lease, or outside Kubernetes the name of the container. It returns
-// "unknown" if the node only knew that the address was in use.
+// podName returns the name of the pod that had a lease. Outside Kubernetes, it returns the name of the container. If
+// the node knew only that the address was in use, podName returns "unknown".
 func podName(l *history.Lease) string {
 	switch {
 	case l.Pod != "":

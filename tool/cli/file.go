@@ -31,8 +31,8 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 }
 
 // resolveLinks follows the symlinks at path. It returns a path that is no symlink, and reports whether a program may
-// create or replace a file there. In /proc, a program may not, because the links in /proc lead to open files and not to
-// paths.
+// create or replace a file there. In /proc, a program may not do this, because the links in /proc lead to open files
+// and not to paths.
 func resolveLinks(path string) (to string, ok bool) {
 	const most = 40 // as in path_resolution(7)
 	for range most {

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 )
 
-// Answer writes v as JSON if the command line asks for JSON. For an answer in text, it calls the function text. It then
-// writes what this function wrote, and escapes the characters that are not printable.
+// Answer writes v as JSON if the command line asks for JSON. If not, the function text writes the answer as text. In
+// this text, Answer escapes the characters that are not printable.
 func Answer(c *Context, v any, text func(w io.Writer)) error {
 	var b bytes.Buffer
 	if c.String("output") == "json" {

@@ -117,8 +117,8 @@ func acceptRefusal(err error) error {
 	return err
 }
 
-// toServer returns a path from the pod from to the pod to. If from is nil, the node sends. The path is tried with small
-// packets and with large packets.
+// toServer returns a path to a pod of this test. The sender is the pod in the parameter "from". If this is nil, the
+// sender is the node. The test tries the path with small packets and with large packets.
 func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 	sender := s.node
 	if from != nil {

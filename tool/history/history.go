@@ -3,11 +3,11 @@
 
 // Package history reads lease logs. The logs show which pod had which address at a time in the past.
 //
-// A log has a line for every begin and every end of a lease. But a program that copies logs may deliver them in pieces,
-// twice, in another order, or damaged. So package history ignores a line that it has read before. It sorts the lines of
-// a node into series, by the numbers of the lines (see series.go). Each line shows which pod had an address before the
-// line, and which pod after it (see walk.go). If a number is missing, a line is lost. For the time around the lost
-// line, it is unknown which pod had an address.
+// A log has a line for every begin and every end of a lease. But a program that copies logs may deliver the lines in
+// pieces, twice, in another order, or damaged. So package history ignores a line that it has read before. It sorts the
+// lines of a node into series, by the numbers of the lines (see series.go). Each line shows which pod had an address
+// before the line, and which pod after it (see walk.go). If a number is missing, a line is lost. For the time around
+// the lost line, it is unknown which pod had an address.
 package history
 
 import (
@@ -95,9 +95,9 @@ func (h *History) newTenancy(a netip.Addr) *tenancy {
 	return t
 }
 
-// endCrashedLeases ends the leases of nodes that have crashed, because a crashed node writes no line about the end. It
-// ends such a lease at the time when another node got the address. This time must be after the last line of the crashed
-// node.
+// endCrashedLeases ends the leases of nodes that have crashed, because a crashed node writes no line about the ends of
+// its leases. It ends such a lease at the time when another node got the address. This time must be after the last line
+// of the crashed node.
 func endCrashedLeases(ls []*Lease) {
 	for i, l := range ls {
 		for _, next := range ls[i+1:] {

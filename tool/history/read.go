@@ -64,8 +64,8 @@ func newReader() *reader {
 		logs: map[string]*fileState{}, fragments: map[string]map[int]netip.Addr{}}
 }
 
-// A fileState is the state of the reader in one file. Another fileState is for all files of a log together, and has
-// only the nodes.
+// A fileState is the state of the reader in one file. Another fileState is for all files of a log together. The reader
+// uses only its field nodes.
 type fileState struct {
 	nodes         map[string]*node
 	last          map[string]int // the last number of each series

@@ -51,7 +51,7 @@ type hole struct {
 	from, to time.Time  // the node wrote the lost lines in this time; zero to: no line follows the hole
 }
 
-// A wholeSnapshot is a snapshot without lost lines: the log has a line for each lease at this time.
+// A wholeSnapshot is a snapshot without lost lines: the log has a line for each lease that the snapshot had.
 type wholeSnapshot struct{ from, to int } // the indices of its first line, and of the first line after it
 
 // maxBootDiff is the greatest difference between two boot times of the same boot. They differ because each process
@@ -186,7 +186,7 @@ func eventOrder(l registry.Line) int {
 }
 
 // sortLines sorts the lines. If two different changes have the same number, they contradict each other, and sortLines
-// drops both. A log can have such changes after a disk was restored, for example.
+// drops them. A log can have such changes after a disk was restored, for example.
 func (s *series) sortLines() {
 	slices.SortStableFunc(s.lines, func(a, b registry.Line) int {
 		if a.Number != b.Number || isChange(a) || isChange(b) {
@@ -332,8 +332,8 @@ func (s *series) indexLines() {
 	}
 }
 
-// newHole returns the hole before the line with an index, the parameter at. The lost lines have the numbers from
-// after+1 to until. The parameter from is the time of the line before the hole.
+// newHole returns the hole before a line. The parameter "at" is the index of this line. The lost lines have the numbers
+// from after+1 to until. The parameter "from" is the time of the line before the hole.
 func (s *series) newHole(at, after, until int, from time.Time) hole {
 	return hole{at: at, addr: s.lostAddr(after, until), from: from.Add(-maxLateness), to: s.lines[at].Time}
 }

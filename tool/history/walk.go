@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A walker is about one address. It goes through the node's snapshots, and through those of the node's lines that are
-// about the address. It finds the leases of the address, and the doubts about it.
+// A walker finds the leases of one address, and the doubts about this address. It goes through the node's snapshots,
+// and through the node's lines about the address.
 type walker struct {
 	addr   netip.Addr
 	leases []*Lease

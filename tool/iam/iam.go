@@ -83,7 +83,7 @@ func (n Needs) requests() (all []request) {
 	return all
 }
 
-// anyPool reports whether one of the pools has a property. The function is reports whether a pool has it.
+// anyPool reports whether the function "is" returns true for at least one of the pools.
 func anyPool(pools []lease.Policy, is func(lease.Policy) bool) bool {
 	return slices.ContainsFunc(pools, is)
 }

@@ -32,9 +32,9 @@ func ReadConflist(file string) (*Conflist, error) {
 	return &Conflist{filepath.Base(file), text}, nil
 }
 
-// autoHostInterface matches the hostInterface "auto" of a conflist. Such a conflist is for nodes on which the boot
-// ENI's link has different names. No link of a boot ENI can have the name auto: udev and Linux name links by their kind
-// or place.
+// autoHostInterface matches the key hostInterface of a conflist if its value is "auto". Such a conflist is for several
+// nodes, whose boot ENIs' links have different names. No such link can have the name "auto", because udev and Linux
+// name links by their kind or place.
 var autoHostInterface = regexp.MustCompile(`("hostInterface"\s*:\s*)"auto"`)
 
 // WantsHostInterface reports whether the conflist has the hostInterface "auto".
@@ -45,8 +45,8 @@ func (c *Conflist) SetHostInterface(link string) {
 	c.Text = autoHostInterface.ReplaceAll(c.Text, fmt.Appendf(nil, "${1}%q", link))
 }
 
-// otherNames returns the node's files that have this conflist under another name. The comparison ignores plugins that
-// other programs have added to such a file.
+// otherNames returns the node's files that have another name and the same conflist. If other programs have added
+// plugins to such a file, otherNames ignores these plugins.
 func (c *Conflist) otherNames(p Place) (old []string) {
 	for _, f := range conf.Load(p.ConfDir).Files {
 		if filepath.Base(f.Path) == c.Name || !slices.ContainsFunc(f.Lists, isOurs) {
@@ -61,8 +61,9 @@ func (c *Conflist) otherNames(p Place) (old []string) {
 	return old
 }
 
-// checkMistakes returns an error with all mistakes of the conflist, but only warns of tolerated mistakes. If it
-// returned an error for those, a node that has such a mistake already would get no new release.
+// checkMistakes returns an error with all mistakes of the conflist, except the tolerated mistakes. It only warns of
+// tolerated mistakes, because a node may already have a conflist with such a mistake. With an error, this node would
+// get no new release.
 func (c *Conflist) checkMistakes(p Place) error {
 	file := filepath.Join(p.ConfDir, c.Name)
 	found, err := conf.MistakesIn(file, c.Text, p.BinDir, c.otherNames(p), pluginPrograms...)
@@ -90,8 +91,9 @@ func (c *Conflist) checkMistakes(p Place) error {
 		cli.Count(count, "mistake")), hint)
 }
 
-// putConflist writes the conflist, or warns if the node has none. If the node has the same conflist under another name,
-// putConflist then removes that file. In this order, the runtime always has a conflist, even if this process is killed.
+// putConflist writes the conflist, or warns if the node has none. If the node has another file with the same conflist,
+// putConflist removes that file after it has written the new one. Because of this order, the runtime has a conflist at
+// every moment, even if this process is killed.
 func (i *Installation) putConflist() error {
 	if i.Conflist == nil {
 		if ours, err := i.conflists(); err == nil && len(ours) == 0 {
@@ -103,7 +105,7 @@ func (i *Installation) putConflist() error {
 	}
 	target := filepath.Join(i.ConfDir, i.Conflist.Name)
 	old := i.Conflist.otherNames(i.Place)
-	from := target // other programs may have added plugins to this file, too
+	from := target // take over plugins that other programs have added to this file
 	if len(old) > 0 && !(nodeFile{path: target}).exists() {
 		from = old[0]
 	}
@@ -143,8 +145,8 @@ func (i *Installation) conflists() (ours []string, err error) {
 	return ours, all.Unlisted
 }
 
-// isOurs reports whether the file of a list has a plugin of ours. A file that Multus has written does not count, and
-// neither does a plugin in a file of its own.
+// isOurs reports whether the file of a list is ours, because it has a plugin of ours. It ignores a file that Multus has
+// written. It also ignores a plugin that is not in the list's file, but in a separate file.
 func isOurs(l conf.List) bool {
 	return !l.Delegate && slices.ContainsFunc(l.Plugins, func(m conf.Member) bool {
 		return m.File == "" && slices.Contains(conf.Types, m.Type)

@@ -19,12 +19,13 @@ import (
 // may have written it.
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
-// environmentHeader is the first line of environmentFile if install has written the file. Only such a file may be
-// replaced or removed.
+// environmentHeader is the first line of an environmentFile that install has written. The program may replace or remove
+// only such a file.
 const environmentHeader = "# Written by " + cli.Program + " install: its --env names the variables.\n"
 
 // Lookup copies variables of this process into the environment of the units. It leaves out variables with an empty
-// value. The error names a variable that is invalid or not set, or whose value has a line break or a quotation mark.
+// value. It returns an error if a name is invalid, or if a variable is not set. It also returns an error if a value has
+// a line break or a single quotation mark.
 func (i *Installation) Lookup(names []string) error {
 	for _, name := range names {
 		value, ok := os.LookupEnv(name)
@@ -43,9 +44,10 @@ func (i *Installation) Lookup(names []string) error {
 	return nil
 }
 
-// putEnvironment writes environmentFile. If the units need no variable, it removes the file that an earlier run has
-// written. It keeps a file that an administrator has written: the runtime may read this file, too, and perhaps does not
-// start without it. Only root may read the file, because values may be secret: the URL of a proxy can have a password.
+// putEnvironment writes environmentFile. If the units need no variable, it removes the file if an earlier run has
+// written it. It keeps a file that an administrator has written, because the runtime may also read this file, and
+// perhaps does not start without it. Only root may read the new file, because it may have secrets: the URL of a proxy
+// can have a password.
 func (i *Installation) putEnvironment() error {
 	if len(i.env) == 0 || !i.Systemd {
 		return i.removeEnvironment()
@@ -62,7 +64,8 @@ func (i *Installation) putEnvironment() error {
 		text: []byte(environmentHeader + strings.Join(i.env, ""))})
 }
 
-// warnOfLacking warns of wanted variables that are not in text, an administrator's environmentFile.
+// warnOfLacking warns of variables that the units should have, but that an administrator's environmentFile lacks. The
+// parameter text is the content of this file.
 func (i *Installation) warnOfLacking(text []byte) {
 	var lacks []string
 	for _, line := range i.env {

@@ -17,12 +17,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Directories of the image (from...), which has its files where a package has them, and of the node.
+// Directories of the image (with names that begin with from), and directories of the node. In the image, the files are
+// in the same directories as in a package.
 const (
 	fromBin     = "opt/cni/bin"
 	fromTool    = "usr/bin"
 	fromSystemd = "usr/lib/systemd"
-	cloudInit   = "etc/cloud" // the same on the node and in the image
+	cloudInit   = "etc/cloud" // the same directory on the node and in the image
 	toSystemd   = "/etc/systemd"
 	alias       = "cni-tool"
 )
@@ -75,8 +76,8 @@ func (i *Installation) cloudInit() ([]nodeFile, error) {
 	return all, err
 }
 
-// toolFiles returns the tool, the link with its short name and, if units are installed, the script of
-// cni-links.service.
+// toolFiles returns the tool, and the symbolic link with the tool's short name. If the node gets units, toolFiles also
+// returns the script of cni-links.service.
 func (i *Installation) toolFiles() []nodeFile {
 	tool := nodeFile{path: filepath.Join(i.ToolDir, cli.Program), from: path.Join(fromTool, cli.Program), mode: 0o755}
 	files := []nodeFile{tool, {path: filepath.Join(i.ToolDir, alias), link: cli.Program}}
@@ -86,8 +87,8 @@ func (i *Installation) toolFiles() []nodeFile {
 	return files
 }
 
-// putFile writes a file and records the change, unless the node already has the same file. With Check, it only records
-// the change.
+// putFile writes a file and records the change. If the node already has the same file, putFile does nothing. If Check
+// is set, it only records the change.
 func (i *Installation) putFile(f nodeFile) error {
 	if f.from != "" {
 		text, err := i.Source.ReadFile(f.from)
@@ -138,7 +139,7 @@ func (f nodeFile) neededChange() (string, error) {
 	return "replace", nil
 }
 
-// putLink creates the symbolic link, or replaces the file at its path by the link.
+// putLink creates the symbolic link. If there is a file at the link's path, the link replaces this file.
 func (f nodeFile) putLink() error {
 	next := f.path + unfinishedSuffix
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -150,12 +151,13 @@ func (f nodeFile) putLink() error {
 	return os.Rename(next, f.path)
 }
 
-// unfinishedSuffix ends the name of a file that is about to replace another (package atomicfile). A killed run may
-// leave such a file. The next run replaces the leftover.
+// unfinishedSuffix is the end of the name of an unfinished file (see package atomicfile). When the unfinished file is
+// complete, it replaces the file without this suffix. A killed run may leave an unfinished file. The next run
+// overwrites it.
 const unfinishedSuffix = ".new"
 
-// removeFile removes a file, and the unfinished file that a killed run may have left beside it, and records these
-// changes. With Check, it only records the changes.
+// removeFile removes a file. It also removes the unfinished file that a killed run may have left beside the file. It
+// records both changes. If Check is set, it only records them.
 func (i *Installation) removeFile(path string) error {
 	for _, p := range []string{path, path + unfinishedSuffix} {
 		if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {
@@ -175,6 +177,6 @@ func (i *Installation) removeFile(path string) error {
 // removeEmptyDir removes dir if it is empty and is a directory of drop-ins (.d) or of links that enable units (.wants).
 func (i *Installation) removeEmptyDir(dir string) {
 	if !i.Check && (strings.HasSuffix(dir, ".d") || strings.HasSuffix(dir, ".wants")) {
-		_ = os.Remove(dir) // no error: others may have files in dir
+		_ = os.Remove(dir) // ignore the error: other programs may have files in dir
 	}
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package install puts the suite on a node, from the files of its container image or of any directory like it, and
-// removes it again.
+// Package install installs the suite on a node, and can remove it again. It takes the files from the suite's container
+// image, or from a directory that has the files at the same paths.
 //
 // An installation has this order: programs, then units, then the conflist. When the conflist is there, the runtime
-// reports the node as ready. A removal has the reverse order. A rename replaces each file, so a runtime that starts a
-// program meanwhile gets the old program or the new program. Each step first checks whether its work is already done.
-// So after a kill, the next run does only the remaining work. If two runs begin at once, one waits for the end of the
-// other.
+// reports the node as ready. A removal has the reverse order. Each new file replaces the old file by a rename. So if
+// the runtime starts a program at this moment, it starts either the whole old program or the whole new one. Each step
+// first checks whether its work is already done. So if a run is killed, the next run does only the remaining work. If
+// two runs begin at the same time, one waits until the other has ended.
 //
 // All paths are paths of the node: the process enters the node's root directory (chroot(2)) after it has opened the
 // files of the image. So the node's symbolic links lead to the right files.
@@ -34,7 +34,8 @@ const programPrefix = "cni-ipvlan-vpc-k8s"
 var pluginPrograms = []string{conf.GrowProgram, conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeEgress,
 	conf.TypeAll}
 
-// A Change is a change of a file, made or, with Check, only needed.
+// A Change is a change of a file that the program has made. If Check is set, it is a change that the program would
+// make.
 type Change struct {
 	Change string `json:"change"` // create, replace or remove
 	Path   string `json:"path"`   // path on the node
@@ -51,8 +52,8 @@ type Installation struct {
 	changes  []Change
 }
 
-// EnterRoot makes dir the root directory of this process (chroot(2)). The paths of the process are then paths of the
-// node.
+// EnterRoot makes dir the root directory of this process (chroot(2)). From then on, all paths that the process uses are
+// paths of the node.
 func EnterRoot(dir string) error {
 	if dir == "/" {
 		return nil
@@ -71,7 +72,7 @@ func EnterRoot(dir string) error {
 	if err := os.Chdir("/"); err != nil {
 		return err
 	}
-	// The PATH of a container says nothing about the node.
+	// Do not use the container's PATH, because the programs of the node may be in other directories.
 	return os.Setenv("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 }
 
@@ -82,7 +83,7 @@ func (i *Installation) Install(ctx context.Context) ([]Change, error) {
 		return nil, err
 	}
 	if i.Conflist != nil {
-		if err := i.Conflist.checkMistakes(i.Place); err != nil { // before anything is changed
+		if err := i.Conflist.checkMistakes(i.Place); err != nil { // check before the first change
 			return nil, err
 		}
 	}

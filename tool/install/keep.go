@@ -24,8 +24,10 @@ import (
 // pod without such a plugin would start outside the mesh.
 //
 // A conflist of ours may itself have plugins of others, such as portmap. If our next conflist has no portmap, the
-// installation must remove this plugin. So the installed file names these plugins in the key conf.Installed. The key is
-// in the same file as the plugins, so one rename replaces both, and a kill cannot separate them.
+// installation must remove portmap from the node's file. So it must know that no other program has added portmap. For
+// this, the installed file has the key conf.Installed, which names the plugins of others that came with our conflist.
+// This key is in the same file as the plugins. So one rename replaces both, and a killed run cannot leave one without
+// the other.
 
 // A foundConflist has the keys of a conflist that this package reads.
 type foundConflist struct {
@@ -33,8 +35,8 @@ type foundConflist struct {
 	Installed []string      `json:"cni-ipvlan-vpc-k8s/installed"` // conf.Installed
 }
 
-// addedPlugins returns the plugins that other programs have added to text, a conflist of ours. If text has no plugin of
-// ours, it returns none.
+// addedPlugins returns the plugins that other programs have added to a conflist of ours. The parameter text is the text
+// of this conflist. If it has no plugin of ours, addedPlugins returns no plugins.
 func addedPlugins(text []byte) (others []conf.Member) {
 	var has foundConflist
 	if json.Unmarshal(text, &has) != nil {
@@ -56,8 +58,10 @@ func pluginTypes(plugins []conf.Member) (types []string) {
 	return types
 }
 
-// textWithAdded returns the text of c, with the plugins that other programs have added to has, the node's conflist. It
-// leaves out an added plugin if c has a plugin of the same type. kept has the types of the added plugins.
+// textWithAdded adds plugins to the text of c, and returns the new text. These are the plugins that other programs have
+// added to the node's conflist. The parameter has is the text of the node's conflist. If c itself has a plugin of the
+// same type, textWithAdded leaves the added plugin out. The result kept has the types of the plugins that textWithAdded
+// has added.
 func (c *Conflist) textWithAdded(has []byte) (text []byte, kept []string, err error) {
 	var fresh foundConflist
 	if err := json.Unmarshal(c.Text, &fresh); err != nil {
@@ -88,8 +92,8 @@ func (c *Conflist) textWithAdded(has []byte) (text []byte, kept []string, err er
 	return out.Bytes(), pluginTypes(others), nil
 }
 
-// pluginEnds returns the offsets in text at which the last plugin of a list ends, and at which the array of plugins
-// ends.
+// pluginEnds returns two offsets in the text of a list: the end of the last plugin, and the end of the array of
+// plugins.
 func pluginEnds(text []byte) (last, end int, err error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if _, err = d.Token(); err != nil { // {
@@ -123,8 +127,9 @@ func pluginEnds(text []byte) (last, end int, err error) {
 	return 0, 0, errors.New("the list has no plugins")
 }
 
-// textFor returns the text that the file target must have. If target already has the same JSON, it returns the text of
-// target: a replacement would only make the runtime read the file again.
+// textFor returns the text that the conflist at the path target must have. If the file there already has the same JSON,
+// textFor returns the text of the file. Its caller then changes nothing, because a new file would only make the runtime
+// read the conflist again.
 func (c *Conflist) textFor(target string) ([]byte, error) {
 	has, err := os.ReadFile(target)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

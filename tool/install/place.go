@@ -25,7 +25,7 @@ type Place struct {
 // localBin is the directory in which administrators put programs (hier(7)).
 const localBin = "/usr/local/bin"
 
-// A platform is a place, and a function that reports whether this node is of the platform.
+// A platform is a kind of node. It has a Place, and a function that reports whether this node is of this kind.
 type platform struct {
 	Place
 	isHere func() bool
@@ -34,12 +34,23 @@ type platform struct {
 // platforms are all platforms that install knows. PlaceOf takes the first one that fits this node. The last one fits
 // every node.
 //
-// k3s: https://docs.k3s.io/networking/multus-ipams, cniBinDir and cniConfDir. Talos: /opt and /etc/cni are overlays on
-// a read-only system (https://docs.siderolabs.com/talos), and there is no systemd. Bottlerocket: /opt/cni and /etc/cni
-// are writable, everything else in / and /usr is not; /etc is empty after a boot. Its systemd is not for units of
-// others. On Talos and Bottlerocket, the tool is beside the plugins, for a debugger of the node (kubectl debug
-// node/NODE). Flatcar: /usr is read-only, and /opt/bin is for the administrator. CRI-O: crio.conf(5), plugin_dirs and
-// network_dir. EKS: the AMI's containerd has the directories of most runtimes.
+// Sources and reasons:
+//
+// k3s has its own directories (https://docs.k3s.io/networking/multus-ipams, cniBinDir and cniConfDir).
+//
+// Talos has no systemd. Its system is read-only, with overlays at /opt and /etc/cni
+// (https://docs.siderolabs.com/talos).
+//
+// On Bottlerocket, /opt/cni and /etc/cni are writable. All other directories in / and /usr are read-only, and /etc is
+// empty after a boot. Bottlerocket does not allow units of others in its systemd.
+//
+// On Talos and Bottlerocket, the tool is in the directory of the plugins, where a debug container finds it (kubectl
+// debug node/NODE).
+//
+// On Flatcar, /usr is read-only, and /opt/bin is for the administrator.
+//
+// The directories of CRI-O are in crio.conf(5), plugin_dirs and network_dir. On EKS, the AMI's containerd has the
+// directories of most runtimes.
 var platforms = []platform{
 	{Place{"k3s", conf.K3sBinDir, conf.K3sDir, localBin, true}, hasPath("/var/lib/rancher/k3s/agent")},
 	{Place{"talos", binDir, confDir, binDir, false}, runsOS("talos")},
@@ -65,8 +76,8 @@ func Platforms() []string {
 	return names
 }
 
-// PlaceOf returns the place of the platform with a name. If name is empty, it returns the place of this node. Systemd
-// is only true if the node has systemd.
+// PlaceOf returns the place of the platform that has this name. If name is empty, it returns the place of this node's
+// platform. If the node has no systemd, it sets Systemd to false.
 func PlaceOf(name string) (Place, error) {
 	i := slices.IndexFunc(platforms, func(p platform) bool { return p.Platform == name || name == "" && p.isHere() })
 	if i < 0 {
@@ -85,7 +96,7 @@ func hasPath(path string) func() bool {
 	}
 }
 
-// runsOS returns a function that reports whether the operating system has the ID id (os-release(5)).
+// runsOS returns a function that reports whether the node's operating system has this ID (os-release(5)).
 func runsOS(id string) func() bool {
 	return func() bool {
 		for _, file := range []string{"/etc/os-release", "/usr/lib/os-release"} {

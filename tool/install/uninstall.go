@@ -18,7 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// ErrInUse means that pods of the node have addresses of ours. The DEL of these pods needs the plugins.
+// ErrInUse means that pods of the node have addresses from our plugins. The runtime needs the plugins for the DEL of
+// these pods.
 var ErrInUse = errors.New("the node has pods of this network")
 
 // metricsFiles are the files in which our units write metrics, unless an operator has changed the units.
@@ -28,12 +29,12 @@ var metricsFiles = []string{
 }
 
 // Uninstall removes everything that Install may have installed, the conflist first. It also removes all other conflists
-// that have a plugin of ours. It removes the metrics, because otherwise node_exporter would export the last values for
-// ever. It does not remove the state in /run, which the next boot removes. Uninstall returns what it has removed, also
-// after an error.
+// that have a plugin of ours. It removes the metrics, because node_exporter would export their last values for ever. It
+// does not remove the state in /run, because the next boot removes this state. Uninstall returns what it has removed,
+// even if it also returns an error.
 //
-// If checkUnused returns an error, Uninstall removes nothing. Uninstall calls checkUnused under the lock, because pods
-// may start while Uninstall waits for another run.
+// If checkUnused returns an error, Uninstall removes nothing. Uninstall calls checkUnused after it has got the lock,
+// because pods may start while it waits for the lock.
 func (i *Installation) Uninstall(ctx context.Context, checkUnused func() error) ([]Change, error) {
 	files, err := i.nodeFiles()
 	if err != nil {
@@ -84,7 +85,7 @@ func (i *Installation) removeConflists() error {
 	return err
 }
 
-// enabledLinks returns the symbolic links that enable units of ours, also links that an operator has made.
+// enabledLinks returns the symbolic links that enable units of ours. It also returns those that an operator has made.
 func (i *Installation) enabledLinks(units []nodeFile) (links []nodeFile) {
 	for _, unit := range enableable(units) {
 		found, err := filepath.Glob(path.Join(unitDir, "*.wants", unit))
@@ -99,8 +100,9 @@ func (i *Installation) enabledLinks(units []nodeFile) (links []nodeFile) {
 }
 
 // InUse returns ErrInUse if the registry or the kernel shows that pods of the node have addresses. If InUse cannot read
-// the registry or the kernel, it returns another error, because pods may have addresses. host is the node's namespace.
-// The caller must open host before EnterRoot, because afterwards /proc may be missing.
+// the registry or the kernel, it returns another error, because pods may have addresses. The parameter host is the
+// node's namespace. The caller must open this namespace before it calls EnterRoot, because the new root directory may
+// have no /proc.
 func InUse(host *nl.NS) error {
 	s, err := cli.ViewRegistry()
 	if err != nil {
@@ -110,7 +112,7 @@ func InUse(host *nl.NS) error {
 		var pods []string
 		for a, l := range s.Leases.All() {
 			who := cmp.Or(l.PodOf(), l.Key.String())
-			if l.Key == (registry.Key{}) { // a pod of the original has no key
+			if l.Key == (registry.Key{}) { // a pod of the original tool has no key
 				who = cmp.Or(l.NetNS, "a pod")
 			}
 			pods = append(pods, who+" has "+a.String())

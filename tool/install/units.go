@@ -25,8 +25,8 @@ import (
 // unitDir is the directory for units of an administrator (systemd.unit(5)).
 const unitDir = toSystemd + "/system"
 
-// systemdPath are the directories in which systemd looks for a program if a unit names it without a directory
-// (systemd.exec(5), ExecSearchPath=).
+// systemdPath are the directories that systemd searches for a program. It does this if a unit gives the program's name
+// without a directory (systemd.exec(5), ExecSearchPath=).
 var systemdPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
 
 // unitFiles returns the units, their drop-ins, and the links that enable units.
@@ -58,8 +58,8 @@ func (i *Installation) unitFiles() ([]nodeFile, error) {
 // programCalls matches the places at which a unit or a script names a program of ours without its directory.
 var programCalls = regexp.MustCompile(`(=-?|\$\()(` + programPrefix + `-(tool|links) |` + programPrefix + `-links\n)`)
 
-// withDirs returns the text of a unit or a script. If systemd would not find our programs in ToolDir, it adds this
-// directory to their names.
+// withDirs returns the text of a unit or a script. If systemd does not search ToolDir, withDirs puts this directory
+// before the names of our programs.
 func (i *Installation) withDirs(text []byte) []byte {
 	if slices.Contains(systemdPath, i.ToolDir) {
 		return text
@@ -70,8 +70,8 @@ func (i *Installation) withDirs(text []byte) []byte {
 // conflistCommands matches the calls of tool commands that read a conflist.
 var conflistCommands = regexp.MustCompile(programPrefix + `-tool (repair|registry-gc|warm|release|metrics|advertise|doctor|eniif --boot --pods)\b`)
 
-// withFlags returns the text of a unit or a script, with the flag --config for commands that read a conflist, and with
-// --bin-dir for doctor. It adds no flag for a default directory.
+// withFlags returns the text of a unit or a script, to which it adds flags. It adds --config to commands that read a
+// conflist, and --bin-dir to the command doctor. It adds no flag for a default directory.
 func (i *Installation) withFlags(text []byte) []byte {
 	return conflistCommands.ReplaceAllFunc(text, func(call []byte) []byte {
 		flags := ""
@@ -143,12 +143,12 @@ func enableable(units []nodeFile) (names []string) {
 	return names
 }
 
-// systemdRuns reports whether systemd is running (sd_booted(3)). It is not while an image is made.
+// systemdRuns reports whether systemd is running (sd_booted(3)). While an image is built, systemd is not running.
 func systemdRuns() bool { return hasPath("/run/systemd/system")() }
 
 // startUnits makes systemd read the units again, starts all enabled units except warmUnit, and makes systemd-networkd
-// read its drop-in. It does so even if this run has changed no file, because an earlier run may have been killed after
-// it had written the files.
+// read its drop-in. It does this even if this run has changed no file. An earlier run may have written the files, and
+// may then have been killed.
 func (i *Installation) startUnits(ctx context.Context) error {
 	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -174,11 +174,12 @@ func restartNetworkd(ctx context.Context) error {
 	return systemctl(ctx, "try-restart", "systemd-networkd.service")
 }
 
-// warmUnit is the unit that fills the pools. It fails without a conflist, and works for minutes while EC2 throttles. So
-// startUnits does not start it: startWarm does.
+// warmUnit is the unit that fills the pools. It fails if there is no conflist, so startUnits does not start it.
+// startWarm starts it later, and does not wait for it, because it may work for minutes while EC2 throttles.
 const warmUnit = "cni-warm.service"
 
-// startWarm starts warmUnit if it is enabled, after the conflist is installed. It does not wait until warmUnit ends.
+// startWarm starts warmUnit if this unit is enabled. The caller must have installed the conflist. startWarm does not
+// wait until warmUnit ends.
 func (i *Installation) startWarm(ctx context.Context) error {
 	if !slices.Contains(i.Enable, warmUnit) || !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -186,8 +187,8 @@ func (i *Installation) startWarm(ctx context.Context) error {
 	return systemctl(ctx, "start", "--no-block", warmUnit)
 }
 
-// stopUnits stops all units of ours that can be enabled, and the services that write metrics. Otherwise a running
-// service would write its metrics again after Uninstall has removed them.
+// stopUnits stops all units of ours that can be enabled. It also stops the services that write metrics, because such a
+// service could write its metrics again after Uninstall has removed them.
 func (i *Installation) stopUnits(ctx context.Context, units []nodeFile) error {
 	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -204,8 +205,8 @@ func (i *Installation) stopUnits(ctx context.Context, units []nodeFile) error {
 	return systemctl(ctx, append([]string{"stop"}, installed...)...)
 }
 
-// systemctl runs the node's program systemctl. In a process with another root directory, systemctl ignores commands
-// unless SYSTEMD_IGNORE_CHROOT is set.
+// systemctl runs the node's program systemctl. If a process has changed its root directory, systemctl ignores its
+// commands unless SYSTEMD_IGNORE_CHROOT is set.
 func systemctl(ctx context.Context, args ...string) error {
 	c := exec.CommandContext(ctx, "systemctl", args...)
 	c.Env = append(os.Environ(), "SYSTEMD_IGNORE_CHROOT=1")

@@ -33,7 +33,8 @@ type execPlugin struct {
 	dir string // directory of the kubeconfig
 }
 
-// An execCredential is the object that the program gets, and also the object that it prints.
+// An execCredential is the JSON object that the program gets as input. The object that the program prints has the same
+// type.
 type execCredential struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       string      `json:"kind"`
@@ -62,8 +63,8 @@ type execStatus struct {
 
 const execCredentialKind = "ExecCredential"
 
-// credentials runs the program, and returns the certificate and the token that it prints. When ctx is done, the program
-// is killed.
+// credentials runs the program, and returns the certificate and the token that it prints. If ctx ends before the
+// program has ended, credentials kills the program.
 func (e *execPlugin) credentials(ctx context.Context, at server) (*tls.Certificate, string, error) {
 	fail := func(err error) (*tls.Certificate, string, error) {
 		return nil, "", fmt.Errorf("exec: %s: %w", e.Command, err)
@@ -104,7 +105,7 @@ func (e *execPlugin) output(ctx context.Context, at server) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	command := e.Command
-	if strings.ContainsRune(command, filepath.Separator) { // otherwise exec finds the program in PATH
+	if strings.ContainsRune(command, filepath.Separator) { // for a name without a separator, exec searches PATH
 		command = resolvePath(filepath.Join(e.dir, "kubeconfig"), command)
 	}
 	c := exec.CommandContext(ctx, command, e.Args...)

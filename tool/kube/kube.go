@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// Kubeconfigs are the paths at which kubelets have their kubeconfig: with kubeadm; on EKS and with kOps; on
-// Bottlerocket; on Talos; with k3s; with RKE2.
+// Kubeconfigs are the paths at which kubelets have their kubeconfig. They are the paths of kubeadm, EKS and kOps,
+// Bottlerocket, Talos, k3s, and RKE2, in this order.
 var Kubeconfigs = []string{
 	"/etc/kubernetes/kubelet.conf",
 	"/var/lib/kubelet/kubeconfig",
@@ -53,11 +53,11 @@ type Client struct {
 	node   string // the node that the certificate names, or ""
 }
 
-// Node returns the name of the node in the client's certificate. It returns "" if the credentials name no node: a token
-// does not.
+// Node returns the name of the node in the client's certificate. If the credentials are a token, they name no node, and
+// the result is "".
 func (c *Client) Node() string { return c.node }
 
-// A Refusal is an answer of the API server with another status than 200.
+// A Refusal is an answer of the API server whose status is not 200.
 type Refusal struct {
 	Status  int    // status code of HTTP
 	Message string // message of the server
@@ -67,11 +67,12 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("the API server answers %d %s: %s", r.Status, http.StatusText(r.Status), r.Message)
 }
 
-// Resources are numbers of extended resources of a node, by resource name. A nil number removes the resource.
+// Resources has the number of each extended resource of a node, by the resource's name. If the number is nil, PatchNode
+// removes the resource.
 type Resources map[string]*int
 
-// PatchNode sets extended resources of a node, in its capacity and in allocatable, and changes nothing else of the
-// node. PatchNode returns the new capacity of the node, by resource name.
+// PatchNode sets extended resources in the status of a node, in capacity and in allocatable. It changes nothing else of
+// the node. PatchNode returns the new capacity of the node, by resource name.
 func (c *Client) PatchNode(ctx context.Context, node string, resources Resources) (map[string]string, error) {
 	values := map[string]any{}
 	for name, n := range resources {
@@ -122,8 +123,8 @@ func (c *Client) patch(ctx context.Context, at *url.URL, body []byte, into any) 
 	return json.Unmarshal(text, into)
 }
 
-// messageOf returns the message of a Status object. If text is not such an object, another server has answered:
-// messageOf then returns the beginning of text.
+// messageOf returns the message of a Status object. If text is no Status object, a server that is no API server has
+// answered. messageOf then returns the beginning of text.
 func messageOf(text []byte) string {
 	const some = 200
 	var status struct{ Message string }

@@ -20,9 +20,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A kubeconfig has the keys of a kubeconfig file (Kubernetes reference, "kubeconfig (v1)"). Some keys are only there so
-// that Load can refuse them. If Load ignored such a key, a request would have fewer credentials than the file says, or
-// go to another server.
+// A kubeconfig has the keys of a kubeconfig file (Kubernetes reference, "kubeconfig (v1)"). Some keys are in this type
+// only so that Load can refuse them. If Load ignored such a key, a request would lack credentials, or it would go to
+// another server.
 type kubeconfig struct {
 	CurrentContext string                     `json:"current-context"`
 	Clusters       []namedEntry[server]       `json:"clusters"`
@@ -30,7 +30,8 @@ type kubeconfig struct {
 	Contexts       []namedEntry[contextEntry] `json:"contexts"`
 }
 
-// A namedEntry is an entry of one of the lists. Its value is in Cluster, User or Context, depending on the list.
+// A namedEntry is an entry of one of the lists in a kubeconfig. Its value is in the field Cluster, User or Context:
+// each list has its own field.
 type namedEntry[T any] struct {
 	Name    string `json:"name"`
 	Cluster T      `json:"cluster"`
@@ -68,8 +69,8 @@ type contextEntry struct {
 	User    string `json:"user"`
 }
 
-// Load reads a kubeconfig, and gets the credentials of the user in its current context. A relative path in the file
-// begins at the directory of the file.
+// Load reads a kubeconfig, and gets the credentials of the user in its current context. If the file has a relative
+// path, this path begins at the directory of the file.
 func Load(ctx context.Context, path string) (*Client, error) {
 	c, err := load(ctx, path)
 	if err != nil {
@@ -128,7 +129,8 @@ func entry[T any](all []namedEntry[T], kind, name string) (one namedEntry[T], er
 	return all[i], nil
 }
 
-// newClient returns a client that makes requests to the server at, with the credentials of the user as.
+// newClient returns a client that makes requests to a server, the parameter at. For these requests, it uses the
+// credentials of a user, the parameter as.
 func newClient(ctx context.Context, at server, as user) (*Client, error) {
 	address, err := url.Parse(at.Server)
 	if err != nil || address.Scheme != "https" || address.Host == "" {
@@ -199,7 +201,7 @@ func (u user) credentials(ctx context.Context, at server) (*tls.Certificate, str
 		return nil, "", err
 	}
 	token := u.Token
-	if u.TokenFile != "" { // the file has precedence, as in client-go
+	if u.TokenFile != "" { // tokenFile has precedence over token, as in client-go
 		text, err := os.ReadFile(u.TokenFile)
 		if err != nil {
 			return nil, "", err
@@ -222,7 +224,8 @@ func (u user) certificate() (*tls.Certificate, error) {
 	return keyPair(cert, key)
 }
 
-// dataOrFile returns data. If data is empty, it returns the content of the file, or nothing without a file.
+// dataOrFile returns data if it is not empty. If data is empty, it returns the content of the file. If there is no
+// file, it returns nothing.
 func dataOrFile(data []byte, file string) ([]byte, error) {
 	if len(data) > 0 || file == "" {
 		return data, nil
