@@ -101,7 +101,7 @@ func printManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *con
 		return err
 	}
 	return cli.Answer(c, map[string]any{"manifest": b.String(), "lacks": cli.List(m.Lacks)},
-		func(w io.Writer) { _, _ = b.WriteTo(w) }) // no error: w is in memory
+		func(w io.Writer) { _, _ = b.WriteTo(w) }) // ignore the error: w is in memory
 }
 
 // newManifest returns the manifest of the egress that --manifest names. This is either an egress of the configuration,

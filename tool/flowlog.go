@@ -32,10 +32,10 @@ type flowFormat struct {
 	src, dst, start, end int
 }
 
-// newFlowFormat returns the format of records. The parameter names has the names of their fields. If a field for an
-// address or a time is missing, newFlowFormat returns an error. It prefers the fields pkt-srcaddr and pkt-dstaddr to
-// srcaddr and dstaddr, because they have the packet's own addresses. If a packet has a secondary address of an ENI, EC2
-// writes the ENI's primary address into srcaddr or dstaddr.
+// newFlowFormat returns the format of records whose fields have these names. If a field for an address or a time is
+// missing, newFlowFormat returns an error. It prefers the fields pkt-srcaddr and pkt-dstaddr to srcaddr and dstaddr,
+// because they have the packet's own addresses. If a packet has a secondary address of an ENI, EC2 writes the ENI's
+// primary address into srcaddr or dstaddr.
 func newFlowFormat(names []string) (f flowFormat, err error) {
 	find := func(wanted ...string) int {
 		for _, w := range wanted {

@@ -151,8 +151,8 @@ func (n countedNode) grows() bool {
 }
 
 // subnetsMaxAge is the age at which EC2's last description of the subnets is too old, so that the node asks EC2 again.
-// If the subnets limit how many addresses the node can get, the shorter age scarceSubnetsMaxAge is used instead. The
-// ages are not shorter, because all nodes of an account share EC2's limit for describe calls.
+// If the subnets limit how many addresses the node can get, the node uses the shorter age scarceSubnetsMaxAge instead.
+// The ages are not even shorter, because all nodes of an account share EC2's limit for describe calls.
 const (
 	scarceSubnetsMaxAge = 10 * time.Minute
 	subnetsMaxAge       = time.Hour

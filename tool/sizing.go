@@ -128,7 +128,7 @@ func (n podNode) sizingRow(c *cli.Context) (sizingRow, error) {
 }
 
 // setNeeds sets the row's numbers of ENIs and addresses. The parameter nodes is the number of nodes. The parameter
-// wanted is the number of addresses that each node needs, which are leased, warm or cooling.
+// wanted is the number of addresses that each node needs: all that are leased, warm or cooling.
 func (n podNode) setNeeds(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	boot := n.podsExcept(l, math.MaxInt) // pods that the boot ENI serves: more than 0 if interfaceIndex is 0
 	most := 0                            // ENIs that the instance can have for pods, without the boot ENI

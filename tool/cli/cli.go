@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package cli has the code that all commands of the tool share: flags and arguments, output as text or JSON, messages
-// and exit codes. On a terminal, it shows the progress of a command. No other package imports the library urfave/cli:
-// package cli exports the library's types under their own names.
+// and exit codes. On a terminal, it shows the progress of a command. Package cli exports the types of the library
+// urfave/cli under their own names, so that no other package imports this library.
 package cli
 
 import (

@@ -21,8 +21,7 @@ func Nearest(word string, known []string) string {
 // likeness returns how similar two words are, from 0 to 1. It compares the length of their longest common subsequence
 // with their own lengths.
 func likeness(a, b string) float64 {
-	// row[j] is the length of the longest common subsequence of two texts: the bytes of a before the index i, and
-	// b[:j].
+	// row[j] is the length of the longest common subsequence of a[:i] and b[:j].
 	row := make([]int, len(b)+1)
 	for i := range len(a) {
 		diagonal := 0

@@ -24,8 +24,8 @@ type finding struct {
 	failed    error
 	sightings []sighting
 	drops     []nl.Dropper
-	counted   []string // those of the kernel's drop counters that have changed
-	checkErr  error    // what CHECK found wrong at the pods of the path
+	counted   []string // the kernel's drop counters, only those that have changed
+	checkErr  error    // the errors of CHECK for the path's pods
 }
 
 // A sighting is a packet that a tap has seen, together with the tap's namespace.
@@ -114,7 +114,7 @@ func (s *scene) checkOnce(ctx context.Context, p *pod) error {
 	return err
 }
 
-// tapAddrs returns the addresses for the taps: a packet with one of these addresses is a packet of the path.
+// tapAddrs returns the addresses of the path's packets. A tap records only packets with one of these addresses.
 func (p path) tapAddrs() (all []netip.Addr) {
 	if p.pod != nil {
 		all = append(all, p.pod.addr(p.family))

@@ -32,7 +32,7 @@ type path struct {
 	advice string        // what to look at if the packet leaves the node and no answer comes
 }
 
-// tryOnce sends the packets of a path, and waits not longer than the timeout.
+// tryOnce sends the packets of a path. It waits for answers, but not longer than the timeout.
 func (p path) tryOnce(ctx context.Context, timeout time.Duration) Row {
 	row := Row{Path: p.name, Family: p.family.String(), To: p.to.String(), State: Skipped, Cause: p.skip,
 		From: p.from.Name}
@@ -130,7 +130,7 @@ func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 		advice: groupsAdvice}
 }
 
-// groupsAdvice names what can keep packets of the VPC from a pod's ENI.
+// groupsAdvice says what can stop packets in the VPC before they reach a pod's ENI.
 const groupsAdvice = "the security groups of the ENIs at both ends, and the network ACLs and route tables of their " +
 	"subnets, must allow the packets"
 

@@ -76,7 +76,7 @@ func (t Test) addTimeout() time.Duration {
 	return min(t.addWithin()-3*time.Second, conf.MostAddTimeout)
 }
 
-// hastyConflist returns the conflist of the test, in which it has set a short addTimeout. So an ADD stops to wait for
+// hastyConflist returns the conflist of the test, in which it has set a short addTimeout. So an ADD stops waiting for
 // an address, and returns an error, before this program would kill it.
 func (t Test) hastyConflist() ([]byte, error) {
 	l := t.Network.List

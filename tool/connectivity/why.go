@@ -49,7 +49,7 @@ func (s *scene) causeOf(f finding) (cause, do string) {
 	return f.withCounters(f.failed.Error()), "run " + cli.Name + " doctor; " + f.advice
 }
 
-// withCounters adds to the text of a cause which drop counters of the kernel have changed.
+// withCounters adds the changed drop counters of the kernel to the text of a cause.
 func (f finding) withCounters(cause string) string {
 	if len(f.counted) == 0 {
 		return cause

@@ -50,7 +50,7 @@ type tenancy struct {
 // whose CIDRs do not overlap, so that no two nodes have the same address.
 type History struct {
 	nodes     []*node
-	hasUnread bool // a file cannot be read, and it may name any address
+	hasUnread bool // a file is unreadable, and its lines may be about any address
 	// known has the tenancies of the addresses that callers have asked for. All addresses that are in no line share one
 	// tenancy, which known has under the zero address.
 	known map[netip.Addr]*tenancy

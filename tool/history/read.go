@@ -376,7 +376,7 @@ func eachLineOf(in io.Reader, f func(number int, text []byte) error) error {
 		for errors.Is(err, bufio.ErrBufferFull) {
 			_, err = lines.ReadSlice('\n')
 		}
-		if errors.Is(err, io.EOF) { // not io.ErrUnexpectedEOF: there, the end of a file is missing
+		if errors.Is(err, io.EOF) { // not io.ErrUnexpectedEOF, which means that the file's end is missing
 			return nil
 		}
 		if err != nil {

@@ -33,7 +33,7 @@ type series struct {
 	booted    time.Time // when the machine booted; zero: no snapshot is left
 	previous  string    // name and last number of the previous series, as "name.number"
 	lines     []registry.Line
-	holes     []hole               // sorted by the field at
+	holes     []hole               // sorted by the field "at"
 	linesOf   map[netip.Addr][]int // indices of the lines of each address
 	snapshots []wholeSnapshot
 	lostAddrs map[int]netip.Addr // addresses of damaged lines, by number
@@ -44,7 +44,7 @@ type series struct {
 	lastSnapshot int // index of the line with which the last snapshot begins
 }
 
-// A hole is a place in a series where lines are lost. The field at is the index of the line after the lost lines.
+// A hole is a place in a series where lines are lost. The field "at" is the index of the line after the lost lines.
 type hole struct {
 	at       int
 	addr     netip.Addr // address of all lost lines; zero: the lost lines may have any address
@@ -229,8 +229,8 @@ func (s *series) readSnapshots() {
 	}
 }
 
-// setClocks converts the times of all series of a boot to the clock of the last series of this boot. It returns the
-// last series of each boot.
+// setClocks makes the times of a boot comparable, because the series of one boot may have different clocks. It converts
+// their times to the clock of the last of these series. It returns the last series of each boot.
 func (n *node) setClocks() map[string]*series {
 	follows := func(s, l *series) bool {
 		than := cmp.Compare(s.lastTime().Sub(s.booted), l.lastTime().Sub(l.booted))

@@ -67,7 +67,7 @@ func (n Needs) changingPools() []lease.Policy {
 	return n.Pools(lease.ProvisionFull, lease.ProvisionAssign)
 }
 
-// A request is a permission of pods to ask for an interface, with the mode of their network.
+// A request is the permission of a network's pods to ask for an interface, together with the network's mode.
 type request struct {
 	lease.Permission
 	mode lease.Provision
@@ -138,8 +138,9 @@ func (n Needs) Policy() Policy {
 	return p
 }
 
-// allowRequests allows the further calls that requests of pods need. It allows ENIs only in subnets and groups that the
-// configuration names. If pods can ask for ENIs by tags, the node may only attach and detach these ENIs.
+// allowRequests allows the additional calls that the node needs for the requests of pods. It allows ENIs only in
+// subnets and groups that the configuration names. If pods can ask for ENIs by tags, the node may only attach and
+// detach these ENIs.
 func (n Needs) allowRequests(
 	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
 ) {
@@ -287,8 +288,8 @@ func tagValuesCondition(tags map[string]string) map[string]map[string]string {
 	return map[string]map[string]string{"StringEquals": equals}
 }
 
-// distinctPermissions drops permissions that differ from an earlier one only in their Sids. Several pools may need the
-// same permission.
+// distinctPermissions drops a permission if it differs from an earlier permission only in its Sid. There can be such
+// permissions, because several pools may need the same one.
 func distinctPermissions(all []Permission) []Permission {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(p Permission) bool {

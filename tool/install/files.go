@@ -63,7 +63,7 @@ func (i *Installation) nodeFiles() ([]nodeFile, error) {
 	return slices.Concat(all, units, settings), err
 }
 
-// cloudInit returns our drop-ins of cloud-init. It returns none if the node has no cloud-init.
+// cloudInit returns our drop-ins for cloud-init. It returns none if the node has no cloud-init.
 func (i *Installation) cloudInit() ([]nodeFile, error) {
 	if !hasPath("/" + cloudInit + "/cloud.cfg")() {
 		return nil, nil

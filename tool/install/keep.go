@@ -59,7 +59,7 @@ func pluginTypes(plugins []conf.Member) (types []string) {
 }
 
 // textWithAdded adds plugins to the text of c, and returns the new text. These are the plugins that other programs have
-// added to the node's conflist. The parameter has is the text of the node's conflist. If c itself has a plugin of the
+// added to the node's conflist. The parameter "has" is the text of the node's conflist. If c itself has a plugin of the
 // same type, textWithAdded leaves the added plugin out. The result kept has the types of the plugins that textWithAdded
 // has added.
 func (c *Conflist) textWithAdded(has []byte) (text []byte, kept []string, err error) {
@@ -127,9 +127,9 @@ func pluginEnds(text []byte) (last, end int, err error) {
 	return 0, 0, errors.New("the list has no plugins")
 }
 
-// textFor returns the text that the conflist at the path target must have. If the file there already has the same JSON,
-// textFor returns the text of the file. Its caller then changes nothing, because a new file would only make the runtime
-// read the conflist again.
+// textFor returns the text that a conflist of the node must have. The parameter target is the path of this conflist. If
+// the file there already has the same JSON, textFor returns the text of the file. Its caller then changes nothing,
+// because a new file would only make the runtime read the conflist again.
 func (c *Conflist) textFor(target string) ([]byte, error) {
 	has, err := os.ReadFile(target)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

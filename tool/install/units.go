@@ -22,7 +22,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// unitDir is the directory for units of an administrator (systemd.unit(5)).
+// unitDir is the directory for units that an administrator has installed (systemd.unit(5)).
 const unitDir = toSystemd + "/system"
 
 // systemdPath are the directories that systemd searches for a program. It does this if a unit gives the program's name
@@ -67,7 +67,7 @@ func (i *Installation) withDirs(text []byte) []byte {
 	return programCalls.ReplaceAll(text, []byte("${1}"+i.ToolDir+"/${2}"))
 }
 
-// conflistCommands matches the calls of tool commands that read a conflist.
+// conflistCommands matches the places at which a unit or a script calls a command of the tool that reads a conflist.
 var conflistCommands = regexp.MustCompile(programPrefix + `-tool (repair|registry-gc|warm|release|metrics|advertise|doctor|eniif --boot --pods)\b`)
 
 // withFlags returns the text of a unit or a script, to which it adds flags. It adds --config to commands that read a

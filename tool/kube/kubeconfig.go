@@ -129,8 +129,8 @@ func entry[T any](all []namedEntry[T], kind, name string) (one namedEntry[T], er
 	return all[i], nil
 }
 
-// newClient returns a client that makes requests to a server, the parameter at. For these requests, it uses the
-// credentials of a user, the parameter as.
+// newClient returns a client that makes requests to a server, the parameter "at". For these requests, it uses the
+// credentials of a user, the parameter "as".
 func newClient(ctx context.Context, at server, as user) (*Client, error) {
 	address, err := url.Parse(at.Server)
 	if err != nil || address.Scheme != "https" || address.Host == "" {
