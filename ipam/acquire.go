@@ -37,8 +37,9 @@ func inProcessSource(grows func(*lease.Pool) *Pool) lease.Source {
 }
 
 // unpausedRounds is how often one process asks EC2 without a pause, if no call fails. A process needs up to four
-// rounds: for the existing ENIs, the outcome of interrupted calls, addresses, and a new ENI. If no address is free
-// after these rounds, other pods have taken the new addresses, or EC2 will never give an address.
+// rounds. In these rounds, it learns the existing ENIs, finishes interrupted calls, assigns addresses, and creates an
+// ENI. If no address is free after these rounds, other pods have taken the new addresses, or EC2 will never give an
+// address.
 const unpausedRounds = 4
 
 // getMore asks EC2 until the owner has its addresses, or until a further try is useless. The error lack says what the
@@ -73,7 +74,7 @@ func addError(lack, cause error) error {
 
 // askEC2 tries once to get from EC2 what the ADD lacks. If this try fails, but the next one may succeed, askEC2 pauses,
 // and returns true without an error. If a further try is useless, askEC2 returns an error. The next try first finds out
-// what EC2 has done in this one.
+// what EC2 has done during the failed try.
 func (p *Pool) askEC2(ctx context.Context, o lease.Owner, attempt int, lack error) (failed bool, _ error) {
 	askedSince := time.Now()
 	enough, err := p.askOnce(ctx, lack)
@@ -113,9 +114,9 @@ func (p *Pool) askOnce(ctx context.Context, lack error) (enough bool, err error)
 	return err == nil || p.HasFree(), err
 }
 
-// isTransient reports whether the next try may succeed after err. If the metadata service does not answer
-// (aws.ErrNoMetadata), it may be overloaded because the node starts. But the machine may also have no metadata service.
-// So for this error, isTransient returns true only in the first few attempts.
+// isTransient reports whether the next try may succeed after err. The error aws.ErrNoMetadata means that the metadata
+// service does not answer. The service may be overloaded because the node starts. But the machine may also have no
+// metadata service. So for aws.ErrNoMetadata, isTransient returns true only in the first few attempts.
 func isTransient(err error, attempt int) bool {
 	const few = 3
 	lost := aws.MaybeDone(err) && !errors.Is(err, context.DeadlineExceeded) // the next try finds out what EC2 has done

@@ -90,9 +90,10 @@ func creationError(reasons []error, err error) error {
 		"; or: "), "%w", all)
 }
 
-// confirmAddrs is the growth of a network that may change nothing in EC2. If the registry was rebuilt, confirmAddrs
-// compares its unconfirmed addresses with EC2, and returns nil if it has confirmed some. Otherwise, it returns an error
-// that says why there is no address.
+// confirmAddrs replaces the growth in a network with "provision": "none", which must change nothing in EC2. If the
+// registry was rebuilt, confirmAddrs compares the unconfirmed addresses of the registry with EC2. If EC2 confirms some
+// of these addresses, confirmAddrs returns nil. In all other cases, confirmAddrs returns an error that says why no
+// address is free.
 func (p *Pool) confirmAddrs(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -2,17 +2,18 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package ipam manages the addresses of a node. It leases them to pods, and gets more from EC2 when no address is free.
-// The plugins do not import this package. They execute [lease.GrowProgram], which uses it. The tool uses the same
-// [Pool] to collect, and to inspect the node.
+// The plugins do not import package ipam. They execute [lease.GrowProgram], which imports package ipam. The tool uses
+// the same [Pool] to collect, and to inspect the node.
 //
 // An ADD that finds a free address calls neither EC2 nor metadata: it writes a lease to the registry and is done
 // ([lease.Add]). If none is free, one process of the node asks EC2 for all waiting ADDs ([Pool.Acquire]). A DEL ends
 // the lease, and calls neither EC2 nor metadata. A collection unassigns free addresses ([Pool.Collect]). If a pod had
 // chosen an address, [Pool.ReleaseChosen] unassigns it soon after the DEL.
 //
-// There are three invariants. An address has one owner, from before its ADD answers until after its DEL began. An
-// address that a pod has is never unassigned. Before a process changes something in EC2, the registry on disk has a
-// record of the change. So a process may be killed at any time, and the next process finishes its work.
+// There are three invariants. An address has exactly one owner. This owner has the address before its ADD answers, and
+// keeps it until its DEL has begun. An address that a pod has is never unassigned. Before a process changes something
+// in EC2, the registry on disk has a record of the change. So a process may be killed at any time, and the next process
+// finishes its work.
 package ipam
 
 import (
@@ -36,7 +37,7 @@ func Commands(args ...string) plugin.Commands[lease.Config] {
 	c := lease.Commands()
 	c.Add = lease.Acquisition(args, here)
 	if c.Add != nil {
-		c.Ended = nil // the ADD that has executed this process is the command that counts
+		c.Ended = nil // the metrics count the ADD that has executed this process, and not this process
 	} else {
 		c.Add = func(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
 			result, _, err := lease.Add(ctx, r, here)

@@ -16,14 +16,14 @@ import (
 // deletes the ENI. If Provision returns an error and an ID, the ENI is attached, but its link may not be up. If an
 // earlier Provision with the same spec was interrupted, Provision uses the ENI of the earlier Provision.
 //
-// No two Provisions return the same ENI. For this, the ENI of a Provision has a mark in the registry (Provisioning of
-// registry.ENI) until the Provision returns the ENI. Provision holds a lock. So if Provision finds a mark, the process
-// that has made the mark has ended.
+// No two Provisions return the same ENI. Therefore a Provision marks its ENI in the registry (Provisioning of
+// registry.ENI) until it returns the ENI. Provision holds a lock. So if a Provision finds a mark, the process that has
+// made the mark has ended.
 func (p *Pool) Provision(ctx context.Context, spec more.ENISpec) (id, link string, err error) {
 	return p.provisionWith(ctx, spec, p.LinkUp)
 }
 
-// provisionWith does what Provision does, and sets the link up by linkUp.
+// provisionWith does what Provision does, but calls the function linkUp to set the link up.
 func (p *Pool) provisionWith(
 	ctx context.Context, spec more.ENISpec, linkUp func(ctx context.Context, id string) (string, error),
 ) (id, link string, err error) {

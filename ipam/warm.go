@@ -62,7 +62,8 @@ func (p *Pool) Fill(ctx context.Context) (free int, err error) {
 
 // countFree returns how many addresses are free, and whether the pool wants more. If ADDs wait, and the free addresses
 // are enough for all of them, enough is true. If the free addresses are too few, Fill asks EC2 before it lets these
-// ADDs have their turn. Otherwise some of them would ask EC2 themselves, and the pool would need one call more.
+// ADDs have their turn. If Fill gave the lock to these ADDs first, some of them would ask EC2 themselves. The pool
+// would then need one call more.
 func (p *Pool) countFree(ctx context.Context) (free int, wantsMore, enough bool, err error) {
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		p.Note(s)

@@ -2,8 +2,9 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package asked gets from EC2 what a single pod asks for: an ENI by its ID, or addresses that the pod has chosen.
-// Package lease first decides whether the pod may have them, and leases them if the node has them already. Package
-// asked never takes an address that a pod may use, not even from another instance: see follow.go.
+// Package lease first decides whether the pod may have that ENI or those addresses. If the node has the addresses
+// already, package lease leases them without package asked. Package asked never unassigns an address that a pod may
+// use, neither a pod of this instance nor a pod of another instance: see follow.go.
 package asked
 
 import (

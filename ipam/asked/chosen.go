@@ -87,8 +87,7 @@ func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 }
 
 // onOtherENIError returns an error if a chosen address is on an ENI of this node, and otherwise nil. The caller has
-// found that the pod cannot get its addresses from this ENI now. A new ENI would not help, because it could not have
-// the address.
+// found that no ENI can serve the pod now. A new ENI would not help, because the chosen address is on another ENI.
 func (p *Node) onOtherENIError(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
 		if id, _ := s.ENIOf(a); id != "" {
@@ -166,7 +165,7 @@ func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 		func(*registry.State, string) (func(*registry.State), error) {
 			return func(s *registry.State) {
 				since := time.Time{}
-				// the address cools for all other pods: otherwise one of them may take it first
+				// the address cools for all other pods, so that none of these pods takes the address first
 				if pod := p.Policy.Choice.Pod; pod.Name != "" && !s.Rebuilt.Unconfirmed {
 					since, s.Owners[a] = time.Now(), pod
 				}

@@ -20,13 +20,13 @@ import (
 )
 
 // This file is about a chosen address that an ENI of another node has. A pod of that node, the old node, may still use
-// the address, even if the old node has no network. Only two events prove that no pod uses the address. Either the old
-// node looks at its kernel and releases the address. Or EC2 says that the instance of the old node has ended. In the
-// second case, this node unassigns the address from the ENI of the ended instance, and from no other ENI. So this node
-// takes nothing from an ENI that has got the address meanwhile.
+// the address, even if the old node has no network. Only two events prove that no pod uses the address. In the first
+// event, the old node looks at its kernel and releases the address. In the second event, EC2 says that the instance of
+// the old node has ended. After the second event, this node unassigns the address from the ENI of the ended instance,
+// and from no other ENI. So if a third ENI has got the address meanwhile, this node takes nothing from that ENI.
 //
-// An ENI that is attached to nothing is no proof. A running node may be about to attach the ENI, and may already have
-// leased its addresses. So the instance for which the ENI was made must also have ended.
+// If the ENI is attached to no instance, this proves nothing. A running node may be about to attach the ENI, and may
+// already have leased the ENI's addresses. So the instance for which the ENI was made must also have ended.
 
 const hintHeld = "wait until the pod on the other node has ended: that node then releases the address. If no pod " +
 	"there has the address, because that node has booted meanwhile, run cni-tool deallocate there. If that node is " +
@@ -50,7 +50,7 @@ func (p *Node) followAddr(ctx context.Context, e aws.ENI, a netip.Addr) error {
 }
 
 // fixedAddrError returns an error for an address that cannot leave its ENI, or that no node of this cluster releases.
-// For other addresses, it returns nil.
+// For all other addresses, fixedAddrError returns nil.
 func (p *Node) fixedAddrError(e aws.ENI, a netip.Addr) error {
 	const another = "ask for another address; "
 	primary := len(e.Addrs) > 0 && a == e.Addrs[0]
@@ -97,10 +97,10 @@ func placeText(e aws.ENI) string {
 	return "attached to nothing"
 }
 
-// maxAnswerAge is the largest age of EC2's answer that an instance has ended. With an older answer, this node takes no
-// address of the instance, because a stopped instance may start again. Its boot takes longer than maxAnswerAge and the
-// lag of EC2's answers together. After the boot, the first ADD on the instance asks EC2 which addresses the instance
-// has.
+// maxAnswerAge limits the age of EC2's answer that an instance has ended. If the answer is older, this node takes no
+// address of the instance, because a stopped instance may start again. The boot of a stopped instance takes longer than
+// the sum of maxAnswerAge and the lag of EC2's answers. After the boot, the first ADD on the instance asks EC2 which
+// addresses the instance has.
 const maxAnswerAge = 5 * time.Second
 
 // takeOverAddr unassigns an address from an ENI whose instance has ended. If the instance may still run, taken is

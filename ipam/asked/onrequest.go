@@ -193,8 +193,8 @@ func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 	})
 }
 
-// detachingError returns the error for an ENI that another process, nearly always a collection, or an operator has
-// begun to detach.
+// detachingError returns the error for an ENI that another process or an operator has begun to detach. The process is
+// nearly always a collection.
 func detachingError(id string) error {
 	return plugin.Errorf(plugin.CodeTryAgain, "wait until the ENI is detached: this node then attaches it again",
 		"the pod asks for %s, which is about to be detached", id)

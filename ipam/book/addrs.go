@@ -27,8 +27,9 @@ func Room(s *registry.State, e registry.ENI, f lease.Family) int {
 // BlocksFor returns how many /28 prefixes are enough for the given number of addresses.
 func BlocksFor(addrs int) int { return (addrs + BlockSize - 1) / BlockSize }
 
-// AddAddrs records addresses of an ENI, as free since freeSince. For addresses that EC2 has just assigned, freeSince is
-// zero: they need not cool, because no pod of this node has had them.
+// AddAddrs records addresses of an ENI as free. freeSince is the time when the addresses became free. For addresses
+// that EC2 has just assigned, freeSince is zero. These addresses need not cool, because no pod of this node has had
+// them.
 func AddAddrs(s *registry.State, id string, addrs []netip.Addr, freeSince time.Time) {
 	e, known := s.ENIs[id]
 	if !known {
@@ -48,7 +49,7 @@ func AddAddrs(s *registry.State, id string, addrs []netip.Addr, freeSince time.T
 	s.ENIs[id] = e
 }
 
-// AddPrefixes records prefixes of an ENI, as delegated since delegatedSince.
+// AddPrefixes records prefixes of an ENI. delegatedSince is the time when this node first saw the prefixes.
 func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, delegatedSince time.Time) {
 	e, known := s.ENIs[id]
 	if !known {
@@ -178,7 +179,8 @@ func NoteRelease(s *registry.State, id string, x Releasable) {
 		func(netip.Prefix) bool { return false }))
 }
 
-// NoteNamed writes an intent for each address in x, because an operator has asked by name to release these addresses.
+// NoteNamed writes an intent for each address in x. A process calls NoteNamed for addresses that an operator's command
+// has named.
 func NoteNamed(s *registry.State, id string, x Releasable) {
 	for a := range x.Addrs {
 		s.Intents[releaseKey(a)] = registry.Intent{
@@ -195,9 +197,9 @@ func EndRelease(s *registry.State, x Releasable) {
 }
 
 // LeftReleases returns the intents of releases that a process still has to finish, because an earlier process was
-// killed or got no answer. It deletes the other intents of releases: those whose address the registry has again, and
-// those whose ENI is gone with the address. An address that the registry has again may go to another pod, or a
-// collection releases it like any other address.
+// killed or got no answer. LeftReleases deletes an intent if the registry has the address of the release again. Another
+// pod can then get the address, or a collection releases the address like any other address. LeftReleases also deletes
+// an intent if the registry no longer has the ENI, because the address is gone with its ENI.
 func LeftReleases(s *registry.State) (left []registry.Intent) {
 	for token, i := range s.Intents {
 		if !lease.ReleasesChosen(i) {
@@ -224,13 +226,13 @@ func LeftRelease(s *registry.State, a netip.Addr) (i registry.Intent, left bool)
 	return i, begun && known && id == "" && !s.Leases.Has(a)
 }
 
-// releaseKey returns the key of an intent to release an address. Other intents have the client token of their call as
-// key, but a call that unassigns an address has no client token.
+// releaseKey returns the key of an intent to release an address. A call that unassigns an address has no client token,
+// so this key contains the address. The key of any other intent is the client token of its call.
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
-// GiveChosen is for addresses that pods have chosen and that interrupted calls have assigned to an ENI. If such an
-// address is free, GiveChosen records the pod as its owner. So this pod need not wait until the address has cooled,
-// because no other pod of this node has had it.
+// GiveChosen looks for chosen addresses that interrupted calls have assigned to an ENI. If such an address is free,
+// GiveChosen records the pod that has chosen the address as the address's owner. So this pod need not wait until the
+// address has cooled. This is correct because no other pod of this node has had the address.
 func GiveChosen(s *registry.State, eni string) {
 	for _, i := range s.Intents {
 		if i.ENI == eni && i.Pod.Name != "" && s.Free.Has(i.Addr) {

@@ -46,15 +46,16 @@ func Serve(s *registry.State, id, pool string) {
 }
 
 // IsBoot reports whether an ENI is the boot ENI of this instance. known is the registry's entry of this ENI, and e is
-// EC2's description, which has the slot of the ENI. Only metadata says which ENI is the boot ENI, and known has
-// recorded that.
+// EC2's description of the ENI. IsBoot reads the slot of the ENI from e. Only metadata says which ENI is the boot ENI,
+// and the entry known records what metadata has said.
 func IsBoot(known registry.ENI, e aws.ENI) bool {
 	known.Index, known.Card = e.Index, e.Card
 	return known.IsBoot()
 }
 
 // Label returns known, the registry's entry of an ENI, with the changes that follow from EC2's description e and its
-// tags. A missing tag changes nothing, because a node makes ENIs without tags if its role may not create tags.
+// tags. A missing tag changes nothing, because a node makes ENIs without tags if its role has no permission to create
+// tags.
 func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.Tags[TagPool] != "" {
 		known.Pool = PoolOf(e)
@@ -83,8 +84,8 @@ func Label(known registry.ENI, e aws.ENI) registry.ENI {
 // such an ENI.
 func Leaving(known bool, e aws.ENI) bool { return !known && e.AttachmentStatus == aws.Detaching }
 
-// NodesOwn reports whether e shows the address as the node's own: it is the first address of its family on the boot
-// ENI. e is what metadata or EC2 shows of the ENI known.
+// NodesOwn reports whether an address of an ENI is the node's own: the first address of its family on the boot ENI. e
+// is what metadata or EC2 shows of the ENI, and known is the registry's entry of the ENI.
 func NodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
 	first := func(all []netip.Addr) bool { return len(all) > 0 && a == all[0] }
 	return IsBoot(known, e) && (first(e.Addrs) || first(e.IPv6Addrs))
@@ -103,7 +104,7 @@ func Delegates(e aws.ENI, c netip.Prefix) bool {
 	return slices.Contains(e.Prefixes, c) || slices.Contains(e.IPv6Prefixes, c)
 }
 
-// MarkOnRequest returns the registry's entry known of the ENI e, marked as an ENI for which a pod has asked.
+// MarkOnRequest returns known, the registry's entry of the ENI e, with the mark that a pod has asked for the ENI.
 func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	known.Request()
 	known.Confirm()
@@ -111,14 +112,14 @@ func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// MarkProvisioning records whether a Provision is still making the ENI: it has begun, and has not returned the ENI to
-// the operator.
+// MarkProvisioning records whether a Provision is still making the ENI. A Provision makes the ENI until it returns the
+// ENI to the operator.
 func MarkProvisioning(s *registry.State, id string, provisioning bool) {
 	s.Edit(id, func(e *registry.ENI) { e.Provisioning = provisioning })
 }
 
-// EndProvision records that a Provision has returned the ENI to the operator. It also deletes the intents to attach the
-// ENI. Otherwise a later process would continue the Provision.
+// EndProvision records that a Provision has returned the ENI to the operator. EndProvision also deletes the intents to
+// attach the ENI, because a later process would continue the Provision if it found such an intent.
 func EndProvision(s *registry.State, id string) {
 	MarkProvisioning(s, id, false)
 	maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {

@@ -67,8 +67,8 @@ func AssignAction(f lease.Family) string {
 	return "AssignPrivateIpAddresses"
 }
 
-// Begun reports whether the registry has an intent to attach the ENI. This node has begun to attach the ENI, and has
-// not recorded it since. So no pod of this node has had an address of the ENI.
+// Begun reports whether the registry has an intent to attach the ENI. Such an intent means that this node has begun to
+// attach the ENI, and has not recorded the ENI since. So no pod of this node has had an address of the ENI.
 func Begun(s *registry.State, id string) bool {
 	for _, i := range s.Intents {
 		if i.Action == AttachAction && i.ENI == id {
@@ -79,8 +79,9 @@ func Begun(s *registry.State, id string) bool {
 }
 
 // Unrecorded reports whether the ENI e, for which a pod has asked, is attached to this instance but not in the registry
-// yet. The pod's ADD records the ENI, and needs the intent i for that: see Begun. So a growth for this pod keeps the
-// intent. A growth for other pods deletes the intent, because otherwise each later growth would describe the ENI again.
+// yet. The pod's ADD records the ENI. This ADD needs the intent i, because the intent shows that no pod has had an
+// address of the ENI: see Begun. So a growth for this pod keeps the intent. A growth for other pods deletes the intent,
+// because otherwise each later growth would describe the ENI again.
 func Unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return i.Action == AttachAction && e.Instance == s.Instance.ID && !known
@@ -116,9 +117,10 @@ func LeftAny(s *registry.State) bool {
 }
 
 // PreventSecond makes sure that no process repeats a creation whose ENI exists already. enis are the ENIs that EC2
-// shows, attached to this instance or created for it. earlier is the state before this process finished intents. If one
-// of enis is unattached, and earlier has neither this ENI nor an intent about it, an unfinished creation may have made
-// this ENI. Then PreventSecond calls LookOnly for all intents.
+// shows: those that are attached to this instance, and those that were created for this instance. earlier is the state
+// before this process finished intents. Suppose that an ENI in enis is unattached, and that the state earlier has
+// neither this ENI nor an intent about it. An unfinished creation may have made this ENI, so PreventSecond calls
+// LookOnly for all intents.
 func PreventSecond(s, earlier *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
 		_, detached := earlier.ENIs[e.ID] // if true, an operator or another program has detached the ENI

@@ -11,7 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Holder returns the name of the pod that has the lease, for people. If the pod is not known, Holder returns the
+// Holder returns a text for people: the name of the pod that has the lease. If the pod is not known, Holder returns the
 // network namespace or the container.
 func Holder(l registry.Lease) string {
 	if l.PodName != "" {

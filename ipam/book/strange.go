@@ -32,9 +32,9 @@ func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 	return nil
 }
 
-// StrangeNew returns why e, the ENI in EC2's answer to a creation, cannot be the new ENI, or nil if it can be. e is not
-// the new ENI if the registry has e already, if its description is not wanted, or if it is attached. Without this
-// check, pods could get addresses of an ENI that does not belong to this instance.
+// StrangeNew checks the ENI e in EC2's answer to a creation. If e cannot be the new ENI, StrangeNew returns the reason,
+// and otherwise nil. e is not the new ENI if the registry has e already, if e has another description than wanted, or
+// if e is attached. Without this check, pods could get addresses of an ENI that does not belong to this instance.
 func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	if _, known := s.ENIs[e.ID]; known {
 		return fmt.Errorf("EC2 returned %s as a new ENI, but this node has had it before", e.ID)

@@ -13,17 +13,18 @@ import (
 )
 
 // The tags of an ENI that this suite has created. The call that creates the ENI also sets these tags. So if the role
-// may create tags, even a killed process leaves no ENI without these tags: see Untagged.
+// has the permission to create tags, even a killed process leaves no ENI without these tags: see Untagged.
 const (
 	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
 	TagPool     = "cni-ipvlan-vpc-k8s/pool"
 
-	// TagKeep is for a collection that does not have the configuration. After a boot, the tag counts until an ADD uses
-	// the pool of the ENI for the first time. "false" means that the collection may release the ENI and its addresses
-	// if no pod uses them. With any other value, or without the tag, the collection releases nothing before that ADD,
-	// whose configuration says what to keep. Only ENIs that a growth has created have this tag. If an operator later
-	// adds skipDeallocation to the configuration, such a collection follows the new key only after the next ADD.
+	// TagKeep tells a collection without the configuration what to keep. After a boot, the collection follows the tag
+	// until the first ADD of the ENI's pool. From this ADD on, the collection follows the ADD's configuration. The
+	// value "false" means that the collection may release the ENI and its addresses if no pod uses them. If the tag has
+	// any other value, or is missing, the collection releases nothing before the first ADD. Only ENIs that a growth has
+	// created have this tag. An operator may later add skipDeallocation to the configuration. A collection without the
+	// configuration then follows the new key only after the next ADD.
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )
 
@@ -55,7 +56,7 @@ func ForPods(e aws.ENI) bool {
 func taggedForPods(e aws.ENI) bool { return e.Tags[TagManaged] != "" || e.Tags[TagPool] != "" }
 
 // PoolUnknown reports whether only the description shows that an ENI was created for pods. Such an ENI was created by
-// the original plugin, or by a node whose role may not create tags.
+// the original plugin, or by a node whose role has no permission to create tags.
 func PoolUnknown(e aws.ENI) bool { return ForPods(e) && !taggedForPods(e) }
 
 // GroupsOf returns the security groups of an ENI that lease.Policy.Misfit has to check. If the tags show that the ENI
@@ -82,7 +83,8 @@ func MadeFor(e aws.ENI) string {
 }
 
 // Untagged reports whether an ENI lacks the tag [TagManaged]. Such an ENI may be one that a Provision or a growth has
-// made without tags, because the role may not create tags. The ENIs of the original plugin also lack the tag.
+// made without tags, because the role has no permission to create tags. The ENIs of the original plugin also lack the
+// tag.
 func Untagged(e aws.ENI) bool { return e.Tags[TagManaged] == "" }
 
 // TagText formats tags for people.

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package call makes the calls of a node to EC2. Each call is made in its turn: while EC2 throttles an action, all
-// processes of the node wait before they call that action. A changing call has an intent in the registry, from before
-// the call until its outcome is recorded. If EC2 refuses a call, the registry has the refusal for a while, and no
-// process repeats the call in this time.
+// processes of the node wait before they call that action. Before a changing call, the node writes an intent into the
+// registry. The intent stays until the outcome of the call is recorded. If EC2 refuses a call, the registry has the
+// refusal for a while, and no process repeats the call in this time.
 package call
 
 import (
@@ -21,8 +21,8 @@ type Node struct {
 	Mode  Mode
 }
 
-// A Mode says which command calls EC2, or which part of a command. The zero mode is for an ADD that waits for an
-// address, and for a command of an operator.
+// A Mode says what the calling command, or the calling part of a command, needs from EC2. The zero mode is for an ADD
+// that waits for an address, and for a command of an operator.
 type Mode struct {
 	Ahead    bool      // the command gets addresses for which no pod waits: see yieldToADDs
 	Finishes bool      // a collection finishes calls of other processes: see yieldToADDs

@@ -36,13 +36,15 @@ func NewIntent(i registry.Intent) IntentWriter {
 	}
 }
 
-// A CallFunc makes the call of the intent whose key is token. It returns the function record, which writes the result
-// of the call to a state. If the error is not an *aws.Error, EC2's answer is invalid.
+// A CallFunc makes the EC2 call for which an intent was written. token is the key of that intent. It returns the
+// function record, which writes the result of the call to a state. If the error is not an *aws.Error, EC2's answer is
+// invalid.
 type CallFunc func(s *registry.State, token string) (record func(*registry.State), err error)
 
 // Call makes a changing call to EC2, in its turn. The intent is on disk before the call. The result is recorded in the
 // same update that removes the intent. While EC2 throttles the action, Call waits and tries again, until ctx is done.
-// makeCall takes the parameters of the call from the state with the new intent, because this is the latest state.
+// Call passes the state with the new intent to makeCall. makeCall computes the parameters of the call from this state,
+// because it is the latest state.
 //
 // If EC2 refuses the call, the same update records the refusal: see Object. While the recorded refusal counts, Call
 // fails without a call to EC2.

@@ -20,7 +20,7 @@ import (
 // A refusal of EC2 is about an ENI, a subnet, an action, the instance or the account: see [aws.Scope]. If EC2 refuses
 // an ENI or a subnet, a growth passes over it, and tries other ENIs and subnets. The registry has the refusal for some
 // time. So later processes also pass over the ENI or the subnet, and do not ask again at once. An ADD that needs
-// neither this ENI nor this subnet, for example of another pool, does not see the refusal.
+// neither this ENI nor this subnet, for example an ADD of another pool, does not see the refusal.
 //
 // This file does not record that something is full. A full subnet has a registry.Failure. A full instance and a full
 // account have FullUntil and QuotaUntil of registry.Instance.
@@ -47,12 +47,12 @@ func IsFull(err error) bool {
 // An Object names the ENI and the subnet that a changing call is about.
 type Object struct {
 	ENI, Subnet string
-	// reports whether the caller itself reacts to a refusal, by another call or by another ENI; nil: never
+	// reports whether the caller itself makes another call, or tries another ENI, after a refusal; nil: never
 	Handled func(error) bool
 }
 
-// refusalOf returns the refusal in err, and the ID of the refused ENI or subnet, or "" if EC2 refused the action
-// itself. ok is false if the node must not remember the refusal.
+// refusalOf returns the refusal in err. about is the ID of the refused ENI or subnet. If EC2 refused the action itself,
+// about is "". If the node must not remember the refusal, ok is false.
 func (o Object) refusalOf(s *registry.State, err error) (about string, r aws.Refusal, ok bool) {
 	r, ok = aws.RefusalOf(err)
 	if !ok || r.Lasts == 0 || o.Handled != nil && o.Handled(err) {
@@ -91,8 +91,8 @@ func addRefusal(s *registry.State, action, about string, e *aws.Error, lasts tim
 		"action", action, "about", about, "error", e)
 }
 
-// StandingRefusal returns EC2's error if the registry has a refusal of the action that still counts. The refusal is
-// about one of the IDs, or about the action itself.
+// StandingRefusal returns EC2's error if the registry has a refusal that still counts. It looks for refusals of the
+// action itself, and for refusals of the action for an ENI or a subnet in about.
 func StandingRefusal(s *registry.State, action string, about ...string) error {
 	now := time.Now()
 	for _, id := range append(about, "") {
@@ -113,8 +113,8 @@ func standingError(action, refusedID string, r registry.Refusal) error {
 		&aws.Error{Action: action, Code: r.Code, Message: r.Message, RequestID: r.Request})
 }
 
-// Refused returns a recorded refusal, for people: the action, the ID of the refused ENI or subnet, and EC2's error. If
-// EC2 refused the action itself, about is "".
+// Refused returns the parts of a recorded refusal, to show them to people: the action, the ID of the refused ENI or
+// subnet, and EC2's error. If EC2 refused the action itself, about is "".
 func Refused(s *registry.State, key string) (action, about string, err error) {
 	action, about, _ = strings.Cut(key, " ")
 	return action, about, standingError(action, about, s.Refusals[key])
@@ -158,10 +158,10 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 	return err
 }
 
-// GoesOn reports whether err is a refusal of one ENI or subnet, so that growth may try another one. managed is true if
-// this node has created the ENI. A good IAM policy permits changes only of ENIs with the tags that the node sets. ENIs
-// of the original plugin have no tags. So the role may have no permission to change them, although it can change other
-// ENIs.
+// GoesOn reports whether EC2 has refused only one ENI or subnet with err. In this case, a growth may try another ENI or
+// subnet. managed is true if this node has created the ENI. A good IAM policy permits changes only of ENIs with the
+// tags that the node sets. ENIs of the original plugin have no tags. So the role may lack the permission to change the
+// ENIs of the original plugin, although it can change other ENIs.
 func GoesOn(err error, managed bool) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))
@@ -185,8 +185,8 @@ func IsMisplaced(err error) bool {
 const longestTransition = time.Minute
 
 // IsStuck reports whether EC2 does not attach a new ENI because the ENI is in a transition for longer than
-// longestTransition. If so, IsStuck records a refusal of the subnet. Otherwise a node would wait for ever for an ENI
-// that cannot be attached.
+// longestTransition. If so, IsStuck records a refusal of the subnet. Without this record, a node could wait for ever
+// for an ENI that cannot be attached.
 func (p *Node) IsStuck(ctx context.Context, s *registry.State, token string, o Object, err error) bool {
 	i, begun := s.Intents[token]
 	r, ok := aws.RefusalOf(err)

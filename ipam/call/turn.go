@@ -53,16 +53,16 @@ func (p *Node) Backoff(n int) time.Duration {
 	return p.Cloud.Jitter(min(time.Second<<min(n, 10), registry.MostBackoff))
 }
 
-// ErrGivesWay ends the work of a process that holds the lock "grow". An ADD waits for this lock, and the process is not
-// getting addresses for that ADD.
+// ErrGivesWay ends the work of a process that holds the lock "grow" while an ADD waits for this lock. The process gets
+// addresses for other ADDs or for no ADD, so the waiting ADD gains nothing from its work.
 var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call to EC2: this process lets the ADD go " +
 	"first")
 
 // yieldToADDs is called before a process repeats a call that EC2 has throttled. Outside the modes Ahead and Finishes,
-// yieldToADDs does nothing. In the mode Ahead, it waits up to a minute. EC2 counts the calls of the whole account, and
-// pods of other nodes may wait. The wait ends as soon as an ADD of this node waits. If that ADD is of another pool, the
-// error is ErrGivesWay. If the node has no pods, yieldToADDs does not wait: the node has just started, and its pods
-// come soon.
+// yieldToADDs does nothing. In the mode Ahead, yieldToADDs waits up to a minute, because EC2 counts the calls of the
+// whole account, and pods of other nodes may wait. yieldToADDs ends its wait as soon as an ADD of this node waits. If
+// that ADD is of another pool, the error is ErrGivesWay. If the node has no pods, yieldToADDs does not wait: the node
+// has just started, and its pods come soon.
 //
 // In the mode Finishes, yieldToADDs does not wait. If any ADD waits, the error is ErrGivesWay.
 func (p *Node) yieldToADDs(ctx context.Context, action string) error {

@@ -17,8 +17,8 @@ import (
 // None of these questions needs the answer to another question. So if a growth will need all answers, it asks all
 // questions at the same time.
 
-// An Ahead has the questions that a growth has asked EC2 in advance, by the names of their answers. Each answer is used
-// only once, because a later step may need a newer answer.
+// An Ahead has the questions that a growth has asked EC2 in advance. The key of a question is the name of its answer. A
+// growth uses each answer only once, because a later step may need a newer answer.
 type Ahead struct {
 	asked map[string]any // functions that wait for the answers
 	all   sync.WaitGroup
@@ -27,8 +27,8 @@ type Ahead struct {
 // limitsAnswer is the name of the answer with the limits of the instance type. No file keeps this answer.
 const limitsAnswer = "limits"
 
-// AskAhead asks EC2 in advance for all that the creation of an ENI needs. In the end, the caller calls wait, which
-// waits for all answers.
+// AskAhead asks EC2 in advance for all that the creation of an ENI needs. Before the caller returns, it must call the
+// function wait, which waits for all answers.
 func (p *Node) AskAhead(ctx context.Context, s *registry.State) (wait func()) {
 	a := &Ahead{asked: map[string]any{}}
 	if s.Instance.ENIs == 0 {
@@ -56,8 +56,8 @@ func early[T any](a *Ahead, name string, ask func() (T, error)) {
 	a.asked[name] = func() (T, error) { <-done; return answer, err }
 }
 
-// answered returns the answer to a question that was asked ahead. ok is false if no question was asked, or if the
-// answer was used already.
+// answered returns the answer to a question that a growth has asked in advance. If the growth has not asked the
+// question, or has used the answer already, ok is false.
 func answered[T any](a *Ahead, name string) (answer T, ok bool, err error) {
 	if a == nil || a.asked[name] == nil {
 		return answer, false, nil

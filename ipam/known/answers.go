@@ -17,9 +17,9 @@ import (
 )
 
 // While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. If each ADD described
-// all ENIs and subnets again, a large cluster would spend more time on describes than on calls that change something.
-// So a process keeps EC2's answers in files for the next process. An old answer does no harm: a process uses it only to
-// prepare a changing call. EC2 refuses this call if the answer is too old.
+// all ENIs and subnets again, the nodes of a large cluster would spend more time on describe calls than on calls that
+// change something. So a process keeps EC2's answers in files for the next process. An old answer does no harm: a
+// process uses it only to prepare a changing call. EC2 refuses this call if the answer is too old.
 
 // The files of answers, in the registry's directory.
 const (
@@ -34,7 +34,7 @@ const lastSubnets = "ec2-last-subnets.json"
 
 const (
 	KeptLife = 10 * time.Minute // the greatest age of a kept answer that a process uses
-	JustNow  = 2 * time.Minute  // how long after a time in NotBefore EC2 still counts as throttling
+	JustNow  = 2 * time.Minute  // EC2 counts as throttling until this long after a time in NotBefore
 )
 
 // A reply is EC2's answer to a question, with the question and the time when a process asked it.
@@ -176,8 +176,8 @@ func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.
 	return all, asked, err
 }
 
-// KeepMade keeps two answers for the next process, if EC2 throttles. The first is the new ENI e, which this process
-// could not attach. The second is attached, EC2's list of the attached ENIs.
+// KeepMade keeps two answers for the next process, if EC2 throttles. One answer is the new ENI e, which this process
+// could not attach. The other answer is EC2's list of the attached ENIs, in the parameter attached.
 func (p *Node) KeepMade(instance string, e aws.ENI, attached Attached) {
 	if before, ok := p.keptENI(instance); ok && before.ID == e.ID {
 		return // the ENI is kept already, and no process has asked EC2 since
@@ -218,7 +218,7 @@ func (p *Node) ownENIs(ctx context.Context, s *registry.State) ([]aws.ENI, error
 		return nil, err
 	}
 	strays, err := p.DescribeENIs(ctx, aws.ByDescription(book.Description(s.Instance.ID)), aws.ByStatus("available"))
-	// the description is the same, but the owner of an ENI may have changed its tags
+	// these ENIs have the description of our ENIs, but their tags may name another instance or forbid changes
 	strays = slices.DeleteFunc(strays, func(e aws.ENI) bool {
 		return book.MadeFor(e) != s.Instance.ID || book.Foreign(e)
 	})

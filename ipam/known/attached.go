@@ -36,7 +36,7 @@ func (p *Node) SeeAttached(ctx context.Context, s *registry.State) (Attached, *r
 	return p.LastAttached(ctx, s)
 }
 
-// Tracking returns the timeouts of connection tracking of the boot ENI.
+// Tracking returns the boot ENI's timeouts for connection tracking.
 func (seen Attached) Tracking(s *registry.State) registry.Tracking {
 	for _, e := range seen.ENIs {
 		if book.IsBoot(s.ENIs[e.ID], e) {

@@ -56,8 +56,8 @@ func (p *Node) Correct(ctx context.Context, shownENIs []aws.ENI) error {
 	})
 }
 
-// Agree removes from the registry the addresses and prefixes of ENIs that EC2's description of these ENIs does not
-// show. enis is the description, and askedAt is the time when a process asked EC2 for it.
+// Agree removes an address or a prefix of an ENI from the registry if EC2's description of the ENI does not show it.
+// enis are EC2's descriptions, and askedAt is the time when a process asked EC2 for them.
 func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 	for _, e := range enis {
 		known := s.ENIs[e.ID]
@@ -73,9 +73,9 @@ func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 	}
 }
 
-// lostAddrs returns the addresses and prefixes that the registry has on the ENI known, and that e does not show. e is
-// what metadata or EC2 shows of this ENI. lostAddrs leaves out those that were so new at askedAt that e may lack them.
-// It also leaves out the primary address, which cannot leave its ENI.
+// lostAddrs compares known, the registry's entry of an ENI, with e, which metadata or EC2 shows of this ENI. It returns
+// the addresses and prefixes that known has and e lacks. lostAddrs leaves out an address or a prefix that was so new at
+// askedAt that e may lack it. It also leaves out the primary address, which cannot leave its ENI.
 func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	for _, a := range known.Addrs {

@@ -32,7 +32,7 @@ type discovery struct {
 // seconds, and EC2's describes lag behind the call.
 const LagOfEC2 = 2 * Settled
 
-// learnENI records in the state what metadata or EC2 shows of an ENI: e.
+// learnENI records an ENI in the state. e is what metadata or EC2 shows of the ENI.
 func (l discovery) learnENI(e aws.ENI) {
 	if e.Index < 0 || !e.CIDR.IsValid() && !e.IPv6CIDR.IsValid() {
 		return // the ENI is not complete in metadata yet
@@ -46,7 +46,7 @@ func (l discovery) learnENI(e aws.ENI) {
 		return
 	}
 	if known.Boot = e.Boot; known.Boot {
-		known.Groups, known.Tags = nil, nil // a release that did not know the boot ENI recorded them
+		known.Groups, known.Tags = nil, nil // recorded by an earlier version, which did not know the boot ENI
 	}
 	later := e.Index > 0 && !e.Boot // the ENI may have been attached after the boot
 	d, asked := l.described[e.ID]
@@ -128,7 +128,7 @@ func (l discovery) learnAddrs(e aws.ENI) {
 		boot, first := l.ENIs[e.ID].IsBoot(), book.NodesOwn(e, l.ENIs[e.ID], a)
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
-			l.Free.Delete(a) // an earlier release recorded the node's own address as free
+			l.Free.Delete(a) // an earlier version of this suite recorded the node's own address as free
 		// The first IPv6 address of the boot ENI is the node's own, unless the address is free or a pod has it. In
 		// these two cases, the boot ENI had no IPv6 address at the boot, and EC2 has assigned this address for pods.
 		case first && !l.Free.Has(a) && l.used.Of(e.MAC, a) == "":
@@ -143,8 +143,8 @@ func (l discovery) learnAddrs(e aws.ENI) {
 	}
 }
 
-// plausible reports whether metadata or EC2 can be right that the ENI e has the address. For example, it is wrong if
-// this node has just unassigned the address, or if another ENI has the address.
+// plausible reports whether metadata or EC2 can be right that the ENI e has the address. For example, the source is
+// wrong if this node has just unassigned the address, or if another ENI has the address.
 func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
 	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) &&
 		book.Strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
@@ -161,7 +161,7 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	netns := l.used.Of(l.ENIs[eni].MAC, a)
 	switch {
 	case l.Leases.Has(a):
-	case l.FreedAfter(a, l.used.Looked): // a pod may have had the address then, and this pod's DEL has come since
+	case l.FreedAfter(a, l.used.Looked): // the kernel may have shown a pod whose DEL has come since
 	case netns != "":
 		found := l.used.FoundLease(netns, a)
 		found.ENI, found.Exclusive, found.Since = eni, l.used.InPod(l.ENIs[eni].MAC), l.now

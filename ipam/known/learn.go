@@ -99,8 +99,9 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 	})
 }
 
-// linksOf returns the links of the ENIs by MAC address. paired reports whether the node may have veth pairs of pods.
-// Only for a blank registry, linksOf reads all links, which show the pairs.
+// linksOf returns the links of the ENIs by MAC address. paired reports whether the node may have veth pairs of pods. If
+// the registry is blank or cannot be read, linksOf reads all links of the node, and looks for such pairs. In all other
+// cases, paired is true.
 func (p *Node) linksOf(enis []aws.ENI) (links map[string]nl.Link, paired bool, _ error) {
 	s, err := p.Registry.View()
 	if err != nil || s.Blank() {
@@ -157,8 +158,8 @@ func (p *Node) describeNew(
 		s = &registry.State{} // Update will set the file aside
 	}
 	enough := func(e registry.ENI) bool {
-		// If the node changes nothing in EC2 and its role may not make this call, the node makes the call only once.
-		// Otherwise each collection would make it.
+		// Suppose that the node changes nothing in EC2, and that its role has no permission to make this call. Then the
+		// node makes the call only once, so that collections do not repeat the call.
 		refused := e.TagsUnknown == registry.NotAllowed && p.TrustsMetadata() && !p.Policy.Pools
 		return e.TagsUnknown == "" || refused
 	}
@@ -253,15 +254,16 @@ func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws
 }
 
 // anyUsed reports whether a namespace has an address of the ENIs, or the node has a host route to such an address. The
-// node's own IPv6 addresses do not count, because the kernel makes a host route to each of them that comes from DHCPv6.
+// node's own IPv6 addresses do not count. If the node got such an address by DHCPv6, the kernel itself has made a host
+// route to the address.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
 		return used.Any(e.MAC, func(a netip.Addr) bool { return book.Carries(e, a) && !used.Node[a] })
 	})
 }
 
-// AdoptAttached records in the registry attached ENIs, with EC2's descriptions enis. It reads the namespaces only once
-// for all ENIs, because this takes long on a node with many pods.
+// AdoptAttached records attached ENIs in the registry. enis are EC2's descriptions of these ENIs. AdoptAttached reads
+// the namespaces only once for all ENIs, because such a read takes long on a node with many pods.
 func (p *Node) AdoptAttached(ctx context.Context, enis []aws.ENI) error {
 	if len(enis) == 0 {
 		return nil

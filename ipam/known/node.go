@@ -20,7 +20,7 @@ func severalCards(cards []int) []int {
 	return cards
 }
 
-// Limit records in i the limits l of the instance's type.
+// Limit copies the limits of the instance's type into the registry's entry of the instance.
 func Limit(i *registry.Instance, l aws.Limits) {
 	i.ENIs, i.IPv4PerENI, i.IPv6PerENI = l.ENIs, l.IPv4PerENI, l.IPv6PerENI
 	i.NoPrefixes, i.Cards = l.NoPrefixes, severalCards(l.Cards)
@@ -55,7 +55,7 @@ func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 }
 
 // MakesENIs reports whether this node may create, change and delete ENIs. For a collection without a configuration,
-// MakesENIs returns true, because EC2 refuses what the role may not do.
+// MakesENIs returns true, because EC2 refuses each call for which the role has no permission.
 func (p *Node) MakesENIs() bool {
 	return p.Policy.Provision == lease.ProvisionFull || p.Policy.Provision == ""
 }

@@ -26,8 +26,8 @@ func isPartial(e aws.ENI, earlier registry.ENI, described aws.ENI) bool {
 		(v4 || len(e.Addrs) > 0) || !e.IPv6CIDR.IsValid() && v6
 }
 
-// shareVPCCIDRs gives all ENIs of a VPC the longest list of the VPC's CIDRs that one of them has. For a new ENI,
-// metadata perhaps does not show all CIDRs yet.
+// shareVPCCIDRs compares the lists of VPC CIDRs that metadata shows for the ENIs of a VPC. It copies the longest of
+// these lists to all ENIs of the VPC, because metadata perhaps does not show all CIDRs of a new ENI yet.
 func shareVPCCIDRs(enis []aws.ENI) {
 	for i := range enis {
 		e := &enis[i]

@@ -26,12 +26,13 @@ import (
 // answers, a new ENI serves no pods. The boot ENI also serves no pods, if it has more addresses than the node's own.
 //
 // In two cases, the node trusts metadata alone. In the first case, no process of the node unassigns anything: see
-// TrustsMetadata. In the second case, the role may not ask EC2, so the node has no other source.
+// TrustsMetadata. In the second case, the role has no permission to ask EC2, so the node has no other source.
 
 // TrustsMetadata reports whether metadata cannot lag behind a change of this node, because no process of the node
 // changes anything in EC2. It is not enough that one network has "provision": "none", because another network may allow
-// changes. A collection knows all networks of the conflists, so its policy has Changes. An ADD knows only its own
-// network, but ReleasedMark shows it whether the node has released something since the boot.
+// changes. A collection knows all networks of the conflists, and sets the field Changes of its policy if one of these
+// networks allows changes. An ADD knows only its own network. But the mark ReleasedMark shows the ADD whether the node
+// has released something since the boot.
 func (p *Node) TrustsMetadata() bool {
 	return p.Policy.Provision == lease.ProvisionNone && !p.Policy.Changes && !p.Registry.Marked(ReleasedMark)
 }
@@ -60,9 +61,9 @@ func hasNews(s *registry.State, e aws.ENI) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), isNewPrefix))
 }
 
-// confirmed reports whether the node can trust that an ENI has an address. It can if the kernel shows the address in
-// use on the ENI. Otherwise EC2's description of the ENI decides. If EC2 has not described the ENI, the node trusts
-// metadata, unless doubtsMetadata is true and the address is not in the registry.
+// confirmed reports whether the node can trust that an ENI has an address. The node trusts an address that the kernel
+// shows in use on the ENI. For any other address, EC2's description of the ENI decides. If EC2 has not described the
+// ENI, the node trusts metadata, unless doubtsMetadata is true and the address is not in the registry.
 func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	known := l.ENIs[e.ID]
 	d, asked := l.described[e.ID]
@@ -86,16 +87,16 @@ func (l discovery) confirmedPrefix(e aws.ENI, c netip.Prefix) bool {
 	return !l.doubtsMetadata || l.ENIs[e.ID].HasPrefix(c)
 }
 
-// recentlyGone reports whether this node has unassigned an address so recently that a source which lags by lag may
-// still list the address.
+// recentlyGone reports whether this node has unassigned an address so recently that a source may still list the
+// address. lag is how long the source may lag.
 func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Duration) bool {
 	gone, unassigned := s.Gone[a]
 	return unassigned && now.Sub(gone) < lag
 }
 
 // tagsUnknownOf returns the TagsUnknown of an ENI whose tags EC2 has not returned. reason says why. The boot ENI needs
-// no tags: its TagsUnknown only says that EC2 has not yet confirmed the ENI's addresses. If the role may not ask EC2,
-// EC2 never confirms them, so tagsUnknownOf returns "" for the boot ENI.
+// no tags: its TagsUnknown only says that EC2 has not yet confirmed the ENI's addresses. If the role has no permission
+// to ask EC2, EC2 never confirms these addresses, so tagsUnknownOf returns "" for the boot ENI.
 func tagsUnknownOf(e registry.ENI, reason string) string {
 	if e.IsBoot() && reason == registry.NotAllowed {
 		return ""

@@ -22,15 +22,15 @@ import (
 // address. But an ADD may take an address of a /80, because the node never unassigns a /80: the /80 leaves only with
 // its ENI. An ENI of a rebuilt registry serves no pod if its link is not on the node.
 //
-// If no pod of a node has an address, the node at once uses the addresses that metadata and EC2 show. After a boot, it
-// has no others. In this case no ADD waits for the two comparisons, so a collection makes them. But if the mark
-// ReleasedMark exists, the node has released something since its boot, and the addresses are unconfirmed. The mark is a
-// file beside the registry's file in /run, and /run is empty after a boot.
+// If no pod of a node has an address, the node at once uses the addresses that metadata and EC2 show. After a boot, the
+// node knows no other addresses. In this case no ADD waits for the two comparisons, so a collection makes them. But if
+// the mark ReleasedMark exists, the node has released something since its boot, and the addresses are unconfirmed. The
+// mark is a file beside the registry's file in /run, and /run is empty after a boot.
 //
-// In one case, a pod may get an address that is gone. The node unassigns the address of its last pod. Within the
-// seconds by which EC2 lags, another program deletes the whole directory of the registry. Then nothing on the node
-// shows that the address is gone. The same can happen in a network with "provision": "none" if other networks of the
-// node allow changes: an ADD knows only its own network.
+// In one case, a pod may get an address that the node no longer has. First, the node unassigns the address of its last
+// pod. Within the next seconds, while EC2 lags, another program deletes the whole directory of the registry. After
+// that, nothing on the node shows that the address is gone. The same can happen in a network with "provision": "none"
+// if other networks of the node allow changes: an ADD knows only its own network.
 
 // ReleasedMark is the name of the mark that this node has begun to release addresses or an ENI to EC2. A process writes
 // the mark before the call to EC2. Earlier versions of this suite use the same name.
@@ -56,9 +56,10 @@ func Due(s *registry.State) bool {
 	return false
 }
 
-// Confirm compares a rebuilt registry with enis, EC2's answer to a question asked at askedAt. If EC2 had settled by
-// that time, no further comparison is needed, and unconfirmed addresses that EC2 shows are now confirmed: then sure is
-// true. An answer from before the rebuild confirms nothing.
+// Confirm compares a rebuilt registry with enis, which EC2 has returned. askedAt is the time when a process asked EC2.
+// If EC2 had settled by that time, no further comparison is needed. If the registry has unconfirmed addresses, Confirm
+// then removes those that EC2 does not show. The other addresses are now confirmed, and sure is true. An answer from
+// before the rebuild confirms nothing.
 func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 	r := s.Rebuilt
 	switch {
@@ -76,9 +77,9 @@ func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 }
 
 // dropUnconfirmed removes from the registry the unconfirmed addresses and prefixes that enis does not show. An address
-// is unconfirmed if it is free and became free at rebuiltAt or later. A prefix is unconfirmed if it is in the registry
-// since then and no pod uses its addresses. A pod may use a single address of the ENI that is also within the prefix:
-// this does not count. If an address appears again, a later Learn finds it.
+// is unconfirmed if it is free and became free at rebuiltAt or later. A prefix is unconfirmed if the registry got it at
+// rebuiltAt or later, and no pod uses its addresses. A pod may use a single address of the ENI that is also within the
+// prefix: this does not count. If an address appears again, a later Learn finds it.
 func dropUnconfirmed(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	for _, e := range enis {
 		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
@@ -98,8 +99,8 @@ func dropUnconfirmed(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	}
 }
 
-// dropUnseen removes from the registry the ENIs that EC2 does not show in the second comparison. It removes only ENIs
-// that the registry has got at its rebuild, at rebuiltAt.
+// dropUnseen removes an ENI from the registry if EC2 does not show the ENI in the second comparison. It removes only
+// ENIs that the registry got when it was rebuilt, at the time rebuiltAt.
 func dropUnseen(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	for id, e := range s.ENIs {
 		seen := slices.ContainsFunc(enis, func(seen aws.ENI) bool { return seen.ID == id })

@@ -45,8 +45,8 @@ func Add(
 }
 
 // Each calls add for each interface of an attachment, with the pool for the policy of the interface. If add fails for
-// one interface, Each ends the leases of all interfaces, unless the attachment had addresses before this ADD. fresh
-// reports that it had none.
+// one interface, Each ends the leases of all interfaces, unless the attachment had addresses before this ADD. fresh is
+// true if the attachment had no address before this ADD.
 //
 // An interface whose address the pod has chosen comes first. So if EC2 shows that the pod cannot have this address, the
 // ADD has changed nothing for the other interfaces yet. An interface whose ENI the pod has chosen comes last. If it
@@ -83,8 +83,8 @@ func (p *Pool) Each(
 }
 
 // checkComplete returns an error if an interface of the attachment has no lease, although this ADD has leased addresses
-// for each. Then the registry was lost while the ADD ran. The new registry does not have the addresses of the earlier
-// interfaces, and other pods would get them.
+// for each interface. In this case, the registry was lost while the ADD ran. The new registry does not have the leases
+// of the earlier interfaces, so other pods would get the addresses of these interfaces.
 func (p *Pool) checkComplete(o Owner, policies []Policy) error {
 	if len(policies) == 1 {
 		return nil

@@ -49,8 +49,9 @@ func (policy Policy) usesENI(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart returns a pod that has an address of an ENI, if that pod or the choosing pod wants the whole ENI. Otherwise
-// Apart returns "". Apart looks for such a pod only if the choosing pod asks for an ENI or for a whole ENI. Other pods
+// Apart checks whether another pod keeps the choosing pod from an ENI. A pod with a lease on the ENI does so if that
+// pod has the whole ENI, or if the choosing pod wants the whole ENI. Apart returns the name of such a pod, or "" if
+// there is none. Apart looks for such a pod only if the choosing pod asks for an ENI or for a whole ENI. Other pods
 // cannot get an address of an exclusive ENI, because an exclusive ENI is in a pool of its own: see derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
@@ -152,9 +153,9 @@ func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Add
 	return addrs
 }
 
-// Unconfirmed returns ok if the registry has unconfirmed addresses and pods of the policy's pool must not get them.
-// since is when they became unconfirmed. Pods may get unconfirmed addresses if no process of the node changes anything
-// in EC2.
+// Unconfirmed sets ok if the registry has unconfirmed addresses, and pods of the policy's pool must not get these
+// addresses. since is the time when the addresses became unconfirmed. Pods may get unconfirmed addresses if no process
+// of the node changes anything in EC2.
 func (policy Policy) Unconfirmed(s *registry.State) (since time.Time, ok bool) {
 	since, ok = s.Unconfirmed()
 	return since, ok && (policy.Provision != ProvisionNone || s.Rebuilt.Changes)

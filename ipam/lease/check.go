@@ -104,7 +104,7 @@ func checkUnclaimed(s *registry.State, r *plugin.Request[Config], a netip.Addr) 
 	case Unknown(s):
 		return nil // no process has rebuilt the registry yet
 	case (id == "" || slices.Contains(e.Addrs, a)) && !s.Free.Has(a):
-		return nil // the registry was rebuilt when not all namespaces could be read; then Learn records no prefixes
+		return nil // Learn records no prefixes if it rebuilds the registry while a namespace cannot be read
 	}
 	return fmt.Errorf("%s has no lease for %s", key(r), a)
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // This file is about addresses that a pod has chosen. While such an address cools, only the pod that had it last can
-// get it. So if this pod is created again on the node, it gets its address at once. This is safe: other hosts that
-// remember the address remember the same pod.
+// get it. So if this pod is created again on the node, it gets its address at once. The pod can safely have the address
+// at once, because other hosts that remember the address remember the same pod.
 
 // hasCooled reports whether the pod can have the address a, which it has chosen. There are three such cases: the
 // address became free before cutoff, this pod had it last, or no pod of this node has had it. While free addresses are
@@ -27,7 +27,7 @@ func (c Choice) hasCooled(s *registry.State, a netip.Addr, cutoff time.Time) boo
 	}
 	since, free := s.Free.At(a)
 	_, e := s.ENIOf(a)
-	listed := slices.Contains(e.Addrs, a) // if not, a may be an address of a prefix that was never leased
+	listed := slices.Contains(e.Addrs, a) // false: the address may be in a prefix, and was perhaps never leased
 	switch {
 	case free && c.wasLastOwner(s, a):
 		_, unconfirmed := s.Unconfirmed()
@@ -60,8 +60,9 @@ func (policy Policy) refusal(s *registry.State, o Owner, now time.Time) error {
 
 // checkHeld returns an error if an attachment has the addresses addrs of an ENI, and its present request does not fit
 // them. An earlier ADD of the attachment has leased these addresses. Their leases have not ended because that ADD has
-// failed, because the DEL came before that ADD ended, or because the pod still runs. The ENI must be in the requested
-// pool only if one of the two pools is derived, because an operator may rename the other pools.
+// failed, because the DEL came before that ADD ended, or because the pod still runs. If the ENI's pool or the requested
+// pool is derived, the ENI must be in the requested pool. If neither pool is derived, the two pools may differ, because
+// an operator may rename configured pools.
 func (policy Policy) checkHeld(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
 	c, e := policy.Choice, s.ENIs[eni]
 	l, _ := s.Leases.At(addrs[0])
@@ -91,7 +92,7 @@ func (p *Pool) anyRefusal(o Owner, policies []Policy) error {
 		}
 	}
 	has, most := s.Attached(), s.Instance.ENIs
-	// a growth for one new ENI asks EC2 itself which slots are free, so one ENI is not refused here
+	// if the pod needs only one new ENI, the ADD goes on: its growth asks EC2 which slots are free
 	if n := newENIs(s, policies, now); n > 1 && most > 0 && has+n > most {
 		return plugin.Errorf(plugin.CodeTryAgain,
 			"ask for fewer interfaces, end pods that have ENIs of their own, or use a larger instance type",

@@ -187,8 +187,8 @@ func (c *Config) Validate() error {
 	return v.Err()
 }
 
-// poolPolicy returns the policy of the pool with this name. p is a policy with the values that all pools share, and c
-// has the keys of this pool.
+// poolPolicy returns the policy of the pool with this name. The parameter p is a policy with the values that all pools
+// share. The parameter c has the keys of this pool.
 func (v *validation) poolPolicy(name string, p Policy, c PoolConfig) Policy {
 	v.Within = ""
 	if name != "" {

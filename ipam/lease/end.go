@@ -18,10 +18,10 @@ import (
 // End ends the leases of an attachment, and its addresses begin to cool. End calls neither EC2 nor metadata. An
 // attachment without a lease is no error.
 //
-// The caller says by hints which addresses the attachment has had. If a hint has a lease without a key, as a pod of the
-// original plugin has, End also ends that lease. But if the kernel shows the address in use, or End cannot ask the
-// kernel, this lease stays until a collection ends it. The reason: a runtime may repeat an old DEL, and a running pod
-// may have the address by now.
+// hints are the addresses that the attachment has had, as the caller knows. If a hint has a lease without a key, as a
+// pod of the original plugin has, End also ends that lease. But if the kernel shows the address in use, or End cannot
+// ask the kernel, this lease stays until a collection ends it. The reason is that a runtime may repeat an old DEL, and
+// a running pod may have the address by now.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // hints that have a lease without a key, and where the kernel showed each
 	var unused, returns bool         // an ENI is to be detached; an address is to be released
@@ -60,9 +60,9 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	return p.Registry.Change(ctx, func(s *registry.State) { s.EndOf(k, time.Now(), p.Began, left...) })
 }
 
-// findAgain gives the address a lease without a key, if it is on an ENI of the node and is neither leased nor free.
-// There are such addresses of pods after a rebuild of the registry that could not read all namespaces. The primary
-// address of the boot ENI is the node's own, and gets no lease. A DEL or a collection ends the new lease.
+// findAgain gives the address a lease without a key, if it is on an ENI of the node and is neither leased nor free. A
+// pod may have such an address if the registry was rebuilt while a namespace could not be read. The primary address of
+// the boot ENI is the node's own, and gets no lease. A DEL or a collection ends the new lease.
 func findAgain(s *registry.State, a netip.Addr) {
 	id, e := s.ENIOf(a)
 	if !s.Leases.Has(a) && !s.Free.Has(a) && !e.Foreign && slices.Contains(e.Addrs, a) &&

@@ -17,10 +17,10 @@ import (
 // records a Failure in the registry. The Failure stays until an ADD of the same pool gets an address. If a subnet is
 // full, the Failure stays at least until its time Until.
 
-// recentFailure returns an error if another process has just asked EC2 on behalf of the owner, and failed. Only a
-// process that began after the owner became a waiter has asked for the owner. So if EC2 refuses, a hundred waiting ADDs
-// do not ask one after the other. If a subnet is full, recentFailure also returns an error to later ADDs. takeErr is
-// the error of Take.
+// recentFailure returns an error if another process has just asked EC2 for all waiting ADDs, and failed. The process
+// has asked for the owner only if it began after the owner became a waiter. So after a refusal of EC2, a hundred
+// waiting ADDs do not ask EC2 one after the other. If a subnet is full, recentFailure also returns an error to later
+// ADDs. takeErr is the error of Take.
 func (p *Pool) recentFailure(o Owner, takeErr error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()
@@ -87,8 +87,8 @@ func Throttled(action string, until time.Time) (text, hint string) {
 var releaseActions = []string{"UnassignPrivateIpAddresses", "UnassignIpv6Addresses", "DetachNetworkInterface",
 	"DeleteNetworkInterface"}
 
-// throttledAction returns the throttled action for which a growth has to wait the longest. If no action is throttled
-// until after notBefore, it returns "".
+// throttledAction returns the throttled action for which a growth has to wait the longest. It considers only actions
+// that are throttled until a time after notBefore. If there is no such action, it returns "".
 func throttledAction(s *registry.State, notBefore time.Time) (action string) {
 	for a, until := range s.NotBefore {
 		if until.After(notBefore) && !slices.Contains(releaseActions, a) {

@@ -49,8 +49,8 @@ func AnyToRelease(s *registry.State) bool {
 	return false
 }
 
-// ReleasesChosen reports whether an intent is to release to EC2 an address that a pod had chosen, or that an operator
-// has named.
+// ReleasesChosen reports whether an intent is for the release of one address to EC2. A pod had chosen this address, or
+// an operator has named it.
 func ReleasesChosen(i registry.Intent) bool {
 	return slices.Contains(releaseActions, i.Action) && i.Addr.IsValid()
 }

@@ -38,10 +38,11 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	return c
 }
 
-// noteInUse is for an attachment one of whose addresses another namespace has. noteInUse gives that address a lease
-// without a key. The kernel does not say which address it is. If no namespace shows one of the addresses, noteInUse
-// gives all of them leases without a key. If the addresses come from another ipam plugin, the registry does not have
-// them, and noteInUse does nothing.
+// noteInUse is called after the kernel has refused an address of the attachment, because another namespace has the
+// address. The kernel does not say which of the attachment's addresses it has refused. So noteInUse looks for these
+// addresses in the namespaces, and gives each address that it finds a lease without a key. If it finds none of the
+// addresses, noteInUse gives all of them leases without a key. If the addresses come from another ipam plugin, the
+// registry has no leases of the attachment, and noteInUse does nothing.
 func noteInUse(ctx context.Context, k registry.Key) error {
 	r, err := openRegistry()
 	if err != nil {
@@ -68,8 +69,8 @@ func noteInUse(ctx context.Context, k registry.Key) error {
 	return failed
 }
 
-// addrsInNamespaces returns those of addrs that a namespace has. If no namespace has one of them, or a namespace cannot
-// be read, addrsInNamespaces returns all of addrs.
+// addrsInNamespaces returns the part of addrs that namespaces have. If no namespace has any of these addresses, or a
+// namespace cannot be read, addrsInNamespaces returns all of addrs.
 func addrsInNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 	node, err := nl.Node()
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 )
 
 // KeptIn are the directories in which runtimes and Multus keep the configuration and the result of each ADD (libcni,
-// getCacheFilePath). An ADD's file is there from the end of the ADD, if it succeeds, to the end of the DEL. Only root
-// can write there.
+// getCacheFilePath). A runtime writes the file of an ADD after the ADD has succeeded, and removes the file at the end
+// of the DEL. Only root can write into these directories.
 var KeptIn = []string{"/var/lib/cni/results", "/var/lib/cni/multus/results"}
 
 // A Kept is the file that a runtime keeps of an ADD (libcni, cachedInfo).

@@ -6,13 +6,13 @@
 // load the SDK, and programs that do not ask EC2 stay small.
 //
 // An ADD that finds a free address writes a lease to the registry and is done ([Pool.Take]). If no address is free, the
-// ADD waits for its turn to ask EC2 ([Pool.Acquire]). The ADD asks EC2 by a [Source]: package ipam does this in the
-// same process, and [Program] executes another program. A DEL ends the lease, and calls neither EC2 nor metadata.
-// Package less unassigns addresses.
+// ADD waits for its turn to ask EC2 ([Pool.Acquire]). The ADD uses a [Source] to ask EC2. The Source of package ipam
+// asks EC2 in the same process, and the Source of [Program] executes another program. A DEL ends the lease, and calls
+// neither EC2 nor metadata. Package less unassigns addresses.
 //
-// There are two invariants. From the moment before an ADD answers until its DEL has begun, the address has only this
-// one owner. Before an ADD answers with an address, it checks that the node has no route to another pod with that
-// address.
+// There are two invariants. An address has only one owner. This owner has the address before its ADD answers, and keeps
+// it until its DEL has begun. Before an ADD answers with an address, it checks that the node has no route to another
+// pod with that address.
 package lease
 
 //go:generate go run ../../internal/codec/gen
@@ -89,8 +89,8 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 }
 
 // status reports whether an ADD could succeed at all. It does not fail if no address is free, or if a process holds a
-// lock. Otherwise the runtime would report the node as not ready, and Kubernetes would evict its pods. status fails if
-// [GrowProgram] is not installed, because the node's first ADD would fail.
+// lock. If status failed in these two cases, the runtime would report the node as not ready, and Kubernetes would evict
+// the node's pods. status fails if [GrowProgram] is not installed, because the node's first ADD would fail.
 func status(_ context.Context, r *plugin.Request[Config]) error {
 	if err := r.CanDelegate(GrowProgram); err != nil {
 		return err
@@ -109,9 +109,9 @@ func key[C any](r *plugin.Request[C]) registry.Key {
 	return registry.Key{Network: r.Network, Attachment: r.Attachment}
 }
 
-// Superseded reports whether a lease of the attachment began after began, the time of the last lease of an ADD. In this
-// case, a later ADD has made the objects that are now in the pod. If the registry cannot be read, Superseded returns
-// true.
+// Superseded reports whether a later ADD of the attachment has made the objects that are now in the pod. began is the
+// time when the last lease of the caller's ADD began. A lease of the attachment that is younger than began belongs to a
+// later ADD. If the registry cannot be read, Superseded returns true.
 func Superseded[C any](r *plugin.Request[C], began time.Time) bool {
 	s, err := view()
 	if err != nil {
@@ -121,7 +121,7 @@ func Superseded[C any](r *plugin.Request[C], began time.Time) bool {
 	return slices.ContainsFunc(s.Held(key(r)), younger)
 }
 
-// Added lists the attachments of r's network whose leases began after the command r.
+// Added lists the attachments of the request's network whose leases began after the command of the request.
 func Added[C any](r *plugin.Request[C]) (all []plugin.Attachment, err error) {
 	s, err := view()
 	if err != nil {

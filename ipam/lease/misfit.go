@@ -14,18 +14,19 @@ import (
 
 // This file is about ENIs of others: those that a person, another program, or a launch template that is not for pods
 // has attached. If the node creates ENIs, an ENI of others serves pods only if the node could have created an ENI like
-// it. So it must have exactly the security groups of secGroupIds, and its subnet must have the tags of subnetTags.
+// it. So such an ENI must have exactly the security groups of secGroupIds, and its subnet must have the tags of
+// subnetTags.
 //
 // This rule does not apply to ENIs that this suite or the original plugin has created for pods. The registry does not
 // record the groups of such ENIs. So such an ENI still serves pods if the configuration now has other groups. With
 // "provision" "assign" or "none", the node creates no ENI, and uses all ENIs that others attach.
 //
-// If there are several pools, only a tag shows the pool of such an ENI. So without this tag, the rule also applies to
-// the ENI. Otherwise pods could get addresses of another pool's ENI.
+// If there are several pools, only a tag shows the pool of an ENI that was created for pods. If the ENI lacks this tag,
+// the rule also applies to the ENI. Without the rule, pods could get addresses of another pool's ENI.
 
-// An ENI with unknown tags may be an ENI of others. If its tags are unknown because EC2 did not answer, it serves no
-// pods until EC2 answers. If they are unknown because the role may not ask EC2, it serves pods, unless there are
-// several pools. The original plugin also did not ask for tags.
+// An ENI with unknown tags may be an ENI of others. If the tags are unknown because EC2 did not answer, the ENI serves
+// no pods until EC2 answers. If the tags are unknown because the role has no permission to ask EC2, the ENI serves
+// pods, unless there are several pools. The original plugin also did not ask for tags.
 
 // Misfit returns why an ENI, perhaps of others, serves no pods of the policy's pool. If the ENI serves them, Misfit
 // returns "". Pods that already have an address of the ENI keep it.

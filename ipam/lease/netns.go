@@ -21,8 +21,8 @@ import (
 // is a directory with a namespace at the path Below.
 type Shelf struct{ Dir, Below string }
 
-// Shelves are the directories in which runtimes name the namespaces of pods, and /proc. In /proc are also the
-// namespaces of runtimes that give no names.
+// Shelves are the directories in which this process looks for namespaces of pods. In the first two directories,
+// runtimes give names to the namespaces. The directory /proc also shows the namespaces of runtimes that give no names.
 var Shelves = []Shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
 
 // paths lists the paths of the namespaces on a Shelf. If the directory cannot be read, paths returns an error, so it

@@ -98,8 +98,7 @@ func (p *Pool) freeAddrs(ctx context.Context, o Owner) error {
 }
 
 // endUnusedLease ends the lease of an address that no pod has used since the lease began. The address does not cool.
-// But a pod may have got an address that it has chosen while this address still cooled (see Choice.hasCooled). So a
-// chosen address cools again.
+// But a chosen address cools again, because it may still have been cooling when the lease began: see Choice.hasCooled.
 func endUnusedLease(s *registry.State, a netip.Addr) {
 	since := time.Time{}
 	if l, _ := s.Leases.At(a); l.Asked && l.PodName != "" {

@@ -13,9 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A podNames finds the name of the pod that has an address, without the registry. Its sources are the aliases of the
-// veth pairs on the node, and the files that runtimes keep of each ADD. It reads both sources at the first call of
-// podWith. The names are only for people: no process decides anything by them.
+// A podNames finds the name of the pod that has an address. It does not use the registry. Its sources are the aliases
+// of the veth pairs on the node, and the files that runtimes keep of each ADD. It reads both sources at the first call
+// of podWith. The names are only for people: no decision of a process depends on a name.
 type podNames struct {
 	node  *nl.NS
 	paths nl.Namespaces
@@ -24,8 +24,9 @@ type podNames struct {
 	read  bool
 }
 
-// FoundLease returns a lease without a key for an address that the kernel shows at path: the path of a namespace, or
-// another place. If the name of the pod can be found, the lease has it.
+// FoundLease returns a lease without a key for an address that the kernel shows in use. path is the place of the
+// address: the path of a namespace, routePlace or TheNode. If FoundLease can find the name of the pod, the lease has
+// this name.
 func (u Used) FoundLease(path string, a netip.Addr) (l registry.Lease) {
 	l = registry.Lease{NetNS: path, Bound: true}
 	if u.owners == nil || !filepath.IsAbs(path) {

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A Pool leases addresses of this node to attachments, by one policy. It records the leases in the registry.
+// A Pool leases addresses of this node to attachments, as one policy says. It records the leases in the registry.
 type Pool struct {
 	Registry *registry.Registry
 	Host     *nl.NS
@@ -137,7 +137,7 @@ func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 	}
 }
 
-// missingAddrs returns those of addrs that the namespace at path does not have.
+// missingAddrs returns the addresses in addrs that the namespace at path does not have.
 func missingAddrs(addrs []netip.Addr, path string) ([]netip.Addr, error) {
 	ns, err := nl.Open(path, path)
 	if gone(err) {
@@ -153,7 +153,7 @@ func missingAddrs(addrs []netip.Addr, path string) ([]netip.Addr, error) {
 	}), err
 }
 
-// addrsWithRoute returns those of addrs to which the node has a host route.
+// addrsWithRoute returns the addresses in addrs to which the node has a host route.
 func (p *Pool) addrsWithRoute(addrs []netip.Addr) (taken []netip.Addr, err error) {
 	for _, a := range addrs {
 		used, err := p.Host.HasHostRoute(a)
@@ -200,8 +200,8 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 			p.addWaiter(s, o, waiter, now, giveUpTime(ctx))
 			return nil
 		}
-		// the failure of a full subnet stays until its time Until: a free address of this node gives the subnet no
-		// room
+		// the failure of a full subnet stays until its time Until, because the subnet is still full even if this node
+		// has a free address
 		if now.After(s.Failures[p.Concern(o)].Until) {
 			delete(s.Failures, p.Concern(o))
 		}
@@ -277,15 +277,15 @@ func pruneState(s *registry.State, policy Policy, now time.Time) {
 	}
 }
 
-// Note records, for the ENIs of this pool, what a collection has to know of the configuration. A collection does not
-// always have the configuration. Note also does this for the ENIs of pools that are derived from this pool, because
-// perhaps no pod asks for such a pool again.
+// Note records what a collection has to know of the configuration, because a collection does not always have the
+// configuration. It records this in the entries of this pool's ENIs. It also does so for the ENIs of pools that are
+// derived from this pool, because perhaps no pod asks for a derived pool again.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
 		takes := p.Policy.usesENI(id, e) && p.Policy.Choice.ENI == ""
 		own := e.Pool == p.Policy.Pool || Origin(e.Pool) == p.Policy.Pool
 		if takes || (e.Serving || e.Managed) && own {
-			e.Configure(p.Policy.Misfit(e) == "", p.Policy.Serves(e), p.Policy.Keep) // Misfit may have a reason now
+			e.Configure(p.Policy.Misfit(e) == "", p.Policy.Serves(e), p.Policy.Keep) // the ENI served pods before, but may not fit the configuration now
 			s.ENIs[id] = e
 		}
 	}
@@ -327,10 +327,10 @@ func giveUpTime(ctx context.Context) time.Time {
 	return time.Now().Add(time.Minute)
 }
 
-// rejectAddrs ends the owner's leases. It gives usedAddrs, the addresses that are already in use, leases without a key,
-// so that no pod gets them. A collection ends such a lease when the address is no longer in use. The owner's other
-// addresses are free again. place is where the kernel shows usedAddrs: the path of a namespace, or [routePlace], or ""
-// if this is not known.
+// rejectAddrs ends the owner's leases. usedAddrs are the addresses that are already in use. Each of these addresses
+// gets a lease without a key, so that no pod gets the address. A collection ends such a lease when the address is no
+// longer in use. The owner's other addresses are free again. place is where the kernel shows usedAddrs: the path of a
+// namespace, or [routePlace], or "" if the place is not known.
 func (p *Pool) rejectAddrs(ctx context.Context, o Owner, usedAddrs []netip.Addr, place string) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {

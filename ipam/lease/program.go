@@ -55,9 +55,9 @@ func timeLeft(ctx context.Context) time.Duration {
 	return max(time.Until(end), moment)
 }
 
-// Acquisition returns the function Add of a GrowProgram with the arguments args: the arguments that [Program] passes.
-// It returns nil if args are others. No caller uses the result of this ADD, because the parent reads the lease from the
-// registry.
+// Acquisition returns the function Add of a GrowProgram that got the arguments args from [Program]. If args are not
+// such arguments, Acquisition returns nil. No caller uses the result of the function Add, because the parent process
+// reads the lease from the registry.
 func Acquisition(args []string, from Source) func(context.Context, *plugin.Request[Config]) (*types100.Result, error) {
 	limit, nic, ok := acquisition(args)
 	if !ok {

@@ -59,7 +59,7 @@ func (c Choice) leaseOrder() int {
 	return 1
 }
 
-// Addr returns the address of a family that the pod has chosen, if it has chosen one.
+// Addr returns the pod's chosen address of a family, if the pod has chosen one.
 func (c Choice) Addr(f Family) (netip.Addr, bool) {
 	a := nl.FirstAddr(c.Addrs, f)
 	return a, a.IsValid()
@@ -180,12 +180,12 @@ func (policy Policy) derivedPolicy(r nic.Request, tags []map[string]string) Poli
 const requestSep = "/"
 
 // Nameable reports whether a configured pool may have this name. Only the tool refuses other names. An ADD accepts
-// them, because an earlier release accepted them.
+// them, because an earlier version of this suite accepted them.
 func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, requestSep+addrSep) }
 
 // derivedName returns the name of a derived pool: the name of the pod's pool, then the IDs in the pod's request. If the
-// pod asks for any whole ENI, the name also has the word "exclusive". So no other pod gets the addresses of such an
-// ENI, even if the registry is lost.
+// pod asks for a whole ENI without an ID, the name also has the word "exclusive". So no other pod gets the addresses of
+// the whole ENI, even if the registry is lost.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
 		pool = cmp.Or(pool, DefaultPool) + requestSep + "exclusive"
@@ -210,8 +210,8 @@ func Origin(pool string) string {
 	return from
 }
 
-// checkPossible returns an error if the request can never succeed. Either the name of the derived pool is too long, or
-// pods of this network have no addresses of a chosen address's family.
+// checkPossible returns an error if the request can never succeed. There are two such cases: the name of the derived
+// pool is too long, or pods of this network have no addresses of a chosen address's family.
 func (policy Policy) checkPossible(r nic.Request) error {
 	const most = 256 // characters of a tag's value, such as a pool's name (EC2 user guide, "Tag restrictions")
 	if len(policy.Pool) > most {
@@ -293,7 +293,8 @@ func hasOne(tags map[string]string, of []map[string]string) bool {
 	return slices.ContainsFunc(of, func(wanted map[string]string) bool { return HasTags(tags, wanted) })
 }
 
-// HasTags reports whether tags has all of the wanted tags. A wanted tag with an empty value must be there, too.
+// HasTags reports whether tags has all of the wanted tags. If a wanted tag has an empty value, tags must also have this
+// tag, with an empty value.
 func HasTags(tags, wanted map[string]string) bool {
 	for k, want := range wanted {
 		if v, ok := tags[k]; !ok || v != want {

@@ -25,8 +25,8 @@ var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 // Result returns the plugin's result, in the form of the original plugin. The only interface is the ENI's link on the
 // node. The result has the MAC address of this interface only if the pod gets the whole ENI. Each address has the mask
-// of its subnet. Routes by the subnet's gateway lead to the VPC's CIDR blocks, to the blocks of the VPC's peers, and to
-// routeToCidrs, in this order. The DNS server is the VPC's.
+// of its subnet. Routes through the subnet's gateway lead to the VPC's CIDR blocks, to the blocks of the VPC's peers,
+// and to routeToCidrs, in this order. The DNS server is the VPC's.
 func (a Allocation) Result(link string, p Policy) *types100.Result {
 	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
 	if p.Choice.Exclusive {
@@ -73,10 +73,10 @@ func AddPrimary(r *types100.Result, e registry.ENI) {
 	}
 }
 
-// Recall computes again the result of the ADD that has made the lease l, from the registry and the configuration. addrs
-// are the addresses of the lease's owner. Recall does not know the requests in the pod's annotations. A pod keeps its
-// data path even if the configuration has another one now. So Recall passes to isRouted whether the configuration now
-// wants a routed pod, and isRouted reports whether the pod is routed.
+// Recall computes the result of an earlier ADD again, from the registry and the configuration. That ADD has made the
+// lease l, and addrs are the addresses of the lease's owner. Recall does not know the requests in the pod's
+// annotations. A pod keeps its data path even if the configuration has another one now. So the function isRouted
+// reports whether the pod is routed. Its argument configured is true if the configuration now wants routed pods.
 func Recall(
 	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, isRouted func(configured bool) bool,
 ) (*types100.Result, error) {
@@ -92,8 +92,9 @@ func Recall(
 	return a.Result(e.Link, policy), nil
 }
 
-// appendInterface adds the interface of the result added to r: the link of its ENI, and its addresses with their
-// gateways. It adds no routes, because by a further interface the pod only answers packets that have come there.
+// appendInterface copies a further interface from the result added into the result r: the link of its ENI, and its
+// addresses with their gateways. appendInterface copies no routes, because the pod uses a further interface only to
+// answer packets that came in at this interface.
 func appendInterface(r, added *types100.Result) {
 	index := len(r.Interfaces)
 	r.Interfaces = append(r.Interfaces, added.Interfaces...)
@@ -120,8 +121,8 @@ func (a Allocation) gatewayFor(addr netip.Addr) netip.Addr {
 	return a.ENI.CIDR.Masked().Addr().Next()
 }
 
-// destinations returns the CIDR blocks that the pod reaches by the ENI, each of them once. It leaves out blocks of a
-// family of which the pod has no address.
+// destinations returns the CIDR blocks to which the pod has routes through the ENI. The list has no duplicates. If the
+// pod has no address of a family, destinations leaves out the blocks of this family.
 func destinations(a Allocation, p Policy) []netip.Prefix {
 	all := slices.Concat(a.VPC.CIDRs, a.VPC.CIDRs6)
 	if p.Peers {

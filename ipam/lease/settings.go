@@ -91,9 +91,9 @@ func wholeENIs(s *registry.State, k registry.Key) map[string]registry.ENI {
 	return all
 }
 
-// putBackSettings restores the settings of links that a pod has changed, during the pod's DEL. whole are the pod's
-// whole ENIs. If this fails, the DEL still succeeds. The next ADD that gets the ENI tries again, and fails if it cannot
-// restore the settings.
+// putBackSettings is called by a pod's DEL. whole are the pod's whole ENIs. The pod may have changed the settings of
+// their links, so putBackSettings restores these settings. If it fails, the DEL still succeeds. The next ADD that gets
+// the ENI tries again, and fails if it cannot restore the settings.
 func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.ENI) {
 	if len(whole) == 0 {
 		return
@@ -121,9 +121,9 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 	}
 }
 
-// forgetSettings removes the recorded settings of an ENI, because the ENI's link has them again. recorded are the
-// settings that the caller has read. If the registry has others now, or a pod has a lease on the ENI, forgetSettings
-// removes nothing.
+// forgetSettings removes the recorded settings of an ENI, because the ENI's link has these settings again. recorded are
+// the settings that the caller has read from the registry. If the registry has other settings now, or a pod has a lease
+// on the ENI, forgetSettings removes nothing.
 func (p *Pool) forgetSettings(ctx context.Context, id string, recorded nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok && maps.Equal(e.Settings, recorded) && !HasLeases(s, id) {

@@ -20,15 +20,15 @@ type Source struct {
 	// [IsNone].
 	Ask func(ctx context.Context, p *Pool, o Owner, takeErr error) (Allocation, error)
 
-	// Hands is true if this process has a parent that holds the lock of its own Source and waits for this process: see
-	// [Program]. If another node has the address that the pod has chosen, this process fails at once, and its parent
-	// waits.
+	// Hands is true if a parent process holds the lock of another Source, and waits for this process: see [Program]. If
+	// another node has the address that the pod has chosen, this process fails at once, and its parent waits.
 	Hands bool
 }
 
 // Acquire leases an address of each family to the owner. If the owner has leases already, it gets the same addresses
-// again. If no address is free, the owner waits for its turn: until it has the lock of the source. Usually, the process
-// that had its turn before has asked EC2 for all waiting ADDs, and the owner then finds a free address.
+// again. If no address is free, the owner waits for its turn. It has its turn when it gets the lock of the source.
+// Usually, the process that had the lock before has asked EC2 for all waiting ADDs, so the owner then finds a free
+// address.
 func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	a, err := p.Take(ctx, o)
 	if !IsNone(err) {
@@ -59,8 +59,9 @@ func (p *Pool) askInTurn(ctx context.Context, o Owner, from Source) (Allocation,
 	return from.Ask(ctx, p, o, none)
 }
 
-// lastTry leases an address to an owner whose time has ended before its turn, if a DEL has made one free meanwhile. If
-// no address is free, lastTry does not change the owner's entry in Waiters. waitErr is the error of the wait.
+// lastTry is called if the owner's time has ended before its turn. If a DEL has made an address free meanwhile, lastTry
+// leases this address to the owner. If no address is free, lastTry does not change the owner's entry in Waiters.
+// waitErr is the error of the wait.
 func (p *Pool) lastTry(ctx context.Context, o Owner, waitErr error) (Allocation, error) {
 	overdue := p.overdueError(o, waitErr)
 	if !errors.Is(waitErr, context.DeadlineExceeded) {

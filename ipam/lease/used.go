@@ -36,8 +36,8 @@ const routePlace = "a route of the node"
 // than pods.
 const TheNode = "the node"
 
-// An At is an address at the link of an ENI, which has this MAC address. If MAC is "", the node itself has the address,
-// or a route to it.
+// An At is an address, and the MAC address of the ENI at whose link the address is. If MAC is "", the node itself has
+// the address, or a route to it.
 type At struct {
 	MAC  string
 	Addr netip.Addr
@@ -62,13 +62,14 @@ type Used struct {
 // Of returns the place where an address of the ENI with this MAC address is in use, or "".
 func (u Used) Of(mac string, a netip.Addr) string { return cmp.Or(u.By[At{mac, a}], u.By[At{"", a}]) }
 
-// Shows reports whether a leased address is in use: at the link of an ENI, as AtENI reports, or by a route of the node.
+// Shows reports whether a leased address is in use. The address is in use if AtENI reports so, if the node has a route
+// to it, or if the node itself has it.
 func (u Used) Shows(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.AtENI(s, a, l) || u.By[At{"", a}] != ""
 }
 
-// AtENI reports whether a leased address is in use at the link of an ENI, or at a slave of this link. The ENI is the
-// one of the lease, or the one that has the address now.
+// AtENI reports whether a leased address is in use at the link of an ENI, or at a slave of this link. This is the ENI
+// that the lease names, or the ENI that has the address now.
 func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	if u.By[At{s.ENIs[l.ENI].MAC, a}] != "" {
 		return true
@@ -95,16 +96,16 @@ func (u Used) InPod(mac string) bool {
 	return !here && (u.cards[mac] || !u.sought)
 }
 
-// Holds reports whether the pod of a lease without a key may still exist. It may if the address is in use, or if the
-// namespace of the lease still has a link on the ENI's link.
+// Holds reports whether the pod of a lease without a key may still exist. Holds returns true if the address is in use,
+// or if the namespace of the lease still has a link on the ENI's link.
 func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	_, linked := u.addrCount[s.ENIs[l.ENI].MAC+l.NetNS]
 	return linked || u.Shows(s, a, l)
 }
 
-// UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. This takes long
-// on a node with many pods, so only a new registry and collections do it. macs are the MAC addresses of ENIs. If the
-// link of one of these ENIs is not on the node, UsedAddrs also searches the namespaces for links of ENIs.
+// UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. UsedAddrs takes
+// long on a node with many pods, so an ADD that finds a free address does not call it. macs are the MAC addresses of
+// ENIs. If the link of one of these ENIs is not on the node, UsedAddrs also searches the namespaces for links of ENIs.
 func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
@@ -161,8 +162,8 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 }
 
 // kindsOf returns the kinds of link that an ENI's link can be. One is [nl.RealLink]: a network card, which only root
-// can put into a namespace. In a simulation, the links of ENIs are of other kinds, so kindsOf adds the kinds of those
-// that are on the node.
+// can put into a namespace. In a simulation, the links of ENIs are of other kinds. So kindsOf adds the kinds of those
+// ENI links that are on the node.
 func kindsOf(links map[string]nl.Link, macs []string) []string {
 	kinds := []string{nl.RealLink}
 	for _, mac := range macs {
@@ -173,8 +174,8 @@ func kindsOf(links map[string]nl.Link, macs []string) []string {
 	return kinds
 }
 
-// addLink adds the addresses of the link c in the namespace with the path netns. c was made on the link of the ENI with
-// this MAC address, or is that link itself.
+// addLink adds the addresses of the link c to u.By. netns is the path of the namespace with this link. mac is the MAC
+// address of an ENI: the link c was made on that ENI's link, or is that ENI's link itself.
 func (u Used) addLink(mac, netns string, c nl.Carrier) {
 	if mac == "" {
 		return
@@ -221,8 +222,8 @@ func (p *Pool) Used(macs ...string) Used {
 
 // addRouted adds the addresses of routed pods. An address at the pod's end of the pair proves nothing, because the pod
 // can give its end any address. But while the node's end is up, it has a permanent neighbour for each of the pod's
-// addresses. emptyEnd is the name of a node's end without a neighbour. Another program has set this end down, or the
-// pod's ADD has just begun.
+// addresses. emptyEnd is the name of a node's end that has no neighbour. An end has no neighbour if another program has
+// set it down, or if the pod's ADD has just begun.
 func (u Used) addRouted(node *nl.NS) (emptyEnd string, err error) {
 	pairs := map[int]string{}
 	for _, l := range u.links {

@@ -43,7 +43,7 @@ func (p *Pool) forgetGivenUp(s *registry.State, o Owner) {
 	delete(s.GaveUp, gone)
 }
 
-// GiveUp removes the owner from the waiters, so that no growth asks EC2 for an address for it. If a process is killed
+// GiveUp removes the owner from the waiters, so that no growth asks EC2 for the owner's address. If a process is killed
 // before it calls GiveUp, its waiter counts until the deadline Until.
 func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
@@ -53,9 +53,9 @@ func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 
 // removeWaiter removes the waiter with this key. If EC2 has throttled a growth while the ADD waited, removeWaiter
 // records in GaveUp that the ADD has given up. The runtime soon repeats the ADD. So a growth for other ADDs also gets
-// an address for this ADD. Otherwise the repeated ADD would find no address, and would need another call, which EC2
-// throttles. Without throttling, removeWaiter records nothing: in a full subnet, for example, EC2 would only refuse
-// more addresses.
+// an address for this ADD. Without the record in GaveUp, the repeated ADD would find no address, and would need another
+// call, which EC2 throttles. Without throttling, removeWaiter records nothing: in a full subnet, for example, EC2 would
+// only refuse more addresses.
 func removeWaiter(s *registry.State, waiter string, at time.Time) {
 	w, waits := s.Waiters[waiter]
 	delete(s.Waiters, waiter)

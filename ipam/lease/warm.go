@@ -51,8 +51,8 @@ func (p *Pool) Short(s *registry.State, now time.Time) bool {
 	return len(addrs) == 0
 }
 
-// Ready counts the addresses of the pool that a pod could get now: IPv4 addresses, or IPv6 addresses if its pods have
-// no IPv4.
+// Ready counts the addresses of the pool that a pod could get now. It counts IPv4 addresses, or IPv6 addresses if the
+// pool's pods have no IPv4.
 func (p *Pool) Ready(s *registry.State, now time.Time) int {
 	family := p.Policy.scarceFamily()
 	return ready(s, p.Policy.Pool, func(e registry.ENI) int {
@@ -88,8 +88,8 @@ func (policy Policy) More(s *registry.State) int {
 // Plenty is the number that CountOf adds for a /80, which has too many addresses to count. No node has so many pods.
 const Plenty = 1 << 20
 
-// Ready counts the addresses of the pool with this name that a pod could get: those that became free at the time
-// before, or earlier.
+// Ready counts the addresses that a pod could get of the pool with this name. An address counts if it became free at
+// the time cutoff or earlier.
 func Ready(s *registry.State, pool string, cutoff time.Time) int {
 	return ready(s, pool, func(e registry.ENI) int { return Count(s, e, cutoff) })
 }
