@@ -84,8 +84,8 @@ func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 }
 
 // isUnused reports whether nothing uses an address of the ENI. The kernel must have shown that the address is unused,
-// and nothing can have begun to use the address since. If the ENI's link is not on the node, another instance may have
-// the ENI.
+// and nothing can have begun to use the address since. If the ENI's link is not on the node, isUnused returns false,
+// because another instance may have the ENI.
 func (c *Collecting) isUnused(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	return !e.NoLink(now) && !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) &&
 		!s.FreedAfter(a, c.Used.Looked) && !lease.AwaitedAddr(s, a, now)

@@ -22,7 +22,7 @@ import (
 // makes no further call. It returns the addresses that have left their ENIs, also after an error.
 //
 // Each address has an intent until the outcome of its call is known. If the process is killed or gets no answer, a
-// collection releases the address, or the same command does if an operator repeats it.
+// collection releases the address. If an operator repeats the command first, the repeated command releases the address.
 func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []netip.Addr, err error) {
 	for _, a := range addrs {
 		if err := p.AwaitTurn(ctx, book.UnassignActionOf(a)); err != nil {
@@ -52,7 +52,7 @@ func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []neti
 	return gone, withFinisher(err)
 }
 
-// withFinisher adds to err what finishes the release, if EC2 has not answered.
+// If EC2 has not answered, withFinisher adds a text to err. The text says which command finishes the release.
 func withFinisher(err error) error {
 	if aws.MaybeDone(err) {
 		err = fmt.Errorf("%w: the next registry-gc finishes the release, or the same command, if it is repeated", err)
@@ -91,7 +91,7 @@ func (p *Node) withdrawNamed(
 	return victims, begun, err
 }
 
-// unassignNamed unassigns the addresses of each ENI, and adds them to gone.
+// unassignNamed unassigns the addresses in victims, ENI by ENI, and adds the unassigned addresses to gone.
 func (p *Node) unassignNamed(
 	ctx context.Context, victims map[string]book.Releasable, gone []netip.Addr,
 ) (_ []netip.Addr, failed error) {

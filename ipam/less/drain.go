@@ -66,8 +66,8 @@ func (p *Node) markDraining(
 	return m, err
 }
 
-// undrain removes the mark from an ENI that this process has not begun to detach. If another process may have begun,
-// the mark stays.
+// undrain removes the mark from an ENI that this process has not begun to detach. If another process may have begun to
+// detach the ENI, the mark stays.
 func (p *Node) undrain(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if s.ENIs[id].Detaching.IsZero() {
@@ -94,7 +94,8 @@ func (p *Node) detachENI(ctx context.Context, e aws.ENI) error {
 }
 
 // noteDetach writes the note that this process is about to detach an ENI. removeNote removes only this note, and
-// restores an earlier note. Another process, or an earlier attempt of this process, may have begun to detach the ENI.
+// restores the note that was there before. That note must stay, because another process, or an earlier attempt of this
+// process, may have begun to detach the ENI.
 func (p *Node) noteDetach(ctx context.Context, id string) (removeNote func(*registry.State), err error) {
 	var before, noted time.Time
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
@@ -134,9 +135,9 @@ func inTransition(err error) bool {
 }
 
 // staysAttached reports whether the ENI stays attached after detachENI has failed with err, so that pods may have its
-// addresses. If the ENI had the mark before, an earlier process may have begun to detach it. Then staysAttached returns
-// true only if the role has no permission to detach ENIs. If EC2 only throttles this process, the earlier process may
-// have succeeded.
+// addresses. If the ENI had the mark before, an earlier process may have begun to detach the ENI. For such an ENI,
+// staysAttached returns true only if the role has no permission to detach ENIs. For example, if EC2 only throttles this
+// process, the earlier process may have succeeded.
 func (m markedENI) staysAttached(err error) bool {
 	return detachNotBegun(err) && (!m.wasMarked || errors.Is(err, aws.ErrDenied))
 }

@@ -12,12 +12,12 @@ import (
 )
 
 // heedConflists records what the conflists of the node want to keep. Each ADD records what its own network wants: see
-// lease.Pool.Note. The records of ADDs alone are not enough: networks that share a pool may differ, and the last ADD
-// would decide. Also, no ADD comes for a pool that the configuration no longer has. The conflists alone are also not
-// enough, because Multus has networks that are in no file.
+// lease.Pool.Note. The records of ADDs alone are not enough. Networks that share a pool may differ, so the last ADD
+// would decide. And no ADD comes for a pool that the configuration no longer has. The conflists alone are not enough
+// either, because Multus has networks that are in no conflist file.
 //
-// While the collection waits for EC2, ADDs write their own records. So the collection heeds the conflists again before
-// each release.
+// While the collection waits for EC2, ADDs write their own records. So the collection records again what the conflists
+// want, before each release.
 func (p *Node) heedConflists(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || !c.heedConflists(s) {

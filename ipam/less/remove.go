@@ -104,7 +104,7 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, descri
 		}))
 	case errors.Is(err, errNotOurs):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) }))
-	case isDeleteDenied(err): // the deletion: deleteENI tries it only if EC2 shows the ENI as detached
+	case isDeleteDenied(err): // EC2 shows the ENI as detached: only then does deleteENI try to delete the ENI
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 			s.Edit(id, (*registry.ENI).Detach)
 			s.Instance.FullUntil, s.Instance.FullWith = time.Time{}, 0
@@ -134,8 +134,8 @@ func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry
 
 // DeleteUnwanted deletes one empty ENI that gets no new pods, and returns the state afterwards. An operator has retired
 // this ENI, or the configuration no longer has its pool. A collection would delete this ENI later, but another ENI
-// needs its slot now. DeleteUnwanted does not delete an empty ENI of another pool of the configuration. Otherwise, if
-// pods of two pools start in turn, each of these pods would wait for a new ENI.
+// needs its slot now. DeleteUnwanted does not delete an empty ENI of another pool of the configuration. If it did, and
+// pods of two pools started alternately, each of these pods would wait for a new ENI.
 func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry.State, error) {
 	const least = time.Minute // the default of reuseIPWait: the registry does not have the value of a removed pool
 	c := &Collecting{Collection: Collection{FreeAfter: max(least, p.Policy.ReuseWait), Max: -1}}
@@ -155,7 +155,8 @@ func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry
 	return p.Registry.View()
 }
 
-// growthGoesOn reports whether a growth goes on although it could not delete an ENI. err says why not.
+// growthGoesOn reports whether a growth goes on although it could not delete an ENI. err says why it could not delete
+// the ENI.
 func growthGoesOn(err error) bool {
 	return errors.Is(err, errNotOurs) || errors.Is(err, errUsed) || errors.Is(err, errUndrained) ||
 		isDeleteDenied(err) || call.GoesOn(err, true)
@@ -172,9 +173,9 @@ func (p *Node) isForgotten(id string) bool {
 }
 
 // detachAndDelete detaches an ENI if it is attached to this instance, waits until EC2 has detached it, and deletes it.
-// If the ENI is gone already, that is no error. But if EC2 has shown the ENI in the last seconds, its answer "not
-// found" proves nothing (EC2 API reference, "Eventual consistency"). The ENI could be left behind, so detachAndDelete
-// asks again.
+// If the ENI is gone already, that is no error. But if EC2 has shown the ENI in the last seconds, EC2's answer "not
+// found" proves nothing (EC2 API reference, "Eventual consistency"). The ENI may still exist, so detachAndDelete asks
+// EC2 again.
 func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, description []aws.ENI) error {
 	const every = time.Second
 	s, err := p.Registry.View()
@@ -192,7 +193,7 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 		missing := errors.Is(err, aws.ErrNotFound) || err == nil && len(enis) == 0
 		switch {
 		case missing && (time.Since(seenAt) > known.Settled || ours && p.isForgotten(id)):
-			return nil // or another process has deleted the ENI
+			return nil // EC2 no longer has the ENI, or another process has deleted it
 		case missing:
 			err = nil
 		case err == nil:
@@ -223,8 +224,8 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 // other steps of the collection also need time.
 const MostAwait = time.Minute
 
-// awaitEC2 waits for d, while EC2 detaches or deletes an ENI. In a collection, all waits together take at most
-// MostAwait.
+// awaitEC2 waits for the duration d, while EC2 detaches or deletes an ENI. In a collection, all waits together take at
+// most MostAwait.
 func (p *Node) awaitEC2(ctx context.Context, d time.Duration, reason string) error {
 	if until := p.Mode.Until; !until.IsZero() && time.Now().After(until) {
 		return fmt.Errorf("%s: EC2 has not finished after %v: the next collection continues", reason, MostAwait)

@@ -48,8 +48,9 @@ func (c *Collecting) isIdlePrefix(s *registry.State, e registry.ENI, b registry.
 	return !c.Used.Any(e.MAC, b.CIDR.Contains)
 }
 
-// empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. It compares the ENI of each
-// lease, and not only the address. A pod that has lost its address still has its link on the ENI.
+// empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. empty looks for leases that
+// name the ENI, and not only for leases of the ENI's addresses. The reason is that a pod that has lost its address
+// still has its link on the ENI.
 func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 	e := s.ENIs[id]
 	if c.Used.InPod(e.MAC) {
@@ -93,7 +94,7 @@ type picker func(s *registry.State, eni string, now time.Time) book.Releasable
 
 // heedingPicker returns a picker that first calls pick. If pick returns something to release, the picker records again
 // what the conflists want, because ADDs may have recorded something else. If this changes the registry, the picker
-// calls pick again. The picker records nothing if there is nothing to release, because it would have to read all
+// calls pick again. If there is nothing to release, the picker records nothing, because heedConflists has to read all
 // leases.
 func (c *Collecting) heedingPicker(pick picker) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
@@ -109,12 +110,12 @@ func (c *Collecting) heedingPicker(pick picker) picker {
 // Then it unassigns them from the ENI, and returns those that the ENI has lost. If the process ends in between, the ENI
 // still has them, and a later Learn finds them.
 //
-// A collection releases nothing of most ENIs. The state s shows this, although it is some moments old. Then releaseFrom
-// does not read the registry again.
+// A collection releases nothing from most ENIs. The state s shows this, although it is some moments old. If pick
+// returns nothing for the state s, releaseFrom does not read the registry again.
 //
-// releaseFrom holds the lock "grow". Otherwise a growth could get an address again that has just left the ENI, and a
-// pod could use it. If the answer to the call is lost, the SDK repeats the call, and the repeated call would take the
-// address from that pod.
+// releaseFrom holds the lock "grow". Without the lock, a growth could get an address that has just left the ENI, and a
+// pod could use this address. If the answer to the call is lost, the SDK repeats the call. The repeated call would then
+// take the address from that pod.
 func (p *Node) releaseFrom(
 	ctx context.Context, s *registry.State, id string, pick picker,
 ) (book.Releasable, error) {
@@ -215,9 +216,9 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 }
 
 // spareAddrs returns how many addresses an ENI can lose at most. The pool keeps as many free addresses as it wants to
-// keep ready. If interfaceIndex passes over the ENI, or an operator renews it, the ENI can lose all its addresses. An
-// ENI with Keep loses nothing. An ENI also loses nothing if no ADD may take its addresses for another reason. The same
-// is true if the collection could not delete the ENI because EC2 did not answer.
+// keep ready. If the ENI is below interfaceIndex, or an operator renews it, the ENI can lose all its addresses. An ENI
+// with Keep loses nothing. An ENI also loses nothing if no ADD may take its addresses for another reason. An ENI in
+// c.kept also loses nothing: the collection could not delete this ENI because EC2 did not answer.
 func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||
@@ -291,10 +292,10 @@ func (p *Node) unassignOnce(ctx context.Context, id string, x book.Releasable) e
 	return err
 }
 
-// unassignRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. EC2 has refused to
-// unassign all of x, with the error refusal. EC2 may have carried out an earlier attempt of that call, and may not show
-// its result yet. So if EC2 also fails to unassign this part, the returned error contains refusal, and the outcome is
-// not known.
+// unassignRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. EC2 has refused the call
+// for the whole of x, with the error refusal. EC2 may have carried out an earlier attempt of that call, and may not
+// show the result of that attempt yet. So if EC2 also fails to unassign this part, the returned error contains refusal,
+// and the outcome is not known.
 func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	rest, err := p.stillOnENI(ctx, id, x, refusal)
 	if err != nil {
@@ -306,8 +307,8 @@ func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, r
 	return rest, err
 }
 
-// stillOnENI returns the part of x that EC2 still shows on the ENI. EC2 has refused to unassign all of x, with the
-// error refusal. If EC2 does not answer now, stillOnENI returns all of x.
+// stillOnENI returns the part of x that EC2 still shows on the ENI. EC2 has refused the call for the whole of x, with
+// the error refusal. If EC2 does not answer now, stillOnENI returns the whole of x.
 func (p *Node) stillOnENI(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil {

@@ -71,8 +71,8 @@ func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) e
 }
 
 // MakeRoom returns why the instance can have no more ENIs, or nil if it can. If the instance seems full, MakeRoom first
-// asks EC2 which ENIs are attached, and deletes those that a collection has begun to delete. If the instance is still
-// full, MakeRoom deletes an empty ENI that gets no new pods.
+// asks EC2 which ENIs are attached. Then it deletes the ENIs that a collection has begun to delete. If the instance is
+// still full, MakeRoom deletes an empty ENI that gets no new pods.
 func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *registry.State, err error) {
 	if full = cmp.Or(p.fullError(s), refusalError(s)); full == nil {
 		return nil, s, nil
@@ -91,7 +91,7 @@ func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *
 }
 
 // KnowsMore reports whether the registry now has more ENIs than s. An operator or another program may attach an ENI,
-// and EC2 or the metadata service may show it late. If the registry does not have more ENIs than s, KnowsMore asks
+// and EC2 or the metadata service may show the ENI late. If the registry does not have more ENIs than s, KnowsMore asks
 // metadata, unless a process has asked it in the last few seconds.
 func (p *Node) KnowsMore(ctx context.Context, s *registry.State) bool {
 	const lately = 5 * time.Second
@@ -152,7 +152,7 @@ func (p *Node) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 }
 
 func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
-	// Check first whether the call may be made now: all other steps only prepare it.
+	// Check first whether this node may make the creation call now, because all other steps only prepare this call.
 	if err := cmp.Or(p.quotaError(), p.StandingRefusal(book.CreateAction), p.StandingRefusal(book.AttachAction),
 		p.AwaitTurn(ctx, book.CreateAction)); err != nil {
 		return "", err
@@ -171,7 +171,7 @@ func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
 			return "", err
 		}
 	}
-	seen, _, err := p.LastAttached(ctx, s) // keep s: a registry that was lost meanwhile lacks the instance
+	seen, _, err := p.LastAttached(ctx, s) // keep s: if the registry was lost meanwhile, the new state lacks the instance
 	if err != nil {
 		return "", err
 	}
@@ -184,7 +184,7 @@ func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
 		}
 		id, err := p.newENIIn(ctx, s, subnet, spec, seen)
 		switch {
-		case errors.Is(err, errNotDiscarded): // make no second such ENI: resumeCalls finishes this one
+		case errors.Is(err, errNotDiscarded): // do not create a second ENI: resumeCalls finishes the first one
 			return id, err
 		case call.IsFull(err) && errors.Is(err, aws.ErrSubnetFull):
 			full = append(full, err)
@@ -208,7 +208,7 @@ func (p *Node) newENIIn(
 	if err != nil {
 		return "", err
 	}
-	eni.Tags = spec.eniTags(s.Instance.ID) // EC2 has none of these tags if the role may not create tags
+	eni.Tags = spec.eniTags(s.Instance.ID) // EC2 has none of these tags if the role has no permission to create tags
 	return eni.ID, p.attachOurs(ctx, eni, token, spec, seen)
 }
 
@@ -221,15 +221,15 @@ func noPlace(err error) bool {
 // errNotDiscarded means that a new ENI could be neither attached nor deleted.
 var errNotDiscarded = errors.New("the new ENI could be neither attached nor deleted")
 
-// errDiscarded means that a new ENI could not be attached, and is deleted again.
+// errDiscarded means that a new ENI could not be attached, and was therefore deleted.
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
 // attachOurs attaches an ENI that this suite has made, and records it. If EC2 cannot attach a new ENI, attachOurs
-// deletes the ENI. Perhaps the instance or its network card has no room, or the instance does not run. Or EC2 attaches
-// no ENI of this subnet, or the ENI stays in a transition (see IsStuck).
+// deletes the ENI. This can have four reasons: the instance or its network card has no room, the instance does not run,
+// EC2 attaches no ENI of this subnet, or the ENI stays in a transition (see IsStuck).
 //
 // attachOurs does not delete an ENI that is in the registry: another program has detached that ENI, and pods may have
-// its addresses. If the caller has asked EC2 which ENIs are attached, answer is EC2's answer.
+// its addresses. If the caller has asked EC2 which ENIs are attached, seen is EC2's answer.
 func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()
@@ -245,7 +245,7 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 		on.Subnet = eni.ID // the ENI was attached before: a refusal of its subnet is recorded for this ENI alone
 	}
 	if maybeOthers(s, eni) {
-		on.Handled = aws.NotAllowed // the role may attach ENIs of ours: see reattach
+		on.Handled = aws.NotAllowed // the role may have permission for ENIs with our tags only: see reattach
 	}
 	var attachment string
 	var at Slot
@@ -290,7 +290,7 @@ func (p *Node) discardENI(ctx context.Context, eni, token string) error {
 	err := p.DeleteNow(ctx, eni)
 	return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 		if err == nil {
-			delete(s.Intents, token) // otherwise the ENI may be too new to delete, and resumeCalls finds it later
+			delete(s.Intents, token) // if EC2 has not deleted the ENI, resumeCalls finds it later by the intent
 		}
 	}))
 }

@@ -19,9 +19,9 @@ import (
 // This file finds the slot for an ENI. EC2 says which slots are taken, and may still refuse a free slot.
 
 // AttachAnywhere attaches the ENI of target at a free slot whose device index is not lower than minIndex. answer has
-// the ENIs that are attached. If answer is older than a minute, AttachAnywhere gets a newer one, perhaps one that
-// another process has kept. A kept answer is good enough: if another program has taken the slot since, EC2 refuses the
-// slot. A further describe would cost more, because EC2 throttles describes in a large cluster.
+// the ENIs that are attached. If answer is older than a minute, AttachAnywhere gets a newer answer, perhaps an answer
+// that another process has kept. A kept answer is good enough: if another program has taken the slot since, EC2 refuses
+// the slot. A further describe call would cost more, because EC2 throttles describe calls in a large cluster.
 func (p *Node) AttachAnywhere(
 	ctx context.Context, target call.Object, minIndex int, answer known.Attached,
 ) (attachment string, at Slot, err error) {
@@ -68,7 +68,7 @@ func (p *Node) AttachAnywhere(
 }
 
 // attachAtFree attaches the ENI at a slot that none of the attached ENIs has. If EC2 refuses the slot, attachAtFree may
-// try another one.
+// try another slot.
 func (p *Node) attachAtFree(
 	ctx context.Context, s *registry.State, attached []aws.ENI, target call.Object, minIndex int,
 ) (attachment string, at Slot, err error) {

@@ -20,8 +20,8 @@ import (
 )
 
 // This file counts for how many pods a node can have addresses, before the node has these addresses. It uses the
-// functions of a growth: whether a slot is free, how much room an ENI has, and whether an ENI gets prefixes. Like these
-// functions, it assumes that a subnet has room, and an aligned /28 for each prefix.
+// functions of a growth, which say whether a slot is free, how much room an ENI has, and whether an ENI gets prefixes.
+// Like these functions, it assumes that a subnet has room, and an aligned /28 for each prefix.
 
 // Launched returns the state of an instance with these limits, whose only ENI is its boot ENI. The first address of
 // each family is the node's.
@@ -35,10 +35,10 @@ func Launched(l aws.Limits, families []lease.Family) *registry.State {
 	return s
 }
 
-// Pods returns for how many pods the instance certainly has addresses, or can get them, for any distribution of these
-// pods over the pools. With several pools, the number of pods is less than the number of addresses: a pool takes a
-// whole ENI for its first pod. A pool counts only if a pod can have an address of the pool at all. keptENIs is the
-// number of ENIs that are kept for pods that ask for ENIs of their own.
+// Pods returns the number of pods for which the instance certainly has addresses, or can get them. This number is valid
+// for any distribution of the pods over the pools. With several pools, the number of pods is less than the number of
+// addresses: a pool takes a whole ENI for its first pod. A pool counts only if a pod can have an address of the pool at
+// all. keptENIs is the number of ENIs that are kept for pods that ask for ENIs of their own.
 func Pods(s *registry.State, policies []lease.Policy, keptENIs int) int {
 	var all []share
 	for _, policy := range policies {

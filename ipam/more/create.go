@@ -90,9 +90,9 @@ func (p *Node) secondaryAddrs(s *registry.State, spec ENISpec) int {
 	return max(spec.Addrs-1, 0)
 }
 
-// createENI creates an ENI. Right before the call, setCount sets the number of addresses or prefixes. The call has the
-// tags and a client token. The intent is on disk before the call, and stays until the ENI is attached. If the process
-// dies before the attachment, resumeCalls finds the ENI by its description.
+// createENI creates an ENI. Right before the call, the function setCount sets the number of addresses or prefixes. The
+// call has the tags and a client token. The intent is on disk before the call, and stays until the ENI is attached. If
+// the process dies before the attachment, resumeCalls finds the ENI by its description.
 func (p *Node) createENI(
 	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, setCount func(*registry.State, *aws.ENISpec),
 ) (aws.ENI, string, error) {
@@ -118,9 +118,9 @@ func isTagRefusal(err error) bool {
 	return ok && aws.Undone(err) && errors.Is(err, aws.ErrDenied) && strings.Contains(e.Message, "CreateTags")
 }
 
-// createOnce repeats an earlier creation with an unknown outcome, or creates a new ENI. Each
-// creation has its own client token, which is the key of its intent. handled reports whether the caller reacts to a
-// refusal itself.
+// createOnce repeats an earlier creation with an unknown outcome, or creates a new ENI. Each creation has its own
+// client token, which is the key of its intent. The function handled reports whether the caller itself reacts to a
+// refusal.
 func (p *Node) createOnce(
 	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, setCount func(*registry.State, *aws.ENISpec),
 	handled func(error) bool,

@@ -25,7 +25,7 @@ func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) 
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
 	}
-	var full error // for a family of which the ENI has a free address: a pod may lack only the other family
+	var full error // counts only if the pod's other family also gets no address
 	asked := false
 	for _, f := range p.Policy.Families {
 		one := p.Policy
@@ -49,8 +49,8 @@ func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) 
 	return full
 }
 
-// FillENI does what fillOnce does. EC2's refusal may show that the ENI has addresses which the registry did not have.
-// Then FillENI tries again with a smaller number of addresses.
+// FillENI does what fillOnce does. After a refusal of EC2, fillOnce corrects the registry. If the registry then has
+// more addresses of the ENI than before, FillENI tries again with a smaller number of addresses.
 func (p *Node) FillENI(ctx context.Context, s *registry.State, at lease.Place) error {
 	err := p.fillOnce(ctx, s, at)
 	if !call.IsFull(err) || !errors.Is(err, aws.ErrENIFull) {
@@ -111,8 +111,8 @@ func (p *Node) gatherLimit(f lease.Family, room int) int {
 // fixedCount returns an addrCount for assignAddrs that is always n.
 func fixedCount(n int) func(*registry.State) int { return func(*registry.State) int { return n } }
 
-// isPrefixRefusal reports whether EC2 may give single addresses although err says that it gives no prefix. Then the
-// subnet is fragmented, or the instance is not a Nitro instance.
+// isPrefixRefusal reports whether err is only a refusal of prefixes, so that EC2 may still give single addresses. EC2
+// gives no prefix if the subnet is fragmented, or if the instance is not a Nitro instance.
 func isPrefixRefusal(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrSubnetFull) || ok && e.Code == "UnsupportedOperation")

@@ -21,7 +21,7 @@ type Offer struct {
 	Leased  int  // addresses that pods have
 	Free    int  // addresses that the next pods can have
 	Cooling int  // addresses that the next pods cannot have yet
-	More    int  // addresses that EC2 can still give, by the limits of the type, the configuration and the subnets
+	More    int  // addresses that EC2 can still give: the type, the configuration and the subnets limit More
 	Bounded bool // More is lower than the limits alone allow, because of the subnets
 }
 
@@ -168,8 +168,9 @@ func roomOf(subnets []aws.Subnet) subnetRoom {
 	return all
 }
 
-// takeBlocks subtracts n blocks from a subnet, or as many as the subnet has, and returns their number. A block has
-// blockSize addresses. The subnet may have fewer aligned blocks, but EC2 does not say how many.
+// takeBlocks subtracts n blocks from the free addresses of a subnet. If the subnet has fewer blocks, takeBlocks
+// subtracts all of them. It returns the number of subtracted blocks. A block has blockSize addresses. The subnet may
+// have fewer aligned blocks, but EC2 does not say how many.
 func (l subnetRoom) takeBlocks(subnet string, n, blockSize int) int {
 	has, known := l[subnet]
 	if !known {

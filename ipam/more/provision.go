@@ -120,9 +120,9 @@ func misfitOf(e registry.ENI, policies []lease.Policy, fallback lease.Policy) (w
 	return why
 }
 
-// withGrowLock runs work under the lock "grow". First, withGrowLock updates the registry, and finishes the calls of
-// earlier processes: see resumeCalls, also about onUnattached. work gets two states: before these calls were finished,
-// and after.
+// withGrowLock runs work under the lock "grow". Before it runs work, withGrowLock updates the registry, and calls
+// resumeCalls with onUnattached to finish the calls of earlier processes. work gets two states. The first state is from
+// before these calls were finished, and the second state is from after that.
 func (p *Node) withGrowLock(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error, work func(before, s *registry.State) error,
 ) error {

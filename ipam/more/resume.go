@@ -22,8 +22,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Resume finishes calls that earlier processes have begun, for a growth. It leaves out the calls that can wait. Resume
-// reports whether it has confirmed addresses, because the confirmed addresses may be enough for the waiting ADDs.
+// Resume is called by a growth, and finishes calls that earlier processes have begun. It leaves out the calls that can
+// wait. Resume reports whether it has confirmed addresses, because the confirmed addresses may be enough for the
+// waiting ADDs.
 func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 	if err := p.setAllDeleteOnTermination(ctx); err != nil || p.canWait() {
 		return false, err
@@ -33,10 +34,10 @@ func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 }
 
 // resumeCalls finishes the calls of earlier processes that were killed or got no answer from EC2. Its caller holds the
-// lock "grow", so every intent is left over from such a process. Nearly always, there are no intents. Then resumeCalls
-// asks EC2 or metadata only if it has to compare a rebuilt registry. It calls onUnattached with each ENI that is not
-// attached and that an earlier process was about to attach. It reports whether it has confirmed addresses that were
-// unconfirmed.
+// lock "grow", so every intent in the registry is from an earlier process. Nearly always, the registry has no intents.
+// Without intents, resumeCalls asks EC2 or metadata only if it has to compare a rebuilt registry. It calls onUnattached
+// with each ENI that is not attached and that an earlier process was about to attach. It reports whether it has
+// confirmed addresses that were unconfirmed.
 func (p *Node) resumeCalls(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error,
 ) (confirmed bool, err error) {
@@ -115,9 +116,9 @@ func (p *Node) resumeCalls(
 	return confirmed, err
 }
 
-// leavesToOthers reports whether this process must leave an unattached ENI of a growth to another process. It must if
-// one of its networks must not create ENIs. Another network of the node may have begun to create the ENI. The next ADD
-// of that network finishes this work. Until then, the ENI has an intent.
+// leavesToOthers reports whether this process must leave an unattached ENI of a growth to another process. It returns
+// true if one of this process's networks must not create ENIs. Another network of the node may have begun to create the
+// ENI. The next ADD of that network finishes this work. Until then, the ENI has an intent.
 func (p *Node) leavesToOthers(e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[book.TagManaged] == "true" && !p.MakesENIs()
 }
@@ -142,9 +143,9 @@ func isTooOld(i registry.Intent) bool {
 	return !lease.ReleasesChosen(i) && time.Since(i.Since) > intentLife
 }
 
-// canWait reports whether a growth can leave to a collection what resumeCalls would do. It can if only a change that
-// can wait is left, or the comparison of a rebuilt registry without unconfirmed addresses. A collection comes within
-// minutes. If none has come for 15 minutes, and EC2 does not throttle, the growth makes the comparison.
+// canWait reports whether a growth can leave the work of resumeCalls to a collection. It can do so if the only work is
+// a change that can wait, or the comparison of a rebuilt registry without unconfirmed addresses. A collection comes
+// within minutes. If no collection has come for 15 minutes, and EC2 does not throttle, the growth makes the comparison.
 func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
@@ -152,8 +153,8 @@ func (p *Node) canWait() bool {
 		(known.Throttled(s) || time.Since(s.Rebuilt.Since) < collected)
 }
 
-// awaitTurns waits until this node may repeat the calls of the intents. Otherwise resumeCalls would ask EC2, and could
-// then not make the calls.
+// awaitTurns waits until this node may repeat the calls of the intents. Without this wait, resumeCalls would ask EC2
+// for the outcomes, and could then not repeat the calls.
 func (p *Node) awaitTurns(ctx context.Context, s *registry.State) error {
 	for _, i := range s.Intents {
 		if i.Action == book.ModifyAction || lease.ReleasesChosen(i) || !p.MakesENIs() {
@@ -312,8 +313,8 @@ func (p *Node) mustAdopt(s *registry.State, e aws.ENI) bool {
 	return e.Status != "available" || p.MakesENIs() // otherwise an operator must attach or delete the ENI
 }
 
-// finishENI calls onUnattached with an unattached ENI. For an attached ENI of ours, it sets DeleteOnTermination, or
-// leaves an intent for that.
+// finishENI calls onUnattached with an unattached ENI. For an attached ENI of ours, finishENI sets DeleteOnTermination,
+// or leaves an intent for the call that sets it.
 func (p *Node) finishENI(
 	ctx context.Context, s *registry.State, e aws.ENI, onUnattached func(context.Context, aws.ENI) error,
 ) error {

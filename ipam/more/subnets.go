@@ -148,8 +148,8 @@ func mixBits(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// SubnetFor returns the subnet with the ID. If the ID is empty, SubnetFor returns the subnet of the chosen addresses,
-// which must be one where the pool may have ENIs. It refuses addresses that no pod can have.
+// SubnetFor returns the subnet with the ID. If the ID is empty, SubnetFor returns the subnet of the chosen addresses.
+// This subnet must be a subnet in which the pool may have ENIs. It refuses addresses that no pod can have.
 func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws.Subnet, error) {
 	all, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
@@ -194,7 +194,7 @@ func (p *Node) chosenSubnetError(ctx context.Context, s *registry.State) error {
 	return err
 }
 
-// addrText lists addresses for people.
+// addrText formats a list of addresses, to show it to people.
 func addrText(addrs []netip.Addr) string {
 	var all []string
 	for _, a := range addrs {
@@ -203,7 +203,7 @@ func addrText(addrs []netip.Addr) string {
 	return strings.Join(all, " and ")
 }
 
-// subnetText lists subnets with their CIDRs, for people.
+// subnetText formats a list of subnets with their CIDRs, to show it to people.
 func subnetText(subnets []aws.Subnet) string {
 	var all []string
 	for _, n := range subnets {

@@ -74,7 +74,7 @@ func (p *Node) ensureDeleteOnTermination(ctx context.Context, e aws.ENI) error {
 		i := registry.Intent{Action: book.ModifyAction, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
 		for t, old := range s.Intents {
 			if old.ENI == e.ID && old.Action == book.ModifyAction {
-				token, i.Since = t, old.Since // with a new time, the intent would never end
+				token, i.Since = t, old.Since // keep the old time: with a new time, the intent would never end
 			}
 		}
 		s.Intents[token] = i

@@ -22,9 +22,9 @@ import (
 // operator repeats the Provision, the new Provision continues with the same ENI. Otherwise there would be two ENIs, and
 // a collection would delete none of them.
 //
-// EC2's answers may not yet show what the earlier process has done in the last seconds. So for the time known.Settled
-// after a change, the records of the registry count. If the registry lacks the result of a call, the Provision waits
-// until EC2 has settled.
+// EC2's answers may not yet show what the earlier process has done in the last seconds. So until the time known.Settled
+// has passed after a change, the node trusts the registry's record of the change and not EC2's answer. If the registry
+// lacks the result of a call, the Provision waits until EC2 has settled.
 
 // earlierENI returns the ENI of an earlier Provision with the same spec, or "". Another process may already have
 // finished the calls of that Provision. before is the state before this process finished calls of earlier processes.
@@ -104,8 +104,8 @@ func (p *Node) matchesSpec(ctx context.Context, s *registry.State, e aws.ENI, sp
 	return err == nil && slices.ContainsFunc(fit, func(n aws.Subnet) bool { return n.ID == e.Subnet }), nil
 }
 
-// finishUnrecorded finishes what an earlier Provision has begun with the ENI of i, if resumeCalls has not found that
-// ENI. If the ENI is attached then, finishUnrecorded returns its ID.
+// finishUnrecorded continues an earlier Provision whose ENI resumeCalls has not found. The intent i names that ENI. If
+// the ENI is attached in the end, finishUnrecorded returns the ENI's ID.
 func (p *Node) finishUnrecorded(
 	ctx context.Context, s *registry.State, i registry.Intent, spec ENISpec,
 ) (string, error) {
@@ -136,9 +136,9 @@ func (p *Node) finishUnrecorded(
 	}
 }
 
-// finishOwn attaches an ENI that an earlier Provision with the same spec has begun to make. It deletes an ENI of a
-// growth. It does nothing with an ENI of another Provision, because the lowest device index for that ENI is not known.
-// At a lower index, the ENI would serve no pods.
+// finishOwn attaches an ENI that an earlier Provision with the same spec has begun to make. If the ENI belongs to a
+// growth, finishOwn deletes it. If the ENI belongs to another Provision, finishOwn does nothing, because the lowest
+// device index for that ENI is not known. At a lower index, the ENI would serve no pods.
 func (p *Node) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
 	if e.Tags[book.TagManaged] == "true" {
 		return p.abandonENI(ctx, e)

@@ -33,8 +33,8 @@ func (p *Node) CountWaiting(s *registry.State) (n int, first, last time.Time) {
 	return n, first, last
 }
 
-// HasFree reports whether the pool has free addresses for an ADD. It may return true after a failed growth, because
-// that growth may have finished an earlier one.
+// HasFree reports whether the pool has free addresses for an ADD. It may return true even after a failed growth,
+// because that growth may have finished an earlier, interrupted growth.
 func (p *Node) HasFree() bool {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -57,7 +57,7 @@ func (p *Node) pendingADDs(s *registry.State) int {
 
 // wantedAddrs returns how many addresses to ask for. The number is one for each ADD that waits or will be repeated,
 // plus a reserve. It is at least ipBatchSize, and not more than maxPods needs. If ipBatchSize is 0, the number is as
-// many as fit on an ENI. The reserve is the number of free addresses that the pool wants to keep ready, or the number
+// large as an ENI allows. The reserve is the number of free addresses that the pool wants to keep ready, or the number
 // of cooling addresses if that is larger.
 //
 // If addresses cool, pods are being replaced, and more pods will be replaced soon. With one address for each waiting
@@ -79,7 +79,7 @@ func (p *Node) wantedAddrs(s *registry.State) int {
 // address also needs room on its ENI: further addresses could take that room.
 func (p *Node) isForOnePod() bool { return p.Policy.Choice.Exclusive || len(p.Policy.Choice.Addrs) > 0 }
 
-// coolingAddrs counts the addresses of the pool that cool.
+// coolingAddrs counts the pool's addresses that still cool.
 func (p *Node) coolingAddrs(s *registry.State) (n int) {
 	after := time.Now().Add(-p.Policy.ReuseWait)
 	for a, since := range s.Free.All() {
@@ -118,8 +118,8 @@ func (p *Node) wantedForNewENI(s *registry.State) int {
 	return max(n, min(more+(more+p.podCount(s))/4, p.Policy.More(s)))
 }
 
-// A pause has the limits of a time. If no new ADD has come for this time, a burst of ADDs counts as ended. The limit
-// most is for a burst whose ADDs come slowly.
+// A pause has the lower and the upper limit of a wait for the next ADD of a burst. If no new ADD has come during this
+// wait, the burst counts as ended. The upper limit is for a burst whose ADDs come slowly.
 type pause struct{ least, most time.Duration }
 
 // The pauses of gatherADDs. A new ENI takes seconds, so a longer wait for the ADDs of a slow burst makes little
@@ -138,10 +138,10 @@ func (p pause) burstPause(average time.Duration) time.Duration {
 // gatherADDs waits until all ADDs of a burst have come, before the caller asks EC2. An ADD that comes later costs
 // another call, which takes some 100 ms, and counts against the rate limit of the whole account.
 //
-// gatherADDs ends when no ADD has come for the pause, or when the waiting ADDs want enough addresses: one call can
-// bring no more. It ends after a second at the latest, because EC2 needs longer than that to create an ENI. A single
-// ADD waits for 10 ms. If this ADD has already waited as long, for example for a describe call, gatherADDs returns at
-// once.
+// gatherADDs ends when no ADD has come for the time that burstPause returns. It also ends when the waiting ADDs want as
+// many addresses as the parameter enough says, because one call can bring no more. It ends after a second at the
+// latest, because EC2 needs longer than that to create an ENI. A single ADD waits for 10 ms. If this ADD has already
+// waited for 10 ms, for example for a describe call, gatherADDs returns at once.
 func (p *Node) gatherADDs(ctx context.Context, enough int, pause pause) error {
 	const alone, most = 10 * time.Millisecond, time.Second
 	for began := time.Now(); ; {
