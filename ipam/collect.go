@@ -22,7 +22,7 @@ import (
 // Collect never unassigns a primary address. It unassigns nothing from a foreign ENI, or from an ENI whose tags are
 // unknown. If the metadata service does not list an object, this alone is no reason to release the object.
 //
-// Collect also renews the list of the VPC's peers if pods get routes to them, because an ADD that finds a free address
+// If pods get routes to the VPC's peers, Collect also renews the list of the peers. An ADD that finds a free address
 // does not renew an old list. If a collection is interrupted, the next collection finishes its work.
 func (p *Pool) Collect(ctx context.Context, what less.Collection) (less.Report, error) {
 	unlock, err := p.Registry.Lock(ctx, "collect")

@@ -14,12 +14,12 @@ import (
 )
 
 // This file is about ENIs whose link is not on the node: see lease.Pool.Obtain. A growth does not use such ENIs. If the
-// growth fails, its error names them. If the instance seems full, the growth asks EC2 whether these ENIs are still
-// attached. A detached ENI takes no slot of the instance. When no pod has an address of a detached ENI, a collection
-// removes the ENI from the registry.
+// growth fails, the growth's error names these ENIs. If the instance seems full, the growth asks EC2 whether these ENIs
+// are still attached. A detached ENI takes no slot of the instance. When no pod has an address of a detached ENI, a
+// collection removes the ENI from the registry.
 
-// withPassedOver adds text to err, the error of a growth. The text names the ENIs of the pool that the growth has
-// passed over, because they have no link on the node.
+// withPassedOver adds text to err, the error of a growth. The text names the ENIs of the pool that the growth has not
+// used, because these ENIs have no link on the node.
 func (p *Pool) withPassedOver(err error) error {
 	if err == nil {
 		return nil

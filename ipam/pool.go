@@ -10,7 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// A Pool manages the addresses of a node: it leases them, gets more of them, and releases them.
+// A Pool manages the addresses of a node: it leases addresses to pods, gets more addresses from EC2, and releases
+// addresses to EC2.
 type Pool struct{ asked.Node }
 
 // New returns a Pool that calls EC2 with this client.

@@ -86,7 +86,7 @@ func (p *Pool) updateRegistry(ctx context.Context) error {
 	}
 	p.RenewPeers(ctx)
 	p.PeersAsked = true
-	p.Look(ctx) // otherwise Fill asks for addresses although an ENI has its link again, with free addresses
+	p.Look(ctx) // perhaps an ENI has its link again: Fill can use the ENI's free addresses
 	return nil
 }
 

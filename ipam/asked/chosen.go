@@ -23,7 +23,7 @@ import (
 )
 
 // This file gets an address that a pod has chosen. It calls AssignPrivateIpAddresses or AssignIpv6Addresses with that
-// address. Before it changes anything, it asks EC2 which ENI has the address. It never sets AllowReassignment. With
+// address. Before the change, the node asks EC2 which ENI has the address. The node never sets AllowReassignment. With
 // AllowReassignment, EC2 would take the address from any ENI that has it at that moment. But after this node asked EC2,
 // another ENI may have got the address, and a pod may use it there. See follow.go.
 

@@ -142,7 +142,8 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	return e, nil
 }
 
-// tagSetsText formats sets of tags for people. An ENI must have all tags of at least one set.
+// tagSetsText formats sets of tags, to show them to people. Each set is sufficient: an ENI must have all tags of at
+// least one set.
 func tagSetsText(all []map[string]string) string {
 	var texts []string
 	for _, tags := range all {
@@ -167,9 +168,9 @@ func (p *Node) withZoneCIDRs(ctx context.Context, s *registry.State, e aws.ENI) 
 	return e, nil
 }
 
-// recordChosen records an attached ENI with its addresses. If this node has just attached the ENI, its addresses are
-// free at once, because no pod of this node has had them. Otherwise a pod may use some of the addresses, so
-// recordChosen looks at the kernel.
+// recordChosen records an attached ENI with its addresses. If this node has just attached the ENI, the ENI's addresses
+// are free at once, because no pod of this node has had them. If the ENI was attached before, a pod may use some of its
+// addresses, so recordChosen looks at the kernel.
 func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) error {
 	addrs, cidrs := slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes)
 	used := p.Used(e.MAC)

@@ -13,7 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// BlockSize is the number of addresses in a /28 prefix. EC2 reserves none of them, so each can serve a pod.
+// BlockSize is the number of addresses in a /28 prefix. EC2 reserves none of these addresses, so each address can serve
+// a pod.
 const BlockSize = 16
 
 // Room returns how many more addresses or prefixes of a family EC2 can assign to an ENI.
@@ -155,8 +156,8 @@ func Withdraw(s *registry.State, id string, x Releasable) {
 	}
 }
 
-// Restore puts the addresses and prefixes in x back into the registry, because EC2 has not unassigned them. Each
-// address is free since the same time as before.
+// Restore puts the addresses and prefixes in x back into the registry, because EC2 has not unassigned them. After that,
+// each address is free since the time at which it became free before x was withdrawn.
 func Restore(s *registry.State, id string, x Releasable) {
 	for a, since := range x.Addrs {
 		AddAddrs(s, id, []netip.Addr{a}, since)

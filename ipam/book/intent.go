@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// EC2 actions, as the registry names them in intents and in its entries about throttling and refusals.
+// The names of EC2 actions in the registry: in intents, and in the entries about throttling and refusals.
 const (
 	CreateAction    = "CreateNetworkInterface"
 	AttachAction    = "AttachNetworkInterface"          // an intent for a new ENI stays until the registry has the ENI
@@ -117,10 +117,9 @@ func LeftAny(s *registry.State) bool {
 }
 
 // PreventSecond makes sure that no process repeats a creation whose ENI exists already. enis are the ENIs that EC2
-// shows: those that are attached to this instance, and those that were created for this instance. earlier is the state
-// before this process finished intents. Suppose that an ENI in enis is unattached, and that the state earlier has
-// neither this ENI nor an intent about it. An unfinished creation may have made this ENI, so PreventSecond calls
-// LookOnly for all intents.
+// shows as attached to this instance, or as created for this instance. earlier is the state before this process
+// finished intents. Suppose that an ENI in enis is unattached, and that the state earlier has neither this ENI nor an
+// intent about it. An unfinished creation may have made this ENI, so PreventSecond calls LookOnly for all intents.
 func PreventSecond(s, earlier *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
 		_, detached := earlier.ENIs[e.ID] // if true, an operator or another program has detached the ENI

@@ -11,9 +11,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Strange returns why an ENI cannot have one of the addresses or prefixes that EC2 or metadata reports for this ENI. It
-// returns nil if the ENI can have all of them. No pod gets such an address, because the pod's packets would be lost, or
-// another host would also have the address.
+// Strange returns why an ENI cannot have one of the addresses or prefixes that EC2 or metadata reports for this ENI. If
+// the ENI can have all these addresses and prefixes, Strange returns nil. No pod gets such an address, because the
+// pod's packets would be lost, or another host would also have the address.
 //
 // All addresses must be in the ENI's subnet, if the subnet is known. AWS reserves the first four addresses of a subnet,
 // for example for the VPC router, and the last address (VPC user guide, "Subnet sizing"). No ENI can have such a

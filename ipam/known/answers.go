@@ -16,9 +16,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. If each ADD described
-// all ENIs and subnets again, the nodes of a large cluster would spend more time on describe calls than on calls that
-// change something. So a process keeps EC2's answers in files for the next process. An old answer does no harm: a
+// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. Suppose that each ADD
+// described all ENIs and subnets again. Then the nodes of a large cluster would spend more time on describe calls than
+// on changing calls. So a process keeps EC2's answers in files for the next process. An old answer does no harm: a
 // process uses it only to prepare a changing call. EC2 refuses this call if the answer is too old.
 
 // The files of answers, in the registry's directory.
@@ -45,7 +45,7 @@ type reply[T any] struct {
 }
 
 // recentAnswer returns EC2's answer to a question. If keptAnswer returns an answer to this question, recentAnswer
-// returns it, and earlier is true. Otherwise recentAnswer asks EC2.
+// returns the kept answer, and earlier is true. If there is no kept answer, recentAnswer asks EC2.
 func recentAnswer[T any](
 	ctx context.Context, p *Node, file, question string, ask func(context.Context) ([]T, error),
 ) (a reply[T], earlier bool, err error) {
@@ -164,8 +164,8 @@ func (p *Node) attachedENIs(ctx context.Context, instance string) (Attached, err
 	return Attached{ENIs: a.All, Asked: a.Asked, Kept: earlier}, err
 }
 
-// OursNow does what ownENIs does. It also returns the time when it asked EC2, and keeps the attached ENIs for the next
-// process.
+// OursNow does what ownENIs does. OursNow also returns the time when it asked EC2, and keeps the attached ENIs for the
+// next process.
 func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
 	asked := time.Now()
 	all, err := p.ownENIs(ctx, s)

@@ -23,12 +23,12 @@ import (
 //
 // So a collection compares the registry with metadata. If metadata does not show an address, the ENI may still have it,
 // because metadata forgets ENIs and may lag by minutes. So the collection asks EC2, and EC2's answer decides. But EC2's
-// answer does not decide about addresses that EC2 has assigned in the last seconds, because perhaps a describe does not
-// show them yet.
+// answer does not decide about addresses that EC2 has assigned in the last seconds, because perhaps a describe call
+// does not show these addresses yet.
 
 // Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. shownENIs
-// are the ENIs that the metadata service shows. If they have all addresses and prefixes of the registry, Correct does
-// not ask EC2.
+// are the ENIs that the metadata service shows. If the shown ENIs have all addresses and prefixes of the registry,
+// Correct does not ask EC2.
 func (p *Node) Correct(ctx context.Context, shownENIs []aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -138,9 +138,9 @@ func (p *Node) Forget(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) })
 }
 
-// Compare makes the registry's addresses and prefixes of an ENI agree with EC2's description of the ENI. They may
-// differ because an operator or another program has changed the ENI, or because EC2's answer to a call of this node was
-// lost.
+// Compare makes the registry's addresses and prefixes of an ENI agree with EC2's description of the ENI. The registry
+// and EC2 may differ because an operator or another program has changed the ENI, or because EC2's answer to a call of
+// this node was lost.
 func (p *Node) Compare(ctx context.Context, id string) error {
 	asked := time.Now()
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
@@ -156,8 +156,8 @@ func (p *Node) Compare(ctx context.Context, id string) error {
 	})
 }
 
-// AddAll records the addresses and prefixes that EC2 reports for an ENI. AddAll treats new ones as Learn does, because
-// a pod may use them already, and EC2's answer may be old.
+// AddAll records the addresses and prefixes that EC2 reports for an ENI. AddAll treats new addresses and prefixes as
+// Learn does, because a pod may use them already, and EC2's answer may be old.
 func AddAll(s *registry.State, e aws.ENI, used lease.Used) {
 	had := s.ENIs[e.ID]
 	if had.Foreign {

@@ -85,7 +85,8 @@ func (l discovery) learnENI(e aws.ENI) {
 			known.Confirm() // the boot ENI needs no tags
 		}
 		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.noPodYet && later {
-			// A collection may have detached the ENI. So no pod gets its addresses until its link is on the node.
+			// A collection may have detached the ENI. So no pod gets the ENI's addresses until the ENI's link is on the
+			// node.
 			if _, ok := l.Unconfirmed(); ok {
 				known.Miss(l.now.Add(-registry.LinkPatience))
 			}

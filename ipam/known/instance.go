@@ -12,9 +12,9 @@ import (
 )
 
 // The registry belongs to another instance if an operator has made an image from a used node whose registry directory
-// is on a disk. In this case, the ENIs and the intents in the registry are those of the other instance. So before a
-// process uses them in a call to EC2, it asks metadata which instance this machine is. One question after each boot is
-// enough, because an instance cannot become another one without a boot.
+// is on a disk. In this case, the ENIs and the intents in the registry belong to the other instance. So before a
+// process uses the registry's ENIs or intents in a call to EC2, it asks metadata which instance this machine is. One
+// question after each boot is enough, because an instance cannot become another one without a boot.
 //
 // An ADD that finds a free address does not ask metadata. If the ENI of the address belongs to another instance, the
 // ENI's link is not on this node, so no pod gets the address.

@@ -116,9 +116,9 @@ func (p *Node) linksOf(enis []aws.ENI) (links map[string]nl.Link, paired bool, _
 	return links, true, err
 }
 
-// UsedIfNew reads the namespaces if metadata shows an ENI, an address or a prefix that the registry does not have.
-// Otherwise Learn does not need the namespaces, and UsedIfNew reports that all addresses count as used. A collection
-// reads the namespaces once more before it releases anything.
+// UsedIfNew reads the namespaces if metadata shows an ENI, an address or a prefix that the registry does not have. If
+// metadata shows nothing new, Learn does not need the namespaces, and UsedIfNew reports that all addresses count as
+// used. A collection reads the namespaces once more before it releases anything.
 func (p *Node) UsedIfNew(enis []aws.ENI) lease.Used {
 	if s, err := p.Registry.View(); err == nil && !slices.ContainsFunc(enis,
 		func(e aws.ENI) bool { return isNew(s, e) }) {
@@ -146,10 +146,11 @@ func isNew(s *registry.State, e aws.ENI) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
 }
 
-// describeNew asks EC2 for all ENIs of the instance if one of them has unknown tags, or if hasNews returns true for
-// one. Otherwise described is nil. The tags name the pool of an ENI, and forbid changes of some ENIs. If EC2 does not
-// return the tags, tagsUnknown is the reason. But if there are several pools, and the tags of an ENI are unknown,
-// describeNew returns an error. The node needs no tags of the boot ENI, which belongs to the instance itself.
+// describeNew asks EC2 for all ENIs of the instance if an ENI has unknown tags, or if hasNews returns true for an ENI.
+// If describeNew does not ask EC2, described is nil. The tags name the pool of an ENI, and forbid changes of some ENIs.
+// If EC2 does not return the tags, tagsUnknown is the reason. But if there are several pools, and the tags of an ENI
+// are unknown, describeNew returns an error. The node needs no tags of the boot ENI, which belongs to the instance
+// itself.
 func (p *Node) describeNew(
 	ctx context.Context, instance string, enis []aws.ENI,
 ) (described map[string]aws.ENI, tagsUnknown string, _ error) {
@@ -221,8 +222,9 @@ func (p *Node) whyTagsUnknown(err error) string {
 	return registry.NotAsked
 }
 
-// LearnShown adds to the registry the ENIs that EC2 shows as attached, and that metadata does not show yet. Without
-// them, this node would count too few ENIs, and try to attach one more than the instance can have.
+// LearnShown adds to the registry the ENIs that EC2 shows as attached, and that metadata does not show yet. If the
+// registry lacked these ENIs, this node would count too few ENIs, and would try to attach one ENI more than the
+// instance can have.
 func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws.ENI) error {
 	shown := map[string]aws.ENI{}
 	for _, e := range attached {

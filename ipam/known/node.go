@@ -12,7 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// severalCards returns cards, or nil if the instance has only one network card: then the registry records no cards.
+// severalCards returns cards, or nil if the instance has only one network card. For such an instance, the registry
+// records no cards.
 func severalCards(cards []int) []int {
 	if len(cards) < 2 {
 		return nil
@@ -27,7 +28,8 @@ func Limit(i *registry.Instance, l aws.Limits) {
 }
 
 // DescribeInstance returns the state of the registry with the instance and the limits of its type. If the state lacks
-// the instance, DescribeInstance first calls Learn. If it lacks the limits, DescribeInstance asks EC2 for them.
+// the instance, DescribeInstance first calls Learn. If the state lacks the limits, DescribeInstance asks EC2 for the
+// limits.
 func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 	s, err := p.Registry.View()
 	if err == nil && lease.Unknown(s) {

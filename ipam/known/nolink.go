@@ -55,7 +55,7 @@ func (p *Node) NoteDetached(ctx context.Context, force bool) {
 // NoteAttached records which ENIs EC2 showed as attached to this instance, and which ENIs it did not show. Perhaps EC2
 // does not show a new ENI yet. So if EC2 does not show an ENI, the ENI counts as detached only if its link is also
 // missing. But the link of a foreign ENI, or of a whole ENI of a pod, may be in another namespace. Such an ENI counts
-// as detached if EC2 does not show it and it is not new.
+// as detached if EC2 does not show the ENI, and the ENI is not new.
 func NoteAttached(s *registry.State, attached []aws.ENI, askedAt time.Time) {
 	here := slices.DeleteFunc(slices.Clone(attached), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
 	inPods := s.Exclusive()

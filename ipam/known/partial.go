@@ -27,7 +27,7 @@ func isPartial(e aws.ENI, earlier registry.ENI, described aws.ENI) bool {
 }
 
 // shareVPCCIDRs compares the lists of VPC CIDRs that metadata shows for the ENIs of a VPC. It copies the longest of
-// these lists to all ENIs of the VPC, because metadata perhaps does not show all CIDRs of a new ENI yet.
+// these lists to all ENIs of the VPC. The reason is that metadata perhaps does not show all CIDRs of a new ENI yet.
 func shareVPCCIDRs(enis []aws.ENI) {
 	for i := range enis {
 		e := &enis[i]

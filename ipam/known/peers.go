@@ -21,7 +21,8 @@ import (
 // peers again. An ADD uses the list in the registry, however old it is.
 const peersLife = time.Hour
 
-// NeedPeers asks EC2 for the peers of those VPCs for which the registry has no list, because an ADD needs the list.
+// NeedPeers asks EC2 for the peers of each VPC for which the registry has no list of peers, because an ADD needs such a
+// list.
 func (p *Node) NeedPeers(ctx context.Context) error {
 	err := p.readPeers(ctx, func(v registry.VPC) bool { return v.PeersRead.IsZero() })
 	if err != nil {
@@ -30,8 +31,8 @@ func (p *Node) NeedPeers(ctx context.Context) error {
 	return nil
 }
 
-// RenewPeers asks EC2 for a VPC's peers if the registry has no list of them, or an old list: see isStale. If EC2 does
-// not answer within two seconds, new pods get routes to the peers in the old list.
+// RenewPeers asks EC2 for a VPC's peers if the registry's list of these peers is missing or old: see isStale. If EC2
+// does not answer within two seconds, new pods get routes to the peers in the old list.
 func (p *Node) RenewPeers(ctx context.Context) {
 	if p.PeersAsked {
 		return
@@ -52,7 +53,7 @@ func (p *Node) isStale(v registry.VPC) bool {
 	return wanted && time.Since(v.PeersRead) >= peersLife
 }
 
-// readPeers asks EC2 for the peers of those VPCs of this node for which needed returns true, and records them.
+// readPeers asks EC2 for the peers of each VPC of this node for which needed returns true, and records these peers.
 func (p *Node) readPeers(ctx context.Context, needed func(registry.VPC) bool) error {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -16,16 +16,16 @@ import (
 )
 
 // A rebuilt registry has what metadata and EC2 have just reported. Both may lag: metadata by minutes, EC2 by seconds.
-// So they may still list addresses that were unassigned right before the registry was lost, and perhaps do not list a
-// new ENI yet. So the node compares a rebuilt registry with EC2 twice: at once, to find interrupted calls, and when EC2
-// has settled. Until the second comparison, the addresses that no pod uses are unconfirmed, and no ADD takes such an
-// address. But an ADD may take an address of a /80, because the node never unassigns a /80: the /80 leaves only with
-// its ENI. An ENI of a rebuilt registry serves no pod if its link is not on the node.
+// So metadata and EC2 may still list addresses that were unassigned right before the registry was lost, and perhaps do
+// not list a new ENI yet. Therefore the node compares a rebuilt registry with EC2 twice: at once, to find interrupted
+// calls, and when EC2 has settled. Until the second comparison, the addresses that no pod uses are unconfirmed, and no
+// ADD takes such an address. But an ADD may take an address of a /80, because the node never unassigns a /80: the /80
+// leaves only with its ENI. An ENI of a rebuilt registry serves no pod if its link is not on the node.
 //
 // If no pod of a node has an address, the node at once uses the addresses that metadata and EC2 show. After a boot, the
-// node knows no other addresses. In this case no ADD waits for the two comparisons, so a collection makes them. But if
-// the mark ReleasedMark exists, the node has released something since its boot, and the addresses are unconfirmed. The
-// mark is a file beside the registry's file in /run, and /run is empty after a boot.
+// node knows no other addresses. In this case, no ADD waits for the two comparisons, so a collection makes the
+// comparisons. But if the mark ReleasedMark exists, the node has released something since its boot, and the addresses
+// are unconfirmed. The mark is a file beside the registry's file in /run, and /run is empty after a boot.
 //
 // In one case, a pod may get an address that the node no longer has. First, the node unassigns the address of its last
 // pod. Within the next seconds, while EC2 lags, another program deletes the whole directory of the registry. After
@@ -78,8 +78,8 @@ func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 
 // dropUnconfirmed removes from the registry the unconfirmed addresses and prefixes that enis does not show. An address
 // is unconfirmed if it is free and became free at rebuiltAt or later. A prefix is unconfirmed if the registry got it at
-// rebuiltAt or later, and no pod uses its addresses. A pod may use a single address of the ENI that is also within the
-// prefix: this does not count. If an address appears again, a later Learn finds it.
+// rebuiltAt or later, and no pod uses its addresses. If a pod uses a single address of the ENI that is also within the
+// prefix, this pod does not count as a user of the prefix. If an address appears again, a later Learn finds it.
 func dropUnconfirmed(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	for _, e := range enis {
 		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
@@ -112,8 +112,8 @@ func dropUnseen(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 
 // ConfirmByMetadata does what Confirm does, for a node that must not ask EC2 or need not ask EC2. It compares the
 // registry with metadata when StaleMetadata has passed since the rebuild, because metadata then shows all changes. Even
-// then, an ENI that metadata does not show may still exist, and stays in the registry. It does not end intents: package
-// more does this.
+// then, an ENI that metadata does not show may still exist, and stays in the registry. ConfirmByMetadata does not end
+// intents: package more ends them.
 func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -49,10 +49,10 @@ func Add(
 // true if the attachment had no address before this ADD.
 //
 // An interface whose address the pod has chosen comes first. So if EC2 shows that the pod cannot have this address, the
-// ADD has changed nothing for the other interfaces yet. An interface whose ENI the pod has chosen comes last. If it
-// came earlier, and another interface got no address, each repetition of the ADD would attach and detach the ENI. If
-// EC2 refuses the ENI, the other interfaces' addresses, which a growth has got from EC2, stay on the node. The repeated
-// ADD finds them.
+// ADD has changed nothing for the other interfaces yet. An interface whose ENI the pod has chosen comes last. If this
+// interface came earlier, and another interface got no address, each repetition of the ADD would attach and detach the
+// ENI. If EC2 refuses the ENI, the other interfaces' addresses, which a growth has got from EC2, stay on the node. The
+// repeated ADD finds these addresses.
 func (p *Pool) Each(
 	ctx context.Context, o Owner, policies []Policy, add func(context.Context, *Pool, Owner) (fresh bool, err error),
 ) (fresh bool, err error) {
@@ -125,7 +125,7 @@ func interfaceError(nic int, policies []Policy, err error) error {
 }
 
 // freeAllAddrs makes the addresses of all interfaces free again, because one interface got no address. No pod has used
-// them meanwhile. If the attachment had addresses before, it keeps all its addresses.
+// these addresses meanwhile. If the attachment had addresses before, the attachment keeps all its addresses.
 func (p *Pool) freeAllAddrs(ctx context.Context, o Owner, policies []Policy, fresh bool) (failed error) {
 	if !fresh || len(policies) == 1 {
 		return nil

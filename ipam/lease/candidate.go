@@ -49,8 +49,8 @@ func (policy Policy) usesENI(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart checks whether another pod keeps the choosing pod from an ENI. A pod with a lease on the ENI does so if that
-// pod has the whole ENI, or if the choosing pod wants the whole ENI. Apart returns the name of such a pod, or "" if
+// Apart checks whether another pod keeps the choosing pod from an ENI. A pod with a lease on the ENI does so in two
+// cases: it has the whole ENI, or the choosing pod wants the whole ENI. Apart returns the name of such a pod, or "" if
 // there is none. Apart looks for such a pod only if the choosing pod asks for an ENI or for a whole ENI. Other pods
 // cannot get an address of an exclusive ENI, because an exclusive ENI is in a pool of its own: see derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
@@ -126,8 +126,8 @@ func newPlace(s *registry.State, id string, e registry.ENI, leased func(netip.Ad
 	return p
 }
 
-// Candidates chooses the addresses to lease next, one of each family. They are all on one ENI, because an interface of
-// a pod has one ENI. If no ENI has a free address of each family, Candidates returns nil.
+// Candidates chooses the addresses to lease next, one of each family. The chosen addresses are all on one ENI, because
+// an interface of a pod has one ENI. If no ENI has a free address of each family, Candidates returns nil.
 func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, addrs []netip.Addr) {
 	for _, p := range Places(s, policy, now) {
 		if addrs := p.Pick(s, policy, now); len(addrs) == len(policy.Families) {
@@ -194,8 +194,8 @@ func (p Place) pickAssigned(s *registry.State, f Family, cutoff time.Time) (best
 	return best
 }
 
-// pickDelegated chooses an address of a prefix of the ENI. Of the prefixes with a free address, it takes the one with
-// the most leases.
+// pickDelegated chooses an address of a prefix of the ENI. Of the prefixes with a free address, pickDelegated takes the
+// prefix with the most leases.
 func (p Place) pickDelegated(s *registry.State, f Family, cutoff time.Time) netip.Addr {
 	var blocks []block
 	for _, b := range p.blocks {

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about addresses that a pod has chosen. While such an address cools, only the pod that had it last can
-// get it. So if this pod is created again on the node, it gets its address at once. The pod can safely have the address
-// at once, because other hosts that remember the address remember the same pod.
+// This file is about addresses that a pod has chosen. While a chosen address cools, only the pod that had the address
+// last can get it. So if this pod is created again on the node, the pod gets its address at once. The pod can safely
+// have the address at once, because other hosts that remember the address remember the same pod.
 
 // hasCooled reports whether the pod can have the address a, which it has chosen. There are three such cases: the
 // address became free before cutoff, this pod had it last, or no pod of this node has had it. While free addresses are
@@ -58,11 +58,11 @@ func (policy Policy) refusal(s *registry.State, o Owner, now time.Time) error {
 	return nil
 }
 
-// checkHeld returns an error if an attachment has the addresses addrs of an ENI, and its present request does not fit
-// them. An earlier ADD of the attachment has leased these addresses. Their leases have not ended because that ADD has
-// failed, because the DEL came before that ADD ended, or because the pod still runs. If the ENI's pool or the requested
-// pool is derived, the ENI must be in the requested pool. If neither pool is derived, the two pools may differ, because
-// an operator may rename configured pools.
+// checkHeld returns an error if the present request of an attachment does not fit the addresses that the attachment
+// already has. addrs are these addresses, and eni is the ID of their ENI. An earlier ADD of the attachment has leased
+// these addresses. Their leases have not ended because that ADD has failed, because the DEL came before that ADD ended,
+// or because the pod still runs. If the ENI's pool or the requested pool is derived, the ENI must be in the requested
+// pool. If neither pool is derived, the two pools may differ, because an operator may rename configured pools.
 func (policy Policy) checkHeld(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
 	c, e := policy.Choice, s.ENIs[eni]
 	l, _ := s.Leases.At(addrs[0])

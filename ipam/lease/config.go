@@ -23,8 +23,8 @@ type Config struct {
 	nic.Asked  // what a pod asks for
 
 	InterfaceIndex  int      `json:"interfaceIndex"`  // lowest device index whose ENI serves pods; 0: also the boot ENI
-	RouteToVPCPeers bool     `json:"routeToVpcPeers"` // pods have routes by the ENI to the CIDRs of peered VPCs
-	RouteToCIDRs    []string `json:"routeToCidrs"`    // pods also have routes by the ENI to these CIDRs
+	RouteToVPCPeers bool     `json:"routeToVpcPeers"` // pods have routes through the ENI to the CIDRs of peered VPCs
+	RouteToCIDRs    []string `json:"routeToCidrs"`    // pods also have routes through the ENI to these CIDRs
 
 	IPFamilies []string              `json:"ipFamilies"` // families of a pod's addresses: IPv4, IPv6; default: [IPv4]
 	Pools      map[string]PoolConfig `json:"pools"`      // further pools, by name
@@ -47,14 +47,14 @@ type Config struct {
 //
 //codec:describe
 type PoolConfig struct {
-	// tags that the subnet of a new ENI must have, all of them
+	// the subnet of a new ENI must have all of these tags
 	SubnetTags       map[string]string `json:"subnetTags"`
 	SecGroupIDs      []string          `json:"secGroupIds"`      // security groups of a new ENI
 	SkipDeallocation *bool             `json:"skipDeallocation"` // never unassign an address; true if provision is none
 	ReuseIPWait      *int              `json:"reuseIPWait"`      // seconds before an address is used again; default: 60
 	// smallest number of addresses to ask EC2 for; default: 1; 0: as many as fit
 	IPBatchSize      *int              `json:"ipBatchSize"`
-	PrefixDelegation *bool             `json:"prefixDelegation"` // ask for /28 prefixes rather than for addresses
+	PrefixDelegation *bool             `json:"prefixDelegation"` // ask for /28 prefixes instead of addresses
 	ENITags          map[string]string `json:"eniTags"`          // further tags of a new ENI
 	Warm             *registry.Warm    `json:"warm"`             // free addresses to keep, at least and at most
 
@@ -64,7 +64,7 @@ type PoolConfig struct {
 	// timeouts of a new ENI; 0: the timeout of the boot ENI
 	ConnectionTracking *registry.Tracking `json:"connectionTracking"`
 
-	// Kubernetes namespaces whose pods are served: names, or the beginning of names and a *
+	// the pool serves the pods of these Kubernetes namespaces: a name, or the beginning of names and a *
 	Namespaces []string `json:"namespaces"`
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask for this pool
 }
@@ -146,8 +146,8 @@ const (
 	byVeth   = "veth"
 )
 
-// maxTimeout is the largest addTimeout, in seconds. An ADD then ends before the deadline that package plugin sets, and
-// this deadline is before those of the runtimes.
+// maxTimeout is the largest addTimeout, in seconds. With this limit, an ADD ends before the deadline that package
+// plugin sets. That deadline is before the deadlines of the runtimes.
 const maxTimeout = int(registry.MostWait / time.Second)
 
 // maxReuseWait is the largest reuseIPWait, in seconds: a day.

@@ -90,8 +90,9 @@ func (p *Pool) stillUsed(place string, a netip.Addr) bool {
 	return used || err != nil
 }
 
-// Retain is CNI's GC: it ends the leases of those attachments of the network that are not in valid. If the kernel shows
-// the address of a lease in use, Retain keeps the lease. If a namespace cannot be read, Retain keeps all leases.
+// Retain is CNI's GC: if an attachment of the network is not in valid, Retain ends the leases of the attachment. If the
+// kernel shows the address of a lease in use, Retain keeps the lease. If a namespace cannot be read, Retain keeps all
+// leases.
 func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
 	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {

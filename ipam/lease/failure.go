@@ -13,9 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// One process asks EC2 for all waiting ADDs, so EC2's answer is the answer to all of them. If EC2 refuses, the process
-// records a Failure in the registry. The Failure stays until an ADD of the same pool gets an address. If a subnet is
-// full, the Failure stays at least until its time Until.
+// One process asks EC2 for all waiting ADDs, so EC2's answer is the answer to all these ADDs. If EC2 refuses, the
+// process records a Failure in the registry. The Failure stays until an ADD of the same pool gets an address. If a
+// subnet is full, the Failure stays at least until its time Until.
 
 // recentFailure returns an error if another process has just asked EC2 for all waiting ADDs, and failed. The process
 // has asked for the owner only if it began after the owner became a waiter. So after a refusal of EC2, a hundred
@@ -75,7 +75,7 @@ func (p *Pool) delayCause(s *registry.State, o Owner) (what, hint string) {
 }
 
 // Throttled returns an error text and its hint. The text says that this node does not call the EC2 action before a
-// time. The hint is the same as in package aws, which this package must not import.
+// time. Package aws has the same hint, but this package must not import package aws.
 func Throttled(action string, until time.Time) (text, hint string) {
 	return fmt.Sprintf("%s: EC2 throttles: this node waits until %s", action, until.Format(time.RFC3339)),
 		fmt.Sprintf("EC2 limits how often the whole account may call %s: to make fewer calls, use larger batches "+

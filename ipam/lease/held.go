@@ -23,9 +23,9 @@ import (
 // Release is the name of the mark that a DEL leaves when a chosen address is to be released to EC2.
 const Release = "release"
 
-// ToRelease reports whether an address is to be released to EC2 at once, because it is free and a pod had chosen it.
-// The next pod with this pod's name may start on another node. Only a secondary address can leave its ENI. The primary
-// address and an address of a prefix cannot.
+// ToRelease reports whether an address is to be released to EC2 at once. This is so if the address is free, and a pod
+// had chosen it. The next pod with this pod's name may start on another node. Only a secondary address can leave its
+// ENI. The primary address and an address of a prefix cannot.
 func ToRelease(s *registry.State, a netip.Addr) bool {
 	if _, owned := s.Owners[a]; !owned || !s.Free.Has(a) {
 		return false
@@ -66,16 +66,17 @@ func AwaitedAddr(s *registry.State, a netip.Addr, now time.Time) bool {
 	return false
 }
 
-// How long an ADD waits before it asks again for an address that another node has. Mostly, the earlier pod with the
-// address has already ended, so the first waits are short. A pod waits at most four seconds longer than necessary.
+// These are the first and the longest wait of an ADD before it asks again for an address that another node has. Mostly,
+// the earlier pod with the address has already ended, so the first waits are short. A pod waits at most four seconds
+// longer than necessary.
 const (
 	firstHeld = 500 * time.Millisecond
 	mostHeld  = 4 * time.Second
 )
 
 // askWhileHeld asks the source in the owner's turn. If another node has the address that the pod has chosen,
-// askWhileHeld waits and asks again, until ctx is done. Then the error says that another node has the address. The ADD
-// holds no lock while it waits, so other ADDs of this node have their turns.
+// askWhileHeld waits and asks again, until ctx is done. When ctx is done, the error says that another node has the
+// address. The ADD holds no lock while it waits, so other ADDs of this node have their turns.
 func (p *Pool) askWhileHeld(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	var held *plugin.Error
 	for wait := firstHeld; ; wait = min(2*wait, mostHeld) {

@@ -20,8 +20,8 @@ const minMTU, maxMTU = 1000, 9001
 
 // LinkUp sets the link of an ENI up, and returns the link's name. If no pod uses the link, it gets the boot ENI's MTU.
 // LinkUp waits for the link of a new ENI. If that link does not appear, the error is [ErrNoLink]. If an earlier pod had
-// the link, LinkUp first restores the settings that the link had before. If LinkUp cannot restore them, the error is
-// [ErrKept].
+// the link, LinkUp first restores the settings that the link had before. If LinkUp cannot restore these settings, the
+// error is [ErrKept].
 func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -70,8 +70,8 @@ func (p *Pool) hasNoSlaves(link nl.Link) bool {
 }
 
 // ignoreRouters sets accept_ra of an ENI's link to 0, so that the node takes no routes and addresses from router
-// advertisements on this link. On a node that does not forward IPv6, the kernel takes them by default. The boot ENI's
-// link is the node's own, so ignoreRouters does not change it.
+// advertisements on this link. On a node that does not forward IPv6, the kernel takes such routes and addresses by
+// default. The boot ENI's link is the node's own, so ignoreRouters does not change it.
 func (p *Pool) ignoreRouters(e registry.ENI, link string) error {
 	if e.IsBoot() {
 		return nil

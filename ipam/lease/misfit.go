@@ -28,8 +28,8 @@ import (
 // no pods until EC2 answers. If the tags are unknown because the role has no permission to ask EC2, the ENI serves
 // pods, unless there are several pools. The original plugin also did not ask for tags.
 
-// Misfit returns why an ENI, perhaps of others, serves no pods of the policy's pool. If the ENI serves them, Misfit
-// returns "". Pods that already have an address of the ENI keep it.
+// Misfit returns why an ENI, perhaps of others, serves no pods of the policy's pool. If the ENI serves these pods,
+// Misfit returns "". Pods that already have an address of the ENI keep it.
 func (policy Policy) Misfit(e registry.ENI) string {
 	switch {
 	case !policy.knowsTags(e) && e.IsBoot():

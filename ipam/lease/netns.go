@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A Shelf is a directory of network namespaces. If Below is "", each entry of Dir is a namespace. Otherwise each entry
-// is a directory with a namespace at the path Below.
+// A Shelf is a directory of network namespaces. If Below is "", each entry of Dir is a namespace. If Below is not "",
+// each entry of Dir is a directory with a namespace at the path Below.
 type Shelf struct{ Dir, Below string }
 
 // Shelves are the directories in which this process looks for namespaces of pods. In the first two directories,

@@ -19,8 +19,8 @@ import (
 
 // An ENI whose link is not on the node can serve no pods. An operator or another program has detached the ENI, the
 // driver has failed, or the link has never appeared. The registry records since when the link is missing. So only one
-// ADD has to wait for the link, and the other ADDs do not use the ENI. An ADD that finds no free address, a growth and
-// a collection look for the link. If it is on the node again, they remove the record.
+// ADD has to wait for the link, and the other ADDs do not use the ENI. A growth, a collection, and an ADD that finds no
+// free address look for the link. If the link is on the node again, the process removes the record.
 
 // ErrNoLink means that the link of an ENI is not on the node, and that no process should wait for it.
 var ErrNoLink = errors.New("its link is not on the node")
@@ -30,9 +30,9 @@ const HintNoLink = "an operator or another program has detached the ENI (CloudTr
 	"kernel has not found the ENI: see dmesg and 'cni-ipvlan-vpc-k8s-tool status'. The ENI serves pods again as soon " +
 	"as its link is on the node"
 
-// Obtain calls take, which leases addresses. Then it sets the link of their ENI up, and returns the link's name. If the
-// link is not on the node, Obtain ends these leases, and calls take again for other addresses. But an attachment that
-// had its addresses before this ADD keeps them, because its pod may use them.
+// Obtain first calls the function take, which leases addresses of an ENI. After that, Obtain sets the ENI's link up,
+// and returns the link's name. If the link is not on the node, Obtain ends these leases, and calls take again for other
+// addresses. But an attachment that had its addresses before this ADD keeps them, because its pod may use them.
 func (p *Pool) Obtain(
 	ctx context.Context, o Owner, take func(context.Context, Owner) (Allocation, error),
 ) (Allocation, string, error) {
@@ -57,8 +57,8 @@ func (p *Pool) Obtain(
 	}
 }
 
-// hasCard reports whether the ENI's link is already in the pod. This is so if the pod has the whole ENI, and the
-// runtime repeats the ADD.
+// hasCard reports whether the ENI's link is already in the pod. The link is already in the pod if the pod has the whole
+// ENI, and the runtime repeats the ADD.
 func (p *Pool) hasCard(o Owner, a Allocation) (bool, error) {
 	if a.Fresh || !p.Policy.Choice.Exclusive {
 		return false, nil
@@ -108,7 +108,7 @@ func endUnusedLease(s *registry.State, a netip.Addr) {
 }
 
 // awaitLink waits for the link of a new ENI, at most until [registry.LinkPatience] after the link was first missed.
-// Before it waits, it records in the registry that the link is missing, so that other ADDs use other ENIs first.
+// Before the wait, awaitLink records in the registry that the link is missing, so that other ADDs use other ENIs first.
 func (p *Pool) awaitLink(ctx context.Context, e registry.ENI, id string) (nl.Link, error) {
 	var now time.Time
 	err := p.Registry.Change(ctx, func(s *registry.State) {

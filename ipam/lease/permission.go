@@ -23,7 +23,7 @@ type Permission struct {
 	Namespaces     []string `json:"namespaces"`
 	Subnets        []string `json:"subnets"`        // IDs of the subnets to choose from
 	SecurityGroups []string `json:"securityGroups"` // IDs of the security groups to choose from
-	// tags that an ENI must have, all of them, so that pods may ask for it
+	// pods may ask for an ENI if it has all of these tags
 	ENIs      map[string]string `json:"enis"`
 	IPs       bool              `json:"ips"`       // pods may choose addresses
 	Takeover  bool              `json:"takeover"`  // the node may take a chosen address from an ended instance
@@ -98,5 +98,5 @@ func (p Permission) checkRequest(r nic.Request) error {
 	return nil
 }
 
-// listText formats the allowed values, for people.
+// listText formats the allowed values, to show them to people.
 func listText(values []string) string { return cmp.Or(strings.Join(values, ", "), "none") }

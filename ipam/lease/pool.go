@@ -45,7 +45,7 @@ type Owner struct {
 	NIC   int // number of the interface: 0 has the attachment's name
 }
 
-// displayName returns the pod's name for people. Outside Kubernetes, it returns the ID of the container.
+// displayName returns the pod's name, to show it to people. Outside Kubernetes, it returns the ID of the container.
 func (o Owner) displayName() string {
 	if o.Pod.Name == "" {
 		return "container " + o.ContainerID
@@ -85,8 +85,8 @@ type Allocation struct {
 // The reasons why an ADD has to ask EC2. If the reason is ErrUnknown, the ADD asks the metadata service first.
 //
 // ErrPeers means that the registry has no list of peers. An old list is good enough for an ADD. But without a list, the
-// ADD would add no routes to the peers, although the configuration asks for these routes. No process would add them
-// later.
+// ADD would add no routes to the peers, although the configuration asks for these routes. No process would add these
+// routes later.
 var (
 	ErrNone    = errors.New("no address is free")
 	ErrUnknown = errors.New("this node's ENIs are not known yet")
@@ -278,14 +278,14 @@ func pruneState(s *registry.State, policy Policy, now time.Time) {
 }
 
 // Note records what a collection has to know of the configuration, because a collection does not always have the
-// configuration. It records this in the entries of this pool's ENIs. It also does so for the ENIs of pools that are
-// derived from this pool, because perhaps no pod asks for a derived pool again.
+// configuration. It records this in the entries of this pool's ENIs. It also records this for the ENIs of pools that
+// are derived from this pool, because perhaps no pod asks for a derived pool again.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
 		takes := p.Policy.usesENI(id, e) && p.Policy.Choice.ENI == ""
 		own := e.Pool == p.Policy.Pool || Origin(e.Pool) == p.Policy.Pool
 		if takes || (e.Serving || e.Managed) && own {
-			e.Configure(p.Policy.Misfit(e) == "", p.Policy.Serves(e), p.Policy.Keep) // the ENI served pods before, but may not fit the configuration now
+			e.Configure(p.Policy.Misfit(e) == "", p.Policy.Serves(e), p.Policy.Keep) // perhaps the ENI does not fit any more
 			s.ENIs[id] = e
 		}
 	}
@@ -294,8 +294,8 @@ func (p *Pool) Note(s *registry.State) {
 	}
 }
 
-// heldAddrs returns the addresses that the interface already has, and their ENI. If one of them is on no ENI any more,
-// heldAddrs ends all leases of the interface. The reason: all addresses of an interface must be on the same ENI.
+// heldAddrs returns the addresses that the interface already has, and their ENI. If one of these addresses is on no ENI
+// any more, heldAddrs ends all leases of the interface, because all addresses of an interface must be on the same ENI.
 func heldAddrs(s *registry.State, o Owner) (eni string, addrs []netip.Addr) {
 	all := s.HeldBy(o.Key, o.NIC)
 	for _, h := range all {

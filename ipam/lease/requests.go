@@ -17,9 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A pod may ask for its interfaces (see package nic), if the key requests allows it. If a pod asks for a subnet, for
-// security groups or for an ENI, a derived pool serves it. A derived pool has what all pools have: ENIs of its own,
-// growth, release. Pods with the same request share a derived pool.
+// If the key requests allows the pod to ask, a pod can ask for its interfaces (see package nic). If a pod asks for a
+// subnet, for security groups or for an ENI, a derived pool serves it. A derived pool has what all pools have: ENIs of
+// its own, growth, release. Pods with the same request share a derived pool.
 
 // A Choice is what a pod has chosen for one of its interfaces. In the zero Choice, the pod has chosen nothing, and the
 // policy decides.
@@ -47,8 +47,8 @@ func (c Choice) Chooses() bool {
 	return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" || c.Exclusive
 }
 
-// leaseOrder returns 0, 1 or 2. An ADD first leases the addresses of interfaces with 0, and last those with 2: see
-// [Pool.Each].
+// leaseOrder returns 0, 1 or 2. An ADD leases the addresses of an interface with 0 first, and the addresses of an
+// interface with 2 last: see [Pool.Each].
 func (c Choice) leaseOrder() int {
 	switch {
 	case c.ENI != "":
@@ -75,7 +75,7 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	}
 	if c.Asked.Annotated(ifName) && !slices.ContainsFunc(c.Permissions,
 		func(p Permission) bool { return p.isFor(pod) }) {
-		return nil, noPermission(pod) // the annotation is not parsed, because this may take long
+		return nil, noPermission(pod) // the annotation is not parsed, because parsing may take long
 	}
 	asked, err := c.Asked.Requests(ifName)
 	if err != nil {
@@ -210,8 +210,8 @@ func Origin(pool string) string {
 	return from
 }
 
-// checkPossible returns an error if the request can never succeed. There are two such cases: the name of the derived
-// pool is too long, or pods of this network have no addresses of a chosen address's family.
+// checkPossible returns an error if the request can never succeed. A request cannot succeed if the name of the derived
+// pool is too long. It also cannot succeed if pods of this network have no addresses of a chosen address's family.
 func (policy Policy) checkPossible(r nic.Request) error {
 	const most = 256 // characters of a tag's value, such as a pool's name (EC2 user guide, "Tag restrictions")
 	if len(policy.Pool) > most {
@@ -254,8 +254,8 @@ func (policy Policy) Heed(s *registry.State, network string) Policy {
 	return policy
 }
 
-// Together adds to each of the policies the tags of the ENIs for which pods of the other policies may ask. Pods that do
-// not ask get no address of such an ENI.
+// Together makes each policy know for which ENIs the pods of all policies may ask: it adds the tags of these ENIs to
+// each policy. Pods that do not ask get no address of such an ENI.
 func Together(policies []Policy) []Policy {
 	requests := Common(policies...).requests
 	for i := range policies {
@@ -265,9 +265,9 @@ func Together(policies []Policy) []Policy {
 }
 
 // Common returns one policy for a collection, from the policies of a node's networks. The policy has only values that
-// all pools of a network share. Its Provision is the one that allows the fewest changes, because a collection changes
-// nothing in EC2 that one of the networks forbids. Its Changes is true if one of the networks allows changes, because
-// metadata may lag behind these changes.
+// all pools of a network share. The policy has the Provision that allows the fewest changes, because a collection
+// changes nothing in EC2 that one of the networks forbids. Its Changes is true if one of the networks allows changes,
+// because metadata may lag behind these changes.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&

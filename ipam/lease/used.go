@@ -15,10 +15,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Any process on a node can make network namespaces, and give the links there any addresses and MAC addresses. So an
-// address at any such link does not count as used. An address counts as used only at the ENI's link itself, or at a
-// link that was made on the ENI's link. Only the node's root can make such a link, and the kernel shows on which link
-// another link was made: see [nl.NS.Slaves].
+// Any process on a node can make network namespaces, and can give the links in these namespaces any addresses and MAC
+// addresses. So an address at such a link does not count as used. An address counts as used only at the ENI's link
+// itself, or at a link that was made on the ENI's link. Only the node's root can make such a link, and the kernel shows
+// on which link another link was made: see [nl.NS.Slaves].
 //
 // A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI. The kernel refuses addresses that other
 // pods have. So each further address counts as used by this pod. The pod can take no more addresses than the ENI has,
@@ -261,7 +261,8 @@ func MACs(s *registry.State) (macs []string) {
 	return macs
 }
 
-// AddNode adds addrs, which the node itself has. It removes other entries of these addresses, because no pod has them.
+// AddNode adds addrs, which the node itself has. It removes other entries of these addresses, because no pod has these
+// addresses.
 func (u Used) AddNode(addrs []netip.Addr) {
 	own := map[netip.Addr]bool{}
 	for _, a := range addrs {

@@ -71,7 +71,7 @@ func (v *validation) checkTracking(t *registry.Tracking) registry.Tracking {
 	return *t
 }
 
-// checkLeaseLog checks the key leaseLog, and returns it with its defaults.
+// checkLeaseLog checks the value of the key leaseLog, and returns the value with its defaults.
 func (v *validation) checkLeaseLog(l *registry.LeaseLog) registry.LeaseLog {
 	const maxMiB, maxFiles = 1024, 100
 	if l == nil || *l == (registry.LeaseLog{}) {

@@ -10,11 +10,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An ADD that finds no free address becomes a waiter in the registry. Then the ADD waits for the lock under which one
-// process at a time gets addresses from EC2 (Source.Turn). The process that gets the lock asks EC2 for as many
-// addresses as there are waiters. It also counts each ADD that has just given up because of throttling, because the
-// runtime will repeat that ADD. So one call is enough for all ADDs of a burst that are in the registry when the process
-// asks.
+// An ADD that finds no free address becomes a waiter in the registry. After that, the ADD waits for a lock
+// (Source.Turn). Under this lock, one process at a time gets addresses from EC2. The process that gets the lock asks
+// EC2 for as many addresses as there are waiters. It also counts each ADD that has just given up because of throttling,
+// because the runtime will repeat that ADD. So one call is enough for all ADDs of a burst that are in the registry when
+// the process asks.
 
 // addWaiter makes the owner a waiter until deadline. previous is the owner's earlier entry in Waiters: if there was
 // one, its Since stays.
@@ -44,7 +44,7 @@ func (p *Pool) forgetGivenUp(s *registry.State, o Owner) {
 }
 
 // GiveUp removes the owner from the waiters, so that no growth asks EC2 for the owner's address. If a process is killed
-// before it calls GiveUp, its waiter counts until the deadline Until.
+// before it calls GiveUp, the owner counts as a waiter until the deadline Until.
 func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		removeWaiter(s, o.waiterKey(), time.Now())
@@ -73,8 +73,9 @@ const Returns = 30 * time.Second
 // addrSep is before each address in the names that Waits returns.
 const addrSep = "="
 
-// Waits returns a name for what an ADD waits for: the name of its pool, and after it the addresses that its pod has
-// chosen. An ADD that waits for a chosen address has a name of its own, because no other ADD asks EC2 for this address.
+// Waits returns a name for what an ADD waits for. The name consists of the pool's name and the addresses that the ADD's
+// pod has chosen. An ADD that waits for a chosen address has a name of its own, because no other ADD asks EC2 for this
+// address.
 func (policy Policy) Waits() string {
 	name := policy.Pool
 	for _, a := range policy.Choice.Addrs {

@@ -25,8 +25,8 @@ import (
 // is gone. A collection at least missingGrace later ends the lease.
 const missingGrace = time.Minute
 
-// ReleaseUnneeded releases what a collection may release. It releases idle addresses last, because ENIs that are
-// deleted need no call for their addresses.
+// ReleaseUnneeded releases what a collection may release. It releases idle addresses last, because no call is needed
+// for the addresses of a deleted ENI.
 func (p *Node) ReleaseUnneeded(ctx context.Context, c *Collecting) error {
 	return errors.Join(p.heedConflists(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c),
 		unlessGrowing(p.releaseChosen(ctx, c)),
@@ -165,7 +165,8 @@ func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (del
 	return err == nil, err
 }
 
-// mustDelete reports whether the collection is to delete an ENI: it is empty, or a process has begun to delete it.
+// mustDelete reports whether the collection is to delete an ENI. This is so if the ENI is empty, or if a process has
+// begun to delete the ENI.
 func (c *Collecting) mustDelete(s *registry.State, id string) bool {
 	e, now := s.ENIs[id], time.Now()
 	if !e.Detachable() || c.Max >= 0 || e.OnRequest {
@@ -177,6 +178,6 @@ func (c *Collecting) mustDelete(s *registry.State, id string) bool {
 		return e.Draining
 	}
 	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
-	ready := lease.Count(s, e, now) // 0 if the ENI's link is missing: then the pool loses nothing
+	ready := lease.Count(s, e, now) // 0 if the ENI's link is missing, because the pool then loses nothing
 	return ready == 0 || e.Closed() || ready <= spare
 }

@@ -127,8 +127,8 @@ func detachNotBegun(err error) bool {
 	return err != nil && !aws.MaybeDone(err) && !errors.Is(err, aws.ErrNotFound) && !inTransition(err)
 }
 
-// inTransition reports whether EC2 has refused to detach an ENI because the ENI is in a transition. EC2 is still
-// detaching it for an earlier process, or is still attaching it.
+// inTransition reports whether EC2 has refused to detach an ENI because the ENI is in a transition. In a transition,
+// EC2 is still detaching the ENI for an earlier process, or is still attaching the ENI.
 func inTransition(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && e.Code == "IncorrectState"
@@ -136,8 +136,8 @@ func inTransition(err error) bool {
 
 // staysAttached reports whether the ENI stays attached after detachENI has failed with err, so that pods may have its
 // addresses. If the ENI had the mark before, an earlier process may have begun to detach the ENI. For such an ENI,
-// staysAttached returns true only if the role has no permission to detach ENIs. For example, if EC2 only throttles this
-// process, the earlier process may have succeeded.
+// staysAttached returns true only if the role has no permission to detach ENIs. In all other cases, for example if EC2
+// only throttles this process, the earlier process may have succeeded.
 func (m markedENI) staysAttached(err error) bool {
 	return detachNotBegun(err) && (!m.wasMarked || errors.Is(err, aws.ErrDenied))
 }

@@ -42,5 +42,5 @@ type Collecting struct {
 	Collection
 	Report
 	Used lease.Used // what the kernel shows
-	kept []string   // empty ENIs that EC2 has not described or detached: they keep their addresses
+	kept []string   // empty ENIs that EC2 has not described or detached; the collection leaves their addresses alone
 }

@@ -26,7 +26,7 @@ import (
 // about an ENI may be old or wrong. So before each step, EC2 describes the ENI, and [Node.undeletableError] must find
 // no reason against the step. EC2 itself refuses to delete an attached ENI. To detach an ENI, the node names the
 // attachment by its ID, and each attachment has an ID of its own. So if an operator or another program attaches the ENI
-// elsewhere meanwhile, the ENI stays there.
+// to another instance meanwhile, the ENI stays attached to that instance.
 
 var (
 	// errNotOurs means that an ENI belongs to another owner, and that this node does not change the ENI.

@@ -107,8 +107,8 @@ func (c *Collecting) heedingPicker(pick picker) picker {
 }
 
 // releaseFrom first removes from the registry the addresses or prefixes that pick returns, so that no ADD takes them.
-// Then it unassigns them from the ENI, and returns those that the ENI has lost. If the process ends in between, the ENI
-// still has them, and a later Learn finds them.
+// After that, releaseFrom unassigns these addresses or prefixes from the ENI, and returns the part that the ENI has
+// lost. If the process ends between these two steps, the ENI still has the addresses, and a later Learn finds them.
 //
 // A collection releases nothing from most ENIs. The state s shows this, although it is some moments old. If pick
 // returns nothing for the state s, releaseFrom does not read the registry again.
@@ -147,8 +147,9 @@ func (p *Node) releaseFrom(
 	return p.unassignAll(ctx, id, x)
 }
 
-// lockGrowth takes the lock "grow" for a collection. While EC2 throttles, a growth may hold the lock for minutes. Then
-// the error is errGrowing: idle addresses can wait for the next collection, and the rest of this collection continues.
+// lockGrowth takes the lock "grow" for a collection. While EC2 throttles, a growth may hold the lock for minutes. If
+// lockGrowth does not get the lock soon, the error is errGrowing. Idle addresses can wait for the next collection, and
+// the rest of this collection continues.
 func (p *Node) lockGrowth(ctx context.Context) (unlock func(), err error) {
 	unlock, err = p.lockSoon(ctx, "grow")
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -165,8 +166,8 @@ func (p *Node) lockSoon(ctx context.Context, name string) (unlock func(), err er
 	return p.Registry.Lock(waiting, name)
 }
 
-// unlessGrowing returns err. If err says that a growth is under way, it returns nil, because the next collection
-// continues.
+// unlessGrowing returns err. But if err says that a growth is under way, unlessGrowing returns nil, because the next
+// collection continues.
 func unlessGrowing(err error) error {
 	if errors.Is(err, errGrowing) {
 		slog.Info(err.Error())
@@ -216,9 +217,10 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 }
 
 // spareAddrs returns how many addresses an ENI can lose at most. The pool keeps as many free addresses as it wants to
-// keep ready. If the ENI is below interfaceIndex, or an operator renews it, the ENI can lose all its addresses. An ENI
-// with Keep loses nothing. An ENI also loses nothing if no ADD may take its addresses for another reason. An ENI in
-// c.kept also loses nothing: the collection could not delete this ENI because EC2 did not answer.
+// keep ready. If the ENI serves no pods because of interfaceIndex, or because an operator renews it, the ENI can lose
+// all its addresses. An ENI with Keep loses nothing. An ENI also loses nothing if no ADD may take its addresses for
+// another reason. An ENI in c.kept also loses nothing: the collection could not delete this ENI because EC2 did not
+// answer.
 func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||

@@ -116,8 +116,8 @@ type ENISpec struct {
 	Pool     string         // the pool that the ENI serves
 	Families []lease.Family // families of the addresses that the ENI needs; none: IPv4
 	Prefixes bool           // ask for prefixes instead of addresses, if the subnet has free prefixes
-	// number of the ENI's private addresses, including the primary address, but not more than fit; not used if Managed
-	// is set, because the waiting ADDs then decide
+	// number of the ENI's private addresses, including the primary address; if fewer fit, the ENI gets fewer. If
+	// Managed is set, the number is not used, because the waiting ADDs then decide
 	Addrs          int
 	Subnet         string            // ID of its subnet; empty: any subnet with Tags
 	Tags           map[string]string // tags that its subnet must have
@@ -171,7 +171,7 @@ func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
 			return "", err
 		}
 	}
-	seen, _, err := p.LastAttached(ctx, s) // keep s: if the registry was lost meanwhile, the new state lacks the instance
+	seen, _, err := p.LastAttached(ctx, s) // keep s: if the registry was lost meanwhile, a new state lacks the instance
 	if err != nil {
 		return "", err
 	}
@@ -225,8 +225,8 @@ var errNotDiscarded = errors.New("the new ENI could be neither attached nor dele
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
 // attachOurs attaches an ENI that this suite has made, and records it. If EC2 cannot attach a new ENI, attachOurs
-// deletes the ENI. This can have four reasons: the instance or its network card has no room, the instance does not run,
-// EC2 attaches no ENI of this subnet, or the ENI stays in a transition (see IsStuck).
+// deletes the ENI. EC2 cannot attach the ENI in four cases. The instance or its network card has no room. The instance
+// does not run. EC2 attaches no ENI of this subnet. The ENI stays in a transition (see IsStuck).
 //
 // attachOurs does not delete an ENI that is in the registry: another program has detached that ENI, and pods may have
 // its addresses. If the caller has asked EC2 which ENIs are attached, seen is EC2's answer.

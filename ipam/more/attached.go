@@ -89,8 +89,8 @@ func (p *Node) attachAtFree(
 	return "", at, err
 }
 
-// attachAt attaches the ENI. EC2 may answer that it does not know an ENI that it has just
-// created (hashicorp/terraform-provider-aws#35568). Then attachAt tries again for a while.
+// attachAt attaches the ENI. EC2 may answer that it does not know an ENI, although EC2 has just created this ENI
+// (hashicorp/terraform-provider-aws#35568). After this answer, attachAt tries again for a while.
 func (p *Node) attachAt(
 	ctx context.Context, instance string, target call.Object, at Slot,
 ) (attachment string, err error) {

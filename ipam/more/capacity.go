@@ -20,8 +20,8 @@ import (
 )
 
 // This file counts for how many pods a node can have addresses, before the node has these addresses. It uses the
-// functions of a growth, which say whether a slot is free, how much room an ENI has, and whether an ENI gets prefixes.
-// Like these functions, it assumes that a subnet has room, and an aligned /28 for each prefix.
+// functions of a growth. These functions say whether a slot is free, how much room an ENI has, and whether an ENI gets
+// prefixes. Like these functions, it assumes that a subnet has room, and an aligned /28 for each prefix.
 
 // Launched returns the state of an instance with these limits, whose only ENI is its boot ENI. The first address of
 // each family is the node's.
@@ -80,7 +80,7 @@ func shareOf(s *registry.State, policy lease.Policy, keptENIs int) share {
 	return one
 }
 
-// podsOnNext returns how many pods a new ENI in the subnet serves. It subtracts their addresses from rooms.
+// podsOnNext returns how many pods a new ENI in the subnet serves. It subtracts the addresses of these pods from rooms.
 func (p *Node) podsOnNext(s *registry.State, subnet string, rooms subnetRoom) int {
 	const id = "next"
 	s.ENIs[id] = registry.ENI{Index: max(p.Policy.MinIndex, 1), Subnet: subnet}
@@ -89,7 +89,7 @@ func (p *Node) podsOnNext(s *registry.State, subnet string, rooms subnetRoom) in
 	return p.podsOn(s, id, s.ENIs[id], rooms)
 }
 
-// podsOn returns how many pods an ENI can serve: those that its free addresses serve, and those that its room serves.
+// podsOn returns how many pods an ENI can serve with its free addresses, and with the addresses for which it has room.
 func (p *Node) podsOn(s *registry.State, id string, e registry.ENI, rooms subnetRoom) int {
 	least := math.MaxInt
 	for _, f := range p.Policy.Families {

@@ -18,9 +18,10 @@ import (
 //
 // interfaceIndex applies to each card: an ENI serves pods if its device index on its card is not lower than
 // interfaceIndex. The boot ENI is at index 0 of card 0, in rare cases at another index. This node attaches nothing at
-// index 0 of any card. An ENI at index 0 of another card than the first serves no pods. There are two reasons. The user
-// guide puts ENIs for EFA alone at index 0 ("Maximize network bandwidth on Amazon EC2 instances with multiple network
-// cards"). And the metadata service reports index 0 for any ENI whose index it does not know yet.
+// index 0 of any card. An ENI at index 0 of another card than the first serves no pods. There are two reasons. The
+// first reason: the user guide puts ENIs that are only for EFA at index 0 ("Maximize network bandwidth on Amazon EC2
+// instances with multiple network cards"). The second reason: the metadata service reports index 0 for any ENI whose
+// index it does not know yet.
 
 // A Slot is where an ENI can be attached: a device index of a network card.
 type Slot struct{ Card, Index int }

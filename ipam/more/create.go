@@ -35,8 +35,8 @@ func (spec ENISpec) eniTags(instance string) map[string]string {
 	return tags
 }
 
-// createIn creates an ENI in a subnet. It asks for prefixes if the spec wants prefixes and the subnet has free
-// prefixes. Otherwise it asks for addresses.
+// createIn creates an ENI in a subnet. It asks for prefixes if the spec wants prefixes, and the subnet has free
+// prefixes. In all other cases, it asks for addresses.
 func (p *Node) createIn(
 	ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec,
 ) (aws.ENI, string, error) {

@@ -19,13 +19,14 @@ import (
 )
 
 // fillOnce gets addresses for an ENI. It asks for addresses of each family of which the ENI has no free address. For
-// IPv4, it also asks if the pool has fewer free addresses than it wants to keep ready.
+// IPv4, fillOnce also asks if the pool has fewer free addresses than the configuration wants to keep ready.
 func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
 	}
-	var full error // counts only if the pod's other family also gets no address
+	// the refusal for a family of which the ENI has a free address; it counts only if no other family gets addresses
+	var full error
 	asked := false
 	for _, f := range p.Policy.Families {
 		one := p.Policy
@@ -91,7 +92,7 @@ func (p *Node) MoreOf(ctx context.Context, s *registry.State, at lease.Place, f 
 	return err
 }
 
-// usesPrefixes reports whether an ENI gets prefixes of a family rather than single addresses.
+// usesPrefixes reports whether an ENI gets prefixes of a family instead of single addresses.
 func (p *Node) usesPrefixes(s *registry.State, f lease.Family) bool {
 	return (f == lease.IPv6 || p.Policy.Prefixes) && !s.Instance.NoPrefixes
 }

@@ -45,7 +45,7 @@ func (p *Node) fullError(s *registry.State) error {
 // maxENIs, interfaceIndex or the instance type.
 func (p *Node) HintFull(s *registry.State) string {
 	if hint := p.missingCIDRHint(s); hint != "" {
-		return hint // more ENIs would not help, nor would prefixes
+		return hint // neither more ENIs nor prefixes would help
 	}
 	const fewer = "lower --max-pods of the kubelet (see 'cni-ipvlan-vpc-k8s-tool maxpods')"
 	n, refused := s.Instance, refusalError(s) != nil
@@ -69,8 +69,8 @@ func (p *Node) HintFull(s *registry.State) string {
 	return fmt.Sprintf("this %s can have no more ENIs: %stake a larger instance type, or %s", n.Type, prefixes, fewer)
 }
 
-// missingCIDRHint returns a hint if an ENI of the pool is in a subnet without a CIDR of one of the families. Then no
-// pod can have an address of this ENI. If there is no such ENI, missingCIDRHint returns "".
+// missingCIDRHint returns a hint if an ENI of the pool is in a subnet without a CIDR of one of the families. No pod can
+// have an address of such an ENI. If there is no such ENI, missingCIDRHint returns "".
 func (p *Node) missingCIDRHint(s *registry.State) string {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		if f, lacks := noCIDR(at, p.Policy.Families); lacks {
@@ -101,8 +101,8 @@ func refusalError(s *registry.State) error {
 }
 
 // seemsFull reports whether to ask EC2 which ENIs are attached to a full instance, although the links of all our ENIs
-// are there. EC2's refusal may be out of date, or another program or an operator may have detached an ENI. EC2 is asked
-// at most twice a minute.
+// are on the node. EC2's refusal may be out of date, or another program or an operator may have detached an ENI. EC2 is
+// asked at most twice a minute.
 func seemsFull(s *registry.State) bool {
 	const lately = 30 * time.Second
 	others := refusalError(s) != nil

@@ -28,7 +28,7 @@ type Offer struct {
 // OfferOf returns what a pool can have of a node. Several pools may use the same free slots: the Offer of each pool
 // counts all of these slots. keptENIs is the number of ENIs that are kept for pods that ask for ENIs of their own. It
 // includes the ENIs that such pods have already. subnets are the subnets of the zone, as EC2 has described them. If
-// subnets is nil, OfferOf assumes that they have enough addresses.
+// subnets is nil, OfferOf assumes that the subnets have enough addresses.
 func OfferOf(s *registry.State, policy lease.Policy, keptENIs int, subnets []aws.Subnet) Offer {
 	p := &Node{}
 	p.Policy = policy
@@ -96,7 +96,7 @@ func (p *Node) podsFreeOn(s *registry.State, e registry.ENI, freedBefore time.Ti
 func (p *Node) podsLeft(s *registry.State, keptENIs int, subnets []aws.Subnet) (n int) {
 	rooms := roomOf(subnets)
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
-		if _, lacks := noCIDR(at, p.Policy.Families); !lacks { // otherwise no pod has all addresses there
+		if _, lacks := noCIDR(at, p.Policy.Families); !lacks { // such an ENI can serve no pod
 			n += p.podsOn(s, at.ID, at.ENI, rooms)
 		}
 	}
@@ -152,9 +152,9 @@ func singleAddrs(e registry.ENI) (n int) {
 	return n
 }
 
-// A subnetRoom has the number of free IPv4 addresses of each subnet, by the subnet's ID. Its methods subtract the
-// addresses that they take. If a subnet is not in the map, or if the map is nil, the subnet counts as having enough
-// addresses.
+// A subnetRoom has the number of free IPv4 addresses of each subnet, by the subnet's ID. The methods of a subnetRoom
+// subtract the addresses that they take. If a subnet is not in the map, or if the map is nil, the subnet counts as
+// having enough addresses.
 type subnetRoom map[string]int
 
 func roomOf(subnets []aws.Subnet) subnetRoom {

@@ -123,9 +123,9 @@ func (p *Node) leavesToOthers(e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[book.TagManaged] == "true" && !p.MakesENIs()
 }
 
-// endOldIntents deletes the intents that are too old. The role has no permission to ask EC2 for the outcomes of their
-// calls, so they would otherwise stop each growth until the node boots. Metadata shows the results of these calls by
-// now. endOldIntents returns the latest state.
+// endOldIntents deletes the intents that are too old. The role has no permission to ask EC2 for the outcomes of the
+// intents' calls. So without this deletion, the intents would stop each growth until the node boots. Metadata shows the
+// results of these calls by now. endOldIntents returns the latest state.
 func (p *Node) endOldIntents(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if len(s.Intents) == 0 {
 		return s, nil
@@ -169,7 +169,7 @@ func (p *Node) awaitTurns(ctx context.Context, s *registry.State) error {
 
 // reattach finishes what a growth has begun: it attaches the ENI. If the ENI is for another pool, or does not fit the
 // pool, reattach calls abandonENI. If the ENI may belong to the original plugin (see maybeOthers), and the role has no
-// permission to attach it, reattach leaves it alone.
+// permission to attach the ENI, reattach leaves the ENI alone.
 func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -183,7 +183,7 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 		known.Attached{})
 	_, known := s.ENIs[e.ID]
 	if (errors.Is(err, errDiscarded) || known && noPlace(err)) && !errors.Is(err, aws.ErrNotRunning) {
-		return nil // processes have begun several ENIs, and there is no room for all: this ENI also counts as finished
+		return nil // processes have begun more ENIs than fit: this ENI also counts as finished
 	}
 	if maybeOthers(s, e) && aws.NotAllowed(err) && !aws.MaybeDone(err) {
 		slog.Warn("the role may not attach this ENI, which has no tags of this suite: the node passes over it",
@@ -262,10 +262,10 @@ func (p *Node) EndBegun(ctx context.Context) error {
 	return err
 }
 
-// adoptAll finishes the creation of those ENIs that are ours. It calls onUnattached with each unattached ENI. It
-// records each attached ENI with all addresses that EC2 reports, and sets its DeleteOnTermination. If an ENI is not
-// ours, and is not in the registry, adoptAll leaves it to Learn. If adoptAll fails, a kept answer of EC2 may be the
-// cause, so adoptAll deletes the kept answers.
+// adoptAll finishes the creation of our ENIs in enis. It calls onUnattached with each unattached ENI. It records each
+// attached ENI with all addresses that EC2 reports, and sets DeleteOnTermination of this ENI. If an ENI is not ours,
+// and is not in the registry, adoptAll leaves it to Learn. If adoptAll fails, a kept answer of EC2 may be the cause, so
+// adoptAll deletes the kept answers.
 func (p *Node) adoptAll(
 	ctx context.Context, s *registry.State, enis []aws.ENI, onUnattached func(context.Context, aws.ENI) error,
 ) (failed error) {
@@ -310,7 +310,7 @@ func (p *Node) mustAdopt(s *registry.State, e aws.ENI) bool {
 	case e.Status == "available" && was.NoLink(time.Now()):
 		return false // the ENI was attached, and an operator or another program has detached it
 	}
-	return e.Status != "available" || p.MakesENIs() // otherwise an operator must attach or delete the ENI
+	return e.Status != "available" || p.MakesENIs() // false: an operator must attach or delete the ENI
 }
 
 // finishENI calls onUnattached with an unattached ENI. For an attached ENI of ours, finishENI sets DeleteOnTermination,

@@ -19,8 +19,8 @@ import (
 )
 
 // This file is about a Provision that was killed, got no answer from EC2, or did not see the link of its ENI. If an
-// operator repeats the Provision, the new Provision continues with the same ENI. Otherwise there would be two ENIs, and
-// a collection would delete none of them.
+// operator repeats the Provision, the new Provision continues with the same ENI. If the new Provision created another
+// ENI, the node would have two ENIs, and a collection would delete neither of them.
 //
 // EC2's answers may not yet show what the earlier process has done in the last seconds. So until the time known.Settled
 // has passed after a change, the node trusts the registry's record of the change and not EC2's answer. If the registry
