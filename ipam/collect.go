@@ -63,7 +63,8 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 // no routed pods, tidyNode removes what serves only routed pods. A registry without leases does not prove that no pod
 // is left. The registry may have been lost, and the metadata service, which lists the pods' addresses, may not answer.
 // Only the kernel proves that no pod is left: see [nl.NS.RemoveShared]. If the kernel has not shown a leased address at
-// the pod's own link, tidyNode removes nothing. That pod may be a routed pod, or may not have started yet.
+// the pod's own link, tidyNode removes nothing. The pod with this address may be a routed pod, or may not have started
+// yet.
 func (p *Pool) tidyNode(ctx context.Context, c *less.Collecting) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		remove := p.Host.RemoveShared

@@ -10,10 +10,10 @@
 // the lease, and calls neither EC2 nor metadata. A collection unassigns free addresses ([Pool.Collect]). If a pod had
 // chosen an address, [Pool.ReleaseChosen] unassigns it soon after the DEL.
 //
-// There are three invariants. An address has exactly one owner. This owner has the address before its ADD answers, and
-// keeps it until its DEL has begun. An address that a pod has is never unassigned. Before a process changes something
-// in EC2, the registry on disk has a record of the change. So a process may be killed at any time, and the next process
-// finishes its work.
+// There are three invariants. The first invariant: a leased address has exactly one owner. This owner has the address
+// before its ADD answers, and keeps it until its DEL has begun. The second invariant: the node never unassigns an
+// address that a pod has. The third invariant: before a process changes something in EC2, the registry on disk has a
+// record of the change. So a process may be killed at any time, and the next process finishes its work.
 package ipam
 
 import (

@@ -15,8 +15,9 @@ import (
 )
 
 // A changing call to EC2 has one of three outcomes: done, not done, or unknown. The outcome is unknown if the answer to
-// the call, or to an earlier attempt, was lost. The intent of a call stays while the outcome is unknown. A call is
-// repeated only if it is not done, or if it has a client token. EC2 carries out calls with the same token only once.
+// the call, or to an earlier attempt, was lost. The intent of a call stays while the outcome is unknown. A process
+// repeats a call only if EC2 has not carried out the call, or if the call has a client token. EC2 carries out calls
+// with the same token only once.
 
 // NewToken returns a new client token: at most 64 ASCII characters (EC2 API reference,
 // "Ensuring idempotency").
@@ -36,9 +37,9 @@ func NewIntent(i registry.Intent) IntentWriter {
 	}
 }
 
-// A CallFunc makes the EC2 call for which an intent was written. token is the key of that intent. It returns the
-// function record, which writes the result of the call to a state. If the error is not an *aws.Error, EC2's answer is
-// invalid.
+// A CallFunc makes the EC2 call for which an intent was written. token is the key of that intent. A CallFunc returns
+// the function record, which writes the result of the call to a state. If the error is not an *aws.Error, EC2's answer
+// is invalid.
 type CallFunc func(s *registry.State, token string) (record func(*registry.State), err error)
 
 // Call makes a changing call to EC2, in its turn. The intent is on disk before the call. The result is recorded in the

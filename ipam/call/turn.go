@@ -29,8 +29,8 @@ func (p *Node) AwaitTurn(ctx context.Context, action string) error {
 	return nil
 }
 
-// Sleep waits for d. If the deadline of ctx is earlier, Sleep fails at once. The error text begins with reason, which
-// says why the caller waits.
+// Sleep waits for the duration d. If the deadline of ctx is earlier, Sleep fails at once. The error text begins with
+// reason, which says why the caller waits.
 func Sleep(ctx context.Context, d time.Duration, reason string) error {
 	if d <= 0 {
 		return nil

@@ -29,7 +29,7 @@ type discovery struct {
 }
 
 // LagOfEC2 is how long EC2 may still list an address after this node has begun to unassign it. The unassign call takes
-// seconds, and EC2's describes lag behind the call.
+// seconds, and EC2's descriptions lag behind the call.
 const LagOfEC2 = 2 * Settled
 
 // learnENI records an ENI in the state. e is what metadata or EC2 shows of the ENI.

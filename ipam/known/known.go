@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package known finds out which ENIs and addresses a node really has, and corrects the registry. No single source is
-// enough. Metadata forgets ENIs and lags by minutes. EC2's describes lag by seconds. The kernel shows only addresses
+// enough. Metadata forgets ENIs and lags by minutes. EC2's descriptions lag by seconds. The kernel shows only addresses
 // that pods have.
 package known
 

@@ -17,10 +17,11 @@ import (
 
 // A rebuilt registry has what metadata and EC2 have just reported. Both may lag: metadata by minutes, EC2 by seconds.
 // So metadata and EC2 may still list addresses that were unassigned right before the registry was lost, and perhaps do
-// not list a new ENI yet. Therefore the node compares a rebuilt registry with EC2 twice: at once, to find interrupted
-// calls, and when EC2 has settled. Until the second comparison, the addresses that no pod uses are unconfirmed, and no
-// ADD takes such an address. But an ADD may take an address of a /80, because the node never unassigns a /80: the /80
-// leaves only with its ENI. An ENI of a rebuilt registry serves no pod if its link is not on the node.
+// not list a new ENI yet. Therefore the node compares a rebuilt registry with EC2 twice. The first comparison is made
+// at once, to find interrupted calls. The second comparison is made when EC2 has settled. Until the second comparison,
+// the addresses that no pod uses are unconfirmed, and no ADD takes such an address. But an ADD may take an address of a
+// /80, because the node never unassigns a /80: the /80 leaves only with its ENI. An ENI of a rebuilt registry serves no
+// pod if its link is not on the node.
 //
 // If no pod of a node has an address, the node at once uses the addresses that metadata and EC2 show. After a boot, the
 // node knows no other addresses. In this case, no ADD waits for the two comparisons, so a collection makes the
@@ -36,8 +37,8 @@ import (
 // the mark before the call to EC2. Earlier versions of this suite use the same name.
 const ReleasedMark = "gave-back"
 
-// Settled is how long EC2 may lag. The advice for describes after a change is "starting with a couple of seconds of
-// wait time" (EC2 API reference, "Eventual consistency"). Users report lags of seconds.
+// Settled is how long EC2 may lag. The advice for describe calls after a change is "starting with a couple of seconds
+// of wait time" (EC2 API reference, "Eventual consistency"). Users report lags of seconds.
 const Settled = 30 * time.Second
 
 // Due reports whether a process now has to finish interrupted calls, or to compare the registry with EC2.

@@ -51,8 +51,8 @@ func Add(
 // An interface whose address the pod has chosen comes first. So if EC2 shows that the pod cannot have this address, the
 // ADD has changed nothing for the other interfaces yet. An interface whose ENI the pod has chosen comes last. If this
 // interface came earlier, and another interface got no address, each repetition of the ADD would attach and detach the
-// ENI. If EC2 refuses the ENI, the other interfaces' addresses, which a growth has got from EC2, stay on the node. The
-// repeated ADD finds these addresses.
+// ENI. A growth may have got addresses from EC2 for the other interfaces. If EC2 then refuses the ENI, these addresses
+// stay on the node, and the repeated ADD finds them.
 func (p *Pool) Each(
 	ctx context.Context, o Owner, policies []Policy, add func(context.Context, *Pool, Owner) (fresh bool, err error),
 ) (fresh bool, err error) {

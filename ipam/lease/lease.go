@@ -10,9 +10,9 @@
 // asks EC2 in the same process, and the Source of [Program] executes another program. A DEL ends the lease, and calls
 // neither EC2 nor metadata. Package less unassigns addresses.
 //
-// There are two invariants. An address has only one owner. This owner has the address before its ADD answers, and keeps
-// it until its DEL has begun. Before an ADD answers with an address, it checks that the node has no route to another
-// pod with that address.
+// There are two invariants. The first invariant: an address has only one owner. This owner has the address before its
+// ADD answers, and keeps it until its DEL has begun. The second invariant: before an ADD answers with an address, it
+// checks that the node has no route to another pod with that address.
 package lease
 
 //go:generate go run ../../internal/codec/gen

@@ -46,7 +46,7 @@ func (s Shelf) paths() (paths []string, err error) {
 func EachNetNS(f func(*nl.NS) error) error { return eachNetNS(Shelves, f) }
 
 // eachNetNS does what EachNetNS does, for these shelves. If it cannot open a namespace, it tries a few times more. The
-// reason: even to root, Linux may refuse the namespaces of a process that is about to end. A moment later, that process
+// reason is that even root may not open the namespaces of a process that is about to end. A moment later, that process
 // is gone.
 func eachNetNS(shelves []Shelf, f func(*nl.NS) error) error {
 	self, err := inode("/proc/self/ns/net")

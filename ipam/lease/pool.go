@@ -285,7 +285,7 @@ func (p *Pool) Note(s *registry.State) {
 		takes := p.Policy.usesENI(id, e) && p.Policy.Choice.ENI == ""
 		own := e.Pool == p.Policy.Pool || Origin(e.Pool) == p.Policy.Pool
 		if takes || (e.Serving || e.Managed) && own {
-			e.Configure(p.Policy.Misfit(e) == "", p.Policy.Serves(e), p.Policy.Keep) // perhaps the ENI does not fit any more
+			e.Configure(p.Policy.Misfit(e) == "", p.Policy.Serves(e), p.Policy.Keep) // the ENI may not fit now
 			s.ENIs[id] = e
 		}
 	}

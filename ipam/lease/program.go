@@ -15,7 +15,7 @@ import (
 
 // GrowProgram is the program that can ask EC2. The program contains the AWS SDK, so it starts more slowly than the
 // plugins. The plugins execute it only if no address is free. Of all waiting ADDs, only the ADD that has its turn
-// executes GrowProgram. CNI calls such an execution delegation (CNI specification, section 4).
+// executes GrowProgram. The CNI specification (section 4) calls such an execution a delegation.
 const GrowProgram = "cni-ipvlan-vpc-k8s-grow"
 
 // acquireArg is the first argument of a GrowProgram that only gets addresses. The second argument is how much time is

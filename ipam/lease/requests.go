@@ -17,9 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// If the key requests allows the pod to ask, a pod can ask for its interfaces (see package nic). If a pod asks for a
-// subnet, for security groups or for an ENI, a derived pool serves it. A derived pool has what all pools have: ENIs of
-// its own, growth, release. Pods with the same request share a derived pool.
+// A pod may ask for its interfaces (see package nic) if the key requests permits this. If a pod asks for a subnet, for
+// security groups or for an ENI, a derived pool serves it. A derived pool has what all pools have: ENIs of its own,
+// growth, release. Pods with the same request share a derived pool.
 
 // A Choice is what a pod has chosen for one of its interfaces. In the zero Choice, the pod has chosen nothing, and the
 // policy decides.

@@ -77,8 +77,9 @@ func updatedLease(s *registry.State, a netip.Addr, l registry.Lease, used lease.
 }
 
 // isPodNetNS reports whether the network namespace of a pod is at path. It returns false if the path does not exist, or
-// leads to the namespace of this process, which is the node's. A path /proc/PID/ns/net may belong to another process by
-// now. If stat(2) fails for another reason, isPodNetNS returns true.
+// leads to the namespace of this process, which is the node's. A path /proc/PID/ns/net may lead to the node's
+// namespace, because a process of the node may have this PID by now. If stat(2) fails for another reason, isPodNetNS
+// returns true.
 func isPodNetNS(path string) bool {
 	is, err := os.Stat(path)
 	if err != nil {
@@ -156,9 +157,9 @@ func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (del
 	}
 	err = p.deleteENI(ctx, id, c.Used, m.seen)
 	if errors.Is(err, errAttached) && m.staysAttached(err) && !errors.Is(err, aws.ErrDenied) {
-		// The ENI stays attached, for example because EC2 throttles. A growth would take minutes, but pods can have the
-		// addresses of this ENI at once. If the role has no permission to detach the ENI, deleteENI has removed the
-		// mark, and the collection releases only the addresses of the ENI.
+		// The ENI stays attached, for example because EC2 throttles. So undrain removes the ENI's mark: pods can then
+		// have the addresses of this ENI at once, and a growth would take minutes. If the role has no permission to
+		// detach the ENI, deleteENI has removed the mark, and the collection releases only the addresses of the ENI.
 		c.kept = append(c.kept, id)
 		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 	}

@@ -52,7 +52,7 @@ func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []neti
 	return gone, withFinisher(err)
 }
 
-// If EC2 has not answered, withFinisher adds a text to err. The text says which command finishes the release.
+// withFinisher adds a text to err if EC2 has not answered. The text says which command finishes the release.
 func withFinisher(err error) error {
 	if aws.MaybeDone(err) {
 		err = fmt.Errorf("%w: the next registry-gc finishes the release, or the same command, if it is repeated", err)

@@ -278,9 +278,9 @@ func (p *Node) stepToDelete(ctx context.Context, e aws.ENI, used lease.Used, det
 var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, book.TagNoManage)
 
 // undeletableError returns why this node must not detach and delete an ENI that EC2 has just described. If nothing
-// forbids it, undeletableError returns nil. The ENI may be attached elsewhere by now, or soon. An ENI that was created
-// for another instance must stay. But if this node has just detached such an ENI, this node may delete it, because no
-// other node would delete it.
+// forbids it, undeletableError returns nil. The ENI may be attached to another instance by now, or soon. An ENI that
+// was created for another instance must stay. But if this node has just detached such an ENI, this node may delete it,
+// because no other node would delete it.
 func (p *Node) undeletableError(e aws.ENI, used lease.Used, detached bool) error {
 	s, err := p.Registry.View()
 	if err != nil {

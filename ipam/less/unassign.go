@@ -242,8 +242,8 @@ func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int
 // x or nothing. If an operator or another program has unassigned a part of x, unassignAll asks EC2 to unassign the
 // rest.
 //
-// If EC2 refuses, unassignAll puts the part of x that is still on the ENI back into the registry. If the outcome is not
-// known, this part stays out of the registry until metadata shows it.
+// If EC2 refuses, unassignAll puts a part of x back into the registry: the part that is still on the ENI. If the
+// outcome is not known, this part stays out of the registry until metadata shows it.
 func (p *Node) unassignAll(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
 	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return book.Releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx),

@@ -22,7 +22,7 @@ import (
 )
 
 // intentLife is how long an intent stays if EC2 shows no result of its call. EC2 may have carried out the call, and may
-// show the result later. EC2's describes lag by seconds, in rare cases by minutes (EC2 API reference, "Eventual
+// show the result later. EC2's descriptions lag by seconds, in rare cases by minutes (EC2 API reference, "Eventual
 // consistency").
 const intentLife = 15 * time.Minute
 

@@ -20,8 +20,8 @@ import (
 )
 
 // This file counts for how many pods a node can have addresses, before the node has these addresses. It uses the
-// functions of a growth. These functions say whether a slot is free, how much room an ENI has, and whether an ENI gets
-// prefixes. Like these functions, it assumes that a subnet has room, and an aligned /28 for each prefix.
+// functions of a growth. These functions report whether a slot is free, how much room an ENI has, and whether an ENI
+// gets prefixes. Like these functions, it assumes that a subnet has room, and an aligned /28 for each prefix.
 
 // Launched returns the state of an instance with these limits, whose only ENI is its boot ENI. The first address of
 // each family is the node's.

@@ -168,9 +168,9 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 }
 
 // unendedToken returns the client token of a creation with an unknown outcome that suits the spec. The size and the
-// timeouts of the creation do not matter. If there is no such creation, unendedToken returns "". EC2's describes may
-// not show the ENI of this creation yet (EC2 API reference, "Eventual consistency"). But if the caller repeats the call
-// with the token, EC2 creates no second ENI.
+// timeouts of the creation do not matter. If there is no such creation, unendedToken returns "". EC2's descriptions
+// perhaps do not show the ENI of this creation yet (EC2 API reference, "Eventual consistency"). But if the caller
+// repeats the call with the token, EC2 creates no second ENI.
 func unendedToken(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
 		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) &&

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An Offer is what a scheduler can count on: for how many pods of a pool a node has addresses, or can get them. If a
-// pod has both families, one address of each family counts as one.
+// An Offer is what a scheduler can count on: for how many pods of a pool a node has addresses, or can get them. If pods
+// have both families, an IPv4 address and an IPv6 address together count as one address.
 type Offer struct {
 	Leased  int  // addresses that pods have
 	Free    int  // addresses that the next pods can have
@@ -72,7 +72,7 @@ func leasedPods(s *registry.State, policy lease.Policy) (n int) {
 	return n
 }
 
-// usableBefore returns a time: an ADD takes an address only if the address has been free since before this time (see
+// usableBefore returns a time limit. An ADD takes an address only if the address became free before this limit (see
 // [lease.Place.Pick]).
 func (p *Node) usableBefore(s *registry.State, now time.Time) time.Time {
 	before := now.Add(-p.Policy.ReuseWait)
@@ -96,7 +96,7 @@ func (p *Node) podsFreeOn(s *registry.State, e registry.ENI, freedBefore time.Ti
 func (p *Node) podsLeft(s *registry.State, keptENIs int, subnets []aws.Subnet) (n int) {
 	rooms := roomOf(subnets)
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
-		if _, lacks := noCIDR(at, p.Policy.Families); !lacks { // such an ENI can serve no pod
+		if _, lacks := noCIDR(at, p.Policy.Families); !lacks { // if lacks, the ENI can serve no pod
 			n += p.podsOn(s, at.ID, at.ENI, rooms)
 		}
 	}

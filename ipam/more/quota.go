@@ -15,8 +15,9 @@ import (
 )
 
 // quotaWait is the longest time in which this node creates no ENIs after EC2 has refused an ENI because of the
-// account's quota. The quota of a region has room again when an operator or a program deletes ENIs, or AWS raises it.
-// If a node asked for every pod, it would use up the calls that other nodes need to delete ENIs.
+// account's quota. The quota of a region has room again when an operator or a program deletes ENIs, or AWS raises the
+// quota. If a node asked EC2 for an ENI for every pod, the node would use up the calls that other nodes need to delete
+// ENIs.
 const quotaWait = registry.MostQuota
 
 // quotaError returns an error if EC2 has lately refused an ENI because of the account's

@@ -149,7 +149,7 @@ func mixBits(h uint64) uint64 {
 }
 
 // SubnetFor returns the subnet with the ID. If the ID is empty, SubnetFor returns the subnet of the chosen addresses.
-// This subnet must be a subnet in which the pool may have ENIs. It refuses addresses that no pod can have.
+// This subnet must be a subnet in which the pool may have ENIs. SubnetFor refuses addresses that no pod can have.
 func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws.Subnet, error) {
 	all, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
