@@ -113,8 +113,8 @@ func standingError(action, refusedID string, r registry.Refusal) error {
 		&aws.Error{Action: action, Code: r.Code, Message: r.Message, RequestID: r.Request})
 }
 
-// Refused returns the parts of a recorded refusal, to show them to people: the action, the ID of the refused ENI or
-// subnet, and EC2's error. If EC2 refused the action itself, about is "".
+// Refused returns the parts of a recorded refusal, to show them to people. The parts are the action, the ID of the
+// refused ENI or subnet, and EC2's error. If EC2 refused the action itself, about is "".
 func Refused(s *registry.State, key string) (action, about string, err error) {
 	action, about, _ = strings.Cut(key, " ")
 	return action, about, standingError(action, about, s.Refusals[key])

@@ -22,9 +22,9 @@ import (
 // about this change, and the next pod with that address would have no network.
 //
 // So a collection compares the registry with metadata. If metadata does not show an address, the ENI may still have it,
-// because metadata forgets ENIs and may lag by minutes. So the collection asks EC2, and EC2's answer decides. But EC2's
-// answer does not decide about addresses that EC2 has assigned in the last seconds, because perhaps a describe call
-// does not show these addresses yet.
+// because metadata forgets ENIs and may lag by minutes. So the collection asks EC2, and EC2's answer decides. But the
+// answer does not decide about addresses that EC2 has assigned in the last seconds. Perhaps EC2's descriptions do not
+// show these addresses yet.
 
 // Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. shownENIs
 // are the ENIs that the metadata service shows. If the shown ENIs have all addresses and prefixes of the registry,
@@ -139,8 +139,8 @@ func (p *Node) Forget(ctx context.Context, id string) error {
 }
 
 // Compare makes the registry's addresses and prefixes of an ENI agree with EC2's description of the ENI. The registry
-// and EC2 may differ because an operator or another program has changed the ENI, or because EC2's answer to a call of
-// this node was lost.
+// and EC2 differ if an operator or another program has changed the ENI, or if EC2's answer to a call of this node was
+// lost.
 func (p *Node) Compare(ctx context.Context, id string) error {
 	asked := time.Now()
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))

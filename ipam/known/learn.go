@@ -223,7 +223,7 @@ func (p *Node) whyTagsUnknown(err error) string {
 }
 
 // LearnShown adds to the registry the ENIs that EC2 shows as attached, and that metadata does not show yet. If the
-// registry lacked these ENIs, this node would count too few ENIs, and would try to attach one ENI more than the
+// registry lacked these ENIs, this node would count too few ENIs. It would then try to attach one ENI more than the
 // instance can have.
 func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws.ENI) error {
 	shown := map[string]aws.ENI{}

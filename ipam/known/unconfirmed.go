@@ -16,7 +16,7 @@ import (
 )
 
 // A rebuilt registry has what metadata and EC2 have just reported. Both may lag: metadata by minutes, EC2 by seconds.
-// So metadata and EC2 may still list addresses that were unassigned right before the registry was lost, and perhaps do
+// So metadata and EC2 may still list addresses that were unassigned right before the registry was lost. Perhaps they do
 // not list a new ENI yet. Therefore the node compares a rebuilt registry with EC2 twice. The first comparison is made
 // at once, to find interrupted calls. The second comparison is made when EC2 has settled. Until the second comparison,
 // the addresses that no pod uses are unconfirmed, and no ADD takes such an address. But an ADD may take an address of a
@@ -79,8 +79,8 @@ func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 
 // dropUnconfirmed removes from the registry the unconfirmed addresses and prefixes that enis does not show. An address
 // is unconfirmed if it is free and became free at rebuiltAt or later. A prefix is unconfirmed if the registry got it at
-// rebuiltAt or later, and no pod uses its addresses. If a pod uses a single address of the ENI that is also within the
-// prefix, this pod does not count as a user of the prefix. If an address appears again, a later Learn finds it.
+// rebuiltAt or later, and no pod uses its addresses. A pod that uses a single address of the ENI does not count as a
+// user of the prefix, even if the address is within the prefix. If an address appears again, a later Learn finds it.
 func dropUnconfirmed(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	for _, e := range enis {
 		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}

@@ -49,10 +49,10 @@ func (policy Policy) usesENI(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart checks whether another pod keeps the choosing pod from an ENI. A pod with a lease on the ENI does so in two
-// cases: it has the whole ENI, or the choosing pod wants the whole ENI. Apart returns the name of such a pod, or "" if
-// there is none. Apart looks for such a pod only if the choosing pod asks for an ENI or for a whole ENI. Other pods
-// cannot get an address of an exclusive ENI, because an exclusive ENI is in a pool of its own: see derivedName.
+// Apart checks whether another pod keeps the choosing pod from an ENI. A pod with a lease on the ENI does so if it has
+// the whole ENI, or if the choosing pod wants the whole ENI. Apart returns the name of such a pod, or "" if there is
+// none. Apart looks for such a pod only if the choosing pod asks for an ENI or for a whole ENI. Other pods cannot get
+// an address of an exclusive ENI, because an exclusive ENI is in a pool of its own: see derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""

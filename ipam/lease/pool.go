@@ -294,8 +294,8 @@ func (p *Pool) Note(s *registry.State) {
 	}
 }
 
-// heldAddrs returns the addresses that the interface already has, and their ENI. If one of these addresses is on no ENI
-// any more, heldAddrs ends all leases of the interface, because all addresses of an interface must be on the same ENI.
+// heldAddrs returns the addresses that the interface already has, and their ENI. All addresses of an interface must be
+// on the same ENI. So if one of these addresses is on no ENI any more, heldAddrs ends all leases of the interface.
 func heldAddrs(s *registry.State, o Owner) (eni string, addrs []netip.Addr) {
 	all := s.HeldBy(o.Key, o.NIC)
 	for _, h := range all {

@@ -168,8 +168,8 @@ func (p *Node) awaitTurns(ctx context.Context, s *registry.State) error {
 }
 
 // reattach finishes what a growth has begun: it attaches the ENI. If the ENI is for another pool, or does not fit the
-// pool, reattach calls abandonENI. If the ENI may belong to the original plugin (see maybeOthers), and the role has no
-// permission to attach the ENI, reattach leaves the ENI alone.
+// pool, reattach calls abandonENI. If the role has no permission to attach an ENI that may belong to the original
+// plugin (see maybeOthers), reattach leaves the ENI alone.
 func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {

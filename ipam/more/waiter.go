@@ -57,8 +57,8 @@ func (p *Node) pendingADDs(s *registry.State) int {
 
 // wantedAddrs returns how many addresses to ask for. A growth for one pod alone asks for one address. In all other
 // cases, the number is one for each ADD that waits or will be repeated, plus a reserve. It is at least ipBatchSize, and
-// not more than maxPods needs. If ipBatchSize is 0, the number is as large as an ENI allows. The reserve is the number
-// of free addresses that the pool wants to keep ready, or the number of cooling addresses if this number is larger.
+// not more than maxPods needs. If ipBatchSize is 0, the number is as large as an ENI allows. The reserve is the larger
+// of two numbers: the free addresses that the pool wants to keep ready, and the cooling addresses.
 //
 // If addresses cool, pods are being replaced, and more pods will be replaced soon. With one address for each waiting
 // ADD, a rolling update would cost as many calls as the node has pods. The whole account shares the rate limit of these
