@@ -15,8 +15,9 @@ import (
 // Assign gives the ENI n more secondary private IPv4 addresses (AssignPrivateIpAddresses), and returns them. If EC2's
 // answer does not have exactly n addresses, Assign returns an error.
 //
-// This EC2 action has no client token. After an error for which [MaybeDone] returns true, EC2 may have assigned
-// addresses. Then the caller must compare the ENI's current addresses with those before the call.
+// This EC2 action has no client token, so a repeated call may assign more addresses. If [MaybeDone] returns true for
+// the error, EC2 may have assigned addresses. To find these addresses, the caller must compare the ENI's current
+// addresses with the ENI's addresses before the call.
 func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, SecondaryPrivateIpAddressCount: new(int32(n))}
@@ -50,7 +51,7 @@ func (c *Client) AssignAddr(ctx context.Context, eni string, addr netip.Addr) er
 }
 
 // AssignPrefixes gives the ENI n more delegated /28 prefixes (AssignPrivateIpAddresses), and returns them. This EC2
-// action has no client token: see Assign.
+// action has no client token: after an error, the caller must do what the comment of Assign says.
 func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, Ipv4PrefixCount: new(int32(n))}
@@ -67,15 +68,15 @@ func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip
 	return prefixes, nil
 }
 
-// Unassign removes addresses from the ENI (UnassignPrivateIpAddresses), all in one call. EC2 refuses to remove the
-// primary address.
+// Unassign removes addresses from the ENI. It makes one EC2 call for all of them (UnassignPrivateIpAddresses). EC2
+// refuses to remove the primary address.
 func (c *Client) Unassign(ctx context.Context, eni string, addrs ...netip.Addr) error {
 	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni,
 		PrivateIpAddresses: formatAll(addrs)})
 }
 
-// UnassignPrefixes removes delegated prefixes from the ENI, with all their addresses (UnassignPrivateIpAddresses), in
-// one call.
+// UnassignPrefixes removes delegated prefixes, with all their addresses, from the ENI. It makes one EC2 call for all of
+// them (UnassignPrivateIpAddresses).
 func (c *Client) UnassignPrefixes(ctx context.Context, eni string, prefixes ...netip.Prefix) error {
 	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni,
 		Ipv4Prefixes: formatAll(prefixes)})

@@ -14,18 +14,19 @@ import (
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 )
 
-// maxAnswer is the maximum size of an answer in bytes. A full page of ENIs has about 16 MiB if each ENI has fifty
-// addresses, each with its DNS name.
+// maxAnswer is the maximum size of an answer in bytes. If each ENI has fifty addresses with DNS names, an answer with a
+// full page of ENIs has about 16 MiB.
 const maxAnswer = 64 << 20
 
-// maxRefusal is the maximum size of an error answer in bytes. An error answer of EC2 has one code and one message. One
-// or two kilobytes of the message may be an encoded part for sts:DecodeAuthorizationMessage.
+// maxRefusal is the maximum size of an error answer in bytes. EC2 needs much less: its error answer has one code and
+// one message. A message may contain an encoded part, for sts:DecodeAuthorizationMessage, of one or two kilobytes.
 const maxRefusal = 256 << 10
 
 // A checkedClient makes requests to EC2. It returns an error if an answer cannot be from EC2. Without this check, the
 // SDK accepts an empty body, or a web page that happens to be XML, as an answer without content. Captive portals and
-// proxies send such pages with status 200. For a describe, an answer without content would mean "no such ENI". For a
-// change whose answer never has content, it would mean "done".
+// proxies send such pages with status 200. After a request to describe an ENI, this package would understand an answer
+// without content as "no such ENI". After a request for a change whose answer never has content, it would understand
+// the answer as "done".
 //
 // EC2's answer to an action is a complete XML document. The name of its root element is the action's name followed by
 // "Response". If the root element contains an element "return" whose text is not "true", EC2 has not carried out the

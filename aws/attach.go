@@ -12,9 +12,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// AttachENI attaches an ENI to an instance (AttachNetworkInterface), at a device index of a network card. It returns
-// the attachment's ID. EC2 answers long before the kernel has the ENI's link: the caller must wait until there is a
-// link with the ENI's MAC.
+// AttachENI attaches an ENI to a network card of an instance, at a device index of this card (AttachNetworkInterface).
+// It returns the attachment's ID. EC2 answers long before the kernel has the ENI's link. So the caller must wait until
+// there is a link with the ENI's MAC.
 //
 // [ErrIndexTaken] means that the caller can try another index. [ErrInstanceFull] means that the instance cannot have
 // more ENIs. [ErrNotFound] can be temporary if the ENI was created a moment ago.
@@ -23,8 +23,8 @@ func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, inde
 	out, err := call(ctx, c, action, c.ec2.AttachNetworkInterface, &ec2.AttachNetworkInterfaceInput{
 		NetworkInterfaceId: &eni,
 		InstanceId:         &instance,
-		// the card is set even if it is 0: without the card, the call fails for instances with several cards
-		// (cilium/cilium#42512)
+		// the request names the card even if the card is 0: otherwise the request fails for instances with several
+		// cards (cilium/cilium#42512)
 		NetworkCardIndex: new(int32(card)),
 		DeviceIndex:      new(int32(index)),
 	})
@@ -40,8 +40,8 @@ func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, inde
 	return attachment, nil
 }
 
-// DeleteOnTermination sets the attribute by which EC2 deletes the ENI when its instance is terminated
-// (ModifyNetworkInterfaceAttribute). Without this attribute, EC2 keeps an ENI that was attached while the instance ran.
+// DeleteOnTermination makes EC2 delete the ENI when EC2 terminates the ENI's instance
+// (ModifyNetworkInterfaceAttribute). By default, EC2 keeps an ENI that a program attached to a running instance.
 func (c *Client) DeleteOnTermination(ctx context.Context, eni, attachment string) error {
 	const action = "ModifyNetworkInterfaceAttribute"
 	out, err := call(ctx, c, action, c.ec2.ModifyNetworkInterfaceAttribute, &ec2.ModifyNetworkInterfaceAttributeInput{

@@ -5,12 +5,12 @@
 // types of its own: ENIs with their addresses and prefixes, subnets, VPCs, and limits of instance types. Only this
 // package and the acceptance test import the AWS SDK.
 //
-// Each method of a [Client] asks one question or makes one change. It makes the EC2 call that its comment names, and
-// returns EC2's answer. All pages of a describe count as one call. Methods never poll, and the caller decides what to
-// do after an error. A Client has no state except the identity of the instance. The error of a call to EC2 is an
-// [*Error]. Most of these errors match one of the sentinel errors of this package ([ErrThrottled], [ErrSubnetFull] and
-// so on). The error of a request to the metadata service is a [*MetadataError]. For both types, [Hint] returns what an
-// operator can do.
+// Each method of a [Client] asks one question or makes one change. The method makes the EC2 call that the method's
+// comment names, and returns EC2's answer. If the answer has several pages, the method asks for all of them. Methods
+// never poll. The caller decides what to do after an error. A Client has no state except the identity of the instance.
+// The error of a call to EC2 is an [*Error]. Most of these errors match one of the sentinel errors of this package
+// ([ErrThrottled], [ErrSubnetFull] and so on). The error of a request to the metadata service is a [*MetadataError].
+// For both types, [Hint] returns what an operator can do.
 //
 // This package does not mix answers of EC2 and metadata: [Client.ENIs] asks metadata, [Client.DescribeENIs] asks EC2.
 // Metadata lags behind EC2: it does not show all new ENIs and addresses, and still shows some that are gone. If
@@ -47,18 +47,18 @@ type Options struct {
 	// http://169.254.169.254, or http://[fd00:ec2::254] if $AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is IPv6.
 	MetadataURL string
 
-	// HTTP makes the requests to EC2 and to metadata. For example, a test may answer the requests without a socket. If
+	// HTTP makes the requests to EC2 and to metadata. A test can set HTTP to answer the requests without a socket. If
 	// HTTP is nil, requests to EC2 heed $HTTPS_PROXY, $NO_PROXY and $AWS_CA_BUNDLE.
 	HTTP HTTPClient
 
 	// Attempts is the maximum number of attempts of one call to EC2. 0 means 2. The second attempt follows within a
-	// second: this is enough if the account's token bucket was empty for a moment. Longer waits are up to the caller,
-	// who can also make the node's other processes wait. Otherwise the repeated calls of each process would take the
-	// tokens of the others.
+	// second. This is enough if the account's token bucket was empty only for a moment. If EC2 throttles for longer,
+	// the caller must wait, and must also make the node's other processes wait. If each process repeated its calls on
+	// its own, the processes would take each other's tokens.
 	Attempts int
 
 	// Jitter returns a random duration less than d, for the wait before another attempt. If Jitter is nil, the Client
-	// uses rand.N. A simulation of many nodes gives each node a Jitter with a seed of its own.
+	// uses rand.N. A simulation of many nodes gives each node a Jitter with a different seed.
 	Jitter func(d time.Duration) time.Duration
 }
 
@@ -70,7 +70,7 @@ type HTTPClient interface {
 // A Client makes requests to EC2 and the metadata service. Goroutines may share a Client.
 type Client struct {
 	options  Options
-	ec2      *ec2.Client // must never be converted to an interface: see method
+	ec2      *ec2.Client // must never be converted to an interface: see the type method
 	metadata *metadata
 	invalid  error    // not nil: an environment variable about EC2 has an invalid value
 	chosen   []string // the environment variables that choose the endpoint of EC2
@@ -94,8 +94,8 @@ func New(o Options) *Client {
 // Jitter returns a random duration less than d: see [Options].
 func (c *Client) Jitter(d time.Duration) time.Duration { return c.options.Jitter(d) }
 
-// sdkOptions returns the SDK's options, without the region, which each call determines. It also returns the names of
-// the environment variables that choose the endpoint.
+// sdkOptions returns the SDK's options except the region: the function call sets the region for each EC2 call. It also
+// returns the names of the environment variables that choose the endpoint.
 func sdkOptions(o Options, m *metadata) (ec2.Options, []string, error) {
 	s := ec2.Options{
 		Credentials: credentialsOf(m),
@@ -113,8 +113,8 @@ func sdkOptions(o Options, m *metadata) (ec2.Options, []string, error) {
 	return s, chosen, err
 }
 
-// ec2HTTP returns the SDK's HTTP client for EC2, which heeds $HTTPS_PROXY and $NO_PROXY. If $AWS_CA_BUNDLE is set, the
-// client trusts the certificates in that file instead of the system's certificates.
+// ec2HTTP returns the SDK's HTTP client for EC2, which heeds $HTTPS_PROXY and $NO_PROXY. If $AWS_CA_BUNDLE names a
+// file, the client trusts the certificates in this file instead of the system's certificates.
 func ec2HTTP() (HTTPClient, error) {
 	do, bundle := awshttp.NewBuildableClient(), processEnv.firstSet("AWS_CA_BUNDLE")
 	if bundle.value == "" {

@@ -24,16 +24,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
-// callTimeout limits one call with all its attempts. EC2 usually answers within two seconds. After callTimeout, an
-// answer is very unlikely.
+// callTimeout is the maximum duration of one call, including all its attempts. EC2 usually answers within two seconds.
+// After callTimeout, an answer is very unlikely.
 const callTimeout = 10 * time.Second
 
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
 
 // A method is a method value of *ec2.Client. If a program uses *ec2.Client only by method values, the linker drops the
-// other 700 methods of the type. Therefore *ec2.Client must never be converted to an interface, nor be in a type that
-// depends on a type parameter. Otherwise the linker keeps all methods in a program that contains text/template, such as
-// the tool, and the program is 30 MB larger.
+// other 700 methods of the type. Therefore no code may convert *ec2.Client to an interface, or use it in a type that
+// depends on a type parameter. Such code would make the linker keep all methods in a program that contains
+// text/template, such as the tool. The program would be 30 MB larger.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
 // call makes one EC2 call. If it fails, the error is an *Error.
@@ -65,19 +65,19 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 
 // retryer returns the SDK's standard retryer for one call, with three changes.
 //
-// First, an action with the trait [api.Once] is repeated only if EC2 has refused the last attempt. If the answer to an
-// attempt was lost, EC2 may have carried out the request. Another attempt could then assign a second batch of
-// addresses, and no process would know the first batch.
+// First, for an action with the trait [api.Once], the retryer repeats the request only if EC2 has refused the last
+// attempt. If the answer to the last attempt was lost, EC2 may have carried out the request. Another attempt could then
+// assign a second batch of addresses, and no process would know the first batch.
 //
-// Second, a request that EC2 has refused because of its timestamp is repeated at once. From the answer, the SDK has
-// computed how wrong this machine's clock is, and signs the next attempt with EC2's time.
+// Second, if EC2 has refused a request because of the request's timestamp, the retryer repeats the request at once. The
+// SDK computes from EC2's answer how wrong this machine's clock is. So it signs the next attempt with EC2's time.
 //
-// Third, if the next attempt would begin after the deadline of ctx, the call returns the error of the last attempt at
-// once. This error, for example that EC2 throttles, is more useful than a timeout.
+// Third, if the next attempt would begin after the deadline of ctx, the retryer ends the call. The call then returns
+// the error of the last attempt. This error is more useful than a timeout: for example, it says that EC2 throttles.
 func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = c.options.Attempts
-		o.RateLimiter = ratelimit.None // no retry budget: the SDK's is made for long-lived processes
+		o.RateLimiter = ratelimit.None // no retry budget: the SDK's budget is for long-lived processes
 		if api.Is(action, api.Once) {
 			o.Retryables = []retry.IsErrorRetryable{
 				retry.RetryableErrorCode{Codes: retry.DefaultThrottleErrorCodes},
@@ -103,10 +103,11 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	})
 }
 
-// isClockRefusal reports whether EC2 has refused a request because of the request's timestamp. AuthFailure and some
-// other codes can have this cause. The SDK marks an error with such a code as retryable if it has found that the clock
-// is wrong. The codes in clockCodes always have this cause, but the SDK does not mark RequestExpired as retryable
-// (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go, clockSkewCodes).
+// isClockRefusal reports whether EC2 has refused a request because of the request's timestamp. A wrong timestamp is one
+// possible cause of AuthFailure and some other codes. If the SDK has found that the clock is wrong, it marks an error
+// with one of these codes as retryable. For the codes in clockCodes, a wrong timestamp is the usual cause. But the SDK
+// does not mark RequestExpired, which is one of clockCodes, as retryable (aws-sdk-go-v2 v1.48.0,
+// aws/retry/middleware.go, clockSkewCodes).
 func isClockRefusal(err error) bool {
 	if seen, ok := errors.AsType[interface {
 		error
@@ -118,8 +119,9 @@ func isClockRefusal(err error) bool {
 	return ok && slices.Contains(clockCodes, api.ErrorCode())
 }
 
-// actualDelay returns how long the SDK really waits if the retryer returns d. The answer's header X-Amz-Retry-After
-// makes the wait up to five seconds longer (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go, adjustForRetryAfterHeader).
+// actualDelay returns how long the SDK really waits if the retryer returns the delay d. The header X-Amz-Retry-After in
+// EC2's answer can make the wait up to five seconds longer (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go,
+// adjustForRetryAfterHeader).
 func actualDelay(d time.Duration, err error) time.Duration {
 	const most = 5 * time.Second
 	r, ok := errors.AsType[*smithyhttp.ResponseError](err)
@@ -133,7 +135,8 @@ func actualDelay(d time.Duration, err error) time.Duration {
 	return min(max(time.Duration(min(ms, 1<<32))*time.Millisecond, d), d+most)
 }
 
-// logChange logs a change in EC2 to standard error, with the request ID, for which AWS's support asks first.
+// logChange logs a change in EC2 to standard error. The log line has the request ID, because AWS's support asks for
+// this ID first.
 func logChange(ctx context.Context, action string, m middleware.Metadata, attrs ...any) {
 	id, _ := awsmiddleware.GetRequestIDMetadata(m)
 	slog.InfoContext(ctx, action, append(attrs, "request", id)...)

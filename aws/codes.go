@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// A meaning says which errors of EC2 it is for, and what they mean for this suite.
+// A meaning says what some errors of EC2 mean for this suite. Its codes and its text select these errors.
 type meaning struct {
 	codes []string // the error has one of these codes; "*" at the beginning of a code stands for any text
-	// the error's message contains this text, in upper or lower case, because EC2 uses InvalidParameterValue for many
-	// errors
+	// the error's message contains this text, in upper or lower case; the code alone is not enough, because EC2 uses
+	// InvalidParameterValue for many errors
 	text       string
 	sentinel   error         // the sentinel; nil: none
-	scopes     scopes        // what else EC2 would also refuse
-	remembered time.Duration // how long a node remembers such a refusal at most; 0: not at all
+	scopes     scopes        // which other calls EC2 would refuse, too
+	remembered time.Duration // how long a node remembers the refusal at most; 0: not at all
 	hint       string        // for the operator; {action} stands for the action
 }
 
@@ -29,9 +29,9 @@ func (m *meaning) matches(code, message string) bool {
 		})
 }
 
-// How long a node remembers refusals. passingTime: the cause ends by itself. lastingTime: the cause ends only when an
-// operator changes something. correctableTime: the same, but the change takes an operator only a moment. An example is
-// a role. So the node calls EC2 again after a minute.
+// How long a node remembers a refusal. The node uses passingTime if the cause ends by itself. It uses lastingTime if
+// the cause ends only when an operator changes something. It uses correctableTime if an operator can make this change
+// in a moment, for example in a role. So the node then calls EC2 again after a minute.
 const (
 	lastingTime     = 5 * time.Minute
 	correctableTime = time.Minute
@@ -58,7 +58,8 @@ var meanings = []meaning{
 		"EC2 has too few addresses at the moment: wait, or request fewer at once (ipBatchSize)"},
 	// Not in the API's list; #1634, #2749, #3105.
 	{[]string{"InsufficientCidrBlocks"}, "", ErrSubnetFull, ofPlace, 0, hintFragmented},
-	// #3105: CreateNetworkInterface with IPv4 prefixes. No report is known of the same error with IPv6 prefixes.
+	// #3105: EC2's answer to CreateNetworkInterface with IPv4 prefixes. There is no known report of this error with
+	// IPv6 prefixes.
 	{[]string{"InvalidParameterValue"}, "sufficient free ipv", ErrSubnetFull, ofPlace, 0, hintFragmented},
 
 	// API. In #989, EC2 answers with the first code because another program has changed the addresses of the ENI.
@@ -95,16 +96,16 @@ var meanings = []meaning{
 	// API: EC2 answers with these codes if an address or an ENI is in use.
 	{[]string{"Resource.AlreadyAssigned", "Resource.AlreadyAssociated", "InvalidIPAddress.InUse",
 		"InvalidNetworkInterface.InUse"}, "", ErrInUse, ofENI, 0, ""},
-	// API: DeleteNetworkInterface answers like the next row if the ENI is attached. Other actions answer like the next
-	// two rows if an address is in use.
+	// API: if the ENI is attached, EC2's answer to DeleteNetworkInterface matches the next row. If an address is in
+	// use, EC2's answer to other actions matches one of the next two rows.
 	{[]string{"InvalidParameterValue"}, "in use", ErrInUse, ofENI, 0, ""},
 	{[]string{"InvalidParameterValue"}, "already assigned", ErrInUse, ofENI, 0, ""},
 	// API.
 	{[]string{"DependencyViolation"}, "", ErrInUse, ofENI, 0, ""},
 
 	// API: InvalidNetworkInterfaceID.NotFound, InvalidAttachmentID.NotFound, InvalidSubnetID.NotFound and so on.
-	// Shortly after the creation of an object, such a code does not prove that the object is missing (API Reference,
-	// "Eventual consistency").
+	// Shortly after the creation of an object, a code "*.NotFound" does not prove that the object is missing (API
+	// Reference, "Eventual consistency").
 	{[]string{"*.NotFound", "InvalidInstanceType"}, "", ErrNotFound, ofENI, 0, ""},
 
 	// IAM user guide, "Policy evaluation logic" and "Troubleshoot access denied error messages": a Deny overrides every
@@ -116,16 +117,16 @@ var meanings = []meaning{
 		"allow ec2:{action} in the service control policies of the organization (SCP)"},
 	{unauthorizedCodes, "no permissions boundary allows", ErrDenied, ofRole, correctableTime,
 		"allow ec2:{action} in the permissions boundary of the instance role"},
-	// Only the encoded part of such a message has the reason, and decoding needs a permission (API:
-	// UnauthorizedOperation).
+	// If a message matches the next row, only the encoded part of the message has the reason. To decode this part, an
+	// operator needs a permission (API: UnauthorizedOperation).
 	{unauthorizedCodes, "operation. encoded authorization failure message", ErrDenied, ofRole, correctableTime,
 		"allow ec2:{action} in the instance role. If the role allows ec2:{action} already, another policy denies " +
 			"ec2:{action}: CloudTrail has the whole message, and 'aws sts decode-authorization-message' shows that " +
 			"policy"},
 	// API.
 	{unauthorizedCodes, "", ErrDenied, ofRole, correctableTime, "allow ec2:{action} in the instance role"},
-	// API: the timestamp of the request differs from EC2's time by more than 15 minutes. The clock of this machine is
-	// wrong. EC2 also answers RequestExpired if temporary credentials have expired (aws/aws-sdk-ruby#143).
+	// API: the timestamp of the request differs from EC2's time by more than 15 minutes, because the clock of this
+	// machine is wrong. EC2 also answers RequestExpired if temporary credentials have expired (aws/aws-sdk-ruby#143).
 	{clockCodes, "", ErrDenied, ofAll(ScopeInstance), 0,
 		"set the clock of this machine (chronyc tracking). If the clock is right, " + hintExpired},
 	// API, common errors; aws/aws-sdk-go#253.
@@ -139,7 +140,7 @@ var meanings = []meaning{
 		"MissingAuthenticationToken",
 		"UnrecognizedClientException"}, "", ErrDenied, ofAll(ScopeAccount), 0,
 		"EC2 refuses the credentials: check the instance role, AWS_ACCESS_KEY_ID in the environment, and the clock"},
-	// This code is from the metadata service, which returns it instead of the role's credentials.
+	// The metadata service returns this code instead of the role's credentials.
 	{[]string{"AssumeRoleUnauthorizedAccess"}, "", ErrDenied, ofAll(ScopeAccount), 0,
 		"the role of the instance profile must trust ec2.amazonaws.com"},
 	// API.
@@ -166,7 +167,7 @@ var meanings = []meaning{
 	{serverErrors, "", ErrTransient, ofAll(ScopeUnknown), 0,
 		"EC2 has a problem in this region: see health.aws.amazon.com"},
 
-	// API. Rows above have some of these codes, but only for certain messages.
+	// API. For certain messages, rows above have some of these codes.
 	{[]string{"InvalidParameterValue", "InvalidParameter", "InvalidParameterCombination", "InvalidParameterDependency",
 		"MissingParameter",
 		"UnknownParameter", "InvalidRequest", "ValidationError"}, "", nil, ofPlace, correctableTime,
@@ -178,7 +179,7 @@ var meanings = []meaning{
 var serverErrors = []string{"InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable",
 	"RequestTimeout"}
 
-// unknownCode is the meaning of each code that meanings does not have.
+// unknownCode is the meaning of a code that is not in the table meanings.
 var unknownCode = meaning{scopes: ofPlace, remembered: correctableTime,
 	hint: "this release does not know the code of this refusal: the list of EC2's codes is in the EC2 API reference, " +
 		"\"Error codes\". AWS's support finds the call by the ID of the request"}
@@ -186,10 +187,11 @@ var unknownCode = meaning{scopes: ofPlace, remembered: correctableTime,
 // unauthorizedCodes are the codes with which EC2 refuses a call because the role lacks the permission.
 var unauthorizedCodes = []string{"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"}
 
-// clockCodes are the codes with which EC2 refuses a request because of its timestamp, and for no other reason.
+// clockCodes are the codes with which EC2 refuses a request because of the request's timestamp. Only RequestExpired has
+// another possible cause: expired credentials.
 var clockCodes = []string{"RequestExpired", "RequestTimeTooSkewed", "RequestInTheFuture"}
 
-// The meanings of errors without a code of EC2.
+// The meanings of errors that have no code from EC2.
 var (
 	noRole = meaning{sentinel: ErrDenied,
 		hint: "attach an instance profile whose role allows ec2:{action}"}

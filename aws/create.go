@@ -24,21 +24,22 @@ type ENISpec struct {
 	Tracking       Tracking // a timeout of 0 means the default of the instance type
 
 	// Token is the client token, which makes the creation safe to repeat. As long as EC2 remembers the token, a
-	// repetition with the same ENISpec returns the same ENI. So if a process records the token before the call, another
-	// process can find the ENI after a crash. If Token is empty, the call uses a random token.
+	// repeated call with the same ENISpec returns the same ENI. So a process can record the token before the call. If
+	// the process crashes during the call, another process can use the token to find the ENI. If Token is empty,
+	// CreateENI uses a random token.
 	Token string
 
 	// Secondary is the number of IPv4 addresses in addition to the primary address. Prefixes is the number of delegated
-	// /28 prefixes. EC2 does not allow both in one call.
+	// /28 prefixes. EC2 does not allow both Secondary and Prefixes in one call.
 	Secondary, Prefixes int
 
 	// IPv6 is the number of IPv6 addresses. IPv6Prefixes is the number of delegated /80 prefixes. EC2 does not allow
-	// both in one call, but one of them together with Secondary or Prefixes.
+	// both IPv6 and IPv6Prefixes in one call. But EC2 allows either of them together with Secondary or Prefixes.
 	IPv6, IPv6Prefixes int
 }
 
 // CreateENI creates an ENI with its tags (CreateNetworkInterface), and returns the ENI. EC2's answer has all attributes
-// of the new ENI, so the caller need not describe it.
+// of the new ENI, so the caller need not call DescribeENIs.
 func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 	const action = "CreateNetworkInterface"
 	in := &ec2.CreateNetworkInterfaceInput{SubnetId: &s.Subnet, Groups: s.SecurityGroups,
@@ -83,7 +84,8 @@ func (e ENI) checkHasAddr() error {
 	return nil
 }
 
-// tagSpecs returns the tags of a new ENI as the request has them. They are sorted, so that a repeated request is equal.
+// tagSpecs converts the tags of a new ENI to the SDK's type. The tags are sorted, so that a repeated request has the
+// same text.
 func tagSpecs(m map[string]string) []types.TagSpecification {
 	if len(m) == 0 {
 		return nil

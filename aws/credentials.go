@@ -11,9 +11,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials/ec2rolecreds"
 )
 
-// credentialsOf returns the credentials in the environment variables. If there are none, it returns those of the
-// instance's role, which the SDK reads from metadata at the first request. Profiles, SSO and web identities are not
-// supported, because they need the SDK's package config, which costs each process a millisecond when it starts.
+// credentialsOf returns the credentials in the environment variables. If the variables have no credentials, it returns
+// the credentials of the instance's role. The SDK reads these from metadata at the first request. Profiles, SSO and web
+// identities are not supported, because they need the SDK's package config. That package makes the start of each
+// process a millisecond slower.
 func credentialsOf(m *metadata) sdk.CredentialsProvider {
 	if id, secret := processEnv.accessKey(); id != "" {
 		return credentials.NewStaticCredentialsProvider(id, secret, os.Getenv("AWS_SESSION_TOKEN"))

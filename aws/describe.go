@@ -13,9 +13,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// pageSize is the number of objects on EC2's largest pages. EC2 calls a describe without a page size "unpaginated". The
-// token bucket for unpaginated calls has half the size, and in large accounts EC2 refuses them (EC2 developer guide,
-// "Request throttling").
+// pageSize is the maximum number of objects on a page. EC2's documentation calls a request without a page size
+// "unpaginated". For unpaginated requests, the token bucket has half the size. In large accounts, EC2 refuses such
+// requests (EC2 developer guide, "Request throttling").
 const pageSize = 1000
 
 // A Filter selects objects that EC2 describes. With several Filters, an object must match all of them.
@@ -40,7 +40,7 @@ func ByDescription(text string) Filter { return Filter{"description", []string{t
 // BySubnet selects the ENIs in one of the subnets.
 func BySubnet(ids ...string) Filter { return Filter{"subnet-id", ids} }
 
-// ByID selects the ENIs with one of the IDs. It is no error if there is no ENI with one of the IDs.
+// ByID selects the ENIs that have one of the IDs. If an ID has no ENI, this is no error.
 func ByID(ids ...string) Filter { return Filter{"network-interface-id", ids} }
 
 // DescribeENIs returns the ENIs that match all filters (DescribeNetworkInterfaces), in no particular order. Without a
@@ -70,8 +70,8 @@ func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, er
 	return enis, nil
 }
 
-// isAsked returns an error if the filters have a ByID without the ID of e. isAsked does not check other filters,
-// because attributes of e may just have changed (EC2 API reference, "Eventual consistency").
+// isAsked returns an error if a ByID filter does not have the ENI's ID. isAsked does not check other filters, because
+// other attributes of the ENI may just have changed (EC2 API reference, "Eventual consistency").
 func isAsked(e ENI, filters []Filter) error {
 	for _, f := range filters {
 		if f.name == "network-interface-id" && !slices.Contains(f.values, e.ID) {
@@ -81,9 +81,9 @@ func isAsked(e ENI, filters []Filter) error {
 	return nil
 }
 
-// eachPage calls askPage for each page of a describe. askPage gets the token of the page, and returns the token of the
-// next page. After the last page, the token is nil or empty. eachPage returns an error if the next token is the page's
-// own token, or if there are more than 1000 pages.
+// eachPage calls askPage for each page of EC2's answer. askPage gets the token of the page, and returns the token of
+// the next page. For the last page, askPage returns nil or an empty token. eachPage returns an error if a page has the
+// same token as the next page, or if there are more than 1000 pages.
 func eachPage(action string, askPage func(token *string) (next *string, err error)) error {
 	const most = 1000
 	var token *string

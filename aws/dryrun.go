@@ -12,26 +12,26 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// A Target has the objects of an action for DryRun. A policy may allow an action only on some objects, for instance on
-// ENIs with certain tags. So the result of DryRun is valid only for objects like those of the Target.
+// A Target names the objects on which DryRun checks an action. A policy may allow an action only on some objects, for
+// example on ENIs with certain tags. So the result of DryRun is valid only for similar objects.
 type Target struct {
 	ENI            string
 	Attachment     string // ID of the ENI's attachment
 	Instance       string
 	Subnet         string
 	SecurityGroups []string
-	Tags           map[string]string // of a new ENI; if there are tags, the caller also needs ec2:CreateTags
+	Tags           map[string]string // of a new ENI; with tags, the caller also needs ec2:CreateTags
 }
 
-// DryRun asks EC2 whether the caller has the permission for an action on a Target, without carrying out the action.
+// DryRun asks EC2 whether the caller has the permission for an action on a Target. EC2 does not carry out the action.
 // DryRun returns nil if the caller has the permission. If not, DryRun returns an error that matches [ErrDenied], with
-// EC2's reason. After any other error, the caller may or may not have the permission. DryRun supports all actions that
-// the methods of a Client call.
+// EC2's reason. After any other error, the answer is unknown: the caller has the permission or not. DryRun supports all
+// actions that the methods of a Client call.
 //
 // Four of these actions have no parameter DryRun: AssignPrivateIpAddresses, UnassignPrivateIpAddresses,
-// AssignIpv6Addresses and UnassignIpv6Addresses (API reference). DryRun calls these four actions with an address of the
-// documentation ranges (RFC 5737, RFC 3849), which EC2 must refuse. If EC2 refuses the call because of the address, the
-// caller has the permission.
+// AssignIpv6Addresses and UnassignIpv6Addresses (API reference). For these four actions, DryRun sends a real request
+// with an address of the documentation ranges (RFC 5737, RFC 3849). EC2 must refuse this address. If the address is the
+// reason why EC2 refuses the request, the caller has the permission.
 func (c *Client) DryRun(ctx context.Context, action string, on Target) error {
 	addr, addr6 := []string{"192.0.2.1"}, []string{"2001:db8::1"}
 	yes := new(true)
@@ -68,7 +68,7 @@ func (c *Client) DryRun(ctx context.Context, action string, on Target) error {
 	return c.dryDescribe(ctx, action)
 }
 
-// dryDescribe is DryRun for the actions that change nothing.
+// dryDescribe does the work of DryRun for the actions that change nothing.
 func (c *Client) dryDescribe(ctx context.Context, action string) error {
 	yes := new(true)
 	switch action {
@@ -100,12 +100,12 @@ func dryCall[I, O any](ctx context.Context, c *Client, action string, f method[I
 	return notDoneError(action, err)
 }
 
-// inconclusive are the errors that do not prove that the caller has the permission. "Not found" is one of them, because
-// EC2 may look for the ENI before it checks the permission.
+// inconclusive lists the errors that do not prove that the caller has the permission. ErrNotFound is in this list,
+// because EC2 may look for the ENI before it checks the permission.
 var inconclusive = []error{ErrDenied, ErrNotFound, ErrThrottled, ErrTransient}
 
-// refusedCall makes a call that EC2 must refuse. If EC2 refuses it with an error that is not inconclusive, refusedCall
-// returns nil.
+// refusedCall makes a call that EC2 must refuse. If EC2 refuses the call with an error that is not in the list
+// inconclusive, refusedCall returns nil.
 func refusedCall[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) error {
 	_, err := call(ctx, c, action, f, in)
 	if e, ok := errors.AsType[*Error](err); ok && e.Code != "" && !slices.ContainsFunc(inconclusive, e.Is) {

@@ -16,7 +16,8 @@ import (
 // UnknownIndex is the Index of an ENI that is not attached, or whose device index metadata does not have yet.
 const UnknownIndex = -1
 
-// An ENI is an elastic network interface. Metadata and EC2 both have the first group of fields.
+// An ENI is an elastic network interface. The first fields, up to the next comment, are in the answers of both metadata
+// and EC2.
 type ENI struct {
 	ID             string
 	MAC            string // as the kernel writes it
@@ -30,14 +31,14 @@ type ENI struct {
 	IPv6Addrs      []netip.Addr
 	IPv6Prefixes   []netip.Prefix // delegated IPv6 prefixes, /80
 
-	// Only metadata has these fields.
+	// These fields are only in answers of metadata.
 	Boot         bool           // it is the boot ENI: its MAC is metadata's "mac"
 	CIDR         netip.Prefix   // of the subnet; zero if the subnet has no IPv4
 	VPCCIDRs     []netip.Prefix // IPv4 CIDRs of the VPC, the primary CIDR first
 	IPv6CIDR     netip.Prefix   // of the subnet; zero if the subnet has no IPv6
 	VPCIPv6CIDRs []netip.Prefix
 
-	// Only EC2 has these fields.
+	// These fields are only in answers of EC2.
 	Description         string
 	Status              string // available, in-use, ...
 	Instance            string // ID of the instance that the ENI is attached to
@@ -54,8 +55,8 @@ const (
 	Detaching = string(types.AttachmentStatusDetaching)
 )
 
-// parseENI converts an ENI from the SDK's type, and validates it. If there is an error, but the ENI's ID is valid,
-// parseENI returns an ENI that has at least the ID.
+// parseENI converts an ENI from the SDK's type, and validates it. If the ENI is invalid, but its ID is valid, parseENI
+// returns an error and an ENI that has at least the ID.
 func parseENI(n types.NetworkInterface) (ENI, error) {
 	e := ENI{
 		ID:     sdk.ToString(n.NetworkInterfaceId),
@@ -92,9 +93,9 @@ func parseENI(n types.NetworkInterface) (ENI, error) {
 	return e, nil
 }
 
-// setAttachment sets the fields that say where the ENI is attached. If a has no device index, Index stays UnknownIndex.
-// If a has no network card index, Card is 0 (EC2 API reference, AttachNetworkInterface: "The default is network card
-// index 0").
+// setAttachment sets the fields that say where the ENI is attached. If the attachment a has no device index, Index
+// stays UnknownIndex. If a has no index of a network card, Card is 0 (EC2 API reference, AttachNetworkInterface: "The
+// default is network card index 0").
 func (e *ENI) setAttachment(a *types.NetworkInterfaceAttachment) (err error) {
 	if a == nil {
 		return nil
@@ -125,6 +126,6 @@ func (e *ENI) checkAndSetMAC(mac string) error {
 	return errors.Join(errs...)
 }
 
-// isPrimary reports whether the address is the primary one. EC2 usually lists the primary address first, but does not
-// guarantee this order.
+// isPrimary reports whether the address is the ENI's primary address. EC2 usually lists the primary address first, but
+// does not guarantee this order.
 func isPrimary(a types.NetworkInterfacePrivateIpAddress) bool { return sdk.ToBool(a.Primary) }

@@ -20,8 +20,8 @@ import (
 )
 
 // This file reads the environment variables that say where EC2 and the metadata service are. The SDK's package config
-// also reads them, but costs each process a millisecond when it starts. The values have the same meaning as in package
-// config (AWS SDKs and Tools Reference Guide, "Settings reference").
+// also reads these variables, but it makes the start of each process a millisecond slower. The values have the same
+// meaning as in package config (AWS SDKs and Tools Reference Guide, "Settings reference").
 
 // An Environment returns the value of the environment variable with this name, or "" if the variable is not set.
 // [os.Getenv] is the Environment of this process.
@@ -43,8 +43,8 @@ func (env Environment) firstSet(names ...string) (v variable) {
 	return v
 }
 
-// An envError is an error about a variable with an invalid value. The Client then sends no request, because without the
-// intended value the request could go to an endpoint that the operator does not want.
+// An envError is an error about a variable with an invalid value. In this case, the Client sends no request, because
+// the request could go to an endpoint that the operator does not want.
 type envError struct {
 	variable
 	problem string
@@ -110,7 +110,7 @@ func (v variable) checkRegion() error {
 // metadataURL returns the endpoint of the metadata service.
 func (env Environment) metadataURL() (string, error) {
 	at, err := env.firstSet("AWS_EC2_METADATA_SERVICE_ENDPOINT").urlValue()
-	// the SDK also reads this variable
+	// the SDK's own metadata client also heeds this variable
 	if off := env.firstSet("AWS_EC2_METADATA_DISABLED"); strings.EqualFold(off.value, "true") {
 		err = cmp.Or(err, off.invalidError("this program needs metadata: want false, or no such variable"))
 	}
@@ -137,8 +137,8 @@ func (env Environment) endpointVariable() (variable, error) {
 	return v, err
 }
 
-// setEndpoint sets the options in s that choose the endpoint of EC2, and returns the names of the variables from which
-// they follow. If neither o nor a variable names an endpoint, the SDK derives the endpoint from the region.
+// setEndpoint sets the options in s that choose the endpoint of EC2, and returns the names of the variables that
+// determine these options. If neither o nor a variable names an endpoint, the SDK derives the endpoint from the region.
 func (env Environment) setEndpoint(s *ec2.Options, o Options) (chosen []string, err error) {
 	named, err := env.endpointVariable()
 	at, e := named.urlValue()

@@ -51,8 +51,8 @@ var (
 )
 
 // An Error is a failed call to EC2. With errors.Is, an Error matches the sentinel error of its Code. An Error without a
-// Code matches [ErrTransient] if the request did not reach EC2, or if the answer is not from EC2. It matches
-// [ErrDenied] if the instance has no role.
+// Code matches [ErrTransient] if the request did not reach EC2, or if the answer is not from EC2. An Error without a
+// Code matches [ErrDenied] if the instance has no role.
 type Error struct {
 	Action    string // for example AssignPrivateIpAddresses
 	Code      string // for example InsufficientFreeAddressesInSubnet; empty if EC2 has not answered
@@ -62,8 +62,8 @@ type Error struct {
 	unsent    bool   // no request was sent, so a Code is not from EC2
 	Err       error  // the cause
 
-	Endpoint string   // the URL of EC2, if there is no Code
-	Chosen   []string // the environment variables that chose the endpoint; empty: it follows from the region
+	Endpoint string   // the URL of EC2; empty if there is a Code
+	Chosen   []string // the environment variables that chose Endpoint; empty: the region did
 }
 
 // Error returns the action, EC2's code, EC2's message and the ID of the request, in this order.
@@ -81,12 +81,12 @@ func (e *Error) Error() string {
 	return text
 }
 
-// encodedStart is the beginning of the encoded part of a message, of about a kilobyte. The action
-// sts:DecodeAuthorizationMessage decodes this part.
+// encodedStart is the text before the encoded part of EC2's message. The action sts:DecodeAuthorizationMessage decodes
+// this part, which has about a kilobyte.
 const encodedStart = "Encoded authorization failure message"
 
-// Brief returns EC2's message, shortened, and without the encoded part. For an Error with the brief message, Hint
-// returns the same hint as for one with the whole message.
+// Brief returns EC2's message, shortened, and without the encoded part. If the Message of an Error is replaced by the
+// Error's Brief, Hint still returns the same hint.
 func (e *Error) Brief() string {
 	m, _, is := strings.Cut(e.Message, encodedStart)
 	if m = clipText(m); is {
@@ -98,7 +98,8 @@ func (e *Error) Brief() string {
 // clipText shortens a text from AWS to a length that people can read in an event of a pod.
 func clipText(s string) string { return limitText(s, 600) }
 
-// limitText cuts a text that is longer than most bytes to most bytes and "...".
+// limitText returns the text if the text has at most the given number of bytes. If not, limitText returns the beginning
+// of the text and "...".
 func limitText(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -116,8 +117,8 @@ func (e *Error) Is(target error) bool {
 	return m.sentinel != nil && m.sentinel == target
 }
 
-// maxMessage is the maximum length of a stored code or message, because each errors.Is compares both with the rows of
-// the table in codes.go.
+// maxMessage is the maximum length in bytes of a stored code or message. Long texts would make errors.Is slow, because
+// each errors.Is searches both in the table in codes.go.
 const maxMessage = 8 << 10
 
 // sdkUnknown is the SDK's value for a missing code or message.
@@ -160,8 +161,8 @@ type unreached struct{ error }
 
 func (u unreached) Unwrap() error { return u.error }
 
-// anyError reports whether has returns true for an *Error in the tree of err. errors.As would find only the first
-// *Error, but err may contain the errors of several calls.
+// anyError reports whether the function has returns true for at least one *Error in the tree of err. err may contain
+// the errors of several calls, of which errors.As would find only the first.
 func anyError(err error, has func(*Error) bool) bool {
 	if e, ok := err.(*Error); ok && has(e) {
 		return true
@@ -176,12 +177,12 @@ func anyError(err error, has func(*Error) bool) bool {
 }
 
 // NotAllowed reports whether a call failed because the instance role lacks the permission, or because the instance has
-// no role. [ErrDenied] has more causes: a wrong clock, wrong credentials, a closed account.
+// no role. [ErrDenied] has other causes, too: a wrong clock, wrong credentials, a closed account.
 func NotAllowed(err error) bool {
 	return anyError(err, func(e *Error) bool { return slices.Contains(unauthorizedCodes, e.Code) || e.hasNoRole() })
 }
 
-// Unreached reports whether a call failed because EC2 has not answered. Then EC2 has not refused the call.
+// Unreached reports whether a call failed because EC2 has not answered. In this case, EC2 has not refused the call.
 func Unreached(err error) bool {
 	return anyError(err, func(e *Error) bool { return e.Code == "" && e.Endpoint != "" })
 }
@@ -230,8 +231,8 @@ func (e *Error) hasNoRole() bool {
 	return ok && m.isMissingRole()
 }
 
-// Hint returns what an operator can do about err, or "". Hint knows the errors of EC2, of metadata, and about
-// environment variables with invalid values. err may wrap them.
+// Hint returns what an operator can do about err, or "". Hint knows the errors of EC2, the errors of metadata, and the
+// errors about environment variables with invalid values. err may also wrap such an error.
 func Hint(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		if hint := e.meaning().hint; hint != "" {
@@ -261,8 +262,8 @@ func (e *Error) endpointHint() string {
 }
 
 // deniedAction returns the action for which the role lacks the permission. It is the called action, or an action that
-// the call also needs, such as CreateTags for CreateNetworkInterface. EC2's messages name the action in one of two
-// ways, or in both.
+// the call also needs, such as CreateTags for CreateNetworkInterface. EC2's message names this action after one of two
+// phrases, or after both.
 func (e *Error) deniedAction() string {
 	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
 		_, rest, _ := strings.Cut(e.Message, before)

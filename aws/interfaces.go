@@ -17,8 +17,8 @@ import (
 	"sync/atomic"
 )
 
-// macsPath is the metadata path of the list of the ENIs' MACs. Below macsPath and a MAC are the keys of the ENI with
-// this MAC (EC2 user guide, "Instance metadata categories").
+// macsPath is a metadata path. Its value is the list of the ENIs' MACs. The keys of an ENI are below the path that
+// consists of macsPath and the ENI's MAC (EC2 user guide, "Instance metadata categories").
 const macsPath = "network/interfaces/macs/"
 
 // eniKeys are the metadata keys that an ENI can have. Metadata omits keys that have no value. For example, an ENI that
@@ -30,12 +30,12 @@ var eniKeys = []string{
 	"ipv6s", "ipv6-prefix", "subnet-ipv6-cidr-blocks", "vpc-ipv6-cidr-blocks",
 }
 
-// ENIs returns the ENIs of this instance by metadata. The boot ENI is the first. The others are sorted by card, device
-// index and MAC. An ENI with UnknownIndex comes after the other ENIs of its card.
+// ENIs returns the ENIs that metadata shows for this instance. The boot ENI is the first. The others are sorted by
+// card, device index and MAC. An ENI with UnknownIndex comes after the other ENIs of its card.
 //
-// ENIs omits an ENI that it cannot read completely, because the ENI could look like an ENI without addresses. If
-// metadata does not have the ENI's ID, which it gets only some seconds after the attachment, this is no error. If a key
-// cannot be read or is invalid, ENIs logs a warning. If there is no other ENI, ENIs returns these errors.
+// ENIs omits an ENI that it cannot read completely, because the ENI could look like an ENI without addresses. Metadata
+// gets the ENI's ID only some seconds after the attachment, so a missing ID is no error. If a key cannot be read or is
+// invalid, ENIs logs a warning. If ENIs can read no ENI at all, it returns the errors about the keys.
 func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	primary, err := c.metadata.readPath(ctx, "mac")
 	if err != nil {
@@ -90,14 +90,14 @@ func compareENIs(a, b ENI) int {
 
 // readENIValues reads the values of eniKeys for the ENIs with these MACs. Most ENIs have only half of eniKeys, and a
 // request for a missing key costs as much as any other request. So readENIValues first reads the list of each ENI's
-// keys. AWS does not document whether this list has the keys of prefixes, so readENIValues reads these keys for all
-// ENIs.
+// keys. AWS does not document whether this list has the keys of prefixes. So readENIValues requests the keys of
+// prefixes for all ENIs.
 func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 	all, has := make([]eniValues, len(macs)), make([][]string, len(macs))
 	doConcurrently(len(macs), func(i int) {
 		all[i] = eniValues{mac: strings.TrimSuffix(macs[i], "/"), text: make(map[string]string)}
 		listing, err := c.metadata.readPath(ctx, macsPath+all[i].mac+"/")
-		if has[i] = strings.Fields(listing); !isAbsent(err) { // no list is no error: the ENI is no longer attached
+		if has[i] = strings.Fields(listing); !isAbsent(err) { // if there is no list, the ENI is no longer attached
 			all[i].err = err
 		}
 	})
@@ -135,9 +135,9 @@ func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 	return all
 }
 
-// doConcurrently calls do with each of the numbers from 0 to n-1, in metadataReads goroutines. The stack of a goroutine
-// grows during its first request to metadata, which takes a tenth of the request's time. So there is not one goroutine
-// for each number.
+// doConcurrently calls the function do with each number from 0 to n-1, in metadataReads goroutines. It does not start
+// one goroutine for each number, because the stack of a goroutine grows during its first request to metadata. This
+// growth takes a tenth of the request's time.
 func doConcurrently(n int, do func(int)) {
 	var wg sync.WaitGroup
 	var begun atomic.Int64
@@ -160,9 +160,9 @@ type eniValues struct {
 
 // toENI converts the values to an ENI. If metadata does not have the ENI's ID yet, the result has no ID.
 //
-// If an ENI was attached while the instance ran, metadata shows its device number as 0 until it has the true number
-// (amazon-ec2-net-utils, lib/lib.sh). So toENI accepts 0 only for the boot ENI, whose MAC is bootMAC. The boot ENI may
-// also have another number: SageMaker HyperPod launches instances whose boot ENI has the number 1
+// If an ENI was attached while the instance ran, metadata first shows the device number 0, and later the true number
+// (amazon-ec2-net-utils, lib/lib.sh). So toENI accepts 0 only for the boot ENI, whose MAC is bootMAC. But the number of
+// the boot ENI is not always 0: SageMaker HyperPod launches instances whose boot ENI has the number 1
 // (aws/amazon-vpc-cni-k8s#3753).
 func (k *eniValues) toENI(bootMAC string) (ENI, error) {
 	e := ENI{

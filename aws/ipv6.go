@@ -12,20 +12,20 @@ import (
 )
 
 // AssignIPv6 gives the ENI n more IPv6 addresses (AssignIpv6Addresses), and returns them. This EC2 action has no client
-// token: see Assign.
+// token: after an error, the caller must do what the comment of Assign says.
 func (c *Client) AssignIPv6(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	addrs, _, err := c.assignIPv6(ctx, eni, n, 0)
 	return addrs, err
 }
 
 // AssignIPv6Prefixes gives the ENI n more delegated /80 prefixes (AssignIpv6Addresses), and returns them. This EC2
-// action has no client token: see Assign.
+// action has no client token: after an error, the caller must do what the comment of Assign says.
 func (c *Client) AssignIPv6Prefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	_, prefixes, err := c.assignIPv6(ctx, eni, 0, n)
 	return prefixes, err
 }
 
-// AssignIPv6Addr is AssignAddr for an IPv6 address (AssignIpv6Addresses).
+// AssignIPv6Addr does for an IPv6 address what AssignAddr does for an IPv4 address (AssignIpv6Addresses).
 func (c *Client) AssignIPv6Addr(ctx context.Context, eni string, addr netip.Addr) error {
 	const action = "AssignIpv6Addresses"
 	in := &ec2.AssignIpv6AddressesInput{NetworkInterfaceId: &eni, Ipv6Addresses: []string{addr.String()}}
@@ -41,7 +41,7 @@ func (c *Client) AssignIPv6Addr(ctx context.Context, eni string, addr netip.Addr
 }
 
 // assignIPv6 gives the ENI more addresses or more prefixes. One of the two numbers must be 0, because EC2 does not
-// allow both in one call.
+// allow addresses and prefixes in one call.
 func (c *Client) assignIPv6(
 	ctx context.Context, eni string, addresses, delegated int,
 ) ([]netip.Addr, []netip.Prefix, error) {
@@ -68,8 +68,8 @@ func (c *Client) assignIPv6(
 	return addrs, prefixes, nil
 }
 
-// UnassignIPv6 removes IPv6 addresses and delegated prefixes from the ENI
-// (UnassignIpv6Addresses), all in one call.
+// UnassignIPv6 removes IPv6 addresses and delegated prefixes from the ENI. It makes one EC2 call for all of them
+// (UnassignIpv6Addresses).
 func (c *Client) UnassignIPv6(ctx context.Context, eni string, addrs []netip.Addr, prefixes []netip.Prefix) error {
 	const action = "UnassignIpv6Addresses"
 	if len(addrs)+len(prefixes) == 0 {

@@ -53,7 +53,7 @@ type MetadataError struct {
 	URL    string // the URL of the service
 	Path   string // the path that the caller wants, for example /latest/meta-data/mac
 	Status int    // HTTP status of the answer; 0 if there was none
-	Token  bool   // what failed is the request for the session token, which the SDK makes before the request for Path
+	Token  bool   // the SDK's request for the session token failed; the SDK makes it before the request for Path
 	Err    error
 }
 
@@ -144,11 +144,11 @@ func newMetadata(o Options) *metadata {
 			HTTPClient:     recorder{do},
 			EnableFallback: sdk.FalseTernary,
 
-			// otherwise the SDK would always wait one second, and not as long as Retryer says
+			// without this option, the SDK would always wait one second, and not as long as Retryer says
 			DisableDefaultMaxBackoff: true,
 			Retryer: retry.NewStandard(func(o *retry.StandardOptions) {
 				o.MaxAttempts = busyAttempts
-				o.RateLimiter = ratelimit.None // no retry budget: the SDK's is made for long-lived processes
+				o.RateLimiter = ratelimit.None // no retry budget: the SDK's budget is for long-lived processes
 				o.Retryables = append(o.Retryables,
 					retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}})
 				o.Backoff = retry.BackoffDelayerFunc(metadataBackoff)
@@ -182,8 +182,8 @@ func directHTTP() HTTPClient {
 		})
 }
 
-// metadataTimeout returns how long an attempt waits for the connection, and how long for the answer: a second, or
-// $AWS_METADATA_SERVICE_TIMEOUT seconds. The AWS CLI and other SDKs also read this variable.
+// metadataTimeout returns how long an attempt waits for the connection. An attempt waits as long for the answer. The
+// time is one second, or $AWS_METADATA_SERVICE_TIMEOUT seconds. The AWS CLI and other SDKs also read this variable.
 func metadataTimeout() time.Duration {
 	seconds, err := strconv.Atoi(os.Getenv("AWS_METADATA_SERVICE_TIMEOUT"))
 	if err != nil || seconds < 1 {
@@ -202,8 +202,8 @@ func (m *metadata) readPath(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// GetMetadata makes a request with the SDK's client of metadata. The SDK's provider of credentials also calls
-// GetMetadata, so errors about the credentials of the role are *MetadataErrors, too.
+// GetMetadata makes a request with the SDK's client of metadata. The SDK also calls GetMetadata to get the credentials
+// of the role, so errors about these credentials are *MetadataErrors, too.
 func (m *metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o ...func(*imds.Options)) (
 	out *imds.GetMetadataOutput, err error) {
 	err = m.doRequest(ctx, metadataPath+strings.TrimPrefix(in.Path, "/"), func(ctx context.Context) error {
@@ -213,8 +213,8 @@ func (m *metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o
 	return out, err
 }
 
-// doRequest calls f, which makes a request with the context that it gets. If the request fails, doRequest returns a
-// *MetadataError, or an error that says why ctx is done.
+// doRequest calls the function f with a context. With this context, f makes a request. If the request fails, doRequest
+// returns a *MetadataError, or an error that says why ctx is done.
 func (m *metadata) doRequest(ctx context.Context, path string, f func(context.Context) error) error {
 	if m.invalid != nil {
 		return m.invalid
@@ -237,18 +237,17 @@ func (m *metadata) doRequest(ctx context.Context, path string, f func(context.Co
 	if seen.Err == nil {
 		seen.Err = err
 	}
-	if ctx.Err() != nil { // so that errors.Is finds ctx.Err(); the text of seen does not contain Err here
+	if ctx.Err() != nil { // errors.Is must find ctx.Err(); the text of seen does not contain Err here
 		seen.Err = doneError(ctx)
 	}
 	return seen
 }
 
-// A recorder records how the last HTTP request of a doRequest ended: with a status, or with an error. The SDK's error
-// is not enough, because it does not always wrap the cause. If the SDK gets no token, its error has only the cause's
-// text.
+// A recorder records the status or the error of the last HTTP request in a doRequest. The SDK's error is not enough,
+// because it does not always wrap the cause. If the SDK gets no token, the SDK's error has only the text of the cause.
 type recorder struct{ HTTPClient }
 
-type seenKey struct{} // key of the *MetadataError in a context, whose fields a recorder sets
+type seenKey struct{} // key of the *MetadataError in a context; a recorder sets its fields
 
 func (c recorder) Do(r *http.Request) (*http.Response, error) {
 	resp, err := c.HTTPClient.Do(r)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A Scope is the set of calls that EC2 would also refuse, for example all calls about the same ENI. Calls outside the
-// Scope may succeed.
+// A Scope belongs to a call that EC2 has refused. It says which other calls EC2 would refuse, too, for example all
+// calls about the same ENI. Calls outside the Scope may succeed.
 type Scope string
 
 // The scopes, from the smallest to the largest.
@@ -23,9 +23,9 @@ const (
 	ScopeUnknown  Scope = "unknown"  // the error is no refusal, because EC2 may have carried out the call
 )
 
-// scopes are the Scopes of an error code, by kind of action.
+// scopes has the Scope of an error code for each kind of action.
 type scopes struct {
-	change Scope // for assign, unassign, modify, detach and delete
+	change Scope // for all other actions: assign, unassign, modify, detach and delete
 	create Scope
 	attach Scope
 }
@@ -34,10 +34,12 @@ type scopes struct {
 func ofAll(s Scope) scopes { return scopes{s, s, s} }
 
 var (
-	ofENI = scopes{ScopeENI, ScopeSubnet, ScopeENI} // the ENI; for a creation, the subnet
-	// the ENI; for a creation or an attachment, the subnet, because EC2 would also refuse another ENI of the subnet
+	ofENI = scopes{ScopeENI, ScopeSubnet, ScopeENI} // for a creation: the subnet; for other actions: the ENI
+	// for a creation or an attachment: the subnet, because EC2 would also refuse other ENIs of the subnet; for other
+	// actions: the ENI
 	ofPlace = scopes{ScopeENI, ScopeSubnet, ScopeSubnet}
-	// the action; for a creation, the subnet, because a policy may allow new ENIs only in certain subnets
+	// for a creation: the subnet, because a policy may allow new ENIs only in certain subnets; for other actions: the
+	// action
 	ofRole = scopes{ScopeAction, ScopeSubnet, ScopeAction}
 )
 
@@ -59,8 +61,8 @@ type Refusal struct {
 	*Error
 }
 
-// RefusalOf returns the Refusal in err. If EC2 has not answered, or if EC2 may have carried out the call, there is
-// none.
+// RefusalOf returns the Refusal in err. If EC2 has not answered, or if EC2 may have carried out the call, RefusalOf
+// returns false.
 func RefusalOf(err error) (Refusal, bool) {
 	e, ok := errors.AsType[*Error](err)
 	if !ok || e.Code == "" || MaybeDone(err) {

@@ -11,17 +11,17 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
-// A Setting is a property of the requests to EC2 and to metadata that follows from an Environment.
+// A Setting is a property of the requests to EC2 and to metadata. An Environment determines its value.
 type Setting struct {
 	Name  string // for example "EC2"
 	Value string // for example https://ec2-fips.us-east-1.amazonaws.com; without any secret
-	By    string // the variables from which the value follows; "" if it is a default
+	By    string // the variables that determine Value; "" if Value is a default
 }
 
-// Settings returns what a process with this Environment would use: the endpoint of EC2, its CA certificates, the
-// endpoint of metadata, credentials, and a proxy. The names and their order are the same for all Environments. region
-// is the instance's region, which counts if the Environment names no region. If a variable has an invalid value,
-// Settings returns an error, and [Hint] says where to correct the variable.
+// Settings returns what a process with this Environment would use: the endpoint of EC2, the CA certificates for this
+// endpoint, the endpoint of metadata, the credentials, and the proxy. The names and their order are the same for all
+// Environments. If the Environment names no region, Settings uses region, which is the instance's region. If a variable
+// has an invalid value, Settings returns an error, and [Hint] says where to correct the variable.
 func (env Environment) Settings(ctx context.Context, region string) ([]Setting, error) {
 	var s ec2.Options
 	chosen, err := env.setEndpoint(&s, Options{})
@@ -68,8 +68,9 @@ func (env Environment) credentialsSetting() Setting {
 	return Setting{"credentials", id, "AWS_ACCESS_KEY_ID"}
 }
 
-// proxySettings returns the Settings of the proxy for an endpoint, and of the hosts without a proxy. Of two spellings
-// of a variable, the one in capitals takes precedence, as in the SDK (net/http, ProxyFromEnvironment).
+// proxySettings returns the Setting of the proxy for an endpoint, and the Setting of the hosts without a proxy. Each
+// variable has a spelling in capitals and one in small letters. The spelling in capitals takes precedence, as in the
+// SDK (net/http, ProxyFromEnvironment).
 func (env Environment) proxySettings(endpoint string) []Setting {
 	proxy, direct := env.firstSet("HTTPS_PROXY", "https_proxy"), env.firstSet("NO_PROXY", "no_proxy")
 	if strings.HasPrefix(endpoint, "http://") {
@@ -98,8 +99,8 @@ func withoutUser(proxy string) string {
 	return u.String()
 }
 
-// Unread returns the names of the environment variables that are set and that other AWS programs read, but this suite
-// does not.
+// Unread returns the names of the environment variables that are set, but that this suite ignores, although other AWS
+// programs read them.
 func (env Environment) Unread() (names []string) {
 	for _, name := range []string{
 		"AWS_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",

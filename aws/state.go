@@ -14,15 +14,16 @@ import (
 
 // A State is the state of an instance in EC2.
 type State struct {
-	// pending, running, shutting-down, terminated, stopping or stopped; empty: EC2 does not have the instance
+	// pending, running, shutting-down, terminated, stopping or stopped; empty: EC2 does not show the instance
 	Name string
-	// EC2 may keep the memory of the stopped instance, so its processes may continue when the instance starts again
+	// when EC2 stops the instance, it may keep the instance's memory; then the processes continue when the instance
+	// starts again
 	Hibernates bool
 }
 
-// Ended reports whether all processes of the instance have ended for ever. A State without a Name counts as ended,
-// because EC2 shows a terminated instance only for about an hour (EC2 user guide, "Terminate Amazon EC2 instances").
-// But EC2 perhaps does not show a new instance yet, and then Ended wrongly returns true.
+// Ended reports whether all processes of the instance have ended for ever. For a State without a Name, Ended returns
+// true, because EC2 shows a terminated instance only for about an hour (EC2 user guide, "Terminate Amazon EC2
+// instances"). This result can be wrong: EC2 perhaps does not show a new instance yet.
 func (s State) Ended() bool {
 	switch s.Name {
 	case "", string(types.InstanceStateNameTerminated):
@@ -31,11 +32,12 @@ func (s State) Ended() bool {
 	return s.Name == string(types.InstanceStateNameStopped) && !s.Hibernates
 }
 
-// StateOf returns the state of an instance (DescribeInstances). If EC2 does not have the instance, StateOf returns a
+// StateOf returns the state of an instance (DescribeInstances). If EC2 does not show the instance, StateOf returns a
 // State without a Name, and no error.
 func (c *Client) StateOf(ctx context.Context, instance string) (s State, err error) {
 	const action = "DescribeInstances"
-	// with an ID instead of the filter, EC2 returns an error if the instance does not exist
+	// the request has a filter and not the field InstanceIds, for which EC2 returns an error if the instance does not
+	// exist
 	in := &ec2.DescribeInstancesInput{Filters: sdkFilters([]Filter{{"instance-id", []string{instance}}}),
 		MaxResults: new(int32(pageSize))}
 	err = eachPage(action, func(token *string) (next *string, err error) {
@@ -62,8 +64,8 @@ func (c *Client) StateOf(ctx context.Context, instance string) (s State, err err
 	return s, nil
 }
 
-// parseState converts the state of an instance from the SDK's type. An answer without a state is invalid, because such
-// an instance would count as ended.
+// parseState converts the state of an instance from the SDK's type. If EC2's answer has no state, parseState returns an
+// error: for a State without a Name, Ended would return true.
 func parseState(i types.Instance) (State, error) {
 	if i.State == nil || i.State.Name == "" {
 		return State{}, fmt.Errorf("%.80q has no state", sdk.ToString(i.InstanceId))

@@ -21,7 +21,7 @@ type Subnet struct {
 	Zone     string       // availability zone
 	CIDR     netip.Prefix // zero if the subnet has no IPv4
 	IPv6CIDR netip.Prefix // zero if the subnet has no IPv6
-	Free     int          // free IPv4 addresses; there is perhaps no free /28, because the addresses are fragmented
+	Free     int          // free IPv4 addresses; if they are fragmented, the subnet may have no free /28
 	Default  bool         // it is the default subnet of its zone
 	Outpost  string       // ARN of the subnet's Outpost; empty: the subnet is in the region
 	Tags     map[string]string

@@ -12,23 +12,23 @@ import (
 )
 
 // This file validates the answers of EC2 and the metadata service. A wrong address in a pod is worse than a pod without
-// an address. So this package returns an error for an answer of which a part is invalid, and a missing number is not 0.
-// An answer must have these properties:
+// an address. So if a part of an answer is invalid, this package returns an error. A missing number is also an error,
+// and not 0. An answer must have these properties:
 //
 //   - An ID begins with the kind of its object: eni-..., subnet-..., vpc-....
 //   - An address is a unicast address of the expected family, without an IPv6 zone. It is not 0.0.0.0, loopback or
-//     link-local (VPC user guide, "VPC CIDR blocks": which ranges a VPC cannot have).
-//   - A delegated prefix is a /28, or a /80 of IPv6, without host bits (EC2 user guide, "Prefix delegation"). If a
-//     prefix were wider, pods would get addresses of other hosts.
-//   - The CIDR of a VPC or a subnet is no wider than a /8: a route to a CIDR must not cover all addresses.
+//     link-local, because a VPC cannot have these ranges (VPC user guide, "VPC CIDR blocks").
+//   - A delegated prefix is a /28, or a /80 of IPv6, without host bits (EC2 user guide, "Prefix delegation"). Pods get
+//     all addresses of a prefix, and a wider prefix would have addresses of other hosts.
+//   - The CIDR of a VPC or a subnet is not wider than a /8, because a route to this CIDR must not cover all addresses.
 //   - No address or prefix appears twice in one ENI, or in the answer to one call.
 //   - A MAC is a unicast address of Ethernet. An ENI with addresses has a MAC, because the MAC identifies the link.
 //   - A number is in a plausible range: see the constants below.
-//   - An answer is about the ENI, VPC or instance type in the request, and has as many addresses as the request asks
-//     for.
+//   - An answer is about the ENI, VPC or instance type in the request. An answer has as many addresses as the request
+//     asks for.
 //
-// The caller must check that an address belongs to the subnet of its ENI, and to no other ENI. This package does not
-// know the addresses of other ENIs.
+// The caller must check two more properties: an address is in the subnet of its ENI, and no other ENI has the address.
+// This package cannot check the second, because it does not know the addresses of other ENIs.
 
 // The largest valid numbers. They are several times the largest numbers of EC2 today: a p5.48xlarge has 32 cards, and
 // an ENI of an m8i has 64 addresses.
@@ -40,7 +40,7 @@ const (
 	maxTimeout = 10 * 432000 // timeout of an idle connection, in seconds; EC2's longest is five days
 )
 
-// checkID returns an error if the ID does not begin with idPrefix, or is otherwise invalid.
+// checkID returns an error if the ID does not begin with idPrefix, or if the rest of the ID is invalid.
 func checkID(idPrefix, id string) error {
 	if rest, ok := strings.CutPrefix(id, idPrefix); !ok || rest == "" || strings.ContainsAny(rest, " \t\r\n") {
 		return fmt.Errorf("%.80q is not an ID that begins with %s", id, idPrefix)
@@ -128,8 +128,8 @@ func checkCount[T comparable](n int, values []T) error {
 	return checkUnique(values)
 }
 
-// checkSubject returns an error if the answer is about another object than the request. answered is nil if the answer
-// does not name its object, which is valid.
+// checkSubject returns an error if the request and the answer name different objects. An answer without the name of an
+// object is valid: then the argument answered is nil.
 func checkSubject(asked string, answered *string) error {
 	if answered != nil && *answered != asked {
 		return fmt.Errorf("asked about %s, but EC2 answers about %.80q", asked, *answered)
@@ -137,8 +137,9 @@ func checkSubject(asked string, answered *string) error {
 	return nil
 }
 
-// validate joins the errors that were found in an answer to an *Error. It returns nil if all of them are nil. The
-// *Error has MaybeDone set, because EC2 may have carried out the call although the answer is invalid.
+// validate joins the errors that this package has found in an answer of EC2. The result is an *Error, or nil if all
+// these errors are nil. The *Error has MaybeDone set, because EC2 may have carried out the call although the answer is
+// invalid.
 func validate(action string, wrong ...error) error {
 	if err := errors.Join(wrong...); err != nil {
 		return &Error{Action: action, MaybeDone: true, Err: fmt.Errorf("the answer is invalid: %w", err)}

@@ -23,8 +23,8 @@ type VPC struct {
 	IPv6CIDRs []netip.Prefix
 }
 
-// VPC returns a VPC (DescribeVpcs). The result does not have CIDRs whose association has not finished or has ended,
-// which EC2 also lists.
+// VPC returns a VPC (DescribeVpcs). EC2 also lists CIDRs that are not associated with the VPC yet, or no longer. The
+// result does not have these CIDRs.
 func (c *Client) VPC(ctx context.Context, id string) (VPC, error) {
 	const action = "DescribeVpcs"
 	out, err := call(ctx, c, action, c.ec2.DescribeVpcs, &ec2.DescribeVpcsInput{VpcIds: []string{id}})
@@ -59,8 +59,8 @@ func (c *Client) VPCCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, erro
 	return v.CIDRs, err
 }
 
-// Peers returns the VPCs with an active peering connection to the VPC (DescribeVpcPeeringConnections), sorted by ID.
-// Either side may have requested the connection.
+// Peers returns the VPCs with an active peering connection to the VPC (DescribeVpcPeeringConnections), sorted by ID. It
+// does not matter which of the two VPCs has requested the connection.
 func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 	const action = "DescribeVpcPeeringConnections"
 	var peers []VPC
@@ -106,7 +106,8 @@ func (c *Client) PeerCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, err
 	return slices.Compact(cidrs), err
 }
 
-// otherSide returns the side of a peering connection that is not the VPC, or nil if the VPC is on neither side.
+// otherSide returns the VPC on the other side of a peering connection. If the given VPC is on neither side, otherSide
+// returns nil.
 func otherSide(p types.VpcPeeringConnection, vpc string) *types.VpcPeeringConnectionVpcInfo {
 	switch {
 	case p.RequesterVpcInfo == nil || p.AccepterVpcInfo == nil:
@@ -119,9 +120,9 @@ func otherSide(p types.VpcPeeringConnection, vpc string) *types.VpcPeeringConnec
 	return nil
 }
 
-// parsePeer converts one side of a peering connection from the SDK's type. Usually, the VPC's primary CIDR is in
-// cidrBlock and also in cidrBlockSet. But EC2 guarantees neither field (API reference, VpcPeeringConnectionVpcInfo:
-// none of its elements is required).
+// parsePeer converts one side of a peering connection from the SDK's type. Usually, the VPC's primary CIDR is both in
+// cidrBlock and in cidrBlockSet. But EC2 may omit either field (API reference, VpcPeeringConnectionVpcInfo: none of its
+// elements is required).
 func parsePeer(v *types.VpcPeeringConnectionVpcInfo) (VPC, error) {
 	blocks := fieldTexts(v.CidrBlockSet, func(b types.CidrBlock) *string { return b.CidrBlock })
 	if v.CidrBlock != nil {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package api is the table of the EC2 actions that this project calls. The table has the properties of the actions that
-// callers, IAM policies and the simulator of EC2 depend on.
+// Package api is the table of the EC2 actions that this project calls. For each action, the table has the properties
+// that callers, IAM policies and the simulator of EC2 depend on.
 package api
 
 import (
@@ -14,25 +14,26 @@ import (
 type Traits uint8
 
 const (
-	// Node is for actions that programs on a node call. Only the acceptance test calls the other actions.
+	// Node is the trait of the actions that programs on a node call. Only the acceptance test calls the other actions.
 	Node Traits = 1 << iota
-	// Describes is for actions that change nothing in EC2.
+	// Describes is the trait of the actions that change nothing in EC2.
 	Describes
-	// Makes is for actions that create an object. Their requests may contain tags for the new object.
+	// Makes is the trait of the actions that create an object. Their requests may contain tags for the new object.
 	Makes
-	// OnENI is for actions on an existing ENI. An IAM policy can limit these actions to ENIs with certain tags.
+	// OnENI is the trait of the actions on an existing ENI. An IAM policy can limit these actions to ENIs with certain
+	// tags.
 	OnENI
-	// Once is for actions that assign addresses or attach an ENI, and have no client token. If such a request is sent
-	// twice, EC2 may carry it out twice. So if the answer to the request is lost, package aws does not send the request
-	// again.
+	// Once is the trait of the actions that assign addresses or attach an ENI. These actions have no client token. If
+	// package aws sent a request of such an action twice, EC2 could carry it out twice. So if the answer to the request
+	// is lost, package aws does not send the request again.
 	Once
-	// NoDryRun is for actions without the parameter DryRun, by the API model of the SDKs. "Most" actions have this
-	// parameter (API reference, "Common query parameters").
+	// NoDryRun is the trait of the actions that have no parameter DryRun in the API model of the SDKs. The API
+	// reference says only that "most" actions have this parameter ("Common query parameters").
 	NoDryRun
 )
 
-// A Bucket is a token bucket that limits how often an action may be called. Each request takes a token, even if the
-// request fails. Each second, EC2 adds Refill tokens, until the bucket has Size tokens.
+// A Bucket is a token bucket by which EC2 limits the rate of requests for an action. Each request takes a token, even
+// if the request fails. Each second, EC2 adds Refill tokens, until the bucket has Size tokens.
 type Bucket struct {
 	Size   int // maximum and initial number of tokens
 	Refill int // tokens per second
@@ -41,7 +42,7 @@ type Bucket struct {
 // An Action has the properties of one action of EC2.
 type Action struct {
 	Traits
-	Bucket // an account has one such bucket for each region, which all callers share
+	Bucket // one for each account and region; all callers share it
 }
 
 // EC2's limits (API: "Request throttling for the Amazon EC2 API", the tables of "Request token limits").
@@ -59,7 +60,7 @@ var table = map[string]Action{
 	"AuthorizeSecurityGroupIngress": {0, changing},
 	"CreateNetworkInterface":        {Node | Makes, often},
 	"CreateSecurityGroup":           {Makes, changing},
-	// no program calls this action, but a call that creates an object with tags needs the permission for it
+	// no program calls this action, but a call that creates an object with tags needs the permission for CreateTags
 	"CreateTags":                      {0, Bucket{100, 10}},
 	"DeleteKeyPair":                   {0, changing},
 	"DeleteNetworkInterface":          {Node | OnENI, often},
@@ -90,7 +91,7 @@ func Is(name string, traits Traits) bool { return table[name].Traits&traits == t
 // returns true.
 func Changes(name string) bool { return !Is(name, Describes) }
 
-// BucketOf returns the Bucket by which EC2 limits an action, if AWS has not changed the limit for the account.
+// BucketOf returns EC2's default Bucket for an action. AWS may have changed the Bucket of an account.
 func BucketOf(name string) Bucket { return table[name].Bucket }
 
 // Names returns the names of the actions that have all of the traits, sorted.

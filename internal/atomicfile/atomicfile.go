@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package atomicfile replaces a file, whole or not at all.
+// Package atomicfile replaces the content of a file. The file always has the whole old content or the whole new
+// content.
 package atomicfile
 
 import (
@@ -11,11 +12,11 @@ import (
 	"syscall"
 )
 
-// Replace replaces the content of the file with this name in an open directory by the parts of data. A reader sees the
-// whole old content or the whole new content, even after a crash of the machine.
+// Replace gives a file in an open directory new content: the parts of data, one after another. A reader sees the whole
+// old content or the whole new content, even after a crash of the machine.
 //
-// The caller must hold a lock that excludes other callers, because the new content is first written to a file with a
-// fixed name. If a killed process has left that file, the next Replace overwrites it.
+// Replace first writes the new content to a second file, which has a fixed name. So the caller must hold a lock that
+// excludes other callers. If a killed process has left the second file, the next Replace overwrites it.
 //
 // If another process has deleted the directory, Replace returns fs.ErrNotExist and writes nothing, not even into a new
 // directory with the same path.

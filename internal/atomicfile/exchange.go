@@ -15,20 +15,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Old is the suffix of the name of the kept file: the file that the last Exchange has replaced.
+// Old is the suffix of the name of the kept file. The kept file is the file that the last Exchange has replaced.
 const Old = ".old"
 
-// Exchange is [Replace] for a large file that changes often. Exchange keeps the replaced file, and the next Exchange
-// writes into the kept file. This is faster than a new file, because the kernel takes longer to free and allocate pages
-// than to copy the text.
+// Exchange does what [Replace] does, but is for a large file that changes often. Exchange keeps the replaced file, and
+// the next Exchange writes the new content into this kept file. This is faster than to create a new file, because for a
+// new file, the kernel must free and allocate pages. That takes longer than to copy the text.
 //
 // Exchange sets the file's modification time to modified. If modified is zero, or if the file system cannot store the
 // time, Exchange does not set it.
 //
 // A process that has opened the old file still reads the whole old content: see isUnshared.
 //
-// Exchange does not use package os, because os.Root would open each file once more, and find out whether the kernel can
-// poll the file.
+// Exchange does not use os.Root, because os.Root would make more system calls. It would open each file once more, and
+// find out whether the kernel can poll the file.
 func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, data ...[]byte) error {
 	at, old := int(dir.Fd()), name+Old
 	fd, size, err := openKept(at, old, mode)
@@ -48,8 +48,9 @@ func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, d
 	return nil
 }
 
-// openKept opens the kept file for writing, without truncating it, and returns its size. If another process could read
-// what the caller writes, openKept deletes the kept file and creates a new one.
+// openKept opens the kept file for writing, and returns its size. It does not truncate the file. If isUnshared returns
+// false, openKept deletes the kept file and creates a new one, so that no other process can read what the caller
+// writes.
 func openKept(dir int, name string, mode fs.FileMode) (fd int, size int64, err error) {
 	for again := false; ; again = true {
 		fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC,
@@ -60,7 +61,7 @@ func openKept(dir int, name string, mode fs.FileMode) (fd int, size int64, err e
 				return fd, st.Size, nil
 			}
 			unix.Close(fd)
-			// a killed process had a lease on the file, and its child process still has the file open
+			// EAGAIN: a killed process had a lease on the file, and a child of that process still has the file open
 		} else if errors.Is(err, unix.EAGAIN) && !again {
 			err = nil
 		}
@@ -78,9 +79,9 @@ func openKept(dir int, name string, mode fs.FileMode) (fd int, size int64, err e
 // kernel, which grants the lease only if no other process has the file open (fcntl(2)). If a process opens the file
 // later, its open(2) waits until this process ends the lease.
 //
-// When a process opens a file, Linux before 6.1 first looks for leases, and only then counts the process as a reader
-// ("locks: fix TOCTOU race when granting write lease"). If isUnshared gets the lease in between, the reader may read a
-// half-written text. Readers must detect such a text.
+// There is a gap in Linux before 6.1. When a process opens a file, Linux first looks for leases, and counts the process
+// as a reader only later ("locks: fix TOCTOU race when granting write lease"). If isUnshared gets the lease between
+// these two steps, the reader may read a half-written text. Readers must detect half-written texts.
 func isUnshared(fd int, st unix.Stat_t) bool {
 	if st.Nlink != 1 {
 		return false
@@ -89,7 +90,8 @@ func isUnshared(fd int, st unix.Stat_t) bool {
 	return err == nil
 }
 
-// writeParts replaces the content of a file, which has this size, by the parts of data. Then it ends the lease.
+// writeParts writes the parts of data, one after another, as the new content of the file. The argument size is the size
+// of the old content. At the end, writeParts ends this process's lease on the file.
 func writeParts(fd int, size int64, data [][]byte) error {
 	var all int64
 	for _, part := range data {
@@ -107,13 +109,13 @@ func writeParts(fd int, size int64, data [][]byte) error {
 			return err
 		}
 	}
-	// If another goroutine forks a child process, the child has the file open until it executes its program. Without
-	// this call, the lease would last until then.
+	// This call ends the lease at once. If another goroutine forks a child process, the child also has the file open
+	// until it executes its program, and the close of the file would not end the lease before that.
 	unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK)
 	return nil
 }
 
-// setTime sets the times of a file as futimens(3) does, by utimensat(2) without a path.
+// setTime sets both times of an open file to t. Like futimens(3), setTime calls utimensat(2) without a path.
 func setTime(fd int, t time.Time) error {
 	ts := unix.NsecToTimespec(t.UnixNano())
 	times := [2]unix.Timespec{ts, ts}
@@ -133,8 +135,8 @@ func exchangeNames(dir int, old, name string) error {
 	return unix.Renameat(dir, old, dir, name)
 }
 
-// Room returns how many bytes the next Exchange of the file can write without more space on the file system. The kept
-// file already has this space.
+// Room returns how many bytes the next Exchange can write even if the file system is full. This is the space that the
+// kept file already has.
 func Room(dir, name string) int64 {
 	fi, err := os.Lstat(filepath.Join(dir, name+Old))
 	if err != nil || !fi.Mode().IsRegular() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package codec reads and writes compact JSON. Reading and writing use the same description: a function that names the
-// members of an object, and the kind of each member. A kind is a function that reads or writes a value of one Go type,
-// such as [Number].
+// Package codec reads and writes compact JSON. Both for reading and for writing, a type has one description: a function
+// that lists the members of an object, each with its name and its kind. A kind is a function that reads or writes a
+// value of one Go type, such as [Number].
 //
 //	func (w *Warm) describe(c *codec.Codec) {
 //		c.Object(func() {
@@ -30,16 +30,17 @@ import (
 // A Codec reads or writes one JSON text. After the first error, a Codec reads nothing more.
 type Codec struct {
 	in string
-	// offset in the text of the next byte to read; between members of an object, this is the offset of the next key
+	// offset of the next byte to read in the text; between two members of an object, the offset of the next key
 	offset      int
 	objectEnded bool // the object has no more members
 	err         error
 
 	trusted   bool
 	exact     bool
-	seenNames []string // names of the members read so far, of the current object and of the objects that contain it
+	seenNames []string // names already read in the current object and in the objects around it
 	ownNames  int      // index in seenNames where the names of the current object begin
-	// not nil: a description reads nothing, and only adds the names of its members here, see memberNames
+	// if this is not nil, a description does not read, but only adds the names of its members to this list: see
+	// memberNames
 	names []string
 
 	out     []byte // nil: this codec reads
@@ -54,15 +55,15 @@ func Write(out []byte, value func(*Codec)) ([]byte, error) {
 	return c.out, c.err
 }
 
-// Read reads a value from in. Read accepts white space only in strings, and reads null as the zero value.
+// Read reads a value from the text in. Read accepts white space only in strings. Read reads null as the zero value.
 func Read(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in)}
 	return c.readAll(value)
 }
 
-// ReadExactly reads a value as encoding/json would. If the two packages could read the text differently, ReadExactly
-// returns an error. This is so if the text has a name twice, a null, or a name that differs from a described name only
-// in case. The text must be the output of json.Compact.
+// ReadExactly reads a value as encoding/json would read it. ReadExactly returns an error for texts that this package
+// and encoding/json could read differently. Such a text has a name twice, or a null, or a name that differs only in
+// case from a described name. The text must be the output of json.Compact.
 func ReadExactly(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in), exact: true}
 	return c.readAll(value)
@@ -78,14 +79,14 @@ func (c *Codec) readAll(value func(*Codec)) error {
 // Writes reports whether this codec writes.
 func (c *Codec) Writes() bool { return c.out != nil }
 
-// Fail records the first error.
+// Fail records an error of the codec. Only the first error of a codec is recorded.
 func (c *Codec) Fail(err error) {
 	if c.err == nil {
 		c.err = fmt.Errorf("at byte %d: %w", c.offset, err)
 	}
 }
 
-// readByte reads the next byte if it is b, and reports whether it was.
+// readByte reads the next byte and returns true, but only if this byte is b.
 func (c *Codec) readByte(b byte) bool {
 	found := c.offset < len(c.in) && c.in[c.offset] == b
 	if found {
@@ -94,7 +95,7 @@ func (c *Codec) readByte(b byte) bool {
 	return found
 }
 
-// readWord reads the next len(text) bytes if they are the text, and reports whether they were.
+// readWord reads the next bytes and returns true, but only if these bytes are the text.
 func (c *Codec) readWord(text string) bool {
 	found := strings.HasPrefix(c.in[c.offset:], text)
 	if found {
@@ -103,7 +104,8 @@ func (c *Codec) readWord(text string) bool {
 	return found
 }
 
-// Each reads the same JSON value once for each of several descriptions, which have different members of the value.
+// Each reads the same JSON value several times: once with each of the descriptions. Each description has other members
+// of the value.
 func (c *Codec) Each(values ...func(*Codec)) {
 	if c.Writes() {
 		c.Fail(errors.New("several descriptions of one value cannot write it"))
@@ -115,13 +117,14 @@ func (c *Codec) Each(values ...func(*Codec)) {
 	}
 }
 
-// Object describes a value that is a JSON object. The function members describes the object's members. Object writes
-// the members in the order in which the function describes them, and reads them in any order. If the text has the same
-// order, one call of members reads all of them. Object skips members that are not described.
+// Object describes a value that is a JSON object. The argument members is a function that describes the object's
+// members. Object writes the members in the order of this description, and reads them in any order. If the text has the
+// same order, Object needs only one call of the function to read all members. Object skips members that are not
+// described.
 func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
 
-// ObjectAndRest is an Object that keeps the members that are not described. Reading stores these members, unparsed, in
-// the map rest. Writing writes the members of rest after the described members.
+// ObjectAndRest does what Object does, but does not lose members that are not described. When it reads, it stores the
+// texts of these members in the map rest. When it writes, it writes the members in rest after the described members.
 func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 	if c.Writes() {
 		c.out = append(c.out, '{')
@@ -156,9 +159,10 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// memberNames returns, for ReadExactly, the names of the members that the function members describes. For other reads,
-// it returns nil. So ReadExactly can skip other members without calling the function. A configuration is for several
-// plugins, so most of its members are not described.
+// memberNames returns the names of the members that the function members describes, but only for ReadExactly: for other
+// reads, it returns nil. With these names, ReadExactly skips a member that is not described without a call of the
+// function. This saves time, because a configuration is for several plugins, so that one plugin does not describe most
+// of its members.
 func (c *Codec) memberNames(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil
@@ -170,7 +174,7 @@ func (c *Codec) memberNames(members func()) []string {
 	return names
 }
 
-// isDescribed reports whether the next member has one of the names. Without the names, which only ReadExactly has,
+// isDescribed reports whether the next member has one of the names. Only ReadExactly has the names: for other reads,
 // isDescribed returns true.
 func (c *Codec) isDescribed(names []string) bool {
 	if !c.exact {
@@ -202,7 +206,8 @@ func (c *Codec) readUnknown(rest map[string]string, described []string) {
 	c.nextMember(false)
 }
 
-// nextMember reads up to the key of the next member, or to the end of the object.
+// nextMember reads the text before the key of the next member. If there is no next member, it reads the end of the
+// object.
 func (c *Codec) nextMember(first bool) { c.objectEnded = !c.readSeparator(first, '{', '}') }
 
 // readKey reads the key of a member, and the colon.
@@ -213,7 +218,7 @@ func (c *Codec) readKey() (key string) {
 	return key
 }
 
-// readKeyIf reads the key of the next member if it is this key, and reports whether it was.
+// readKeyIf reads the key of the next member and returns true, but only if this is the given key.
 func (c *Codec) readKeyIf(key string) bool {
 	if c.names != nil {
 		c.names = append(c.names, key)
@@ -242,8 +247,8 @@ func (c *Codec) readKeyIf(key string) bool {
 	return next == key
 }
 
-// readSeparator reads the bracket or the comma before the next member or element. If there is no next one,
-// readSeparator reads the closing bracket and returns false.
+// readSeparator reads the opening bracket or the comma before the next member or element. If there is no next member or
+// element, readSeparator reads the closing bracket and returns false.
 func (c *Codec) readSeparator(first bool, opening, closing byte) bool {
 	switch {
 	case c.err != nil:

@@ -18,9 +18,11 @@ func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 	}
 }
 
-// beginMember writes the key of a member, or reads the next key if it is this key. It reports whether it has written or
-// read the key. When a description reads, most of its calls are for members that are not next in the text. So a
-// function that makes a closure calls beginMember first: otherwise each call would cost an allocation.
+// beginMember begins the member with this name. A Codec that writes writes the key. A Codec that reads reads the next
+// key, but only if the next key is this name. beginMember reports whether it has written or read the key. When a
+// description reads an object, most of its calls are for members that are not next in the text. So a function that
+// makes a closure first calls beginMember, and makes the closure only for the next member. This saves an allocation for
+// each other member.
 func (c *Codec) beginMember(name string) bool {
 	if !c.Writes() {
 		return c.readKeyIf(name)
@@ -30,7 +32,7 @@ func (c *Codec) beginMember(name string) bool {
 	return true
 }
 
-// readOrWrite reads or writes the value of a member whose key has been read or written.
+// readOrWrite reads or writes the value of a member after beginMember has read or written the key.
 func readOrWrite[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	if c.Writes() {
 		kind(v, c)
@@ -39,7 +41,7 @@ func readOrWrite[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	readMember(c, v, kind)
 }
 
-// readMember reads the value of a member, and up to the next key.
+// readMember reads the value of a member, and the text before the next key.
 func readMember[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	Content(c, v, kind)
 	c.nextMember(false)
@@ -54,21 +56,21 @@ func Content[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	}
 }
 
-// Optional is a Field that is not written if its value is zero, like a field with omitzero.
+// Optional describes a member as Field does, but does not write a zero value, like encoding/json with omitzero.
 func Optional[T comparable](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 	if *v != *new(T) || !c.Writes() {
 		Field(c, name, v, kind)
 	}
 }
 
-// Nullable is a Field whose value may be null: see [Pointer].
+// Nullable describes a member as Field does, but the value may be null: see [Pointer].
 func Nullable[T any](c *Codec, name string, v **T, kind func(*T, *Codec)) {
 	if c.beginMember(name) {
 		readOrWrite(c, v, Pointer(kind))
 	}
 }
 
-// List describes a member whose value is an array. Its elements are of this kind.
+// List describes a member whose value is an array. The elements of the array are of this kind.
 func List[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
 	if !c.beginMember(name) {
 		return
@@ -95,7 +97,7 @@ func readList[T any](v *[]T, c *Codec, kind func(*T, *Codec)) {
 	}
 }
 
-// OptionalList is a List that is not written if it is empty.
+// OptionalList describes a member as List does, but does not write an empty list.
 func OptionalList[T any](c *Codec, name string, v *[]T, kind func(*T, *Codec)) {
 	if len(*v) > 0 || !c.Writes() {
 		List(c, name, v, kind)
@@ -115,7 +117,8 @@ var (
 	ByName = Keys[string]{cmp.Compare[string], Text, func(s string) (string, error) { return s, nil }}
 )
 
-// Table describes a member whose value is an object that is a map. The map's values are of this kind.
+// Table describes a member whose Go value is a map, and whose JSON value is an object. The map's values are of this
+// kind.
 func Table[K comparable, V any](c *Codec, name string, m *map[K]V, keys Keys[K], kind func(*V, *Codec)) {
 	if !c.beginMember(name) {
 		return
@@ -133,7 +136,7 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 	if *m == nil {
 		*m = map[K]V{}
 	}
-	v := new(V) // one variable for all values, because v escapes to the heap in the call of kind
+	v := new(V) // one variable for all values: the call of kind makes v escape to the heap
 	ReadEntries(c, keys, func(k K, _ int) {
 		*v = *new(V)
 		Content(c, v, kind)
@@ -141,8 +144,8 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 	})
 }
 
-// ReadEntries reads an object that is a map. For each entry, ReadEntries reads the key k, and calls value, which must
-// read the entry's value. from is the offset of the entry in the text.
+// ReadEntries reads an object that is a map. For each entry, ReadEntries reads the key, and then calls the function
+// value with the key and with the offset of the entry in the text. The function must read the entry's value.
 func ReadEntries[K comparable](c *Codec, keys Keys[K], value func(k K, from int)) {
 	for first := true; c.readSeparator(first, '{', '}'); first = false {
 		from := c.offset
@@ -176,14 +179,15 @@ func writeEntry[K comparable, V any](c *Codec, keys Keys[K], k *K, v *V, kind fu
 	kind(v, c)
 }
 
-// OptionalTable is a Table that is not written if it is empty.
+// OptionalTable describes a member as Table does, but does not write an empty map.
 func OptionalTable[K comparable, V any](c *Codec, name string, m *map[K]V, keys Keys[K], kind func(*V, *Codec)) {
 	if len(*m) > 0 || !c.Writes() {
 		Table(c, name, m, keys, kind)
 	}
 }
 
-// Within describes a member whose value is an object. The function members describes the members of that object.
+// Within describes a member whose value is an object. The argument members is a function that describes the members of
+// that object.
 func Within(c *Codec, name string, members func()) {
 	if c.beginMember(name) {
 		readOrWrite(c, new(struct{}), func(_ *struct{}, c *Codec) { c.Object(members) })

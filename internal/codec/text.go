@@ -5,19 +5,18 @@ package codec
 
 import "unsafe"
 
-// This file has functions for kinds that need the text of a value. Such kinds are in package indexed: it writes
-// unchanged values as their original texts, and writes indexes of texts. The kinds of configurations need none of these
-// functions.
+// This file has functions for kinds that need the text of a value. Only package indexed has such kinds. Package indexed
+// writes the original text of an unchanged value, and writes indexes, which have offsets in the text.
 
-// A cut is a text that belongs into the output at an offset.
+// A cut is a text that the output has at an offset, but that is not copied into out.
 type cut struct {
 	at   int
 	text string
 }
 
-// WriteParts is Write for a text of which most was read before and is unchanged. The result is the text in parts. To
-// avoid copies of long texts, some parts share memory with the text that was read. So the caller must not change the
-// parts.
+// WriteParts writes what Write writes, but returns the text in parts. It is for values that a process has read before
+// and has hardly changed. WriteParts does not copy long unchanged texts: some parts share memory with the text that the
+// process has read. So the caller must not change the parts.
 func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 	c := Codec{out: out, asParts: true}
 	value(&c)
@@ -29,15 +28,16 @@ func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 	return append(parts, c.out[from:]), c.err
 }
 
-// ReadTrusted is Read for a text that is, byte for byte, the output of Write or WriteParts. The caller must be sure of
-// that, and must not change the text any more. So a kind may skip a part of the text, and parse the part later.
+// ReadTrusted does what Read does, but the caller must be sure of one fact: Write or WriteParts has written the text,
+// and no byte has changed since then. So a kind may skip a part of the text, and parse the part later. For the same
+// reason, the caller must not change the text any more.
 func ReadTrusted(in []byte, value func(*Codec)) error {
-	// without a copy, because a copy of a large text costs a page fault for each page
+	// do not copy the text, because a copy of a large text costs a page fault for each page
 	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), trusted: true}
 	return c.readAll(value)
 }
 
-// Trusted reports whether the codec is of ReadTrusted.
+// Trusted reports whether ReadTrusted has made the codec.
 func (c *Codec) Trusted() bool { return c.trusted }
 
 // Parse reads a value of this kind from its text, which may be null.
@@ -53,10 +53,10 @@ func (c *Codec) Input() (text string, at int) { return c.in, c.offset }
 // Seek sets the offset of the next byte to read.
 func (c *Codec) Seek(at int) { c.offset = at }
 
-// Output returns what the codec has written so far. A caller may change the bytes until the codec writes more.
+// Output returns what the codec has written so far. A caller may change the returned bytes until the codec writes more.
 func (c *Codec) Output() []byte { return c.out }
 
-// Reserve writes n zero bytes, which a kind later overwrites in Output.
+// Reserve writes n zero bytes. A kind later gets the bytes from Output, and overwrites them.
 func (c *Codec) Reserve(n int) { c.out = append(c.out, make([]byte, n)...) }
 
 // Comma writes a comma, unless the next member or element is the first of its object or array.
@@ -66,7 +66,7 @@ func (c *Codec) Comma() {
 	}
 }
 
-// Copy writes a text as it is. For WriteParts, Copy does not copy a long text, but adds a cut.
+// Copy writes a text as it is. If WriteParts has made the codec, Copy does not copy a long text, but adds a cut.
 func (c *Codec) Copy(text string) {
 	const long = 16 << 10 // a cut costs another write(2), which takes as long as a copy of this size
 	if c.asParts && len(text) >= long {

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// plainLen returns how many bytes at the beginning of s are ASCII, but no control characters, quotes or backslashes. In
-// a JSON string, these bytes need no escape. plainLen checks eight bytes at once, because it checks nearly all text
-// that is read or written.
+// plainLen returns the number of plain bytes at the beginning of s. A plain byte is ASCII, but not a control character,
+// a quote or a backslash. In a JSON string, plain bytes need no escape. plainLen checks eight bytes at once to be fast,
+// because a Codec calls plainLen for nearly all text that it reads or writes.
 func plainLen(s string) int {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	n := 0
@@ -27,7 +27,7 @@ func plainLen(s string) int {
 		// quote has a zero byte where x has a quote; slash has a zero byte where x has a backslash
 		quote, slash := x^ones*'"', x^ones*'\\'
 		if odd := (x | (x - ones*' ') | (quote-ones)&^quote | (slash-ones)&^slash) & tops; odd != 0 {
-			// the borrows of the subtractions falsify only bytes after the first odd byte
+			// a subtraction may borrow from the next byte, but only after an odd byte: so the first odd byte is right
 			return n + bits.TrailingZeros64(odd)/8
 		}
 	}
@@ -59,7 +59,7 @@ func Text(v *string, c *Codec) {
 		}
 	}
 	raw := c.skipValue()
-	// json.Unmarshal would accept white space before a key, but readKeyIf would not recognize the key then
+	// json.Unmarshal accepts white space before a key, but readKeyIf does not find a key that has white space before it
 	if strings.TrimLeft(raw, " \t\r\n") != raw {
 		c.Fail(errors.New("white space"))
 		return
@@ -116,7 +116,8 @@ func Flag(v *bool, c *Codec) {
 	}
 }
 
-// Time is the kind of a time. It writes the time in UTC: for another time zone, the process would have to read a file.
+// Time is the kind of a time. It writes the time in UTC, because the process would have to read a file to know another
+// time zone.
 func Time(v *time.Time, c *Codec) {
 	if !c.Writes() {
 		*v = Scan(c, parseTime)
@@ -155,7 +156,8 @@ func Prefix(v *netip.Prefix, c *Codec) {
 	c.out = append(b, '"')
 }
 
-// Scan reads a string, and returns what parse makes of it. For an empty string, Scan returns the zero value.
+// Scan reads a string, and returns the result of the function parse for this string. For an empty string, Scan returns
+// the zero value.
 func Scan[T any](c *Codec, parse func(string) (T, error)) (v T) {
 	var s string
 	if Text(&s, c); s == "" {
@@ -168,7 +170,7 @@ func Scan[T any](c *Codec, parse func(string) (T, error)) (v T) {
 	return v
 }
 
-// Raw is the kind of a value of any type, as unparsed text.
+// Raw is the kind of a value that may have any type. The Go value is the unparsed text.
 func Raw(v *json.RawMessage, c *Codec) {
 	if c.Writes() {
 		c.out = append(c.out, *v...)
@@ -177,7 +179,7 @@ func Raw(v *json.RawMessage, c *Codec) {
 	*v = json.RawMessage(c.skipValue())
 }
 
-// Pointer returns the kind of a pointer to a value of this kind. A nil pointer is written as null.
+// Pointer returns the kind of a pointer to a value of this kind. The JSON of a nil pointer is null.
 func Pointer[T any](kind func(*T, *Codec)) func(**T, *Codec) {
 	return func(v **T, c *Codec) {
 		if !c.Writes() {
@@ -236,8 +238,9 @@ func (c *Codec) skipString() {
 }
 
 // simpleObjectLen returns the length of the object at the beginning of s, or 0 if the object is not simple. A simple
-// object has no escapes and no other braces, so it ends with the first closing brace outside a string. The searches of
-// package strings use vector instructions: four searches take a fraction of the time of reading each member.
+// object has no escapes and no other braces, so it ends with the first closing brace outside a string. This check is
+// fast, because it makes only four searches, and the search functions of package strings use vector instructions. To
+// read each member would take several times as long.
 func simpleObjectLen(s string) int {
 	if !strings.HasPrefix(s, "{") {
 		return 0

@@ -3,7 +3,7 @@
 
 // Package excerpt prepares texts from outside this suite for messages and tables: texts of pods, of files, of EC2. A
 // message shows only as much of such a text as fits on a line. The results contain no characters that control a
-// terminal, such as those of an escape sequence, or a mark that changes the direction of writing.
+// terminal. Examples are the characters of an escape sequence, and a mark that changes the direction of writing.
 package excerpt
 
 import (
@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	maxQuoted   = 64      // bytes of a text that a message quotes
-	maxMistakes = 10      // the maximum number of mistakes that a message lists
-	maxMessage  = 8 << 10 // bytes of a message, at most: more than an event or a line of a log shows
+	maxQuoted   = 64      // maximum number of bytes of a text that a message quotes
+	maxMistakes = 10      // maximum number of mistakes that a message lists
+	maxMessage  = 8 << 10 // maximum number of bytes of a message: an event or a line of a log shows fewer
 )
 
 // Quote returns a text in quotes, as %q does. For a long text, Quote returns the beginning and the length.
@@ -29,13 +29,15 @@ func Quote(text string) string {
 	return fmt.Sprintf("%s... (%d bytes)", strconv.Quote(text[:maxQuoted]), len(text))
 }
 
-// Plain replaces characters of a text that are not printable by escapes. Newlines and tabs are not printable.
+// Plain returns a text in which escapes replace all characters that are not printable. Newlines and tabs are not
+// printable.
 func Plain(text string) string { return escapeText(text, "") }
 
-// Lines is Plain for a text of several lines, such as a table: newlines and tabs stay.
+// Lines does what Plain does, but newlines and tabs stay. It is for a text of several lines, such as a table.
 func Lines(text string) string { return escapeText(text, "\n\t") }
 
-// escapeText replaces characters of a text that are not printable by escapes, except the characters in unescaped.
+// escapeText returns a text in which escapes replace all characters that are not printable. The characters in the
+// string unescaped stay.
 func escapeText(text, unescaped string) string {
 	if isPlain(text, unescaped) {
 		return text
@@ -51,7 +53,7 @@ func escapeText(text, unescaped string) string {
 	return b.String()
 }
 
-// writeRune writes r, which is the first rune of a text, or an escape for it.
+// writeRune writes r, which is the first rune of the text. If r is not printable, writeRune writes an escape for r.
 func writeRune(b *strings.Builder, text string, r rune) {
 	switch {
 	case r == utf8.RuneError && !strings.HasPrefix(text, string(utf8.RuneError)):
@@ -63,8 +65,8 @@ func writeRune(b *strings.Builder, text string, r rune) {
 	}
 }
 
-// isPlain reports whether each character of a text is printable ASCII, or one of the characters in unescaped. This is
-// true for nearly all texts.
+// isPlain reports whether a text has only printable ASCII and characters in the string unescaped. Nearly all texts are
+// plain.
 func isPlain(text, unescaped string) bool {
 	for i := range len(text) {
 		if c := text[i]; (c < ' ' || c > '~') && strings.IndexByte(unescaped, c) < 0 {
@@ -74,7 +76,8 @@ func isPlain(text, unescaped string) bool {
 	return true
 }
 
-// Message is Lines for a message. Of a message of more than 8 KiB, it returns only the first 8 KiB.
+// Message does for a message what Lines does for a text. If the message has more than 8 KiB, the result has only the
+// first 8 KiB, and the number of the other bytes.
 func Message(text string) string {
 	if cut := len(text) - maxMessage; cut > 0 {
 		return fmt.Sprintf("%s... (%d more bytes)", Lines(text[:maxMessage]), cut)
@@ -82,8 +85,8 @@ func Message(text string) string {
 	return Lines(text)
 }
 
-// Join joins errors as errors.Join does. Of more than ten errors, the result has only the first ten, and the number of
-// the others.
+// Join joins errors as errors.Join does. If there are more than ten errors, the result has only the first ten, and the
+// number of the other errors.
 func Join(all []error) error {
 	if rest := len(all) - maxMistakes; rest > 0 {
 		all = append(all[:maxMistakes:maxMistakes], fmt.Errorf("and %d more mistakes", rest))

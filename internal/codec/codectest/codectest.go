@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package codectest checks that a type's description for package codec and the type's struct tags for encoding/json
-// agree.
+// Package codectest checks that a type's description for package codec agrees with the type's struct tags for
+// encoding/json.
 package codectest
 
 import (
@@ -38,8 +38,9 @@ func Reads[T any](t *testing.T, describe func(*T, *codec.Codec)) {
 	}
 }
 
-// Same reads a text with a description and with encoding/json. It fails the test if both succeed with different values,
-// or if only encoding/json fails. It returns the error of reading with the description.
+// Same reads a text with a description and with encoding/json. Same fails the test if both can read the text, but get
+// different values. Same also fails the test if only encoding/json returns an error. Same returns the error that the
+// description returned.
 func Same[T any](t *testing.T, text []byte, describe func(*T, *codec.Codec)) error {
 	t.Helper()
 	var dense bytes.Buffer
@@ -65,7 +66,7 @@ func Fuzz[T any](f *testing.F, describe func(*T, *codec.Codec), seeds ...string)
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		_ = Same(t, text, describe) // an error is no failure: if codec cannot read a text, programs use encoding/json
+		_ = Same(t, text, describe) // an error is no failure: programs then read the text with encoding/json
 	})
 }
 

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Random sets a value, and all fields and elements in it, to random values. A third of those that can be empty stay
-// empty.
+// Random sets a value, and all fields and elements in it, to random values. A value, field or element that can be empty
+// stays empty with a probability of one third.
 func Random(v reflect.Value) {
 	if rand.N(3) == 0 && v.Kind() != reflect.Struct {
 		if v.Kind() == reflect.Slice && v.Type() != reflect.TypeFor[json.RawMessage]() {
@@ -60,8 +60,8 @@ func nonZero(t reflect.Type) reflect.Value {
 	return v
 }
 
-// fillLeaf sets *v to a random value if it knows the type of v, and reports whether it does. These types have no parts
-// that Random could fill.
+// fillLeaf sets *v to a random value and returns true, but only if it knows the type of v. It knows the types that have
+// no parts that Random could fill.
 func fillLeaf(v any) bool {
 	switch p := v.(type) {
 	case *time.Time:

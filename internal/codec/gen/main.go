@@ -10,14 +10,16 @@
 //		Max int `json:"max"`
 //	}
 //
-// The method describe is a kind: it describes an object with these members. The method members describes only the
-// members, for types that embed the type. With the word exported after describe or members, the method's name begins
-// with a capital letter. The members are in the order of the fields. The type of a field determines the kind of its
-// member. If the field has a tag codec, the tag names another kind, as in codec:"plugin.DNS". The tag may also name a
-// function that describes the whole member, as in codec:"member indexed.Addrs". For an embedded type of another module,
-// the tag names the function that describes the members of that type. With the word kept at the end of the directive,
-// the type also gets the methods same and clone. Package indexed uses them to find the values that have changed since
-// they were read.
+// After //codec:describe, gen generates a method with the name describe, which describes an object with these members.
+// After //codec:members, gen generates a method with the name members, which describes only the members. This is for a
+// type that other types embed. If the word "exported" follows "describe" or "members", the method's name begins with a
+// capital letter. The members are in the order of the fields. The type of a field determines the kind of its member. A
+// field may have a tag "codec", which names another kind, as in codec:"plugin.DNS". The tag may also name a function
+// that describes the whole member, as in codec:"member indexed.Addrs". For an embedded type of another module, the tag
+// names the function that describes the members of that type.
+//
+// If the directive ends with the word "kept", gen also generates methods with the names same and clone. Package indexed
+// uses these two methods to find the values that have changed after a process read them.
 package main
 
 import (
@@ -142,12 +144,12 @@ func readPackage(dir string) (*packageSource, error) {
 
 var directive = regexp.MustCompile(`^//codec:(describe|members)( exported)?( kept)?$`)
 
-// methodNames has, by directive, the name of the method that gen generates.
+// methodNames maps a directive to the name of the method that gen generates.
 var methodNames = map[string]string{"describe": "describe", "describe exported": "Describe", "members": "members",
 	"members exported": "Members"}
 
 // addDeclaration adds the type of a declaration to s if the type has a directive. If the declaration is a method,
-// addDeclaration adds the name of its receiver to receivers, by type.
+// addDeclaration adds the name of the method's receiver to the map receivers. The key is the receiver's type.
 func (s *packageSource) addDeclaration(d ast.Decl, receivers map[string]string) {
 	if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil && len(f.Recv.List[0].Names) > 0 {
 		receivers[strings.TrimPrefix(types.ExprString(f.Recv.List[0].Type), "*")] = f.Recv.List[0].Names[0].Name
@@ -190,8 +192,8 @@ func (s *packageSource) writeMethods(b *strings.Builder, d *describedType) error
 	return nil
 }
 
-// sameAndCloneFormat is the format of the methods same and clone. Its arguments are the receiver, the type, the
-// expression that same returns, and the statements of clone.
+// sameAndCloneFormat is the format of the source text of the methods same and clone. It has four arguments: the
+// receiver, the type, the expression that the method same returns, and the statements of the method clone.
 const sameAndCloneFormat = `
 // same compares all fields.
 func (%[1]s *%[2]s) same(other *%[2]s) bool {
@@ -205,7 +207,7 @@ func (%[1]s *%[2]s) clone() *%[2]s {
 }
 `
 
-// writeSameAndClone writes the methods same and clone of a type.
+// writeSameAndClone writes the source text of the methods same and clone of a type.
 func (d *describedType) writeSameAndClone(b *strings.Builder) {
 	var same, clones []string
 	for _, f := range d.fields.Fields.List {
@@ -319,7 +321,7 @@ var kinds = map[string]string{
 	"json.RawMessage": "codec.Raw",
 }
 
-// kindOf returns the Go expression for the kind of the type with this name, or "" if the type has no kind.
+// kindOf returns a Go expression: the kind of the type with this name. If the type has no kind, kindOf returns "".
 func (s *packageSource) kindOf(name string) string {
 	if kind := kinds[name]; kind != "" {
 		return kind
