@@ -19,19 +19,19 @@ import (
 
 // A node counts its ADDs and DELs in a file of numbers. Each process maps the file into its memory, and increments the
 // numbers with atomic CPU instructions. So no process waits for another, all commands of a burst are counted, and a
-// killed process leaves no half-written number. The counts cannot be in the registry, because an ADD writes the
-// registry before it knows how long it took.
+// killed process leaves no half-written number. The counts cannot be in the registry, because an ADD last writes the
+// registry when it does not know its own duration yet.
 //
-// The file is on tmpfs, so the numbers begin at zero with each boot. For Prometheus, a counter may return to zero, but
-// must not decrease otherwise.
+// The file is on tmpfs, so the numbers begin at zero with each boot. This is allowed: a counter of Prometheus may
+// return to zero, but must not decrease to another value.
 
-// countsFile is the name of the file of numbers. A release whose file has other rows must use another name, because a
-// process of an earlier release may still add to this file.
+// countsFile is the name of the file of numbers. A release that changes the rows of the file must also change the name,
+// because a process of an earlier release may still add to this file.
 const countsFile = "commands"
 
 // The outcomes of commands. OK means that the command succeeded and did not wait for EC2. Waited means that the command
-// succeeded after a wait for EC2. Again is CNI's error code 11: the runtime repeats the command. Refused means that the
-// pod asked for something that it must not have.
+// succeeded after a wait for EC2. Again means that the command failed with CNI's error code 11, so that the runtime
+// repeats the command. Refused means that the pod asked for something that it must not have.
 const (
 	OK      = "ok"
 	Waited  = "waited"
@@ -50,15 +50,16 @@ var Bounds = [...]time.Duration{10 * time.Millisecond, 25 * time.Millisecond, 50
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
 	5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute}
 
-// The file of numbers has a row for each pair of command and outcome. The row has a count for each of Bounds: how many
-// commands took at most this bound, but more than the previous bound. Then the row has the count of commands that took
-// more than the last bound, and the sum of all durations in microseconds.
+// The file of numbers has a row for each pair of command and outcome. The row first has a count for each of Bounds. It
+// counts the commands that took at most this bound, but more than the previous bound. The next number is the count of
+// the commands that took more than the last bound. The last number is the sum of all durations in microseconds.
 const (
 	countsPerRow = len(Bounds) + 2
 	countSize    = len(countedCommands) * len(outcomes) * countsPerRow * 8
 )
 
-// A Tally says how often a command has had an outcome, and how long it took.
+// A Tally is for one command and one outcome. It says how often the command had this outcome, and how long the command
+// took.
 type Tally struct {
 	Command, Outcome string
 	Within           []uint64 // for each of Bounds, how many commands took at most this time
@@ -66,8 +67,9 @@ type Tally struct {
 	Took             time.Duration // sum of all durations
 }
 
-// Count counts a command that has ended, in the file of numbers in the registry's directory dir. Count ignores commands
-// other than ADD and DEL. It returns no error: a failed count must not fail the command.
+// Count counts a command that has ended. The file of numbers is in dir, which is the registry's directory. Count
+// ignores commands other than ADD and DEL. It returns no error, because a problem with the count must not make the
+// command fail.
 func Count(dir, command, outcome string, took time.Duration) {
 	of, how := slices.Index(countedCommands[:], command), slices.Index(outcomes[:], outcome)
 	if of < 0 || how < 0 {
@@ -79,7 +81,8 @@ func Count(dir, command, outcome string, took time.Duration) {
 	if err != nil {
 		return
 	}
-	// If the file system is full, a write to the mapped file causes SIGBUS, which would end the process.
+	// If the file system is full, a write to the mapped file causes SIGBUS. Without these two lines, SIGBUS would end
+	// the process.
 	defer func() { _ = recover() }()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	add := func(i int, n uint64) {
@@ -111,8 +114,8 @@ func mapCounts(dir string) ([]byte, error) {
 	return unix.Mmap(fd, 0, countSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }
 
-// Counts returns a Tally for each pair of command and outcome. A Tally begins at zero with the boot, or when another
-// program deletes the file of numbers. If there is no file, Counts returns no Tally.
+// Counts returns a Tally for each pair of command and outcome. The numbers of a Tally begin at zero when the machine
+// boots, or when another program deletes the file of numbers. If there is no file, Counts returns no Tally.
 func Counts(dir string) ([]Tally, error) {
 	text, err := os.ReadFile(dir + "/" + countsFile)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -24,13 +24,15 @@ const fileName = "registry.json"
 
 // A directory is the registry's directory, open and locked.
 //
-// The lock is on the directory itself. A lock on a file in the directory would not always keep two processes apart. If
-// another program deletes that file, the next process creates and locks a new file. Then both processes write into the
-// same directory. All operations in this file use the open directory, not its path. So if another program deletes the
-// directory, a process that has it open cannot write into a new directory with the same path.
+// The lock is on the directory itself. A lock on a file in the directory would not always exclude other processes. If
+// another program deleted that file, the next process would create and lock a new file. Then two processes would write
+// into the same directory.
+//
+// All operations in this Go file use the open directory, not its path. So if another program replaces the directory by
+// a new one, a process that has the old directory open cannot write into the new one.
 type directory struct {
 	*os.File
-	lock *flock.Flock // the library opens the directory a second time, because it does not return its open file
+	lock *flock.Flock // has the directory open a second time, because the library does not return its open file
 }
 
 // openDirectory opens and locks the registry's directory. If there is no directory, openDirectory creates one.
@@ -77,7 +79,7 @@ func (d *directory) loadState() (*State, error) {
 	return blankState(), nil
 }
 
-// setAside renames the registry's file, and returns the new path. The new name has the word why in it.
+// setAside renames the registry's file, and returns the new path. The new name contains the text of why.
 func (d *directory) setAside(why string) (path string, err error) {
 	aside := fileName + "." + why + "-" + time.Now().UTC().Format("20060102T150405.000000000")
 	if err := unix.Renameat(d.fd(), fileName, d.fd(), aside); err != nil {
@@ -86,8 +88,9 @@ func (d *directory) setAside(why string) (path string, err error) {
 	return d.path(aside), nil
 }
 
-// SetAside renames the registry's file if isOther reports that the file belongs to another node, and returns the new
-// path. The next change then begins with a Blank state. If isOther returns false, SetAside returns "".
+// SetAside calls isOther, which must report whether the state belongs to another node. If it does, SetAside renames the
+// registry's file and returns the new path, so that the next change begins with a Blank state. If isOther returns
+// false, SetAside returns "".
 func (r *Registry) SetAside(ctx context.Context, isOther func(*State) bool) (path string, err error) {
 	d, err := r.openDirectory(ctx)
 	if err != nil {
@@ -105,8 +108,9 @@ func (d *directory) fd() int { return int(d.Fd()) }
 
 func (d *directory) path(name string) string { return filepath.Join(d.Name(), name) }
 
-// parseContent parses the content b of the file path, which was written at the time written. It converts the times to
-// the current clock. The error err is the one from reading the file.
+// parseContent parses the content b of the registry's file. The other arguments are the path of the file, its
+// modification time written, and the error from reading it. parseContent converts the times in the state to the current
+// clock.
 func parseContent(path string, b []byte, written time.Time, err error) (*State, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return blankState(), nil

@@ -15,9 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// schemaVersion is the schema version of the original plugin's file. That file has two fields, schema_version and ips.
-// This suite uses the same format for both fields, so that an operator can upgrade a node, and roll it back, while pods
-// run. All other fields are new, and the original plugin ignores them.
+// schemaVersion is the schema version of the original plugin's file. The original plugin's file has two fields,
+// schema_version and ips. For these two fields, this suite uses the same format. So an operator can upgrade a node, and
+// roll the node back, while pods run. All other fields are new, and the original plugin ignores them.
 const schemaVersion = 1
 
 // fileBeginning is the beginning of each file with this schema version.
@@ -40,9 +40,10 @@ func newState() *State {
 	}
 }
 
-// parseState parses a text that this release, an earlier release or the original plugin has written. modTime is the
-// file's modification time, or zero if the text is not from a file. If modTime is zero, or if the text does not end
-// with this time, any program may have written the text. Then parseState does not trust the indexes in the text.
+// parseState parses a text that this release, an earlier release or the original plugin has written. The argument
+// modTime is the file's modification time, or zero if the text is not from a file. If the text does not end with
+// modTime, or if modTime is zero, any program may have written the text. In this case, parseState does not trust the
+// indexes in the text.
 func parseState(b []byte, modTime time.Time) (*State, error) {
 	if !modTime.IsZero() && isSealed(b, modTime) {
 		if s, version, err := decodeState(b, codec.ReadTrusted); err == nil && version == schemaVersion {
@@ -57,8 +58,9 @@ func parseState(b []byte, modTime time.Time) (*State, error) {
 	if err != nil || version != schemaVersion {
 		return nil, cmp.Or(checkVersion(b), err, fmt.Errorf("schema_version is %d", version))
 	}
-	// If a person has edited the file, the members of a lease may be in another order, or have escapes. Once the file
-	// is sealed again, Held would not find such a lease by its text. So the next write must encode the lease again.
+	// If a person has edited the file, the members of a lease may be in another order, or have escapes. After the next
+	// write, the file is sealed again, and Held looks for a lease by the beginning of its text. Held would not find the
+	// edited lease. So the next write must encode this lease again.
 	s.Leases.Renew(func(text string, l Lease) bool { return !strings.HasPrefix(text, l.Key.leaseTextStart()) })
 	return s, s.checkInvariants()
 }
@@ -72,7 +74,8 @@ func decodeState(b []byte, read func([]byte, func(*codec.Codec)) error) (s *Stat
 	return s, version, err
 }
 
-// decodeSpacedState decodes a file with white space. Such a file was edited by a person.
+// decodeSpacedState decodes a file with white space. A person has edited this file, because programs write no white
+// space.
 func decodeSpacedState(b []byte) (s *State, version int, err error) {
 	var dense bytes.Buffer
 	if err := json.Compact(&dense, b); err != nil {
@@ -101,15 +104,16 @@ func checkVersion(b []byte) error {
 	return nil
 }
 
-// encodeFile checks the state, and returns the text of a file that will get the modification time modTime. The text is
-// one line, in parts. Fields of a later release are the last before the member with the time.
+// encodeFile checks the state, and returns the text of the registry's file. The caller must give the file the
+// modification time modTime. The text is one line, in parts. The last member has the time. The fields of a later
+// release precede this member.
 func (s *State) encodeFile(modTime time.Time) ([][]byte, error) {
 	if err := s.checkInvariants(); err != nil {
 		return nil, err
 	}
 	const (
-		more = 1 << 10  // bytes that most changes add at most, so one allocation is enough
-		most = 64 << 10 // limit of the buffer in bytes: most text of a large file is not copied, see [codec.WriteParts]
+		more = 1 << 10  // most changes add fewer bytes, so one allocation is enough
+		most = 64 << 10 // maximum size of the buffer: of a large file, WriteParts copies only little text
 	)
 	version := schemaVersion
 	parts, err := codec.WriteParts(make([]byte, 0, min(s.fileSize+more, most)), func(c *codec.Codec) {

@@ -2,9 +2,10 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Command judges writes the table of the judges in docs/judges.md. A judge is a program of another project that tests
-// this suite. The command reads the output of go test -json. A Go test that runs a judge has the attributes judge,
-// version and judged (testing.T.Attr). Each subtest is a case of the judge. If the test leaves out cases of the judge,
-// it has an attribute left for each reason. The command prints each failed test, and fails if there is one.
+// this suite. The command reads the output of go test -json. A Go test that runs a judge has the attributes "judge",
+// "version" and "judged" (testing.T.Attr). Each subtest runs one case of the judge. If the Go test leaves out some
+// cases, it has an attribute "left" for each reason. The command prints each failed test. If a test failed, the command
+// fails.
 //
 //	go test -json ./e2e -run TestJudge | judges -table docs/judges.md
 //
@@ -93,7 +94,7 @@ func failureError(tests map[[2]string]*test) error {
 	return errors.New(strings.Join(failed, "\n"))
 }
 
-// The columns of the table. The columns columnJudge and columnJudged together identify a row.
+// The indexes of the table's columns. The cells in columnJudge and columnJudged together identify a row.
 const (
 	columnJudge = iota
 	columnVersion
@@ -125,8 +126,8 @@ func rowsOf(tests map[[2]string]*test) (rows table.Table) {
 
 func attrText(t *test, attr string) string { return strings.Join(t.attrs[attr], "; ") }
 
-// testCases returns the subtests of a test that have no subtests themselves. If the test has no subtests, testCases
-// returns the test itself.
+// testCases returns those subtests of a test that have no subtests. If the test has no subtests, testCases returns the
+// test itself.
 func testCases(tests map[[2]string]*test, of [2]string) (leaves []*test) {
 	for key, t := range tests {
 		if key[0] == of[0] && strings.HasPrefix(key[1]+"/", of[1]+"/") && !hasParts(tests, key) {
@@ -145,7 +146,8 @@ func hasParts(tests map[[2]string]*test, of [2]string) bool {
 	return false
 }
 
-// mergeRows adds newRows to the table. A new row replaces the row with the same judge and judged.
+// mergeRows adds newRows to the table. If an old row has the same cells in columnJudge and columnJudged as a new row,
+// the new row replaces the old row.
 func mergeRows(rows, newRows table.Table) table.Table {
 	for _, h := range newRows {
 		at := slices.IndexFunc(rows, func(r []string) bool {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command kernels writes one row of the table of kernels in docs/kernels.md: the results of the tests on one kernel.
-// The command reads the output of go test -json, and prints the result of each package and the output of each failed
+// Command kernels writes one row of the table in docs/kernels.md. The row has the results of the tests on one kernel.
+// The command reads the output of go test -json. It prints the result of each package and the output of each failed
 // test. It fails if a test failed, or if a package that has a column in the table did not run.
 //
 //	make -s test-kernel VM_KERNEL=6.18 GOTEST='go test -json' |
 //	  kernels -table docs/kernels.md -kernel 6.18 -version 6.18.15
 //
-// The command keeps the other rows. It also keeps the row's cell that says which nodes have the kernel, because people
-// write this cell.
+// The command keeps the other rows. In the row of this kernel, it keeps the cell with the nodes that have the kernel,
+// because people write this cell.
 package main
 
 import (
@@ -30,7 +30,7 @@ import (
 
 const module = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 
-// The columns before the columns of the packages.
+// The indexes of the first columns. The columns of the packages follow.
 const (
 	columnKernel = iota
 	columnNodes
@@ -71,12 +71,12 @@ func run(page, kernel, version string, now time.Time) error {
 
 // A result has the outcomes of the tests of one package.
 type result struct {
-	tests   []string // the outcomes of its tests, without subtests
+	tests   []string // the outcomes of the package's tests, without subtests
 	action  string   // the outcome of the package
 	seconds float64
 }
 
-// readResults collects the results of packages, by their paths in the repository.
+// readResults returns the results of the packages. The keys are the paths of the packages in the repository.
 func readResults(events io.Reader, out io.Writer) (map[string]*result, error) {
 	results := map[string]*result{}
 	return results, testevents.Read(events, out, func(e testevents.Event) {
@@ -99,7 +99,7 @@ func readResults(events io.Reader, out io.Writer) (map[string]*result, error) {
 	})
 }
 
-// cell returns the text of the table's cell for the package.
+// cell returns the text that the package's cell in the table must have.
 func (r *result) cell() string {
 	count := map[string]int{}
 	for _, action := range r.tests {
@@ -117,14 +117,15 @@ func (r *result) cell() string {
 	return fmt.Sprintf("%s, %.0f s", cell, r.seconds)
 }
 
-// failed reports whether the package or one of its tests failed, or whether no test ran.
+// failed returns true if the package failed, if one of its tests failed, or if no test ran.
 func (r *result) failed() bool {
 	return r.action != "pass" || len(r.tests) == 0 || slices.Contains(r.tests, "fail")
 }
 
-// rewriteTable replaces or adds the row of a kernel in a text with the table. fixed are the row's cells before the
-// cells of the packages. If the table has no column for a package, rewriteTable adds one. The error joins all failures.
-// If the text has no table, the result is empty.
+// rewriteTable returns the text with a new row for a kernel in its table. The new row replaces the kernel's old row, if
+// there is one. The argument fixed has the first cells of the row: those before the cells of the packages. If the table
+// has no column for a package, rewriteTable adds one. The error joins the errors about all packages that failed or did
+// not run. If the text has no table, the result is empty.
 func rewriteTable(text string, fixed []string, results map[string]*result) (string, error) {
 	before, rows, after := table.Cut(text)
 	if rows == nil {
@@ -156,8 +157,8 @@ func rewriteTable(text string, fixed []string, results map[string]*result) (stri
 // emptyCell is the cell of a package that did not run.
 const emptyCell = "–"
 
-// rowOf returns a row's cells for the packages, in the order of heads. It also returns an error for each package that
-// failed or did not run.
+// rowOf returns the cells of the packages for a row. The cells are in the order of heads, which are the heads of the
+// columns. It also returns an error for each package that failed or did not run.
 func rowOf(heads []string, results map[string]*result) (cells []string, failures []error) {
 	byHead := map[string]*result{}
 	for name, r := range results {

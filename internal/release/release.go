@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package release has the version of this project's release from which the program was built.
+// Package release has the version of this project from which this program was built.
 package release
 
 import "runtime/debug"
 
-// Version returns the version of the program's main module, which the go command has recorded in the program. If there
-// is none, Version returns "(devel)".
+// Version returns the version of the program's main module. The go command records this version in the program when it
+// builds the program. If there is no recorded version, Version returns "(devel)".
 func Version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package stack lets the stack of a goroutine grow in one step. Otherwise a stack grows from 2 kB in many steps, and
-// each step copies the whole stack and adjusts its pointers. For the first stack of each size, Go's runtime also writes
-// to eight new pages of memory. These writes take a twentieth of the instructions of a process that runs for only some
-// milliseconds.
+// Package stack makes the stack of a goroutine grow in one step. Without this package, a stack grows from 2 kB in many
+// steps. Each step copies the whole stack and adjusts its pointers. When Go's runtime makes the first stack of a new
+// size, it also writes to eight new pages of memory. In a process that runs for only some milliseconds, these writes
+// are a twentieth of all instructions.
 //
-// The stack of the main goroutine grows when Go initializes this package. Go initializes packages that import no other
-// package first, sorted by path. So Go initializes this package before most others.
+// The stack of the main goroutine grows when Go initializes this package. Go first initializes the packages that import
+// no other package, sorted by path. This package imports no other package, so Go initializes it before most others.
 package stack
 
 func init() { Deepen(0) }
 
-// Deepen grows the stack of the calling goroutine at once to the size that a command needs. Because Deepen declares a
-// large array, the stack grows when Deepen is called, even if it returns before the declaration. The caller passes 0 as
-// i, so Deepen does return before. Otherwise Go would write zeros to the array, and the kernel would have to provide
-// each page of it.
+// Deepen grows the stack of the calling goroutine at once to the size that a command needs. Deepen declares a large
+// array, so the stack already grows when Deepen begins. If i is 0, Deepen returns before the declaration. Callers pass
+// 0, because with another number, Go would write zeros to the whole array, and the kernel would have to provide each
+// page of the array.
 //
 //go:noinline
 func Deepen(i int) byte {

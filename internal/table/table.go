@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package table reads and writes Markdown tables. Benchmarks and test matrices write such tables into documents, and
-// later runs and plots read them.
+// Package table reads and writes Markdown tables. Benchmarks and tests write their results as tables into documents.
+// Later runs, and the programs that draw plots, read these tables.
 package table
 
 import (
@@ -13,7 +13,7 @@ import (
 	"unicode/utf8"
 )
 
-// A Table is the rows of a table, the header first. A row is a list of cells.
+// A Table is a list of rows. The first row is the header. A row is a list of cells.
 type Table [][]string
 
 // String returns the table as Markdown. The first column is aligned to the left, the other columns to the right.
@@ -55,7 +55,7 @@ func Parse(text string) Table {
 	return t
 }
 
-// Cut reads the first table of a text, and returns the text before it and after it.
+// Cut reads the first table of a text. It also returns the text before the table and the text after the table.
 func Cut(text string) (before string, t Table, after string) {
 	at := 0
 	for line := range strings.Lines(text) {
@@ -80,8 +80,8 @@ func Cut(text string) (before string, t Table, after string) {
 	return before, t, text[at:]
 }
 
-// Number returns the number in a column, from the first row that begins with these cells. If there is no such row or
-// column, Number returns 0.
+// Number looks for the first row whose first cells are these cells. It returns the number in this row and in the column
+// with this head. If there is no such row or column, Number returns 0.
 func (t Table) Number(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0
@@ -89,15 +89,15 @@ func (t Table) Number(column string, begins ...string) float64 {
 	return t.cell(slices.Index(t[0], column), begins)
 }
 
-// Has reports whether there is a row that begins with these cells, and a column with this head.
+// Has reports whether the table has both: a row whose first cells are these cells, and a column with this head.
 func (t Table) Has(column string, begins ...string) bool {
 	return len(t) > 0 && slices.Contains(t[0], column) && slices.ContainsFunc(t[1:], func(row []string) bool {
 		return len(row) >= len(begins) && slices.Equal(row[:len(begins)], begins)
 	})
 }
 
-// Ratio is Number for the next column with the head "x" to the right of this column. The columns with the head "x" have
-// ratios.
+// Ratio returns the number in another column than Number does: the next column with the head "x", to the right of this
+// column. The columns with the head "x" have ratios.
 func (t Table) Ratio(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0

@@ -18,12 +18,14 @@ type Event struct {
 	Elapsed                                   float64
 }
 
-// Again is the Action of an Event that Read adds when the VM of a package's tests has died, and all tests of the
-// package run again. The earlier results of the package then do not count.
+// Again is the Action of an Event that go test does not write, but that Read adds. It means that the VM in which a
+// package's tests ran has died, and that all tests of the package run again. The earlier results of the package then do
+// not count.
 const Again = "again"
 
-// Read calls handle for each event that is no output of a test. It prints the output of the tests and packages that
-// fail. It also prints each line that is no event, because such a line is output of make or of a build.
+// Read calls the function handle for each event, except for the events with output. Read prints the output of tests and
+// packages that fail. It also prints each line that is no event, because such lines are the output of make or of a
+// build.
 func Read(events io.Reader, out io.Writer, handle func(Event)) error {
 	outputs := map[[2]string][]string{} // by package and test
 	lines := bufio.NewReader(events)

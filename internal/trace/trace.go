@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package trace finds the distributed trace to which the CNI call of this process belongs. A runtime that traces its
-// calls sets the environment variable TRACEPARENT of a plugin (libcni 1.3.1). The format is that of the header
-// traceparent: W3C Trace Context, level 1, section 3.2.
+// Package trace finds the distributed trace to which the CNI call of this process belongs. If a runtime traces its
+// calls, it sets the environment variable TRACEPARENT of a plugin (libcni 1.3.1). The variable has the same format as
+// the HTTP header traceparent (W3C Trace Context, level 1, section 3.2).
 package trace
 
 import (
@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// ID returns the trace ID of the call: 32 hexadecimal digits. If the runtime does not trace the call, or if the
+// ID returns the trace ID of the CNI call: 32 hexadecimal digits. If the runtime does not trace the call, or if the
 // variable has another format, ID returns "".
 func ID() string { return traceID(os.Getenv("TRACEPARENT")) }
 

@@ -11,7 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Rows describe the index of a list. The index has a row for each element: Digits hexadecimal digits.
+// Rows describe the index of a list. The index has a row for each element of the list. A row consists of hexadecimal
+// digits: Digits says how many.
 type Rows struct {
 	Digits int
 	Len    int // how many rows to write; 0: no index, because an element does not fit into a row
@@ -19,7 +20,7 @@ type Rows struct {
 	Read   func(rows string)
 }
 
-// Addrs describes a member that is a list of addresses: see List.
+// Addrs describes a member that is a list of addresses. A long list has an index: see List.
 func Addrs(c *codec.Codec, name string, v *[]netip.Addr) {
 	r := Rows{Digits: wordSize, Len: len(*v)}
 	for _, a := range *v {
@@ -35,7 +36,7 @@ func Addrs(c *codec.Codec, name string, v *[]netip.Addr) {
 	}
 	r.Read = func(rows string) {
 		all := make([]netip.Addr, len(rows)/wordSize)
-		// in this form, the compiler adds only one bounds check
+		// the loop has this form so that the compiler adds only one bounds check
 		for n, i := 0, 0; n < len(all) && i <= len(rows)-wordSize; n, i = n+1, i+wordSize {
 			all[n] = addrFromNumber(parseDigits(eightBytes(rows[i:])))
 		}
@@ -44,9 +45,9 @@ func Addrs(c *codec.Codec, name string, v *[]netip.Addr) {
 	List(c, name, r, func() { codec.List(c, name, v, codec.Addr) })
 }
 
-// List describes a member that is a list. The function describeList describes the member without its index. A node's
-// list may have thousands of elements, so an index precedes a long list. The index consists of the length of the list's
-// text, in eight hexadecimal digits, and the rows.
+// List describes a member that is a list. Because a node's list may have thousands of elements, a long list has an
+// index, which precedes the list. The index begins with the length of the list's text, in eight hexadecimal digits. The
+// rows follow. The argument describeList is a function that describes only the list.
 func List(c *codec.Codec, name string, r Rows, describeList func()) {
 	if c.Writes() {
 		r.writeList(c, name, describeList)
@@ -60,13 +61,13 @@ func List(c *codec.Codec, name string, r Rows, describeList func()) {
 	}
 }
 
-// An indexedList has the index of a list that is read, and the functions for the rows.
+// An indexedList has the index of a list that a codec reads, and the functions that read the rows.
 type indexedList struct {
 	index
 	Rows
 }
 
-// readFromIndex reads a list from its index, and skips its text.
+// readFromIndex reads all elements of a list from the index, and skips the text of the list.
 func (l *indexedList) readFromIndex(c *codec.Codec) {
 	in, at := c.Input()
 	end := at

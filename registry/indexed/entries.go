@@ -15,14 +15,14 @@ import (
 )
 
 // Entries are a map from addresses to values. A process reads the map from a text, and later writes the map to a new
-// text. Usually the process uses and changes only one of thousands of entries. So an unchanged entry is written as its
-// original text. This also keeps fields of a later release. If [codec.ReadTrusted] reads a text with an index, a value
-// is parsed only when a caller uses it.
+// text. Usually the process uses and changes only one of thousands of entries. So the new text has the original text of
+// each unchanged entry. This saves time, and does not lose fields of a later release. If [codec.ReadTrusted] reads a
+// text with an index, Entries parse a value only when a caller uses the value.
 //
-// The zero Entries are empty. As with a map, a caller may set and delete entries during a range loop. The loop does not
-// yield an entry that was deleted before the loop reached it. The loop may or may not yield an entry that was set
-// during the loop, and yields no entry twice. Goroutines must not call any methods concurrently, because even methods
-// that only read may parse a value.
+// The zero Entries are empty. As with a map, a caller may set and delete entries in a range loop over the Entries. If a
+// caller deletes an entry before the loop reaches the entry, the loop does not yield it. If a caller sets a new entry
+// in the loop, the loop perhaps yields it. The loop yields no entry twice. Goroutines must not call any methods
+// concurrently, because even methods that only read may parse a value.
 type Entries[V comparable] struct {
 	entries
 	kind   func(*V, *codec.Codec)
@@ -33,17 +33,19 @@ type Entries[V comparable] struct {
 type entries struct {
 	in        string        // the text that all offsets refer to
 	entryList []entry       // in the order of the keys
-	keys      *[]netip.Addr // the keys of the known entries; a copy of the Entries shares the keys and entryList
-	moves     int           // how often a change has moved entries to other indices of entryList
-	// the index where indexOf looks first: after its last result, because many callers look for keys in order
+	keys      *[]netip.Addr // the keys of the known entries; copies of the Entries share keys and entryList
+	moves     int           // how many changes have moved entries within entryList
+	// the index where indexOf looks first. It is the index after indexOf's last result, because many callers look for
+	// keys in order
 	next int
 }
 
 // An entry is one entry of the map. It is small and has no pointers, because a node has thousands of entries. An entry
-// is known if its key and value have been parsed. The key of an entry that is not known is in the entry's row of the
-// index.
+// is "known" if Entries have parsed its key and its value. If an entry is not known, its key is in the entry's row of
+// the index.
 type entry struct {
-	// where the entry, its value and the rest after the entry begin in the text; to is 0 if the text is outdated
+	// offsets in the text: from is the beginning of the entry, value is the beginning of its value, and to is the end
+	// of the entry; if the entry has changed, to is 0
 	from, value, to int32
 	row             int32 // offset of the entry's row in the text; 0 if the text has no index
 	knownNumber     int32 // 1 + the entry's index in entries.keys and Entries.values; 0: not known
@@ -65,7 +67,8 @@ func (e *entries) entryRank(one *entry) uint64 {
 	return rowRank(e.in[one.row:])
 }
 
-// addKnown adds a key and its value to keys and values, and returns their knownNumber.
+// addKnown adds a key to keys, and its value to values. It returns the knownNumber of an entry with this key and this
+// value.
 func (e *Entries[V]) addKnown(k netip.Addr, v *V) int32 {
 	if e.keys == nil {
 		e.keys, e.values = new([]netip.Addr), new([]*V)
@@ -104,10 +107,10 @@ func (e *Entries[V]) readTable(c *codec.Codec, x index, kind func(*V, *codec.Cod
 	})
 }
 
-// readByIndex fills entryList from the index. To be fast, readByIndex parses no key, and its loop calls only functions
+// readByIndex fills entryList from the index. For speed, readByIndex parses no key, and its loop calls only functions
 // that the compiler inlines.
 func (e *entries) readByIndex(c *codec.Codec, x index) {
-	const more = 4                                      // room for new entries, so that Set need not copy the slice
+	const more = 4                                      // for new entries, so that Set need not copy the slice
 	all := make([]entry, len(x.rows)/(2*wordSize)+more) // large enough, because rows of IPv4 addresses are the shortest
 	in, from := c.Input()
 	n := 0
@@ -138,7 +141,7 @@ func (e *entries) readByIndex(c *codec.Codec, x index) {
 	c.Seek(from + 1)
 }
 
-// writeTable writes the member with the index, and the member with the entries.
+// writeTable writes two members: one with the index, and one with the entries.
 func (e *Entries[V]) writeTable(c *codec.Codec, name string, kind func(*V, *codec.Codec)) {
 	runs := e.textRuns()
 	x := newIndexer(c, name, e.indexSize(runs))
@@ -155,7 +158,7 @@ func (e *Entries[V]) writeTable(c *codec.Codec, name string, kind func(*V, *code
 	})
 }
 
-// writeChanged encodes an entry whose text is outdated, and writes the entry's row.
+// writeChanged writes a changed entry: it encodes the entry's value, and writes the entry's row.
 func (e *Entries[V]) writeChanged(c *codec.Codec, one *entry, x *indexer, kind func(*V, *codec.Codec)) {
 	k := e.entryKey(one)
 	if !k.IsValid() {
@@ -170,8 +173,8 @@ func (e *Entries[V]) writeChanged(c *codec.Codec, one *entry, x *indexer, kind f
 	x.addRow(c, row{k, value - from, len(c.Output()) - from})
 }
 
-// textRuns divides the entries into runs. A run has either one changed entry, or unchanged entries that are neighbours
-// in the text.
+// textRuns divides the entries into runs. A run is one changed entry, or it is several unchanged entries that follow
+// each other in the original text.
 func (e *entries) textRuns() (runs [][]entry) {
 	for rest := e.entryList; len(rest) > 0; {
 		end, n := rest[0].to, 1
@@ -184,8 +187,8 @@ func (e *entries) textRuns() (runs [][]entry) {
 	return runs
 }
 
-// indexSize returns the number of digits of the index. 0 means that there is no index: there are no entries, a key has
-// a zone, or an entry is too long for a row.
+// indexSize returns the number of digits of the index. It returns 0 for "no index" if there are no entries, if a key
+// has a zone, or if an entry is too long for a row.
 func (e *entries) indexSize(runs [][]entry) (n int) {
 	for _, run := range runs {
 		if run[0].row > 0 {
@@ -205,7 +208,7 @@ func (e *entries) indexSize(runs [][]entry) (n int) {
 	return n
 }
 
-// runRows returns the rows of a run from the index that was read.
+// runRows returns the rows of a run. The rows are in the index of the original text.
 func (e *entries) runRows(run []entry) string {
 	last := &run[len(run)-1]
 	return e.in[run[0].row : int(last.row)+rowSize(e.entryKey(last))]
@@ -225,8 +228,9 @@ func (e *entries) copyRun(c *codec.Codec, run []entry, x *indexer) {
 	}
 }
 
-// addrRank returns the rank of an address: a number such that a < b if addrRank(a) < addrRank(b). Different IPv6
-// addresses may have the same rank. Comparing two ranks takes a fraction of the time of netip.Addr.Compare.
+// addrRank returns the rank of an address. The rank is a number: if one address has a smaller rank than another, it is
+// less than the other. Different IPv6 addresses may have the same rank. A comparison of two ranks takes a fraction of
+// the time of netip.Addr.Compare.
 func addrRank(k netip.Addr) uint64 {
 	if k.Is4() {
 		b := k.As4()
@@ -242,7 +246,8 @@ func addrRank(k netip.Addr) uint64 {
 // wideRank returns the rank of an IPv6 address from the first eight bytes of the address.
 func wideRank(half uint64) uint64 { return 1<<63 | half>>1 }
 
-// indexOf returns the index of the entry with the key k in entryList, or the index where such an entry belongs.
+// indexOf looks in entryList for the entry with the key k, and returns its index. If there is no such entry, indexOf
+// returns the index where a new entry with this key belongs.
 func (e *entries) indexOf(k netip.Addr) (i int, found bool) {
 	i, end := e.searchBounds(k)
 	for i < end {
@@ -260,7 +265,8 @@ func (e *entries) indexOf(k netip.Addr) (i int, found bool) {
 	return i, found
 }
 
-// searchBounds returns the bounds of the binary search in indexOf. If e.next is the result, both bounds are e.next.
+// searchBounds returns the bounds of the binary search in indexOf. If e.next is already the result of the search, both
+// bounds are e.next.
 func (e *entries) searchBounds(k netip.Addr) (from, end int) {
 	switch next := e.next; {
 	case next >= len(e.entryList):
@@ -281,8 +287,9 @@ func (e *entries) isBefore(i int, k netip.Addr) bool {
 	return r < rank || r == rank && e.entryKey(one).Less(k)
 }
 
-// valueAt returns the value of entryList[i]. If the text of the value cannot be parsed, valueAt returns the zero value.
-// There are no such texts: [codec.Read] returns an error for them, and no caller gives them to [codec.ReadTrusted].
+// valueAt returns the value of entryList[i]. If valueAt cannot parse the text of the value, it returns the zero value.
+// This does not happen: [codec.Read] returns an error for a wrong text, and callers give only right texts to
+// [codec.ReadTrusted].
 func (e *Entries[V]) valueAt(i int) V {
 	one := &e.entryList[i]
 	if one.knownNumber == 0 {
@@ -295,8 +302,8 @@ func (e *Entries[V]) valueAt(i int) V {
 	return *(*e.values)[one.knownNumber-1]
 }
 
-// Renew marks as changed the entries for which stale returns true, so that the next write encodes them again. Their
-// members that are not described are lost.
+// Renew calls the function stale for each unchanged entry. If stale returns true, Renew marks the entry as changed, so
+// that the next write encodes the entry again. The entry then loses its members that are not described.
 func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
 	for i := range e.entryList {
 		one := &e.entryList[i]

@@ -14,19 +14,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// When [codec.Write] writes Entries, it writes their index first, as another member of the object. The index has a row
-// for each entry. So a process that needs a few of thousands of entries need not search the text for the beginning of
-// each entry. A row is
+// When [codec.Write] writes Entries, it first writes their index, as a separate member of the object. The index has a
+// row for each entry, with the entry's key and length. So a process that needs only a few entries need not read the
+// text of the thousands of other entries. A row is
 //
 //	offset of the value in the entry, 3 digits | length of the entry, 5 digits | key, 8 or 32 digits
 //
-// in hexadecimal. The keys are sorted, so rows of IPv4 addresses come first. In the row of an IPv6 address, the offset
-// has the bit wideFlag set.
+// in hexadecimal. The keys are sorted, so rows of IPv4 addresses come first. In the row of an IPv6 address, the bit
+// wideFlag of the offset is set.
 //
-// Only [codec.ReadTrusted] uses the index, and does not check whether the index is right. [codec.Read] ignores the
-// index, because after an edit by a person the index may be wrong.
+// Only [codec.ReadTrusted] uses the index. It does not check whether the index is right. [codec.Read] ignores the
+// index, because the index may be wrong if a person has edited the text.
 
-// indexName returns the name of the member that has the index of the member name.
+// indexName returns the name of an index. The argument name is the name of the member to which the index belongs.
 func indexName(name string) string { return name + "Index" }
 
 // A row is the row of one entry in an index.
@@ -74,8 +74,9 @@ func wideKey(text string) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// isWide reports whether the row at the beginning of text is the row of an IPv6 address: wideFlag is set in its offset.
-// isWide converts only the first digit, in the way of parseDigits.
+// isWide reports whether the row at the beginning of text is the row of an IPv6 address. In such a row, the bit
+// wideFlag of the offset is set. This bit is in the first digit. So isWide converts only this digit, with the same
+// formula as parseDigits.
 func isWide(text string) bool { return (text[0]&15+text[0]>>6&1*9)&8 != 0 }
 
 // rowKey returns the key in the row at the beginning of text.
@@ -113,7 +114,8 @@ func parseDigits(x uint64) uint32 {
 	return uint32(x | x>>16)
 }
 
-// eightBytes returns the first eight bytes of s as a number. The compiler makes one load instruction of it.
+// eightBytes returns the first eight bytes of s as a number. The compiler turns this function into one load
+// instruction.
 func eightBytes(s string) uint64 {
 	_ = s[7]
 	return uint64(s[7]) | uint64(s[6])<<8 | uint64(s[5])<<16 | uint64(s[4])<<24 |
@@ -130,7 +132,8 @@ func putWord(text []byte, n uint32) {
 	binary.BigEndian.PutUint64(text, x+'0'*0x0101010101010101+letters*('a'-'0'-10))
 }
 
-// An index is an index that was read: the text of all rows, and the offset of this text in the codec's input.
+// An index is the index in the text that a codec reads. It has the text of all rows, and the offset of this text in the
+// codec's input.
 type index struct {
 	rows   string
 	offset int
@@ -158,8 +161,8 @@ func (x *index) readIndex(c *codec.Codec) {
 // An indexer writes rows into the space that newIndexer has reserved. The zero indexer writes nothing.
 type indexer struct{ offset int }
 
-// newIndexer writes the index of the member name, with space for this number of digits. If digits is 0, newIndexer
-// writes nothing.
+// newIndexer writes the member that is the index of another member. The argument name is the name of that other member.
+// The index has space for this number of digits. If the number is 0, newIndexer writes nothing.
 func newIndexer(c *codec.Codec, name string, digits int) (x indexer) {
 	if digits == 0 {
 		return x
@@ -184,7 +187,7 @@ func (x *indexer) addRow(c *codec.Codec, r row) {
 	x.offset += rowSize(r.key)
 }
 
-// copyRows writes rows of the index that was read.
+// copyRows writes rows that are from the index of the original text.
 func (x *indexer) copyRows(c *codec.Codec, rows string) {
 	if x.offset > 0 {
 		x.offset += copy(c.Output()[x.offset:], rows)

@@ -24,8 +24,9 @@ func (e *entries) forEach(i int, f func(i int, k netip.Addr) bool) {
 	}
 }
 
-// currentIndex returns the current index of the entry with the key k, whose index was i before a loop set or deleted
-// entries. If the loop has deleted this entry, currentIndex returns the index of the entry before k.
+// currentIndex returns the current index of the entry with the key k. The argument i is the old index: the body of a
+// loop may have set or deleted entries since then. If it has deleted this entry, currentIndex returns the index of the
+// last entry before k.
 func (e *entries) currentIndex(i int, k netip.Addr) int {
 	if i < len(e.entryList) && e.entryKey(&e.entryList[i]) == k {
 		return i
@@ -44,7 +45,7 @@ func (e *entries) Keys() iter.Seq[netip.Addr] {
 	}
 }
 
-// Changed iterates, in order, over the keys of the entries that have changed since Entries were read.
+// Changed iterates, in order, over the keys of the entries that have changed after a codec read the Entries.
 func (e *entries) Changed() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for i := range e.entryList {
@@ -68,7 +69,7 @@ func (e *entries) Count(b netip.Prefix) int {
 	from, _ := e.indexOf(b.Masked().Addr())
 	n := len(e.entryList) - from
 	if b.Addr().Is4() {
-		n = min(n, 1<<(32-b.Bits())) // no block has more entries: so the search need not look further
+		n = min(n, 1<<(32-b.Bits())) // a block has no more entries, so the search need not look further
 	}
 	return sort.Search(n, func(i int) bool { return !b.Contains(e.entryKey(&e.entryList[from+i]).WithZone("")) })
 }
@@ -80,8 +81,9 @@ func (e *Entries[V]) All() iter.Seq2[netip.Addr, V] {
 	}
 }
 
-// Beginning iterates, in order, over the entries whose encoded value begins with the text. It also yields some other
-// entries, so the caller must check the values. Beginning parses as few other entries as possible.
+// Beginning iterates, in order, over the entries whose encoded value begins with the text. It also yields all entries
+// that are already parsed, so the caller must check the values. Beginning parses no entry whose encoded value begins
+// differently.
 func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		for i := e.nextCandidate(0, text); i < len(e.entryList); i = e.nextCandidate(i+1, text) {
@@ -94,8 +96,9 @@ func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	}
 }
 
-// Containing iterates, in order, over the entries whose encoded value contains the text. It also yields the entries
-// that are already parsed, so the caller must check the values. Containing parses no other entries.
+// Containing iterates, in order, over the entries whose encoded value contains the text. It also yields all entries
+// that are already parsed, so the caller must check the values. Containing parses no entry whose encoded value does not
+// contain the text.
 func (e *Entries[V]) Containing(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		e.forEach(0, func(i int, k netip.Addr) bool {
@@ -105,8 +108,8 @@ func (e *Entries[V]) Containing(text string) iter.Seq2[netip.Addr, V] {
 	}
 }
 
-// nextCandidate returns the smallest index that is at least i and whose entry is known, or has a value that begins with
-// the text.
+// nextCandidate looks at entryList[i] and the entries after it. It returns the index of the first entry that is known,
+// or whose value begins with the text.
 func (e *entries) nextCandidate(i int, text string) int {
 	p := newProbe(text)
 	for ; i < len(e.entryList); i++ {
@@ -126,16 +129,16 @@ func (e *entries) nextCandidate(i int, text string) int {
 	return i
 }
 
-// A probe compares eight bytes of a value with eight bytes of the text in one step. These bytes are at an offset where
-// the previous value differed from the text.
+// A probe compares a value with a text at one offset: it compares eight bytes in one step. The offset is where the
+// previous value differed from the text, because the next value probably differs from the text at the same offset.
 type probe struct {
 	text   string
 	offset int // -1: the text is too short
 	want   uint64
 }
 
-// newProbe returns a probe that compares in the middle of the text, because the values of a node have similar
-// beginnings and ends.
+// newProbe returns a probe whose offset is the middle of the text. There, values usually differ, because the values of
+// a node have similar beginnings and ends.
 func newProbe(text string) *probe {
 	p := &probe{text: text}
 	p.moveTo(len(text) / 2)
@@ -148,8 +151,8 @@ func (p *probe) moveTo(at int) {
 	}
 }
 
-// moveToDifference sets the probe's offset to the first difference between the value and the text. At the probe's
-// previous offset, the value and the text did not differ.
+// moveToDifference sets the probe's offset to the first byte in which the value differs from the text. A caller calls
+// it if the value and the text are equal at the probe's old offset, but differ elsewhere.
 func (p *probe) moveToDifference(value string) {
 	n := 0
 	for n < min(len(value), len(p.text)) && value[n] == p.text[n] {
