@@ -12,23 +12,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The times of a State are by the wall clock, so that people can read them. An operator or a program may set that
-// clock, by seconds or by days. For example, NTP sets it on a machine that boots with a wrong clock. Then a time of the
-// State may be in the future, and a wait until that time could stop the node for a day. Or a time may seem older than
-// it is, and a wait that is needed for safety could end too early.
+// The times of a State are times of the wall clock, so that people can read them. But an operator or a program may set
+// the wall clock to another time, seconds or days away. For example, a machine may boot with a wrong clock, which NTP
+// then sets. If the clock is set back, a time of the State may be in the future, and a wait until that time could stop
+// the node for a day. If the clock is set forward, a time seems older than it is, and a wait that is needed for safety
+// could end too early.
 //
-// So the registry's file also has the boot time of the machine, by the same clock as the other times in the file. A
-// process that reads the file computes the boot time again, by the current clock. If the two boot times differ, an
-// operator or a program has set the clock in between. Then the process moves all times by the difference.
+// So the registry's file also has the boot time of the machine, measured with the same clock setting as the other times
+// in the file. A process that reads the file computes the boot time again, with the current clock setting. If the two
+// boot times differ, an operator or a program has set the clock after the file was written. In this case, the process
+// moves all times of the State by the difference.
 //
-// The file may have no boot time, or a person or another program may have written the file. Then a time in the file may
-// be later than the latest possible time. The process replaces such a time by the latest possible time. So no wait
-// lasts longer from now than its maximum.
+// A time in the file may still be too late, for two reasons: the file may have no boot time, or a person or another
+// program may have written the file. For each kind of time there is a maximum, for example now plus MostBackoff. The
+// process replaces a later time by this maximum. So no wait from now lasts longer than its maximum.
 //
-// The process does not move the times in the lease log. There, each snapshot names the clock of the lines after the
-// snapshot.
+// The process does not move the times in the lease log. In the lease log, each snapshot has the boot time by the clock
+// of the lines that follow the snapshot.
 
-// The longest times from now to the deadlines of a State. No process sets a later deadline.
+// The maximum durations from now to the deadlines of a State. No process sets a later deadline.
 const (
 	MostBackoff = 8 * time.Second  // of NotBefore: EC2 throttles the action
 	MostQuota   = 3 * time.Minute  // of QuotaUntil
@@ -38,10 +40,10 @@ const (
 	MostWait    = 90 * time.Second // of a Waiter: the longest addTimeout
 )
 
-// clockTolerance is the largest change of the clock that is ignored.
+// clockTolerance is the maximum change of the clock that this package ignores.
 const clockTolerance = time.Second
 
-// Uptime returns how long the machine has been running, by a clock that no process can set (clock_gettime(2),
+// Uptime returns how long the machine has been running. It reads a clock that no process can set (clock_gettime(2),
 // CLOCK_BOOTTIME). Tests in a synctest bubble replace Uptime, because the bubble has its own time.
 var Uptime = func() time.Duration { return reading(unix.CLOCK_BOOTTIME) }
 
@@ -70,8 +72,8 @@ var BootID = func() string {
 	return strings.TrimSpace(string(id))
 }
 
-// nowAndBootTime returns the time, and the boot time by the same clock. If the process was delayed between the reads of
-// the two clocks, nowAndBootTime reads the clocks again.
+// nowAndBootTime returns the current time, and the machine's boot time. Both are times of the wall clock. It computes
+// the boot time from two clocks. If the process was delayed between the reads of the two clocks, it reads them again.
 func nowAndBootTime() (now, booted time.Time) {
 	const tries = 5
 	for range tries {
@@ -92,12 +94,13 @@ func blankState() *State {
 	return s
 }
 
-// BegunAfter reports whether a lease began after the time t, which this process got from time.Now. If t is zero,
-// BegunAfter returns false. BegunAfter also returns false if l.Since was in the future, because then no process knows
-// when the lease began.
+// BegunAfter reports whether the lease l began after the time t. This process must have got t from time.Now. If t is
+// zero, BegunAfter returns false. BegunAfter also returns false if the beginning l.Since was in the future when this
+// process read the registry, because in this case no process knows when the lease really began.
 func (s *State) BegunAfter(l Lease, t time.Time) bool { return s.isAfter(l.Since, t) }
 
-// FreedAfter reports whether the last lease of a free address ended after the time t.
+// FreedAfter reports whether the last lease of a free address ended after the time t, which this process got from
+// time.Now.
 func (s *State) FreedAfter(a netip.Addr, t time.Time) bool {
 	since, free := s.Free.At(a)
 	return free && s.isAfter(since, t)
@@ -107,12 +110,13 @@ func (s *State) isAfter(since, t time.Time) bool {
 	return !t.IsZero() && since.After(toCurrentClock(t)) && since.Before(s.readAt)
 }
 
-// toCurrentClock converts a time t, which this process got from time.Now, to the current wall clock. The times of a
-// State are by that clock. If the machine was suspended between the start of the process and t, the result is too early
-// by the duration of the suspension. Then a lease may count as later, and does not end.
+// toCurrentClock converts a time t, which this process got from time.Now, to a time of the current wall clock, as the
+// times of a State are. If the machine was suspended between the start of the process and t, the result is too early by
+// the duration of the suspension. This is safe: BegunAfter may then wrongly report that a lease began later, so that
+// the process does not end this lease.
 func toCurrentClock(t time.Time) time.Time {
 	now := time.Now()
-	// time since t by the wall clock, minus time since t by the monotonic clock
+	// how much more time than the monotonic clock the wall clock shows since t
 	step := now.Round(0).Sub(t.Round(0)) - now.Sub(t)
 	if step.Abs() < clockTolerance {
 		return t
@@ -120,8 +124,8 @@ func toCurrentClock(t time.Time) time.Time {
 	return t.Round(0).Add(step - (suspended() - suspendedAtStart))
 }
 
-// setClock converts the times of a state from the clock of the file to the current clock. The results have this clock's
-// time now and boot time booted.
+// setClock converts the times of a state from the clock setting of the file to the current setting. The arguments are
+// the current time, and the boot time by the current setting.
 func (s *State) setClock(now, booted time.Time) {
 	s.readAt = now
 	step := booted.Sub(s.bootTime)
@@ -143,8 +147,8 @@ func (s *State) setClock(now, booted time.Time) {
 	s.bootTime = booted
 }
 
-// replaceTimes replaces each nonzero time t of the state with f(t, maxAhead). A valid time t is at most maxAhead in the
-// future.
+// replaceTimes calls f for each nonzero time t of the state, and replaces t with the result. The argument maxAhead of f
+// says how far in the future t may be at most.
 func (s *State) replaceTimes(f func(t time.Time, maxAhead time.Duration) time.Time) {
 	until := func(t time.Time, maxAhead time.Duration) time.Time {
 		if t.IsZero() {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Known returns a copy of the state without the JSON members that this release does not know. They come from a later
-// release or from another program. The state and the copy share maps and lists.
+// Known returns a copy of the state without the JSON members that this release does not know. Such members are from a
+// later release or from another program. The state and the copy share maps and lists.
 func (s *State) Known() *State {
 	n := newState()
 	for a, since := range s.Free.All() {
@@ -25,12 +25,12 @@ func (s *State) Known() *State {
 	return n
 }
 
-// Text returns the text of a registry's file with this state.
+// Text returns the text that a registry's file with this state has.
 func (s *State) Text() ([]byte, error) {
 	parts, err := s.encodeFile(time.Time{})
 	return bytes.Join(parts, nil), err
 }
 
-// Parse parses the text of a registry's file, of any node. Parse does not convert the times: they stay by the clock of
-// that node.
+// Parse parses the text of a registry's file. The file may be from another node. Parse does not convert the times: they
+// stay times of the clock of that node.
 func Parse(text []byte) (*State, error) { return parseState(text, time.Time{}) }

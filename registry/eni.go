@@ -12,13 +12,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
-// An ENI is the registry's entry of an ENI. It has all that the warm path needs to know about the ENI, so that the warm
-// path need not ask EC2 or metadata.
+// An ENI is the registry's entry of an ENI. It has all that a warm ADD needs to know about the ENI, so that a warm ADD
+// makes no call to EC2 or metadata.
 //
 //codec:describe kept
 type ENI struct {
 	MAC string `json:"mac"`
-	// the link's name when last seen: only a hint, because the name may change; the MAC identifies the link
+	// the name of the ENI's link when a process last saw it. This is only a hint, because the name may change: the MAC
+	// identifies the link
 	Link   string       `json:"link,omitempty"`
 	Index  int          `json:"index"` // device index on its network card
 	Card   int          `json:"card,omitempty"`
@@ -27,74 +28,74 @@ type ENI struct {
 	CIDR6  netip.Prefix `json:"cidr6,omitzero"` // of the subnet; zero if the subnet has no IPv6
 	VPC    string       `json:"vpc"`
 
-	// Addrs are the addresses of both families. If the ENI has IPv4, the primary address is the first.
+	// Addrs has the addresses of both families. If the ENI has IPv4, the first address is the primary one.
 	Addrs    []netip.Addr `json:"addrs" codec:"member indexed.Addrs"`
 	Prefixes []Prefix     `json:"prefixes,omitempty" codec:"member describePrefixes"`
 	Read     time.Time    `json:"read"`           // when EC2 or metadata last reported the ENI
 	Grown    time.Time    `json:"grown,omitzero"` // when EC2 last gave the ENI addresses
 
 	Pool string `json:"pool,omitempty"` // the pool that the ENI serves; empty: the default pool
-	Keep bool   `json:"keep,omitempty"` // skipDeallocation: the ENI's addresses are never unassigned
-	// an operator renews the ENI: new pods get none of its addresses, and a collection deletes the ENI when its last
-	// pod has gone
+	Keep bool   `json:"keep,omitempty"` // skipDeallocation: the node never unassigns its addresses
+	// an operator has retired the ENI: new pods get none of its addresses. When its last pod has gone, a collection
+	// deletes the ENI if it is Managed
 	Retired bool `json:"retired,omitempty"`
-	// the configuration no longer has the pool, and no pod of the pool runs, as a collection has found
+	// a collection has found that the configuration no longer has the pool, and that no pod of the pool runs
 	PoolGone bool `json:"poolGone,omitempty"`
 
 	// The phase of the ENI follows from these fields: see Phase. Only the methods in phase.go change these fields.
 	Draining bool `json:"draining,omitempty"`
-	// when a process began to detach the ENI; zero: not yet, or EC2 refused
+	// when a process began to detach the ENI; zero if no process has, or if EC2 has refused
 	Detaching time.Time `json:"detaching,omitzero"`
 	Foreign   bool      `json:"foreign,omitempty"`
 	Detached  bool      `json:"detached,omitempty"`
-	// why EC2 has not reported the ENI's tags: NotAsked or NotAllowed; empty: EC2 has reported them. For the boot ENI,
-	// NotAsked means that EC2 has not confirmed the addresses
+	// why EC2 has not reported the ENI's tags: NotAsked or NotAllowed. It is empty if EC2 has reported the tags. For
+	// the boot ENI, NotAsked means that EC2 has not confirmed the ENI's addresses
 	TagsUnknown string `json:"tagsUnknown,omitempty"`
 	Passed      bool   `json:"passed,omitempty"`
 	Serving     bool   `json:"serving,omitempty"`
 
-	// The origin of the ENI follows from these fields: see Origin.
-	// metadata reports it as the boot ENI; not always set by earlier releases: see IsBoot
+	// The origin of the ENI follows from these fields: see Origin. metadata reports this ENI as the boot ENI. Earlier
+	// releases did not always set Boot: see IsBoot
 	Boot      bool `json:"boot,omitempty"`
 	OnRequest bool `json:"onRequest,omitempty"` // a pod has asked for this ENI
 	Managed   bool `json:"managed,omitempty"`   // this node has created it for pods
-	// an operator's command has created this ENI, and has not finished yet; if the operator repeats the command, it
-	// uses this ENI again
+	// an operator's command has created this ENI, but has not finished yet; if the operator repeats the command, the
+	// command continues with this ENI
 	Provisioning bool `json:"provisioning,omitempty"`
 
-	// Missed is when a process first found that the ENI's link is missing on the node. It is zero as long as no process
-	// has found the link missing.
+	// Missed is the time when a process first found that the ENI's link was not on the node. It is zero if no process
+	// has found this.
 	Missed time.Time `json:"missed,omitzero"`
 
-	// Groups are the ENI's security groups, Tags are the ENI's tags, and SubnetTags are the tags of the ENI's subnet,
-	// as EC2 has reported them. Only ENIs that an operator or another program attached have these fields, and ENIs
-	// whose PoolUnknown is true.
+	// EC2 has reported these fields: Groups has the ENI's security groups, Tags has the ENI's tags, and SubnetTags has
+	// the tags of the ENI's subnet. Only two kinds of ENIs have these fields: ENIs that an operator or another program
+	// attached, and ENIs whose PoolUnknown is true.
 	Groups     []string          `json:"groups,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
 	SubnetTags map[string]string `json:"subnetTags,omitempty"`
-	// a node created the ENI for pods, as only the description of the ENI says: no tag names the pool
+	// no tag of the ENI names its pool, but the ENI's description says that a node created the ENI for pods
 	PoolUnknown bool `json:"poolUnknown,omitempty"`
 
-	// Settings are the settings that the link had before a pod got the whole ENI. They stay in the registry until a
-	// process has restored them on the link.
+	// Settings has the settings that the ENI's link had before a pod got the whole ENI. The registry keeps these
+	// settings until a process has restored them on the link.
 	Settings map[string]string `json:"settings,omitempty"`
 }
 
-// eniFuncs are for the registry's table of ENIs: see [indexed.KeptTable].
+// eniFuncs has the functions that [indexed.KeptTable] needs for the registry's table of ENIs.
 var eniFuncs = indexed.ValueFuncs[ENI]{Same: (*ENI).same, Clone: (*ENI).clone}
 
 // IsBoot reports whether the ENI is the boot ENI. Almost always, the boot ENI is at device index 0 of card 0. But
 // SageMaker HyperPod launches instances whose boot ENI is at another index (aws/amazon-vpc-cni-k8s#3753).
 func (e ENI) IsBoot() bool { return e.Boot || e.Index == 0 && e.Card == 0 }
 
-// Detachable reports whether the node may detach the ENI. The node never detaches the boot ENI. The node also never
-// detaches an ENI at device index 0 of another card, because it never attaches an ENI there.
+// Detachable reports whether the node may detach the ENI. The node never detaches the boot ENI. It also never detaches
+// an ENI at device index 0 of any card, because it attaches no ENI at index 0.
 func (e ENI) Detachable() bool { return e.Index > 0 && !e.Boot }
 
 // The reasons why the tags of an ENI are unknown. An ENI with unknown tags may belong to another owner, so the node
 // releases neither the ENI nor its addresses.
 const (
-	// the node has not asked EC2, or got no answer: no pod gets addresses of the ENI until EC2 answers
+	// the node has not asked EC2 for the tags, or has got no answer: no pod gets addresses of the ENI until EC2 answers
 	NotAsked   = "not asked"
 	NotAllowed = "not allowed" // the role has no permission to ask: the ENI serves pods like an ENI without tags
 )
@@ -103,15 +104,15 @@ const (
 // just attached. The original plugin also waited 20 seconds.
 const LinkPatience = 20 * time.Second
 
-// NoLink reports whether the ENI cannot serve pods because its link is not on the node. The missing link of a new ENI
-// has LinkPatience to appear. NoLink returns true earlier if the link was on the node before, or if EC2 says that the
-// ENI is not attached.
+// NoLink reports whether the ENI cannot serve pods because its link is not on the node. For a new ENI, NoLink returns
+// true only if the link has been missing for LinkPatience. NoLink returns true at once if the link was on the node
+// before, or if EC2 says that the ENI is not attached.
 func (e ENI) NoLink(now time.Time) bool {
 	return !e.Missed.IsZero() && (e.Link != "" || e.Detached || now.Sub(e.Missed) >= LinkPatience)
 }
 
-// A Prefix is a block of addresses that EC2 has delegated to an ENI: a /28 of IPv4, or a /80 of IPv6. Pods lease its
-// single addresses. An address of the block that was never leased has no entry in State.Free.
+// A Prefix is a block of addresses that EC2 has delegated to an ENI: a /28 of IPv4, or a /80 of IPv6. Pods lease the
+// single addresses of the block. If an address of the block was never leased, State.Free has no entry for it.
 //
 //codec:describe
 type Prefix struct {
@@ -119,8 +120,8 @@ type Prefix struct {
 	Since time.Time    `json:"since"` // when EC2 delegated the prefix; zero if unknown
 }
 
-// describePrefixes describes the member of an ENI with the list of its prefixes. If there are many prefixes, an index
-// precedes the member: see [indexed.List].
+// describePrefixes describes the member that is the list of an ENI's prefixes. A long list has an index: see
+// [indexed.List].
 func describePrefixes(c *codec.Codec, name string, v *[]Prefix) {
 	if c.Writes() && len(*v) == 0 {
 		return

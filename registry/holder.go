@@ -21,7 +21,7 @@ type Holder struct {
 	Stopped bool   // a signal or a debugger has stopped the process: it does not go on by itself
 }
 
-// String returns a message for the operator: which process holds the lock, and how to end it.
+// String returns a message for the operator. It says which process holds the lock, and how to end this process.
 func (h Holder) String() string {
 	state := ""
 	if h.Stopped {
@@ -32,19 +32,20 @@ func (h Holder) String() string {
 		h.PID, h.Program, state, h.PID)
 }
 
-// Holder returns the process that holds the lock of the registry, if there is one at this moment. Holder itself takes
-// no lock.
+// Holder returns the process that holds the lock of the registry at this moment. If no process holds the lock, Holder
+// returns false. Holder itself takes no lock.
 func (r *Registry) Holder() (Holder, bool) { return lockHolder(r.dir) }
 
 // A LockUse is a lock of the registry's directory that a process holds.
 type LockUse struct {
-	Lock    string // the name of the lock's file without .lock, or "registry" for the lock on the directory
-	Waiting int    // how many processes wait for it
+	Lock    string // the name of the lock's file without ".lock"; "registry" if the lock is on the directory
+	Waiting int    // how many processes wait for the lock
 	Holder
 }
 
-// Locks lists the locks of a registry's directory that processes hold at this moment, by name. Locks itself takes no
-// lock. The kernel does not show a holder in another PID namespace.
+// Locks lists the locks of a registry's directory that processes hold at this moment. The list is sorted by the names
+// of the lock files, and the lock on the directory is the last. Locks itself takes no lock. The kernel does not show a
+// process in another PID namespace that holds a lock.
 func Locks(dir string) ([]LockUse, error) {
 	table, err := os.ReadFile("/proc/locks")
 	if err != nil {
@@ -64,7 +65,7 @@ func Locks(dir string) ([]LockUse, error) {
 	return held, err
 }
 
-// lockHolder returns the process that holds a lock (flock(2)) on the file.
+// lockHolder returns the process that holds a lock (flock(2)) on the file with this path.
 func lockHolder(path string) (h Holder, ok bool) {
 	table, err := os.ReadFile("/proc/locks")
 	if err != nil {
@@ -77,8 +78,9 @@ func lockHolder(path string) (h Holder, ok bool) {
 	return newHolder(pid), true
 }
 
-// lockUsers returns the PID of the process that holds a lock (flock(2)) on the file, or 0, and how many processes wait
-// for the lock. The table is the kernel's list of locks (proc_locks(5)).
+// lockUsers returns the PID of the process that holds a lock (flock(2)) on the file with this path. If no process holds
+// a lock, the PID is 0. lockUsers also returns how many processes wait for the lock. The argument table is the kernel's
+// list of locks (proc_locks(5)).
 func lockUsers(table []byte, path string) (pid, waiting int) {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {
@@ -110,7 +112,8 @@ func newHolder(pid int) Holder {
 	return h
 }
 
-// processStatus returns the name of the process's program, and whether the process is stopped (proc_pid_stat(5)).
+// processStatus returns the name of the program that the process runs. It also reports whether the process is stopped
+// (proc_pid_stat(5)).
 func processStatus(pid int) (name string, stopped bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	begin, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')

@@ -10,9 +10,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
 
-// Keep writes a file with this name into the registry's directory, whole or not at all. Keep is for data that a process
-// can find out again. The caller must hold a lock, so that only one process at a time writes the file. If another
-// process has deleted the directory, Keep fails.
+// Keep writes a file with this name into the registry's directory. A reader sees the whole old content or the whole new
+// content. Keep is for data that a process can find out again. The caller must hold a lock, so that only one process at
+// a time writes the file. If another process has deleted the directory, Keep fails.
 func (r *Registry) Keep(name string, content []byte) error {
 	dir, err := os.OpenRoot(r.dir)
 	if err != nil {
@@ -22,8 +22,8 @@ func (r *Registry) Keep(name string, content []byte) error {
 	return atomicfile.Replace(dir, name, 0o600, content)
 }
 
-// Kept returns the content of a file that Keep has written.
+// Kept returns the content of the file that Keep has written with this name.
 func (r *Registry) Kept(name string) ([]byte, error) { return os.ReadFile(filepath.Join(r.dir, name)) }
 
-// Drop deletes a file that Keep has written, if there is one.
+// Drop deletes the file that Keep has written with this name, if there is one.
 func (r *Registry) Drop(name string) { os.Remove(filepath.Join(r.dir, name)) }

@@ -10,9 +10,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
-// This Go file defines the layout of the registry's file. To add a field to State, add a line to describe. If the field
-// is a map, also add a line to newState. To add a field to another type, write its struct tag, and run go generate. If
-// a registry's file does not have the field, the field gets its zero value.
+// This Go file defines the layout of the registry's file. To add a field to State, add a line to the method describe.
+// If the field is a map, also add a line to newState. To add a field to another type, write the field's struct tag, and
+// run go generate. When a process reads a registry's file without the new field, the field gets its zero value.
 
 func (s *State) describe(c *codec.Codec, version *int) {
 	c.ObjectAndRest(func() {
@@ -41,8 +41,8 @@ func (s *State) describe(c *codec.Codec, version *int) {
 	}, s.unknownFields)
 }
 
-// describeCooling describes an entry of State.Free, in the format of the original plugin's file. The zero time means
-// that the address is reusable at once.
+// describeCooling describes the value of an entry of State.Free, in the format of the original plugin's file. If the
+// time is zero, pods can use the address again at once.
 func describeCooling(since *time.Time, c *codec.Codec) {
 	c.Object(func() {
 		codec.Field(c, "released_on", since, codec.Time)

@@ -20,21 +20,21 @@ type Lease struct {
 	Key
 	PodNamespace string `json:"podNamespace,omitempty"`
 	PodName      string `json:"podName,omitempty"`
-	NetNS        string `json:"netns,omitempty"` // path of the pod's namespace
+	NetNS        string `json:"netns,omitempty"` // path of the pod's network namespace
 	ENI          string `json:"eni"`
-	// the number of the attachment's interface that has the address: 0 is the interface with the attachment's name;
-	// higher numbers are its further interfaces
+	// the number of the interface that has the address. Number 0 is the interface with the attachment's name. The
+	// further interfaces of the attachment have higher numbers
 	NIC       int  `json:"nic,omitempty"`
 	Asked     bool `json:"asked,omitempty"`     // the pod has asked for exactly this address
 	Exclusive bool `json:"exclusive,omitempty"` // the pod has the whole ENI, and its link
-	// the kernel has the address in the pod; if false, the address is only reserved
+	// true: the kernel has the address in the pod; false: the address is only reserved
 	Bound        bool      `json:"bound,omitempty"`
 	Since        time.Time `json:"since"`
 	MissingSince time.Time `json:"missingSince,omitzero"` // when a collection first saw that NetNS is gone
 }
 
-// A Pod is the name of a Kubernetes pod, with its network. If a StatefulSet creates a pod again, the new pod has the
-// same name.
+// A Pod identifies a Kubernetes pod by its network, its namespace and its name. If a StatefulSet creates a pod again,
+// the new pod has the same name.
 //
 //codec:describe
 type Pod struct {
@@ -46,7 +46,8 @@ type Pod struct {
 // Pod returns the pod of the lease.
 func (l Lease) Pod() Pod { return Pod{l.Network, l.PodNamespace, l.PodName} }
 
-// PodOf returns namespace/name of the lease's pod, or "" outside Kubernetes.
+// PodOf returns the namespace and the name of the lease's pod, as "namespace/name". If the runtime is not Kubernetes,
+// PodOf returns "".
 func (l Lease) PodOf() string {
 	if l.PodName == "" {
 		return ""
@@ -54,8 +55,8 @@ func (l Lease) PodOf() string {
 	return l.PodNamespace + "/" + l.PodName
 }
 
-// leaseTextStart returns the beginning of the JSON of each lease of the attachment k. So a process finds the
-// attachment's leases by their text, and need not parse the leases of other attachments.
+// leaseTextStart returns the text with which the JSON of each lease of the attachment k begins. With this text, a
+// process finds the attachment's leases, and need not parse the leases of other attachments.
 func (k Key) leaseTextStart() string {
 	// members writes only strings, which cannot fail
 	b, _ := codec.Write([]byte{}, func(c *codec.Codec) { c.Object(func() { k.members(c) }) })
@@ -73,7 +74,8 @@ func (s *State) Held(k Key) []netip.Addr {
 	return held
 }
 
-// HeldBy returns the addresses that are leased to the interface nic of the attachment k, in order.
+// HeldBy returns the addresses that are leased to one interface of the attachment k, in order. The argument nic is the
+// number of this interface: see [Lease].NIC.
 func (s *State) HeldBy(k Key, nic int) []netip.Addr {
 	var held []netip.Addr
 	for a, l := range s.Leases.Beginning(k.leaseTextStart()) {
@@ -84,7 +86,8 @@ func (s *State) HeldBy(k Key, nic int) []netip.Addr {
 	return held
 }
 
-// Reserve records l as the lease of the address a. Reserve returns ErrLeased if a is leased to another attachment.
+// Reserve records l as the lease of the address a. If the address is leased to another attachment, Reserve returns
+// ErrLeased.
 func (s *State) Reserve(a netip.Addr, l Lease) error {
 	if old, ok := s.Leases.At(a); ok && old.Key != l.Key {
 		return fmt.Errorf("reserve %s for %s: %w by %s", a, l.Key, ErrLeased, old.Key)
@@ -98,8 +101,8 @@ func (s *State) Reserve(a netip.Addr, l Lease) error {
 	return nil
 }
 
-// Found records the lease l, which has no key, for an address that an unknown pod uses. The lease l replaces any other
-// lease of the address.
+// Found records a lease for an address that an unknown pod uses. The lease l has no key, because no process knows the
+// attachment. If the address already has a lease, Found replaces it by l.
 func (s *State) Found(a netip.Addr, l Lease) {
 	if old, ok := s.Leases.At(a); ok {
 		s.addEvent(End, a, old, l.Since)
@@ -122,7 +125,8 @@ func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []ne
 }
 
 // EndOf ends the leases of the attachment k, except those that began after commandStart: see [State.BegunAfter]. The
-// hints are addresses that the attachment may have. If the lease of a hint has no key, EndOf also ends this lease.
+// hints are addresses that the attachment perhaps has. If the address in a hint has a lease without a key, EndOf also
+// ends this lease.
 func (s *State) EndOf(k Key, now, commandStart time.Time, hints ...netip.Addr) {
 	for _, a := range s.Held(k) {
 		if l, _ := s.Leases.At(a); !s.BegunAfter(l, commandStart) {
@@ -136,15 +140,16 @@ func (s *State) EndOf(k Key, now, commandStart time.Time, hints ...netip.Addr) {
 	}
 }
 
-// EndWaiters removes the waiters of all interfaces of the attachment k from State.Waiters. The entries in State.GaveUp
-// stay: after a failed ADD, a runtime calls DEL, and then repeats the ADD with another container ID.
+// EndWaiters removes the waiters of all interfaces of the attachment k from State.Waiters. It does not change
+// State.GaveUp, because the entries there must survive a DEL: after a failed ADD, a runtime calls DEL, and then repeats
+// the ADD with another container ID.
 func (s *State) EndWaiters(k Key) {
 	name := k.String()
 	maps.DeleteFunc(s.Waiters, func(w string, _ Waiter) bool { return w == name || strings.HasPrefix(w, name+"/") })
 }
 
-// End ends the lease of an address. If an ENI still has the address, the address becomes free, and cools from the time
-// cooledSince. If cooledSince is zero, the address need not cool.
+// End ends the lease of an address. If an ENI still has the address, the address gets an entry in State.Free, and its
+// cooling begins at the time cooledSince. If cooledSince is zero, the address need not cool.
 func (s *State) End(a netip.Addr, cooledSince time.Time) {
 	l, ok := s.Leases.At(a)
 	if ok {
@@ -159,8 +164,8 @@ func (s *State) End(a netip.Addr, cooledSince time.Time) {
 	}
 }
 
-// Exclusive returns the IDs of the ENIs that pods have as whole ENIs. The links of these ENIs are in the pods, not on
-// the node.
+// Exclusive returns the IDs of the ENIs that have an exclusive lease: one pod has the whole ENI. The links of these
+// ENIs are in the pods, not on the node.
 func (s *State) Exclusive() map[string]bool {
 	all := map[string]bool{}
 	for _, l := range s.Leases.Containing(`"exclusive":true`) {

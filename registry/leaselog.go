@@ -18,30 +18,31 @@ import (
 )
 
 // The lease log shows which pod had an address at a time in the past. The log gets a line when a lease begins, and a
-// line when a lease ends. The process that changes the registry appends the lines, under the registry's lock. So the
-// lines are in the order of the changes.
+// line when a lease ends. The process that changes the registry appends the lines while it holds the registry's lock.
+// So the lines are in the order of the changes.
 //
 // A process first writes the registry, and then appends the lines to the log. The registry also has the lines of its
-// last change, and the size of the log with these lines. If the process is killed before it appends the lines, the log
-// has another size. Then the next change or collection appends the lines. So the log has no line about a change that
-// did not happen. Only the lines of a killed process are missing for a time.
+// last change, and the size that the log has after these lines. If the process is killed before it appends the lines,
+// the size of the log differs from the size in the registry. The next change or collection finds the difference and
+// appends the missing lines. So the log never has a line about a change that did not happen. But the lines of a killed
+// process are missing for a time.
 //
 // The reader of a log may get only pieces of the log, or lines twice, in another order, or damaged. So each line
 // belongs to a series, and has a number in this series. All lines of a series are from one registry and one boot of the
-// machine, and by one setting of the clock. The numbers count the changes of leases. A snapshot says which change it
-// includes last, where the previous series ended, and how many lines of leases follow. So a reader can sort the lines,
-// and sees which lines are lost.
+// machine, and no process set the clock between them. The numbers count the changes of leases. A snapshot has the
+// number of the last change before the snapshot, the end of the previous series, and the number of "held" lines that
+// follow. So a reader can sort the lines, and can find out which lines are lost.
 //
 // A problem with the log never makes an ADD or a DEL fail. If the log cannot be written, its lines wait in the
 // registry.
 
-// A LeaseLog is the configuration of the lease log: its file, and how large the log may become.
+// A LeaseLog is the configuration of the lease log: the file, and the maximum size.
 //
 //codec:describe exported
 type LeaseLog struct {
 	File    string `json:"file"`              // path of the log; empty: there is no log
 	MaxSize int    `json:"maxSize,omitempty"` // maximum size of each file, in MiB
-	// maximum number of files; the names of older files are File with a dot and a number
+	// maximum number of files; the names of the older files are File.1, File.2 and so on
 	MaxFiles int `json:"maxFiles,omitempty"`
 }
 
@@ -50,27 +51,28 @@ type LeaseLog struct {
 //codec:describe
 type Logging struct {
 	LeaseLog
-	// the network whose configuration has the log; only this network can switch the log off
+	// the network whose configuration has this log; only the configuration of this network can switch the log off
 	Network string `json:"network"`
-	// size of File in bytes after the last change; if File has another size, lines are missing
+	// size in bytes that File must have after the last change; if File has another size, File lacks lines
 	Size   int    `json:"size"`
 	Series string `json:"series,omitempty"` // the series of the next lines; empty: the next lines begin a new series
 	Number int    `json:"number,omitempty"` // the number of the last change in Series
 	After  string `json:"after,omitempty"`  // the end of the previous series, see seriesEnd
 }
 
-// The events of lines. A file has a snapshot near its beginning, and wherever lines may be missing. After the snapshot,
-// there is a line "held" for each lease that the registry had at that time. All other leases of the node ended at the
-// time of the snapshot or earlier. If the machine booted after such a lease began, the lease ended at the time of the
-// boot or earlier.
+// The events of lines. A file has a snapshot near its beginning, and another one wherever lines may be missing. After
+// the snapshot, there is a line "held" for each lease that the registry had at the time of the snapshot. All other
+// earlier leases of the node ended at this time or before. If another lease began before the machine booted, it ended
+// at the time of the boot or before.
 const (
 	Begin    = "begin"
 	End      = "end"
 	Snapshot = "snapshot"
 	Held     = "held"
-	// of earlier releases: the clock was set here, so earlier lines of this boot are by another clock than later lines
+	// only earlier releases write this: an operator or a program set the clock here, so the times of earlier lines of
+	// this boot are by another clock setting
 	Clock = "clock"
-	Off   = "off" // the configuration no longer has the log, so the log has no later changes
+	Off   = "off" // the configuration no longer has the log, so the log gets no lines about later changes
 )
 
 // A Line is a line of the log: a JSON object.
@@ -80,34 +82,34 @@ type Line struct {
 	Time   time.Time `json:"time"` // by the wall clock
 	Event  string    `json:"event"`
 	Series string    `json:"series,omitempty"` // empty in lines of earlier releases
-	// for Begin and End: the number of the change in its series; for other events: the number of the last change before
+	// for Begin and End: the number of the change in the series; for other events: the number of the last change before
 	// the line
 	Number    int        `json:"number,omitempty"`
 	Address   netip.Addr `json:"address,omitzero"`
 	Network   string     `json:"network,omitempty"`
 	Namespace string     `json:"namespace,omitempty"`
 	Pod       string     `json:"pod,omitempty"`
-	Container string     `json:"container,omitempty"` // empty: a process found that an unknown pod uses the address
+	Container string     `json:"container,omitempty"` // empty: an unknown pod uses the address
 	Interface string     `json:"interface,omitempty"` // the name of the attachment's interface
 	NIC       int        `json:"nic,omitempty"`       // see Lease.NIC
-	NetNS     string     `json:"netns,omitempty"`     // where a process found that an unknown pod uses the address
+	NetNS     string     `json:"netns,omitempty"`     // the namespace in which an unknown pod uses the address
 	ENI       string     `json:"eni,omitempty"`
 	Instance  string     `json:"instance,omitempty"`
 	Since     time.Time  `json:"since,omitzero"` // when the lease began; zero if Event is Begin
-	// if the pod ended without a DEL: when a collection first saw that
+	// if the pod ended without a DEL: when a collection first saw that the pod had ended
 	Missing time.Time `json:"missing,omitzero"`
 	Booted  time.Time `json:"booted,omitzero"`  // of a snapshot: when the machine booted, by the same clock as Time
 	Boot    string    `json:"boot,omitempty"`   // of a snapshot: the ID of this boot
-	Leases  int       `json:"leases,omitempty"` // of a snapshot: how many "held" lines it has
+	Leases  int       `json:"leases,omitempty"` // of a snapshot: how many "held" lines follow
 	After   string    `json:"after,omitempty"`  // of a snapshot: the end of the previous series
 	// the distributed trace of the CNI call that began or ended the lease: see package trace
 	Trace string `json:"trace,omitempty"`
 }
 
-// UseLog records in the registry the log that a network's configuration has. Processes that have no configuration, such
-// as a DEL or a collection, find the log in the registry. If a network's configuration has no log, UseLog does not
-// switch off the log of another network. As long as the registry has not been built, UseLog does nothing, because the
-// leases are not known yet.
+// UseLog records the log of a network's configuration in the registry. Processes without a configuration, such as a DEL
+// or a collection, find the log in the registry. If the network's configuration has no log, UseLog switches the
+// recorded log off, but only if this log is from the same network. As long as no process has built the registry, UseLog
+// does nothing, because no process knows the leases yet.
 func (s *State) UseLog(network string, want LeaseLog) {
 	last := s.Log
 	if want == last.LeaseLog || want.File == "" && network != last.Network || s.Instance.ID == "" {
@@ -116,7 +118,7 @@ func (s *State) UseLog(network string, want LeaseLog) {
 	if last.File != "" && last.File != want.File {
 		s.oldLog = last
 	}
-	// the next lines are a snapshot, which shows the leases that ended without a line
+	// drop the old lines: the next lines are a snapshot, which shows which leases have ended
 	s.LogLines, s.checkLog = nil, true
 	if s.Log = (Logging{LeaseLog: want, Network: network, After: last.seriesEnd()}); want.File == "" {
 		s.Log = Logging{}
@@ -124,10 +126,10 @@ func (s *State) UseLog(network string, want LeaseLog) {
 }
 
 // CheckLog makes the current Update of the registry check the lease log. If a killed process has not appended its lines
-// to the log, this Update appends them.
+// to the log, the Update appends these lines.
 func (s *State) CheckLog() { s.checkLog = true }
 
-// addEvent adds a line about the beginning or the end of a lease, which the current Update will append to the log.
+// addEvent makes a line about the beginning or the end of a lease. The current Update will append this line to the log.
 func (s *State) addEvent(event string, a netip.Addr, l Lease, at time.Time) {
 	if s.Log.File == "" {
 		return
@@ -153,7 +155,7 @@ func (s *State) newLine(event string, a netip.Addr, l Lease, at time.Time) Line 
 	return line
 }
 
-// snapshotLines returns the line of a snapshot, and a line for each lease.
+// snapshotLines returns the lines of a snapshot: the line "snapshot", and a line "held" for each lease.
 func (s *State) snapshotLines() []Line {
 	when := lineTime()
 	lines := []Line{{Time: when, Event: Snapshot, Instance: s.Instance.ID, Booted: s.bootTime.UTC(), Boot: BootID(),
@@ -175,8 +177,8 @@ func (s *State) numberEvents() {
 	}
 }
 
-// beginSeries begins a new series. If the registry does not have the end of the previous series, beginSeries looks for
-// this end in the log's file f.
+// beginSeries begins a new series. The new series must name the end of the previous series. If the registry does not
+// have this end, beginSeries looks for it in the log's file f.
 func (l *Logging) beginSeries(instance string, f *os.File, size int) {
 	l.After = cmp.Or(l.seriesEnd(), l.After)
 	if l.After == "" && f != nil {
@@ -185,7 +187,8 @@ func (l *Logging) beginSeries(instance string, f *os.File, size int) {
 	l.Series, l.Number = strconv.FormatUint(rand.Uint64(), 36), 0
 }
 
-// seriesEnd returns the name of the series and the number of its last change, or "" if there is no series.
+// seriesEnd returns the end of the current series: the name of the series, and the number of its last change. If there
+// is no series, seriesEnd returns "".
 func (l Logging) seriesEnd() string {
 	if l.Series == "" {
 		return ""
@@ -193,8 +196,8 @@ func (l Logging) seriesEnd() string {
 	return l.Series + "." + strconv.Itoa(l.Number)
 }
 
-// lastSeriesEnd returns the seriesEnd of the last series in a file. It returns "" if an earlier release or another
-// instance has written the last line of the file.
+// lastSeriesEnd returns the end of the last series in a file, in the format of seriesEnd. If an earlier release or
+// another instance has written the last line of the file, lastSeriesEnd returns "".
 func lastSeriesEnd(instance string, f *os.File, size int) string {
 	const last = 64 << 10 // more than the longest line
 	from := max(0, size-last)

@@ -14,16 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// errDeleted means that during an operation another process has deleted the registry's directory, or files in this
-// directory.
+// errDeleted means that another process has deleted the registry's directory, or files in this directory, while this
+// process used them.
 var errDeleted = errors.New("another program keeps deleting the files of the registry")
 
-// maxAttempts is how often an operation is tried if other processes delete the directory again and again.
+// maxAttempts is the maximum number of attempts of an operation. Only if other processes delete the directory again and
+// again, an operation needs many attempts.
 const maxAttempts = 100
 
 // Lock takes the lock with this name, which excludes all other processes and goroutines of the node. If another process
-// holds the lock, Lock waits in the kernel until it gets the lock or until ctx is done. So waiters get the lock in
-// turn, without a delay. When the process ends for any reason, the kernel releases the lock.
+// holds the lock, Lock waits until it gets the lock or until ctx is done. It waits in the kernel, which gives the lock
+// to the waiters in turn and without a delay. When a process that holds the lock ends for any reason, the kernel
+// releases the lock.
 func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err error) {
 	l, err := r.lockNamed(ctx, name+".lock", unix.O_CREAT)
 	if err != nil {
@@ -34,7 +36,8 @@ func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err er
 
 // lockNamed opens and locks the file with this name in the registry's directory. The kernel locks an inode, not a name.
 // While this process waits for the lock, other processes may delete the file, and create and lock a new file with the
-// same name. So lockNamed checks that the locked file still has the name. If not, lockNamed begins again.
+// same name. So lockNamed checks that the locked file still has the name. If the file no longer has the name, lockNamed
+// begins again.
 func (r *Registry) lockNamed(ctx context.Context, name string, flag int) (*flock.Flock, error) {
 	path := r.dir + "/" + name
 	for range maxAttempts {
@@ -75,7 +78,7 @@ func openAndLock(ctx context.Context, path string, flag int) (*flock.Flock, erro
 	return l, nil
 }
 
-// checkSameFile returns errDeleted if l does not lock this file.
+// checkSameFile returns errDeleted if the lock l is on another file than this.
 func checkSameFile(l *flock.Flock, file fs.FileInfo) error {
 	locked, err := l.Stat()
 	if err == nil && !os.SameFile(locked, file) {
@@ -94,8 +97,9 @@ func openAt(dir int, path string, flag int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// waitForLock locks the file in a goroutine, because ctx may be done first. The library's TryLockContext does not wait
-// in the kernel, but tries again at intervals. So its callers would get the lock late, and not in turn.
+// waitForLock locks the file in a goroutine, because ctx may be done before the kernel gives the lock. It does not use
+// the library's TryLockContext, which does not wait in the kernel, but tries again at intervals. With TryLockContext,
+// waiters would get the lock late, and not in turn.
 func waitForLock(ctx context.Context, l *flock.Flock) error {
 	done := make(chan error, 1)
 	go func() {

@@ -18,20 +18,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// maxUnwritten is the maximum number of lines that wait in the registry because the log cannot be written. If there are
-// more lines, the oldest are lost. A later snapshot then shows which leases have ended.
+// maxUnwritten is the maximum number of lines that wait in the registry while processes cannot write the log. If there
+// are more lines, the oldest lines are lost. A later snapshot then shows which leases have ended.
 const maxUnwritten = 256
 
-// A logAppend is the text that an Update appends to the log after the Update has replaced the registry's file.
+// A logAppend has the text that an Update appends to the log. The Update first replaces the registry's file, and then
+// appends the text.
 type logAppend struct {
 	file      *os.File
 	text      []byte
 	endOldLog func() // writes the last line of the log that this Update has switched off
 }
 
-// prepareLog opens the log if this Update has lines for the log, and records the lines in the registry. If the node has
-// no log, prepareLog does nothing. Usually, a log costs an Update four system calls: open(2), fstat(2), write(2) and
-// close(2).
+// prepareLog prepares the log if this Update has lines for the log: it opens the log, and records the lines in the
+// registry. If the node has no log, prepareLog does nothing. Usually, the log costs an Update four system calls:
+// open(2), fstat(2), write(2) and close(2).
 func (s *State) prepareLog() (w logAppend) {
 	w.endOldLog = s.endOldLog
 	if s.Log.File == "" || len(s.events) == 0 && !s.checkLog && !s.clockSet {
@@ -73,9 +74,9 @@ func (s *State) prepareLog() (w logAppend) {
 	return w
 }
 
-// logText returns the text that this Update appends to the log. A log is broken if the log is empty or may lack lines.
-// Then the text begins with the lines of the previous Update. If the log already has these lines, a reader sees that
-// they are the same lines.
+// logText returns the text that this Update appends to the log. If broken is true, the log is empty or may lack lines.
+// The text then begins with the lines of the previous Update. If the log already has these lines, a reader finds the
+// lines twice, and sees by their numbers that they are the same.
 func (s *State) logText(broken, snapshot bool) []byte {
 	text := []byte{}
 	if broken {
@@ -95,8 +96,8 @@ func (s *State) postponeLines(err error) {
 	s.Log.Size = -1
 }
 
-// Unwritten returns how many lines wait in the registry because the log cannot be written. In that case, the size of
-// the log's file differs from Log.Size.
+// Unwritten returns how many lines wait in the registry because the last process could not write the log. If lines
+// wait, the size of the log's file differs from Log.Size.
 func (s *State) Unwritten() int {
 	if fi, err := os.Stat(s.Log.File); s.Log.File == "" || err == nil && int(fi.Size()) == s.Log.Size {
 		return 0
@@ -109,8 +110,8 @@ func warnLog(file string, err error) {
 		"not see them yet", "file", file, "because", err)
 }
 
-// appendText appends the text to the log. It also writes the last line of the log that this Update has switched off. No
-// other process can append at the same time, because the caller has the registry's lock.
+// appendText appends the text to the log. If this Update has switched off a log, appendText also writes the last line
+// of that log. The caller holds the registry's lock, so no other process can append at the same time.
 func (w logAppend) appendText() {
 	if w.file != nil {
 		_, err := w.file.Write(w.text)
@@ -121,14 +122,14 @@ func (w logAppend) appendText() {
 	w.endOldLog()
 }
 
-// closeFile closes the log without writing. The caller has not replaced the registry's file.
+// closeFile closes the log, and writes nothing. Callers use it if they could not replace the registry's file.
 func (w logAppend) closeFile() {
 	if w.file != nil {
 		w.file.Close()
 	}
 }
 
-// endOldLog writes the last line of the log that this Update has switched off.
+// endOldLog writes the last line of the log that this Update has switched off, if there is one.
 func (s *State) endOldLog() {
 	if s.oldLog.File == "" {
 		return
@@ -145,8 +146,8 @@ func (s *State) endOldLog() {
 	}
 }
 
-// openLog opens the log path for appending. If there is no file, openLog creates one. If the file is not regular,
-// openLog returns an error: for example, a write to a pipe could block all ADDs of the node.
+// openLog opens the log with this path for appending. If there is no file, openLog creates one. If the file is not
+// regular, openLog returns an error, because a write to a pipe, for example, could block all ADDs of the node.
 func openLog(path string) (f *os.File, size int, err error) {
 	open := func() (*os.File, error) {
 		return os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW|noPollFlag, 0o640)
@@ -171,9 +172,10 @@ func openLog(path string) (f *os.File, size int, err error) {
 	return f, int(fi.Size()), nil
 }
 
-// rotateFiles renames the log's file to File.1, and creates a new file. Before that, rotateFiles renames File.1 to
-// File.2 and so on, up to the first number that has no file. Such a gap exists if a killed process had already renamed
-// some files. rotateFiles deletes the oldest files, so that at most MaxFiles files stay.
+// rotateFiles begins a new file of the log, in these steps. It deletes the oldest files, so that at most MaxFiles files
+// stay. It renames File.1 to File.2, File.2 to File.3 and so on, up to the first number without a file. There can be
+// such a gap if a killed process had already renamed some files. At last, it renames File to File.1, and creates a new
+// File.
 func (l LeaseLog) rotateFiles() (*os.File, error) {
 	named := func(n int) string {
 		if n == 0 {
@@ -186,7 +188,7 @@ func (l LeaseLog) rotateFiles() (*os.File, error) {
 	for fileExists(named(n)) { // MaxFiles may have been larger before
 		n++
 	}
-	for n--; n >= most; n-- { // the file with the highest number first, so that a killed process leaves no gap
+	for n--; n >= most; n-- { // begin with the highest number, so that a killed process leaves no gap
 		if err := os.Remove(named(n)); err != nil {
 			return nil, err
 		}
@@ -218,8 +220,8 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// endsLine reports whether the file ends with a newline. If not, a killed process or a full disk has left only the
-// beginning of a line.
+// endsLine reports whether the file ends with a newline. If it does not, the last line is incomplete, because a process
+// was killed or the disk was full.
 func endsLine(f *os.File, size int) bool {
 	var last [1]byte
 	_, err := f.ReadAt(last[:], int64(size-1))
@@ -234,5 +236,5 @@ func appendLines(text []byte, lines []Line) []byte {
 	return text
 }
 
-// lineTime returns the current time for a line, without a monotonic clock reading.
+// lineTime returns the current time for a line. This time has no reading of the monotonic clock.
 func lineTime() time.Time { return time.Now().UTC().Round(0) }

@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// A Phase is a part of an ENI's life on this node. The method Phase computes it from fields of the ENI. If the
-// conditions of several phases are true, the ENI is in the first of these phases, in the order of the list below.
-// docs/design.md describes the steps between the phases.
+// A Phase is a part of an ENI's life on this node. The method ENI.Phase computes the phase from fields of the ENI. If
+// the conditions of several phases are true, the ENI is in the phase that comes first in the list below. docs/design.md
+// describes the steps between the phases.
 type Phase string
 
 // The phases of an ENI.
 const (
 	Draining Phase = "draining" // the ENI will be deleted: no new leases
-	// its owner forbids changes, or it had no address when first found: it serves no pods
+	// its owner forbids changes, or it had no address when a process first found it: it serves no pods
 	Foreign  Phase = "foreign"
 	Detached Phase = "detached" // EC2 reports that it is no longer attached to this instance
-	// the node has not asked EC2 who owns it, or got no answer: pods get no address until EC2 answers
+	// the node has not asked EC2 who owns it, or has got no answer: pods get none of its addresses until EC2 answers
 	Unknown Phase = "unknown"
-	// interfaceIndex of the configuration is now above its device index: new pods get no address
+	// interfaceIndex of the configuration is now greater than its device index: new pods get none of its addresses
 	PassedOver Phase = "passed over"
-	Serving    Phase = "serving" // pods get its addresses, and the node knows how many to keep free
+	Serving    Phase = "serving" // pods get its addresses, and the node knows how many addresses to keep free
 	Idle       Phase = "idle"    // pods may get its addresses, but the node does not know yet how many to keep free
 )
 
@@ -46,7 +46,7 @@ func (e *ENI) Phase() Phase {
 	return Idle
 }
 
-// An Origin says who attached an ENI to this node, and so what the node may do with the ENI.
+// An Origin says who attached an ENI to this node. The origin determines what the node may do with the ENI.
 type Origin string
 
 // The origins of an ENI.
@@ -54,7 +54,7 @@ const (
 	BootENI   Origin = "boot"     // EC2 launched the instance with it: the node itself uses it, and never detaches it
 	Requested Origin = "request"  // a pod has asked for it: the node attaches and detaches it, and changes nothing else
 	ThisNode  Origin = "node"     // this node has created it for pods, and deletes it
-	Operator  Origin = "operator" // an operator or another program attached it: the node may use, but not delete it
+	Operator  Origin = "operator" // an operator or another program attached it: the node may use it, but not delete it
 )
 
 // Origin returns the origin of the ENI.
@@ -70,8 +70,8 @@ func (e *ENI) Origin() Origin {
 	return Operator
 }
 
-// Wrong describes fields of the ENI that contradict each other, or returns "". The methods below never make such an
-// ENI.
+// Wrong describes the fields of the ENI that contradict each other. If no fields contradict each other, Wrong returns
+// "". The methods below never make contradicting fields.
 func (e *ENI) Wrong() string {
 	switch phase := e.Phase(); {
 	case !e.Detaching.IsZero() && !e.Draining:
@@ -87,13 +87,13 @@ func (e *ENI) Wrong() string {
 // The following methods are the steps of an ENI's life. No other code changes the fields from which Phase computes the
 // phase.
 
-// Drain records that the ENI will be deleted. An operator may also drain a foreign ENI. Before a process changes a
-// foreign ENI in EC2, the process asks EC2 who owns the ENI.
+// Drain records that a process will delete the ENI. An operator may also drain a foreign ENI. Before a process changes
+// a foreign ENI in EC2, the process asks EC2 who owns the ENI.
 func (e *ENI) Drain() {
 	e.Draining = true
 }
 
-// Undrain records that the ENI will not be deleted. The ENI returns to its phase before Drain.
+// Undrain records that no process will delete the ENI. The ENI returns to its phase before Drain.
 func (e *ENI) Undrain() {
 	e.Draining, e.Detaching = false, time.Time{}
 }
@@ -104,21 +104,23 @@ func (e *ENI) Disown() {
 	e.Foreign = true
 }
 
-// Serve records that the ENI serves its pool. An ENI on request never serves a pool, because a collection would then
-// unassign its free addresses.
+// Serve records that the ENI serves its pool. For an ENI on request, Serve records the opposite: a collection unassigns
+// free addresses of ENIs that serve a pool, but must not unassign those of an ENI on request.
 func (e *ENI) Serve() {
 	e.Serving = !e.OnRequest
 }
 
-// Configure records what the configuration says about the ENI: whether it fits its pool, and whether interfaceIndex
-// lets it serve pods. If keepAddrs is true, its addresses are never unassigned, for example because of
-// skipDeallocation. Configure is for an ENI whose pool the configuration has.
+// Configure records what the configuration says about the ENI. If fitsPool is true, the ENI fits its pool. If
+// servesPods is true, interfaceIndex lets the ENI serve pods. If keepAddrs is true, the node never unassigns the ENI's
+// addresses, for example because of skipDeallocation. The caller must be sure that the configuration has the ENI's
+// pool.
 func (e *ENI) Configure(fitsPool, servesPods, keepAddrs bool) {
 	e.Serving, e.Passed, e.Keep, e.PoolGone = fitsPool && !e.OnRequest, !servesPods, keepAddrs, false
 }
 
-// Closed reports whether new pods get no address of the ENI: interfaceIndex is now above its device index, or an
-// operator renews it. The free addresses of a closed ENI do not count for its pool.
+// Closed reports whether the ENI gives no addresses to new pods. There are two reasons: interfaceIndex is now greater
+// than the ENI's device index, or an operator has retired the ENI. The free addresses of a closed ENI do not count for
+// its pool.
 func (e *ENI) Closed() bool { return e.Passed || e.Retired }
 
 // Request records that a pod has asked for the ENI. The ENI then serves no pool.
@@ -126,7 +128,7 @@ func (e *ENI) Request() {
 	e.Serving, e.OnRequest = false, true
 }
 
-// Doubt records that the ENI's tags are unknown, and why: NotAsked or NotAllowed.
+// Doubt records that the ENI's tags are unknown. The reason why is NotAsked or NotAllowed.
 func (e *ENI) Doubt(why string) {
 	e.TagsUnknown = why
 }
@@ -136,8 +138,8 @@ func (e *ENI) Confirm() {
 	e.TagsUnknown = ""
 }
 
-// Detach records that EC2 does not report the ENI as attached to this instance. Detach changes nothing if the node
-// never detaches the ENI.
+// Detach records that EC2 does not report the ENI as attached to this instance. If the ENI is not Detachable, the field
+// Detached stays false.
 func (e *ENI) Detach() {
 	e.Detached = e.Detachable()
 }
@@ -154,21 +156,21 @@ func (e *ENI) Reattach() {
 	}
 }
 
-// Find records that the link of the ENI is on the node, and its name.
+// Find records that the link of the ENI is on the node. It also records the link's name.
 func (e *ENI) Find(link string) {
 	e.Link, e.Missed, e.Detached = link, time.Time{}, false
 }
 
-// Miss records that the link of the ENI was not on the node at the time at. If an earlier call has recorded a time,
-// that time stays.
+// Miss records the time when the link of the ENI was not on the node. If an earlier call of Miss has recorded a time,
+// that earlier time stays.
 func (e *ENI) Miss(at time.Time) {
 	if e.Missed.IsZero() {
 		e.Missed = at
 	}
 }
 
-// Edit calls change for an ENI of the state, and stores the changed ENI. If the state does not have the ENI, Edit does
-// nothing.
+// Edit calls the function change with an ENI of the state, and stores the changed ENI in the state. If the state does
+// not have the ENI, Edit does nothing.
 func (s *State) Edit(eni string, change func(*ENI)) {
 	if e, known := s.ENIs[eni]; known {
 		change(&e)

@@ -5,11 +5,11 @@
 // addresses are free and since when, and which ENIs have the addresses.
 //
 // There is no daemon, so the registry is a file that many short processes share. [Registry.Update] holds an exclusive
-// lock on the directory while it reads, changes and replaces the file. Update replaces the file by rename(2), so
-// [Registry.View] needs no lock: a reader sees the old file or the new file (see readSteady). Update holds the lock
-// only for work in memory and on tmpfs. This work takes half a millisecond, or one and a half milliseconds with 1500
-// pods. Never hold the lock during a call to EC2, the metadata service or netlink: [Registry.Lock] has other locks for
-// such calls.
+// lock on the directory while it reads, changes and replaces the file. Update replaces the file by rename(2). So
+// [Registry.View] needs no lock: a reader sees the whole old file or the whole new file (see readSteady). Update holds
+// the lock only for work in memory and on tmpfs. This work takes half a millisecond. On a node with 1500 pods, it takes
+// one and a half milliseconds. Never hold the lock during a call to EC2, the metadata service or netlink. For such
+// calls, [Registry.Lock] has other locks.
 //
 // The registry is only a record: the true state is in EC2 and in the kernel. The registry is on /run, so a reboot
 // deletes it. If an operator or another program deletes the registry, only time is lost. The next process rebuilds the
@@ -56,7 +56,8 @@ func Open(dir string) (*Registry, error) {
 	return &Registry{dir}, nil
 }
 
-// View returns the state, with times by the current clock. If there is no registry's file yet, the state is Blank.
+// View returns the state. The times in the state are times of the current clock. If the registry has no file yet, the
+// state is Blank.
 func (r *Registry) View() (*State, error) {
 	b, written, err := readSteady(r.openFile)
 	return parseContent(r.filePath(), b, written, err)
@@ -69,8 +70,8 @@ const noPollFlag = unix.O_NONBLOCK
 // openFile opens the registry's file for a process that does not hold the lock.
 func (r *Registry) openFile() (*os.File, error) {
 	f, err := os.OpenFile(r.filePath(), os.O_RDONLY|noPollFlag, 0)
-	// Another process has replaced the file during this open(2), and a process has a lease on the old file (see
-	// [atomicfile.Exchange]). Another open(2) finds the new file.
+	// EAGAIN means that another process has replaced the file during this open(2), and that a process has a lease on
+	// the old file (see [atomicfile.Exchange]). A second open(2) finds the new file.
 	if errors.Is(err, unix.EAGAIN) {
 		f, err = os.OpenFile(r.filePath(), os.O_RDONLY, 0)
 	}
@@ -78,11 +79,11 @@ func (r *Registry) openFile() (*os.File, error) {
 }
 
 // Update calls f with the state. If f succeeds, Update writes the state that f has changed. If the registry's file
-// cannot be parsed, Update renames the file, and f gets a Blank state. If a later release has written the file, Update
-// does not change the file, and returns ErrVersion.
+// cannot be parsed, Update renames the file, and calls f with a Blank state. If a later release has written the file,
+// Update does not change the file, and returns ErrVersion.
 //
-// If another process deletes the directory during the call, Update writes nothing, and calls f again with the new
-// state. So f must assign its results, and not append to the results of an earlier call.
+// If another process deletes the directory during the Update, the Update writes nothing, and calls f again with the new
+// state. So f must assign its results to its variables. It must not append to the results of its earlier call.
 func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	var err error
 	for range maxAttempts {
@@ -93,7 +94,7 @@ func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	return fmt.Errorf("update registry in %s: %w", r.dir, err)
 }
 
-// tryUpdate is one try of Update. If another process deletes the directory during the call, tryUpdate returns
+// tryUpdate makes one attempt of Update. If another process deletes the directory during the attempt, tryUpdate returns
 // errDeleted.
 func (r *Registry) tryUpdate(ctx context.Context, f func(*State) error) error {
 	d, err := r.openDirectory(ctx)
@@ -122,22 +123,23 @@ func (r *Registry) tryUpdate(ctx context.Context, f func(*State) error) error {
 	return nil
 }
 
-// Change is Update for a function that cannot fail.
+// Change does what Update does, for a function that cannot fail.
 func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 	return r.Update(ctx, func(s *State) error { f(s); return nil })
 }
 
-// Usable returns nil if processes can change the registry, and otherwise the reason why they cannot. Usable does not
-// wait for a lock, because a process that holds the lock may be only slow. To test the space on the file system, Usable
-// writes as many bytes as an Update needs to a file without a name. An Update writes into the file that the last Update
-// replaced, so it needs space only for the bytes that do not fit there.
+// Usable returns nil if processes can change the registry. If they cannot, it returns the reason as an error. Usable
+// does not wait for the lock, because a process that holds the lock for long may be only slow. To test the free space
+// on the file system, Usable makes a file without a name, and writes as many bytes into this file as an Update needs.
+// An Update writes into the file that the last Update replaced, so it needs space only for the bytes that do not fit
+// into that file.
 func (r *Registry) Usable() error {
 	size, err := r.readableSize()
 	if err != nil {
 		return err
 	}
 	f, err := openAt(unix.AT_FDCWD, r.dir, unix.O_TMPFILE|os.O_WRONLY)
-	if errors.Is(err, unix.EOPNOTSUPP) { // the file system cannot make a file without a name
+	if errors.Is(err, unix.EOPNOTSUPP) { // the file system does not support files without a name
 		err = unix.Access(r.dir, unix.W_OK|unix.X_OK)
 	} else if err == nil {
 		const lease = 1 << 10 // bytes: nearly all new leases need less
@@ -153,10 +155,10 @@ func (r *Registry) Usable() error {
 }
 
 // readableSize returns the size of the registry's file. It returns an error if processes of this release cannot use the
-// file. A file that cannot be parsed is no error, because the next Update renames the file. If the file has
+// file. A file that cannot be parsed is no error, because the next Update renames the file. If the file begins with
 // fileBeginning, readableSize does not read the rest.
 func (r *Registry) readableSize() (size int64, err error) {
-	// if this fails, View tries again
+	// if this open(2) or read(2) fails, View tries again, and returns the error
 	fd, openErr := unix.Open(r.filePath(), unix.O_RDONLY|unix.O_CLOEXEC|noPollFlag, 0)
 	if openErr == nil {
 		defer unix.Close(fd)
@@ -176,8 +178,8 @@ func (r *Registry) readableSize() (size int64, err error) {
 	return size, nil
 }
 
-// Mark creates an empty file with this name in the registry's directory. A path unit of systemd waits for the file
-// (systemd.path(5), PathExists=).
+// Mark creates an empty file with this name in the registry's directory. A path unit of systemd waits until this file
+// exists (systemd.path(5), PathExists=).
 func (r *Registry) Mark(name string) error {
 	open := func() (*os.File, error) {
 		return os.OpenFile(filepath.Join(r.dir, name), os.O_CREATE|os.O_WRONLY, 0o600)
@@ -195,7 +197,8 @@ func (r *Registry) Mark(name string) error {
 	return f.Close()
 }
 
-// Marked reports whether the file that Mark creates exists. If stat(2) fails for another reason, Marked returns true.
+// Marked reports whether the file exists that Mark creates. If stat(2) fails with another error than "no such file",
+// Marked returns true.
 func (r *Registry) Marked(name string) bool {
 	_, err := os.Stat(filepath.Join(r.dir, name))
 	return !errors.Is(err, fs.ErrNotExist)

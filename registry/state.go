@@ -23,37 +23,38 @@ var ErrLeased = errors.New("address is leased")
 
 // A State is the content of the registry. An address is never both in Free and in Leases.
 type State struct {
-	Free    indexed.Entries[time.Time] // since when an address is free; zero: the address need not cool
+	Free    indexed.Entries[time.Time] // when the address became free; zero: the address need not cool
 	Leases  indexed.Entries[Lease]
 	ENIs    map[string]ENI    // by ID
 	VPCs    map[string]VPC    // by ID
 	Intents map[string]Intent // by client token
-	// by attachment and interface: an ADD that waits for an address. In the file, the key is "wishes", as in earlier
-	// releases
+	// by attachment and interface: the ADD that waits for an address. In the file, this member has the name "wishes",
+	// as in earlier releases
 	Waiters map[string]Waiter
-	// by attachment and interface: an ADD that gave up while EC2 throttled the node. The runtime may repeat it soon
+	// by attachment and interface: the ADD that gave up while EC2 throttled the node. The runtime may repeat this ADD
+	// soon
 	GaveUp    map[string]Waiter
 	Failures  map[string]Failure   // by network and pool: why the pool's last request to EC2 failed
-	NotBefore map[string]time.Time // by EC2 action: this node does not call the action before this time
+	NotBefore map[string]time.Time // by EC2 action: the node does not call this action before this time
 	Refusals  map[string]Refusal   // by EC2 action and object: see RefusalKey
-	// when this node unassigned an address: metadata may list the address for minutes after that
+	// by address: when this node unassigned it. Metadata may still list the address for some minutes
 	Gone map[netip.Addr]time.Time
-	// by cooling address: the pod that had asked for this address and had it last; this pod may have it before it has
-	// cooled
+	// by cooling address: the last pod that had the address, if it had asked for exactly this address. This pod may
+	// have the address again before the address has cooled
 	Owners    map[netip.Addr]Pod
 	Warm      map[string]Warm // by pool: how many free addresses the configuration wants
-	OnRequest []OnRequest     // which ENIs serve only pods that ask for them
+	OnRequest []OnRequest     // selects the ENIs that serve only pods that ask for them
 	Rebuilt   Rebuilt
 	Instance  Instance
 	Log       Logging
-	LogLines  []Line // of the last change: if the size of Log.File is Log.Size, the log has these lines
+	LogLines  []Line // lines of the last change; if Log.File has the size Log.Size, it has these lines
 
 	// The following fields are about the registry's file as this process has read it.
 	keptENIs      indexed.Kept[ENI]
 	unknownFields map[string]string // top-level fields of a later release, unparsed
 	fileSize      int
 	isOurs        bool      // a process of this suite has written the file: see isSealed
-	bootTime      time.Time // boot time of the machine, by the same clock as all times; zero if not in the file
+	bootTime      time.Time // boot time of the machine, by the clock of all times here; zero if the file has none
 	readAt        time.Time // when this process read the file; zero if there was no file
 	clockSet      bool      // an operator or a program has set the clock since the file was written
 
@@ -76,12 +77,13 @@ type Key struct {
 
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
-// An OnRequest selects ENIs by their tags. If an operator or another program has attached an ENI that has all of Tags,
-// the ENI serves only pods that ask for it. This also applies to pods of networks other than Network.
+// An OnRequest selects ENIs by their tags: the ENIs that an operator or another program has attached, and that have all
+// of Tags. These ENIs serve only pods that ask for them. So they also serve no other pods of networks other than
+// Network.
 //
 //codec:describe
 type OnRequest struct {
-	Network string            `json:"network,omitempty"` // pods of this network may ask; empty: the node's conflists
+	Network string            `json:"network,omitempty"` // whose pods may ask; empty: the conflists' networks
 	Tags    map[string]string `json:"tags,omitempty"`
 }
 
@@ -90,18 +92,18 @@ func (r OnRequest) Equal(o OnRequest) bool {
 	return r.Network == o.Network && maps.Equal(r.Tags, o.Tags)
 }
 
-// A VPC has the CIDRs of a VPC and of its peers. The routes of a pod follow from them.
+// A VPC has the CIDRs of a VPC and of its peers. These CIDRs determine the routes of a pod.
 //
 //codec:describe
 type VPC struct {
-	CIDRs     []netip.Prefix `json:"cidrs"`            // of IPv4, the VPC's primary CIDR first
+	CIDRs     []netip.Prefix `json:"cidrs"`            // of IPv4, the primary CIDR first
 	CIDRs6    []netip.Prefix `json:"cidrs6,omitempty"` // of IPv6
 	Peers     []netip.Prefix `json:"peers,omitempty"`
 	PeersRead time.Time      `json:"peersRead,omitzero"` // zero: never asked
 }
 
-// A Warm says how many free addresses the configuration wants for a pool: at least Min, and at most Max. Between these
-// two numbers, the node need not call EC2.
+// A Warm says how many free addresses the configuration wants for a pool: at least Min, and at most Max. If the number
+// of free addresses is between Min and Max, the node need not call EC2.
 //
 //codec:describe exported
 type Warm struct {
@@ -119,34 +121,35 @@ type Instance struct {
 	ID   string `json:"id,omitempty"`
 	Type string `json:"type,omitempty"`
 	Zone string `json:"zone,omitempty"`
-	// BootID when metadata last confirmed that the node is this instance; "" if not known
+	// the BootID of the boot in which metadata last confirmed that the node is this instance; "" if not known
 	Boot string `json:"boot,omitempty"`
 	ENIs int    `json:"enis,omitempty"` // maximum number of ENIs on all cards together; 0 if not known yet
 	// maximum number of private IPv4 addresses of an ENI, including its primary one; 0 if not known yet
 	IPv4PerENI int `json:"ipv4PerENI,omitempty"`
 	// maximum number of IPv6 addresses of an ENI; 0 if the type has no IPv6, or if not known yet
 	IPv6PerENI int `json:"ipv6PerENI,omitempty"`
-	// EC2 delegates no prefixes to its ENIs, because it is not a Nitro instance
+	// the instance is not a Nitro instance, so EC2 delegates no prefixes to its ENIs
 	NoPrefixes bool `json:"noPrefixes,omitempty"`
 	// by the index of a network card: maximum number of ENIs with addresses on the card; empty if the instance has one
 	// card
 	Cards []int `json:"cards,omitempty"`
 
-	// This node attaches no ENI before FullUntil, because EC2 has refused another ENI for this instance, although the
-	// registry showed a free slot. For example, an operator or another program has attached an ENI that the registry
-	// does not have.
+	// This node attaches no ENI before FullUntil. The reason is that EC2 has refused to attach one more ENI to this
+	// instance, or that EC2 showed an ENI at each device index. EC2 may refuse although the registry shows a free slot.
+	// For example, an operator or another program has attached an ENI that the registry does not have.
 	FullUntil time.Time `json:"fullUntil,omitzero"`
-	// how many ENIs EC2 showed when it refused the ENI; if EC2 shows fewer ENIs, there is a free slot again
+	// the number of ENIs that EC2 showed when this node set FullUntil; if EC2 shows fewer ENIs, there is a free slot
+	// again
 	FullWith int `json:"fullWith,omitempty"`
-	// when this node last asked EC2 for the ENIs because the instance seemed full
+	// when this node last asked EC2 for the ENIs of the instance
 	FullRead time.Time `json:"fullRead,omitzero"`
 
 	// this node creates no ENI before this time, because EC2 has said that the account cannot have more ENIs
 	QuotaUntil time.Time `json:"quotaUntil,omitzero"`
 }
 
-// An Intent is the record of an EC2 call that a process is about to make or has made. A process writes the intent
-// before the call, and removes the intent when it records the outcome of the call.
+// An Intent is the record of an EC2 call whose outcome the registry does not have yet. A process writes the intent
+// before the call. It removes the intent when it records the outcome of the call.
 //
 //codec:describe
 type Intent struct {
@@ -158,8 +161,8 @@ type Intent struct {
 	// for ModifyNetworkInterfaceAttribute: the ID of the ENI's attachment in EC2; empty if not known
 	Attachment string `json:"attachment,omitempty"`
 
-	// Addr is an address that a pod has chosen, and Pod is this pod. If EC2 has assigned the address, the pod may have
-	// it before it has cooled.
+	// If a pod has asked for a certain address, Addr is this address, and Pod is this pod. If EC2 has assigned the
+	// address, this pod may have the address before the address has cooled.
 	Addr netip.Addr `json:"addr,omitzero"`
 	Pod  Pod        `json:"pod,omitzero"`
 }
@@ -179,7 +182,7 @@ type Wanted struct {
 	IPv6Prefixes   int               `json:"ipv6Prefixes,omitempty"`
 }
 
-// A Tracking holds timeouts of connection tracking, in seconds: see Tracking of package aws.
+// A Tracking has timeouts of connection tracking, in seconds: see the type Tracking of package aws.
 //
 //codec:describe exported
 type Tracking struct {
@@ -188,15 +191,15 @@ type Tracking struct {
 	UDP            int `json:"udpTimeout"`
 }
 
-// Over returns t, with the values of base for those that are zero in t.
+// Over returns t, but takes each value that is zero in t from base.
 func (t Tracking) Over(base Tracking) Tracking {
 	return Tracking{cmp.Or(t.TCPEstablished, base.TCPEstablished), cmp.Or(t.UDPStream, base.UDPStream),
 		cmp.Or(t.UDP, base.UDP)}
 }
 
-// A Rebuilt says what is left to do after the node has rebuilt the registry from metadata and EC2. Metadata and EC2 may
-// lag, so the node compares the rebuilt registry with EC2 twice: at once, and again after some time. See unconfirmed.go
-// of package known.
+// A Rebuilt says what the node must still do after it has rebuilt the registry from metadata and EC2. Because metadata
+// and EC2 may lag, the node compares the rebuilt registry with EC2 twice: at once, and again after some time. The code
+// of these comparisons is in unconfirmed.go of package known.
 //
 //codec:describe
 type Rebuilt struct {
@@ -204,12 +207,13 @@ type Rebuilt struct {
 	Compared    bool      `json:"compared,omitempty"`    // the first comparison is done
 	Unconfirmed bool      `json:"unconfirmed,omitempty"` // the free addresses are unconfirmed, so no ADD takes them
 
-	// Changes is true if a process of this node may have released addresses before the registry was rebuilt. If Changes
-	// is false, an ADD without permission to change anything in EC2 takes unconfirmed addresses.
+	// Changes is true if a process of this node may have released addresses before the node rebuilt the registry. If
+	// Changes is false, there is an exception: an ADD that may not change anything in EC2 takes unconfirmed addresses.
 	Changes bool `json:"changes,omitempty"`
 }
 
-// Unconfirmed reports whether the free addresses are unconfirmed, and since when they are.
+// Unconfirmed reports whether the free addresses are unconfirmed. The result since is the time since which they are
+// unconfirmed.
 func (s *State) Unconfirmed() (since time.Time, ok bool) {
 	return s.Rebuilt.Since, s.Rebuilt.Unconfirmed
 }
@@ -218,7 +222,7 @@ func (s *State) Unconfirmed() (since time.Time, ok bool) {
 //
 //codec:describe
 type Waiter struct {
-	Pool  string    `json:"pool,omitempty"` // the pool whose address it waits for
+	Pool  string    `json:"pool,omitempty"` // the pool from which the ADD wants an address
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until"` // in Waiters: when the ADD will give up at the latest; in GaveUp: when it gave up
 }
@@ -229,16 +233,16 @@ type Waiter struct {
 type Failure struct {
 	Text string `json:"text"`
 	Hint string `json:"hint,omitempty"` // what an operator can do
-	// when the failed request to EC2 began, which was for the ADDs that waited at that time; zero: a new request is
-	// running
+	// when the failed request to EC2 began. This request was for the ADDs that waited at that time. It is zero if a new
+	// request is running
 	Began time.Time `json:"began,omitzero"`
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until,omitzero"` // no ADD asks EC2 again before this time, because the subnet is full
 }
 
-// A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. If the role has no
-// permission for the action on any object, the refusal has no object. Before Until, growth does not use this object,
-// and tries others.
+// A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. If the role lacks the
+// permission for the action on all objects, the refusal has no object. Before Until, growth does not try the action on
+// this object, but tries other objects.
 //
 //codec:describe
 type Refusal struct {
@@ -249,11 +253,11 @@ type Refusal struct {
 	Until   time.Time `json:"until"`
 }
 
-// RefusalKey returns the key in State.Refusals for an EC2 action and an object. about is the ID of an ENI or a subnet,
-// or empty if the refusal has no object.
+// RefusalKey returns the key in State.Refusals for an EC2 action and an object. The argument about is the ID of the
+// object: an ENI or a subnet. If the refusal has no object, about is empty.
 func RefusalKey(action, about string) string { return strings.TrimSpace(action + " " + about) }
 
-// PruneRefusals removes the refusals whose Until has passed.
+// PruneRefusals removes the refusals whose time Until is in the past.
 func (s *State) PruneRefusals(now time.Time) {
 	maps.DeleteFunc(s.Refusals, func(_ string, r Refusal) bool { return !now.Before(r.Until) })
 }
@@ -262,15 +266,16 @@ func (s *State) PruneRefusals(now time.Time) {
 // Blank, because another program may have deleted the registry.
 func (s *State) Blank() bool { return len(s.ENIs) == 0 && s.Free.Len() == 0 && s.Leases.Len() == 0 }
 
-// Forget removes addresses that the node no longer has from State.Free. Leases stay.
+// Forget removes addresses from State.Free, because the node no longer has them. Forget does not end leases.
 func (s *State) Forget(addrs ...netip.Addr) {
 	for _, a := range addrs {
 		s.Free.Delete(a)
 	}
 }
 
-// ForgetStray removes free addresses that no ENI of the state has. The original plugin's file has such addresses: DEL
-// records an address that it has just unassigned, and registry-gc never removes this record.
+// ForgetStray removes the addresses from State.Free that no ENI of the state has. The file of the original plugin has
+// such addresses. Its DEL records an address that it has just unassigned, and its registry-gc never removes this
+// record.
 func (s *State) ForgetStray() {
 	for a := range s.Free.Keys() {
 		if id, _ := s.ENIOf(a); id == "" {
@@ -290,7 +295,7 @@ func (s *State) Drop(eni string) {
 	delete(s.ENIs, eni)
 }
 
-// ENIOf returns the ID of the ENI that has the address a, and this ENI. If no ENI has the address, the ID is empty.
+// ENIOf returns the ENI that has the address a, and the ID of this ENI. If no ENI has the address, the ID is empty.
 func (s *State) ENIOf(a netip.Addr) (string, ENI) {
 	for id, e := range s.ENIs {
 		if e.Has(a) {
@@ -311,14 +316,15 @@ func (s *State) Attached() int {
 	return n
 }
 
-// checkInvariants returns an error if an address is free and leased, or if an address is on two ENIs.
+// checkInvariants returns an error if an address is both free and leased, or if an address is on two ENIs or twice on
+// one ENI. It does not check the addresses of prefixes.
 func (s *State) checkInvariants() error {
 	if a := s.freeAndLeased(); a.IsValid() {
 		l, _ := s.Leases.At(a)
 		return fmt.Errorf("%s is free, and leased by %s", a, l.Key)
 	}
 	if s.keptENIs.Unchanged(s.ENIs, eniFuncs) {
-		return nil // the ENIs were checked before the file was written
+		return nil // a process checked these ENIs before it wrote the file
 	}
 	n := 0
 	for _, e := range s.ENIs {
@@ -336,7 +342,8 @@ func (s *State) checkInvariants() error {
 }
 
 // freeAndLeased returns an address that is both free and leased, or the zero Addr if there is none. If a process of
-// this suite has written the file, freeAndLeased looks only at entries that have changed since the file was read.
+// this suite has written the file, that process has checked the entries. So freeAndLeased looks only at entries that
+// have changed after this process read the file.
 func (s *State) freeAndLeased() netip.Addr {
 	free, leased := s.Free.Keys(), func(func(netip.Addr) bool) {}
 	if s.isOurs {

@@ -11,34 +11,35 @@ import (
 
 // The last member of the registry's file is a time. The process that writes the file also sets the file's modification
 // time to this time. When another program or a person writes the file later, the kernel sets a new modification time
-// (inode(7)), and the two times differ. This also happens if the original plugin writes the file, or an earlier
-// release, which keeps the member as an unknown field. So if the two times are equal, a process of this suite has
-// checked and written the file. Then a process that needs one lease does not parse the other leases. Some file systems
-// store times with less precision. There, the two times always differ, and each process parses the whole file.
+// (inode(7)), and the two times differ. The original plugin and earlier releases are such programs, too. An earlier
+// release keeps the member with the old time, as an unknown field. So if the two times are equal, a process of this
+// suite has checked and written the file. Then a process that needs one lease does not parse the other leases. Some
+// file systems store times with less precision. On these file systems, the two times always differ, and each process
+// parses the whole file.
 //
 // In earlier releases, the last member was a checksum of all bytes. On a large node, the checksum took a third of the
 // time of an Update. Unlike the modification time, the checksum also found broken memory.
 //
-// A later release may write leases that do not begin with their key, or that this release would misread. Such a release
-// must give the last member another name, so that this release does not trust the file.
+// A later release perhaps writes leases that do not begin with their key, or that this release would misread. If so,
+// the later release must give the last member another name, so that this release does not trust the file.
 
 // writtenMember is the beginning of the last member, up to the time.
 const writtenMember = `,"written":"`
 
-// sealText returns the end of a registry's file that has this modification time: the last member, the closing brace and
-// a newline.
+// sealText returns the text at the end of a registry's file with this modification time. This text has the last member,
+// the closing brace and a newline.
 func sealText(written time.Time) []byte {
 	b := written.UTC().AppendFormat([]byte(writtenMember), time.RFC3339Nano)
 	return append(b, "\"}\n"...)
 }
 
-// isSealed reports whether the text ends with sealText of this modification time.
+// isSealed reports whether the text ends with the result of sealText for this modification time.
 func isSealed(b []byte, written time.Time) bool { return bytes.HasSuffix(b, sealText(written)) }
 
 // readContent reads an open file and its modification time, and closes the file. The arguments are the results of the
-// open. During a write(2), the kernel changes the modification time before the text, so readContent reads the time
-// after the text. If the time has changed during the read, the text may be from two writers. Then readContent returns
-// the zero time.
+// function that opened the file. During a write(2), the kernel first changes the modification time, and then the text.
+// So readContent reads the time after the text. If the time has changed since the file was opened, the text may be from
+// two writers. In this case, readContent returns the zero time.
 func readContent(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	if err != nil {
 		return nil, written, err
@@ -48,7 +49,7 @@ func readContent(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	if err != nil {
 		return nil, written, err
 	}
-	// with MinRead more bytes, ReadFrom finds the end of the file without another allocation
+	// the buffer has room for MinRead more bytes, so that ReadFrom finds the end of the file without another allocation
 	buf := bytes.NewBuffer(make([]byte, 0, began.Size()+bytes.MinRead))
 	if _, err = buf.ReadFrom(f); err != nil {
 		return nil, written, err
@@ -60,8 +61,9 @@ func readContent(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	return buf.Bytes(), written, err
 }
 
-// readSteady returns the content of the registry's file for a process that does not hold the lock. It reads the file up
-// to five times, until the text is sealed, or until two reads give the same text and time.
+// readSteady returns the content of the registry's file for a process that does not hold the lock. It reads the file at
+// most five times. It stops as soon as the text is sealed, or as soon as two reads in a row give the same text and the
+// same time.
 //
 // Usually, a writer writes into a file only if no other process has the file open: see [atomicfile.Exchange]. But Linux
 // before 6.1 does not always notice that a reader opens the file. Then the reader may read a half-written text, and
