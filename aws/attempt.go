@@ -33,9 +33,10 @@ func Undone(err error) bool {
 	return !MaybeDone(err) && anyError(err, func(*Error) bool { return true })
 }
 
-// Unsent reports whether the calls that failed with err have sent no request to EC2. For example, a call sends no
-// request if its context has already ended. If an *Error has a code, EC2 has answered. There is one exception: if
-// metadata does not return the role's credentials, the code is from metadata. Unsent ignores this code.
+// Unsent reports whether the calls that failed with err have sent no request to EC2. If so, EC2 has refused nothing.
+// For example, a call sends no request if its context has already ended. If an *Error has a code, EC2 has answered.
+// There is one exception: if metadata does not return the role's credentials, the code is from metadata. Unsent ignores
+// this code.
 func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }

@@ -25,8 +25,8 @@ type Target struct {
 
 // DryRun asks EC2 whether the caller has the permission for an action on a Target. EC2 does not carry out the action.
 // DryRun returns nil if the caller has the permission. If not, DryRun returns an error that matches [ErrDenied], with
-// EC2's reason. After any other error, the answer is unknown: the caller has the permission or not. DryRun supports all
-// actions that the methods of a Client call.
+// EC2's reason. After any other error, it is unknown whether the caller has the permission. DryRun supports all actions
+// that the methods of a Client call.
 //
 // Four of these actions have no parameter DryRun: AssignPrivateIpAddresses, UnassignPrivateIpAddresses,
 // AssignIpv6Addresses and UnassignIpv6Addresses (API reference). For these four actions, DryRun sends a real request

@@ -98,8 +98,8 @@ func (e *Error) Brief() string {
 // clipText shortens a text from AWS to a length that people can read in an event of a pod.
 func clipText(s string) string { return limitText(s, 600) }
 
-// limitText returns the text if the text has at most the given number of bytes. If not, limitText returns the beginning
-// of the text and "...".
+// limitText returns the text if the text has at most the given number of bytes. If not, limitText returns the first
+// bytes of the text, at most this number, and "...".
 func limitText(s string, most int) string {
 	if len(s) <= most {
 		return s

@@ -110,10 +110,10 @@ func (s *State) isAfter(since, t time.Time) bool {
 	return !t.IsZero() && since.After(toCurrentClock(t)) && since.Before(s.readAt)
 }
 
-// toCurrentClock converts a time t, which this process got from time.Now, to a time of the current wall clock, as the
-// times of a State are. If the machine was suspended between the start of the process and t, the result is too early by
-// the duration of the suspension. This is safe: BegunAfter may then wrongly report that a lease began later, so that
-// the process does not end this lease.
+// toCurrentClock converts a time t, which this process got from time.Now, to a time of the current wall clock. The
+// times of a State are also times of this clock. If the machine was suspended between the start of the process and t,
+// the result is too early by the duration of the suspension. This is safe: BegunAfter may then wrongly report that a
+// lease began later, so that the process does not end this lease.
 func toCurrentClock(t time.Time) time.Time {
 	now := time.Now()
 	// how much more time than the monotonic clock the wall clock shows since t

@@ -19,8 +19,8 @@ import (
 
 // A node counts its ADDs and DELs in a file of numbers. Each process maps the file into its memory, and increments the
 // numbers with atomic CPU instructions. So no process waits for another, all commands of a burst are counted, and a
-// killed process leaves no half-written number. The counts cannot be in the registry, because an ADD last writes the
-// registry when it does not know its own duration yet.
+// killed process leaves no half-written number. The counts cannot be in the registry, because when an ADD last writes
+// the registry, it does not know its own duration yet.
 //
 // The file is on tmpfs, so the numbers begin at zero with each boot. This is allowed: a counter of Prometheus may
 // return to zero, but must not decrease to another value.

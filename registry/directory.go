@@ -88,9 +88,9 @@ func (d *directory) setAside(why string) (path string, err error) {
 	return d.path(aside), nil
 }
 
-// SetAside calls isOther, which must report whether the state belongs to another node. If it does, SetAside renames the
-// registry's file and returns the new path, so that the next change begins with a Blank state. If isOther returns
-// false, SetAside returns "".
+// SetAside calls isOther, which must report whether the state belongs to another node. If isOther returns true,
+// SetAside renames the registry's file and returns the new path, so that the next change begins with a Blank state. If
+// isOther returns false, SetAside returns "".
 func (r *Registry) SetAside(ctx context.Context, isOther func(*State) bool) (path string, err error) {
 	d, err := r.openDirectory(ctx)
 	if err != nil {

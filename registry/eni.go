@@ -54,8 +54,8 @@ type ENI struct {
 	Passed      bool   `json:"passed,omitempty"`
 	Serving     bool   `json:"serving,omitempty"`
 
-	// The origin of the ENI follows from these fields: see Origin. metadata reports this ENI as the boot ENI. Earlier
-	// releases did not always set Boot: see IsBoot
+	// The origin of the ENI follows from these fields: see Origin. Boot is true if metadata reports this ENI as the
+	// boot ENI. Earlier releases did not always set Boot: see IsBoot.
 	Boot      bool `json:"boot,omitempty"`
 	OnRequest bool `json:"onRequest,omitempty"` // a pod has asked for this ENI
 	Managed   bool `json:"managed,omitempty"`   // this node has created it for pods

@@ -62,8 +62,8 @@ type Logging struct {
 
 // The events of lines. A file has a snapshot near its beginning, and another one wherever lines may be missing. After
 // the snapshot, there is a line "held" for each lease that the registry had at the time of the snapshot. All other
-// earlier leases of the node ended at this time or before. If another lease began before the machine booted, it ended
-// at the time of the boot or before.
+// earlier leases of the node ended at this time or before. If one of these leases began before the machine booted, it
+// ended at the time of the boot or before.
 const (
 	Begin    = "begin"
 	End      = "end"

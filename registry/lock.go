@@ -18,8 +18,8 @@ import (
 // process used them.
 var errDeleted = errors.New("another program keeps deleting the files of the registry")
 
-// maxAttempts is the maximum number of attempts of an operation. Only if other processes delete the directory again and
-// again, an operation needs many attempts.
+// maxAttempts is the maximum number of attempts of an operation. An operation needs many attempts only if other
+// processes delete the directory again and again.
 const maxAttempts = 100
 
 // Lock takes the lock with this name, which excludes all other processes and goroutines of the node. If another process
@@ -78,7 +78,7 @@ func openAndLock(ctx context.Context, path string, flag int) (*flock.Flock, erro
 	return l, nil
 }
 
-// checkSameFile returns errDeleted if the lock l is on another file than this.
+// checkSameFile returns errDeleted if the lock l is on a different file.
 func checkSameFile(l *flock.Flock, file fs.FileInfo) error {
 	locked, err := l.Stat()
 	if err == nil && !os.SameFile(locked, file) {

@@ -78,7 +78,7 @@ type Key struct {
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
 // An OnRequest selects ENIs by their tags: the ENIs that an operator or another program has attached, and that have all
-// of Tags. These ENIs serve only pods that ask for them. So they also serve no other pods of networks other than
+// of Tags. These ENIs serve only pods that ask for them. This rule also applies to the pods of networks other than
 // Network.
 //
 //codec:describe
@@ -212,8 +212,8 @@ type Rebuilt struct {
 	Changes bool `json:"changes,omitempty"`
 }
 
-// Unconfirmed reports whether the free addresses are unconfirmed. The result since is the time since which they are
-// unconfirmed.
+// Unconfirmed reports whether the free addresses are unconfirmed. The result since is the time when the node rebuilt
+// the registry.
 func (s *State) Unconfirmed() (since time.Time, ok bool) {
 	return s.Rebuilt.Since, s.Rebuilt.Unconfirmed
 }

@@ -19,8 +19,8 @@ import (
 const Old = ".old"
 
 // Exchange does what [Replace] does, but is for a large file that changes often. Exchange keeps the replaced file, and
-// the next Exchange writes the new content into this kept file. This is faster than to create a new file, because for a
-// new file, the kernel must free and allocate pages. That takes longer than to copy the text.
+// the next Exchange writes the new content into this kept file. For a new file, the kernel would free and allocate
+// pages, which takes longer than to copy the text.
 //
 // Exchange sets the file's modification time to modified. If modified is zero, or if the file system cannot store the
 // time, Exchange does not set it.
@@ -109,8 +109,8 @@ func writeParts(fd int, size int64, data [][]byte) error {
 			return err
 		}
 	}
-	// This call ends the lease at once. If another goroutine forks a child process, the child also has the file open
-	// until it executes its program, and the close of the file would not end the lease before that.
+	// This call ends the lease at once. The close of the file perhaps does not: if another goroutine forks a child
+	// process, the child also has the file open until it executes its program. Until then, the lease would last.
 	unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK)
 	return nil
 }

@@ -160,9 +160,8 @@ func (c *Codec) writeRest(rest map[string]string) {
 }
 
 // memberNames returns the names of the members that the function members describes, but only for ReadExactly: for other
-// reads, it returns nil. With these names, ReadExactly skips a member that is not described without a call of the
-// function. This saves time, because a configuration is for several plugins, so that one plugin does not describe most
-// of its members.
+// reads, it returns nil. With these names, ReadExactly need not call the function for members that are not described.
+// Most members of a configuration are not described, because a configuration is for several plugins.
 func (c *Codec) memberNames(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil

@@ -18,11 +18,11 @@ func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 	}
 }
 
-// beginMember begins the member with this name. A Codec that writes writes the key. A Codec that reads reads the next
-// key, but only if the next key is this name. beginMember reports whether it has written or read the key. When a
-// description reads an object, most of its calls are for members that are not next in the text. So a function that
-// makes a closure first calls beginMember, and makes the closure only for the next member. This saves an allocation for
-// each other member.
+// beginMember begins the member with this name. If the Codec writes, beginMember writes the key. If the Codec reads,
+// beginMember reads the next key, but only if this key is the name. beginMember reports whether it has written or read
+// the key. When a description reads an object, most of its calls are for members that are not next in the text. So a
+// function that makes a closure first calls beginMember, and makes the closure only for the next member. This saves an
+// allocation for each other member.
 func (c *Codec) beginMember(name string) bool {
 	if !c.Writes() {
 		return c.readKeyIf(name)

@@ -96,8 +96,8 @@ func (t Table) Has(column string, begins ...string) bool {
 	})
 }
 
-// Ratio returns the number in another column than Number does: the next column with the head "x", to the right of this
-// column. The columns with the head "x" have ratios.
+// Ratio looks for the same row as Number, but returns the number in another column. This is the next column with the
+// head "x" to the right of the given column. The columns with the head "x" have ratios.
 func (t Table) Ratio(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0

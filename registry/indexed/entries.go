@@ -228,9 +228,9 @@ func (e *entries) copyRun(c *codec.Codec, run []entry, x *indexer) {
 	}
 }
 
-// addrRank returns the rank of an address. The rank is a number: if one address has a smaller rank than another, it is
-// less than the other. Different IPv6 addresses may have the same rank. A comparison of two ranks takes a fraction of
-// the time of netip.Addr.Compare.
+// addrRank returns the rank of an address. The rank is a number: if the address a has a smaller rank than the address
+// b, then a < b. Different IPv6 addresses may have the same rank. A comparison of two ranks takes a fraction of the
+// time of netip.Addr.Compare.
 func addrRank(k netip.Addr) uint64 {
 	if k.Is4() {
 		b := k.As4()
