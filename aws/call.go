@@ -36,7 +36,7 @@ var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, contex
 // text/template, such as the tool. The program would be 30 MB larger.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
-// call makes one EC2 call. If it fails, the error is an *Error.
+// call makes one EC2 call. If the EC2 call fails, call returns an *Error.
 func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) (*O, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, callTimeout, errNoAnswer)
 	defer cancel()

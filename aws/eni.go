@@ -113,8 +113,8 @@ func (e *ENI) setAttachment(a *types.NetworkInterfaceAttachment) (err error) {
 	return errors.Join(errs[:]...)
 }
 
-// checkAndSetMAC returns an error if an address or a prefix appears twice, or if the MAC is invalid. Then it sets the
-// MAC. Only an ENI without addresses and prefixes may have no MAC.
+// checkAndSetMAC sets the MAC of the ENI. It returns an error if an address or a prefix appears twice, or if the MAC is
+// invalid. Only an ENI without addresses and prefixes may have no MAC.
 func (e *ENI) checkAndSetMAC(mac string) error {
 	errs := []error{checkUnique(e.Addrs), checkUnique(e.Prefixes), checkUnique(e.IPv6Addrs),
 		checkUnique(e.IPv6Prefixes)}

@@ -69,7 +69,7 @@ func (v variable) isTrue() (bool, error) {
 	return false, v.invalidError("want true or false")
 }
 
-// urlValue returns the variable's value, or an error if the value is neither empty nor a URL.
+// urlValue returns the variable's value, which must be empty or a URL. For any other value, urlValue returns an error.
 func (v variable) urlValue() (string, error) {
 	u, err := url.Parse(v.value)
 	if v.value != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "") {

@@ -51,7 +51,7 @@ func (env Environment) Settings(ctx context.Context, region string) ([]Setting, 
 	}, env.proxySettings(at)...), nil
 }
 
-// setName returns the name of the variable if the variable is set, and "" otherwise.
+// setName returns the name of the variable. If the variable is not set, setName returns "".
 func (v variable) setName() string {
 	if v.value == "" {
 		return ""

@@ -125,7 +125,7 @@ func toCurrentClock(t time.Time) time.Time {
 }
 
 // setClock converts the times of a state from the clock setting of the file to the current setting. The arguments are
-// the current time, and the boot time by the current setting.
+// the current time, and the boot time with the current setting.
 func (s *State) setClock(now, booted time.Time) {
 	s.readAt = now
 	step := booted.Sub(s.bootTime)

@@ -139,7 +139,7 @@ func (d *directory) replaceFile(written time.Time, data [][]byte) error {
 	return asDeleted(atomicfile.Exchange(d.File, fileName, 0o600, written, data...))
 }
 
-// asDeleted returns errDeleted if err says that a file does not exist, and err otherwise.
+// asDeleted returns errDeleted if err says that a file does not exist. It returns all other errors unchanged.
 func asDeleted(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return errDeleted

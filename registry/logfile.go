@@ -174,7 +174,7 @@ func openLog(path string) (f *os.File, size int, err error) {
 
 // rotateFiles begins a new file of the log, in these steps. It deletes the oldest files, so that at most MaxFiles files
 // stay. It renames File.1 to File.2, File.2 to File.3 and so on, up to the first number without a file. There can be
-// such a gap if a killed process had already renamed some files. At last, it renames File to File.1, and creates a new
+// such a gap if a killed process had already renamed some files. Finally, it renames File to File.1, and creates a new
 // File.
 func (l LeaseLog) rotateFiles() (*os.File, error) {
 	named := func(n int) string {
