@@ -115,9 +115,9 @@ func (a Addr) Check(n *NS) error {
 	return fmt.Errorf("%s has no address %s: %w", a.Dev, a.Prefix, fs.ErrNotExist)
 }
 
-// Addrs lists the addresses of a link, or of all links if dev is "". The order of one link's IPv4 addresses: those with
-// Secondary set come last, and otherwise the oldest address comes first. Of one link's IPv6 addresses, the newest comes
-// first (ipv6_link_dev_addr).
+// Addrs lists the addresses of a link, or of all links if dev is "". The IPv4 addresses of a link are sorted: first the
+// addresses without Secondary, then those with Secondary, each from the oldest to the newest. The IPv6 addresses of a
+// link are sorted from the newest to the oldest (ipv6_link_dev_addr).
 func (n *NS) Addrs(dev string) ([]Addr, error) {
 	index, names, err := n.indexOrNames(dev)
 	if err != nil {
@@ -135,7 +135,7 @@ func (n *NS) Addrs(dev string) ([]Addr, error) {
 	return all, nil
 }
 
-// AllAddrs lists the addresses of all links. It fails if the list may lack addresses.
+// AllAddrs lists the addresses of all links. AllAddrs fails if the kernel's list is perhaps incomplete.
 func (n *NS) AllAddrs() (addrs []netip.Addr, err error) {
 	found, err := n.kernelAddrs(n.sendExact, bothFamilies, 0)
 	if err != nil {
@@ -170,8 +170,8 @@ type kernelAddr struct {
 // bothFamilies in a request makes the kernel list IPv4 addresses, and then IPv6 addresses (rtnl_dump_all).
 const bothFamilies = Family(unix.AF_UNSPEC)
 
-// kernelAddrs lists the addresses of the link with the given index, or of all links if index is 0. send is the method
-// that sends the request.
+// kernelAddrs lists the addresses of the link with the given index, or of all links if index is 0. It sends the request
+// by the method send.
 func (n *NS) kernelAddrs(send sender, family Family, index int) ([]kernelAddr, error) {
 	msg := nl.NewIfAddrmsg(int(family))
 	msg.Index = uint32(index)
@@ -184,8 +184,9 @@ func (n *NS) kernelAddrs(send sender, family Family, index int) ([]kernelAddr, e
 	}
 	var found []kernelAddr
 	for _, m := range msgs {
-		// If IPv6 is disabled (ipv6.disable=1), the kernel answers a request for IPv6 with all families
-		// (rtnl_dump_all). Some kernels have more than two families.
+		// Skip addresses of other families than the request asks for. If IPv6 is disabled (ipv6.disable=1), the kernel
+		// answers a request for IPv6 with the addresses of all families (rtnl_dump_all). Some kernels have more
+		// families than IPv4 and IPv6.
 		if f := Family(m[0]); f != family && (family != bothFamilies || !slices.Contains(Families, f)) {
 			continue
 		}
@@ -203,7 +204,7 @@ func parseAddr(m []byte) kernelAddr {
 	flags := uint32(msg.Flags)
 	for typ, value := range attrsOf(m[msg.Len():]) {
 		switch typ {
-		case unix.IFA_LOCAL: // the address; IFA_ADDRESS is then the peer's address, if there is a peer
+		case unix.IFA_LOCAL: // the address of the link itself; IFA_ADDRESS is the peer's address if there is a peer
 			local = addrFrom(value)
 		case unix.IFA_ADDRESS:
 			if !local.IsValid() {

@@ -14,7 +14,7 @@ import (
 // An AltName is an alternative name of a link (see altname in ip-link(8)). Alternative names need Linux 5.5.
 type AltName struct {
 	Dev  string
-	MAC  string // the MAC address of the link: if the link was deleted, another link may now have the name Dev
+	MAC  string // the MAC address of the link: a new link could have the name Dev after the link was deleted
 	Name string
 }
 
@@ -22,7 +22,7 @@ func (a AltName) String() string {
 	return command("ip link property add").option("dev", a.Dev).option("altname", a.Name).String()
 }
 
-// Add adds the alternative name to the link. A link may have several.
+// Add adds the alternative name to the link. A link may have several alternative names.
 func (a AltName) Add(n *NS) error { return a.sendMessage(n, unix.RTM_NEWLINKPROP, addNew) }
 
 // Del removes the alternative name from the link.

@@ -13,8 +13,8 @@ import (
 )
 
 // An attribute is a struct rtattr of rtnetlink(7) and its value, padded to a multiple of four bytes. A list of
-// attributes is the bytes of these attributes, one after the other. vishvananda/netlink builds a tree of attributes
-// instead, with several allocations for each attribute.
+// attributes has the bytes of the first attribute, then those of the second, and so on. vishvananda/netlink builds a
+// tree of attributes instead, with several allocations for each attribute.
 type attribute []byte
 
 func attr(typ int, value []byte) attribute {
@@ -109,8 +109,9 @@ func bigEndianUint(b []byte) uint32 {
 	return binary.BigEndian.Uint32(b)
 }
 
-// attrAt returns the value of a nested attribute, or nil if there is none. types is the path from the list to this
-// attribute: each attribute is in the value of the attribute before.
+// attrAt returns the value of a nested attribute, or nil if there is none. The path from the list to the nested
+// attribute is types: the first type is that of an attribute of the list. Each further type is that of an attribute in
+// the value of the attribute with the type before.
 func attrAt(list []byte, types ...int) (value []byte) {
 	for _, want := range types {
 		value = nil

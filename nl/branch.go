@@ -16,7 +16,7 @@ import (
 // A Branch is a chain of nftables for packets that have arrived by links of one group. The table has a map from groups
 // to such chains, so the cost of a packet does not grow with the number of Branches. The table must have a rule with
 // [ByIIFGroup], which uses this map. If two processes add Branches with the same chain and different groups, only one
-// of them succeeds.
+// process succeeds.
 //
 // A Branch may have a second chain, for packets that have arrived by one link. Then the table must also have a rule
 // with [ByIIF], which uses a second map, from links to chains.
@@ -44,9 +44,9 @@ func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branch
 // there is no such Branch, the kernel goes on with the next rule.
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivalMap, 20) }
 
-// byMap returns a Term that sends a packet to the chain that a map has for a property of the packet. set is the name of
-// the map, and key is the kernel's number of the property. typ is nft(8)'s number of the property's type (devgroup or
-// ifindex): nft(8) needs it to print the elements.
+// byMap returns a Term that looks up a property of the packet in a map, and sends the packet to the chain that it finds
+// there. The parameter set is the name of the map, and key is the kernel's number of the property. The property has a
+// type (devgroup or ifindex), and typ is the number of this type in nft(8). nft(8) needs typ to print the elements.
 func byMap(word string, key uint32, set string, typ uint32) Term {
 	return Term{word + " vmap @" + set, func(x *transaction) ([]attribute, error) {
 		const size = 4
@@ -66,7 +66,8 @@ func byMap(word string, key uint32, set string, typ uint32) Term {
 	}}
 }
 
-// A branchPart is one of the chains of a Branch, and the element that maps to it: the name of the map, and the key.
+// A branchPart is one chain of a Branch, with the element that leads to the chain. The element is the one in the map
+// set with the key.
 type branchPart struct {
 	set   string
 	key   uint32
@@ -112,7 +113,7 @@ func (t Table) BranchGroups(n *NS) (groups []uint32, err error) {
 	return groups, err
 }
 
-// targetChain returns the chain to which the kernel's map maps the key of l.
+// targetChain returns the name of the chain to which the element of a branchPart leads in the kernel's table.
 func (t Table) targetChain(n *NS, l branchPart) (chain string, err error) {
 	msg, err := t.getObject(n, unix.NFT_MSG_GETSETELEM, l.elementAttrs(t)...)
 	if err != nil {
@@ -127,7 +128,7 @@ func verdictChain(element []byte) string {
 		unix.NFTA_VERDICT_CHAIN))
 }
 
-// elementAttrs returns the attributes of a request about the element of l.
+// elementAttrs returns the attributes of a request about the element of a branchPart.
 func (l branchPart) elementAttrs(t Table, data ...attribute) []attribute {
 	return []attribute{attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name),
 		attrString(unix.NFTA_SET_ELEM_LIST_SET, l.set), nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS,
@@ -152,7 +153,7 @@ func (b Branch) install(n *NS, flags int) error {
 	for i, l := range b.parts() {
 		x.add(unix.NFT_MSG_NEWCHAIN, flags, attrString(unix.NFTA_CHAIN_TABLE, x.table),
 			attrString(unix.NFTA_CHAIN_NAME, l.chain.Name))
-		if i == 0 { // after NEWCHAIN, so that the kernel first refuses a chain that another group has
+		if i == 0 { // after NEWCHAIN, so that the first error is that another group has the chain
 			b.delElements(x, stale)
 		}
 		x.emptyChain(l.chain.Name)
@@ -162,7 +163,7 @@ func (b Branch) install(n *NS, flags int) error {
 		x.add(unix.NFT_MSG_NEWSETELEM, flags, l.elementAttrs(b.Table, nested(unix.NFTA_SET_ELEM_DATA,
 			nested(unix.NFTA_DATA_VERDICT, attrBigEndian(unix.NFTA_VERDICT_CODE, verdictGoto),
 				attrString(unix.NFTA_VERDICT_CHAIN, l.chain.Name))))...)
-		flags = unix.NLM_F_CREATE // the second chain belongs to the group that has the first chain
+		flags = unix.NLM_F_CREATE // not addNew: if the second chain exists, it belongs to this group
 	}
 	return n.commit(x)
 }
@@ -226,9 +227,9 @@ func (b Branch) Del(n *NS) error {
 	return n.commit(x)
 }
 
-// arrivalParts returns the elements of arrivalMap that have b.Link as the key, or map to the second chain of a Branch.
-// chain is the name of this Branch's first chain. Several elements are possible, because another program may have
-// deleted only a part of an earlier Branch.
+// arrivalParts returns two kinds of elements of arrivalMap: those whose key is b.Link, and those that lead to the
+// second chain of a Branch. The first chain of this Branch has the name chain. Several elements are possible, because
+// another program may have deleted only a part of an earlier Branch.
 func (b Branch) arrivalParts(n *NS, chain string) (found []branchPart, err error) {
 	all, err := b.Table.setElements(n, arrivalMap)
 	for _, e := range all {
@@ -247,16 +248,16 @@ func (b Branch) delElements(x *transaction, all []branchPart) {
 	}
 }
 
-// secondChainName returns the name of the second chain of a Branch. chain is the name of its first chain.
+// secondChainName returns the name of the second chain of a Branch. The first chain of this Branch has the name chain.
 func secondChainName(chain string) string { return chain + "_arrived" }
 
-// Restore adds the Branch again if another program has deleted it, or has deleted only the element that maps to its
-// chain. taken reports that the chain belongs to another group.
+// Restore adds the Branch again if another program has deleted the whole Branch, or only the element that leads to the
+// Branch's chain. The result taken reports that the chain belongs to another group.
 func (b Branch) Restore(n *NS) (taken bool, err error) {
 	if err = b.Add(n); !errors.Is(err, fs.ErrExist) {
 		return false, err
 	}
-	_, useCount, err := b.Table.getChain(n, b.Chain) // of the chain: its rules, and the elements that map to it
+	_, useCount, err := b.Table.getChain(n, b.Chain) // counts the chain's rules and the elements that lead to the chain
 	if err != nil {
 		return false, err
 	}
@@ -267,10 +268,10 @@ func (b Branch) Restore(n *NS) (taken bool, err error) {
 	return false, b.Put(n)
 }
 
-// Claim returns the chain of the group's Branch. If the group has no Branch, Claim adds b. taken reports that the chain
-// belongs to another group.
+// Claim returns the chain of the group's Branch. If the group has no Branch, Claim adds the Branch b. The result taken
+// reports that the chain belongs to another group.
 func (b Branch) Claim(n *NS) (chain string, taken bool, err error) {
-	for range 2 { // another process may add a Branch for the group between Branch and Add
+	for range 2 { // again if another process adds the group's Branch just before Add
 		if chain, err = b.Table.Branch(n, b.Group); !errors.Is(err, fs.ErrNotExist) {
 			return chain, false, err
 		}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Carrier is a link that can have addresses of an ENI, and its addresses.
+// A Carrier is a link that can have addresses of an ENI, with all addresses of the link.
 type Carrier struct {
 	Link
 	Addrs []netip.Addr
@@ -29,9 +29,9 @@ type Carrier struct {
 // When the kernel first describes a link of n whose master is in masterNS, it gives masterNS an ID in n, and keeps it
 // (peernet2id_alloc). So if masterNS has no ID in n, there is no such link, and Slaves does not list the links.
 //
-// If links change all the time, each list of the kernel may be incomplete. Then Slaves returns the slaves of several
-// lists together. By such changes, the owner of a namespace can hide only slaves in this namespace. No other slave can
-// have the addresses of hidden slaves meanwhile.
+// If links change all the time, each list of the kernel may be incomplete. In this case, Slaves asks for several lists,
+// and returns all slaves that are in any of the lists. The owner of a namespace can change links all the time to hide
+// slaves, but only slaves in that namespace. While such slaves are hidden, no other slave can have their addresses.
 func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	number, err := n.nsNumber(masterNS)
 	if err != nil {
@@ -44,9 +44,9 @@ func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	return n.listCarriers(func(l Link) bool { return l.peerNS == number && borrowsMAC(l) })
 }
 
-// HasOn reports whether n has a link whose master is l, a link of masterNS. HasOn is also right if l was moved to
-// masterNS after that link was made. This is so if l is a network card that has come back from a pod. In this case,
-// masterNS gets its ID in n (see Slaves) only when the kernel lists the links of n. So HasOn first lists them.
+// HasOn reports whether n has a link whose master is l, a link of masterNS. HasOn first lists the links of n, because
+// the master may have moved to masterNS after its slave was made. For example, a network card comes back from a pod. In
+// this case, masterNS has no ID in n (see Slaves) before the kernel lists the links of n.
 func (n *NS) HasOn(masterNS *NS, l Link) (bool, error) {
 	if _, err := n.Links(); err != nil {
 		return false, err
@@ -84,7 +84,7 @@ func (n *NS) listCarriers(isWanted func(Link) bool) ([]Carrier, error) {
 }
 
 // addrsOf lists the addresses of a link. Linux before 4.20 answers with the addresses of all links (inet_dump_ifaddr,
-// inet6_dump_addr), so addrsOf leaves out the others.
+// inet6_dump_addr), so addrsOf leaves out the addresses of the other links.
 func (n *NS) addrsOf(index int) ([]netip.Addr, error) {
 	addrs := map[netip.Addr]bool{}
 	msg := nl.NewIfAddrmsg(int(bothFamilies))
@@ -103,8 +103,8 @@ func (n *NS) addrsOf(index int) ([]netip.Addr, error) {
 	return slices.SortedFunc(maps.Keys(addrs), netip.Addr.Compare), err
 }
 
-// requestSeveral asks the kernel for a dump, and passes every message to visit. If a change interrupts the dump,
-// requestSeveral asks again, ten times at most. So visit may get a message several times.
+// requestSeveral asks the kernel for a dump, and calls the function visit with each message. If a change interrupts the
+// dump, requestSeveral asks again, ten times at most. So visit is perhaps called several times with the same message.
 func (n *NS) requestSeveral(
 	typ int, answerType uint16, visit func([]byte), head nl.NetlinkRequestData, attrs ...attribute,
 ) error {

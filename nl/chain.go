@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PriorityMangle is the Priority that nft(8) calls mangle. Chains that set marks have it, because it comes before the
-// translation of addresses.
+// PriorityMangle is the Priority that nft(8) calls mangle. Chains that set marks have this Priority, so the kernel
+// calls them before it translates addresses.
 const PriorityMangle = -150
 
 // A Chain is a chain of a table of nftables, called by a hook of netfilter.
@@ -80,8 +80,8 @@ func (c Chain) addRules(x *transaction) error {
 const revision = "1"
 
 // A ruleFingerprint is the name of a rule's chain and the comment of the rule. Check compares rules by their
-// fingerprints. We give each rule a hash as its comment: of the rule's text, of the chain's name, type, hook, priority
-// and policy, and of revision.
+// fingerprints. The comment of our rules is a hash. The hashed text contains the rule's text, the chain's name, type,
+// hook, priority and policy, and revision.
 type ruleFingerprint struct{ chain, comment string }
 
 // isOurs reports whether the rule is ours: its comment then has the length of our hashes.
@@ -106,8 +106,8 @@ func (c Chain) fingerprints() []ruleFingerprint {
 }
 
 // check returns an error if the kernel's chain has another type, hook, priority or policy than c. check does not
-// compare the rules. The fingerprints of the rules do not show that another program has set another policy, because the
-// comments do not change then.
+// compare the rules. It is necessary in addition to the fingerprints: if another program changes the policy of a chain,
+// the comments of the rules stay the same.
 func (c Chain) check(n *NS, t Table) error {
 	is, _, err := t.getChain(n, c.Name)
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 // [detached]".
 //
 // RemoveDetached may run while plugins add links and rules. A plugin adds a link before its rules. So the link of a
-// detached rule may exist again, and RemoveDetached asks for this link before it deletes the rule. If a plugin adds the
-// link after this question, the link's rules stay. The reason is that RemoveDetached deletes a rule by all its
-// properties, and the new rules have another table.
+// detached rule may exist again, and RemoveDetached asks for this link before it deletes the rule. A plugin may add the
+// link even later, just before the deletion. The new rules of the link stay, because RemoveDetached deletes only a rule
+// with the same properties, and the new rules have another table.
 func (n *NS) RemoveDetached(isOurs func(Rule) bool) (removed []Rule, failed error) {
 	rules, err := n.detachedRules()
 	if err != nil {

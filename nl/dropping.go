@@ -15,19 +15,19 @@ import (
 )
 
 // A DroppingChain is a chain of another program that may drop packets of pods, for one of three reasons. If From is
-// valid, the chain drops all packets from this range of addresses. If Source is true, the chain drops packets that
-// arrive by a link that has no route to their source. Otherwise the chain drops or rejects forwarded packets that no
-// earlier rule accepts.
+// valid, the chain drops all packets from this range of addresses. If Source is true, the chain drops a packet if the
+// link by which the packet arrives has no route to the packet's source. If From is not valid and Source is false, the
+// chain drops or rejects forwarded packets that no earlier rule accepts.
 type DroppingChain struct {
 	Name   string       // as nft(8) writes it: "ip filter FORWARD"
 	Empty  bool         // the chain has no rules, so it drops all packets
-	Source bool         // the hook of such a chain is prerouting
-	From   netip.Prefix // the hook is input, forward or prerouting, or a chain with such a hook jumps to this chain
+	Source bool         // true only for chains with the hook prerouting
+	From   netip.Prefix // for chains at input, forward or prerouting, and chains to which these jump
 }
 
 // DroppingChains lists the chains that may drop packets of a family. It does not find out which packets earlier rules
-// accept. DroppingChains sees the rules of nftables and iptables-nft, but not those of iptables-legacy, because the
-// kernel keeps them elsewhere.
+// accept. DroppingChains sees the rules of nftables and iptables-nft. It does not see the rules of iptables-legacy,
+// because the kernel does not keep these in nftables.
 func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	chains, err := n.dumpObjects(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
 	if err != nil {
@@ -78,7 +78,7 @@ func (t Table) rulesOfChain(n *NS, chain string) ([][]byte, error) {
 	return rules, nil
 }
 
-// droppingChains returns a DroppingChain for each reason for which c may drop packets of pods.
+// droppingChains returns a DroppingChain for each reason why the chain c may drop packets of pods.
 func (c Chain) droppingChains(t Table, rules [][]byte, family uint8) []DroppingChain {
 	name := t.Family + " " + t.Name + " " + c.Name
 	found := droppedSources(t, c.Name, rules, family)
@@ -104,9 +104,9 @@ func droppedSources(t Table, chain string, rules [][]byte, family uint8) []Dropp
 	return found
 }
 
-// droppedSource returns the range of source addresses whose packets a rule drops or rejects. The rule may except
-// packets that arrive by some links: for example, Tailscale's rule excepts packets that arrive by Tailscale's link. If
-// the rule has any other condition, the result is not valid.
+// droppedSource returns the range of source addresses whose packets a rule drops or rejects. The rule may have an
+// exception for packets that arrive by some links. For example, Tailscale's rule does not drop packets that arrive by
+// Tailscale's link. If the rule has any other condition, the result is not valid.
 func droppedSource(rule []byte, family uint8) (from netip.Prefix) {
 	var register string // what the last expression has loaded into the register
 	var mask []byte
@@ -154,8 +154,8 @@ func isSource(payload []byte, family uint8) bool {
 		bigEndianUint(attrAt(payload, unix.NFTA_PAYLOAD_OFFSET)) == offset
 }
 
-// prefixOf returns the prefix of the addresses that begin with value. value may be shorter than an address. If mask is
-// not nil, it is the netmask of the prefix.
+// prefixOf returns the prefix of the addresses that begin with the bytes in value. These bytes may be fewer than an
+// address has. If mask is not nil, it is the netmask of the prefix.
 func prefixOf(value, mask []byte, family uint8) netip.Prefix {
 	size := map[uint8]int{unix.NFPROTO_IPV4: 4, unix.NFPROTO_IPV6: 16}[family]
 	if len(value) > size {
@@ -193,8 +193,8 @@ func chainName(m []byte) string {
 		unix.ByteSliceToString(attrAt(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_NAME))
 }
 
-// checksSource reports whether a rule drops packets of a family that arrive by a link that has no route to their
-// source. firewalld has such a rule of nftables. Rules of iptables do this by the match "rpfilter".
+// checksSource reports whether a rule drops a packet of a family if the link by which the packet arrives has no route
+// to the packet's source. firewalld has such a rule of nftables. Rules of iptables do this by the match "rpfilter".
 func checksSource(rule []byte, family uint8) bool {
 	checks, ofFamily := false, false // ofFamily: the register has the family of the packet
 	for name, data := range expressions(rule) {

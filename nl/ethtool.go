@@ -15,7 +15,8 @@ import (
 )
 
 // A cardSetting is a setting of ethtool(8). Its value is a C structure of linux/ethtool.h, without the number of the
-// command in its first four bytes. The kernel fills this structure for getCommand, and takes it for setCommand.
+// command in its first four bytes. The command getCommand makes the kernel fill this structure, and the command
+// setCommand makes the kernel read it.
 type cardSetting struct {
 	name                   string
 	getCommand, setCommand uint32
@@ -58,7 +59,7 @@ func cardSettings() []cardSetting {
 
 const featuresSetting, rssSetting = "offloads", "receive side scaling"
 
-// cardSettings adds the settings of a link's driver to s.
+// cardSettings adds the settings of a link's driver to the Settings s.
 func (n *NS) cardSettings(l Link, s Settings) error {
 	read := func(name string, value []byte, err error) error {
 		switch {
@@ -87,8 +88,8 @@ func lacksSetting(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }
 
-// readFeatures returns the offloads of a link. Each group of 32 offloads has two bit masks: the offloads that can be
-// changed, and those of them that are requested.
+// readFeatures returns the offloads of a link. Each group of 32 offloads has two bit masks. The first mask has the
+// offloads that can be changed. The second mask has those of the first mask that are requested.
 func (n *NS) readFeatures(l Link) (value []byte, err error) {
 	const header, block = 8, 16
 	b := structOf(header+8*block, ethtoolGetFeatures, 8)
@@ -124,7 +125,7 @@ func (n *NS) readRSS(l Link) ([]byte, error) {
 // setCard sets a setting of a link's driver.
 func (n *NS) setCard(l Link, name string, value []byte) error {
 	switch name {
-	case featuresSetting: // struct ethtool_set_features_block has the same two masks
+	case featuresSetting: // struct ethtool_set_features_block has the two masks of readFeatures
 		return n.runEthtool(l, append(structOf(8, ethtoolSetFeatures, uint32(len(value)/8)), value...))
 	case rssSetting:
 		return n.runEthtool(l, append(structOf(4, ethtoolSetRSS), value...))
@@ -137,7 +138,7 @@ func (n *NS) setCard(l Link, name string, value []byte) error {
 	return errors.New("the kernel has no command for that")
 }
 
-// structOf returns a C structure of size bytes that begins with numbers, and otherwise has zeros.
+// structOf returns a C structure of size bytes. It begins with the numbers, and its other bytes are zero.
 func structOf(size int, numbers ...uint32) []byte {
 	b := make([]byte, 0, size)
 	for _, v := range numbers {

@@ -21,8 +21,8 @@ func expression(name string, data ...attribute) attribute {
 // nested is like nest, but sets the flag NLA_F_NESTED.
 func nested(typ int, inside ...attribute) attribute { return nest(unix.NLA_F_NESTED|typ, inside...) }
 
-// dataAttr returns an attribute with a value for a register: the expression compares the register with this value, or
-// loads the value into it.
+// dataAttr returns an attribute with a value for a register. The expression with this attribute compares the register
+// with the value, or loads the value into the register.
 func dataAttr(typ int, b []byte) attribute { return nested(typ, attr(unix.NFTA_DATA_VALUE, b)) }
 
 // nativeBytes returns a number in the CPU's byte order, which the kernel's own values have in a register.
@@ -87,8 +87,8 @@ func inRange(first, last []byte) attribute {
 		dataAttr(unix.NFTA_RANGE_FROM_DATA, first), dataAttr(unix.NFTA_RANGE_TO_DATA, last))
 }
 
-// lookupSet matches if register 1 is in an anonymous set of the same transaction, or with not, if it is not in the set.
-// setNumber is the number that addSet has returned.
+// lookupSet matches if the value in register 1 is in an anonymous set of the same transaction. If the parameter not is
+// true, it matches if the value is not in the set. setNumber is the number that addSet has returned.
 func lookupSet(setNumber uint32, not bool) attribute {
 	of := []attribute{attrBigEndian(unix.NFTA_LOOKUP_SREG, unix.NFT_REG_1)}
 	if not {
@@ -98,7 +98,8 @@ func lookupSet(setNumber uint32, not bool) attribute {
 		attrBigEndian(unix.NFTA_LOOKUP_SET_ID, setNumber))...)
 }
 
-// keepBits clears the bits of register 1 that are not in bits. setBits sets the bits of register 1 that are in bits.
+// keepBits clears each bit of register 1 that is 0 in the number bits. setBits sets each bit of register 1 that is 1 in
+// the number bits.
 func keepBits(bits uint32) attribute { return bitwise(nativeBytes(bits), nativeBytes(0)) }
 func setBits(bits uint32) attribute  { return bitwise(nativeBytes(^bits), nativeBytes(bits)) }
 
@@ -157,8 +158,9 @@ func masq(flags uint32) attribute {
 	return expression("masq", attrBigEndian(unix.NFTA_MASQ_FLAGS, flags))
 }
 
-// nat translates the source or the destination of a packet. kind is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT. targetAttrs
-// names the registers with the new address and ports, and the flags.
+// nat translates the source or the destination of a packet. kind is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT. The
+// attributes in targetAttrs name the registers that have the new address and the new ports. They also have the flags of
+// the translation.
 func nat(kind uint32, family byte, targetAttrs ...attribute) attribute {
 	return expression("nat", append([]attribute{attrBigEndian(unix.NFTA_NAT_TYPE, kind),
 		attrBigEndian(unix.NFTA_NAT_FAMILY, uint32(family))}, targetAttrs...)...)

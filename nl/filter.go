@@ -20,13 +20,14 @@ import (
 )
 
 // A filter is a filter of tc with a BPF program at a link, tc-bpf(8). At ingress, the program sees a packet after
-// packet captures, but before IP and netfilter. At egress, it sees a packet after IP and netfilter, but before the
+// tcpdump(8) does, but before IP and netfilter. At egress, it sees a packet after IP and netfilter, but before the
 // link's queue.
 //
-// Since Linux 6.6, tcx runs programs at a link without tc. With tcx, a packet would cost less than half of the 200
-// instructions that tc itself costs. We do not use tcx, because the kernel waits some 10 ms for RCU when it attaches a
-// program (tcx_entry_sync in include/net/tcx.h). It waits again when it deletes the link. Meanwhile no process can
-// change a link or a route. An ADD would take several times as long, and the ADDs of a burst would wait for each other.
+// Since Linux 6.6, tcx runs programs at a link without tc. For each packet, tc executes 200 instructions of its own,
+// and tcx would execute less than half of that. We do not use tcx, because the kernel waits some 10 ms for RCU when it
+// attaches a program (tcx_entry_sync in include/net/tcx.h). The kernel waits again when it deletes the link. While the
+// kernel waits, no process can change a link or a route. An ADD would take several times as long, and the ADDs of a
+// burst would wait for each other.
 type filter struct {
 	index  int       // the index of the link
 	name   string    // the name of the program, from programName
@@ -74,8 +75,8 @@ func (f filter) options(program int) attribute {
 
 // qdiscKind returns the kind of qdisc that the filter needs. The qdisc ingress has only the hook ingress, and clsact
 // has both hooks. As soon as one link of the machine has a clsact, the kernel looks for a clsact when a packet leaves
-// by any link. This look costs up to 0.5 % of the time of a packet between two pods. So only a link with a filter at
-// egress gets a clsact, and this filter must be the link's first: see addQdisc.
+// by any link. This search makes a packet between two pods up to 0.5 % slower. So only a link with a filter at egress
+// gets a clsact, and this filter must be the link's first: see addQdisc.
 func (f filter) qdiscKind() string {
 	if f.hook == tcEgress {
 		return "clsact"
@@ -83,8 +84,8 @@ func (f filter) qdiscKind() string {
 	return "ingress"
 }
 
-// handle returns the handle of the filter, which differs between ingress and egress. The reason is the qdisc ingress:
-// with it, the kernel would answer a request for a filter at egress with a filter at ingress.
+// handle returns the handle of the filter, which differs between ingress and egress. If both handles were equal and the
+// link had the qdisc ingress, the kernel would answer a request for the filter at egress with the filter at ingress.
 func (f filter) handle() uint32 {
 	if f.hook == tcEgress {
 		return 2
@@ -130,7 +131,7 @@ func (f filter) sendRequest(n *NS, typ, flags int, answerType uint16, more ...at
 	return msgs, err
 }
 
-// del deletes the kernel's filter in the place of f (see readProgram), if its program is ours.
+// del deletes the kernel's filter at the position of f (see readProgram), if that filter has a program of ours.
 func (f filter) del(n *NS) error {
 	f, err := f.readProgram(n)
 	if err == nil && !strings.HasPrefix(f.name, OwnTable) {
@@ -158,9 +159,9 @@ func (f filter) checkSame(n *NS) error {
 	return nil
 }
 
-// check returns an error if the kernel's filter is missing, or if its program has another effect. Programs of other
-// releases with the same effect are right. check does not compare the classes, because the filters of some releases had
-// none.
+// check returns an error if the kernel's filter is missing, or if its program has another effect. A program of another
+// release is right if it has the same effect. check does not compare the classes, because some releases gave the
+// filters no class.
 func (f filter) check(n *NS) error {
 	is, err := f.readProgram(n)
 	if err == nil && !hasSameEffect(is.name, f.name) {
@@ -169,8 +170,9 @@ func (f filter) check(n *NS) error {
 	return err
 }
 
-// readProgram returns a copy of f with the program's name and the class of the kernel's filter in the place of f. This
-// filter is at the same link and hook, and has the same priority and handle.
+// readProgram reads the kernel's filter at the position of f: it is at the same link and hook, and has the same
+// priority and handle. readProgram returns a copy of f that has the class and the program's name of the kernel's
+// filter.
 func (f filter) readProgram(n *NS) (filter, error) {
 	msgs, err := f.sendRequest(n, unix.RTM_GETTFILTER, 0, unix.RTM_NEWTFILTER)
 	if err == nil && len(msgs) == 0 {
@@ -211,8 +213,8 @@ func objectName(content, suffix string) string {
 	return OwnTable + ":" + hex.EncodeToString(is.Sum(nil)) + ":" + suffix
 }
 
-// hasSameEffect reports whether the program with the kernel's name has the same effect as the wanted program. The names
-// of two such programs differ only in the revision.
+// hasSameEffect reports whether two programs have the same effect. The program in the kernel has the name name, and the
+// wanted program has the name want. If both have the same effect, their names differ only in the revision.
 func hasSameEffect(name, want string) bool {
 	return strings.HasPrefix(name, want[:strings.LastIndex(want, ":")+1])
 }

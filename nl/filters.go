@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onLinks returns copies of f for links, with the indices of the links.
+// onLinks returns one copy of the filter f for each link, with the index of the link.
 func (f filter) onLinks(n *NS, devs []string) (all []filter, err error) {
 	for _, dev := range devs {
 		if f.index, err = n.linkIndex(dev); err != nil {
@@ -20,8 +20,8 @@ func (f filter) onLinks(n *NS, devs []string) (all []filter, err error) {
 	return all, nil
 }
 
-// addFilters adds the filter f to links, or replaces the filters of the links that differ from f. code is the program.
-// After an error, addFilters removes the filters that it has added.
+// addFilters adds the filter f to each link, or replaces the link's filter if that filter differs from f. The program
+// of the filter is code. After an error, addFilters removes the filters that it has added.
 func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	filters, err := f.onLinks(n, devs)
 	if err != nil {
@@ -46,7 +46,7 @@ func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	return nil
 }
 
-// delFilters deletes from each link our filter in the place of f (see readProgram).
+// delFilters deletes our filter at the position of f (see readProgram) from each link.
 func delFilters(n *NS, devs []string, f filter) error {
 	var errs []error
 	missing := 0

@@ -13,7 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Forbid drops packets to some addresses that leave by some links, whichever program sends them.
+// A Forbid drops a packet if it leaves by one of the links Devs and its destination is one of the addresses Addrs. It
+// drops the packets of all programs.
 //
 // An unreachable or blackhole route would not stop a socket that is bound to a link. If IPv4 finds no route for such a
 // socket, it assumes that the destination is on that link (ip_route_output_key_hash_rcu, "Apparently, routing tables
@@ -59,5 +60,5 @@ func (f Forbid) Add(n *NS) error { return addFilters(n, f.Devs, f.filter(), bpf.
 // Del deletes the filters. The links keep the qdiscs (clsact) that Add has added.
 func (f Forbid) Del(n *NS) error { return delFilters(n, f.Devs, filter{hook: tcEgress}) }
 
-// Check returns an error if a link has no such filter.
+// Check returns an error if a link does not have the filter of the Forbid.
 func (f Forbid) Check(n *NS) error { return checkFilters(n, f.Devs, f.filter()) }

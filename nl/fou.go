@@ -30,7 +30,8 @@ func (f FOU) String() string {
 		f.Local.String()).String()
 }
 
-// proto returns the protocol number of the packets inside: of IPv4 if Local is an IPv4 address, otherwise of IPv6.
+// proto returns the protocol number of the packets that the kernel unpacks. This is the number of IPv4 if Local is an
+// IPv4 address, and the number of IPv6 if Local is an IPv6 address.
 func (f FOU) proto() uint8 {
 	if f.Local.Is6() {
 		return unix.IPPROTO_IPV6
@@ -85,8 +86,8 @@ func (f FOU) Check(n *NS) error {
 	return fmt.Errorf("there is no such port: %w", fs.ErrNotExist)
 }
 
-// attrs returns the attributes of a request about the port. If proto is 0, there is no attribute for the protocol, as
-// in a request that deletes the port.
+// attrs returns the attributes of a request about the port. If proto is 0, there is no attribute for the protocol: a
+// request that deletes the port must not have it.
 func (f FOU) attrs(proto uint8) []attribute {
 	af, local := uint8(unix.AF_INET), fouLocal4
 	if f.Local.Is6() {
@@ -132,7 +133,7 @@ func (n *NS) fouFamily() (int, error) {
 		family, err = n.genericFamily("fou")
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		err = addMayNotLoad(ErrNoFOU) // not fs.ErrNotExist: no port can be made
+		err = addMayNotLoad(ErrNoFOU) // not fs.ErrNotExist, which would mean that only a port is missing
 	}
 	return family, err
 }

@@ -12,10 +12,11 @@ import (
 // networks are further attachments, which have only NICs. Each of these NICs has a rule and a routing table of its own.
 // So the answers to packets that arrive by a NIC leave by the same NIC.
 //
-// The groups of a pod's links show which attachment is the first. A link gets its group when it is created, so this is
-// right even if an ADD was killed. An attachment never changes from first to further or back, because Further looks at
-// the links of the attachment itself before all others. If the first attachment ends before the further attachments,
-// the pod has no pair until the next new attachment: this becomes the first.
+// The groups of a pod's links show which attachment is the first. A link gets its group when it is created. So the
+// groups show the first attachment even if an ADD was killed. An attachment never changes from first to further or
+// back, because Further looks at the links of the attachment itself before all others. If the first attachment ends
+// before the further attachments, the pod has no pair until the next new attachment, which becomes the first
+// attachment.
 
 // furtherGroupByte is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
 // first attachments. The other three bytes (attachmentMask) are a number of the attachment.
@@ -33,8 +34,8 @@ func Further(links []Link, podGroup uint32) bool {
 	return has(FurtherGroup(podGroup)) || !has(podGroup) && OtherFirst(links, podGroup)
 }
 
-// OtherFirst reports whether another attachment than the one with the [PodGroup] podGroup is the first attachment of
-// the pod. links has the links of the pod.
+// OtherFirst reports whether the pod has a first attachment and this attachment has another [PodGroup] than podGroup.
+// links has the links of the pod.
 func OtherFirst(links []Link, podGroup uint32) bool {
 	return slices.ContainsFunc(links, func(l Link) bool {
 		g := Attachment(l.Group)
@@ -64,8 +65,9 @@ func Attachment(group uint32) uint32 {
 	return group
 }
 
-// Cards lists the network cards of an attachment that are in the namespace n. n is the pod, or the node: the kernel
-// moves a pod's cards to the node when the pod's namespace ends. podGroup is the [PodGroup] of the attachment.
+// Cards lists the network cards of an attachment that are in the namespace n. The namespace n is that of the pod or
+// that of the node: the kernel moves a pod's cards to the node when the pod's namespace ends. podGroup is the
+// [PodGroup] of the attachment.
 func (n *NS) Cards(podGroup uint32) (cards []MovedLink, err error) {
 	links, err := n.Links()
 	for _, l := range links {

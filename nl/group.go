@@ -62,8 +62,8 @@ func (n *NS) DelGroup(group uint32) error {
 	return nil
 }
 
-// ungroup takes the links that cannot be deleted out of a group. To delete the other links one by one would take 10 ms
-// or more for each link. A pod may have put thousands of links into the group.
+// ungroup gives group 0 to those links of a group that cannot be deleted. To delete the other links one by one would
+// take 10 ms or more for each link. A pod may have put thousands of links into the group.
 func (n *NS) ungroup(group uint32) error {
 	links, err := n.Links()
 	for _, l := range links {

@@ -18,10 +18,10 @@ import (
 // A Guard drops packets that the slaves of an ipvlan master send to the master's namespace.
 //
 // In mode l2, ipvlan handles some frames of a slave as if they had arrived by the master (ipvlan_xmit_mode_l2). These
-// are the frames with equal source and destination MAC addresses. The kernel then drops a frame to another host's MAC
-// address. So two cases remain: the source is the master's own MAC address, or a multicast address such as
-// ff:ff:ff:ff:ff:ff. Any program with a packet socket can send such frames, with any IP address as the source. No frame
-// from outside has one of these source addresses.
+// are the frames with equal source and destination MAC addresses. If the destination of such a frame is another host's
+// MAC address, the kernel drops the frame. So the kernel accepts only two kinds of such frames. The source is the
+// master's own MAC address, or a multicast address such as ff:ff:ff:ff:ff:ff. Any program with a packet socket can send
+// such frames, with any IP address as the source. No frame from outside has one of these source addresses.
 //
 // So a Guard drops packets of IPv4, IPv6 and ARP that arrive by the master and have the master's MAC address as their
 // source. It also drops packets with a multicast source that arrive by any link. The rules are in netfilter hooks that
@@ -35,7 +35,7 @@ import (
 type Guard struct {
 	Link  string
 	Index int    // the index of the link; ignored if MAC is ""
-	MAC   string // the MAC address of the link; "": the methods ask the kernel for it and for the index
+	MAC   string // the link's MAC address; "": the methods ask the kernel for the MAC address and the index
 }
 
 // GuardTable is the name of the two tables, which OwnTableOf returns for no network. GuardSet is the name of their set.
@@ -60,8 +60,8 @@ func (g Guard) String() string {
 }
 
 // guardTables returns the two tables, with their sets. The chain of the family inet has a priority below -400, because
-// the kernel joins fragments at -400. Its first rule accepts all packets that arrive by links of the group OwnGroup.
-// These links are ends of veth pairs, and have no slaves.
+// the kernel joins fragments at -400. The first rule of this chain accepts all packets that arrive by links of the
+// group OwnGroup. These links are ends of veth pairs, and have no slaves.
 func guardTables(elements []guardElement) []Table {
 	drop := []NFRule{{arrivedFromItself(elements), Count(), Drop()}, {fromGroupMAC(), Count(), Drop()}}
 	chain := Chain{Name: "guard", Type: "filter", Hook: "prerouting", Priority: -450,
@@ -95,8 +95,8 @@ func (g Guard) element(n *NS) (e guardElement, err error) {
 
 func (e guardElement) index() int { return int(binary.NativeEndian.Uint32(e[:])) }
 
-// Add adds the Guard, and makes the tables if they do not exist. If the set has the element already, Add does nothing,
-// and does not check the rules as Check does.
+// Add adds the Guard, and makes the tables if they do not exist. If the set already has the element of the Guard, Add
+// does nothing. Unlike Check, Add does not compare the rules.
 func (g Guard) Add(n *NS) error {
 	e, err := g.element(n)
 	if err != nil {
@@ -140,9 +140,9 @@ func (g Guard) Check(n *NS) error {
 	return nil
 }
 
-// installGuard replaces both tables in one transaction. The new sets have e and those of the old elements whose links
-// exist. If another process changes any table after installGuard has read the elements, that process may have added
-// another Guard. The kernel then refuses the transaction, and installGuard tries again.
+// installGuard replaces both tables in one transaction. The new sets have the element e, and each old element whose
+// link exists. If another process changes any table after installGuard has read the elements, that process may have
+// added another Guard. The kernel then refuses the transaction, and installGuard tries again.
 func (n *NS) installGuard(e guardElement) (err error) {
 	for range 100 {
 		var generation uint32
@@ -200,7 +200,7 @@ func (n *NS) liveElements() (found []guardElement, err error) {
 	return found, err
 }
 
-// guardSetAttrs returns the attributes of a request about elements of the set GuardSet of t.
+// guardSetAttrs returns the attributes of a request about elements of the table's set GuardSet.
 func (t Table) guardSetAttrs() []attribute {
 	return []attribute{attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name),
 		attrString(unix.NFTA_SET_ELEM_LIST_SET, GuardSet)}
@@ -217,7 +217,8 @@ func (t Table) checkElement(n *NS, e guardElement) error {
 	return err
 }
 
-// addReplacement adds requests to x that replace the kernel's table by t, or add t if there is no such table.
+// addReplacement adds requests to the transaction x. These requests replace the kernel's table by t, or add t if the
+// kernel has no such table.
 func (t Table) addReplacement(x *transaction) error {
 	own, err := t.newTransaction()
 	if err != nil {

@@ -20,13 +20,13 @@ import (
 type IPVlan struct {
 	Name   string
 	Master string       // the name of the master, a link in the namespace of the Step
-	NS     *NS          // the namespace of the slave; nil if it is gone, and the slave with it
+	NS     *NS          // the namespace of the slave; nil if the namespace is gone, so the slave is gone, too
 	Mode   string       // l2, l3 or l3s; "" is l2
 	MTU    int          // 0: the slave follows the MTU of its master, and Check accepts any MTU
 	Group  uint32       // see DelGroup; 0 is the default group
 	Down   bool         // Add leaves the slave down: a later Up of the Wiring sets it up
 	Only   []netip.Addr // Check accepts only these and link-local addresses on the slave; nil: all addresses
-	Fresh  bool         // the caller has made sure that NS has no link of this name, so Add does not check
+	Fresh  bool         // the caller has made sure that NS has no link of this name, so Add does not look for one
 }
 
 // ipvlanModes has the names of the modes in the order of IPVLAN_MODE_* of linux/if_link.h.
@@ -135,8 +135,8 @@ func (v IPVlan) rememberSlave(n *NS, index int) {
 	}
 }
 
-// Supported returns an error if the kernel has neither ipvlan nor a module for it. It asks for a slave with a mode that
-// does not exist and without a master. A kernel with ipvlan loads the module, and then refuses the mode before it
+// Supported returns an error if the kernel has neither ipvlan nor a module for it. It asks for a slave that has no
+// master, and whose mode does not exist. A kernel with ipvlan loads the module, and then refuses the mode before it
 // creates a link.
 func (IPVlan) Supported(n *NS) error {
 	err := n.applyChange(unix.RTM_NEWLINK, addNew, linkMessage(),
@@ -197,9 +197,9 @@ func (v IPVlan) Check(n *NS) error {
 }
 
 // checkAddrs returns an error if the slave has an address that is not in Only. There are two possible reasons for such
-// an address. The pod itself may have added another pod's address, to get that pod's packets. Or two ADDs of one
-// attachment ran at the same time, and a DEL between them made them take different addresses. Both then add their
-// address to the slave.
+// an address. The pod itself may have added another pod's address, to get that pod's packets. It is also possible that
+// two ADDs of one attachment ran at the same time. If a DEL ran after the first ADD took an address and before the
+// second ADD took one, the two addresses differ. Each ADD then adds its own address to the slave.
 func (v IPVlan) checkAddrs() error {
 	if v.Only == nil {
 		return nil

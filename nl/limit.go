@@ -36,13 +36,14 @@ type Limit struct {
 // filterPref.
 const limitPref = filterPref + 1
 
-// programName returns the name of the program. It differs for another direction, rate or burst.
+// programName returns the name of the program. Limits with different directions, rates or bursts have different names.
 func (l Limit) programName() string { return programName(l.effectText()) }
 
 func (l Limit) effectText() string { return fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst) }
 
-// actionIndex returns the index by which the filters share the action. It differs for another direction, rate or burst.
-// An action outlives its filters for a while, so with a fixed index, new filters could use an old action.
+// actionIndex returns the index by which the filters share the action. Limits with different directions, rates or
+// bursts have different indices. An action outlives its filters for a while, so with a fixed index, new filters could
+// use an old action.
 func (l Limit) actionIndex() uint32 {
 	h := fnv.New32a()
 	io.WriteString(h, l.effectText())
@@ -92,7 +93,7 @@ func (l Limit) Add(n *NS) error {
 // Del deletes the filters, also filters with another rate and burst. The links keep the qdiscs that Add has added.
 func (l Limit) Del(n *NS) error { return delFilters(n, l.Devs, l.position()) }
 
-// Check returns an error if a link has no such filter.
+// Check returns an error if a link does not have the filter of the Limit.
 func (l Limit) Check(n *NS) error { return checkFilters(n, l.Devs, l.filter()) }
 
 // policeAction returns the attribute for the police action (struct tc_police of linux/pkt_cls.h). The action drops
@@ -108,7 +109,7 @@ func (l Limit) policeAction() attribute {
 	b = ne.AppendUint32(b, shot)
 	b = ne.AppendUint32(b, 0) // limit, which the kernel does not use
 	b = ne.AppendUint32(b, l.ticks())
-	b = ne.AppendUint32(b, math.MaxInt32) // mtu: no packet is too large, also not one that is segmented later
+	b = ne.AppendUint32(b, math.MaxInt32) // mtu: no packet is too large, not even one that is cut into segments later
 	b = append(b, cells, ethernet)
 	b = append(b, make([]byte, 6)...) // overhead, align, mpu
 	b = ne.AppendUint32(b, uint32(min(l.Rate, math.MaxUint32)))

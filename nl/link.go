@@ -64,10 +64,10 @@ func (l Link) String() string {
 // Links lists the links of the namespace, in the kernel's order.
 func (n *NS) Links() ([]Link, error) { return n.listLinks(n.sendRequest) }
 
-// exactLinks is like Links, but fails if the list may lack links.
+// exactLinks is like Links, but fails if the kernel's list is perhaps incomplete.
 func (n *NS) exactLinks() ([]Link, error) { return n.listLinks(n.sendExact) }
 
-// listLinks lists the links. send is the method that sends the request.
+// listLinks lists the links. It sends the request by the method send.
 func (n *NS) listLinks(send sender) ([]Link, error) {
 	msgs, err := send(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.RTM_NEWLINK, linkMessage(),
 		skipStats())
@@ -97,9 +97,10 @@ func (n *NS) LinkByName(name string) (Link, error) {
 	return l, nil
 }
 
-// SeenLink is like LinkByName. But if a context keeps the namespace open (see [KeepOpen]), SeenLink may return an
-// earlier state of the link, from the same command. So use SeenLink only for properties that no program changes in the
-// milliseconds of a command: the MAC address, the MTU, the group and Forwards.
+// SeenLink is like LinkByName, but sometimes returns an earlier state of the link. If a context keeps the namespace
+// open (see [KeepOpen]), SeenLink returns a state that n has read earlier during the same command. So use SeenLink only
+// for properties that no program changes in the milliseconds of a command: the MAC address, the MTU, the group and
+// Forwards.
 func (n *NS) SeenLink(name string) (Link, error) {
 	if l, seen := n.seen[name]; seen {
 		return l, nil
@@ -170,8 +171,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// setLink sets a link up, and sets its MTU (unless mtu is 0), its alias (unless alias is empty) and the attributes in
-// more.
+// setLink sets a link up, and sets its MTU (unless mtu is 0) and its alias (unless alias is empty). The slice more has
+// the attributes for other properties to set.
 func (n *NS) setLink(name string, mtu int, alias string, more ...attribute) error {
 	if err := checkName(name); err != nil {
 		return err

@@ -17,14 +17,15 @@ type listCache struct {
 	routes map[Family]*routeList
 }
 
-// A ruleList has the rules in the kernel's order, and the same rules without their protocols as a set.
+// A ruleList has the rules in the kernel's order. It also has the set of these rules, in which each rule has Protocol
+// 0.
 type ruleList struct {
 	rules []Rule
 	err   error
 	set   map[Rule]bool
 }
 
-// A routeList has the routes by the index of their link, with index 0 for routes without a link.
+// A routeList maps the index of each link to the routes by this link. The index 0 stands for no link.
 type routeList struct {
 	byLink map[int][]kernelRoute
 	err    error
@@ -59,12 +60,12 @@ func (l *listCache) rulesOf(n *NS, f Family) *ruleList {
 	return list
 }
 
-// hasRoutesBy reports whether the listCache is for all routes by the link with the given index. The index 0 stands for
-// all links.
+// hasRoutesBy reports whether the listCache can answer a request for the routes by the link with the given index. The
+// index 0 stands for all links.
 func (l *listCache) hasRoutesBy(index int) bool { return l.dev == 0 || l.dev == index }
 
-// selectRoutes returns the routes of a family that a filter selects, by the link with the given index. The index 0
-// stands for all links.
+// selectRoutes returns those routes of a family that the filter selects and that use the link with the given index. The
+// index 0 stands for all links.
 func (l *listCache) selectRoutes(n *NS, f RouteFilter, family Family, index int) (found []kernelRoute, err error) {
 	list, known := l.routes[family]
 	if !known {

@@ -10,8 +10,8 @@ import (
 )
 
 // A loader loads the two programs of a Splice, or opens them if they are pinned. Both programs must use the same maps,
-// because each program needs the entries that the other makes: otherwise no Service would answer. A loader ensures this
-// even if another process has removed some of the pinned files.
+// because each program needs the entries that the other program makes. With different maps, no Service would answer. A
+// loader ensures that the maps are the same, even if another process has removed some of the pinned files.
 type loader struct {
 	maps       bpf.Maps
 	mapIDs     string // the IDs of the maps, for the name of a program; "": the maps are not open yet
@@ -19,8 +19,8 @@ type loader struct {
 	pods       uint32 // the number of pods for which new maps have room
 }
 
-// unsharedPods is the number of pods for which maps have room that only one pod uses. It is more than 1, because each
-// CPU reserves some free entries for itself.
+// unsharedPods is the size of maps that only one pod uses: they have room for this number of pods. It is more than 1,
+// because each CPU reserves some free entries for itself.
 const unsharedPods = 8
 
 func newLoader(share bool) *loader {
@@ -61,7 +61,8 @@ func (l *loader) openMaps() (err error) {
 // file contains the layout.
 func (l *loader) openMap(name string, divisor uint32) (int, error) {
 	layout := name + " " + decimal(bpf.MapKeySize) + " " + decimal(bpf.MapValueSize) + " " + decimal(bpf.MapSets)
-	// no revision, because all releases share the maps; this is the hash of "", which the first releases had here
+	// The name has no revision, because all releases share the maps. In the place of the revision, the first releases
+	// had the hash of "", so we keep this hash.
 	const anyRelease = "cbf29ce484222325"
 	return l.openOrMake(objectName(layout, anyRelease), func() (int, error) {
 		if !canPin() { // the map cannot be pinned, so only this pod will use it

@@ -25,8 +25,8 @@ func (n *NS) loadModule(name string) {
 	}
 }
 
-// ErrMayNotLoad reports that the kernel lacks a part, and that this process does not have the privilege that the load
-// of a module needs. Another process perhaps has this privilege.
+// ErrMayNotLoad reports that the kernel lacks a part, and that this process lacks the privilege to load modules. A
+// process with this privilege perhaps can load the part.
 var ErrMayNotLoad = errors.New("this process lacks CAP_SYS_MODULE, so the kernel does not load modules for it")
 
 // addMayNotLoad adds [ErrMayNotLoad] to an error about a missing part of the kernel, if this process lacks

@@ -28,7 +28,7 @@ import (
 type MovedLink struct {
 	Name  string // the link's name in the pod
 	MAC   string
-	NS    *NS    // the pod's namespace; nil if it is gone, and the link is back on the node
+	NS    *NS    // the pod's namespace; nil if the namespace is gone, so the link is back on the node
 	Home  string // the link's name on the node; "" if it is not known any more
 	MTU   int    // 0: Add does not change it
 	Group uint32 // the link's group in the pod; on the node, the group is 0
@@ -109,13 +109,13 @@ func (n *NS) moveLink(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...at
 	return n.applyChange(unix.RTM_SETLINK, 0, msg, append(attrs, more...)...)
 }
 
-// Del moves the link back to the node, gives it its name there, and sets it down. Before, Del removes the alternative
-// names, links and programs that the pod has attached to the link. Del does nothing if the link in the pod belongs to
+// Del first removes the alternative names, links and programs that the pod has attached to the link. Del then moves the
+// link back to the node, gives it its name there, and sets it down. Del does nothing if the link in the pod belongs to
 // another attachment (see [Foreign]).
 //
 // When the pod's namespace ends, the kernel itself moves the link to the node, and perhaps renames it
-// (default_device_exit_net). The link still has the group that it had in the pod. Then Del gives the link its name on
-// the node and group 0, and removes the programs.
+// (default_device_exit_net). The moved link keeps the group that it had in the pod. If Del finds a link with this group
+// on the node, Del removes the programs, and gives the link group 0 and its name on the node.
 func (v MovedLink) Del(n *NS) error {
 	if v.NS != nil {
 		l, err := v.NS.findCard(v.MAC)
@@ -148,7 +148,7 @@ func (v MovedLink) bringBack(n *NS, l Link) error {
 	if err := v.NS.delAltNames(l); err != nil {
 		return err
 	}
-	left := v.NS.stripCard(l) // after an error, move it anyway: the next Add tries again to remove the programs
+	left := v.NS.stripCard(l) // after an error, move the link anyway: the next Add tries again to remove the programs
 	msg := linkMessage()
 	msg.Change = podFlags
 	return errors.Join(v.NS.moveLink(l, n, name, msg, attr32(unix.IFLA_GROUP, 0)), left)
@@ -157,8 +157,8 @@ func (v MovedLink) bringBack(n *NS, l Link) error {
 // podFlags has the flags that a pod can set on a link, and that Del clears.
 const podFlags = unix.IFF_UP | unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_NOARP
 
-// freeName returns the name that the link gets on the node. This is Home, unless Home is "" or another link has this
-// name. Then freeName returns the name that systemd makes of the MAC address (systemd.net-naming-scheme(7),
+// freeName returns the name that the link gets on the node. This name is Home. But if Home is "" or another link has
+// the name Home, freeName returns the name that systemd makes of the MAC address (systemd.net-naming-scheme(7),
 // ID_NET_NAME_MAC).
 func (v MovedLink) freeName(n *NS) (string, error) {
 	byMAC := "enx" + strings.ReplaceAll(v.MAC, ":", "")
@@ -219,9 +219,9 @@ func (v MovedLink) Check(*NS) error {
 }
 
 // delAltNames deletes the alternative names of a link before the link gets its name on the node. A pod can choose
-// alternative names. If a link on the node has one of them, the kernel refuses to move the card there. If one of them
-// is the card's name on the node, the kernel moves the card, but then refuses to rename it. udev gives the card its own
-// alternative names again when the card is back (systemd.link(5), AlternativeNamesPolicy=).
+// alternative names. If a link on the node has the same name, the kernel refuses to move the card to the node. If an
+// alternative name is equal to the card's name on the node, the kernel moves the card, but then refuses to rename it.
+// udev gives the card its own alternative names again when the card is back (systemd.link(5), AlternativeNamesPolicy=).
 func (n *NS) delAltNames(l Link) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)

@@ -36,7 +36,7 @@ func (m MTU6) Add(n *NS) error {
 // Del does nothing.
 func (m MTU6) Del(*NS) error { return nil }
 
-// Check returns an error if IPv6's MTU is larger than the link's MTU. A smaller one loses no packets.
+// Check returns an error if IPv6's MTU is larger than the link's MTU. If IPv6's MTU is smaller, no packets are lost.
 func (m MTU6) Check(n *NS) error {
 	l, err := n.LinkByName(m.Dev)
 	if err != nil {

@@ -19,8 +19,8 @@ import (
 
 // A Neigh is a permanent neighbour entry: the MAC address for an IP address on a link. With the entry, the kernel does
 // not ask for the MAC address. The entry is necessary if the other end of the link is unnumbered, because such an end
-// does not answer. A kernel answers in IPv6 only for addresses of the link that gets the question. In IPv4 it does so
-// if arp_ignore is 1, and kube-proxy's strictARP sets arp_ignore=1 on the whole node.
+// does not answer. In IPv6, a kernel answers only for addresses of the link that gets the question. In IPv4, a kernel
+// does the same if arp_ignore is 1. kube-proxy's strictARP sets arp_ignore=1 on the whole node.
 type Neigh struct {
 	Addr netip.Addr
 	MAC  string
@@ -110,8 +110,8 @@ func parseNeigh(m []byte) (mac string, state uint16, err error) {
 // add such entries. Programs that remove routes and rules of other programs do not remove these entries.
 //
 // A dump of neighbours is an unmarked dump (see isUnmarkedDump). Two such dumps are never equal, because they contain
-// the ages of the entries. So if a dump has several parts, Neighbours repeats it until a dump has no entry that all
-// earlier dumps lack. After ten dumps, Neighbours fails.
+// the ages of the entries. So if a dump has several parts, Neighbours repeats the dump until a dump has no new entry.
+// If even the tenth dump has a new entry, Neighbours fails.
 func (n *NS) Neighbours() (map[int][]netip.Addr, error) {
 	all, known := map[int][]netip.Addr{}, -1
 	err := retryDump(func() error {

@@ -18,9 +18,9 @@ type transaction struct {
 	family   uint8 // the family of the table to which the next requests apply
 	table    string
 	requests []batchRequest
-	sets     uint32 // the number of the requests that add a set; also the number of the last such set
-	// if not 0, the kernel refuses the transaction with ERESTART if a table has changed since rulesetGeneration
-	// returned it
+	sets     uint32 // how many sets the requests add; also the number of the last of these sets
+	// generation is 0, or a result of rulesetGeneration. If a table has changed since that result, the kernel refuses
+	// the transaction with ERESTART. If generation is 0, the kernel does not check this.
 	generation uint32
 }
 

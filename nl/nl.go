@@ -35,15 +35,16 @@ import (
 const RouteProtocol = 72
 
 // An NS is a network namespace, with its file descriptor and the netlink sockets that were opened in it. A socket
-// belongs to the namespace in which it was opened, whichever thread uses the socket. So a thread must enter the
-// namespace only in Do, and while a socket or a file is opened. Only one goroutine at a time may use an NS.
+// belongs to the namespace in which it was opened, whichever thread uses the socket. So a thread enters the namespace
+// in two cases only: in Do, and for the moment in which it opens a socket or a file. Only one goroutine at a time may
+// use an NS.
 type NS struct {
 	Name string // for people: "node", "pod"
 
 	fd        netns.NsHandle
 	isProcess bool   // all threads that no goroutine has locked are in this namespace
-	processNS *NS    // the NS whose OpenOther has opened this NS, if that NS is the namespace of the process
-	keptOpen  bool   // Close does nothing: the function release of KeepOpen closes the namespace
+	processNS *NS    // the NS of the process if its OpenOther has opened this NS, otherwise nil
+	keptOpen  bool   // Close does nothing, because release (see KeepOpen) closes the namespace
 	keptOther *NS    // the first namespace that OpenOther has opened, if keptOpen is true
 	keptPath  string // the path of keptOther
 
@@ -53,7 +54,7 @@ type NS struct {
 
 	indices     map[string]int  // of links, by the link's name; nil: remember none, see rememberIndices
 	seen        map[string]Link // links for SeenLink, by the link's name; nil unless keptOpen is true
-	linkDeleted bool            // since the last forgetDeleted
+	linkDeleted bool            // delLink has deleted a link since the last forgetDeleted
 	listCache   *listCache      // nil unless List was called
 }
 
@@ -72,9 +73,9 @@ func Open(name, path string) (*NS, error) {
 }
 
 // OpenOther opens the namespace at path like [Open]. If path leads to n itself, the error is fs.ErrNotExist. The reason
-// is that the kernel may reuse the PID of a container's process. Then a path like /proc/PID/ns/net leads to another
-// namespace, perhaps to the node's. If a context keeps n open (see [KeepOpen]), the context also keeps the first
-// namespace open that OpenOther opens.
+// is that the kernel can reuse the PID of a container's process after the process has ended. A path like
+// /proc/PID/ns/net then leads to another namespace, perhaps to the node's. If a context keeps n open (see [KeepOpen]),
+// it also keeps open the first namespace that OpenOther opens.
 func (n *NS) OpenOther(name, path string) (*NS, error) {
 	if n.keptOther != nil && n.keptPath == path {
 		return n.keptOther, nil
@@ -115,8 +116,9 @@ func newNS(name string, fd netns.NsHandle) *NS {
 	return &NS{Name: name, fd: fd, sockets: map[int]*socket{}}
 }
 
-// openThreadNS opens the namespace of the calling thread. The path /proc/thread-self makes this one system call. With
-// /proc/self/task/TID, the goroutine could move to another thread between the call that asks for TID and the open.
+// openThreadNS opens the namespace of the calling thread. With the path /proc/thread-self, one system call is enough.
+// With the path /proc/self/task/TID, there would be two: one that asks for TID, and one that opens the path. Between
+// these two, the goroutine could move to another thread.
 func openThreadNS() (netns.NsHandle, error) { return netns.GetFromPath("/proc/thread-self/ns/net") }
 
 // isProcessNS reports whether n is the namespace of the process: the namespace of all threads that no goroutine has
@@ -158,9 +160,10 @@ func (n *NS) Close() error {
 }
 
 // Do runs f on a thread that is in the namespace. Use Do only if f needs more than a netlink socket or a file, because
-// these can be opened in the namespace without Do. Goroutines that f starts do not run in the namespace. f must not use
-// any NS, because the NS of the process assumes that the calling thread is in the namespace of the process. If f
-// panics, Do panics on the goroutine of the caller, where the caller can recover.
+// other methods can open sockets and files in the namespace. Goroutines that f starts do not run in the namespace. The
+// function f must not use any NS. The NS of the process assumes that the calling thread is in the namespace of the
+// process, and in f this is not true. If f panics, Do panics on the goroutine of the caller, where the caller can
+// recover.
 func (n *NS) Do(f func() error) error {
 	if n.isProcess {
 		return f()

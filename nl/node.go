@@ -49,8 +49,8 @@ type keeperKey struct{}
 
 // KeepOpen is for a process in which several plugins answer one command, one after the other. With the returned
 // context, [NodeOf] opens the node's namespace only once, and OpenOther of this NS opens the pod's namespace only once.
-// Close of these two does nothing. The function release closes both. All users of the context must run in the same
-// node's namespace, and for the same pod.
+// The method Close of these two NSs does nothing. The function release closes both. All users of the context must run
+// in the namespace of the same node, and must work for the same pod.
 func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	k := &keeper{}
 	return context.WithValue(ctx, keeperKey{}, k), func() {

@@ -18,9 +18,9 @@ const (
 
 // OwnTableOf returns the name of a network's table on the node. Each network has a table of its own, because two
 // networks may have different configurations. For the network name in the example configurations, the table's name is
-// [OwnTable]. The names of other tables begin with OwnTable. Then comes an underscore and the network's name, whose
-// dashes become underscores. If the network's name contains underscores or dots, a dot and the unchanged name come
-// instead.
+// [OwnTable]. Any other table's name consists of OwnTable, an underscore, and the network's name with each dash
+// replaced by an underscore. But if the network's name contains an underscore or a dot, the table's name consists of
+// OwnTable, a dot, and the unchanged name of the network.
 func OwnTableOf(network string) string {
 	if strings.ContainsAny(network, "_.") {
 		return OwnTable + "." + network
@@ -66,7 +66,8 @@ func (n *NS) RemoveRouted() (removed bool, err error) {
 
 // removeUnused removes the objects that listObjects returns, and calls removeMore. But if checkUnused returns
 // [ErrPods], removeUnused removes nothing, and returns no error. After the removal, removeUnused calls checkUnused
-// again, and returns its error, also [ErrPods]. removed reports whether there were objects to remove.
+// again, and returns any error of this second call, even [ErrPods]. The result removed reports whether there were
+// objects to remove.
 func removeUnused(
 	checkUnused func() error, listObjects func() (Wiring, error), removeMore func() error,
 ) (removed bool, err error) {
@@ -106,7 +107,7 @@ func (n *NS) Vacant() error {
 func (n *NS) checkNoRouted() error { return n.checkNoPair(IsRouted) }
 
 // RoutedPairs lists the node's ends of the veth pairs of an ENI's routed pods. eni is the index of the ENI's link.
-// RoutedPairs fails if the list may lack links.
+// RoutedPairs fails if the kernel's list is perhaps incomplete.
 func (n *NS) RoutedPairs(eni int) ([]Link, error) {
 	links, err := n.exactLinks()
 	return slices.DeleteFunc(links, func(l Link) bool { return l.Group != RoutedGroup(eni) }), err
@@ -160,9 +161,10 @@ func (n *NS) sharedObjects(isWantedTable func(name string) bool, isWantedRule fu
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
 // isRoutedRule reports whether a rule is ours and serves only routed pods. Such a rule has the routing table of an ENI,
-// or Goto, or Nop. Or it applies to all packets, or to all packets that the node itself sends. No other rule of ours
-// has one of these properties. In particular, the rules that drop packets that arrive by an ENI have none of them.
-// These rules stay as long as the ENI's link, because the VPC still delivers packets for pods that have ended.
+// or Goto, or Nop, or it applies to all packets, or to all packets that the node itself sends. No other rule of ours
+// has one of these properties. For example, we have rules that drop packets that arrive by an ENI. For these rules,
+// isRoutedRule returns false. They stay as long as the ENI's link, because the VPC still delivers packets for pods that
+// have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
 	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.hasMark()

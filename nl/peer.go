@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsPeer reports whether nearEnd, a link of n, and the link of other with an index are the two ends of a veth pair.
-// IsPeer relies only on what the kernel says about nearEnd. It does not rely on the links of other, because a pod can
-// give its links the names and indices of another pod's links.
+// IsPeer reports whether nearEnd is one end of a veth pair whose other end is in the namespace other and has the given
+// index there. The end nearEnd is a link of n. IsPeer relies only on what the kernel says about nearEnd. It does not
+// look at the links in the other namespace, because a pod can give its links the names and indices of another pod's
+// links.
 func (n *NS) IsPeer(nearEnd Link, other *NS, index int) bool {
 	if nearEnd.Kind != "veth" || nearEnd.Peer != index || nearEnd.peerNS == 0 {
 		return false
@@ -19,12 +20,12 @@ func (n *NS) IsPeer(nearEnd Link, other *NS, index int) bool {
 	return err == nil && nearEnd.peerNS == ns
 }
 
-// Namespaces maps namespaces that have an ID in one namespace (ip-netns(8)) to their paths. The key is 1 + the ID. With
-// this map, a caller finds the namespace of a pair's other end without opening all namespaces again for each pair.
+// Namespaces has the paths of the namespaces that have an ID in one namespace n (ip-netns(8)). The key is 1 + the ID.
+// With this map, a caller finds the namespace of a pair's other end without opening all namespaces again for each pair.
 type Namespaces map[uint32]string
 
 // Know adds the namespace at path to the map, with its ID in n. It does nothing if the namespace is gone or has no ID
-// in n: then no link of n has its other end there.
+// in n, because no link of n has its other end in such a namespace.
 func (k Namespaces) Know(n *NS, path string) {
 	other, err := n.OpenOther("pod", path)
 	if err != nil {
@@ -40,8 +41,9 @@ func (k Namespaces) Know(n *NS, path string) {
 // namespace.
 func (k Namespaces) At(nearEnd Link) string { return k[nearEnd.peerNS] }
 
-// nsNumber returns 1 + the ID that the namespace other has in n (ip-netns(8)), or 0 if it has none. The kernel gives
-// another namespace an ID when it describes a link of n whose other end or master is in that namespace.
+// nsNumber returns 1 + the ID that another namespace has in n (ip-netns(8)), or 0 if the other namespace has no ID in
+// n. The kernel gives another namespace an ID when it describes a link of n whose other end or master is in that
+// namespace.
 func (n *NS) nsNumber(other *NS) (ns uint32, err error) {
 	gen := nl.NewRtGenMsg()
 	msgs, err := n.sendRequest(unix.NETLINK_ROUTE, unix.RTM_GETNSID, 0, unix.RTM_NEWNSID, gen,

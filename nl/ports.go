@@ -48,7 +48,8 @@ func (p LocalPorts) isAccepted(current string) bool {
 	return current == p.sysctl().Value || p.isChosen(current)
 }
 
-// isChosen reports whether another program has set the range current, and its first port is at most Last.
+// isChosen reports whether another program has set the range, and the first port of this range is at most Last. The
+// text of the range is current.
 func (p LocalPorts) isChosen(current string) bool {
 	const byDefault = "32768 60999" // the range of each new namespace (inet_init_net)
 	first, _, _ := strings.Cut(current, " ")

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inPrefixes matches packets whose source (word is saddr) or destination (word is daddr) is in one of the prefixes.
-// With not, it matches packets of the same family whose address is in none of them. The code compares the address with
-// a single prefix, or looks for it in an anonymous set.
+// inPrefixes matches packets whose source (word is saddr) or destination (word is daddr) is in one of the prefixes. If
+// the parameter not is true, it matches packets of the same family whose address is in none of the prefixes. The code
+// compares the address with a single prefix, or looks for it in an anonymous set.
 func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	prefixes = outermostPrefixes(prefixes)
 	if len(prefixes) == 0 {
@@ -75,7 +75,7 @@ func comparePrefixes(x *transaction, prefixes []netip.Prefix, not bool) []attrib
 const anonymous = "__set%d"
 
 // mostElements is the maximum number of elements in one message. The reason is that an attribute must be smaller than
-// 64 kB, and so must the kernel's report of an error, which repeats the message.
+// 64 kB. The kernel's report of an error must also be smaller than 64 kB, and this report repeats the message.
 const mostElements = 1000
 
 // addSet adds requests that make an anonymous set of prefixes, for the rule that is added next. number identifies the
@@ -107,8 +107,8 @@ func (x *transaction) addSet(prefixes []netip.Prefix) (number uint32) {
 	return x.sets
 }
 
-// outermostPrefixes returns the prefixes that are not inside another prefix, sorted. The intervals of a set must not
-// overlap.
+// outermostPrefixes returns the prefixes that are not inside another prefix, sorted. It is necessary because the
+// intervals of a set must not overlap.
 func outermostPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	var sorted []netip.Prefix
 	for _, p := range prefixes { // there are few prefixes, and slices.SortFunc would add 10 kB to the program

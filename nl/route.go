@@ -140,7 +140,8 @@ var routeTypes = nameTable{
 }
 
 // Check returns an error if the table does not have the route. It ignores the protocol, so any program may have added
-// the route. It also ignores the metric and the MTU of the kernel's route if r has none.
+// the route. If r has no metric, Check ignores the metric of the kernel's route. If r has no MTU, Check ignores the MTU
+// of the kernel's route.
 func (r Route) Check(n *NS) error {
 	var index int
 	if r.Dev != "" {
@@ -199,8 +200,8 @@ func (f RouteFilter) Matches(r Route) bool {
 		(f.Dev == "" || f.Dev == r.Dev) && (f.Protocol == 0 || f.Protocol == r.Protocol)
 }
 
-// Routes lists the routes that a filter selects, IPv4 first. It leaves out the table local, unless f.Table is this
-// table.
+// Routes lists the routes that a filter selects, IPv4 first. It leaves out the routes of the table local, unless
+// f.Table is the table local.
 func (n *NS) Routes(f RouteFilter) ([]Route, error) {
 	all, err := n.listRoutes(f)
 	if err != nil {
@@ -260,8 +261,8 @@ type kernelRoute struct {
 	index int
 }
 
-// selectRoutes returns the routes of a family that a filter selects, by the link with the given index. The index 0
-// stands for all links. After [NS.List], selectRoutes takes the routes from the listCache.
+// selectRoutes returns those routes of a family that the filter selects and that use the link with the given index. The
+// index 0 stands for all links. After [NS.List], selectRoutes takes the routes from the listCache.
 func (n *NS) selectRoutes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	if n.listCache != nil && n.listCache.hasRoutesBy(index) && f.Table != unix.RT_TABLE_LOCAL {
 		return n.listCache.selectRoutes(n, f, family, index)
@@ -269,8 +270,9 @@ func (n *NS) selectRoutes(f RouteFilter, family Family, index int) ([]kernelRout
 	return n.requestRoutes(n.sendRequest, f, family, index)
 }
 
-// exactRoutes lists the routes of both families, and fails if the list may lack routes. The routes have no Dev, because
-// a list of all links would be slow. For each pair in this list, the kernel searches all namespaces for the other end.
+// exactRoutes lists the routes of both families, and fails if the kernel's list is perhaps incomplete. The routes have
+// no Dev, because exactRoutes would need a list of all links, which is slow. For each veth pair in a list of links, the
+// kernel searches all namespaces for the other end.
 func (n *NS) exactRoutes(f RouteFilter) (all []kernelRoute, err error) {
 	for _, family := range Families {
 		routes, err := n.requestRoutes(n.sendExact, f, family, 0)
@@ -282,7 +284,7 @@ func (n *NS) exactRoutes(f RouteFilter) (all []kernelRoute, err error) {
 	return all, nil
 }
 
-// requestRoutes is like selectRoutes, but always asks the kernel. send is the method that sends the request.
+// requestRoutes is like selectRoutes, but always asks the kernel. It sends the request by the method send.
 func (n *NS) requestRoutes(send sender, f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Protocol = uint8(family), uint8(f.Protocol)

@@ -56,8 +56,8 @@ func routedPrefix() netip.Prefix {
 func RoutedAddr(eni string) Addr { return Addr{Prefix: routedPrefix(), Dev: eni, Apart: true} }
 
 // The names of the tables of nftables for routed pods, or their beginnings. The table ENITable gives packets the mark
-// of their ENI. The table StrayTable drops packets that arrive by the boot ENI for pods that have ended. See [AskTable]
-// and [RoutedTableOf] for the other tables.
+// of their ENI. The table StrayTable drops packets that arrive by the boot ENI if their destination is a pod that has
+// ended. See [AskTable] and [RoutedTableOf] for the other tables.
 const (
 	ENITable          = OwnTable + "._enis"
 	StrayTable        = OwnTable + "._strays"
@@ -100,8 +100,8 @@ func routedTerm(word string, key uint32) Term {
 	})
 }
 
-// SetMarkBits replaces those bits of the packet's mark that are set in mask by the bits of mark. The other bits of the
-// packet's mark stay.
+// SetMarkBits changes only those bits of the packet's mark that are 1 in mask. It clears these bits, and then sets the
+// bits of mark.
 func SetMarkBits(mark, mask uint32) Term {
 	return term("meta mark set meta mark & "+hexadecimal(^mask)+" | "+hexadecimal(mark), func() []attribute {
 		return exprs(meta(unix.NFT_META_MARK), bitwise(nativeBytes(^mask), nativeBytes(mark)),

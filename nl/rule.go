@@ -24,13 +24,15 @@ type Rule struct {
 	Not      bool   // invert the rule: it applies to packets that do not match the other fields
 	From, To netip.Prefix
 	OIF      string // match packets of the namespace's own sockets that are bound to this link
-	IIF      string // match packets that arrive by this link; "lo": packets of the namespace itself, and rp_filter
-	Mark     uint32
-	Mask     uint32 // 0 is all bits
-	Table    uint32 // 0: no table; for Del, any table
-	Goto     int    // the Pref of the rule to continue with
-	Nop      bool   // the rule does nothing, but is the destination of rules with Goto
-	Drop     bool   // the rule drops packets without an ICMP error (blackhole)
+	// IIF: match packets that arrive by this link. The name "lo" stands for packets that the namespace itself sends, and
+	// for the look-ups of rp_filter.
+	IIF   string
+	Mark  uint32
+	Mask  uint32 // 0 is all bits
+	Table uint32 // 0: no table; for Del, any table
+	Goto  int    // the Pref of the rule to continue with
+	Nop   bool   // the rule does nothing, but is the destination of rules with Goto
+	Drop  bool   // the rule drops packets without an ICMP error (blackhole)
 	// the rule ignores routes whose prefix is shorter than MinLen (suppress_prefixlength MinLen-1); 0: it ignores none
 	MinLen   int
 	Protocol int // 0 is kernel, as with ip(8)
@@ -110,7 +112,7 @@ func (r Rule) Add(n *NS) error {
 // Del deletes the rule.
 func (r Rule) Del(n *NS) error {
 	action := uint8(0)
-	if r.Goto != 0 { // the kernel refuses to delete a rule with Goto without this action
+	if r.Goto != 0 { // for a rule with Goto, the kernel refuses a deletion that does not name this action
 		action = r.kernelAction()
 	}
 	return r.sendMessage(n, unix.RTM_DELRULE, 0, action)

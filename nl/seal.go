@@ -11,9 +11,9 @@ import (
 
 // The seal of a table is an empty chain that no hook and no rule calls. Its name is a hash of the table's content: of
 // all rules, and of the type, hook, priority and policy of each chain. One transaction makes the seal and the rules. So
-// if the kernel's table has the seal, it also had these rules, and only another program or an operator can have changed
-// them since. Add only looks for the seal and counts the rules of each chain, which takes half as long as reading the
-// rules. Check reads the rules.
+// if the kernel's table has the seal, the table had these rules at the time of that transaction. Only another program
+// or an operator can have changed the rules since. Add only looks for the seal and counts the rules of each chain,
+// which takes half as long as reading the rules. Check reads the rules.
 //
 // A table with chains that have Varies set has a second seal, for its other chains only (see [Table.Lasting]). A kernel
 // that has this second seal also has all parts of nftables that these other chains need.
@@ -41,7 +41,8 @@ func (t Table) isInstalled(n *NS) bool {
 	return t.checkAwake(n) == nil
 }
 
-// Lasting returns a copy of t without the chains that have Varies set. Its seal does not depend on these chains.
+// Lasting returns a copy of t without the chains that have Varies set. The seal of the copy does not depend on these
+// chains.
 func (t Table) Lasting() Table {
 	t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c Chain) bool { return c.Varies })
 	return t
@@ -67,7 +68,8 @@ func (t Table) commitSeals(n *NS) error {
 func (t Table) sealName() string {
 	text := make([]byte, 0, 2<<10)
 	if slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Varies }) {
-		// earlier releases made only one seal for such tables: the names of the two seals differ from its name
+		// Earlier releases made only one seal for a table with such chains. The names of our two seals must differ from
+		// the name of that one seal.
 		text = append(text, "lasting\n"...)
 	}
 	for _, c := range t.Chains {

@@ -64,8 +64,8 @@ func (a linkSetting) parseValue(text string) ([]byte, error) {
 	return binary.NativeEndian.AppendUint32(nil, uint32(v))[:a.size], err
 }
 
-// Attributes of linux/if_link.h that package unix does not have. The kernel has them since Linux 5.19 (the first) and
-// 6.3.
+// Attributes of linux/if_link.h that package unix does not have. Linux has iflaGROMaxSize since 5.19, and the other two
+// since 6.3.
 const iflaGROMaxSize, iflaGSOIPv4MaxSize, iflaGROIPv4MaxSize = 58, 63, 64
 
 // settableFlags has the flags of a link that any process with CAP_NET_ADMIN can change (__dev_change_flags), and that

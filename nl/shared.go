@@ -16,9 +16,10 @@ import (
 var ErrShared = errors.New("other links use this link: slaves of ipvlan, maybe in pods, or a bridge; end these pods " +
 	"first")
 
-// Unshared returns [ErrShared] if other links use a link. If a link with ipvlan slaves moves to another namespace, it
-// stays their master, and all their packets then go through that namespace (ipvlan_device_event). To list the slaves is
-// not enough: each namespace lists only its own links, and a namespace that is ending cannot be found.
+// Unshared returns [ErrShared] if other links use a link. If a link with ipvlan slaves moves to another namespace, the
+// link stays the master of the slaves. All packets of the slaves then go through that namespace (ipvlan_device_event).
+// To list the slaves is not enough: each namespace lists only its own links, and a namespace that is ending cannot be
+// found.
 //
 // So Unshared asks the kernel for a macvlan link on top of the link, with an option that does not fit the mode. The
 // kernel refuses this request in any case. If an ipvlan, bridge or bond uses the link, the error is EBUSY

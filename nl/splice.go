@@ -26,13 +26,14 @@ import (
 //
 //   - The packet belongs to a TCP connection of the namespace, or begins one.
 //   - A UDP socket is connected to the packet's source.
-//   - Any other socket has the port, unless the packet answers a packet that the Splice has sent by ENI.
+//   - Any other socket has the port, and the packet does not answer a packet that the Splice has sent by ENI.
 //
 // A TCP connection of the namespace may have no socket with the port of its packets, because a NAT rule translates the
-// port. The programs recognise such a connection if it begins from outside, or if it is answered and has not begun by
-// Veth. Then they treat its packets as awaited. They remember these few connections, and the connections that have
-// begun by Veth, as long as their maps have room. An ICMP error is awaited if an answer to the packet inside the error
-// would be awaited. The fragments of a packet go where the first fragment goes.
+// port. The programs treat the packets of such a connection as awaited if they recognise the connection. They recognise
+// it if it begins from outside, or if it is answered and no packet by Veth has begun it. The programs remember these
+// few connections, and the connections that a packet by Veth has begun, as long as their maps have room. An ICMP error
+// is awaited if an answer to the packet inside the error would be awaited. The fragments of a packet go where the first
+// fragment goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string
@@ -64,8 +65,8 @@ func (s Splice) Supported() error {
 	return s.load(link, link, false, func(onward, unawaited int) error { return nil })
 }
 
-// load loads the programs of both filters. If share is true and the programs are pinned, load opens them instead. Then
-// load calls attach with the file descriptors.
+// load loads the programs of both filters. If share is true and the programs are pinned, load opens the pinned programs
+// instead. Finally, load calls attach with the file descriptors of both programs.
 func (s Splice) load(atVeth, atENI filter, share bool, attach func(onward, unawaited int) error) error {
 	l := newLoader(share)
 	defer l.close()

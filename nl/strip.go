@@ -16,15 +16,16 @@ import (
 )
 
 // stripCard removes the things that a pod has attached to a network card: BPF programs, and links whose master is the
-// card. Otherwise they would stay attached when the card moves, and could see, change or drop the next pod's packets.
+// card. Without stripCard, these programs and links would stay attached when the card moves. They could see, change or
+// drop the next pod's packets.
 func (n *NS) stripCard(l Link) error { return errors.Join(n.delLinksAbove(l), n.delPrograms(l)) }
 
 // delPrograms detaches the programs of XDP and tcx from a network card. Unlike filters of tc, these programs move with
 // the card. They stay attached even if no process has them open.
 func (n *NS) delPrograms(l Link) error { return errors.Join(n.delXDP(l), n.delTCX(l)) }
 
-// delLinksAbove deletes the links of the namespace whose master is l. Such links that a pod has moved to another
-// namespace stay: [NS.Unshared] and [NS.Slaves] find them.
+// delLinksAbove deletes the links of the namespace whose master is l. A pod may have moved such a link to a third
+// namespace. delLinksAbove does not delete that link, but [NS.Unshared] and [NS.Slaves] find it.
 func (n *NS) delLinksAbove(l Link) error {
 	above, failed := n.linksAbove(l)
 	for _, a := range above {
@@ -46,9 +47,9 @@ func (n *NS) linksAbove(l Link) ([]Link, error) {
 	}), err
 }
 
-// delXDP detaches the XDP programs from a link. Not all drivers have all modes of XDP. The kernel refuses to detach a
-// program that a bpf_link holds (EBUSY): such a bpf_link ends with the processes that have it open. The kernel also
-// refuses if an upper link, such as a bond, has a program (EEXIST).
+// delXDP detaches the XDP programs from a link. It ignores EOPNOTSUPP, because not all drivers have all modes of XDP.
+// The kernel refuses to detach a program that a bpf_link holds (EBUSY). The bpf_link ends with the processes that have
+// it open. The kernel also refuses if an upper link, such as a bond, has a program (EEXIST).
 func (n *NS) delXDP(l Link) (failed error) {
 	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
 		msg := linkMessage()
@@ -109,7 +110,7 @@ func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
 }
 
 // detachTCX detaches a program from a hook of tcx. If a bpf_link holds the program, detachTCX detaches this bpf_link.
-// This also works if a process has the bpf_link open, or if it is pinned.
+// This works even if a process has the bpf_link open, or if the bpf_link is pinned.
 func detachTCX(index int, hook, program, link uint32) error {
 	open, id := uintptr(unix.BPF_PROG_GET_FD_BY_ID), program
 	if link != 0 {

@@ -80,8 +80,9 @@ func (s Sysctl) updateValue(n *NS, newValue func(current string) string) error {
 var ErrReadOnly = errors.New("this process may not write this sysctl: set the value before, for example in " +
 	"/etc/sysctl.d, or give the container runtime a writable /proc/sys")
 
-// writeError returns the error if the file cannot be opened for writing, and err is the error of the open. If the
-// parameter already has the value that newValue returns, writeError returns errSame.
+// writeError is for a parameter whose file this process cannot open for writing. It takes the error err of the open,
+// and returns an error for the caller. If the parameter already has the value that newValue returns, writeError returns
+// errSame.
 func (s Sysctl) writeError(n *NS, err error, newValue func(current string) string) error {
 	current, unread := s.readValue(n)
 	if unread != nil {
@@ -173,7 +174,8 @@ func (n *NS) openSysctl(key string, mode int) (int, error) {
 // Del does nothing.
 func (s Sysctl) Del(*NS) error { return nil }
 
-// Check returns an error if the parameter has another value, or with Also, if its list does not contain the range.
+// Check returns an error if the parameter has another value. If Also is true, Check returns an error if the parameter's
+// list does not contain the range Value.
 func (s Sysctl) Check(n *NS) error {
 	v, err := s.readValue(n)
 	switch {
@@ -185,8 +187,8 @@ func (s Sysctl) Check(n *NS) error {
 	return err
 }
 
-// hasValue reports whether value is s.Value. With Also, it also reports whether value is a list with a range that
-// contains the range s.Value. The kernel merges ranges that overlap or touch (proc_do_large_bitmap).
+// hasValue reports whether value is s.Value. If Also is true, it returns true in one more case: value is a list, and a
+// range in this list contains the range s.Value. The kernel merges ranges that overlap or touch (proc_do_large_bitmap).
 func (s Sysctl) hasValue(value string) bool {
 	if !s.Also || value == s.Value {
 		return value == s.Value

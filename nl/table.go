@@ -80,8 +80,8 @@ func (t Table) Add(n *NS) error {
 	return t.addModuleNames(t.install(n, (*transaction).replaceTable))
 }
 
-// AddPrepared is like Add. But if the kernel's table differs, AddPrepared calls prepare, and adds the Table that
-// prepare returns instead of t.
+// AddPrepared is like Add. But if the kernel's table differs, AddPrepared calls prepare. It then adds the Table that
+// prepare returns, and not t.
 func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
 	if t.isInstalled(n) {
 		return errSame
@@ -200,8 +200,9 @@ func (t Table) Check(n *NS) error {
 }
 
 // Intact returns an error if another program has changed the kernel's table. Unlike Check, it does not need the rules
-// of the table: it uses only the Chains of t without their Rules. The table may be gone or dormant. A chain may be gone
-// or empty, or have another hook or policy. Or a rule is not ours.
+// of the table: it uses only the Chains of t without their Rules. Intact returns an error if the table is gone or
+// dormant. It also returns an error if a chain is gone or empty, or has another type, hook, priority or policy, or if a
+// rule is not ours.
 func (t Table) Intact(n *NS) error {
 	if err := t.checkAwake(n); err != nil {
 		return err

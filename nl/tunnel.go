@@ -22,8 +22,9 @@ import (
 // flow for each connection, and not a single flow.
 //
 // The UDP header has no checksum, even in IPv6 (RFC 6935, RFC 6936). The reason is that a host may translate the
-// addresses of the outer packet. If the network card is to compute the inner packet's checksum, the kernel cannot also
-// correct an outer checksum. The inner packets have checksums of their own.
+// addresses of the outer packet, and would have to correct an outer checksum at the same time. If the network card is
+// to compute the inner packet's checksum, the kernel cannot also correct an outer checksum. The inner packets have
+// checksums of their own, so the outer checksum is not necessary.
 type Tunnel struct {
 	Name  string
 	Local netip.Addr // the source of the outer packets
@@ -74,7 +75,7 @@ func (t Tunnel) module() string {
 // Values of linux/if_tunnel.h and linux/ip6_tunnel.h, and the TTL of outer packets.
 const (
 	encapFOU       = 1
-	ignEncapLimit  = 1 // without the IPv6 option that limits nested tunnels: it takes 8 bytes
+	ignEncapLimit  = 1 // omit the IPv6 option that limits nested tunnels, because the option takes 8 bytes
 	tunnelHopLimit = 64
 )
 

@@ -27,7 +27,8 @@ type Dropper struct {
 	Handle uint64 // the handle of the rule; 0: the chain's policy has dropped the packet
 }
 
-// String describes the rule by its handle, which "nft --handle list chain" shows, or the policy.
+// String describes the policy, or the rule by its handle. The command "nft --handle list chain" shows the handles of
+// rules.
 func (d Dropper) String() string {
 	if d.Handle == 0 {
 		return fmt.Sprintf("the policy of the chain %s of the table %s", d.Chain, d.Table)

@@ -23,13 +23,14 @@ import (
 // MACAddressPolicy=persistent). With known MAC addresses, the caller can also add a [Neigh], and then the kernel does
 // not ask for neighbours.
 //
-// Each end has one queue in each direction. Otherwise Linux since 5.15 would make a queue for each possible CPU, tell
-// udev about each queue, and then use only one (veth_get_num_queues, veth_init_queues).
+// Each end has one queue in each direction. If a request does not give the number of queues, Linux since 5.15 makes a
+// queue for each possible CPU and tells udev about each queue. It then uses only one of these queues
+// (veth_get_num_queues, veth_init_queues).
 type Veth struct {
 	Name string
 	// AltName is an alternative name of the near end, or "". Set AltName if pairs of different pods use the same Name
-	// one after the other. Add then sets the near end up by AltName, so it does not touch another pair. AltName needs
-	// Linux 5.5.
+	// one after the other. The request of Add that sets the near end up then names the link by AltName, and not by
+	// Name. So Add does not touch another pair. AltName needs Linux 5.5.
 	AltName string
 	MAC     string
 	Peer    string
@@ -90,8 +91,8 @@ func (v Veth) Add(n *NS) error {
 	if err := n.applyChange(unix.RTM_NEWLINK, addNew, linkMessage(), attrs...); err != nil {
 		return err
 	}
-	// in further requests: the kernel accepts alternative names and aliases only for existing links, and sets up an end
-	// only if the other exists
+	// These need further requests: the kernel accepts alternative names and aliases only for existing links, and sets
+	// an end up only if the other end exists.
 	if v.AltName != "" {
 		err = v.Alternative().Add(n)
 	}

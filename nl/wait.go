@@ -100,8 +100,9 @@ func (n *NS) FindMAC(mac string) (Link, error) {
 }
 
 // LinksByMAC maps MAC addresses to the links of the namespace. It leaves out links that borrow the MAC address of the
-// link below them. If several other links have the same MAC address, the map has the first of them. LinksByMAC fails if
-// the list may lack links, because pods get no addresses of an ENI whose link is not in the map.
+// link below them. If several of the remaining links have the same MAC address, the map has the first of these.
+// LinksByMAC fails if the kernel's list is perhaps incomplete, because pods get no addresses of an ENI whose link is
+// not in the map.
 func (n *NS) LinksByMAC() (map[string]Link, error) {
 	links, err := n.exactLinks()
 	if err != nil {
@@ -110,10 +111,11 @@ func (n *NS) LinksByMAC() (map[string]Link, error) {
 	return ByMAC(links), nil
 }
 
-// LinksOf is like LinksByMAC, but faster for a caller that needs only some links and knows their earlier names. names
-// maps their MAC addresses to these names. If one of the links no longer has its name, LinksOf returns what LinksByMAC
-// returns. LinksByMAC is slow because it lists all links: for each pair, the kernel goes through all namespaces with an
-// ID in n (net_eq_idr). So the cost grows with the square of the number of pairs.
+// LinksOf is like LinksByMAC, but faster for a caller that needs only some links and knows the names that these links
+// had earlier. The map names has the earlier name for the MAC address of each link. If one of the links no longer has
+// its earlier name, LinksOf returns what LinksByMAC returns. LinksByMAC is slow because it lists all links: for each
+// pair, the kernel goes through all namespaces with an ID in n (net_eq_idr). So the cost grows with the square of the
+// number of pairs.
 func (n *NS) LinksOf(names map[string]string) (map[string]Link, error) {
 	links := map[string]Link{}
 	for mac, name := range names {

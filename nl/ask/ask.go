@@ -31,15 +31,16 @@ func Leaves(n *nl.NS, from, to netip.Addr) (dev string, err error) {
 // Forwards assumes that the packet has no mark.
 func Forwards(n *nl.NS, iif string, from, to netip.Addr) (dev string, err error) {
 	dev, err = routeLink(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice(), Iif: iif})
-	// before Linux 6.14, the error is EXDEV; since then it is EINVAL, for this and other reasons to drop a packet
+	// Linux before 6.14 reports EXDEV for such a packet. Later kernels report EINVAL, also for packets that they drop
+	// for other reasons.
 	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINVAL) {
 		return "", ErrSource
 	}
 	return dev, err
 }
 
-// routeLink returns the name of the link of the route that the kernel chooses to an address, or "" if there is no
-// route.
+// routeLink asks the kernel for a route to an address, and returns the name of the route's link. It returns "" if there
+// is no route.
 func routeLink(n *nl.NS, to netip.Addr, how *netlink.RouteGetOptions) (dev string, err error) {
 	err = n.Do(func() error {
 		found, err := netlink.RouteGetWithOptions(to.AsSlice(), how)
@@ -61,8 +62,9 @@ func routeLink(n *nl.NS, to netip.Addr, how *netlink.RouteGetOptions) (dev strin
 	return dev, nil
 }
 
-// Answered reports whether the kernel knows the MAC address for addr on the link dev. Then a host has answered an ARP
-// request or an IPv6 neighbour solicitation, or the neighbour entry is permanent. Answered itself sends no request.
+// Answered reports whether the kernel knows the MAC address for addr on the link dev. The kernel knows it if a host has
+// answered an ARP request or an IPv6 neighbour solicitation, or if the neighbour entry is permanent. Answered itself
+// sends no request.
 func Answered(n *nl.NS, dev string, addr netip.Addr) (is bool, err error) {
 	const valid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT
 	err = n.Do(func() error {

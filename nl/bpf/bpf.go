@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package bpf has the BPF programs that package nl attaches to links. [Onward] and [Unawaited] are the programs of an
-// nl.Splice, [Refuse] is the program of an nl.Forbid, and [Count] of an nl.Limit. Package bpf only returns
-// instructions, and does not load them into the kernel.
+// nl.Splice. [Refuse] is the program of an nl.Forbid, and [Count] is the program of an nl.Limit. Package bpf only
+// returns instructions, and does not load them into the kernel.
 package bpf
 
 import (
@@ -25,16 +25,21 @@ const InsnSize = 8
 
 // Maps has the file descriptors of the BPF maps that the two programs of a Splice share: see src/memory.h.
 type Maps struct {
-	Kept   int // has the packets for which the namespace's sockets do not show whether a socket awaits them
-	Looped int // has the last TCP connections that have begun by the veth, so that the programs recognise their answers
+	// Kept is a map of packets. For these packets, the namespace's sockets do not show whether a socket awaits the
+	// packet.
+	Kept int
+	// Looped is a map of the newest TCP connections that packets by the veth have begun. With it, the programs recognise
+	// the answers of these connections.
+	Looped int
 }
 
 // Revision returns 16 characters of a hash of the programs' sources.
 func Revision() string { return sources[:16] }
 
-// Onward returns the program of a Splice for the veth. The program sends a packet whose destination is the MAC address
-// mac by the link with the index eni. If the packet's source port is from OwnPort to FirstPort - 1, the program sets
-// the bit PortBit in it. In the marks of all other packets, the program sets the bits of mark.
+// Onward returns the program of a Splice for the veth. If the destination MAC address of a packet is mac, the program
+// sends the packet by the link with the index eni. If the source port of such a packet is from OwnPort to FirstPort -
+// 1, the program also sets the bit PortBit in the source port. If a packet has another destination MAC address, the
+// program sets the bits of mark in the packet's mark.
 func Onward(mac net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.withValues(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(mac)),
@@ -46,8 +51,8 @@ func Onward(mac net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	})
 }
 
-// Unawaited returns the program of a Splice for the ENI. The program passes a packet that no socket of the namespace
-// awaits to the other end of the link with the index veth.
+// Unawaited returns the program of a Splice for the ENI. If no socket of the namespace awaits a packet, the program
+// gives the packet to the other end of the link with the index veth.
 func Unawaited(m Maps, veth int) []byte {
 	return unawaitedProgram.withValues(map[string]uint64{"veth": uint64(veth), "kept": uint64(m.Kept),
 		"looped": uint64(m.Looped)})

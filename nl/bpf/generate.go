@@ -4,7 +4,7 @@
 //go:build ignore
 
 // generate.go compiles the programs in src, and writes programs.go. With -check, it only reports whether programs.go is
-// up to date. It needs clang, which is large. So only make lint runs generate.go, and neither make build nor make test.
+// up to date. It needs clang, which is large. So "make lint" runs generate.go, but "make build" and "make test" do not.
 package main
 
 import (
@@ -101,8 +101,8 @@ func generate() []byte {
 	return text
 }
 
-// sourcesHash returns the SHA-256 of all sources. With it, a test finds without clang that a source has changed since
-// the last run of generate.go.
+// sourcesHash returns the SHA-256 of all sources. A test compares this hash, and so finds that a source has changed
+// since the last run of generate.go. The test does not need clang.
 func sourcesHash() string {
 	h := sha256.New()
 	files, err := filepath.Glob("src/*")
@@ -116,8 +116,8 @@ func sourcesHash() string {
 }
 
 // compile returns the object file of a source. It uses version 3 of the instruction set (-mcpu=v3), which Linux has
-// since 5.1. Debian has a file asm/types.h for each architecture. All these files define the types that our programs
-// use in the same way, so compile takes the first.
+// since 5.1. Debian has a file asm/types.h for each architecture. Our programs use only types that are the same in all
+// these files, so compile takes the first file.
 func compile(source string) []byte {
 	machine, _ := filepath.Glob("/usr/include/*-linux-gnu")
 	if len(machine) == 0 {
@@ -134,7 +134,7 @@ func compile(source string) []byte {
 	return object
 }
 
-// A program is a linked program: its own code, and then the functions that it calls.
+// A program is a linked program. Its code has its own instructions first, and then the functions that it calls.
 type program struct {
 	code     []byte
 	operands []operand
@@ -188,7 +188,8 @@ func sectionData(s *elf.Section) []byte {
 	return b
 }
 
-// relocate records an operand, or corrects a call of a function that has another position now.
+// relocate handles one relocation of the object file. If the relocation is for an operand, relocate records the
+// operand. If the relocation is for a call, relocate writes the new position of the function into the call.
 func (p *program) relocate(f *elf.File, at int, kind uint32, s elf.Symbol, start map[string]int) {
 	switch {
 	case kind == relocValue && s.Section == elf.SHN_UNDEF:
@@ -196,7 +197,8 @@ func (p *program) relocate(f *elf.File, at int, kind uint32, s elf.Symbol, start
 	case kind == relocValue && f.Sections[s.Section].Name == "maps":
 		p.operands = append(p.operands, operand{s.Name, at / insnSize, true})
 	case kind == relocCall && p.code[at] == callInsn:
-		// The number in the call is the distance of the function from the symbol, in instructions, minus one.
+		// The compiler has written a number into the call: the distance from the symbol to the function, minus one. It
+		// counts instructions.
 		imm := p.code[at+4:]
 		function := start[f.Sections[s.Section].Name]/insnSize + int(s.Value)/insnSize + int(
 			int32(binary.LittleEndian.Uint32(imm))) + 1

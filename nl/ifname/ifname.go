@@ -39,9 +39,9 @@ func Fault(name string) string {
 // Wanted is a description of the names that Refused accepts, for messages.
 const Wanted = "1 to 15 bytes of printable ASCII without /, : and %"
 
-// Refused returns the reason why a pod or a request must not choose a name for a link of a pod, or "" if it may. Use
-// Refused for all names that come from pods or from requests. It accepts only names that Fault accepts, without
-// characters that could control a terminal, and without names that the kernel or our plugins use.
+// Refused returns the reason why a pod or a request must not choose a name for a link of a pod. It returns "" if the
+// name is allowed. Use Refused for all names that come from pods or from requests. Refused refuses names that Fault
+// refuses, names with characters that could control a terminal, and names that the kernel or our plugins use.
 func Refused(name string) string {
 	if fault := Fault(name); fault != "" {
 		return fault
@@ -60,8 +60,8 @@ func Refused(name string) string {
 }
 
 // kernelNames returns the names that the kernel itself uses in each namespace: the link lo, and the directories all and
-// default of sysctls. The other names are those of the tunnels' fallback devices. If a link in any namespace has such a
-// name, the kernel cannot load the module of this tunnel.
+// default of sysctls. Each other name is that of the fallback device of a kind of tunnel. If a link in any namespace
+// has this name, the kernel cannot load the module of this kind of tunnel.
 func kernelNames() []string {
 	return []string{"lo", "all", "default", "tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip6gre0",
 		"ip_vti0", "ip6_vti0"}

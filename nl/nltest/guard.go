@@ -18,8 +18,8 @@ import (
 )
 
 // A Guard runs the tests of a package. It fails if the tests leave behind a namespace, a thread in another namespace, a
-// file descriptor or a process. It also fails if Dump of the test process's own namespace has new lines after the
-// tests.
+// file descriptor or a process. It also calls Dump for the test process's own namespace, before and after the tests. If
+// the second result has new lines, the Guard fails.
 //
 //	func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 type Guard struct {
@@ -48,8 +48,9 @@ func openPoller() {
 	}
 }
 
-// listLeftovers lists the things that countTraces counts now and that are not in before. It first waits, at most
-// patience, for things that take time to end: threads, connections, and namespaces that the kernel removes.
+// listLeftovers lists the things that countTraces finds now and that are not in before, an earlier result of
+// countTraces. It first waits, at most patience, for things that take time to end: threads, connections, and namespaces
+// that the kernel removes.
 func listLeftovers(before map[string]int, patience time.Duration) (left []string) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		left = nil

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// A Matrix is a table with the results of a test. Its rows and columns are in the order in which Set has first got
-// them.
+// A Matrix is a table with the results of a test. The rows and columns are in the order in which Set was first called
+// with them.
 type Matrix struct {
 	rows, columns []string
 	cells         map[[2]string]string

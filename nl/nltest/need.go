@@ -102,7 +102,8 @@ func probeTCX() error {
 	return nil
 }
 
-// runProbe returns a function that executes a program, for Scratch. Its error has the output of the program.
+// runProbe returns a function that executes a program, for Scratch. If the program fails, the error of this function
+// has the program's output.
 func runProbe(name string, args ...string) func(*nl.NS) error {
 	return func(*nl.NS) error {
 		out, err := exec.Command(name, args...).CombinedOutput()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package nltest has namespaces for tests, and a kernel to run them on.
+// Package nltest has namespaces for tests, and a kernel on which the tests run.
 //
 // [NS] makes a namespace, [Shell] runs a script in a namespace, and [Dump] returns the state of a namespace. [Need]
 // skips a test if the machine lacks a feature. A [Guard] fails if the tests leave something behind. The scripts in the
@@ -42,8 +42,8 @@ const netnsDir = "/run/netns" // where ip-netns(8) looks for namespaces
 // that thread would stay in the namespace, and the namespace would exist as long as the process.
 func init() { runtime.LockOSThread() }
 
-// NS makes a network namespace with lo up, mounts it at path, and opens it. Both end with the test. name is the Name of
-// n.
+// NS makes a network namespace with lo up, mounts it at path, and opens it. The namespace and the mount end with the
+// test. The field Name of n gets the value name.
 func NS(t testing.TB, name string) (n *nl.NS, path string) {
 	t.Helper()
 	Need(t, "netns")

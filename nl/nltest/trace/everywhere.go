@@ -10,18 +10,18 @@ import (
 	"testing"
 )
 
-// Step is the value N of the flag -step: tests kill a program at only one of N system calls that are possible. make
-// test-kill sets it to 1.
+// Step is the value N of the flag -step. Of N system calls at which tests could kill a program, they choose only one.
+// The command "make test-kill" sets the flag to 1.
 var Step = flag.Int("step", 4, "kill after only one of `N` system calls, and, if a command makes many calls of "+
 	"services, at only one of N of these")
 
 var everyCall = flag.Bool("trace.every", false,
 	"kill after every system call, not only after those that may leave something changed")
 
-// Everywhere runs a program several times, and kills it in each run. In the first run, this is after the first system
-// call, and in each further run [Step] calls later. Everywhere stops when the program has ended by itself in three runs
-// in a row. One such run is not enough, because some runs make fewer calls than others. Everywhere counts only the
-// calls that [Lasting] names, unless the flag -trace.every is set.
+// Everywhere runs a program several times, and kills it in each run. In the first run, it kills the program after the
+// first system call. In each further run, it kills the program [Step] calls later than in the run before. Everywhere
+// stops when the program has ended by itself in three runs in a row. One such run is not enough, because some runs make
+// fewer calls than others. Everywhere counts only the calls that [Lasting] names, unless the flag -trace.every is set.
 //
 // Each run is a subtest that calls runTrace: this function must prepare namespaces and files, run the Trace, and check
 // what the program has left. The name of the subtest has the number of the call. Everywhere returns how many runs were

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// filterEnv is the name of an environment variable. If it is set, the traced program installs a seccomp filter, so that
-// it does not stop at the system calls in harmless. The Go runtime makes ten times as many of these calls as of all
-// others.
+// filterEnv is the name of an environment variable. If the variable is set, the traced program installs a seccomp
+// filter, so that the program does not stop at the system calls in harmless. The Go runtime makes ten times as many of
+// these calls as of all others.
 const filterEnv = "TRACE_FILTERED"
 
 // This function runs in the traced program, because the traced program is a test binary that contains this package.

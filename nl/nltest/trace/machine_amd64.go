@@ -16,7 +16,8 @@ const (
 )
 
 // failCall makes a system call of a thread fail with errno. The thread must have stopped at the beginning of this call.
-// The kernel does not execute the call, because failCall replaces its number by one that does not exist.
+// failCall replaces the number of the call by a number that no system call has. So the kernel does not execute the
+// call.
 func failCall(tid int, errno syscall.Errno) error {
 	var regs syscall.PtraceRegs
 	if err := syscall.PtraceGetRegs(tid, &regs); err != nil {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package trace executes a program, and follows its system calls by ptrace(2). At a call that a test has chosen, it
-// kills the program or makes the call fail. Or the program waits there while a function of the test runs.
+// Package trace executes a program, and follows its system calls by ptrace(2). At a call that a test has chosen, the
+// package does one of three things. It kills the program, or makes the call fail, or lets the program wait at the call
+// while a function of the test runs.
 //
 // strace(1) can also kill a program at its n-th call, or make this call fail. But strace counts the calls of each
 // thread separately, and a goroutine may run on a different thread in each run. This package counts the calls of all
@@ -23,13 +24,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Trace is one execution of a program. Set the exported fields but Seen before Run.
+// A Trace is one execution of a program. Before Run, set the exported fields. Do not set Seen: Run sets it.
 type Trace struct {
 	Counts func(Call) string // returns a name for a call that counts, and "" for all other calls
 	Every  bool              // also stop at the calls in harmless, which is slow
 	Kill   int               // kill the program at the call with this number, counted from 1; 0: do not kill it
 	After  bool              // kill the program after the call, and not before it
-	// if not nil, call Meets at the call instead of killing the program, which waits until Meets returns, and goes on
+	// if not nil, call Meets at the call instead of killing the program; the program waits until Meets returns, and
+	// then goes on
 	Meets func()
 	Errno syscall.Errno // if not 0, make the call fail with Errno instead of killing the program
 
@@ -40,7 +42,7 @@ type Trace struct {
 	met          bool
 	failed       error        // the error of failCall
 	knownThreads map[int]bool // the threads that have stopped for the first time
-	currentCall  map[int]int  // maps a thread to the number of the call that it is in; 0: the call does not count
+	currentCall  map[int]int  // maps a thread to the number of its present call; 0: the call does not count
 }
 
 // Run executes the program in the namespaces of the calling thread, and returns its wait status. It uses only the
@@ -66,8 +68,8 @@ func (t *Trace) Run(cmd *exec.Cmd) (status syscall.WaitStatus, err error) {
 	return status, errors.Join(err, t.failed)
 }
 
-// startProgram starts the program, which first stops before its first instruction, and lets it run to its first system
-// call.
+// startProgram starts the program. The kernel stops the program before its first instruction. startProgram then lets
+// the program run to its first system call.
 func (t *Trace) startProgram(cmd *exec.Cmd, stdin, stdout *os.File) (err error) {
 	env := cmd.Env
 	if !t.Every {
@@ -186,8 +188,8 @@ func (t *Trace) handleCall(tid int) {
 	}
 }
 
-// Again returns a Trace for another run up to the same call. At this call, it kills the program, or if errno is not 0,
-// makes the call fail with errno.
+// Again returns a Trace for another run up to the same call. If errno is 0, the new Trace kills the program at this
+// call. If errno is not 0, it makes the call fail with errno.
 func (t *Trace) Again(errno syscall.Errno) *Trace {
 	return &Trace{Counts: t.Counts, Every: t.Every, Kill: t.Kill, After: t.After && errno == 0, Errno: errno}
 }
