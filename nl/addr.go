@@ -29,7 +29,7 @@ type Addr struct {
 	// (IFA_F_NOPREFIXROUTE).
 	Apart bool
 
-	// The method Addrs of an NS sets the following fields. Add ignores them.
+	// The method Addrs of an NS sets the following fields. Add ignores these fields.
 	Secondary  bool // IPv4: the link already had an address of the same subnet; IPv6: a temporary address, for privacy
 	Dynamic    bool // the address has a lifetime, like an address from DHCP
 	Deprecated bool // not for new connections: preferred_lft is over

@@ -47,7 +47,7 @@ func attrString(typ int, s string) attribute {
 	return append(append(attrHeader(typ, len(s)+1), s...), 0).pad()
 }
 
-// nest returns an attribute whose value is the list of the other attributes.
+// nest returns an attribute whose value is a list of attributes.
 func nest(typ int, inside ...attribute) attribute {
 	size := 0
 	for _, a := range inside {
@@ -110,8 +110,8 @@ func bigEndianUint(b []byte) uint32 {
 }
 
 // attrAt returns the value of a nested attribute, or nil if there is none. The path from the list to the nested
-// attribute is types: the first type is that of an attribute of the list. Each further type is that of an attribute in
-// the value of the attribute with the type before.
+// attribute is types. The first element of types is the type of an attribute of the list. Each further element is the
+// type of an attribute inside the value of the attribute that the element before names.
 func attrAt(list []byte, types ...int) (value []byte) {
 	for _, want := range types {
 		value = nil

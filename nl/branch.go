@@ -18,8 +18,8 @@ import (
 // [ByIIFGroup], which uses this map. If two processes add Branches with the same chain and different groups, only one
 // process succeeds.
 //
-// A Branch may have a second chain, for packets that have arrived by one link. Then the table must also have a rule
-// with [ByIIF], which uses a second map, from links to chains.
+// A Branch may have a second chain, for packets that have arrived by one link. For this second chain, the table must
+// also have a rule with [ByIIF], which uses another map, from links to chains.
 type Branch struct {
 	Table   Table
 	Group   uint32
@@ -37,11 +37,11 @@ const (
 )
 
 // ByIIFGroup sends a packet to the chain of the [Branch] whose Group is the group of the link by which the packet has
-// arrived. If there is no such Branch, the kernel goes on with the next rule.
+// arrived. If no Branch has this group, the kernel goes on with the next rule.
 func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branchMap, 35) }
 
 // ByIIF sends a packet to the second chain of the [Branch] whose Link is the link by which the packet has arrived. If
-// there is no such Branch, the kernel goes on with the next rule.
+// no Branch has this link, the kernel goes on with the next rule.
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivalMap, 20) }
 
 // byMap returns a Term that looks up a property of the packet in a map, and sends the packet to the chain that it finds
@@ -271,7 +271,7 @@ func (b Branch) Restore(n *NS) (taken bool, err error) {
 // Claim returns the chain of the group's Branch. If the group has no Branch, Claim adds the Branch b. The result taken
 // reports that the chain belongs to another group.
 func (b Branch) Claim(n *NS) (chain string, taken bool, err error) {
-	for range 2 { // again if another process adds the group's Branch just before Add
+	for range 2 { // a second time if another process adds the group's Branch just before Add
 		if chain, err = b.Table.Branch(n, b.Group); !errors.Is(err, fs.ErrNotExist) {
 			return chain, false, err
 		}

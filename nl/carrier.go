@@ -22,12 +22,13 @@ type Carrier struct {
 // Slaves lists the links of n whose master is in another namespace, masterNS. The links are of the kinds ipvlan,
 // macvlan or VLAN. The field Peer of a returned link is the index of its master.
 //
-// The owner of a namespace, such as a pod, can make links of all kinds there, and chooses their names, indices, groups
-// and MAC addresses. But only a process with privileges in masterNS can make a link whose master is in masterNS. So
-// Slaves relies only on the master's namespace, which the kernel reports.
+// The owner of a namespace (a pod, for example) can make links of all kinds in the namespace, and chooses their names,
+// indices, groups and MAC addresses. But only a process with privileges in masterNS can make a link whose master is in
+// masterNS. So Slaves relies only on the master's namespace, which the kernel reports.
 //
 // When the kernel first describes a link of n whose master is in masterNS, it gives masterNS an ID in n, and keeps it
-// (peernet2id_alloc). So if masterNS has no ID in n, there is no such link, and Slaves does not list the links.
+// (peernet2id_alloc). So if masterNS has no ID in n, no link of n has its master in masterNS. In this case, Slaves does
+// not ask for a list of the links.
 //
 // If links change all the time, each list of the kernel may be incomplete. In this case, Slaves asks for several lists,
 // and returns all slaves that are in any of the lists. The owner of a namespace can change links all the time to hide
@@ -55,8 +56,8 @@ func (n *NS) HasOn(masterNS *NS, l Link) (bool, error) {
 	return slices.ContainsFunc(slaves, func(c Carrier) bool { return c.Peer == l.Index }), err
 }
 
-// CardsOf lists the links of the namespace that are of one of the kinds (see [Link]), without lo. If links change all
-// the time, CardsOf returns the links of several lists together, like Slaves.
+// CardsOf lists those links of the namespace that have one of the kinds (see [Link]). It leaves out lo. If links change
+// all the time, CardsOf asks for several lists, as Slaves does.
 func (n *NS) CardsOf(kinds ...string) ([]Carrier, error) {
 	return n.listCarriers(func(l Link) bool { return l.Index != loopback && slices.Contains(kinds, l.Kind) })
 }

@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PriorityMangle is the Priority that nft(8) calls mangle. Chains that set marks have this Priority, so the kernel
-// calls them before it translates addresses.
+// PriorityMangle is the Priority that nft(8) calls mangle. Chains that set marks have this Priority, so they come
+// before the translation of addresses.
 const PriorityMangle = -150
 
-// A Chain is a chain of a table of nftables, called by a hook of netfilter.
+// A Chain is a chain in a table of nftables. A hook of netfilter calls the chain.
 type Chain struct {
 	Name     string
 	Type     string // filter, nat or route
@@ -106,8 +106,8 @@ func (c Chain) fingerprints() []ruleFingerprint {
 }
 
 // check returns an error if the kernel's chain has another type, hook, priority or policy than c. check does not
-// compare the rules. It is necessary in addition to the fingerprints: if another program changes the policy of a chain,
-// the comments of the rules stay the same.
+// compare the rules. It checks what the fingerprints do not show: if another program changes the policy of a chain, the
+// comments of the rules stay the same.
 func (c Chain) check(n *NS, t Table) error {
 	is, _, err := t.getChain(n, c.Name)
 	if err != nil {
@@ -160,7 +160,7 @@ func (c *Chain) parseHook(hooks nameTable, msg []byte) {
 	}
 }
 
-// hooksOf returns the hooks of a family by their names in nft(8).
+// hooksOf returns the hooks of a family: their names in nft(8), and the kernel's numbers for them.
 func hooksOf(family uint8) nameTable {
 	if family == unix.NFPROTO_ARP {
 		return nameTable{{"input", 0}, {"output", 1}} // NF_ARP_IN, NF_ARP_OUT of linux/netfilter_arp.h

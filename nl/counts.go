@@ -14,7 +14,7 @@ import (
 var dropCounterNames = []string{"InNoRoutes", "OutNoRoutes", "IPReversePathFilter", "InAddrErrors", "FragFails",
 	"InHdrErrors"}
 
-// DropCounts returns the values of the counters in dropCounterNames, by name.
+// DropCounts maps each name in dropCounterNames to the value of the counter.
 func (n *NS) DropCounts() (map[string]uint64, error) {
 	var text string
 	err := n.Do(func() error {

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A TableDump is the content of one of our tables of nftables in the kernel.
+// A TableDump is the content of a table of nftables in the kernel. The table is one of ours.
 type TableDump struct {
 	Name   string      `json:"name"` // the family and the name: "inet cni_ipvlan_vpc_k8s"
 	Chains []ChainDump `json:"chains"`
@@ -35,8 +35,8 @@ type ChainDump struct {
 }
 
 // A RuleDump has a string for each expression of a rule: the name of the expression, and its attributes in hexadecimal.
-// For expressions that our rules never have, it has only the name, because their attributes may contain text of other
-// programs.
+// For an expression that our rules never have, the string has only the name, because the attributes of such an
+// expression may contain text of other programs.
 type RuleDump []string
 
 // ownExpressions has the names of the expressions that our rules may have.

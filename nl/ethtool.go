@@ -32,8 +32,8 @@ const (
 	ethtoolSetFeatures = 0x3b
 )
 
-// cardSettings returns the settings that EC2's drivers may have and pods can change. If setCommand is 0, no command can
-// put the setting back.
+// cardSettings returns the settings that pods can change. Not each of EC2's drivers has all these settings. If
+// setCommand is 0, no command can put the setting back.
 func cardSettings() []cardSetting {
 	const getHash, setHash, getTunable, setTunable, u32, u16 = 0x29, 0x2a, 0x48, 0x49, 3, 2
 	all := []cardSetting{
@@ -147,7 +147,7 @@ func structOf(size int, numbers ...uint32) []byte {
 	return append(b, make([]byte, size-len(b))...)
 }
 
-// runEthtool executes a command of ethtool(8) for a link. The ioctl accepts any socket, also a netlink socket, and
+// runEthtool executes a command of ethtool(8) for a link. The ioctl accepts any socket, even a netlink socket, and
 // looks for the link in the socket's namespace.
 func (n *NS) runEthtool(l Link, command []byte) error {
 	n.mu.Lock()

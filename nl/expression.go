@@ -98,8 +98,8 @@ func lookupSet(setNumber uint32, not bool) attribute {
 		attrBigEndian(unix.NFTA_LOOKUP_SET_ID, setNumber))...)
 }
 
-// keepBits clears each bit of register 1 that is 0 in the number bits. setBits sets each bit of register 1 that is 1 in
-// the number bits.
+// keepBits clears each bit of register 1 that is 0 in the parameter bits. setBits sets each bit of register 1 that is 1
+// in the parameter bits.
 func keepBits(bits uint32) attribute { return bitwise(nativeBytes(bits), nativeBytes(0)) }
 func setBits(bits uint32) attribute  { return bitwise(nativeBytes(^bits), nativeBytes(bits)) }
 

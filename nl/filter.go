@@ -145,7 +145,7 @@ func (f filter) del(n *NS) error {
 }
 
 // checkSame returns an error if the kernel's filter is missing, has another class, or has another program. A program of
-// another release is another program, even if both have the same effect.
+// another release also counts as another program, even if both programs have the same effect.
 func (f filter) checkSame(n *NS) error {
 	is, err := f.readProgram(n)
 	switch {
@@ -213,8 +213,8 @@ func objectName(content, suffix string) string {
 	return OwnTable + ":" + hex.EncodeToString(is.Sum(nil)) + ":" + suffix
 }
 
-// hasSameEffect reports whether two programs have the same effect. The program in the kernel has the name name, and the
-// wanted program has the name want. If both have the same effect, their names differ only in the revision.
+// hasSameEffect reports whether the kernel's program has the same effect as the wanted program. It takes the names of
+// both programs: the names of programs with the same effect differ only in the revision.
 func hasSameEffect(name, want string) bool {
 	return strings.HasPrefix(name, want[:strings.LastIndex(want, ":")+1])
 }

@@ -66,7 +66,7 @@ func Attachment(group uint32) uint32 {
 }
 
 // Cards lists the network cards of an attachment that are in the namespace n. The namespace n is that of the pod or
-// that of the node: the kernel moves a pod's cards to the node when the pod's namespace ends. podGroup is the
+// that of the node, because the kernel moves a pod's cards to the node when the pod's namespace ends. podGroup is the
 // [PodGroup] of the attachment.
 func (n *NS) Cards(podGroup uint32) (cards []MovedLink, err error) {
 	links, err := n.Links()

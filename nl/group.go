@@ -15,13 +15,13 @@ import (
 // attachment have the [FurtherGroup]. digest is a hash that identifies the attachment, so no other attachment in the
 // namespace has this group. Operators do not choose groups with such large numbers.
 //
-// One request deletes all links of a group, in some 10 ms. Other changes of links and routes on the machine wait
-// meanwhile. If each link was deleted by a request of its own, these changes would wait 10 ms for each link.
+// One request deletes all links of a group, in some 10 ms. During this time, other changes of links and routes on the
+// machine wait. If each link was deleted by a request of its own, these changes would wait 10 ms for each link.
 func PodGroup(digest []byte) uint32 { return OwnGroup<<24 | binary.BigEndian.Uint32(digest)>>8 }
 
-// Foreign reports whether a link in a pod belongs to another attachment to one of our networks. group is the link's
-// group, and podGroup is the [PodGroup] of the caller's attachment. If Foreign returns true, either the pod has several
-// attachments, or the caller's path now leads to another pod's namespace.
+// Foreign reports whether a link in a pod belongs to an attachment to one of our networks that is not the caller's
+// attachment. group is the link's group, and podGroup is the [PodGroup] of the caller's attachment. If Foreign returns
+// true, either the pod has several attachments, or the caller's path now leads to another pod's namespace.
 func Foreign(group, podGroup uint32) bool {
 	group = Attachment(group)
 	return (group>>24 == OwnGroup || group>>24 == furtherGroupByte) && group&attachmentMask != podGroup&attachmentMask
@@ -40,7 +40,7 @@ func InGroup(links []Link, isWanted func(group uint32) bool) (first string) {
 
 // DelGroup deletes all links of a group, with the other ends of veth pairs. The error is fs.ErrNotExist if the group
 // has no links. If a link of the group cannot be deleted (lo or a network card), the kernel deletes no link of the
-// group. Then DelGroup takes such links out of the group, and tries again.
+// group. In this case, DelGroup gives group 0 to the links that cannot be deleted, and tries again.
 func (n *NS) DelGroup(group uint32) error {
 	if group == 0 {
 		return errors.New("group 0 is the default group of all links")

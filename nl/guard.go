@@ -24,10 +24,11 @@ import (
 // such frames, with any IP address as the source. No frame from outside has one of these source addresses.
 //
 // So a Guard drops packets of IPv4, IPv6 and ARP that arrive by the master and have the master's MAC address as their
-// source. It also drops packets with a multicast source that arrive by any link. The rules are in netfilter hooks that
-// come after ipvlan, so packets to slaves do not cost more. A filter of tc would see all protocols, but would make each
-// packet to a slave slower. A slave can also bypass such a filter. The reason is that a packet from a link of type ifb
-// skips tc and netfilter's ingress hook at the next link (tc_skip_classify).
+// source. It also drops packets whose source is a multicast MAC address, by whichever link they arrive. The rules are
+// in netfilter hooks that come after ipvlan, so packets to slaves do not cost more. A filter of tc would see all
+// protocols, but would make each packet to a slave slower. A slave can also bypass a filter of tc by a link of type
+// ifb. When a packet comes from such a link, the kernel skips tc and netfilter's ingress hook at the next link
+// (tc_skip_classify).
 //
 // All Guards of a namespace are elements of a set. Two tables have this set, one of the family inet and one of the
 // family arp. Del does nothing, because another slave may need the Guard. Add deletes the elements of links that are

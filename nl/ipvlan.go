@@ -199,7 +199,7 @@ func (v IPVlan) Check(n *NS) error {
 // checkAddrs returns an error if the slave has an address that is not in Only. There are two possible reasons for such
 // an address. The pod itself may have added another pod's address, to get that pod's packets. It is also possible that
 // two ADDs of one attachment ran at the same time. If a DEL ran after the first ADD took an address and before the
-// second ADD took one, the two addresses differ. Each ADD then adds its own address to the slave.
+// second ADD took one, the two addresses can differ. Each ADD then adds its own address to the slave.
 func (v IPVlan) checkAddrs() error {
 	if v.Only == nil {
 		return nil

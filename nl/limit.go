@@ -90,7 +90,7 @@ func (l Limit) Add(n *NS) error {
 	return err
 }
 
-// Del deletes the filters, also filters with another rate and burst. The links keep the qdiscs that Add has added.
+// Del deletes the filters, even if they have another rate or burst. The links keep the qdiscs that Add has added.
 func (l Limit) Del(n *NS) error { return delFilters(n, l.Devs, l.position()) }
 
 // Check returns an error if a link does not have the filter of the Limit.

@@ -81,7 +81,8 @@ func (n *NS) listLinks(send sender) ([]Link, error) {
 	return links, nil
 }
 
-// LinkByName returns the link with the given name or an alternative name. The error is fs.ErrNotExist if there is none.
+// LinkByName returns the link that has the given name, or that has it as an alternative name. The error is
+// fs.ErrNotExist if there is no such link.
 func (n *NS) LinkByName(name string) (Link, error) {
 	m, err := n.rawLinkByName(name)
 	if err != nil {
@@ -109,7 +110,7 @@ func (n *NS) SeenLink(name string) (Link, error) {
 }
 
 // rawLinkByName returns the kernel's message about a link, without the statistics. The error is fs.ErrNotExist if there
-// is no such link, also if the name is invalid.
+// is no such link, or if the name is invalid.
 func (n *NS) rawLinkByName(name string) ([]byte, error) {
 	if err := checkName(name); err != nil {
 		return nil, notExistError{err}

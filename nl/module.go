@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loadModule makes the kernel load the module with the given name. Only modules without a suitable alias need this
-// (fou, fou6): the kernel loads all others when a request needs them. loadModule asks for a link with the name of the
-// module, because the kernel then loads this module (dev_load, net/core/dev_ioctl.c). This needs CAP_SYS_MODULE.
-// loadModule does not report whether the module was loaded: the caller repeats the request that needs the module.
+// loadModule makes the kernel load the module with the given name. Only the modules fou and fou6 need this, because
+// they have no suitable alias. The kernel loads all other modules by itself when a request needs them. loadModule asks
+// for a link with the name of the module, because the kernel then loads this module (dev_load, net/core/dev_ioctl.c).
+// This needs CAP_SYS_MODULE. loadModule does not report whether the module was loaded: the caller repeats the request
+// that needs the module.
 func (n *NS) loadModule(name string) {
 	fd, err := n.openSocket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {

@@ -219,7 +219,7 @@ func (v MovedLink) Check(*NS) error {
 }
 
 // delAltNames deletes the alternative names of a link before the link gets its name on the node. A pod can choose
-// alternative names. If a link on the node has the same name, the kernel refuses to move the card to the node. If an
+// alternative names. If a link on the node has such a name, the kernel refuses to move the card to the node. If an
 // alternative name is equal to the card's name on the node, the kernel moves the card, but then refuses to rename it.
 // udev gives the card its own alternative names again when the card is back (systemd.link(5), AlternativeNamesPolicy=).
 func (n *NS) delAltNames(l Link) error {

@@ -14,8 +14,8 @@
 // comments of these methods say so.
 //
 // The package uses netlink, bpf(2), ioctl(2) and the files of sysctls, and executes no program. In our programs, no
-// other package opens network namespaces or uses nftables, and only package ask also uses netlink. Package nl knows
-// nothing of CNI, EC2, or the purpose of a Wiring.
+// other package opens network namespaces or uses nftables. The only other package that uses netlink is package ask.
+// Package nl knows nothing of CNI, EC2, or the purpose of a Wiring.
 package nl
 
 import (
@@ -43,7 +43,7 @@ type NS struct {
 
 	fd        netns.NsHandle
 	isProcess bool   // all threads that no goroutine has locked are in this namespace
-	processNS *NS    // the NS of the process if its OpenOther has opened this NS, otherwise nil
+	processNS *NS    // the NS of the process, if OpenOther of that NS has opened this NS; otherwise nil
 	keptOpen  bool   // Close does nothing, because release (see KeepOpen) closes the namespace
 	keptOther *NS    // the first namespace that OpenOther has opened, if keptOpen is true
 	keptPath  string // the path of keptOther

@@ -163,8 +163,8 @@ func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 // isRoutedRule reports whether a rule is ours and serves only routed pods. Such a rule has the routing table of an ENI,
 // or Goto, or Nop, or it applies to all packets, or to all packets that the node itself sends. No other rule of ours
 // has one of these properties. For example, we have rules that drop packets that arrive by an ENI. For these rules,
-// isRoutedRule returns false. They stay as long as the ENI's link, because the VPC still delivers packets for pods that
-// have ended.
+// isRoutedRule returns false. These rules stay as long as the ENI's link, because the VPC still delivers packets for
+// pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
 	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.hasMark()

@@ -28,7 +28,7 @@ func canPin() bool {
 }
 
 // openPinned returns the file descriptor of the object that is pinned under the given name. If there is no such object,
-// openPinned makes it by makeObject, and pins it if the BPF file system is mounted.
+// openPinned calls makeObject to make the object. It then pins the object if the BPF file system is mounted.
 func openPinned(name string, makeObject func() (int, error)) (int, error) {
 	if fd, err := objCommand(unix.BPF_OBJ_GET, name, 0); err == nil {
 		return fd, nil

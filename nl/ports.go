@@ -49,7 +49,7 @@ func (p LocalPorts) isAccepted(current string) bool {
 }
 
 // isChosen reports whether another program has set the range, and the first port of this range is at most Last. The
-// text of the range is current.
+// parameter current has the text of this range.
 func (p LocalPorts) isChosen(current string) bool {
 	const byDefault = "32768 60999" // the range of each new namespace (inet_init_net)
 	first, _, _ := strings.Cut(current, " ")

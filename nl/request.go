@@ -21,7 +21,7 @@ type sender func(family, typ, flags int, answer uint16, head nl.NetlinkRequestDa
 // sendRequest sends a message of a netlink family, and returns the answers of the type answerType. For a dump, the
 // kernel sends only the objects that match head and attrs, for example the routes of one table
 // (NETLINK_GET_STRICT_CHK). vishvananda/netlink instead reads all objects, and then filters them. If changes interrupt
-// a dump in each try, sendRequest returns the last dump, which may lack objects.
+// a dump in each try, sendRequest returns the last dump, which is perhaps incomplete.
 func (n *NS) sendRequest(
 	family, typ, flags int, answerType uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {
@@ -32,9 +32,9 @@ func (n *NS) sendRequest(
 	return msgs, err
 }
 
-// sendExact is like sendRequest, but never returns a dump that may lack objects. If changes interrupt the dump in each
-// try, the error is nl.ErrDumpInterrupted. sendExact accepts an unmarked dump (see isUnmarkedDump) if it is equal to
-// the dump of the try before.
+// sendExact is like sendRequest, but never returns a dump that is perhaps incomplete. If changes interrupt the dump in
+// each try, the error is nl.ErrDumpInterrupted. sendExact accepts an unmarked dump (see isUnmarkedDump) if it is equal
+// to the dump of the try before.
 func (n *NS) sendExact(
 	family, typ, flags int, answerType uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {

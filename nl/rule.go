@@ -24,8 +24,8 @@ type Rule struct {
 	Not      bool   // invert the rule: it applies to packets that do not match the other fields
 	From, To netip.Prefix
 	OIF      string // match packets of the namespace's own sockets that are bound to this link
-	// IIF: match packets that arrive by this link. The name "lo" stands for packets that the namespace itself sends, and
-	// for the look-ups of rp_filter.
+	// IIF: match packets that arrive by this link. The name "lo" stands for packets that the namespace itself sends,
+	// and for the look-ups of rp_filter.
 	IIF   string
 	Mark  uint32
 	Mask  uint32 // 0 is all bits
@@ -99,8 +99,8 @@ func tableName(t uint32) string {
 	return strconv.FormatUint(uint64(t), 10)
 }
 
-// Add adds the rule. If the kernel answers EEXIST, it has the same rule already, except for the protocol (rule_exists).
-// So Add does not list and compare the rules of all pods.
+// Add adds the rule. If the kernel answers EEXIST, it already has a rule that is equal to r except perhaps for the
+// protocol (rule_exists). So Add does not list and compare the rules of all pods.
 func (r Rule) Add(n *NS) error {
 	err := r.sendMessage(n, unix.RTM_NEWRULE, addNew, r.kernelAction())
 	if errors.Is(err, fs.ErrExist) {

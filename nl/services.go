@@ -16,9 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ClusterIPs lists the cluster IPs of Services, by the rules of kube-proxy. It reads the set of kube-proxy's mode
-// nftables, and the rules of its mode iptables if iptables(8) is iptables-nft. ClusterIPs finds nothing if kube-proxy
-// uses iptables-legacy or IPVS. In the mode iptables, it also does not find a Service without endpoints.
+// ClusterIPs lists the cluster IPs of Services. It finds them in the tables of kube-proxy. If kube-proxy's mode is
+// nftables, ClusterIPs reads kube-proxy's set of cluster IPs. If the mode is iptables, ClusterIPs reads kube-proxy's
+// rules, but only if iptables(8) is iptables-nft. ClusterIPs finds nothing if kube-proxy uses iptables-legacy or IPVS.
+// In the mode iptables, it also does not find a Service without endpoints.
 func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	t := proxyTable(family, "kube-proxy")
 	elements, err := t.setElements(n, "cluster-ips")
@@ -47,8 +48,8 @@ func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	return slices.Compact(addrs), nil // a Service has a rule for each port
 }
 
-// ServiceEndpoints lists the addresses of the endpoints of Services, by the rules of kube-proxy. It knows the same
-// modes of kube-proxy as [NS.ClusterIPs].
+// ServiceEndpoints lists the addresses of the Services' endpoints. It finds them in the rules of kube-proxy. It knows
+// the same modes of kube-proxy as [NS.ClusterIPs].
 func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
 	// from the table nat, take only kube-proxy's chains: other programs have DNAT rules there, too
 	for table, chains := range map[string]string{"kube-proxy": "", "nat": "KUBE-SEP-"} {
@@ -77,9 +78,9 @@ func (n *NS) ServiceEndpoints(family Family) (addrs []netip.Addr, err error) {
 	return slices.Compact(addrs), nil
 }
 
-// natTargets returns the new destinations that a NAT rule gives to packets. Each of them begins with an address. A rule
-// of nft(8) loads the new destination into a register, or takes it from a map. A rule of iptables-nft has the target
-// DNAT with a struct nf_nat_range2, in which the address comes after the flags.
+// natTargets returns the new destinations that a NAT rule gives to packets. Each new destination begins with an
+// address. A rule of nft(8) loads the new destination into a register, or takes it from a map. A rule of iptables-nft
+// has the target DNAT with a struct nf_nat_range2, in which the address comes after the flags.
 func (t Table) natTargets(n *NS, rule []byte) (values [][]byte, err error) {
 	set := ""
 	for name, data := range expressions(rule) {

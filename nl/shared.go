@@ -23,9 +23,10 @@ var ErrShared = errors.New("other links use this link: slaves of ipvlan, maybe i
 //
 // So Unshared asks the kernel for a macvlan link on top of the link, with an option that does not fit the mode. The
 // kernel refuses this request in any case. If an ipvlan, bridge or bond uses the link, the error is EBUSY
-// (macvlan_port_create, since Linux 4.5). Otherwise the error is EINVAL, because of the option.
+// (macvlan_port_create, since Linux 4.5). If no such link uses it, the error is EINVAL, because of the option.
 //
-// Unshared does not find macvlan and VLAN links in other namespaces. [NS.Slaves] of those namespaces finds them.
+// Unshared does not find macvlan and VLAN links in other namespaces. To find these links, call [NS.Slaves] for the
+// other namespaces.
 func (n *NS) Unshared(l Link) error {
 	above, err := n.linksAbove(l)
 	if err != nil {

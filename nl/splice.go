@@ -17,9 +17,9 @@ import (
 //
 // From Veth to ENI: a packet that arrives by Veth with the destination MAC address MAC leaves by ENI, along the routes
 // of the namespace. If its TCP or UDP source port is from [SpliceOwn] to SpliceFirst - 1, the program adds
-// [SpliceFirst] - SpliceOwn to this port. From ENI to Veth: a packet may arrive by ENI for a port from SpliceFirst on.
-// If no socket of the namespace awaits this packet, the program changes the port back. The packet then goes to the
-// other end of Veth, as if Veth had sent it. All other packets take their usual way.
+// [SpliceFirst] - SpliceOwn to this port. From ENI to Veth: a packet may arrive by ENI whose destination port is
+// SpliceFirst or higher. If no socket of the namespace awaits this packet, the program changes the port back. The
+// packet then goes to the other end of Veth, as if Veth had sent it. All other packets take their usual way.
 //
 // The kernel must not choose ports from SpliceFirst on for the namespace's own connections (see [LocalPorts]). Programs
 // in the namespace may still listen on these ports. A socket awaits a packet in these cases:

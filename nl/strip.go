@@ -24,7 +24,7 @@ func (n *NS) stripCard(l Link) error { return errors.Join(n.delLinksAbove(l), n.
 // the card. They stay attached even if no process has them open.
 func (n *NS) delPrograms(l Link) error { return errors.Join(n.delXDP(l), n.delTCX(l)) }
 
-// delLinksAbove deletes the links of the namespace whose master is l. A pod may have moved such a link to a third
+// delLinksAbove deletes the links of the namespace whose master is l. A pod may have moved such a link to another
 // namespace. delLinksAbove does not delete that link, but [NS.Unshared] and [NS.Slaves] find it.
 func (n *NS) delLinksAbove(l Link) error {
 	above, failed := n.linksAbove(l)
@@ -88,8 +88,8 @@ func (n *NS) delTCX(l Link) error {
 	})
 }
 
-// queryTCX lists the IDs of the programs at a hook of tcx. links has, at the same position, the ID of the bpf_link that
-// holds the program, or 0. Linux before 6.6 has no tcx: then both lists are empty.
+// queryTCX lists the IDs of the programs at a hook of tcx. At the same position, links has the ID of the bpf_link that
+// holds the program, or 0 if no bpf_link holds it. Linux before 6.6 has no tcx: then both lists are empty.
 func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
 	programs, links = make([]uint32, mostTCX), make([]uint32, mostTCX)
 	query := struct { // of union bpf_attr, for BPF_PROG_QUERY

@@ -14,9 +14,9 @@ import (
 )
 
 // A Tunnel is a link that sends IP packets inside UDP packets ("foo over UDP", FOU): IPv4 in IPv4, or IPv6 in IPv6. A
-// Tunnel has no remote address. The outer packet goes to the next hop of the inner packet's route, or without a next
-// hop, to the inner packet's destination. So one link serves any number of far ends (ip_tunnel_xmit, "NBMA tunnel").
-// Each far end needs a [FOU] at the same port.
+// Tunnel has no remote address. The outer packet goes to the next hop of the inner packet's route. If this route has no
+// next hop, the outer packet goes to the inner packet's destination. So one link serves any number of far ends
+// (ip_tunnel_xmit, "NBMA tunnel"). Each far end needs a [FOU] at the same port.
 //
 // The kernel derives the outer source port from the inner packet's connection. So EC2 and the CPUs of the hosts see a
 // flow for each connection, and not a single flow.

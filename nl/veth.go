@@ -29,8 +29,8 @@ import (
 type Veth struct {
 	Name string
 	// AltName is an alternative name of the near end, or "". Set AltName if pairs of different pods use the same Name
-	// one after the other. The request of Add that sets the near end up then names the link by AltName, and not by
-	// Name. So Add does not touch another pair. AltName needs Linux 5.5.
+	// one after the other. In this case, the request that sets the near end up has AltName, and not Name. So Add does
+	// not touch another pair. AltName needs Linux 5.5.
 	AltName string
 	MAC     string
 	Peer    string
@@ -43,8 +43,8 @@ type Veth struct {
 	PeerGroup uint32
 	PeerDown  bool // Add leaves the far end down
 	// NoLinkLocal: the near end gets no IPv6 link-local address when it comes up. Without such an address, the kernel
-	// sends no redirects by the near end (RFC 4861, section 8.2). It also cannot ask for neighbours there, so the
-	// caller must add them (see [Neigh]).
+	// sends no redirects by the near end (RFC 4861, section 8.2). The kernel also cannot ask for neighbours at the near
+	// end, so the caller must add the neighbours (see [Neigh]).
 	NoLinkLocal bool
 	// NoRA: the near end ignores IPv6 router advertisements, which any process in PeerNS could send (RFC 4861, section
 	// 4.2). Without NoRA, the kernel ignores them only if the near end's own sysctl forwarding is 1 and its own sysctl
@@ -189,8 +189,8 @@ func (v Veth) setNearUp(n *NS) error {
 	return n.setLink(name, 0, v.Alias, nest(unix.IFLA_AF_SPEC, spec...))
 }
 
-// Near returns the kernel's state of the near end. Set fresh if this command has created the pair. Then PeerNS
-// remembers the index of the far end, and no method has to ask the kernel for it.
+// Near returns the kernel's state of the near end. Set fresh if this command has created the pair. If fresh is true,
+// Near makes PeerNS remember the index of the far end, so that no method has to ask the kernel for the index.
 func (v Veth) Near(n *NS, fresh bool) (Link, error) {
 	l, err := n.LinkByName(v.Name)
 	if err == nil && fresh && v.PeerNS != nil && v.PeerNS.indices != nil {

@@ -38,8 +38,8 @@ func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
 var errLost = errors.New("netlink events were lost")
 
 // awaitMAC waits until there is a link with the given MAC address. It first subscribes to events about links, then
-// looks for the link, and then waits for events. In this order, awaitMAC misses no link: if the link appears after the
-// look, there is an event. The error is errLost if events were lost.
+// looks for the link, and then waits for events. Because of this order, awaitMAC misses no link: if the link appears
+// after awaitMAC has looked for it, there is an event. The error is errLost if events were lost.
 func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	events, err := nl.SubscribeAt(n.fd, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {

@@ -65,8 +65,8 @@ func (w Wiring) Add() error {
 }
 
 // rememberIndices makes the namespaces of the Steps remember the indices of links until forget is called. A namespace
-// that a context keeps open (see [KeepOpen]) remembers them for the whole command. If another process replaces a link
-// meanwhile, no link has the remembered index, and requests with this index fail.
+// that a context keeps open (see [KeepOpen]) remembers the indices for the whole command. If another process replaces a
+// link meanwhile, no link has the remembered index, and requests with this index fail.
 func (w Wiring) rememberIndices() (forget func()) {
 	for _, s := range w {
 		if s.NS != nil && s.NS.indices == nil {
@@ -82,8 +82,8 @@ func (w Wiring) rememberIndices() (forget func()) {
 	}
 }
 
-// forgetDeleted makes the namespaces forget all links if a link has been deleted. If it was one end of a veth pair, the
-// other end is gone, too.
+// forgetDeleted makes the namespaces forget all links if a link has been deleted. It does not forget only the deleted
+// link: if this was one end of a veth pair, the other end is gone, too.
 func (w Wiring) forgetDeleted() {
 	lost := false
 	w.eachNS(func(n *NS) { lost, n.linkDeleted = lost || n.linkDeleted, false })

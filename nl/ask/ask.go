@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ask has queries to the kernel for the commands of the tool. It uses vishvananda/netlink, which would make
-// each plugin larger and slower, so plugins do not import this package.
+// Package ask has functions with which the commands of the tool ask the kernel questions. It uses vishvananda/netlink,
+// which would make each plugin larger and slower, so plugins do not import this package.
 package ask
 
 import (
@@ -16,12 +16,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// ErrSource reports that the kernel drops a packet because of its source (rp_filter). The route to this source uses
-// another link than the link by which the packet arrived.
+// ErrSource reports that the kernel drops a packet because of its source (rp_filter). The packet arrived by one link,
+// but the route back to its source uses another link.
 var ErrSource = errors.New("the route back to the packet's source is not by the link by which the packet arrived")
 
-// Leaves returns the name of the link by which a packet from one of the namespace's own addresses leaves the namespace.
-// It does the same as "ip route get TO from FROM", and returns "" if there is no route.
+// Leaves returns the name of the link by which a packet of the namespace itself leaves. The packet has the source
+// address from, an address of the namespace, and the destination address to. It does the same as "ip route get TO from
+// FROM", and returns "" if there is no route.
 func Leaves(n *nl.NS, from, to netip.Addr) (dev string, err error) {
 	return routeLink(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice()})
 }

@@ -25,11 +25,10 @@ const InsnSize = 8
 
 // Maps has the file descriptors of the BPF maps that the two programs of a Splice share: see src/memory.h.
 type Maps struct {
-	// Kept is a map of packets. For these packets, the namespace's sockets do not show whether a socket awaits the
-	// packet.
+	// Kept is a map that remembers packets. The namespace's sockets do not show whether a socket awaits these packets.
 	Kept int
-	// Looped is a map of the newest TCP connections that packets by the veth have begun. With it, the programs recognise
-	// the answers of these connections.
+	// Looped is a map with the newest TCP connections that packets from the veth have begun. With this map, the
+	// programs recognise the answers of these connections.
 	Looped int
 }
 
@@ -37,9 +36,9 @@ type Maps struct {
 func Revision() string { return sources[:16] }
 
 // Onward returns the program of a Splice for the veth. If the destination MAC address of a packet is mac, the program
-// sends the packet by the link with the index eni. If the source port of such a packet is from OwnPort to FirstPort -
-// 1, the program also sets the bit PortBit in the source port. If a packet has another destination MAC address, the
-// program sets the bits of mark in the packet's mark.
+// sends the packet by the link with the index eni. If the source port of such a packet is at least OwnPort and below
+// FirstPort, the program also sets the bit PortBit in the source port. If a packet has another destination MAC address,
+// the program sets the bits of mark in the packet's mark.
 func Onward(mac net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.withValues(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(mac)),

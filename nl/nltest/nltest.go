@@ -5,8 +5,8 @@
 //
 // [NS] makes a namespace, [Shell] runs a script in a namespace, and [Dump] returns the state of a namespace. [Need]
 // skips a test if the machine lacks a feature. A [Guard] fails if the tests leave something behind. The scripts in the
-// directory vm run a test binary on this machine's kernel if the kernel has ipvlan. Otherwise they run it in user-mode
-// Linux or a virtual machine:
+// directory vm run a test binary on this machine's kernel if the kernel has ipvlan. If the kernel does not have ipvlan,
+// they run the test binary in user-mode Linux or a virtual machine:
 //
 //	go test -exec "$PWD/nl/nltest/vm/exec" ./nl/...
 //
