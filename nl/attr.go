@@ -37,12 +37,13 @@ func attr32(typ int, v uint32) attribute {
 	return binary.NativeEndian.AppendUint32(attrHeader(typ, 4), v)
 }
 
-// attrBigEndian returns an attribute whose value is v in network byte order, as nftables wants numbers.
+// attrBigEndian returns an attribute whose value is a number in network byte order. nftables needs numbers in this byte
+// order.
 func attrBigEndian(typ int, v uint32) attribute {
 	return binary.BigEndian.AppendUint32(attrHeader(typ, 4), v)
 }
 
-// attrString returns an attribute whose value is s and a zero byte.
+// attrString returns an attribute whose value is a string with a zero byte at its end.
 func attrString(typ int, s string) attribute {
 	return append(append(attrHeader(typ, len(s)+1), s...), 0).pad()
 }
@@ -86,8 +87,8 @@ func attrsOf(b []byte) iter.Seq2[int, []byte] {
 	}
 }
 
-// nativeUint returns the number of one, two or four bytes in b, in the CPU's byte order. For other sizes, nativeUint
-// returns 0.
+// nativeUint decodes a number of one, two or four bytes, in the CPU's byte order. For other sizes, nativeUint returns
+// 0.
 func nativeUint(b []byte) uint32 {
 	switch len(b) {
 	case 1:
@@ -100,7 +101,7 @@ func nativeUint(b []byte) uint32 {
 	return 0
 }
 
-// bigEndianUint returns the number of four bytes in b, in network byte order, which nftables uses. For other sizes,
+// bigEndianUint decodes a number of four bytes in network byte order, which nftables uses. For other sizes,
 // bigEndianUint returns 0.
 func bigEndianUint(b []byte) uint32 {
 	if len(b) != 4 {

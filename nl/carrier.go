@@ -19,8 +19,8 @@ type Carrier struct {
 	Addrs []netip.Addr
 }
 
-// Slaves lists the links of n whose master is in another namespace, masterNS. The links are of the kinds ipvlan,
-// macvlan or VLAN. The field Peer of a returned link is the index of its master.
+// Slaves lists those links of the namespace n whose master is in another namespace, masterNS. The links are of the
+// kinds ipvlan, macvlan or VLAN. The field Peer of a returned link is the index of its master.
 //
 // The owner of a namespace (a pod, for example) can make links of all kinds in the namespace, and chooses their names,
 // indices, groups and MAC addresses. But only a process with privileges in masterNS can make a link whose master is in
@@ -45,9 +45,10 @@ func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	return n.listCarriers(func(l Link) bool { return l.peerNS == number && borrowsMAC(l) })
 }
 
-// HasOn reports whether n has a link whose master is l, a link of masterNS. HasOn first lists the links of n, because
-// the master may have moved to masterNS after its slave was made. For example, a network card comes back from a pod. In
-// this case, masterNS has no ID in n (see Slaves) before the kernel lists the links of n.
+// HasOn reports whether the namespace n has a link whose master is the link l of the namespace masterNS. HasOn first
+// lists the links of n, because the master may have moved to masterNS after its slave was made. For example, a network
+// card comes back from a pod. In this case, masterNS has no ID in n (see Slaves) before the kernel lists the links of
+// n.
 func (n *NS) HasOn(masterNS *NS, l Link) (bool, error) {
 	if _, err := n.Links(); err != nil {
 		return false, err

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FarEnd returns the other end of a veth pair, in whichever namespace it is. nearEnd is the end in n. The error is
-// fs.ErrNotExist if the other end was moved or deleted after nearEnd was read.
+// FarEnd returns the other end of a veth pair, in whichever namespace it is. The argument nearEnd is the end in the
+// namespace n. The error is fs.ErrNotExist if the other end was moved or deleted after nearEnd was read.
 func (n *NS) FarEnd(nearEnd Link) (Link, error) {
 	msg := linkMessage()
 	msg.Index = int32(nearEnd.Peer)

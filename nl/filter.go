@@ -37,8 +37,8 @@ type filter struct {
 	police attribute // the action on packets that the program matches; nil: the program's result is the action
 }
 
-// Numbers of linux/pkt_sched.h: the parent and the handle of the qdisc, and the parents of filters at ingress and at
-// egress.
+// Numbers of linux/pkt_sched.h. The first two are the parent and the handle of the qdisc. The last two are the parents
+// of filters: at ingress and at egress.
 const (
 	tcHooks   = 0xfffffff1
 	tcHandle  = 0xffff0000

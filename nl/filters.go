@@ -20,8 +20,8 @@ func (f filter) onLinks(n *NS, devs []string) (all []filter, err error) {
 	return all, nil
 }
 
-// addFilters adds the filter f to each link, or replaces the link's filter if that filter differs from f. The program
-// of the filter is code. After an error, addFilters removes the filters that it has added.
+// addFilters adds the filter f to each link, or replaces the link's old filter if the old filter differs from f. The
+// program of the filter is code. After an error, addFilters removes the filters that it has added.
 func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	filters, err := f.onLinks(n, devs)
 	if err != nil {

@@ -56,8 +56,8 @@ func IsCard(group uint32) bool {
 	return group>>24 == OwnGroup+cardGroupOffset || group>>24 == furtherGroupByte+cardGroupOffset
 }
 
-// Attachment does the opposite of CardGroup: for the group of an attachment's cards, it returns the group of the
-// attachment's other links. Attachment returns any other group unchanged.
+// Attachment does the opposite of CardGroup: it takes the group of an attachment's cards, and returns the group of the
+// other links of this attachment. Attachment returns any other group unchanged.
 func Attachment(group uint32) uint32 {
 	if IsCard(group) {
 		return group - cardGroupOffset<<24

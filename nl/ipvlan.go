@@ -29,7 +29,7 @@ type IPVlan struct {
 	Fresh  bool         // the caller has made sure that NS has no link of this name, so Add does not look for one
 }
 
-// ipvlanModes has the names of the modes in the order of IPVLAN_MODE_* of linux/if_link.h.
+// ipvlanModes has the names of the modes. Their order is that of the constants IPVLAN_MODE_* in linux/if_link.h.
 var ipvlanModes = []string{"l2", "l3", "l3s"}
 
 func modeName(m uint16) string {
@@ -164,7 +164,7 @@ func (v IPVlan) Del(*NS) error {
 	return v.NS.delLink(v.Name)
 }
 
-// Check returns an error if the slave differs from v. If Master is "", Check accepts any master.
+// Check returns an error if the slave differs from the IPVlan v. If Master is "", Check accepts any master.
 func (v IPVlan) Check(n *NS) error {
 	if v.NS == nil {
 		return errGone

@@ -230,8 +230,8 @@ func (n *NS) forgetLink(name string) {
 
 func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }
 
-// skipStats returns an attribute of a request: the kernel then leaves out the statistics, which are half of each answer
-// (RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h).
+// skipStats returns an attribute for a request. It makes the kernel leave out the statistics, which would be half of
+// each answer (RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h).
 func skipStats() attribute { return attr32(unix.IFLA_EXT_MASK, 1<<3) }
 
 // linkInfo returns the attribute that gives a new link its kind and the options of this kind.

@@ -56,9 +56,9 @@ func (l *loader) openMaps() (err error) {
 	return nil
 }
 
-// openMap opens the map with the given name, or creates it. A new map has room for l.pods / divisor pods. Each pod
-// needs MapSets entries of 128 bytes (see src/memory.h). A pinned map outlives this release, so the name of the pinned
-// file contains the layout.
+// openMap opens the map with the given name, or creates it. If openMap creates the map, the number of pods for which
+// the map has room is l.pods divided by divisor. Each pod needs MapSets entries of 128 bytes (see src/memory.h). A
+// pinned map outlives this release, so the name of the pinned file contains the layout.
 func (l *loader) openMap(name string, divisor uint32) (int, error) {
 	layout := name + " " + decimal(bpf.MapKeySize) + " " + decimal(bpf.MapValueSize) + " " + decimal(bpf.MapSets)
 	// The name has no revision, because all releases share the maps. In the place of the revision, the first releases

@@ -56,8 +56,8 @@ func (l Link) checkMTU6() error {
 		l.MTU6, l.MTU)
 }
 
-// parseMTU6 returns IPv6's MTU from the attribute IFLA_AF_SPEC of a link (DEVCONF_MTU6 of linux/ipv6.h), or 0 if the
-// link has no IPv6.
+// parseMTU6 returns IPv6's MTU of a link (DEVCONF_MTU6 of linux/ipv6.h), or 0 if the link has no IPv6. It takes the
+// value of the link's attribute IFLA_AF_SPEC.
 func parseMTU6(families []byte) int {
 	const conf, mtu = 2 /* IFLA_INET6_CONF */, 2
 	if values := attrAt(families, unix.AF_INET6, conf); len(values) >= 4*(mtu+1) {

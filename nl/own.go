@@ -53,8 +53,8 @@ func (n *NS) RemoveShared() (removed bool, err error) {
 	return removeUnused(n.Vacant, func() (Wiring, error) { return n.sharedObjects(isOwnTable, isOwnRule) }, removePins)
 }
 
-// RemoveRouted is like [NS.RemoveShared], but removes only objects that serve only routed pods, if no pair of a routed
-// pod is left. If the node has no table for routed pods, RemoveRouted sends only one request.
+// RemoveRouted is like [NS.RemoveShared], but for routed pods: it removes the objects that serve only routed pods, if
+// no veth pair of a routed pod is left. If the node has no table for routed pods, RemoveRouted sends only one request.
 func (n *NS) RemoveRouted() (removed bool, err error) {
 	tables, err := n.ownTables(isRoutedTable)
 	if err != nil || len(tables) == 0 {
@@ -64,10 +64,10 @@ func (n *NS) RemoveRouted() (removed bool, err error) {
 		func() error { return nil })
 }
 
-// removeUnused removes the objects that listObjects returns, and calls removeMore. But if checkUnused returns
-// [ErrPods], removeUnused removes nothing, and returns no error. After the removal, removeUnused calls checkUnused
-// again, and returns any error of this second call, even [ErrPods]. The result removed reports whether there were
-// objects to remove.
+// removeUnused first calls checkUnused. If checkUnused returns an error, removeUnused removes nothing. It returns this
+// error, but no error if the error is [ErrPods]. If checkUnused returns nil, removeUnused removes the objects that
+// listObjects returns, and calls removeMore. After the removal, removeUnused calls checkUnused again, and returns any
+// error of this second call, even [ErrPods]. The result removed reports whether there were objects to remove.
 func removeUnused(
 	checkUnused func() error, listObjects func() (Wiring, error), removeMore func() error,
 ) (removed bool, err error) {

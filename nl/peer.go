@@ -24,8 +24,8 @@ func (n *NS) IsPeer(nearEnd Link, other *NS, index int) bool {
 // With this map, a caller finds the namespace of a pair's other end without opening all namespaces again for each pair.
 type Namespaces map[uint32]string
 
-// Know adds the namespace at path to the map, with its ID in n. It does nothing if the namespace is gone or has no ID
-// in n, because no link of n has its other end in such a namespace.
+// Know adds the namespace at path to the map. The key is 1 + the ID of this namespace in the namespace n. It does
+// nothing if the namespace is gone or has no ID in n, because no link of n has its other end in such a namespace.
 func (k Namespaces) Know(n *NS, path string) {
 	other, err := n.OpenOther("pod", path)
 	if err != nil {

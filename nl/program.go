@@ -32,8 +32,8 @@ func loadBPF(code []byte) (fd int, err error) {
 	return -1, fmt.Errorf("%w: %w%s", ErrNoBPF, err, verifierReason(log))
 }
 
-// verifierReason returns the last line of the verifier's log that is about the program itself, and not about the
-// verifier's work.
+// verifierReason returns a line of the verifier's log: the last line that is about the program itself, and not about
+// the verifier's work.
 func verifierReason(log []byte) string {
 	lines := strings.Split(strings.TrimSpace(unix.ByteSliceToString(log)), "\n")
 	for i := len(lines) - 1; i >= 0; i-- {

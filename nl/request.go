@@ -104,8 +104,9 @@ func retryDump(dump func() error) error {
 	return err
 }
 
-// wrapNotExist wraps an error of the kernel that means that an object does not exist, so that errors.Is finds
-// fs.ErrNotExist in it. The error ENOENT needs no wrapper, because errors.Is finds fs.ErrNotExist in it anyway.
+// wrapNotExist wraps those errors of the kernel that mean that an object does not exist. In the returned error,
+// errors.Is finds fs.ErrNotExist. The error ENOENT needs no wrapper, because errors.Is finds fs.ErrNotExist in it
+// anyway.
 func wrapNotExist(err error) error {
 	switch errno, _ := errors.AsType[unix.Errno](err); errno {
 	case unix.ESRCH, unix.ENODEV, unix.ENXIO, unix.EADDRNOTAVAIL:

@@ -18,8 +18,8 @@ import (
 // 72 to 75.
 const routedGroupByte = OwnGroup + 4
 
-// RoutedGroup returns the group of the node's ends of the veth pairs of an ENI's routed pods. eni is the index of the
-// ENI's link.
+// RoutedGroup returns the group for the veth pairs of an ENI's routed pods. The node's end of each such pair has this
+// group. eni is the index of the ENI's link.
 func RoutedGroup(eni int) uint32 { return routedGroupByte<<24 | uint32(eni)&attachmentMask }
 
 // IsRouted reports whether RoutedGroup returns this group for an ENI.
@@ -78,7 +78,7 @@ func (n *NS) AskTables() (enis []string, err error) {
 	return enis, err
 }
 
-// RoutedTableOf returns the name of the table of nftables for the routed pods of a network.
+// RoutedTableOf returns the name of a network's table of nftables for routed pods.
 func RoutedTableOf(network string) string { return routedTablePrefix + network }
 
 // isRoutedTable reports whether the table of nftables with this name serves only routed pods that run. It is false for

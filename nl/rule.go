@@ -83,8 +83,8 @@ func (r Rule) kernelAction() uint8 {
 	return unix.FR_ACT_TO_TBL
 }
 
-// tableName returns the name of a table that every host has (see rt_tables of iproute2), and the number of any other
-// table.
+// tableName returns a routing table's name if every host has this table (see rt_tables of iproute2). For any other
+// table, it returns the number as text, and for 0 it returns "".
 func tableName(t uint32) string {
 	switch t {
 	case 0:

@@ -18,16 +18,16 @@ import (
 // A table with chains that have Varies set has a second seal, for its other chains only (see [Table.Lasting]). A kernel
 // that has this second seal also has all parts of nftables that these other chains need.
 
-// Sealed reports whether the kernel's table has the seal of t. A table with this seal was made from a Table with the
-// same chains and the same Of.
+// Sealed reports whether the kernel's table has the seal of the Table t. A table with this seal was made from a Table
+// with the same chains and the same Of.
 func (t Table) Sealed(n *NS) bool {
 	_, _, err := t.getChain(n, t.sealName())
 	return err == nil
 }
 
-// isInstalled reports whether the kernel's table is t, without reading the rules. The kernel's table must have the seal
-// of t, and must not be dormant. Each of its chains must have the right type, hook, priority, policy and number of
-// rules.
+// isInstalled reports whether the kernel's table is the Table t. It does not read the rules. The kernel's table must
+// have the seal of t, and must not be dormant. Each chain of the kernel's table must have the right type, hook,
+// priority, policy and number of rules.
 func (t Table) isInstalled(n *NS) bool {
 	if !t.Sealed(n) {
 		return false
@@ -41,8 +41,8 @@ func (t Table) isInstalled(n *NS) bool {
 	return t.checkAwake(n) == nil
 }
 
-// Lasting returns a copy of t without the chains that have Varies set. The seal of the copy does not depend on these
-// chains.
+// Lasting returns a copy of the Table t without the chains that have Varies set. The seal of the copy does not depend
+// on these chains.
 func (t Table) Lasting() Table {
 	t.Chains = slices.DeleteFunc(slices.Clone(t.Chains), func(c Chain) bool { return c.Varies })
 	return t

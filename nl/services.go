@@ -123,7 +123,7 @@ func (t Table) setElements(n *NS, set string) (all [][]byte, err error) {
 	return all, nil
 }
 
-// firstAddr returns the address at the beginning of b.
+// firstAddr returns the address that is at the beginning of the bytes in b.
 func (f Family) firstAddr(b []byte) (a netip.Addr, ok bool) {
 	size := net.IPv4len
 	if f == IPv6 {

@@ -122,11 +122,11 @@ func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers 
 }
 
 // isUnmarkedDump reports whether a message belongs to an unmarked dump. If a change interrupts a dump, the kernel marks
-// the dump with NLM_F_DUMP_INTR. But the kernel does not mark dumps of rules (dump_rules), of IPv6 routes
-// (fib6_dump_table), and of neighbours (neigh_dump_table). For these dumps, the kernel counts the objects that it has
-// sent, and begins the next part at that position. If an object was behind this position and has moved to a place
-// before this position, the dump lacks the object. Objects move when a rule or a neighbour is deleted, when an IPv6
-// route is deleted or added, and when the table of neighbours grows.
+// the dump with NLM_F_DUMP_INTR. But the kernel does not mark dumps that have rules (dump_rules), IPv6 routes
+// (fib6_dump_table) or neighbours (neigh_dump_table). For these dumps, the kernel counts the objects that it has sent,
+// and begins the next part at that position. If an object was behind this position and has moved to a place before this
+// position, the dump lacks the object. Objects move when a rule or a neighbour is deleted, when an IPv6 route is
+// deleted or added, and when the table of neighbours grows.
 //
 // So readAnswers treats an unmarked dump as interrupted if the dump has more than one part, or if one of its parts is
 // full. The first part of a socket's first dump has up to 3.7 kB. Later parts have up to 32 kB, because the first

@@ -56,9 +56,9 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Add installs the table, or replaces a table of the same name that differs from t. For example, another program may
-// have flushed the table, or another release may have made it. If the kernel's table does not differ, Add is cheap,
-// because it first looks for the seal.
+// Add installs the Table t, or replaces the kernel's table of the same name if that table differs from t. For example,
+// another program may have flushed the table, or another release may have made it. If the kernel's table does not
+// differ, Add is cheap, because it first looks for the seal.
 func (t Table) Add(n *NS) error {
 	if t.isInstalled(n) {
 		return errSame
@@ -93,8 +93,9 @@ func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
 	return t.Add(n)
 }
 
-// Put is like Add, but after Put, the kernel's table has only the seals of t. This matters if the kernel's table has
-// the same rules, but was made from a Table with another Of. Add would then keep the old seals, and add those of t.
+// Put is like Add, but also removes all seals from the kernel's table that are not seals of the Table t. This matters
+// if the kernel's table has the same rules, but was made from a Table with another Of. Add would then keep the old
+// seals, and add those of t.
 func (t Table) Put(n *NS) error {
 	if t.isInstalled(n) {
 		return errSame
@@ -105,7 +106,7 @@ func (t Table) Put(n *NS) error {
 // ErrNoModule reports that the kernel has nftables, but lacks a part of it that a table needs.
 var ErrNoModule = errors.New("this kernel lacks a part of nftables")
 
-// addModuleNames wraps an error that means that the kernel lacks a module, and adds the names of the modules that the
+// addModuleNames wraps an error if it means that the kernel lacks a module. It adds the names of the modules that the
 // table needs. A kernel that could not load a module answers each message of the transaction with "no such file or
 // directory" (nft_expr_type_get, nf_tables_chain_type_lookup).
 func (t Table) addModuleNames(err error) error {
@@ -126,7 +127,8 @@ func (t Table) addModuleNames(err error) error {
 	return fmt.Errorf("%w, one of the modules %s: %w", ErrNoModule, strings.Join(modules, ", "), err)
 }
 
-// install commits a transaction with the requests that addFirst adds, and then those that addContent adds.
+// install commits a transaction. The transaction has first the requests that addFirst adds, and then the requests that
+// addContent adds.
 func (t Table) install(n *NS, addFirst func(*transaction)) error {
 	x, err := t.newTransaction()
 	if err != nil {
@@ -164,9 +166,9 @@ func (t Table) Del(n *NS) error {
 	return n.commit(x)
 }
 
-// Check compares the rules of the kernel's table with those of t by their fingerprints (see ruleFingerprint). This
-// takes one request, and decodes no expressions. If the rules are equal, Check also compares the types, hooks,
-// priorities and policies of the chains.
+// Check compares the rules of the kernel's table with the rules of the Table t. It compares only the fingerprints of
+// the rules (see ruleFingerprint). So Check needs only one request, and decodes no expressions. If the rules are equal,
+// Check also compares the types, hooks, priorities and policies of the chains.
 func (t Table) Check(n *NS) error {
 	got, err := t.readFingerprints(n)
 	if err != nil {
@@ -199,8 +201,8 @@ func (t Table) Check(n *NS) error {
 	return ErrOtherRules
 }
 
-// Intact returns an error if another program has changed the kernel's table. Unlike Check, it does not need the rules
-// of the table: it uses only the Chains of t without their Rules. Intact returns an error if the table is gone or
+// Intact returns an error if another program has changed the kernel's table. Unlike Check, it does not need to know the
+// right rules: it uses the Chains of the Table t, but not their Rules. Intact returns an error if the table is gone or
 // dormant. It also returns an error if a chain is gone or empty, or has another type, hook, priority or policy, or if a
 // rule is not ours.
 func (t Table) Intact(n *NS) error {
@@ -286,8 +288,8 @@ func (t Table) getObject(n *NS, typ int, selector ...attribute) ([]byte, error) 
 	return msgs[0][nl.SizeofNfgenmsg:], nil
 }
 
-// Has reads the rules of the kernel's table, and returns a function that reports whether they include all rules of a
-// chain.
+// Has reads the rules of the kernel's table, and returns a function. This function takes a Chain, and reports whether
+// the kernel's table has all rules of the Chain.
 func (t Table) Has(n *NS) (func(Chain) bool, error) {
 	got, err := t.readFingerprints(n)
 	if err != nil && !isNotExist(err) {

@@ -105,7 +105,7 @@ func tapFilter(addrs []netip.Addr) []unix.SockFilter {
 	return program
 }
 
-// Seen returns the packets that the Tap has recorded since the last call of Seen, sorted by time.
+// Seen returns the packets that the Tap has recorded since Seen was last called. The packets are sorted by time.
 func (t *Tap) Seen() (all []Sighting) {
 	for fd, link := range t.links {
 		for {

@@ -120,7 +120,7 @@ func DPort(proto string, first, last uint16) Term {
 	})
 }
 
-// NoRouteBack matches packets that have arrived by a link that has no route to their source.
+// NoRouteBack matches a packet if the link by which it has arrived has no route to the packet's source.
 func NoRouteBack() Term {
 	return term("fib saddr . iif oif missing", func() []attribute {
 		return exprs(fib(unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, unix.NFT_FIB_RESULT_OIF),
@@ -152,10 +152,10 @@ func CTState(states ...string) Term {
 var ctStates = nameTable{{"invalid", 1}, {"established", 1 << 1}, {"related", 1 << 2}, {"new", 1 << 3},
 	{"untracked", 1 << 6}}
 
-// CTReply matches packets in the opposite direction to the packets that began their connection.
+// CTReply matches the packets of a connection in one direction: from the side that did not begin the connection.
 func CTReply() Term { return ctDirection("reply", 1) } // IP_CT_DIR_REPLY
 
-// CTOriginal matches packets in the same direction as the packets that began their connection.
+// CTOriginal matches the packets of a connection in one direction: from the side that began the connection.
 func CTOriginal() Term { return ctDirection("original", 0) } // IP_CT_DIR_ORIGINAL
 
 func ctDirection(name string, number byte) Term {
@@ -204,7 +204,7 @@ func SetMark(mark uint32) Term {
 	})
 }
 
-// Count counts the packets and bytes that the Terms before it match.
+// Count counts the packets that match the Terms before Count, and the bytes of these packets.
 func Count() Term { return term("counter", func() []attribute { return exprs(counter()) }) }
 
 // Drop ends a rule: the kernel drops the packet.

@@ -83,7 +83,8 @@ func traceTerm() Term {
 	})
 }
 
-// Drops returns the rules and policies that have dropped packets since the last call of Drops, each only once.
+// Drops returns the rules and policies that have dropped packets since Drops was last called. It returns each rule or
+// policy only once.
 func (v *Verdicts) Drops() (all []Dropper) {
 	seen := map[Dropper]bool{}
 	for {

@@ -204,9 +204,10 @@ func (v Veth) acceptRASysctl() Sysctl {
 	return Sysctl{Key: "net/ipv6/conf/" + v.Name + "/accept_ra", Value: "0"}
 }
 
-// DelPair deletes a veth pair and the rules whose IIF is the end near, a link of n. The kernel removes the routes and
-// neighbours with the link, but not the rules. DelPair deletes the link by near.Index. So if another link has the name
-// near.Name by now, that link stays. If near.Index is 0, DelPair deletes the link by near.Name.
+// DelPair deletes a veth pair, and the rules whose IIF is the pair's near end. The parameter near is this end, a link
+// of the namespace n. The kernel removes the routes and neighbours with the link, but not the rules. DelPair deletes
+// the link by near.Index. So if another link has the name near.Name by now, that link stays. If near.Index is 0,
+// DelPair deletes the link by near.Name.
 func (n *NS) DelPair(near Link) error {
 	pair := Wiring{{n, Veth{Name: near.Name}}}
 	defer pair.rememberIndices()()
@@ -219,8 +220,8 @@ func (n *NS) DelPair(near Link) error {
 // Del deletes the near end, and so the pair.
 func (v Veth) Del(n *NS) error { return n.delLink(v.Name) }
 
-// Check returns an error if an end differs from v, or if the two ends are not a pair. Check ignores NoRA, NoLinkLocal,
-// NoRedirects and Forwards.
+// Check returns an error if an end differs from the Veth v, or if the two ends are not a pair. Check ignores NoRA,
+// NoLinkLocal, NoRedirects and Forwards.
 func (v Veth) Check(n *NS) error {
 	near, err := n.LinkByName(v.Name)
 	if err != nil {

@@ -102,7 +102,7 @@ func (w Wiring) eachNS(f func(*NS)) {
 	}
 }
 
-// add adds the Object of s. existed reports whether the namespace already had it.
+// add adds the Object of the Step s. The result existed reports whether the namespace already had the Object.
 func (s Step) add() (existed bool, err error) {
 	if s.NS == nil {
 		return false, errGone
@@ -195,7 +195,8 @@ type textError struct {
 func (m *textError) Error() string { return m.text + ": " + m.Unwrap().Error() }
 func (m *textError) Unwrap() error { return *m.of }
 
-// label returns the name of s in errors: its namespace and the first line of its command.
+// label returns the name of the Step s in errors: the name of the namespace, and the first line of the Object's
+// command.
 func (s Step) label() string {
 	line, _, more := strings.Cut(s.Object.String(), "\n")
 	if more {

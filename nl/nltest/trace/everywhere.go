@@ -23,9 +23,9 @@ var everyCall = flag.Bool("trace.every", false,
 // stops when the program has ended by itself in three runs in a row. One such run is not enough, because some runs make
 // fewer calls than others. Everywhere counts only the calls that [Lasting] names, unless the flag -trace.every is set.
 //
-// Each run is a subtest that calls runTrace: this function must prepare namespaces and files, run the Trace, and check
-// what the program has left. The name of the subtest has the number of the call. Everywhere returns how many runs were
-// killed.
+// Each run is a subtest that calls runTrace. The function runTrace must prepare namespaces and files, run the Trace,
+// and check what the program has left. The name of the subtest has the number of the system call. Everywhere returns
+// the number of runs in which it killed the program.
 func Everywhere(t *testing.T, command string, runTrace func(*testing.T, *Trace)) (points int) {
 	t.Helper()
 	counts := Lasting
