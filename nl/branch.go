@@ -66,8 +66,8 @@ func byMap(word string, key uint32, set string, typ uint32) Term {
 	}}
 }
 
-// A branchPart is one chain of a Branch, with the element that leads to the chain. The element is the one in the map
-// set with the key.
+// A branchPart is one chain of a Branch, with the element that leads to the chain. The field set is the name of the
+// element's map, and key is the element's key.
 type branchPart struct {
 	set   string
 	key   uint32
@@ -122,7 +122,7 @@ func (t Table) targetChain(n *NS, l branchPart) (chain string, err error) {
 	return verdictChain(attrAt(msg, unix.NFTA_SET_ELEM_LIST_ELEMENTS, unix.NFTA_LIST_ELEM)), nil
 }
 
-// verdictChain returns the chain to which an element of a map maps.
+// verdictChain returns the name of the chain to which an element of a map leads.
 func verdictChain(element []byte) string {
 	return unix.ByteSliceToString(attrAt(element, unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT,
 		unix.NFTA_VERDICT_CHAIN))

@@ -50,7 +50,7 @@ const (
 // packet, the kernel goes on with the next filter.
 const filterPref = 72
 
-// add adds the filter to the kernel, or replaces its program. program is the file descriptor of the program.
+// add adds the filter to the kernel, or replaces its program. The parameter program is the program's file descriptor.
 func (f filter) add(n *NS, program int) error {
 	err := f.addQdisc(n)
 	if err == nil {

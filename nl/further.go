@@ -79,8 +79,8 @@ func (n *NS) Cards(podGroup uint32) (cards []MovedLink, err error) {
 }
 
 // FurtherTable returns the number of the pod's routing table for the i-th NIC of a further attachment. An attachment
-// has 128 NICs at most. podGroup is the [PodGroup] of the attachment. In a pod, no other program uses tables with such
-// numbers.
+// has 128 NICs at most. podGroup is the [PodGroup] of the attachment. In a pod, no other program uses tables with the
+// numbers that FurtherTable returns.
 func FurtherTable(podGroup uint32, i int) uint32 {
 	return 1<<31 | podGroup&attachmentMask<<nicBits | uint32(i)&(1<<nicBits-1)
 }

@@ -87,8 +87,8 @@ func (x *transaction) encodeMessages(seq uint32) (b []byte) {
 	return append(b, encodeMessage(unix.NFNL_MSG_BATCH_END, 0, seq+1, all, nil)...)
 }
 
-// commit sends the transaction, and returns the first error. The socket stays open until the NS n is closed. At the
-// close of a socket, the kernel waits until all deleted objects are freed, 10 ms or more (nft_rcv_nl_event). When n is
+// commit sends the transaction, and returns the first error. The socket stays open until the NS n is closed. When a
+// socket is closed, the kernel waits until all deleted objects are freed, 10 ms or more (nft_rcv_nl_event). When n is
 // closed, the kernel waits anyway, for other reasons.
 func (n *NS) commit(x *transaction) error {
 	n.mu.Lock()
@@ -117,11 +117,11 @@ func (s *socket) commit(x *transaction) error {
 	return s.firstFailure(first)
 }
 
-// firstFailure returns the first error that the kernel reports about the messages of a transaction, or nil. first is
-// the sequence number of the transaction's first message. The kernel reports each error before write(2) returns, in the
-// order of the messages (nfnl_err_deliver). So without such a report, the transaction has succeeded, and no
-// acknowledgement is necessary. If a module is missing, each message fails. If the socket has no room for all these
-// reports, read(2) first fails with ENOBUFS, and then returns the reports for which there was room.
+// firstFailure returns the first error that the kernel reports about the messages of a transaction, or nil. The
+// parameter first is the sequence number of the transaction's first message. The kernel reports each error before
+// write(2) returns, in the order of the messages (nfnl_err_deliver). So without such a report, the transaction has
+// succeeded, and no acknowledgement is necessary. If a module is missing, each message fails. If the socket has no room
+// for all these reports, read(2) first fails with ENOBUFS, and then returns the reports for which there was room.
 func (s *socket) firstFailure(first uint32) (failed error) {
 	var lost error
 	for {

@@ -75,7 +75,7 @@ func Open(name, path string) (*NS, error) {
 // OpenOther opens the namespace at path like [Open]. If path leads to n itself, the error is fs.ErrNotExist. The reason
 // is that the kernel can reuse the PID of a container's process after the process has ended. A path like
 // /proc/PID/ns/net then leads to another namespace, perhaps to the node's. If a context keeps n open (see [KeepOpen]),
-// it also keeps open the first namespace that OpenOther opens.
+// the context also keeps open the first namespace that OpenOther opens.
 func (n *NS) OpenOther(name, path string) (*NS, error) {
 	if n.keptOther != nil && n.keptPath == path {
 		return n.keptOther, nil
@@ -106,7 +106,8 @@ func (n *NS) IsAt(path string) bool {
 	return err == nil && there.Dev == own.Dev && there.Ino == own.Ino
 }
 
-// isNamespace reports whether a file is a namespace. When a namespace is unmounted, an empty file remains.
+// isNamespace reports whether a file is a namespace. It is necessary because an empty file remains when a namespace is
+// unmounted.
 func isNamespace(fd int) bool {
 	var s unix.Statfs_t
 	return unix.Fstatfs(fd, &s) == nil && s.Type == unix.NSFS_MAGIC

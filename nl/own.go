@@ -43,8 +43,8 @@ func isOwnTable(name string) bool {
 // otherwise returns false. Each pod has a veth pair and routes on the node. So RemoveShared looks for such a pair, and
 // for our routes to pods.
 //
-// RemoveShared never removes a pod's veth pair or routes. They end with the pod's namespace, so as long as they exist,
-// a pod uses them.
+// RemoveShared never removes a pod's veth pair or routes. The pair and the routes end with the pod's namespace. So
+// while they exist, a pod uses them.
 //
 // If an ADD runs at the same time, the ADD first makes its pair, and then checks the objects that serve all pods. So
 // either RemoveShared finds the pair, or the ADD finds that objects are missing. If RemoveShared finds a pair only

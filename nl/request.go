@@ -91,9 +91,9 @@ func (n *NS) familySocket(family int) (*socket, error) {
 	return s, nil
 }
 
-// retryDump calls dump until no change in the kernel interrupts the dump. It calls dump ten times at most, because on a
-// busy node, something changes all the time. The last dump may lack objects that changed during the dump. An unmarked
-// dump (see isUnmarkedDump) may also lack objects that did not change.
+// retryDump calls the function dump until no change in the kernel interrupts the dump. It calls the function ten times
+// at most, because on a busy node, something changes all the time. The last dump may lack objects that changed during
+// the dump. An unmarked dump (see isUnmarkedDump) may also lack objects that did not change.
 func retryDump(dump func() error) error {
 	var err error
 	for range 10 {

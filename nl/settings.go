@@ -133,13 +133,13 @@ func (n *NS) Kept(l Link, saved Settings) (err error) {
 	return err
 }
 
-// changedNames lists the names of the saved settings that have another value in current.
+// changedNames lists the names of those saved settings whose value in the Settings current is different.
 func (saved Settings) changedNames(current Settings) []string {
 	names := slices.Sorted(maps.Keys(saved))
 	return slices.DeleteFunc(names, func(name string) bool { return current[name] == saved[name] })
 }
 
-// putBackOne sets the setting with the given name. text is its value, as in Settings.
+// putBackOne sets the setting with the given name. The parameter text is the value, in the form that a Settings has.
 func (n *NS) putBackOne(l Link, name, text string) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)

@@ -185,7 +185,7 @@ type message struct {
 	data       []byte
 }
 
-// cutMessage returns the first message of b, and the rest of b.
+// cutMessage returns the first message in the bytes b, and the rest of the bytes.
 func cutMessage(b []byte) (m message, rest []byte, err error) {
 	if len(b) < unix.SizeofNlMsghdr {
 		return m, nil, fmt.Errorf("netlink sent %d bytes, which are no message", len(b))

@@ -21,19 +21,19 @@ import (
 // SpliceFirst or higher. If no socket of the namespace awaits this packet, the program changes the port back. The
 // packet then goes to the other end of Veth, as if Veth had sent it. All other packets take their usual way.
 //
-// The kernel must not choose ports from SpliceFirst on for the namespace's own connections (see [LocalPorts]). Programs
-// in the namespace may still listen on these ports. A socket awaits a packet in these cases:
+// The kernel must not choose ports from SpliceFirst on for the namespace's own connections (see [LocalPorts]). But
+// programs in the namespace can listen on these ports. A socket awaits a packet in these cases:
 //
 //   - The packet belongs to a TCP connection of the namespace, or begins one.
 //   - A UDP socket is connected to the packet's source.
 //   - Any other socket has the port, and the packet does not answer a packet that the Splice has sent by ENI.
 //
-// A TCP connection of the namespace may have no socket with the port of its packets, because a NAT rule translates the
-// port. The programs treat the packets of such a connection as awaited if they recognise the connection. They recognise
-// it if it begins from outside, or if it is answered and no packet by Veth has begun it. The programs remember these
-// few connections, and the connections that a packet by Veth has begun, as long as their maps have room. An ICMP error
-// is awaited if an answer to the packet inside the error would be awaited. The fragments of a packet go where the first
-// fragment goes.
+// If a NAT rule translates the port of a TCP connection of the namespace, no socket has the port of the connection's
+// packets. The programs treat the packets of such a connection as awaited if they recognise the connection. They
+// recognise it if it begins from outside, or if it is answered and no packet by Veth has begun it. The programs
+// remember these few connections, and the connections that a packet by Veth has begun, as long as their maps have room.
+// An ICMP error is awaited if an answer to the packet inside the error would be awaited. The fragments of a packet go
+// where the first fragment goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string

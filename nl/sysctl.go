@@ -48,7 +48,7 @@ func (s Sysctl) Add(n *NS) error {
 	return err
 }
 
-// mergedValue returns the value that Add writes if the parameter has the value current.
+// mergedValue takes the present value of the parameter, and returns the value that Add writes.
 func (s Sysctl) mergedValue(current string) string {
 	switch {
 	case s.hasValue(current):
@@ -174,8 +174,8 @@ func (n *NS) openSysctl(key string, mode int) (int, error) {
 // Del does nothing.
 func (s Sysctl) Del(*NS) error { return nil }
 
-// Check returns an error if the parameter has another value. If Also is true, Check returns an error if the parameter's
-// list does not contain the range Value.
+// Check returns an error if the parameter has another value than Value. But if Also is true, Check returns an error
+// only if the parameter's list does not contain the range Value.
 func (s Sysctl) Check(n *NS) error {
 	v, err := s.readValue(n)
 	switch {

@@ -93,9 +93,9 @@ func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
 	return t.Add(n)
 }
 
-// Put is like Add, but also removes all seals from the kernel's table that are not seals of the Table t. This matters
-// if the kernel's table has the same rules, but was made from a Table with another Of. Add would then keep the old
-// seals, and add those of t.
+// Put is like Add, but if the kernel's table lacks the seal of the Table t, Put always replaces the whole table. This
+// matters if the kernel's table has the same rules, but was made from a Table with another Of. In this case, Add would
+// keep the old seals, and add those of t.
 func (t Table) Put(n *NS) error {
 	if t.isInstalled(n) {
 		return errSame

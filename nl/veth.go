@@ -20,8 +20,8 @@ import (
 // end is deleted, the kernel deletes both.
 //
 // The caller chooses the MAC addresses, because udev changes a MAC address that the kernel has chosen (systemd.link(5),
-// MACAddressPolicy=persistent). With known MAC addresses, the caller can also add a [Neigh], and then the kernel does
-// not ask for neighbours.
+// MACAddressPolicy=persistent). Because the caller knows the MAC addresses, it can also add a [Neigh]. With the Neigh,
+// the kernel does not ask for neighbours.
 //
 // Each end has one queue in each direction. If a request does not give the number of queues, Linux since 5.15 makes a
 // queue for each possible CPU and tells udev about each queue. It then uses only one of these queues
