@@ -16,15 +16,16 @@ func Addr(ip net.IP) (netip.Addr, bool) {
 	return a.Unmap(), ok
 }
 
-// Prefix converts an address of a result with its mask, or the destination of a route, and reports whether the address
-// is valid.
+// Prefix converts the CIDR of a result: an address with its mask, or the destination of a route. It reports whether the
+// address is valid.
 func Prefix(n net.IPNet) (netip.Prefix, bool) {
 	a, ok := Addr(n.IP)
 	bits, _ := n.Mask.Size()
 	return netip.PrefixFrom(a, bits), ok
 }
 
-// Gateway returns the first gateway of a result that has the same family as sibling, or the zero address.
+// Gateway returns the first gateway in a result that has the family of the address sibling. If the result has no such
+// gateway, Gateway returns the zero address.
 func Gateway(r *types100.Result, sibling netip.Addr) netip.Addr {
 	for _, c := range r.IPs {
 		if a, ok := Addr(c.Gateway); ok && a.Is6() == sibling.Is6() {

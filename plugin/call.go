@@ -17,10 +17,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 )
 
-// A call is a runtime's command, in the environment and on standard input (CNI specification, section 2, "Parameters").
-// The package skel of the CNI project also reads calls, and a test compares this code with skel. The plugins do not use
-// skel, because skel decodes the configuration again for each value, and compiles regular expressions. That work would
-// be a tenth of all instructions that a plugin executes.
+// A call is the command that a runtime gives to the plugin, in the environment and on standard input (CNI
+// specification, section 2, "Parameters"). The package skel of the CNI project also reads calls, and a test compares
+// this code with skel. The plugins do not use skel, because skel decodes the configuration again for each value, and
+// compiles regular expressions. That work would be a tenth of all instructions that a plugin executes.
 type call struct {
 	verb        string // CNI_COMMAND
 	containerID string
@@ -171,12 +171,13 @@ func (c *call) checkVersion() *types.Error {
 
 // refuseNodesNS returns an error if CNI_NETNS is the node's namespace, in which the plugin runs. Some plugins make this
 // check themselves, see Refuses of [Commands]. CNI_NETNS_OVERRIDE turns the check off: then the code that opens the
-// namespace refuses the node's namespace. refuseNodesNS never refuses a DEL: its path may contain the ID of a process
-// of the pod that has ended, and a process of the node may have this ID now. The DEL then works as if the pod had no
-// namespace.
+// namespace refuses the node's namespace. refuseNodesNS never refuses a DEL. The path of the namespace may contain the
+// ID of a process of the pod. If that process has ended, a process of the node may have the same ID now. In this case,
+// the DEL works as if the pod had no namespace.
 //
-// The package ns of the CNI project makes the same check, but locks a thread for it. Go's runtime then starts two more
-// threads. refuseNodesNS needs no lock, because no thread of this process has left the namespace yet.
+// The package ns of the CNI project makes the same check, but locks a thread for the check. If a thread is locked, Go's
+// runtime starts two more threads. refuseNodesNS needs no lock, because no thread of this process has left the
+// namespace yet.
 func (c *call) refuseNodesNS() error {
 	if c.netns == "" || c.override || c.verb == "DEL" {
 		return nil
@@ -219,9 +220,9 @@ func validName(s string) bool {
 	return s != ""
 }
 
-// checkIfName refuses a name that no link can have. An ADD also refuses a name that no link of a pod may have: if
-// Multus calls the plugin, the pod chooses the name. An earlier release accepted such names, so a DEL and a CHECK
-// accept them.
+// checkIfName refuses a name that the kernel does not accept. For an ADD, checkIfName also refuses the names that a pod
+// must not choose, see ifname.Refused. The reason is that the pod chooses the name if Multus calls the plugin. A DEL
+// and a CHECK accept these names, because ADDs of an earlier release accepted them.
 func (c *call) checkIfName(name string) *types.Error {
 	fault, details := ifname.Fault(name), ""
 	if fault == "" && c.verb == "ADD" {

@@ -31,10 +31,10 @@ func (p Pod) String() string {
 	return p.Namespace + "/" + p.Name
 }
 
-// checkNames returns an error if the runtime gives the pod a name that Kubernetes would not give. Otherwise such a name
-// would get into messages, the registry and the lease log.
+// checkNames returns an error if the runtime gives the pod a name that Kubernetes would not give. Without this check,
+// the name would get into messages, the registry and the lease log.
 func (p Pod) checkNames() error {
-	const longest = 253 // of a name (Kubernetes, "Object Names and IDs")
+	const longest = 253 // length of a name (Kubernetes, "Object Names and IDs")
 	strange := func(r rune) bool { return r < '!' || r > '~' || r == '/' }
 	for _, v := range []struct{ key, value string }{{argNamespace, p.Namespace}, {argName, p.Name}, {argUID, p.UID}} {
 		if len(v.value) > longest || strings.ContainsFunc(v.value, strange) {
@@ -50,8 +50,8 @@ func (p Pod) checkNames() error {
 // returns all mistakes together.
 type validator interface{ Validate() error }
 
-// newRequest makes a request from a call. A DEL must work with a configuration that an ADD refuses. Otherwise one
-// mistake in an edited configuration would keep all pods of the node from ending.
+// newRequest makes a request from a call. A DEL must work with a configuration that an ADD refuses. If a DEL also
+// refused this configuration, one mistake in an edited configuration would keep all pods of the node from ending.
 func newRequest[C any](c *call) (*Request[C], error) {
 	r := &Request[C]{
 		Network:    c.network.Name,

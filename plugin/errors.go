@@ -24,12 +24,12 @@ const (
 	CodeTryAgain     = types.ErrTryAgainLater        // 11: the same call may succeed later
 	CodeNotAvailable = types.ErrPluginNotAvailable   // 50: STATUS: no ADD can succeed
 
-	// CodeRefused is the code of an ADD whose pod asks for something that it may not have. The specification leaves
-	// codes from 100 on to plugins.
+	// CodeRefused is the code of an ADD that fails because the pod asks for something that is not permitted. In the
+	// specification, codes from 100 on are for plugins.
 	CodeRefused = 100
 
-	// CodeHeld is a code between two of our own programs: an ADD executes the program that asks EC2, and this program
-	// answers the ADD. The code means that another node has the address that the pod has chosen. The other node may
+	// CodeHeld is for two of our own programs: an ADD executes the program that asks EC2, and this program answers the
+	// ADD with CodeHeld. The code means that another node has the address that the pod has chosen. The other node may
 	// release the address soon. No runtime sees this code.
 	CodeHeld = 101
 )

@@ -49,8 +49,8 @@ type Request[C any] struct {
 	Began      time.Time        // when the command began; zero if the caller does not know
 	Waited     bool             // set by an ADD that has waited for EC2
 
-	// Added lists further attachments that exist: an ADD for such an attachment has begun since this GC began, or may
-	// run now. Added is nil if the plugin cannot know these attachments.
+	// Added lists attachments that may be missing in Valid although they exist: an ADD for the attachment has begun
+	// since this GC began, or may run now. Added is nil if the plugin cannot know these attachments.
 	Added func() ([]Attachment, error)
 
 	cniVersion string // of the configuration
@@ -165,7 +165,8 @@ func (e *execution[C]) add(ctx context.Context, r *Request[C]) error {
 	return err
 }
 
-// commandFunc makes a function for dispatch from the function f of one command.
+// commandFunc returns a function that dispatch can call. The returned function calls answerCall with the function f of
+// one command.
 func (e *execution[C]) commandFunc(
 	limit time.Duration, f func(context.Context, *Request[C]) error,
 ) func(*call) *types.Error {

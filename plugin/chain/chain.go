@@ -8,7 +8,8 @@
 // cni-ipvlan-vpc-k8s in a conflist replaces the three programs by one.
 //
 // The invariant: a command of the chain makes the same changes to the node and to the registry as the three plugins
-// together. So the chain can delete a pod of the three plugins, and the three plugins can delete a pod of the chain.
+// together. So the DEL of the chain can delete the objects that ADDs of the three plugins have made. Their DELs can
+// also delete the objects that an ADD of the chain has made.
 package chain
 
 import (
@@ -70,7 +71,8 @@ func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	return nil
 }
 
-// sharingNS makes all plugins that f calls share the open namespaces of the node and of the pod.
+// sharingNS returns a function that calls the function f. All plugins that f calls use the same open namespaces of the
+// node and of the pod: no plugin opens them again.
 func sharingNS(
 	f func(context.Context, *plugin.Request[Config]) error,
 ) func(context.Context, *plugin.Request[Config]) error {
@@ -155,8 +157,8 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	return nil
 }
 
-// gc also keeps the objects of an ADD that runs at the same time. The CNI specification forbids a GC during an ADD
-// (section 4), but a runtime may call GC then.
+// gc also keeps the objects of an ADD that runs at the same time. The reason is that a runtime may call GC during an
+// ADD, although the CNI specification forbids this (section 4).
 func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	var failed error
 	r.Added = func() ([]plugin.Attachment, error) { return lease.Added(r) }

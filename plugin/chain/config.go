@@ -30,17 +30,17 @@ type Config struct {
 	egress egress.Config
 }
 
-// Sections are pointers to the configurations of the plugins.
+// Sections returns pointers to the configurations of the plugins.
 func (c *Config) Sections() []any { return []any{&c.ipam, &c.ipvlan, &c.ptp, &c.egress} }
 
-// Describe describes the JSON, as UnmarshalJSON reads it.
+// Describe describes the JSON that UnmarshalJSON reads.
 func (c *Config) Describe(j *codec.Codec) {
 	j.Each(c.ipam.Describe, c.ipvlan.Describe, c.ptp.Describe, c.egress.Describe)
 }
 
-// UnmarshalJSON decodes the text once for each plugin. Each plugin takes its own keys. As encoding/json does,
-// UnmarshalJSON continues after a mistake, and returns only the first mistake. Otherwise a mistake in mtu would appear
-// twice.
+// UnmarshalJSON decodes the text once for each plugin. Each plugin takes its own keys. UnmarshalJSON continues after a
+// mistake, and returns only the first mistake, as encoding/json does. If it returned all mistakes, a mistake in mtu
+// would appear twice, because two plugins have this key.
 func (c *Config) UnmarshalJSON(text []byte) error {
 	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp),
 		json.Unmarshal(text, &c.egress))
@@ -106,8 +106,8 @@ func requestOf[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
 	}
 }
 
-// adapt converts the commands of one plugin to requests with the configuration of all plugins. None of the returned
-// commands is nil.
+// adapt returns commands that get requests with the configuration of all plugins, and that call the commands of one
+// plugin. None of the returned commands is nil.
 func adapt[C any](c plugin.Commands[C], config func(Config) C) plugin.Commands[Config] {
 	command := func(f func(context.Context, *plugin.Request[C]) error) func(context.Context,
 		*plugin.Request[Config]) error {

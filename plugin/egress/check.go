@@ -19,10 +19,10 @@ import (
 // check compares the objects that a pod has with the objects that it should have. check ignores MTUs and some sysctls,
 // which other plugins may change: see [checkedWiring].
 //
-// A changed configuration applies to new pods, and to a running pod only after a [Renewal]. The seal of the nftables
-// table shows whether the pod has the present configuration. If the pod has the present configuration, check also
-// compares the destinations and the clients. Otherwise check compares only the objects that a pod has in every
-// configuration: see [Lost].
+// A changed configuration applies to new pods. It applies to a running pod only after a [Renewal]. The seal of the
+// nftables table shows whether the pod has the present configuration. If the pod has the present configuration, check
+// also compares the destinations and the clients. If the pod has another configuration, check compares only the objects
+// that a pod has in every configuration: see [Lost].
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	role, err := r.Config.roleOf(r.Pod)
 	if err != nil || role.isNone() || r.Prev == nil {
@@ -54,8 +54,9 @@ func isSealed(w nl.Wiring) bool {
 	})
 }
 
-// checkedWiring returns a wiring without its MTUs, and without rp_filter of links that are not a tunnel. Other plugins
-// may change these values. If one of the other sysctls is wrong, the egress does not work.
+// checkedWiring returns a wiring without its MTUs, and without the rp_filter of links that are not tunnels. It leaves
+// out these values because other plugins may change them. It keeps all other sysctls, because the egress does not work
+// if one of them is wrong.
 func checkedWiring(w nl.Wiring) (rest nl.Wiring) {
 	for _, s := range w {
 		switch o := s.Object.(type) {
@@ -170,8 +171,8 @@ func (p *pod) lostFamilyError(families []nl.Family) (failed error) {
 	return errors.Join(err, failed)
 }
 
-// lostRoutesError returns an error that names the destinations of a client which have no route by the tunnel, or no
-// refusing route.
+// lostRoutesError returns an error that names two kinds of destinations of a client: those without a route by the
+// tunnel, and those without a refusing route.
 func (p *pod) lostRoutesError(families []nl.Family) (failed error) {
 	routes, err := p.ns.Routes(nl.RouteFilter{Table: TableOut, Protocol: nl.RouteProtocol})
 	if err != nil {

@@ -16,10 +16,11 @@ import (
 // clientWiring lists the objects of a client: the tunnel, and a table of routes by the tunnel. A packet to a
 // destination goes to the gateway, which is the ClusterIP of the routers' Service.
 //
-// A route of the type throw makes the kernel continue with the pod's other tables. So the longest prefix decides
-// whether a packet takes the tunnel. Each destination has a second route, which refuses packets: if there is no tunnel,
-// no packet to the destination leaves with another address. The refusing routes are added first, and the UDP port of
-// the tunnel is added last.
+// The table has routes of the type throw for the prefixes that do not use the tunnel. A throw route makes the kernel
+// continue with the pod's other tables. So the longest prefix decides whether a packet takes the tunnel. Each
+// destination has a second route, which refuses packets. The kernel uses this route if there is no tunnel. So no packet
+// to the destination leaves with another address than a router's. The refusing routes are added first, and the UDP port
+// of the tunnel is added last.
 func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 	families := p.families(all...)
 	objects := []nl.Object{p.clientTable(families, all)}
@@ -100,10 +101,10 @@ func refusingRoute(dst netip.Prefix) nl.Route {
 	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
 
-// gatewayRoute returns the route that makes an IPv6 gateway valid for routes by the tunnel. For a new route, the kernel
-// looks in the table of the route for a route to the gateway by the same link (ip6_route_check_nh). The throw route to
-// the gateway has no link, so the kernel needs gatewayRoute. No packet takes this route, because the throw route has a
-// smaller metric.
+// gatewayRoute returns the route that makes an IPv6 gateway valid for routes by the tunnel. Before the kernel adds a
+// route by a gateway, it looks in the same table for a route to the gateway (ip6_route_check_nh). This route must use
+// the same link. The throw route to the gateway has no link, so the kernel needs the route of gatewayRoute. No packet
+// takes this route, because the throw route has a smaller metric.
 //
 // The flag onlink does not help. Before Linux 7.0, the kernel refuses this flag if the main table has a route to the
 // gateway by another link (ip6_route_check_nh_onlink). The pod has such a route: the route to the Services.
@@ -112,10 +113,10 @@ func gatewayRoute(gw netip.Addr) nl.Route {
 		Protocol: nl.RouteProtocol}
 }
 
-// skipRule returns the rule that makes packets which leave by the ENI's link skip the tunnel's table. If the service
-// loop is redirect, a BPF program sends packets out by this link. The kernel then looks for the next hop of the packet
-// (bpf_redirect_neigh). In IPv6, this lookup does not skip routes by other links. So without the rule, it would find
-// the tunnel's gateway.
+// skipRule returns the rule for packets that leave by the ENI's link. With this rule, these packets skip the tunnel's
+// table. If the service loop is redirect, a BPF program sends packets out by the ENI's link. The kernel looks up the
+// next hop of each of these packets (bpf_redirect_neigh). In IPv6, this lookup does not skip routes by other links. So
+// without the rule, the kernel would find the tunnel's gateway.
 func (p *pod) skipRule() nl.Rule {
 	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 }
@@ -142,19 +143,20 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 	return gws
 }
 
-// clientTable returns the nftables table by which only connections that the pod begins use the tunnel.
+// clientTable returns the nftables table of a client. With this table, only connections that the pod begins use the
+// tunnel.
 //
 // The pod's answers to other hosts must not use the tunnel. Examples are answers to probes, and to callers at a
-// NodePort or a load balancer. The address of such a host may be in a destination of the tunnel. So answers get the
-// mark, and the kernel does not use the tunnel's table for packets with the mark. Packets that arrive by the pair and
-// leave again also get the mark. If the service loop is masquerade, the pod forwards such packets to the ENI. Such a
-// packet may be one of the tunnel's own packets, to a router. Or the packet is for a backend of a Service, and the
-// backend's address is in a destination.
+// NodePort or a load balancer. The address of such a host may be in a destination of the tunnel. So answers get a mark
+// (the constant mark), and the kernel does not use the tunnel's table for packets with this mark. Packets that arrive
+// by the pair and leave again also get the mark. The pod forwards these packets to the ENI if the service loop is
+// masquerade. There are two kinds of these packets: the tunnel's own packets, to a router, and packets to a Service's
+// backend, if the backend's address is in a destination.
 //
-// A connection that leaves by the tunnel also gets the mark. From the tunnel, the pod accepts only answers of such
-// connections, and errors about these connections. Otherwise any program that can send UDP to the pod could call the
-// pod with any source. Such a program could answer as if it were the pod's DNS server, or lower the path MTU of the
-// pod's other connections.
+// A connection that leaves by the tunnel also gets the mark. From the tunnel, the pod accepts only answers that belong
+// to connections with the mark, and errors about these connections. If the pod accepted more, any program that can send
+// UDP to the pod could call the pod with any source. The program could answer as if it were the pod's DNS server. It
+// could also lower the path MTU of the pod's other connections.
 //
 // The destinations may change while the pod runs, see renew.go. The far end of a TCP connection identifies the
 // connection by the source address. So a TCP connection that has begun outside of the tunnel stays outside. A TCP
@@ -187,8 +189,8 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	}, p.untrackedChains(families, func(f nl.Family) nl.Term { return nl.DAddr(gatewayPrefixes(f, all)...) })...)}
 }
 
-// routersOf returns a function. This function returns the CIDRs of all routers of a family. If one of the egresses has
-// no routerCidrs of this family, it returns none.
+// routersOf returns a function that returns the CIDRs of all egresses' routers in one family. If an egress has a
+// gateway of this family, but no routerCidrs of this family, the function returns no CIDR.
 func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	return func(f nl.Family) (routers []netip.Prefix) {
 		for _, e := range all {
@@ -206,8 +208,9 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 }
 
 // onlyInUDP returns the rules that drop IP in IP without UDP, because the tunnel's link would also accept such packets.
-// A packet that the kernel has taken out of UDP does not pass this hook again. If the function sources returns CIDRs,
-// the rules also drop packets to the tunnel's UDP port from all other addresses.
+// These rules do not drop the packets in the tunnel, because the kernel takes them out of UDP after this hook. If the
+// function sources returns CIDRs, the rules also drop a packet to the tunnel's UDP port whose source is outside of
+// these CIDRs.
 func (p *pod) onlyInUDP(families []nl.Family, sources func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuseRule(nl.L4Proto("4")), refuseRule(nl.L4Proto("41"))}
 	for _, f := range families {

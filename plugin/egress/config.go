@@ -34,18 +34,17 @@ type Config struct {
 //
 //codec:describe
 type Egress struct {
-	// the ClusterIP of the Service of the routers, at most one of each family
+	// the ClusterIPs of the routers' Service, at most one of each family
 	Gateways     []string `json:"gateways"`
-	Destinations []string `json:"destinations"` // CIDRs that clients reach by a router
-	Except       []string `json:"except"`       // CIDRs within destinations that clients reach as other pods do
+	Destinations []string `json:"destinations"` // CIDRs that clients reach through a router
+	Except       []string `json:"except"`       // CIDRs within destinations: clients reach these without a router
 	MTU          int      `json:"mtu"`          // of the packets in the tunnel; 0: as large as the links allow
 
 	// Kubernetes namespaces whose pods are clients: names, or the beginning of a name and a *
 	Namespaces []string `json:"namespaces"`
 	Selectable []string `json:"selectable"` // further namespaces, whose pods are clients if they ask for it
 	Routers    []string `json:"routers"`    // namespaces whose pods are routers
-	// CIDRs of the clients' addresses; the default for IPv4 is the destinations of the routes in the router's
-	// prevResult
+	// CIDRs of the clients' addresses; the default for IPv4: all destinations of routes in the router's prevResult
 	Clients []string `json:"clients"`
 
 	// CIDRs of the routers' addresses: a client accepts tunnel packets only from these; the default is all addresses
@@ -132,7 +131,8 @@ func (v *validation) parseGateways(texts []string) (all []netip.Addr) {
 const vpc6 = 44
 
 // checkReachable refuses destinations that no packet could reach: no gateway has their family, or the tunnel's own
-// packets would go into the tunnel. It also refuses an egress that no pod, or every host, could use.
+// packets would go into the tunnel. It also refuses an egress without clients, and an egress whose routers would serve
+// every host.
 func (v *validation) checkReachable(e Egress) {
 	for _, d := range e.destinations {
 		f := nl.FamilyOf(d.Addr())

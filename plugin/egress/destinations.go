@@ -65,9 +65,9 @@ func longestMatch(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool
 	return found, ok
 }
 
-// sparedPrefixes returns the prefixes within the destinations of a family that do not use the tunnel. These are the
-// gateways, the exceptions of the configuration, private networks, and networks of the pod's other routes. But if the
-// configuration names a private network or a network of a route, this network uses the tunnel.
+// sparedPrefixes returns the prefixes of a family that do not use the tunnel although they are within a destination.
+// These are the gateways, the exceptions of the configuration, private networks, and networks of the pod's other
+// routes. But if the configuration names a private network or a network of a route, this network uses the tunnel.
 func (e Egress) sparedPrefixes(f nl.Family, podRoutes []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {
 		within := func(d netip.Prefix) bool { return d.Bits() <= p.Bits() && d.Contains(p.Addr()) }
@@ -89,17 +89,17 @@ func (e Egress) sparedPrefixes(f nl.Family, podRoutes []netip.Prefix, gateways [
 	return all
 }
 
-// A layer is a list of prefixes. A router forwards packets to all prefixes of a layer, or to none of them. An earlier
-// layer has the longer prefixes that are within these prefixes and have the other verdict.
+// A layer is a list of prefixes. A router forwards packets to all prefixes of a layer, or to none of them. A prefix may
+// contain a longer prefix for which the router decides differently. The longer prefix is in an earlier layer.
 type layer struct {
 	pass bool
 	to   []netip.Prefix
 }
 
-// layers returns the prefixes of a family to which a router forwards packets, and the prefixes to which it does not
-// forward. The first layer that contains an address decides. Thus the longest prefix decides, as in the table of routes
-// that a client gets. podRoutes are the networks that the router reaches by its ENI. A packet to an address in no layer
-// does not pass.
+// layers returns the layers of a family. They have the prefixes to which a router forwards packets, and the prefixes to
+// which it does not forward packets. The first layer that contains an address decides whether the router forwards
+// packets to the address. Thus the longest prefix decides, as in the table of routes that a client gets. podRoutes are
+// the networks that the router reaches by its ENI. The router drops a packet to an address that is in no layer.
 func (e Egress) layers(f nl.Family, podRoutes []netip.Prefix) (all []layer) {
 	refuse := e.sparedPrefixes(f, podRoutes, e.gateways)
 	pass := slices.DeleteFunc(prefixesOf(f, e.destinations), func(d netip.Prefix) bool {
@@ -124,8 +124,8 @@ func addToLayer(all []layer, i int, p netip.Prefix) []layer {
 	return all
 }
 
-// layerIndex returns the index of the layer of a prefix. This layer comes after the layers of all prefixes within p
-// that have the other verdict.
+// layerIndex returns the index of a prefix's layer. The prefix may contain longer prefixes for which the router decides
+// differently. The layer of the prefix comes after the layers of these longer prefixes.
 func layerIndex(p netip.Prefix, passes bool, pass, refuse []netip.Prefix) (d int) {
 	others := pass
 	if passes {

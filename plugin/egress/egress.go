@@ -5,15 +5,15 @@
 // partners see few addresses, and these addresses stay the same.
 //
 // There are two kinds of pods. A client has a tunnel to the routers (FOU, foo over UDP: IP in UDP, see ip-fou(8)). The
-// client sends its packets for some destinations through this tunnel, to one router. The router gives these packets its
-// own address of the VPC, and sends them out by its ENI. So the route table of the router's subnet decides the public
-// address: a NAT gateway's address, or the router's Elastic IP address. A router is an ordinary pod, whose containers
-// may do nothing.
+// client sends its packets for some destinations through this tunnel, to one router. The router replaces the source of
+// these packets by its own address in the VPC, and sends the packets out by its ENI. So the route table of the router's
+// subnet decides the public address: a NAT gateway's address, or the router's Elastic IP address. A router is an
+// ordinary pod, whose containers may do nothing.
 //
 // The far end of a client's tunnel is the ClusterIP of a Service whose endpoints are the routers. kube-proxy chooses a
-// router for each client, and keeps its choice (sessionAffinity) as long as this router is an endpoint. So no process
-// of ours watches pods. The router sends the answers straight to the client's address. A tunnel has no remote address:
-// see [nl.Tunnel]. So a router has one link for all clients, and needs no list of clients.
+// router for each client, and keeps its choice (sessionAffinity) as long as this router is an endpoint. So this project
+// needs no process that watches the routers. The router sends the answers straight to the client's address. A tunnel
+// has no remote address: see [nl.Tunnel]. So a router has one link for all clients, and needs no list of clients.
 //
 // The outer addresses of all tunnel packets are the pods' own addresses, as EC2's source check demands.
 //
@@ -115,8 +115,8 @@ func status(ctx context.Context, r *plugin.Request[Config]) error {
 	return unavailable(nl.FOU{}.Supported(node))
 }
 
-// Supported makes a tunnel of a family in n, to test the kernel. n must be a namespace that ends after the test (see
-// [nl.Scratch]). The error names the part that the kernel lacks.
+// Supported makes a tunnel of a family in the namespace n, to test the kernel. This namespace must end after the test
+// (see [nl.Scratch]). The error names the part that the kernel lacks.
 func Supported(n *nl.NS, f nl.Family) error {
 	local := nl.ByFamily(f, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
 	return nl.Wiring{

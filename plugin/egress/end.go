@@ -17,13 +17,14 @@ import (
 //
 //   - First, endEgress closes the UDP ports. So no packet of a client enters a router any more.
 //   - Then endEgress deletes all links of the attachment in one request: the slave, the pair and the tunnels. The
-//     kernel sets all these links down before it removes a route of any of them. If the link to the VPC is not in the
-//     group, for example because it is a whole ENI, endEgress sets this link down before that.
+//     kernel sets all these links down before it removes a route of these links. The link to the VPC may not be in the
+//     group, for example because it is a whole ENI. In this case, endEgress sets this link down before it deletes the
+//     links.
 //   - The remaining objects have no effect without links. endEgress deletes them last.
 //
-// The DELs of the plugins that made the links accept that the links are gone. The namespace may have no link of the
-// attachment, but have the first attachment of another pod. Then the path in the DEL leads to that other pod, and
-// endEgress does nothing.
+// The DELs of the plugins that made the links accept that the links are gone. endEgress does nothing if the namespace
+// has no link of the attachment, but has the first attachment of another pod. In this case, the path in the DEL now
+// leads to that other pod.
 func endEgress(ns *nl.NS, name string, group uint32) error {
 	links, err := ns.Links()
 	if err != nil {
@@ -54,7 +55,7 @@ func udpPortsOf(ns *nl.NS, links []nl.Link) (w nl.Wiring) {
 	return w
 }
 
-// remainingObjects lists our objects in a pod that the deletion of a link does not delete.
+// remainingObjects lists the objects that remain in a pod when the links of its egress are deleted.
 func remainingObjects(ns *nl.NS) (w nl.Wiring) {
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: ns, Object: o}) }
 	add(nl.Table{Family: "inet", Name: Table})

@@ -28,7 +28,7 @@ const Table = nl.OwnTable + "_egress"
 // The bits that we set in the marks of packets and connections in a pod. The default of nodePortMark has other bits.
 const (
 	mark   = 1 << 30 // client: answers, and connections by the tunnel; router: packets and connections from the tunnel
-	answer = 1 << 29 // router: a packet that answers such a connection
+	answer = 1 << 29 // router: packets that answer a connection from the tunnel
 )
 
 // Marks are the bits mark and answer together. nodePortMark must have neither of them.
@@ -42,7 +42,7 @@ const (
 	prefAway = 1537 // router: packets out of the tunnel, to all other destinations
 	prefBack = 1538 // router: answers, into the tunnel
 
-	rules = 7 // number of priorities that a pod's rules of an egress may have, from prefPast on
+	rules = 7 // the rules of an egress have this number of priorities, from prefPast on
 
 	// TableOut has the routes into the tunnel in a client, and the routes for packets out of the tunnel in a router.
 	TableOut  = 73
@@ -54,8 +54,8 @@ type pod struct {
 	ns    *nl.NS
 	nic   plugin.NIC
 	addrs []netip.Addr // of the first NIC
-	hops  []netip.Addr // the gateways of the subnets of addrs
-	links []string     // of the attachment: first the NIC's link, then the end of the pair
+	hops  []netip.Addr // gateways of the subnets in which addrs are
+	links []string     // of the attachment: first the NIC's link, then the pod's end of the pair
 	mtu   int          // smallest MTU of links
 	group uint32       // of the attachment's links
 	port  uint16
@@ -83,8 +83,9 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 	return p.clientWiring(all)
 }
 
-// readPod reads a pod from prevResult and from the kernel. readPod returns nil for a further attachment of a pod, such
-// as Multus makes. A further attachment gets no role, because the tunnel has the address of the first attachment.
+// readPod reads a pod from prevResult and from the kernel. readPod returns nil for a further attachment of a pod:
+// Multus can make further attachments. A further attachment gets no role, because the tunnel has the address of the
+// first attachment.
 func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	own := nl.PodGroup(r.Digest())
 	p := &pod{ns: ns, nic: plugin.NICs(r.Prev, r.IfName)[0], group: own, port: r.Config.port}
@@ -95,8 +96,8 @@ func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(own) {
 		return nil, nil
 	}
-	// Another project's plugin for a veth pair returns a result like the result for a routed pod. But the link of such
-	// a pod has no group of ours.
+	// Another project's plugin for a veth pair returns a result like the result for a routed pod. But the link that the
+	// other plugin makes has no group of ours.
 	if _, routed := plugin.Routed(r.Prev, r.IfName); routed && nl.Attachment(eni.Group) == own {
 		return nil, plugin.Errorf(plugin.CodeRefused,
 			`serve the pod's namespace from a pool with dataPath "ipvlan", or remove the namespace from the egress`,
@@ -180,7 +181,8 @@ func (p *pod) tunnelObjects(f nl.Family, mtu int) (objects []nl.Object) {
 	return objects
 }
 
-// udpPorts returns the UDP ports by which packets come out of the tunnels.
+// udpPorts returns the UDP ports to which the tunnels' packets are addressed. The kernel takes the packets out of UDP
+// there.
 func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 	for _, f := range families {
 		objects = append(objects, nl.FOU{Local: p.addr(f), Port: p.port})
@@ -188,24 +190,24 @@ func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 	return objects
 }
 
-// anySourceSysctl turns off rp_filter, the kernel's check of sources. This check drops a packet if the route to its
-// source leads by another link than the link by which the packet has arrived. So the check would drop packets out of a
-// tunnel. If the tunnel leads to the whole internet, the check would also drop packets from a caller at a NodePort. A
-// tunnel has no address. On a link without addresses, the loose check is as strict as the strict check
-// (__fib_validate_source). For a link, the kernel uses the larger of two values: the link's own value, and the value
-// for all links. A new link gets the value of "default". The value of "default" matters if an operator or another
-// program deletes the pair, and repair puts the pair back.
+// anySourceSysctl turns off rp_filter, the kernel's check of sources. The kernel looks up the route to the source of a
+// packet. The check drops the packet if this route uses another link than the link by which the packet has arrived. So
+// the check would drop packets out of a tunnel. If the tunnel leads to the whole internet, the check would also drop
+// packets from a caller at a NodePort. A tunnel has no address. On a link without addresses, the loose check is as
+// strict as the strict check (__fib_validate_source). For a link, the kernel uses the larger of two values: the link's
+// own value, and the value for all links. A new link gets the value of "default". The value of "default" matters if an
+// operator or another program deletes the pair, and repair puts the pair back.
 func anySourceSysctl(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"}
 }
 
-// untrackedChains are chains by which the kernel does not track the connections of the tunnel's own packets. These
-// packets are in UDP, and no rule needs their connections. Each connection in the tunnel has a UDP port of its own. The
-// connection tracker of each end of the tunnel has one entry for each connection in the tunnel. If the kernel tracked
-// the tunnel's packets, each end would have two more entries for each of these connections. A client recognizes the
-// tunnel's outgoing packets by their destination, which is a gateway. A router recognizes them by their source, which
-// is its own address. If the service loop is masquerade, a client's tunnel packets come back by its pair on their way
-// to a router. The client tracks these packets, to translate them.
+// untrackedChains returns chains that turn off connection tracking for the tunnel's own packets. These packets are in
+// UDP, and no rule needs their connections. Each connection in the tunnel has a UDP port of its own. The connection
+// tracker of each end of the tunnel has one entry for each connection in the tunnel. If the kernel tracked the tunnel's
+// packets, each end would have two more entries for each of these connections. A client recognizes the tunnel's
+// outgoing packets by their destination, which is a gateway. A router recognizes them by their source, which is its own
+// address. If the service loop is masquerade, a client's tunnel packets come back by its pair on their way to a router.
+// The client tracks these packets, to translate them.
 func (p *pod) untrackedChains(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}

@@ -21,8 +21,8 @@ import (
 // At each moment, and even after a kill, a packet takes either the path of the earlier configuration or the path of the
 // present configuration. The order of the steps ensures this:
 //
-//   - First come links, rules and ports that the pod does not have, for example of a family that is new for the
-//     gateways.
+//   - First come links, rules and ports that the pod does not have. For example, the pod has none for IPv6 if the
+//     egress had no IPv6 gateway before.
 //   - Then come the routes that are new, the longest prefix first. A route that differs is replaced in one request. So
 //     packets to an address take the old path until the address has its new route, and then the new path.
 //   - The table of netfilter is replaced in one transaction. Its seal shows which configuration the pod has.
@@ -42,7 +42,7 @@ type Renewal struct {
 	gone    nl.Wiring // the pod's objects of a family that no longer has a gateway
 }
 
-// ErrRole is the error of Outdated about a pod to which the configuration now gives another role. A running pod keeps
+// ErrRole is the error that [Outdated] returns if the configuration now gives the pod another role. A running pod keeps
 // the role that its ADD gave it.
 var ErrRole = errors.New("the configuration now gives the pod another role")
 
@@ -121,9 +121,9 @@ func (p *pod) kernelRole() string {
 	return s.Role
 }
 
-// checkSamePod returns an error if the pod differs from shown (the pod as the kernel shows it), or from the
-// configuration, in a way that no renewal can change. It also refuses a pod that has lost a link, because the routes of
-// the link are unknown.
+// checkSamePod compares the pod with shown, which is the pod as the kernel shows it, and with the configuration. It
+// returns an error if they differ in a way that no renewal can change. It also returns an error if the pod has lost a
+// link, because the routes of this link are unknown.
 func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
 	if len(shown.addrs) > 0 && shown.group != p.group {
 		return fmt.Errorf("the tunnels belong to another attachment: their group is %d, and the group of this "+
@@ -238,8 +238,8 @@ func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return compareOrder(b, a) })
 }
 
-// coveringRoute returns the route with the longest prefix among the routes whose prefix contains the prefix of r and is
-// shorter. It returns the zero route if there is no such route.
+// coveringRoute looks for routes whose prefix is shorter than the prefix of the route r, and contains it. It returns
+// the route with the longest of these prefixes, or the zero route if there is none.
 func coveringRoute(all []nl.Route, r nl.Route) (found nl.Route) {
 	for _, o := range all {
 		if o.Dst.Bits() < r.Dst.Bits() && o.Dst.Contains(r.Dst.Addr()) &&

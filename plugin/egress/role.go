@@ -31,8 +31,9 @@ type role struct {
 
 func (r role) isNone() bool { return r.router == "" && len(r.client) == 0 }
 
-// roleOf returns the role of a pod. The error names the request that the pod may not make. A router is never a client,
-// even if its namespace matches the clients' namespaces, as "*" does. A router that asks to be a client gets an error.
+// roleOf returns the role of a pod. If the configuration does not permit a request of the pod, the error names this
+// request. A router is never a client, even if its namespace matches the clients' namespaces, as "*" does. A router
+// that asks to be a client gets an error.
 func (c *Config) roleOf(pod plugin.Pod) (r role, err error) {
 	if !c.mayHaveRole(pod) {
 		return r, nil
@@ -116,7 +117,8 @@ func (c *Config) egressesOfClient(pod plugin.Pod) (all []string, err error) {
 	return all, c.checkDestinations(pod, all)
 }
 
-// refusedError returns the error of a pod that asks for an egress that it may not have.
+// refusedError returns the error for a pod that asks for an unknown egress, or for an egress that its namespace is not
+// permitted to use.
 func (c *Config) refusedError(pod plugin.Pod, annotation, name, keys string) error {
 	if _, known := c.Egresses[name]; !known {
 		return plugin.Errorf(plugin.CodeRefused,

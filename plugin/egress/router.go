@@ -15,11 +15,12 @@ import (
 // The nftables table is added first, and the UDP port of the tunnel is added last. So when a client's first packet
 // arrives, the router has all objects.
 //
-// A packet that comes out of the tunnel leaves by the pod's routes to the VPC, or else by the pod's ENI. The router's
-// own packets to the internet leave by the node. Answers get a mark, and packets with this mark go back into the
-// tunnel, to the client's address. The router's own ICMP errors get the mark of the packet that caused the error
-// (fwmark_reflect). So an error about the MTU of the ENI goes to the client. An error about the MTU of the tunnel goes
-// to the destination. A router needs no route and no link for each client.
+// For a packet that comes out of the tunnel, the kernel first looks in the pod's routes to the VPC. If none of these
+// routes fits, the packet leaves by the pod's ENI. The router's own packets to the internet leave by the node. Answers
+// get a mark, and packets with this mark go back into the tunnel, to the client's address. The router's own ICMP errors
+// get the mark of the packet that caused the error (fwmark_reflect). So an error about the MTU of the ENI goes to the
+// client. An error about the MTU of the tunnel goes to the destination. A router has the same routes and links for any
+// number of clients.
 func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	families := p.families(e)
 	if len(families) == 0 {
@@ -44,9 +45,9 @@ func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	return nl.Steps(p.ns, append(objects, p.udpPorts(families)...)), nil
 }
 
-// forwardingSysctls returns the sysctls that permit forwarding. For IPv4, the kernel also asks the link by which a
-// packet arrives. A new namespace inherits ip_forward and default/forwarding from the node, and these two may differ
-// from each other.
+// forwardingSysctls returns the sysctls that permit forwarding. For IPv4, the link by which a packet arrives must
+// permit forwarding, too. A new namespace inherits ip_forward and default/forwarding from the node, and these two may
+// differ from each other.
 func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
 	if f == nl.IPv6 {
 		return []nl.Object{nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"},
@@ -142,7 +143,8 @@ func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 // refuseRule returns a rule that counts the packets which it matches, and drops them.
 func refuseRule(terms ...nl.Term) nl.NFRule { return append(terms, nl.Count(), nl.Drop()) }
 
-// passRules returns the rules of a family about the first packet of a connection out of the tunnel.
+// passRules returns the rules that decide, in one family, which connections from the tunnel the router forwards. After
+// the first packet of a connection has passed, further packets of the connection skip these rules.
 func (p *pod) passRules(f nl.Family, e Egress) (rules []nl.NFRule) {
 	in, from := nl.IIFName(anyLink), p.clientCIDRs(f, e.clients)
 	for _, l := range e.layers(f, prefixesOf(f, p.vpc)) {
@@ -178,9 +180,10 @@ func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	return nil
 }
 
-// snatRules returns the rules that give packets from the tunnel the router's address. The ports of these packets are
-// lower than the ports of the service loop. Otherwise the loop would take the answers to these packets for answers to
-// looped packets, because no socket has the packets' ports.
+// snatRules returns the rules that replace the source of packets from the tunnel by the router's address. The new
+// source ports are lower than the ports of the service loop. If a port were one of the loop's ports, the loop would
+// treat an answer to the packet as an answer to a looped packet. The reason is that no socket in the router has this
+// port.
 func (p *pod) snatRules(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {

@@ -23,7 +23,7 @@ import (
 // its namespace.
 type Home func(mac string) string
 
-// moveToNode moves a card to the node, and gives the card the name that home returns.
+// moveToNode moves a card to the node. The card gets the name that home returns.
 func (home Home) moveToNode(c nl.MovedLink, node *nl.NS) error {
 	if home != nil {
 		c.Home = home(c.MAC)

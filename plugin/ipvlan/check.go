@@ -34,9 +34,9 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// checkGuards returns an error if the master of a slave has no guard. Without the guard, a slave can send the node
-// packets that seem to come from the VPC, and the node accepts them. The guard belongs to the ENI, so Faults does not
-// check it for each pod: doctor and repair check each ENI once.
+// checkGuards returns an error if the master of a slave has no guard. Without the guard, a slave can send packets to
+// the node that seem to come from the VPC, and the node accepts these packets. The guard belongs to the ENI, so Faults
+// does not check it for each pod: doctor and repair check each ENI once.
 func checkGuards(r *plugin.Request[Config], node, pod *nl.NS) error {
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {
@@ -103,8 +103,8 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 	return faults, nil
 }
 
-// neededObjects returns the objects that an ADD makes for one NIC, so that CHECK can look for them. It leaves out
-// objects that matter only in the ADD, and objects that a later plugin may have changed. A NIC must have no further
+// neededObjects returns the objects of one NIC for which CHECK looks. An ADD makes these objects. neededObjects leaves
+// out objects that matter only in the ADD, and objects that a later plugin may have changed. A NIC must have no further
 // address, because that address would belong to another pod. A NIC must also ignore router advertisements.
 func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
@@ -137,8 +137,8 @@ func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.
 }
 
 // neededRoutes returns the routes of prevResult that the pod must have. A later plugin may have replaced such a route:
-// the new route is by another link, or in another table. The plugin unnumbered-ptp leads some destinations by the veth
-// pair, but never replaces a default route of prevResult.
+// the new route is by another link, or in another table. The plugin unnumbered-ptp replaces routes to some destinations
+// by routes by the veth pair, but never replaces a default route of prevResult.
 func (s slave) neededRoutes(r *plugin.Request[Config], pod *nl.NS) (needed []nl.Object, err error) {
 	all, err := pod.Routes(nl.RouteFilter{})
 	if err != nil {

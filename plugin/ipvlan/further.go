@@ -10,15 +10,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A pod can get several NICs in two ways. One ADD makes several NICs, because the pod asks for them by an annotation.
-// Or Multus calls another ADD for the same pod, with another interface name: see [nl.Further]. In both cases, the pod's
-// routes, its calls to Services and its packets to the node use only the first NIC. A further NIC has a rule and a
-// routing table of its own. The rule sends packets whose source is the NIC's address to this table, which has the NIC's
-// subnet and its gateway.
+// A pod can get several NICs in two ways. Either one ADD makes several NICs, because the pod asks for them in an
+// annotation. Or Multus calls a second ADD for the same pod, with another interface name: see [nl.Further]. In both
+// cases, the pod's routes, its calls to Services and its packets to the node use only the first NIC. A further NIC has
+// a rule and a routing table of its own. The rule selects the packets whose source is the NIC's address. For these
+// packets, the kernel uses the NIC's table, which has routes to the NIC's subnet and by its gateway.
 //
 // No other packets use a further NIC. A program that wants to call by a further NIC must bind the NIC's address. A
-// server that answers datagrams must also bind this address, or set the source of each answer (IP_PKTINFO, ip(7)).
-// Otherwise the kernel takes the first NIC's address as the source. A program that binds only the link
+// server that answers datagrams must also bind this address, or set the source of each answer (IP_PKTINFO, ip(7)). If
+// the server does neither, the kernel takes the first NIC's address as the source. A program that binds only the link
 // (SO_BINDTODEVICE) finds no route.
 //
 // The node has no route to the address of a further NIC. The node calls this address by the VPC, as other hosts do.
@@ -27,8 +27,8 @@ import (
 //
 // Packets that arrive at a further NIC pass the check of sources (rp_filter), even the strict check. The reason is that
 // the kernel finds the route back by the same rule. A slave in mode l2 gets all ARP requests of its ENI's subnet. The
-// slave answers only the requests for its own addresses (arp_ignore). Otherwise the slave would also answer for the
-// addresses of the pod's other NICs, with the wrong MAC address.
+// slave answers only the requests for its own addresses (arp_ignore). Without arp_ignore, the slave would also answer
+// for the addresses of the pod's other NICs, with the wrong MAC address.
 
 // prefFurther is the priority of the rules of further NICs: after the rule for marked packets of unnumbered-ptp, and
 // before the main table. No packet matches both rules, because marked packets have the address of the first NIC.

@@ -38,8 +38,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// Commands returns the commands of the ipvlan plugin. GC has nothing to do: a slave ends with its namespace. home is
-// for the DEL of whole ENIs, and is nil if the caller has no registry.
+// Commands returns the commands of the ipvlan plugin. GC has nothing to do: a slave ends with its namespace. If a pod
+// has a whole ENI, the DEL calls home to get the name of the ENI's link. home is nil if the caller has no registry.
 func Commands(home Home) plugin.Commands[Config] {
 	return plugin.Commands[Config]{Add: add, Check: check, Status: status,
 		Del: func(ctx context.Context, r *plugin.Request[Config]) error { return del(ctx, r, home) }}
@@ -91,8 +91,8 @@ func connect(
 					"MTU",
 				"mtu: %d is more than the MTU of %s, %d", s.link.MTU, s.link.Master, m.MTU)
 		}
-		// A slave has the MAC address and the MTU of its master. So connect does not ask the kernel for the slave: the
-		// answer could be lost.
+		// A slave has the MAC address and the MTU of its master. So connect need not read the slave from the kernel,
+		// whose answer could be lost.
 		links[i] = nl.Link{Name: s.link.Name, MAC: m.MAC, MTU: cmp.Or(s.link.MTU, m.MTU)}
 	}
 	w := wiring(slaves, r.Prev, node, pod)
@@ -139,7 +139,7 @@ func allSlaves(slaves []slave, predicate func(slave) bool) bool {
 // does not need prevResult. An object that del does not find counts as deleted.
 //
 // del does not fail if it cannot delete an object in the pod, because the object ends with the namespace. A pod can
-// make such a deletion fail, and its DEL would then fail for ever.
+// make the deletion of its objects fail. If the DEL also failed, it would fail for ever.
 func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		if err := errors.Join(moveCardsBack(r, home, node, pod), delObjects(r, pod)); err != nil {

@@ -113,8 +113,8 @@ func prefixes(ips []*types100.IPConfig) []netip.Prefix {
 	return all
 }
 
-// resultRoutes returns the routes of a result, each once. They lead by the link dev. The routes to the subnets of addrs
-// are left out, because the kernel adds them with the addresses.
+// resultRoutes returns the routes of a result, each once. All these routes use the link dev. The routes to the subnets
+// of addrs are left out, because the kernel adds them with the addresses.
 func resultRoutes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.Route {
 	var all []nl.Route
 	for _, r := range prev.Routes {
@@ -147,8 +147,8 @@ func isOutside(gw netip.Addr, addrs []netip.Prefix) bool {
 		!slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
 }
 
-// result is prevResult with the links of the NICs as its interfaces. A further attachment has
-// no routes in the main table.
+// result returns prevResult with the links of the NICs as its interfaces. A further attachment has no routes in the
+// main table.
 func result(r *plugin.Request[Config], slaves []slave, links []nl.Link) *types100.Result {
 	res := &types100.Result{DNS: r.Prev.DNS}
 	if slaves[0].table == 0 {

@@ -4,9 +4,9 @@
 // Package nic reads the requests of a pod for its network interfaces: an address, a subnet, security groups, an ENI.
 // Package ipam/lease decides which requests are permitted.
 //
-// There are two kinds of requests. A pod asks by an annotation, [Annotation], for all interfaces that one ADD makes. Or
-// the caller of the plugin, such as Multus, asks for the one interface of an ADD. The caller uses CNI's conventions for
-// configurations: the capabilities ips and deviceID, and args.cni.
+// There are two kinds of requests. A pod uses an annotation, [Annotation], to ask for all interfaces that one ADD
+// makes. The caller of the plugin, such as Multus, can ask for the one interface of an ADD. The caller uses CNI's
+// conventions for configurations: the capabilities ips and deviceID, and args.cni.
 package nic
 
 //go:generate go run ../../internal/codec/gen
@@ -172,7 +172,7 @@ type earlierRequests struct {
 }
 
 // addRequest returns an error if the request with the index i conflicts with earlier requests. It also adds the request
-// to b.
+// to the earlier requests.
 func (b earlierRequests) addRequest(r Request, i int) error {
 	exclusive, shared := b.enis[r.ENI]
 	var err error
@@ -194,7 +194,7 @@ func (b earlierRequests) addRequest(r Request, i int) error {
 	return err
 }
 
-// callerRequest returns the request of the capabilities and of args.cni for the one interface of an ADD.
+// callerRequest returns the request that the capabilities and args.cni make for the one interface of an ADD.
 func (a *Asked) callerRequest() (Request, error) {
 	c := &a.RuntimeConfig
 	if c.MAC != "" {
@@ -338,9 +338,9 @@ func quotedTexts(texts []string) string {
 	return "[" + strings.Join(all, " ") + "]"
 }
 
-// fieldFor returns the field of o for a key's value (into), and the kind of JSON value that the key must have (kind).
-// If there is no such key, into is nil. member is not a map, because every command of a plugin would make the map when
-// it starts.
+// fieldFor returns the field of a jsonRequest that gets the value of a key (into). It also returns the kind of JSON
+// value that the key must have (kind). If a request has no key of this name, into is nil. fieldFor uses no map, because
+// every command of a plugin would make the map when it starts.
 func (o *jsonRequest) fieldFor(key string) (into any, kind string) {
 	switch key {
 	case "name":

@@ -108,8 +108,8 @@ func IsID(text, prefix string) bool {
 	return ok && rest != "" && len(rest) <= long && !strings.ContainsFunc(rest, strange)
 }
 
-// Namespaces checks names of Kubernetes namespaces. A star is allowed only at the end. Otherwise it would not be clear
-// which of two entries is narrower (see Narrowest of plugin.Namespaces).
+// Namespaces checks names of Kubernetes namespaces. A star is allowed only at the end. If a star could be at another
+// place, it would not be clear which of two entries is narrower (see Narrowest of plugin.Namespaces).
 func (m *Mistakes) Namespaces(key string, names []string) {
 	for _, name := range names {
 		if i := strings.IndexByte(name, '*'); name == "" || i >= 0 && i != len(name)-1 {
@@ -118,7 +118,8 @@ func (m *Mistakes) Namespaces(key string, names []string) {
 	}
 }
 
-// OneOf checks that a word is in the list all, and reports whether it is. The list must have two or more words.
+// OneOf reports whether a word is one of the allowed words. If not, the word is a mistake. There must be two or more
+// allowed words.
 func (m *Mistakes) OneOf(key, word string, allowed ...string) bool {
 	if slices.Contains(allowed, word) {
 		return true
@@ -139,8 +140,8 @@ func (m *Mistakes) AtLeast(key string, n *int, fallback, minimum int) int {
 	return *n
 }
 
-// Between returns *n, or fallback if n is nil or *n is not from minimum to maximum. A number out of this range is a
-// mistake.
+// Between returns *n if *n is at least minimum and at most maximum. It returns fallback if n is nil or *n is out of
+// this range. A number out of this range is a mistake.
 func (m *Mistakes) Between(key string, n *int, fallback, minimum, maximum int) int {
 	if n == nil {
 		return fallback
