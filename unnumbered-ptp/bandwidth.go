@@ -41,8 +41,8 @@ func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	return objects
 }
 
-// A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. They gave a pod of CRI-O the
-// burst that CRI-O sends, and such pods run on.
+// A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. In an earlier release, a pod of
+// CRI-O got the burst that CRI-O sends. Such pods may still run.
 type bandwidthLimit struct {
 	nl.Limit
 	formerBurst uint64 // the burst of earlier releases, in bytes

@@ -48,7 +48,8 @@ func check(r *request) error {
 }
 
 // shareLists lets all later checks share the kernel's lists: the node's rules, the node's routes to the pod, the pod's
-// rules, and the pod's routes. The kernel makes each list at most once. The sharing ends when forget is called.
+// rules, and the pod's routes. The kernel makes each list at most once. The sharing ends when the caller calls the
+// returned function.
 func (s *scene) shareLists(p pair) (forget func(), err error) {
 	near, err := s.nodeNS.List(p.veth.Name)
 	if err != nil {
@@ -109,11 +110,15 @@ func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 
 // mayLack reports whether a pod may lack the object of a step. routes are the routes in the pod's main table.
 //
-// A later plugin may have added routes to prevResult, or may lead a destination of the pod by another link. So the node
-// needs a route that sends packets back to the pod only if the pod then sends these packets out by its ENI. And the pod
-// may lack one of our routes if it reaches the same destination by a link that is not ours. And while ip_forward is 0,
-// the pair's own sysctl for forwarding may be 0: if repair sets ip_forward to 1, the kernel also sets the sysctl of
-// each pair.
+// A later plugin may have added routes to prevResult, or may have changed the link by which the pod reaches a
+// destination. There are two consequences:
+//
+//   - The node has routes that send packets back to the pod. The node needs such a route only if the pod sends these
+//     packets out by its ENI.
+//   - The pod may lack one of our routes if it reaches the same destination by a link that is not ours.
+//
+// While ip_forward is 0, the pair's own sysctl for forwarding may also be 0. This is no fault, because the kernel sets
+// the sysctl of each pair when repair sets ip_forward to 1.
 func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 	byENI := func(r nl.Route) bool { return r.Dev == s.IfName }
 	switch o := step.Object.(type) {
@@ -149,9 +154,9 @@ func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 	return false
 }
 
-// isReplaced reports whether r is a route of an ENI's table, and this table has any route of ours to the same
-// destination. The ADD of a later pod of the ENI may have replaced r by this route, because the configuration leads the
-// destination elsewhere now.
+// isReplaced reports whether the route r belongs to an ENI's table that has any route of ours to the same destination.
+// The ADD of a later pod may have replaced the route r. The reason is that the configuration now has another next hop
+// for the destination.
 func (s *scene) isReplaced(r nl.Route) bool {
 	if _, is := nl.OfRoutedTable(r.Table); !is {
 		return false
@@ -162,8 +167,8 @@ func (s *scene) isReplaced(r nl.Route) bool {
 }
 
 // hasWithAnyMTU reports whether the node has the route r, with any MTU. The ADD gave the route the MTU that the pod's
-// link had then. A later plugin, such as tuning, may have changed the MTU of the link since. A repair sets the new MTU,
-// so for a repair, hasWithAnyMTU returns false.
+// link had then. A later plugin, such as tuning, may have changed the MTU of the link since. hasWithAnyMTU returns
+// false during a repair, because a repair must set the new MTU.
 func (s *scene) hasWithAnyMTU(r nl.Route) bool {
 	r.MTU = 0
 	return !s.repairs && r.Check(s.nodeNS) == nil
@@ -190,9 +195,9 @@ func (s *scene) hasFilters(devs []string, addrs []netip.Addr) bool {
 // isOff reports whether a sysctl of the node is 0.
 func (s *scene) isOff(key string) bool { v, _ := s.nodeNS.Sysctl(key); return v == "0" }
 
-// portsEndBefore reports whether the pod's own connections get only ports below port. Then it does not matter whether
-// the ports from port on are reserved. The runtime sets the sysctls of a pod after the ADD, and may have replaced the
-// list of reserved ports.
+// portsEndBefore reports whether the pod's own connections get only ports below the limit (port). If so, it does not
+// matter whether the ports from the limit on are reserved. The runtime sets the sysctls of a pod after the ADD, and may
+// have replaced the list of reserved ports.
 func (s *scene) portsEndBefore(port int) bool {
 	text, _ := s.podNS.Sysctl("net/ipv4/ip_local_port_range")
 	var first, last int

@@ -35,9 +35,9 @@ const (
 	looplessTable = nl.OwnTable + "._loopless"
 )
 
-// failClosedChain returns the chain that drops packets which pods with a loop would send to the VPC by the boot ENI.
-// The chain has no rules if the pods have no loop. It does not drop packets which a pod of the network sends by the
-// boot ENI on purpose.
+// failClosedChain returns the chain for pods with a loop. It drops the packets of these pods that would leave by the
+// boot ENI to the VPC. The chain has no rules if the pods have no loop. It does not drop packets that a pod of the
+// network sends by the boot ENI on purpose.
 func failClosedChain(r *request) nl.Chain {
 	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}
 	if !c.Loops() {
@@ -64,8 +64,8 @@ func sortedPrefixes(f nl.Family, all []netip.Prefix) []netip.Prefix {
 	return all
 }
 
-// looplessMasquerade returns the table that gives packets of pods without a loop the node's address. Its chain comes
-// before the chain "closed" of each network's table.
+// looplessMasquerade returns the table for pods without a loop. It replaces the source of their packets by the node's
+// address. The table's chain comes before the chain "closed" of each network's table.
 func (c Config) looplessMasquerade() nl.Table {
 	return nl.Table{Family: "inet", Name: looplessTable,
 		Chains: []nl.Chain{{Name: "open", Type: "nat", Hook: "postrouting", Priority: 97,

@@ -26,7 +26,7 @@ type Config struct {
 	RouteTableStart *uint32 `json:"routeTableStart"` // lowest number of a routing table for a pod; nil: 256
 	// a range as iptables writes it; nil: 30000:32767; "": no NodePorts
 	NodePorts    *string `json:"nodePorts"`
-	NodePortMark *uint32 `json:"nodePortMark"` // bits of the mark of a connection to a NodePort; nil: 0x2000
+	NodePortMark *uint32 `json:"nodePortMark"` // mark bits of connections to NodePorts; nil: 0x2000
 
 	// at a NodePort, a pod sees the caller's own address, if the Service has externalTrafficPolicy Local
 	KeepCaller bool `json:"keepCaller"`
@@ -39,8 +39,8 @@ type Config struct {
 	DefaultRoute string   `json:"defaultRoute"`
 	HostCIDRs    []string `json:"hostCidrs"` // destinations that pods always reach by the node
 
-	// for pods of a pool with dataPath veth: the first characters of the name of the node's end of the pair; "": the
-	// name is [VethName]
+	// for pods of a pool with dataPath veth: the name of the node's end of the pair begins with this text; "": the name
+	// is [VethName]
 	VethPrefix string `json:"vethPrefix"`
 
 	// the pod cannot reach the metadata service; nil: only in a family whose default route is by the ENI

@@ -19,13 +19,13 @@ import (
 // next. del needs neither the namespace nor prevResult. An object that del does not find counts as deleted.
 //
 // del fails only if it cannot delete an object on the node. An object in the pod ends with the namespace. A pod can
-// make such a deletion fail, and its DEL would then fail for ever.
+// make the deletion of its objects fail. If del returned this error, the DEL of the pod would fail for ever.
 func del(ctx context.Context, r *request) error {
 	pod, err := r.nodeNS.OpenOther("pod", r.NetNS)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	var eni nl.Link // zero if the pod has no such link
+	var eni nl.Link // the pod's link to the VPC; zero if it is missing
 	ownNS := pod    // nil if the namespace may have objects of another attachment
 	if pod != nil {
 		defer pod.Close()
@@ -44,15 +44,19 @@ func del(ctx context.Context, r *request) error {
 	if pod != nil {
 		delPod(r, pod, ownNS, eni)
 	}
-	// Most often the pair is gone already, because delPod has deleted the group of its other end.
+	// Most often the pair is gone already, because delPod has deleted the group of the pod's end.
 	return errors.Join(failed, nl.Wiring{{NS: r.nodeNS, Object: nl.Veth{Name: veth}}}.Del())
 }
 
-// hasOtherFirst reports whether a namespace has, or may have, another attachment that is the first of its pod. Then
-// only our links and the tables of our NICs belong to our attachment, and all other objects belong to that other
-// attachment. There are two cases. Either the DEL is for a further attachment of the pod. Or the path of the namespace,
-// for example "/proc/1234/ns/net", now leads to another pod. If the ADD of a first attachment has succeeded, and the
-// pod still has its link to the VPC, no other attachment is the first.
+// hasOtherFirst reports whether another attachment is, or may be, the first attachment of the pod in this namespace. If
+// so, only our links and the tables of our NICs belong to our attachment, and all other objects belong to the other
+// attachment. This happens in two cases:
+//
+//   - The DEL is for a further attachment of the pod.
+//   - The path of the namespace, for example "/proc/1234/ns/net", now leads to another pod.
+//
+// No other attachment is the first if two things are true: the ADD of our attachment has succeeded, and the pod still
+// has our link with the group of a first attachment.
 func hasOtherFirst(r *request, pod *nl.NS, eni nl.Link) bool {
 	group := nl.PodGroup(r.Digest())
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(group) {
@@ -71,7 +75,7 @@ func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 	group := nl.PodGroup(r.Digest())
 	var err error
 	if r.Prev == nil || plugin.Several(r.Prev) || nl.Attachment(eni.Group) == nl.FurtherGroup(group) {
-		err = pod.DelFurther(group) // before the link: the link shows that there may be such objects
+		err = pod.DelFurther(group) // before the link, because the link shows that there may be a further NIC
 	}
 	gone := pod.DelGroup(group)
 	// the pod is from a release without groups, or the attachment is a further one, or this is the second DEL
@@ -101,9 +105,9 @@ func remainingObjects(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 	return append(w, objectsBesideLinks(r, pod)...)
 }
 
-// objectsBesideLinks lists our objects in a pod that the deletion of our links does not delete. Such objects are routes
-// without a link. If the pod still has its link to the VPC, the routes and filters of this link are also such objects.
-// Most pods have no such objects, and objectsBesideLinks then does not ask the kernel for the pod's routes.
+// objectsBesideLinks lists our objects that remain in a pod when our links are deleted. Routes without a link remain.
+// If the pod still has its link to the VPC, the routes and filters of this link also remain. In most pods, no object
+// remains: for these pods, objectsBesideLinks does not read the routes from the kernel.
 func objectsBesideLinks(r *request, pod *nl.NS) (w nl.Wiring) {
 	if r.Prev != nil && r.Config.DefaultRoute != byVPC && len(blockedAddrs(r, pair{addrs: r.addrs})) == 0 {
 		return nil

@@ -38,8 +38,8 @@ func engineName(r *request) string {
 	return r.Config.VethPrefix + fmt.Sprintf("%08x%08x", h[0], h[1])[:digits]
 }
 
-// setName sets the name of the node's end to name. attachmentName is the name that follows from the attachment. If name
-// differs from it, attachmentName becomes the alternative name.
+// setName sets the name of the node's end. attachmentName is the name that follows from the attachment. If the new name
+// is not attachmentName, attachmentName becomes the alternative name.
 func (p *pair) setName(name, attachmentName string) {
 	p.veth.Name, p.veth.AltName = name, ""
 	if name != attachmentName {

@@ -11,19 +11,20 @@ import (
 )
 
 // All routed pods of an ENI use the routes of the ENI's table. If the configuration changes, the ADD of the next pod
-// changes these routes for all pods. A destination that the configuration no longer has keeps a route. This route leads
-// packets as the other routes of the table would without it, see [fallbackRoutes]. So if the table lacks a route,
-// another program has removed the route. Then CHECK reports the route, and repair puts it back.
+// changes these routes for all pods. When a destination is removed from the configuration, the table keeps a route to
+// it. This route uses the next hop that the remaining routes of the table have for the destination, see
+// [fallbackRoutes]. So if the table lacks a route, another program has removed the route. Then CHECK reports the route,
+// and repair puts it back.
 //
 // The routes must agree with the network's nftables table, which serves the pods of all ENIs. The nftables table gives
 // the node's address to packets that leave by the boot ENI, but not to packets for the destinations of eniRoutes. If a
 // packet to such a destination left by the boot ENI, EC2 would drop the packet. So an ADD changes the routes of all
 // ENIs before it changes the nftables table.
 
-// eniRoutes returns the routes of an ENI's table in one family, to the destinations that its pods reach by the ENI and
-// its gateway. For each prefix of hostCidrs, a throw route makes the kernel continue with the main table, even if a
-// peer has the same CIDR. All these routes replace existing ones, because the configuration may have changed since the
-// last ADD.
+// eniRoutes returns the routes of an ENI's table in one family. They lead to the destinations that the ENI's pods reach
+// by the ENI and by the gateway. For each prefix of hostCidrs, a throw route makes the kernel continue with the main
+// table, even if a peer has the same CIDR. All these routes replace existing ones, because the configuration may have
+// changed since the last ADD.
 func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) (routes []nl.Route) {
 	route := nl.Route{Table: nl.RoutedTable(eni.Index), Protocol: nl.RouteProtocol, Replace: true}
 	for _, dst := range sortedPrefixes(f, dstsByENI(s.request, p)) {
@@ -79,8 +80,8 @@ func (s *scene) installOtherENIRoutes(p pair) error {
 	return nil
 }
 
-// installENIRoutes gives the table of an ENI the routes of eniRoutes in one family. The pod itself needs these routes
-// only if the ENI is its own.
+// installENIRoutes installs the routes of eniRoutes in one family, in the table of an ENI. The request's pod needs
+// these routes only if the ENI is the pod's own ENI.
 func (s *scene) installENIRoutes(p pair, eni nl.Link, f nl.Family) error {
 	present, err := s.nodeNS.RoutesIn(nl.RoutedTable(eni.Index), f, eni.Name)
 	if err != nil {
@@ -135,8 +136,9 @@ func (s *scene) servesOnlyNetwork(eni nl.Link) bool {
 	return err == nil && !slices.ContainsFunc(pairs, otherNetwork)
 }
 
-// fallbackRoutes returns a route to each destination that is in present and not in wanted. This route leads packets as
-// the routes in wanted alone would: like the route with the next shorter prefix, or else to the main table.
+// fallbackRoutes returns a route to each destination that is in present, but not in wanted. The route uses the same
+// next hop as the wanted route with the next shorter prefix. If no wanted route contains the destination, the new route
+// makes the kernel continue with the main table.
 func fallbackRoutes(present, wanted []nl.Route) (all []nl.Route) {
 	for _, r := range present {
 		if !slices.ContainsFunc(wanted, func(w nl.Route) bool { return w.Dst == r.Dst }) {

@@ -54,20 +54,20 @@ func (s *scene) eniObjects(p pair) []nl.Object {
 	return objects
 }
 
-// eniMark returns what leads packets to the pod's ENI.
+// eniMark returns the eniMark of the pod's ENI.
 func (s *scene) eniMark(p pair) eniMark {
 	return eniMark{s.eni.Index, s.node.forPod(p).families(), s.onlyForRouted()}
 }
 
-// onlyForRouted reports whether the ENI is not the boot ENI, and prevResult has an IPv4 address of the ENI or the pod.
-// Then all packets that arrive by the ENI are for routed pods.
+// onlyForRouted reports whether all packets that arrive by the ENI are for routed pods. This is true if the ENI is not
+// the boot ENI, and prevResult has an IPv4 address of the ENI or the pod.
 func (s *scene) onlyForRouted() bool {
 	return s.sender.IsValid() && s.eni.Name != s.Config.HostInterface
 }
 
-// acceptObjects returns the objects that let the node accept packets which the VPC sends to routed pods by the ENI's
-// link. Such a packet has the ENI's mark (see eniMark). The check of sources (rp_filter) uses this mark, because
-// src_valid_mark is 1. So the check finds the ENI at once.
+// acceptObjects returns objects for the ENI's link. Without them, the node would drop packets that the VPC sends to
+// routed pods by this link. Such a packet has the ENI's mark (see eniMark). The check of sources (rp_filter) uses this
+// mark, because src_valid_mark is 1. So the check finds the ENI at once.
 //
 // Another program may have removed the mark. The node's own route to the VPC leads by the boot ENI, so a strict check
 // would drop a packet without a mark. So the check is loose (2): it looks in each table for a route by this link. But a
@@ -79,9 +79,10 @@ func acceptObjects(eni string) []nl.Object {
 }
 
 // arpSenderTable returns the nftables table that changes the sender in the node's ARP requests by the ENI's link. The
-// new sender is an address of the ENI. At this link, the node has no address of the ENI. Without the table, the kernel
-// would ask for the VPC router with the address of the boot ENI. EC2 need not answer an ARP request that an ENI sends
-// with another ENI's address. ARP requests of slaves do not pass the table.
+// new sender is an address of the ENI. The kernel itself would not choose this address, because the node does not have
+// it at the link. Without the table, the sender in ARP requests for the VPC router would be the address of the boot
+// ENI. EC2 need not answer an ARP request that an ENI sends with another ENI's address. ARP requests of slaves do not
+// pass the table.
 func arpSenderTable(eni string, a netip.Addr) nl.Table {
 	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
@@ -111,9 +112,9 @@ func routedTable(r *request) nl.Table {
 // destinations that the pods reach by their ENI. This ENI may be the boot ENI, so the chain cannot decide by the link
 // alone.
 //
-// A packet that leaves by another ENI keeps the pod's address. A call to a NodePort of the node, which kube-proxy would
-// masquerade later, also keeps the pod's address. kube-proxy may masquerade packets to pods of the node: a pod that
-// calls itself needs this masquerade.
+// A packet that leaves by another ENI keeps the pod's address. This is also true for a call to a NodePort of the node:
+// the last rules of the chain prevent kube-proxy's later masquerade. The chain does not prevent kube-proxy's masquerade
+// of packets to pods of the node, because a pod that calls itself needs it.
 func routedPostrouting(r *request) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Varies: true}
 	if !r.Config.IPMasq {
@@ -155,20 +156,20 @@ const (
 	mostENIs  = ENIMarks >> markShift
 )
 
-// The priorities of the rules for routed pods. All these rules come before the rules for pods that are not routed,
-// because each of those pods has a rule of its own. The rule with prefLoopless, which leads packets to routed pods of
-// the node, comes before all these rules.
+// The priorities of the rules for routed pods. All these rules come before the rules for pods that are not routed. Each
+// of those pods has a rule of its own, and the kernel must not compare the packets of routed pods with so many rules.
+// The rule with prefLoopless, which leads packets to routed pods of the node, comes before all these rules.
 //
 // prefStray: if a packet arrives by an ENI for an address that no pod of the node has, the pod with this address has
-// ended. The rule drops the packet. Otherwise the main table, or the ENI's table, would lead the packet back to the
-// VPC, with the sender's address. The VPC router would send the packet to the ENI again.
+// ended. The rule drops the packet. Without the rule, the main table or the ENI's table would send the packet back to
+// the VPC, with the sender's address. Then the VPC router would send the packet to the ENI again.
 //
-// prefUnmarked: a packet without a mark skips the rules for marks. Otherwise the kernel would compare each such packet
-// with the rule of each ENI.
+// prefUnmarked: a packet without a mark skips the rules for marks. Without this rule, the kernel would compare each
+// packet without a mark with the rule of each ENI.
 //
-// prefToPod: in two cases, the kernel looks up the route to a pod with a mark and with "iif lo". If src_valid_mark is
-// 1, this lookup checks the source of a packet. If tcp_fwmark_accept is 1, this lookup sends an answer of the node. The
-// rule with prefToPod comes before the rules for marks, so the kernel finds the pod and not the ENI. The node's own
+// prefToPod: in two cases, the kernel uses a mark and "iif lo" when it looks up the route to a pod. If src_valid_mark
+// is 1, this lookup checks the source of a packet. If tcp_fwmark_accept is 1, this lookup sends an answer of the node.
+// The rule with prefToPod comes before the rules for marks, so the kernel finds the pod and not the ENI. The node's own
 // packets without a mark must not use this rule, see [nodeWiring].
 const (
 	prefStray    = 1015
@@ -309,9 +310,9 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 }
 
 // restoreBranches puts back the branches that another program has deleted, for all ENIs. The rules for marks show which
-// number each ENI had. The branch of m's own ENI comes last, because once this branch exists, a later Add does not look
-// for missing branches of other ENIs. A branch also marks the packets that arrive by its ENI if the node has a rule
-// with prefStray for this ENI.
+// number each ENI had. The branch of the eniMark's own ENI comes last, because once this branch exists, a later Add
+// does not look for missing branches of other ENIs. If the node has a rule with prefStray for an ENI, the ENI's branch
+// also marks the packets that arrive by this ENI.
 func (m eniMark) restoreBranches(n *nl.NS) error {
 	rules, err := n.Rules()
 	onlyForRouted := map[int]bool{}

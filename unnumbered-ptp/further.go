@@ -18,10 +18,10 @@ import (
 // routes on the node, the service loop and keepCaller are only for the addresses of the pod's first NIC. All calls to
 // the address of a further NIC come by the VPC, even calls from the node and calls to a NodePort.
 //
-// This plugin adds two kinds of objects for further NICs. The default route of such a NIC leads to the VPC. So the
-// plugin blocks the metadata service at this NIC, but not if blockInstanceMetadata is false. And the bandwidth limits
-// of an ADD are for all links of the ADD together. If two attachments of a pod have the same limits, they share these
-// limits.
+// This plugin adds two kinds of objects for further NICs. The first kind blocks the metadata service at a further NIC,
+// because the NIC's default route leads to the VPC. The plugin does not add these objects if blockInstanceMetadata is
+// false. The second kind is the bandwidth limits: the limits of an ADD are for all links of the ADD together. If two
+// attachments of a pod have the same limits, they share these limits.
 //
 // A further attachment, see [nl.Further], gets only these two kinds of objects.
 
@@ -40,8 +40,8 @@ func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	return nl.Further(links, own), err
 }
 
-// addFurther does the ADD of a further attachment. If the kernel has no BPF, addFurther adds no filters, or fails if
-// blockInstanceMetadata is set.
+// addFurther does the ADD of a further attachment. If the kernel has no BPF, addFurther adds no filters. But if
+// blockInstanceMetadata is set, addFurther fails in this case.
 func (s *scene) addFurther() (*types100.Result, error) {
 	var err error
 	for _, loop := range []string{redirect, masquerade} {
@@ -64,7 +64,7 @@ func (s *scene) checkFurther() (wrong error) {
 }
 
 // furtherFaults returns the faults of a further attachment's objects. Missing filters are faults only if
-// blockInstanceMetadata is set, or if other objects are also missing. Without these two conditions, the ADD may have
+// blockInstanceMetadata is set, or if other objects are also missing. If neither condition is true, the ADD may have
 // added no filters, see addFurther.
 func (s *scene) furtherFaults() []nl.Fault {
 	faults := nl.Steps(s.podNS, furtherObjects(s.request, redirect)).Faults()
@@ -111,8 +111,8 @@ func linkNames(nics []plugin.NIC) (all []string) {
 	return all
 }
 
-// limitedLinks returns the links that share the bandwidth limits of an ADD that makes a pair: the links of podLinks,
-// and the links of the ADD's further NICs.
+// limitedLinks is for an ADD that makes a pair. It returns the links that share the bandwidth limits of the ADD: the
+// links of podLinks, and the links of the ADD's further NICs.
 func (r *request) limitedLinks() []string {
 	return slices.Concat(r.podLinks(), linkNames(r.nics[min(1, len(r.nics)):]))
 }

@@ -13,9 +13,9 @@ import (
 // metadataAddrs are the addresses of the instance metadata service (EC2 user guide, "Access instance metadata"). A
 // program that reaches the service gets the credentials of the node's role.
 //
-// If a pod asks by the node, the answer with IMDSv2's session token does not reach the pod. The reason is the hop limit
-// of this answer, which is 1 if neither the AMI nor an operator has raised it. Other answers, such as those of IMDSv1,
-// have no such limit. If a pod asks by its ENI, there is no hop in between.
+// If a pod's request goes by the node, the answer with IMDSv2's session token does not reach the pod. The reason is the
+// hop limit of this answer, which is 1 if neither the AMI nor an operator has raised it. Other answers, such as those
+// of IMDSv1, have no such limit. If the request goes by the pod's ENI, there is no hop between the pod and the service.
 var metadataAddrs = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
 // blockedAddrs returns the addresses of the metadata service that the pod must not reach. If blockInstanceMetadata is

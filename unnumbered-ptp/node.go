@@ -29,8 +29,8 @@ type node struct {
 // wantsHost is the hint to the operator if the node has no link with the name hostInterface.
 const wantsHost = "hostInterface is the name of the boot ENI's link on this node, see 'ip route show default'"
 
-// readNode reads the node. If hostInterface is an alternative name of a link, readNode replaces it in c by the link's
-// name. netfilter and /proc/sys do not accept alternative names.
+// readNode reads the node. If hostInterface is an alternative name of a link, readNode replaces hostInterface in the
+// configuration by the link's name. The reason is that netfilter and /proc/sys do not accept alternative names.
 func readNode(ns *nl.NS, c *Config) (node, error) {
 	l, err := ns.SeenLink(c.HostInterface)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -166,8 +166,8 @@ func (n node) primaryAddr(f nl.Family) netip.Addr { return nl.FirstAddr(n.addrs,
 func (n node) hasFamily(f nl.Family) bool { return n.primaryAddr(f).IsValid() }
 
 // checkFamilies returns an error if the pod has a family in which the node has no address: node and pod could not reach
-// each other. The error tells the runtime to try again, because the node may still get the address: DHCPv6 is later
-// than DHCP.
+// each other. The error tells the runtime to try again, because the node may still get the address: a node gets its
+// address from DHCPv6 later than its address from DHCP.
 func (n node) checkFamilies(r *request) error {
 	for _, a := range r.addrs {
 		f, enable := nl.FamilyOf(a), ""

@@ -16,15 +16,16 @@ import (
 // (externalTrafficPolicy: Local). The node translates only the called address, to the pod's address. So the call
 // reaches the pod by the veth, with the caller's own address.
 //
-// The pod answers an IPv4 caller from the internet by the veth, because the pod's IPv4 default route is by the veth.
-// But the pod's routes to the VPC, and all its IPv6 routes, lead by its ENI. An answer by the ENI has the pod's address
-// as the source, which is not the address that the caller called. So for these callers, the node replaces the source of
-// the call by its own address, and the pod answers the node. This replacement costs the pod's packets nothing.
+// If an IPv4 caller is in the internet, the pod's answer leaves by the veth, because the pod's IPv4 default route is by
+// the veth. But the pod's routes to the VPC, and all its IPv6 routes, lead by its ENI. An answer by the ENI has the
+// pod's address as the source, which is not the address that the caller called. So for these callers, the node replaces
+// the source of the call by its own address, and the pod answers the node. This replacement costs the pod's packets
+// nothing.
 //
-// If keepCaller is set, a pod sees the callers' own addresses. A connection that begins by the veth gets a mark
-// (nodePortMark) in the pod. The pod's sockets answer with the mark, and a rule sends marked packets by the veth.
-// Packets that arrive by the ENI get no mark. docs/configuration.md explains the cost of the rule, and the limits of
-// keepCaller.
+// If keepCaller is set, a pod sees the callers' own addresses. If the first packet of a connection arrives by the veth,
+// the connection gets a mark (nodePortMark) in the pod. The pod's sockets answer with the mark, and a rule sends marked
+// packets by the veth. Packets that arrive by the ENI get no mark. docs/configuration.md explains the cost of the rule,
+// and the limits of keepCaller.
 //
 //   - If the loop is redirect, the BPF program at eth1 marks all packets that it does not send on by eth0. The kernel
 //     copies the mark of the first packet of a TCP connection to the socket (tcp_fwmark_accept). Answers from Services
@@ -71,10 +72,12 @@ func podCallerObjects(r *request, p pair, n node) (objects []nl.Object) {
 	return objects
 }
 
-// A callerRule is a pod's rule for the marked packets that the pod itself sends, and for the check of their sources.
+// A callerRule is a pod's rule for the marked packets that the pod itself sends. The check of sources (rp_filter) also
+// uses this rule.
 //
 // Packets that the pod forwards to a container inside the pod also have the mark. These packets must not leave by the
-// veth again. So the rule has IIF. The rules of earlier releases had no IIF, and pods with such a rule run on.
+// veth again. So the rule has the condition IIF "lo", which only packets of the pod itself fulfil. The rules of earlier
+// releases had no IIF, and pods with these rules may still run.
 type callerRule struct{ nl.Rule }
 
 // Check also accepts the rule of an earlier release.
@@ -144,8 +147,8 @@ func callerMarkChains(c Config) []nl.Chain {
 // callersChain is the name of the chain for callers.
 const callersChain = "callers"
 
-// nodePortSNAT returns the node's chain that replaces the source of calls by the node's address, for the callers that
-// need it (see the top of this file). The chain comes before the chains of other programs.
+// nodePortSNAT returns the node's chain for some callers (see the top of this file). It replaces the source of their
+// calls by the node's address. The chain comes before the chains of other programs.
 func nodePortSNAT(r *request, n node) nl.Chain {
 	chain, c := nl.Chain{Name: callersChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}, r.Config
 	if !c.IPMasq || c.ports.last == 0 || c.KeepCaller && !slices.Contains(c.loopsOfNewPod(), redirect) {

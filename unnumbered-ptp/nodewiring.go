@@ -13,11 +13,11 @@ import (
 )
 
 // The kernel limits how many ICMPv6 refusals one host gets, for example when the host calls a Service without backends.
-// The default is one per second, and ten per second in newer kernels. Redirects count for the same limit, at most one
-// redirect per second. The kernel counts a redirect for each packet that leaves by the link by which the packet
-// arrived. If the link has no link-local address, the kernel sends no redirect, but the count still grows
-// (ip6_forward). Packets of the service loop leave by the link by which they arrived. So little of the limit is left
-// for a pod that uses Services.
+// The default is one per second, and ten per second in newer kernels. Redirects use up the same limit, but at most one
+// redirect per second counts. The kernel counts a redirect if a packet leaves by the link by which the packet arrived.
+// If the link has no link-local address, the kernel sends no redirect, but the count still grows (ip6_forward). Packets
+// of the service loop leave by the link by which they arrived. So little of the limit is left for a pod that uses
+// Services.
 //
 // If the kernel waits refusalInterval between two refusals, nearly all refusals reach the pod. The kernel also limits
 // the refusals of the whole node (icmp_msgs_per_sec). refusalInterval is a whole number of ticks in every kernel.
@@ -94,8 +94,8 @@ func forwardingSysctls(c Config, n node) []nl.Object {
 
 // forwards4 returns the sysctl that lets a link forward IPv4. Each link by which a packet may arrive needs this sysctl,
 // besides ip_forward. When ip_forward changes, the kernel sets the sysctl of all links. But systemd-networkd and
-// hardening profiles also set the sysctl of one link, or of new links. For IPv6, the kernel asks only "all"
-// (ip6_forward).
+// hardening profiles also set the sysctl of one link, or of new links. For IPv6, the kernel reads only the sysctl of
+// "all" (ip6_forward).
 func forwards4(link string) nl.Sysctl { return nl.Sysctl{Key: conf4(link) + "forwarding", Value: "1"} }
 
 // familyRules returns the rule r for IPv4, and also for IPv6 if the node has IPv6.
@@ -144,7 +144,8 @@ const nodePortsChain = "prerouting"
 
 // postroutingChain returns the node's chain that gives the node's address to packets which the node forwards for pods.
 // addrs are the node's addresses for packets of the service loop. The chain comes before kube-proxy's chain, whose
-// priority is 100. Otherwise kube-proxy might give the node's address to a packet that goes back into a pod.
+// priority is 100. If it came after that chain, kube-proxy might give the node's address to a packet that goes back
+// into a pod.
 func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
 		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},
@@ -161,10 +162,10 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 //     send such packets if it may make raw packets (CAP_NET_RAW, which containers have by default). EC2 checks the
 //     packets that leave an ENI, but does not see packets that stay on the node. For IPv6, the kernel does not check
 //     sources.
-//   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. Such a packet is a
-//     datagram, or a later packet of a connection, to a port from 49152 on that no program has open. If the node did
-//     not drop the packet, the packet would return to the pod with another port, which a security group may have
-//     closed. And the node would track the packet.
+//   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. The destination
+//     port of such a packet is 49152 or higher, and no program has opened this port. The packet is a datagram, or a
+//     packet of a TCP connection after its first packet. If the node did not drop the packet, the packet would return
+//     to the pod with another port, which a security group may have closed. And the node would track the packet.
 //
 // Packets to the node itself pass. For these packets, the kernel looks for the route back as if the node answered from
 // the called address. A node with several ENIs may have rules for this address that lead all its answers by the VPC,

@@ -85,7 +85,7 @@ func (s *scene) findPair() (p pair, exists bool) {
 	return p, true
 }
 
-// NearOf returns the node's end of an attachment's pair from these links. A name of this end follows from the
+// NearOf finds the node's end of an attachment's pair in a list of links. A name of this end follows from the
 // attachment. If another program has removed that name, NearOf finds the end by its MAC address.
 func NearOf(links []nl.Link, network string, a plugin.Attachment) (near nl.Link, is bool) {
 	name := VethName(network, a)

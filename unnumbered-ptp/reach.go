@@ -20,10 +20,10 @@ import (
 // A loopDsts has the destinations of one pod with a service loop.
 type loopDsts struct {
 	byENI  []netip.Prefix // destinations to which the pod sends by its ENI
-	byNode []netip.Prefix // of hostCidrs, within byENI: the node itself forwards packets to these, see prefNode
+	byNode []netip.Prefix // prefixes of hostCidrs within byENI, to which the node itself forwards packets: see prefNode
 }
 
-// loopDstsOf returns the destinations of each pod whose pair has one of these ends on the node.
+// loopDstsOf returns the destinations of each pod whose pair is in veths. The map veths has the node's ends of pairs.
 func loopDstsOf(veths map[string]nl.Link, routes []nl.Route, rules []nl.Rule) (all []loopDsts) {
 	by := map[string]loopDsts{}
 	for _, r := range routes {
@@ -103,7 +103,7 @@ func (s *scene) tableForAllPods() (nl.Table, error) {
 	return nodeTable(&r, s.node), errors.Join(err1, err2, err3)
 }
 
-// A preparedTable is a table whose Add calls prepare if the kernel's table differs.
+// A preparedTable is a table whose Add calls the function prepare if the kernel's table differs from the table.
 type preparedTable struct {
 	nl.Table
 	prepare func() (nl.Table, error) // returns the table to add

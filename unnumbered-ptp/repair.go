@@ -51,7 +51,7 @@ func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	return lost, nil
 }
 
-// pairsOf returns the node's ends of a network's pairs, by their names.
+// pairsOf returns the node's ends of a network's pairs. The keys of the map are the names of these ends.
 func pairsOf(node *nl.NS, network string) (veths map[string]nl.Link, err error) {
 	links, err := node.Links()
 	veths = map[string]nl.Link{}
@@ -100,9 +100,9 @@ func install(w nl.Wiring) error {
 	return nil
 }
 
-// checkNodeWiring returns an error if the node lacks objects of checkedWiring that are not minor. It accepts objects
-// with another address of the node than the address that the next ADD would use. If anyConfig is true, checkNodeWiring
-// also accepts tables of another configuration.
+// checkNodeWiring returns an error if the node lacks objects of checkedWiring that are not minor. It also accepts an
+// object with an address of the node that the next ADD would not use. If anyConfig is true, checkNodeWiring also
+// accepts tables of another configuration.
 func checkNodeWiring(r *request, n node, anyConfig bool) error {
 	n, err := n.asInTable(r)
 	if err != nil {

@@ -47,8 +47,8 @@ func (l Loss) None() bool {
 }
 
 // Missing returns the objects that a running attachment lacks. The request must have all values that the request of a
-// CHECK has, and its configuration must be validated. The caller must not read the addresses of prevResult in the pod's
-// namespace: the pod could show the addresses of another pod there.
+// CHECK has, and its configuration must be validated. The caller must not take the addresses of prevResult from the
+// pod's namespace. The reason is that a pod can give another pod's addresses to its own links.
 func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	s, err := openScene(newRequest(node, r))
 	if err != nil {
@@ -75,8 +75,8 @@ func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	return l, s.compareObjects(p, &l)
 }
 
-// comparePair compares the pair itself with the pair that the ADD made, and adds the differences to l. It reports
-// whether the pod has its end of the pair.
+// comparePair compares the pair itself with the pair that the ADD made, and adds the differences to the Loss. It
+// reports whether the pod has its end of the pair.
 func (s *scene) comparePair(p pair, l *Loss) (there bool, err error) {
 	near, err := s.nodeNS.LinkByName(p.veth.Name)
 	if err != nil {
@@ -106,8 +106,8 @@ func (s *scene) comparePair(p pair, l *Loss) (there bool, err error) {
 	return true, nil
 }
 
-// compareObjects compares the objects that belong to the pair, and adds the differences to l. A pod may have one of
-// several forms (see possiblePairs). compareObjects assumes the form that lacks the fewest objects in the pod's
+// compareObjects compares the objects that belong to the pair, and adds the differences to the Loss. A pod may have one
+// of several forms (see possiblePairs). compareObjects assumes the form that lacks the fewest objects in the pod's
 // namespace. Among forms that lack equally few there, it assumes the form that lacks the fewest on the node. So
 // compareObjects does not report the objects of other forms as missing.
 func (s *scene) compareObjects(p pair, l *Loss) error {
@@ -208,9 +208,9 @@ func (l Loss) isGone(node *nl.NS) bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && l.index != 0 && near.Index != l.index
 }
 
-// Bare lists the node's ends of a network's pairs that have lost the routes to their pods. Such an end has lost the
-// routes of both families, or of one family that still has a rule. Bare is for pods whose attachments neither the
-// registry nor the runtime knows.
+// Bare lists the node's ends of a network's pairs that have lost the routes to their pods. An end is in the list in two
+// cases: it has no route at all, or it has a pod's rule of a family but no route of this family. Bare is for pods whose
+// attachments neither the registry nor the runtime knows.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()

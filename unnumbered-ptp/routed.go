@@ -36,8 +36,8 @@ import (
 // For each packet that it forwards, the kernel also looks for the route back to the sender. So packets that arrive by
 // the ENI also get the ENI's mark, and the kernel finds the ENI at once.
 //
-// An answer gets no mark if the destination of its connection was translated. A call to a NodePort or a hostPort has
-// come by the boot ENI, and its answer must leave by the boot ENI.
+// An answer gets no mark if the destination of its connection was translated. For example, a call to a NodePort or a
+// hostPort has come by the boot ENI. Its answer must leave by the boot ENI, and so must have no mark.
 //
 // Packets of the pod to the VPC and to the node have the pod's address as the source. Packets that leave by the boot
 // ENI to destinations outside of the VPC have the boot ENI's address as the source.
@@ -85,9 +85,10 @@ func (s *scene) readRouted() (err error) {
 	return err
 }
 
-// findENI finds the link of the ENI again by the group of the pod's pair, if prevResult names no link or another link.
-// udev may give the link of a new ENI its name after the first ADD (systemd 253 and later, Linux 6.2 and later). The
-// runtime keeps the result of the ADD with the old name, and another new link may have the old name meanwhile.
+// The link name in prevResult may be the name of no link, or of another ENI's link. In this case, findENI finds the
+// link of the pod's ENI by the group of the pod's pair. udev may give the link of a new ENI its name after the first
+// ADD (systemd 253 and later, Linux 6.2 and later). The runtime keeps the result of the ADD with the old name, and
+// another new link may have the old name meanwhile.
 func (s *scene) findENI(p pair) (found bool) {
 	near, err := s.nodeNS.LinkByName(p.veth.Name)
 	index, routed := nl.OfRoutedGroup(near.Group)
@@ -120,8 +121,8 @@ func (p *pair) makeRouted(s *scene) {
 	}
 }
 
-// addRouted adds all objects of a routed pod, but not its pair. If the kernel has no BPF, addRouted adds no filters, or
-// fails if blockInstanceMetadata is set.
+// addRouted adds all objects of a routed pod, but not its pair. If the kernel has no BPF, addRouted adds no filters.
+// But if blockInstanceMetadata is set, addRouted fails in this case.
 func (s *scene) addRouted(p pair) (err error) {
 	if err := s.installENIWiring(p); err != nil {
 		return err

@@ -24,9 +24,9 @@ import (
 // The answer arrives at eth0, and the pod has no such connection. The answer must go to the node, which remembers what
 // kube-proxy has changed. But the answers to the pod's direct connections to the VPC must stay in the pod.
 //
-// The objects that serve all pods serve all kinds of loops. The kinds differ in the next hop and in the routing table
-// of the node's routes to the pod. So pods that were made before an upgrade, or before a change of the configuration,
-// continue to work.
+// The objects that serve all pods serve all kinds of loops. What differs is the node's routes to the pod: each kind of
+// loop has another next hop and another routing table. So pods that were made before an upgrade, or before a change of
+// the configuration, continue to work.
 const (
 	// redirect uses two BPF programs in the pod, which recognize the answers to looped packets by their port: see
 	// [nl.Splice]. The pod's own connections have the ports 32768 to 49151. A looped packet leaves by eth0 with a
@@ -157,8 +157,8 @@ func podTable(r *request, p pair) nl.Table {
 	return t
 }
 
-// loopRoutes returns the node's routes and rules that send packets of the pod to the VPC back to the pod. If the pod
-// has no loop, loopRoutes returns looplessRoutes.
+// loopRoutes returns the node's routes and rules for packets that the pod sends to the VPC. They send these packets
+// back to the pod. If the pod has no loop, loopRoutes returns looplessRoutes.
 //
 // Because of the rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). The answer
 // comes to the node by the veth, with the backend's address as its source, and goes back to the pod by the veth. The
@@ -220,10 +220,10 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 }
 
 // tableLoopless is the node's routing table with the routes to pods without a loop. By these routes, the node sends
-// packets from any sender straight to these pods. Otherwise the node would loop the answers that a pod with a loop
-// sends to a pod without a loop. And if the node checks sources, it would drop packets from a pod without a loop to a
-// pod with a loop. The check looks for the route back as if the answer had come in by the veth of the pod with a loop
-// (see [loopRoutes]). No pod's own table has this number.
+// packets from any sender straight to these pods. Without these routes, the node would loop the answers that a pod with
+// a loop sends to a pod without a loop. And if the node checks sources, it would drop packets from a pod without a loop
+// to a pod with a loop. The check looks for the route back as if the answer had come in by the veth of the pod with a
+// loop (see [loopRoutes]). No pod's own table has this number.
 const tableLoopless = 1<<31 + 72
 
 // looplessRoutes returns the routes to a pod without a loop.
@@ -235,8 +235,8 @@ func looplessRoutes(p pair) (objects []nl.Object) {
 	return objects
 }
 
-// delLoopless deletes from [tableLoopless] the routes to the addresses of a pod with a loop. An earlier pod with these
-// addresses may have left the routes. Or this pod had no loop before.
+// delLoopless deletes routes to a pod with a loop: the routes to its addresses in [tableLoopless]. An earlier pod with
+// these addresses may have left the routes. They may also be from this pod, if it had no loop before.
 func (s *scene) delLoopless(p pair) error {
 	if p.loop == none {
 		return nil
@@ -249,8 +249,8 @@ func (s *scene) delLoopless(p pair) error {
 	return w.Del()
 }
 
-// loopNATRules returns the node's nftables rules for the loops of all pods, in the family of a, which is the node's
-// address.
+// loopNATRules returns the node's nftables rules for the loops of all pods, in one family. The parameter a is the
+// node's address of this family.
 //
 // A packet to a next hop of the loop keeps its source address. If its source port is not a port that [nl.Splice]
 // changes, the packet gets such a port.

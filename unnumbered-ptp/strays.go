@@ -14,7 +14,7 @@ import (
 // ENI. At the other ENIs, all packets are for pods, so a routing rule is enough to drop such packets (prefStray). At
 // the boot ENI, the node translates the destination of some packets, and forwards them. Such packets are calls to a
 // NodePort for a pod of another node, or answers to packets that the node has masqueraded. A routing rule cannot
-// distinguish these packets.
+// distinguish such packets from packets for pods that have ended.
 //
 // All addresses of an ENI are in its subnet. The node's IPv4 address has the prefix of the subnet. The node's IPv6
 // address may be a /128. So strayTable always takes the /64 of this address, which is a whole subnet in most VPCs.

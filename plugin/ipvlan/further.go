@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A pod can get several NICs in two ways. Either one ADD makes several NICs, because the pod asks for them in an
-// annotation. Or Multus calls a second ADD for the same pod, with another interface name: see [nl.Further]. In both
+// A pod can get several NICs in two ways. First, one ADD makes several NICs, because the pod asks for them in an
+// annotation. Second, Multus calls another ADD for the same pod, with another interface name: see [nl.Further]. In both
 // cases, the pod's routes, its calls to Services and its packets to the node use only the first NIC. A further NIC has
 // a rule and a routing table of its own. The rule selects the packets whose source is the NIC's address. For these
 // packets, the kernel uses the NIC's table, which has routes to the NIC's subnet and by its gateway.

@@ -139,7 +139,7 @@ func allSlaves(slaves []slave, predicate func(slave) bool) bool {
 // does not need prevResult. An object that del does not find counts as deleted.
 //
 // del does not fail if it cannot delete an object in the pod, because the object ends with the namespace. A pod can
-// make the deletion of its objects fail. If the DEL also failed, it would fail for ever.
+// make the deletion of its objects fail. If del returned this error, the DEL of the pod would fail for ever.
 func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		if err := errors.Join(moveCardsBack(r, home, node, pod), delObjects(r, pod)); err != nil {

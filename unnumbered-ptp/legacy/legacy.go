@@ -115,7 +115,7 @@ func nodeEnd(node, pod *nl.NS, name string, rules []nl.Rule) (string, error) {
 	return "", nil
 }
 
-// delMasquerade deletes the pod's chain of iptables and the rule that jumps there. The chain and the rule are in
+// delMasquerade deletes the pod's chain of iptables and the rule that jumps to the chain. The chain and the rule are in
 // nftables, or in the older engine of iptables. iptables fails if it cannot print a rule of another program. Such a
 // rule must not make the DEL fail, so delMasquerade uses the program iptables only for the older engine.
 func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
@@ -179,7 +179,7 @@ func outputOf(cmd *exec.Cmd) ([]byte, error) {
 }
 
 // deletionScript returns the input of iptables-restore(8) that deletes the rules with the pod's comment and the chains
-// that they jump to. all are all rules, as iptables(8) lists them.
+// that they jump to. The parameter all is the list of all rules, as iptables(8) prints it.
 func (p Pod) deletionScript(all string) string {
 	comment := `--comment "` + strings.ReplaceAll(p.comment(), `"`, `\"`) + `"`
 	var jumps, chains []string
