@@ -155,8 +155,8 @@ func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 }
 
 // isReplaced reports whether the route r belongs to an ENI's table that has any route of ours to the same destination.
-// The ADD of a later pod may have replaced the route r. The reason is that the configuration now has another next hop
-// for the destination.
+// The ADD of a later pod may have replaced the route r. The reason is that a new configuration has changed the path to
+// the destination.
 func (s *scene) isReplaced(r nl.Route) bool {
 	if _, is := nl.OfRoutedTable(r.Table); !is {
 		return false

@@ -12,7 +12,7 @@ import (
 
 // All routed pods of an ENI use the routes of the ENI's table. If the configuration changes, the ADD of the next pod
 // changes these routes for all pods. When a destination is removed from the configuration, the table keeps a route to
-// it. This route uses the next hop that the remaining routes of the table have for the destination, see
+// it. With this route, packets to the destination take the same path as with only the remaining routes, see
 // [fallbackRoutes]. So if the table lacks a route, another program has removed the route. Then CHECK reports the route,
 // and repair puts it back.
 //

@@ -24,9 +24,9 @@ import (
 // The answer arrives at eth0, and the pod has no such connection. The answer must go to the node, which remembers what
 // kube-proxy has changed. But the answers to the pod's direct connections to the VPC must stay in the pod.
 //
-// The objects that serve all pods serve all kinds of loops. What differs is the node's routes to the pod: each kind of
-// loop has another next hop and another routing table. So pods that were made before an upgrade, or before a change of
-// the configuration, continue to work.
+// The objects that serve all pods serve all kinds of loops. The kinds of loops differ only in the node's routes to the
+// pod: these routes have different next hops, or are in different tables. So pods that were made before an upgrade, or
+// before a change of the configuration, continue to work.
 const (
 	// redirect uses two BPF programs in the pod, which recognize the answers to looped packets by their port: see
 	// [nl.Splice]. The pod's own connections have the ports 32768 to 49151. A looped packet leaves by eth0 with a
