@@ -18,8 +18,8 @@ type NIC struct {
 
 // NICs returns the NICs that the ADD for the interface ifName has made. The NIC ifName comes first. The further NICs
 // are the interfaces that follow it in the result, as long as each is in the container and has an address. In a result
-// of the ipam plugin, no interface is in the container. Then NICs returns one NIC, with the addresses of the first
-// interface and without a MAC address.
+// of the ipam plugin, no interface is in the container. For such a result, NICs returns one NIC, with the addresses of
+// the first interface and without a MAC address.
 func NICs(r *types100.Result, ifName string) []NIC {
 	first := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool {
 		return i.Name == ifName && i.Sandbox != ""
@@ -77,9 +77,9 @@ func (n NIC) Addrs() (all []netip.Addr) {
 	return all
 }
 
-// Routed returns the link of the ENI of a routed pod. In the result of such a pod, that link is the first interface,
-// and the pod's own interface follows, in the container. In other results, the first interface is in the container, or
-// no interface is.
+// Routed returns the link of the ENI of a routed pod. In the result for a routed pod, the ENI's link is the first
+// interface, and the pod's own interface follows, in the container. In other results, the first interface is in the
+// container, or no interface is.
 func Routed(r *types100.Result, ifName string) (eni string, is bool) {
 	if r == nil || len(r.Interfaces) < 2 || r.Interfaces[0].Sandbox != "" {
 		return "", false

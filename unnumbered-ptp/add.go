@@ -53,7 +53,7 @@ func (s *scene) explainDefaultRoute(err error) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	routes, _ := s.podNS.Routes(nl.RouteFilter{Table: nl.MainTable}) // if the kernel gives no list, the error stays err
+	routes, _ := s.podNS.Routes(nl.RouteFilter{Table: nl.MainTable}) // without a list, the function returns only err
 	for _, r := range routes {
 		if r.Dst.Bits() == 0 && r.Dst.Addr().Is4() && r.Dev != s.IfName && r.Dev != s.Config.ContainerInterface {
 			return plugin.Errorf(plugin.CodeInvalid,
@@ -65,9 +65,9 @@ func (s *scene) explainDefaultRoute(err error) error {
 	return err
 }
 
-// hasRouteTo reports whether the node has a route to the pod by the pair p. The failed ADD has already removed its own
-// routes. So if there is a route, another ADD of the attachment has added the route, and may have made the pair. If the
-// kernel does not answer, hasRouteTo reports true. Then the pair stays until the DEL deletes it.
+// hasRouteTo reports whether the node has a route to the pod through the pair p. The failed ADD has already removed its
+// own routes. So if there is a route, another ADD of the attachment has added the route, and may have made the pair. If
+// the kernel does not answer, hasRouteTo reports true. So the pair stays until the DEL deletes it.
 func (s *scene) hasRouteTo(p pair) bool {
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0

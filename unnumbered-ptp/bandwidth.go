@@ -24,8 +24,8 @@ type bandwidth struct {
 // size, and the network card splits them later. A packet that is larger than the burst would never pass.
 const leastBurst = 128 << 10
 
-// objects returns the limit for packets that leave by the links, and the limit for packets that arrive by the links.
-// For a rate of 0, it returns no limit.
+// objects returns the limit for packets that leave through the links, and the limit for packets that arrive through the
+// links. For a rate of 0, it returns no limit.
 func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	for _, l := range []nl.Limit{
 		{Rate: b.EgressRate, Burst: b.EgressBurst, Egress: true},
@@ -42,7 +42,7 @@ func (b bandwidth) objects(links []string) (objects []nl.Object) {
 }
 
 // A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. In an earlier release, a pod of
-// CRI-O got the burst that CRI-O sends. Such pods may still run.
+// CRI-O got the burst that CRI-O sends. These pods may still run.
 type bandwidthLimit struct {
 	nl.Limit
 	formerBurst uint64 // the burst of earlier releases, in bytes

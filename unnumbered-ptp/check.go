@@ -60,9 +60,9 @@ func (s *scene) shareLists(p pair) (forget func(), err error) {
 }
 
 // checkShared returns an error if objects that serve all pods are missing. The ADD of a later pod may have made these
-// objects for another configuration, such as other NodePorts, or while the node had no IPv6. checkShared accepts such
-// objects. The reason is CRI-O: when CRI-O starts, it calls CHECK with the configuration with which the pod was made.
-// If CHECK fails, CRI-O considers the pod broken.
+// objects for another configuration, such as other NodePorts, or while the node had no IPv6. checkShared accepts these
+// objects. The reason is CRI-O: when CRI-O starts, it calls CHECK with the old configuration, from which the pod was
+// made. If CHECK fails, CRI-O considers the pod broken.
 func (s *scene) checkShared(p pair) error {
 	if err := s.node.checkFamilies(s.request); err != nil || p.routed {
 		return err // the objects that routed pods share are in the list of each routed pod, see neededObjects
@@ -110,12 +110,12 @@ func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 
 // mayLack reports whether a pod may lack the object of a step. routes are the routes in the pod's main table.
 //
-// A later plugin may have added routes to prevResult, or may have changed the link by which the pod reaches a
+// A later plugin may have added routes to prevResult, or may have changed the link through which the pod reaches a
 // destination. There are two consequences:
 //
 //   - The node has routes that send packets back to the pod. The node needs such a route only if the pod sends these
-//     packets out by its ENI.
-//   - The pod may lack one of our routes if it reaches the same destination by a link that is not ours.
+//     packets out through its ENI.
+//   - The pod may lack one of our routes if it reaches the same destination through a link that is not ours.
 //
 // While ip_forward is 0, the pair's own sysctl for forwarding may also be 0. This is no fault, because the kernel sets
 // the sysctl of each pair when repair sets ip_forward to 1.
@@ -166,8 +166,8 @@ func (s *scene) isReplaced(r nl.Route) bool {
 	return slices.ContainsFunc(all, func(o nl.Route) bool { return o.Dst == r.Dst && o.Protocol == r.Protocol })
 }
 
-// hasWithAnyMTU reports whether the node has the route r, with any MTU. The ADD gave the route the MTU that the pod's
-// link had then. A later plugin, such as tuning, may have changed the MTU of the link since. hasWithAnyMTU returns
+// hasWithAnyMTU reports whether the node has the route r, with any MTU. The ADD copied the MTU of the pod's link to the
+// route. After the ADD, a later plugin, such as tuning, may have changed the MTU of the link. hasWithAnyMTU returns
 // false during a repair, because a repair must set the new MTU.
 func (s *scene) hasWithAnyMTU(r nl.Route) bool {
 	r.MTU = 0

@@ -11,22 +11,23 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// The service loop fails closed. If a pod sends a packet to the VPC by the node, the pod's rule and table lead the
-// packet back to the pod. If another program removes the rule or a route, the packet would leave by the boot ENI, and
-// would get the node's address. Then the security groups of the node would apply to the packet, and not the security
-// groups of the pod. So the node drops the first packet of a connection that would leave by the boot ENI in this way.
+// The service loop fails closed. If a pod sends a packet to the VPC through the node, the pod's rule and table lead the
+// packet back to the pod. If another program removes the rule or a route, the packet would leave through the boot ENI,
+// and would get the node's address. Then the security groups of the node would apply to the packet, and not the
+// security groups of the pod. So the node drops the first packet of a connection that would leave through the boot ENI
+// in this way.
 //
 // A chain of the type nat sees only the first packet of a connection. So the chain costs all other packets nothing. The
 // chain costs an ADD nothing, because one chain serves all pods. The packets of an existing connection keep the pod's
 // address, and EC2 drops them at the boot ENI.
 //
-// In another design, each pod would have a second rule, which drops such packets. But this rule would cost an ADD two
-// messages. The kernel would compare each packet that uses the node's routes with one more rule for each pod. And a
-// program that removes the pod's first rule would also remove the second rule.
+// In another design, each pod would have a second rule, which drops the packets that would leave through the boot ENI.
+// But this rule would cost an ADD two messages. The kernel would compare a packet that uses the node's routes with
+// twice as many rules. Also, a program that removes the pod's first rule would also remove the second rule.
 //
-// Pods without a loop do send packets to the VPC by the boot ENI. These packets get the node's address in an earlier
-// chain, which is in a table of its own (looplessTable). The table looplessTable stays as long as the node has pods.
-// Meanwhile, the loops of all pods fail open.
+// Pods without a loop do send packets to the VPC through the boot ENI. These packets get the node's address in an
+// earlier chain, which is in a table of its own (looplessTable). The table looplessTable stays as long as the node has
+// pods. Meanwhile, the loops of all pods fail open.
 
 // closedChain is the name of the chain that drops these packets. looplessTable is the name of the table for pods
 // without a loop. No table of a network has this name.
@@ -35,9 +36,9 @@ const (
 	looplessTable = nl.OwnTable + "._loopless"
 )
 
-// failClosedChain returns the chain for pods with a loop. It drops the packets of these pods that would leave by the
-// boot ENI to the VPC. The chain has no rules if the pods have no loop. It does not drop packets that a pod of the
-// network sends by the boot ENI on purpose.
+// failClosedChain returns the chain for pods with a loop. It drops the packets of these pods that would leave through
+// the boot ENI to the VPC. The chain has no rules if the pods have no loop. It does not drop packets that a pod of the
+// network sends through the boot ENI on purpose.
 func failClosedChain(r *request) nl.Chain {
 	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}
 	if !c.Loops() {

@@ -35,15 +35,15 @@ type Config struct {
 	// the kernel does not support redirect
 	ServiceLoop string `json:"serviceLoop"`
 
-	// the pod's default route: "host" leads by the node, and "vpc" leads by the pod's ENI; "": host
+	// the pod's default route: "host" leads through the node, and "vpc" leads through the pod's ENI; "": host
 	DefaultRoute string   `json:"defaultRoute"`
-	HostCIDRs    []string `json:"hostCidrs"` // destinations that pods always reach by the node
+	HostCIDRs    []string `json:"hostCidrs"` // destinations that pods always reach through the node
 
 	// for pods of a pool with dataPath veth: the name of the node's end of the pair begins with this text; "": the name
 	// is [VethName]
 	VethPrefix string `json:"vethPrefix"`
 
-	// the pod cannot reach the metadata service; nil: only in a family whose default route is by the ENI
+	// the pod cannot reach the metadata service; nil: only in a family whose default route is through the ENI
 	BlockInstanceMetadata *bool `json:"blockInstanceMetadata"`
 
 	RuntimeConfig struct {

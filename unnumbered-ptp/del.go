@@ -78,7 +78,8 @@ func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 		err = pod.DelFurther(group) // before the link, because the link shows that there may be a further NIC
 	}
 	gone := pod.DelGroup(group)
-	// the pod is from a release without groups, or the attachment is a further one, or this is the second DEL
+	// The group may be missing for three reasons: the pod is from a release without groups, the attachment is a further
+	// one, or this is the second DEL.
 	if errors.Is(gone, fs.ErrNotExist) {
 		gone = pod.DelGroup(nl.FurtherGroup(group))
 	}

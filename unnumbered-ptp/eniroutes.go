@@ -13,18 +13,18 @@ import (
 // All routed pods of an ENI use the routes of the ENI's table. If the configuration changes, the ADD of the next pod
 // changes these routes for all pods. When a destination is removed from the configuration, the table keeps a route to
 // it. With this route, packets to the destination take the same path as with only the remaining routes, see
-// [fallbackRoutes]. So if the table lacks a route, another program has removed the route. Then CHECK reports the route,
-// and repair puts it back.
+// [fallbackRoutes]. So if the table lacks a route, another program has removed the route. CHECK reports the missing
+// route, and repair puts it back.
 //
-// The routes must agree with the network's nftables table, which serves the pods of all ENIs. The nftables table gives
-// the node's address to packets that leave by the boot ENI, but not to packets for the destinations of eniRoutes. If a
-// packet to such a destination left by the boot ENI, EC2 would drop the packet. So an ADD changes the routes of all
-// ENIs before it changes the nftables table.
+// The routes must agree with the network's nftables table, which serves the pods of all ENIs. If a packet leaves
+// through the boot ENI, the nftables table replaces the packet's source by the node's address. But it does not do so if
+// the destination is one of eniRoutes. If a packet to a destination of eniRoutes left through the boot ENI, EC2 would
+// drop the packet. So an ADD changes the routes of all ENIs before it changes the nftables table.
 
 // eniRoutes returns the routes of an ENI's table in one family. They lead to the destinations that the ENI's pods reach
-// by the ENI and by the gateway. For each prefix of hostCidrs, a throw route makes the kernel continue with the main
-// table, even if a peer has the same CIDR. All these routes replace existing ones, because the configuration may have
-// changed since the last ADD.
+// through the ENI and through the gateway. For each prefix of hostCidrs, a throw route makes the kernel continue with
+// the main table, even if a peer has the same CIDR. All these routes replace existing ones, because the configuration
+// may have changed since the last ADD.
 func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) (routes []nl.Route) {
 	route := nl.Route{Table: nl.RoutedTable(eni.Index), Protocol: nl.RouteProtocol, Replace: true}
 	for _, dst := range sortedPrefixes(f, dstsByENI(s.request, p)) {

@@ -59,30 +59,30 @@ func (s *scene) eniMark(p pair) eniMark {
 	return eniMark{s.eni.Index, s.node.forPod(p).families(), s.onlyForRouted()}
 }
 
-// onlyForRouted reports whether all packets that arrive by the ENI are for routed pods. This is true if the ENI is not
-// the boot ENI, and prevResult has an IPv4 address of the ENI or the pod.
+// onlyForRouted reports whether all packets that arrive through the ENI are for routed pods. This is true if the ENI is
+// not the boot ENI, and prevResult has an IPv4 address of the ENI or the pod.
 func (s *scene) onlyForRouted() bool {
 	return s.sender.IsValid() && s.eni.Name != s.Config.HostInterface
 }
 
 // acceptObjects returns objects for the ENI's link. Without them, the node would drop packets that the VPC sends to
-// routed pods by this link. Such a packet has the ENI's mark (see eniMark). The check of sources (rp_filter) uses this
-// mark, because src_valid_mark is 1. So the check finds the ENI at once.
+// routed pods through this link. These packets have the ENI's mark (see eniMark). The check of sources (rp_filter) uses
+// this mark, because src_valid_mark is 1. So the check finds the ENI at once.
 //
-// Another program may have removed the mark. The node's own route to the VPC leads by the boot ENI, so a strict check
-// would drop a packet without a mark. So the check is loose (2): it looks in each table for a route by this link. But a
-// loose check drops all such packets if the link has no IPv4 address (__fib_validate_source: no_addr). So the link gets
-// an IPv4 address that has no other purpose. No packet has this address.
+// Another program may have removed the mark. The node's own route to the VPC leads through the boot ENI, so a strict
+// check would drop a packet without a mark. So the check is loose (2): it looks in each table for a route through this
+// link. But a loose check drops all packets without a mark if the link has no IPv4 address (__fib_validate_source:
+// no_addr). So the link gets an IPv4 address that has no other purpose. No packet has this address.
 func acceptObjects(eni string) []nl.Object {
 	return []nl.Object{nl.Sysctl{Key: conf4(eni) + "rp_filter", Value: "2"},
 		nl.Sysctl{Key: conf4(eni) + "src_valid_mark", Value: "1"}, nl.RoutedAddr(eni)}
 }
 
-// arpSenderTable returns the nftables table that changes the sender in the node's ARP requests by the ENI's link. The
-// new sender is an address of the ENI. The kernel itself would not choose this address, because the node does not have
-// it at the link. Without the table, the sender in ARP requests for the VPC router would be the address of the boot
-// ENI. EC2 need not answer an ARP request that an ENI sends with another ENI's address. ARP requests of slaves do not
-// pass the table.
+// arpSenderTable returns the nftables table that changes the sender in the node's ARP requests through the ENI's link.
+// The new sender is an address of the ENI. The kernel itself would not choose this address, because the node does not
+// have it at the link. Without the table, the sender in ARP requests for the VPC router would be the address of the
+// boot ENI. EC2 need not answer an ARP request that an ENI sends with another ENI's address. ARP requests of slaves do
+// not pass the table.
 func arpSenderTable(eni string, a netip.Addr) nl.Table {
 	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
@@ -108,13 +108,13 @@ func routedTable(r *request) nl.Table {
 	return t
 }
 
-// routedPostrouting returns the chain that gives the node's address to packets of routed pods, but not to packets for
-// destinations that the pods reach by their ENI. This ENI may be the boot ENI, so the chain cannot decide by the link
-// alone.
+// routedPostrouting returns the chain that replaces the source of routed pods' packets by the node's address. The chain
+// excepts packets for destinations that the pods reach through their ENI. This ENI may be the boot ENI, so the chain
+// cannot decide by the link alone.
 //
-// A packet that leaves by another ENI keeps the pod's address. This is also true for a call to a NodePort of the node:
-// the last rules of the chain prevent kube-proxy's later masquerade. The chain does not prevent kube-proxy's masquerade
-// of packets to pods of the node, because a pod that calls itself needs it.
+// A packet that leaves through another ENI keeps the pod's address. This is also true for a call to a NodePort of the
+// node: the last rules of the chain prevent kube-proxy's later masquerade. The chain does not prevent kube-proxy's
+// masquerade of packets to pods of the node, because a pod that calls itself needs it.
 func routedPostrouting(r *request) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Varies: true}
 	if !r.Config.IPMasq {
@@ -160,9 +160,9 @@ const (
 // of those pods has a rule of its own, and the kernel must not compare the packets of routed pods with so many rules.
 // The rule with prefLoopless, which leads packets to routed pods of the node, comes before all these rules.
 //
-// prefStray: if a packet arrives by an ENI for an address that no pod of the node has, the pod with this address has
-// ended. The rule drops the packet. Without the rule, the main table or the ENI's table would send the packet back to
-// the VPC, with the sender's address. Then the VPC router would send the packet to the ENI again.
+// prefStray: if a packet arrives through an ENI for an address that no pod of the node has, the pod with this address
+// has ended. The rule drops the packet. Without the rule, the main table or the ENI's table would send the packet back
+// to the VPC, with the sender's address. Then the VPC router would send the packet to the ENI again.
 //
 // prefUnmarked: a packet without a mark skips the rules for marks. Without this rule, the kernel would compare each
 // packet without a mark with the rule of each ENI.
@@ -190,9 +190,9 @@ func eniTable() nl.Table {
 const markChain = "mark_"
 
 // An eniMark leads packets from the links of routed pods to the routing table of their ENI. An eniMark consists of a
-// branch of an nftables table, which sets a mark, and of a rule for the mark in each family. Packets that arrive by the
-// ENI also get the mark, for the check of sources: see acceptObjects. Packets that arrive by the boot ENI do not get
-// the mark, because some of these packets are not for routed pods.
+// branch of an nftables table, which sets a mark, and of a rule for the mark in each family. Packets that arrive
+// through the ENI also get the mark, for the check of sources: see acceptObjects. Packets that arrive through the boot
+// ENI do not get the mark, because some of these packets are not for routed pods.
 //
 // The name of the branch's chain contains the number of the mark. So the kernel gives a number to one ENI only, even if
 // two processes ask for the same number. The search for a free number begins at a number that follows from the index of
@@ -200,7 +200,7 @@ const markChain = "mark_"
 type eniMark struct {
 	eni           int // index of the link
 	families      []nl.Family
-	onlyForRouted bool // packets that arrive by the ENI are for routed pods only
+	onlyForRouted bool // packets that arrive through the ENI are for routed pods only
 }
 
 // branch returns the ENI's branch that sets the mark with this number.
@@ -312,7 +312,7 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 // restoreBranches puts back the branches that another program has deleted, for all ENIs. The rules for marks show which
 // number each ENI had. The branch of the eniMark's own ENI comes last, because once this branch exists, a later Add
 // does not look for missing branches of other ENIs. If the node has a rule with prefStray for an ENI, the ENI's branch
-// also marks the packets that arrive by this ENI.
+// also marks the packets that arrive through this ENI.
 func (m eniMark) restoreBranches(n *nl.NS) error {
 	rules, err := n.Rules()
 	onlyForRouted := map[int]bool{}

@@ -16,7 +16,7 @@ import (
 
 // A further NIC of a pod has routes and rules of its own for its answers. Package ipvlan adds them. The pair, the
 // routes on the node, the service loop and keepCaller are only for the addresses of the pod's first NIC. All calls to
-// the address of a further NIC come by the VPC, even calls from the node and calls to a NodePort.
+// the address of a further NIC come through the VPC, even calls from the node and calls to a NodePort.
 //
 // This plugin adds two kinds of objects for further NICs. The first kind blocks the metadata service at a further NIC,
 // because the NIC's default route leads to the VPC. The plugin does not add these objects if blockInstanceMetadata is

@@ -33,7 +33,7 @@ func gc(r *request) error {
 	}
 	var errs []error
 	for _, l := range links {
-		// Another program may have removed the alternative name. Then the MAC address shows the attachment.
+		// If another program has removed the alternative name, the MAC address still shows the attachment.
 		known := valid[l.MAC] || slices.ContainsFunc(l.Names(), func(name string) bool { return valid[name] })
 		if l.Kind == "veth" && !known && (networkInAlias(l.Alias) == r.Network || isHalfMade(l)) {
 			errs = append(errs, r.nodeNS.DelPair(l))
@@ -45,8 +45,8 @@ func gc(r *request) error {
 	return errors.Join(append(errs, detached, gone, lost)...)
 }
 
-// RemoveDetached deletes the rules of pairs that are gone, and returns these rules. It also deletes such rules of the
-// original plugin, which deleted its own rules only if it masqueraded.
+// RemoveDetached deletes the rules of pairs that are gone, and returns these rules. It also deletes the original
+// plugin's rules of pairs that are gone. The original plugin deleted its rules only if it masqueraded.
 func RemoveDetached(node *nl.NS) ([]nl.Rule, error) { return node.RemoveDetached(OfPair) }
 
 // OfPair reports whether a rule is for a pair: a rule of ours, or of the original plugin.

@@ -14,9 +14,9 @@ import (
 // When a link ends, the kernel deletes the routes that name it. The throw routes, the rules for the mark, the branch
 // and the table for ARP requests stay. A branch that stays keeps its mark, and there are marks for 255 ENIs only.
 //
-// RemoveGone may run while ADDs add such objects, because an ADD adds them only for a link that exists. A new link may
-// get the index or the name of a link that has just gone. Then an ADD may rely on objects that RemoveGone deletes. So
-// if RemoveGone has returned an object, the caller repairs the node.
+// RemoveGone may run at the same time as ADDs, because an ADD adds objects only for a link that exists. A new link may
+// get the index or the name of a link that has just gone. In this case, an ADD may rely on objects that RemoveGone
+// deletes. So if RemoveGone has returned an object, the caller repairs the node.
 func RemoveGone(node *nl.NS) (removed nl.Wiring, failed error) {
 	gone := func(eni int, is bool) bool { return is && !node.HasLink(eni) }
 	var objects []nl.Object

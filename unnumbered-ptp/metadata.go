@@ -13,9 +13,10 @@ import (
 // metadataAddrs are the addresses of the instance metadata service (EC2 user guide, "Access instance metadata"). A
 // program that reaches the service gets the credentials of the node's role.
 //
-// If a pod's request goes by the node, the answer with IMDSv2's session token does not reach the pod. The reason is the
-// hop limit of this answer, which is 1 if neither the AMI nor an operator has raised it. Other answers, such as those
-// of IMDSv1, have no such limit. If the request goes by the pod's ENI, there is no hop between the pod and the service.
+// If a pod's request goes through the node, the answer with IMDSv2's session token does not reach the pod. The reason
+// is the hop limit of this answer, which is 1 if neither the AMI nor an operator has raised it. Other answers, such as
+// those of IMDSv1, have no such limit. If the request goes through the pod's ENI, there is no hop between the pod and
+// the service.
 var metadataAddrs = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
 // blockedAddrs returns the addresses of the metadata service that the pod must not reach. If blockInstanceMetadata is
@@ -23,7 +24,7 @@ var metadataAddrs = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.M
 func blockedAddrs(r *request, p pair) (addrs []netip.Addr) {
 	for _, a := range metadataAddrs {
 		f := nl.FamilyOf(a)
-		// packets to this address would leave by the ENI
+		// packets to this address would leave through the ENI
 		block := (r.Config.DefaultRoute == byVPC || r.hasDefaultRoute(f)) &&
 			!slices.Contains(r.Config.hostCIDRs, nl.HostPrefix(a))
 		if r.Config.BlockInstanceMetadata != nil {

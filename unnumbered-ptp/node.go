@@ -194,7 +194,7 @@ func (n node) withPrimary(addrs []netip.Addr) node {
 	return n
 }
 
-// hasSeveralAddrs reports whether the node has several addresses of a family. Then the node may have had another
+// hasSeveralAddrs reports whether the node has several addresses of a family. If so, the node may have had another
 // primary address earlier.
 func (n node) hasSeveralAddrs() bool { return len(n.addrs) > len(n.primaries().addrs) }
 

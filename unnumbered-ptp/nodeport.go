@@ -12,30 +12,32 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A caller is a host that calls a pod by the node: at a NodePort of a Service that keeps the caller's address
+// A caller is a host that calls a pod through the node: at a NodePort of a Service that keeps the caller's address
 // (externalTrafficPolicy: Local). The node translates only the called address, to the pod's address. So the call
-// reaches the pod by the veth, with the caller's own address.
+// reaches the pod through the veth, with the caller's own address.
 //
-// If an IPv4 caller is in the internet, the pod's answer leaves by the veth, because the pod's IPv4 default route is by
-// the veth. But the pod's routes to the VPC, and all its IPv6 routes, lead by its ENI. An answer by the ENI has the
-// pod's address as the source, which is not the address that the caller called. So for these callers, the node replaces
-// the source of the call by its own address, and the pod answers the node. This replacement costs the pod's packets
-// nothing.
+// If an IPv4 caller is in the internet, the pod's answer leaves through the veth, because the pod's IPv4 default route
+// is through the veth. But the pod's routes to the VPC, and all its IPv6 routes, lead through its ENI. An answer
+// through the ENI has the pod's address as the source, which is not the address that the caller called. So for these
+// callers, the node replaces the source of the call by its own address, and the pod answers the node. This replacement
+// costs the pod's packets nothing.
 //
-// If keepCaller is set, a pod sees the callers' own addresses. If the first packet of a connection arrives by the veth,
-// the connection gets a mark (nodePortMark) in the pod. The pod's sockets answer with the mark, and a rule sends marked
-// packets by the veth. Packets that arrive by the ENI get no mark. docs/configuration.md explains the cost of the rule,
-// and the limits of keepCaller.
+// If keepCaller is set, a pod sees the callers' own addresses. If the first packet of a connection arrives through the
+// veth, the connection gets a mark (nodePortMark) in the pod. The pod's sockets answer with the mark, and a rule sends
+// marked packets through the veth. Packets that arrive through the ENI get no mark. docs/configuration.md explains the
+// cost of the rule, and the limits of keepCaller.
 //
-//   - If the loop is redirect, the BPF program at eth1 marks all packets that it does not send on by eth0. The kernel
-//     copies the mark of the first packet of a TCP connection to the socket (tcp_fwmark_accept). Answers from Services
-//     to the pod may also get the mark. They go to sockets that exist already, on which the mark has no effect.
-//   - If the loop is masquerade, the pod tracks its connections. A connection that begins by the veth has the mark. So
-//     all packets that the pod sends for this connection have the mark: TCP or UDP, with or without a socket.
+//   - If the loop is redirect, the BPF program at eth1 marks all packets that it does not send on through eth0. The
+//     kernel copies the mark of the first packet of a TCP connection to the socket (tcp_fwmark_accept). Answers from
+//     Services to the pod may also get the mark. They go to sockets that exist already, on which the mark has no
+//     effect.
+//   - If the loop is masquerade, the pod tracks its connections. If the first packet of a connection arrives through
+//     the veth, the connection has the mark. So all packets that the pod sends for this connection have the mark: TCP
+//     or UDP, with or without a socket.
 //
 // Two other designs would cost more. A BPF program at eth0's egress would cost each direct packet up to 1 %. A BPF
-// program at the routes by eth0 could also mark datagrams. But that design would need a second copy of all routes of
-// the pod, even of routes that other programs add.
+// program at the routes through eth0 could also mark datagrams. But that design would need a second copy of all routes
+// of the pod, even of routes that other programs add.
 
 // prefCaller is the priority of a pod's rule for marked packets, and tableCaller is the routing table of this rule. The
 // rule comes after the kernel's rule for the pod's own addresses, and before all other usual rules.
@@ -44,7 +46,7 @@ const (
 	tableCaller = 72
 )
 
-// podCallerObjects returns the objects that make the pod answer marked connections by the veth. The objects of the
+// podCallerObjects returns the objects that make the pod answer marked connections through the veth. The objects of the
 // service loop set the marks, see podLoop.
 func podCallerObjects(r *request, p pair, n node) (objects []nl.Object) {
 	if !p.callers || p.loop == "" {
@@ -55,8 +57,8 @@ func podCallerObjects(r *request, p pair, n node) (objects []nl.Object) {
 		objects = append(objects, nl.Sysctl{Key: "net/ipv4/tcp_fwmark_accept", Value: "1"}) // also for IPv6
 	}
 	if p.hasFamily(nl.IPv4) {
-		// Without src_valid_mark, rp_filter ignores the mark. Then rp_filter expects the caller at the ENI, and a
-		// strict check drops the caller's packets at the veth.
+		// Without src_valid_mark, rp_filter ignores the mark, and expects the caller's packets at the ENI. So a strict
+		// check would drop the caller's packets at the veth.
 		objects = append(objects, nl.Sysctl{Key: conf4(veth) + "src_valid_mark", Value: "1"})
 	}
 	for _, f := range p.families() {
@@ -75,9 +77,9 @@ func podCallerObjects(r *request, p pair, n node) (objects []nl.Object) {
 // A callerRule is a pod's rule for the marked packets that the pod itself sends. The check of sources (rp_filter) also
 // uses this rule.
 //
-// Packets that the pod forwards to a container inside the pod also have the mark. These packets must not leave by the
-// veth again. So the rule has the condition IIF "lo", which only packets of the pod itself fulfil. The rules of earlier
-// releases had no IIF, and pods with these rules may still run.
+// Packets that the pod forwards to a container inside the pod also have the mark. These packets must not leave through
+// the veth again. So the rule has the condition IIF "lo", which only packets of the pod itself fulfil. The rules of
+// earlier releases had no IIF, and pods with these rules may still run.
 type callerRule struct{ nl.Rule }
 
 // Check also accepts the rule of an earlier release.
@@ -128,9 +130,9 @@ func callerRules(r *request) (objects []nl.Object) {
 	return objects
 }
 
-// callerMarkChains returns the nftables chains that set the marks in a pod that tracks its connections. If a connection
-// begins by the veth, the pod's answers also leave by the veth. A packet that the node has sent back to the pod, and
-// that leaves by the ENI, gets no mark. Such a packet is not a call.
+// callerMarkChains returns the nftables chains that set the marks in a pod that tracks its connections. If the first
+// packet of a connection arrives through the veth, the pod's answers leave through the veth. A packet gets no mark if
+// the node has sent it back to the pod, and the pod sends it out through the ENI. This packet is not a call.
 func callerMarkChains(c Config) []nl.Chain {
 	byVeth := nl.IIFName(c.ContainerInterface)
 	return []nl.Chain{

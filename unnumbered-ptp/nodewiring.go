@@ -14,10 +14,10 @@ import (
 
 // The kernel limits how many ICMPv6 refusals one host gets, for example when the host calls a Service without backends.
 // The default is one per second, and ten per second in newer kernels. Redirects use up the same limit, but at most one
-// redirect per second counts. The kernel counts a redirect if a packet leaves by the link by which the packet arrived.
-// If the link has no link-local address, the kernel sends no redirect, but the count still grows (ip6_forward). Packets
-// of the service loop leave by the link by which they arrived. So little of the limit is left for a pod that uses
-// Services.
+// redirect per second counts. The kernel counts a redirect when a packet leaves through the link on which the packet
+// arrived. If the link has no link-local address, the kernel sends no redirect, but the count still grows
+// (ip6_forward). Packets of the service loop leave through the link on which they arrived. So little of the limit is
+// left for a pod that uses Services.
 //
 // If the kernel waits refusalInterval between two refusals, nearly all refusals reach the pod. The kernel also limits
 // the refusals of the whole node (icmp_msgs_per_sec). refusalInterval is a whole number of ticks in every kernel.
@@ -71,9 +71,9 @@ func nodeSysctls(c Config, n node) (objects []nl.Object) {
 func forwardingSysctls(c Config, n node) []nl.Object {
 	objects := []nl.Object{
 		nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
-		// The node sends a packet back by the veth on purpose, so it must not send a redirect to the pod. The kernel
-		// sends redirects if the value of the link or the value of "all" is 1. Links that exist already keep their own
-		// value.
+		// The node sends a packet back through the veth on purpose, so it must not send a redirect to the pod. The
+		// kernel sends redirects if the value of the link or the value of "all" is 1. Links that exist already keep
+		// their own value.
 		nl.Sysctl{Key: conf4("all") + "send_redirects", Value: "0"},
 	}
 	if !n.forwards {
@@ -92,10 +92,10 @@ func forwardingSysctls(c Config, n node) []nl.Object {
 	return objects
 }
 
-// forwards4 returns the sysctl that lets a link forward IPv4. Each link by which a packet may arrive needs this sysctl,
-// besides ip_forward. When ip_forward changes, the kernel sets the sysctl of all links. But systemd-networkd and
-// hardening profiles also set the sysctl of one link, or of new links. For IPv6, the kernel reads only the sysctl of
-// "all" (ip6_forward).
+// forwards4 returns the sysctl that lets a link forward IPv4. Each link through which a packet may arrive needs this
+// sysctl, besides ip_forward. When ip_forward changes, the kernel sets the sysctl of all links. But systemd-networkd
+// and hardening profiles also set the sysctl of one link, or of new links. For IPv6, the kernel reads only the sysctl
+// of "all" (ip6_forward).
 func forwards4(link string) nl.Sysctl { return nl.Sysctl{Key: conf4(link) + "forwarding", Value: "1"} }
 
 // familyRules returns the rule r for IPv4, and also for IPv6 if the node has IPv6.
@@ -112,9 +112,9 @@ func familyRules(n node, r nl.Rule) []nl.Object {
 // nodeTable returns the node's nftables table for one network. If two networks need the same rule, the tables of both
 // networks have the rule, which does no harm.
 //
-// A connection from outside to a NodePort gets a mark, because its answers must leave by hostInterface, by which the
-// connection came. The pod's rule would send these answers back into the pod, as it does with other packets to the VPC.
-// So the rule for marked packets comes before the pod's rule.
+// A connection from outside to a NodePort gets a mark. The reason is that the connection came through hostInterface, so
+// its answers must leave through hostInterface. The pod's rule would send these answers back into the pod, as it does
+// with other packets to the VPC. So the rule for marked packets comes before the pod's rule.
 func nodeTable(r *request, n node) nl.Table {
 	c, t := r.Config, nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network)}
 	if p := c.ports; p.last != 0 {
@@ -156,20 +156,21 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	return chain
 }
 
-// sendersChain returns the node's chain for connections that begin by a pod's veth. It drops two kinds of packets:
+// sendersChain returns the node's chain for connections whose first packet comes from a pod's veth. It drops two kinds
+// of packets:
 //
-//   - Packets whose source is not the pod's address: the node has no route to the source by the same veth. A pod can
-//     send such packets if it may make raw packets (CAP_NET_RAW, which containers have by default). EC2 checks the
+//   - Packets whose source is not the pod's address: the node has no route to the source through the same veth. A pod
+//     can send packets with another source if it has CAP_NET_RAW, which containers have by default. EC2 checks the
 //     packets that leave an ENI, but does not see packets that stay on the node. For IPv6, the kernel does not check
 //     sources.
 //   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. The destination
 //     port of such a packet is 49152 or higher, and no program has opened this port. The packet is a datagram, or a
 //     packet of a TCP connection after its first packet. If the node did not drop the packet, the packet would return
-//     to the pod with another port, which a security group may have closed. And the node would track the packet.
+//     to the pod with another port, which a security group may have closed. The node would also track the packet.
 //
 // Packets to the node itself pass. For these packets, the kernel looks for the route back as if the node answered from
-// the called address. A node with several ENIs may have rules for this address that lead all its answers by the VPC,
-// even answers to pods.
+// the called address. A node with several ENIs may have rules for this address that lead all its answers through the
+// VPC, even answers to pods.
 //
 // A chain of the type nat sees only the first packet of a connection. So the chain costs other packets nothing, and the
 // node does not track dropped packets.

@@ -26,7 +26,7 @@ type pair struct {
 	mtu     int    // of the pod's link to the VPC
 	loop    string // the pod's service loop: redirect, masquerade or none; "" if the node does not forward
 	fresh   bool   // this ADD has made the pair
-	callers bool   // the pod answers by the veth if the call came by the veth, see nodeport.go
+	callers bool   // the pod answers through the veth if the call came through the veth, see nodeport.go
 	routed  bool   // the pod has no other link, see routed.go
 	unnamed bool   // another program has removed the alternative name, see engine.go
 }
@@ -108,7 +108,8 @@ func (p pair) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !p.hasFamily(f) })
 }
 
-// dstsByNode returns the prefixes of hostCidrs in the pod's families: the pod reaches these destinations by the node.
+// dstsByNode returns the prefixes of hostCidrs in the pod's families: the pod reaches these destinations through the
+// node.
 func (p pair) dstsByNode(c Config) (all []netip.Prefix) {
 	for _, dst := range c.hostCIDRs {
 		if p.hasFamily(nl.FamilyOf(dst.Addr())) {
@@ -122,7 +123,7 @@ func (p pair) dstsByNode(c Config) (all []netip.Prefix) {
 const owner = "cni-ipvlan-vpc-k8s"
 
 // VethName returns the name of the node's end of an attachment's veth pair, or the alternative name of this end, see
-// engine.go. kube2iam and other programs recognize such links by the prefix veth.
+// engine.go. kube2iam and other programs recognize the links of pods by the prefix veth.
 func VethName(network string, a plugin.Attachment) string {
 	return ("veth" + hex.EncodeToString(plugin.Digest(network, a)))[:unix.IFNAMSIZ-1]
 }

@@ -18,8 +18,8 @@ func (s *scene) wiring(p pair, n node, table uint32) nl.Wiring {
 	}
 	inPod := slices.Concat(
 		podSysctls(r.Config, p), podAddrs(r.Config, p),
-		// The filters for outgoing packets come first: only these give a link the kind of
-		// qdisc that serves both directions.
+		// The filters for outgoing packets come first, because only they add the kind of qdisc that serves both
+		// directions.
 		metadataBlock(r, p), metadataBlockFurther(r, r.nics, 1, p.loop),
 		r.Config.RuntimeConfig.Bandwidth.objects(r.limitedLinks()),
 		podLoop(r, p, table),
@@ -37,9 +37,9 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 
 // podAddrs returns the pod's IPv4 addresses as addresses of the pod's end of the pair. So the pod has each address at
 // two links. The reason is netfilter's REDIRECT, by which the sidecar of a service mesh gets packets that arrive at the
-// pod. REDIRECT sends a packet to an address of the link by which the packet has arrived. If this link has no address,
-// REDIRECT drops the packet (nf_nat_redirect_ipv4). In IPv6, REDIRECT takes the link-local address. The kernel uses
-// these second addresses for nothing else, because they are Apart, see [nl.Addr].
+// pod. REDIRECT sends a packet to an address of the link through which the packet has arrived. If this link has no
+// address, REDIRECT drops the packet (nf_nat_redirect_ipv4). In IPv6, REDIRECT takes the link-local address. The kernel
+// uses these second addresses for nothing else, because they are Apart, see [nl.Addr].
 func podAddrs(c Config, p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		if a.Is4() {
@@ -58,14 +58,15 @@ type copiedAddr struct{ nl.Addr }
 // the undo must not remove the pod's routes and neighbours.
 func (copiedAddr) Del(*nl.NS) error { return nil }
 
-// podRoutes returns the pod's routes to the addresses of the node, and to hostCidrs by the node. It also returns the
-// default routes, by the node's primary address or by the pod's own gateway. A prefix in hostCidrs may also be the CIDR
-// of a peer: then the route by the node replaces the pod's route by its ENI.
+// podRoutes returns the pod's routes to the addresses of the node, and the routes to hostCidrs through the node. It
+// also returns the default routes. Their next hop is the node's primary address, or the pod's own gateway. A prefix in
+// hostCidrs may also be the CIDR of a peer. In this case, the route through the node replaces the pod's route through
+// its ENI.
 func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	dev := r.Config.ContainerInterface
 	for _, a := range n.addrs {
-		// The pod's own address may be among the node's addresses: amazon-ec2-net-utils gives a link all addresses of
-		// its ENI.
+		// The pod's own address may be among the node's addresses: amazon-ec2-net-utils adds all addresses of an ENI to
+		// its link.
 		if p.hasFamily(nl.FamilyOf(a)) && !slices.Contains(p.addrs, a) {
 			objects = append(objects,
 				nl.Neigh{Addr: a, MAC: p.veth.MAC, Dev: dev},
@@ -84,7 +85,8 @@ func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	return append(objects, defaultRoutes(r, p, n)...)
 }
 
-// defaultRoutes returns the default routes that prevResult lacks. prevResult has the default route of IPv6, by the ENI.
+// defaultRoutes returns the default routes that prevResult lacks. prevResult has the default route of IPv6, through the
+// ENI.
 func defaultRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	for _, f := range p.families() {
 		if r.hasDefaultRoute(f) {
@@ -104,7 +106,7 @@ func defaultRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	return objects
 }
 
-// dstsByENI returns the destinations that the pod reaches by its ENI.
+// dstsByENI returns the destinations that the pod reaches through its ENI.
 func dstsByENI(r *request, p pair) []netip.Prefix {
 	all := slices.Clone(r.routes)
 	for _, f := range p.families() {

@@ -4,11 +4,11 @@
 // Package ptp is the third plugin of the chain, unnumbered-ptp. It puts a veth pair between the pod and the node. The
 // node's end of the pair has no address.
 //
-// A pod reaches the VPC by its ENI. The pod reaches everything else by the veth pair: the node itself, Kubernetes
-// Services, and the internet with the node's address. A packet to a Service needs both links. The pod sends the packet
-// to the Service's address by the veth. kube-proxy on the node changes that address to the address of a backend in the
-// VPC. The packet must then leave by the pod's ENI with the pod's address. The answer must return to the node, which
-// remembers what kube-proxy has changed. See serviceloop.go.
+// A pod reaches the VPC through its ENI. The pod reaches everything else through the veth pair: the node itself,
+// Kubernetes Services, and the internet with the node's address. A packet to a Service needs both links. The pod sends
+// the packet to the Service's address through the veth. kube-proxy on the node changes that address to the address of a
+// backend in the VPC. The packet must then leave through the pod's ENI with the pod's address. The answer must return
+// to the node, which remembers what kube-proxy has changed. See serviceloop.go.
 //
 // Some objects on the node serve all pods: sysctls, routing rules, and tables of nftables. An ADD checks and repairs
 // these objects. A DEL leaves them.

@@ -19,7 +19,7 @@ import (
 
 // A loopDsts has the destinations of one pod with a service loop.
 type loopDsts struct {
-	byENI  []netip.Prefix // destinations to which the pod sends by its ENI
+	byENI  []netip.Prefix // destinations to which the pod sends through its ENI
 	byNode []netip.Prefix // prefixes of hostCidrs within byENI, to which the node itself forwards packets: see prefNode
 }
 
@@ -54,8 +54,8 @@ func (r *request) allLoopDsts() []loopDsts {
 	return append([]loopDsts{{byENI: dstsByENI(r, pair{addrs: r.addrs})}}, r.others...)
 }
 
-// commonLoopDsts returns the destinations of a family to which all pods send by their ENIs. A pod without such
-// destinations does not count: it lacks the family, or has lost its routes.
+// commonLoopDsts returns the destinations of a family to which all pods send through their ENIs. A pod does not count
+// if it has no destinations of the family: it lacks the family, or has lost its routes.
 func (r *request) commonLoopDsts(f nl.Family) (all []netip.Prefix) {
 	var lists [][]netip.Prefix
 	for _, x := range r.allLoopDsts() {
@@ -73,7 +73,7 @@ func (r *request) commonLoopDsts(f nl.Family) (all []netip.Prefix) {
 	return all
 }
 
-// allByNode returns the prefixes of a family in hostCidrs, and the prefixes that other pods reach by the node.
+// allByNode returns the prefixes of a family in hostCidrs, and the prefixes that other pods reach through the node.
 func (r *request) allByNode(f nl.Family) []netip.Prefix {
 	all := slices.Clone(r.Config.hostCIDRs)
 	for _, x := range r.others {

@@ -63,7 +63,7 @@ func pairsOf(node *nl.NS, network string) (veths map[string]nl.Link, err error) 
 	return veths, err
 }
 
-// isVeth reports whether a link is the node's end of the veth pair of one of the network's pods.
+// isVeth reports whether a link is the node's end of a pair, and the pair's pod is in the network.
 func isVeth(l nl.Link, network string) bool {
 	return l.Kind == "veth" && nl.IsPair(l.Group) && networkInAlias(l.Alias) == network
 }

@@ -17,7 +17,7 @@ import (
 
 // Other programs remove objects of pods: systemd-networkd removes rules and routes that it has not made. If an operator
 // or a program sets a link down, the kernel removes the link's routes. If an operator or a program disables IPv6 on the
-// node, the kernel removes the IPv6 routes of all links. CHECK would find such losses, but few runtimes call CHECK. So
+// node, the kernel removes the IPv6 routes of all links. CHECK would find these losses, but few runtimes call CHECK. So
 // [Missing] compares a running pod with the objects that its ADD made, and [Restore] adds the objects that are missing
 // on the node.
 //

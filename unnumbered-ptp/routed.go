@@ -25,22 +25,22 @@ import (
 //
 //   - In the pod, the address has no subnet (/32, /128). The default routes lead to 169.254.1.1 and fe80::1. No link
 //     has these addresses: in the pod, both are neighbours with the MAC address of the node's end.
-//   - The node has a route to each pod, and a routing table for each ENI, with the destinations that pods reach by the
-//     ENI.
+//   - The node has a route to each pod, and a routing table for each ENI, with the destinations that pods reach through
+//     the ENI.
 //
 // The proposal has two rules for each pod, and the kernel compares a packet with one rule after the other. In our
 // design, no list of rules grows with the number of pods. One table has the routes to all routed pods. A packet from a
-// pod gets a mark that stands for the ENI. A map of nftables finds the mark by the group of the link by which the
+// pod gets a mark that stands for the ENI. A map of nftables finds the mark by the group of the link through which the
 // packet arrives on the node. Each ENI has one rule for its mark, and packets without a mark skip these rules.
 //
-// For each packet that it forwards, the kernel also looks for the route back to the sender. So packets that arrive by
-// the ENI also get the ENI's mark, and the kernel finds the ENI at once.
+// For each packet that it forwards, the kernel also looks for the route back to the sender. So packets that arrive
+// through the ENI also get the ENI's mark, and the kernel finds the ENI at once.
 //
 // An answer gets no mark if the destination of its connection was translated. For example, a call to a NodePort or a
-// hostPort has come by the boot ENI. Its answer must leave by the boot ENI, and so must have no mark.
+// hostPort has come through the boot ENI. Its answer must leave through the boot ENI, so it must have no mark.
 //
-// Packets of the pod to the VPC and to the node have the pod's address as the source. Packets that leave by the boot
-// ENI to destinations outside of the VPC have the boot ENI's address as the source.
+// Packets of the pod to the VPC and to the node have the pod's address as the source. Packets that leave through the
+// boot ENI to destinations outside of the VPC have the boot ENI's address as the source.
 
 // The next hops of a routed pod.
 var hop4, hop6 = netip.MustParseAddr("169.254.1.1"), netip.MustParseAddr("fe80::1")
@@ -86,9 +86,9 @@ func (s *scene) readRouted() (err error) {
 }
 
 // The link name in prevResult may be the name of no link, or of another ENI's link. In this case, findENI finds the
-// link of the pod's ENI by the group of the pod's pair. udev may give the link of a new ENI its name after the first
-// ADD (systemd 253 and later, Linux 6.2 and later). The runtime keeps the result of the ADD with the old name, and
-// another new link may have the old name meanwhile.
+// link of the pod's ENI by the group of the pod's pair. udev may rename the link of a new ENI after the first ADD
+// (systemd 253 and later, Linux 6.2 and later). The runtime keeps the result of the ADD with the old name, and another
+// new link may have the old name meanwhile.
 func (s *scene) findENI(p pair) (found bool) {
 	near, err := s.nodeNS.LinkByName(p.veth.Name)
 	index, routed := nl.OfRoutedGroup(near.Group)
@@ -150,7 +150,7 @@ func (s *scene) routedPodWiring(p pair, n node) nl.Wiring {
 // routedLink lists the addresses, neighbours and routes in the pod, and the sysctls for IPv6.
 func (s *scene) routedLink(p pair) (objects []nl.Object) {
 	dev := s.IfName
-	if p.hasFamily(nl.IPv6) { // runtimes disable IPv6 in new namespaces; a pod reaches its own address by lo
+	if p.hasFamily(nl.IPv6) { // runtimes disable IPv6 in new namespaces; a pod reaches its own address through lo
 		objects = append(objects, nl.Sysctl{Key: conf6("lo") + "disable_ipv6", Value: "0"},
 			nl.Sysctl{Key: conf6(dev) + "disable_ipv6", Value: "0"})
 	}

@@ -15,21 +15,22 @@ import (
 )
 
 // The service loop is the path of a pod's packet to a Service, and the path of the answer. docs/design.md explains the
-// reasons and limits of the loop. nodeport.go explains how other hosts call a pod by the node.
+// reasons and limits of the loop. nodeport.go explains how other hosts call a pod through the node.
 //
-// An example: the pod sends a packet to the Service 172.20.0.10:80 by the veth (eth1). On the node, kube-proxy changes
-// the destination to 10.0.2.20:8080, a backend in the VPC. The pod's rule on the node ("iif veth lookup T") sends the
-// packet back by the veth. The pod sends the packet out by its own ENI (eth0).
+// An example: the pod sends a packet to the Service 172.20.0.10:80 through the veth (eth1). On the node, kube-proxy
+// changes the destination to 10.0.2.20:8080, a backend in the VPC. The pod's rule on the node ("iif veth lookup T")
+// sends the packet back through the veth. The pod sends the packet out through its own ENI (eth0).
 //
-// The answer arrives at eth0, and the pod has no such connection. The answer must go to the node, which remembers what
-// kube-proxy has changed. But the answers to the pod's direct connections to the VPC must stay in the pod.
+// The answer arrives at eth0, where the pod does not know its connection. The answer must go to the node, which
+// remembers what kube-proxy has changed. But the answers to the pod's direct connections to the VPC must stay in the
+// pod.
 //
 // The objects that serve all pods serve all kinds of loops. The kinds of loops differ only in the node's routes to the
 // pod: these routes have different next hops, or are in different tables. So pods that were made before an upgrade, or
 // before a change of the configuration, continue to work.
 const (
 	// redirect uses two BPF programs in the pod, which recognize the answers to looped packets by their port: see
-	// [nl.Splice]. The pod's own connections have the ports 32768 to 49151. A looped packet leaves by eth0 with a
+	// [nl.Splice]. The pod's own connections have the ports 32768 to 49151. A looped packet leaves through eth0 with a
 	// source port that is 16384 higher.
 	redirect = "redirect"
 	// masquerade is the loop of the original plugin, without BPF. The node masquerades the packet on its way back into
@@ -63,7 +64,7 @@ func (c Config) loopsOfNewPod() []string {
 // Loops reports whether pods have a service loop.
 func (c Config) Loops() bool { return c.IPMasq && c.ServiceLoop != none }
 
-// checkHooks fails if the pod needs hooks for packets that arrive by its link to the VPC, and this link has no such
+// checkHooks fails if the pod needs hooks for packets that arrive through its link to the VPC, and this link has no
 // hooks (mode l3s).
 func (s *scene) checkHooks() error {
 	const hint = `use mode "l2", or set serviceLoop to "none" and leave limits of the bandwidth that pods receive to ` +
@@ -80,7 +81,7 @@ func (s *scene) checkHooks() error {
 	return nil
 }
 
-// Loopless reports whether pods use Services without a service loop. Then a backend sees the node's address as the
+// Loopless reports whether pods use Services without a service loop. If so, a backend sees the node's address as the
 // source of a call, and not the pod's address. A pod that other hosts call at a NodePort also sees the node's address.
 func (c Config) Loopless() bool { return c.IPMasq && c.ServiceLoop == none }
 
@@ -161,9 +162,9 @@ func podTable(r *request, p pair) nl.Table {
 // back to the pod. If the pod has no loop, loopRoutes returns looplessRoutes.
 //
 // Because of the rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). The answer
-// comes to the node by the veth, with the backend's address as its source, and goes back to the pod by the veth. The
-// check looks for the route to the source as if a packet had come in by the link by which the answer leaves
-// (fib_validate_source). This link is the veth, so the check uses the pod's rule, which leads to the veth.
+// comes to the node through the veth, with the backend's address as its source, and goes back to the pod through the
+// veth. The check looks for the route to the source as if a packet had arrived on the link through which the answer
+// leaves (fib_validate_source). This link is the veth, so the check uses the pod's rule, which leads to the veth.
 func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case none:
@@ -221,9 +222,9 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 
 // tableLoopless is the node's routing table with the routes to pods without a loop. By these routes, the node sends
 // packets from any sender straight to these pods. Without these routes, the node would loop the answers that a pod with
-// a loop sends to a pod without a loop. And if the node checks sources, it would drop packets from a pod without a loop
-// to a pod with a loop. The check looks for the route back as if the answer had come in by the veth of the pod with a
-// loop (see [loopRoutes]). No pod's own table has this number.
+// a loop sends to a pod without a loop. Also, if the node checks sources, it would drop packets from a pod without a
+// loop to a pod with a loop. The check looks for the route back as if the answer had come in through the veth of the
+// pod with a loop (see [loopRoutes]). No pod's own table has this number.
 const tableLoopless = 1<<31 + 72
 
 // looplessRoutes returns the routes to a pod without a loop.
@@ -256,9 +257,9 @@ func (s *scene) delLoopless(p pair) error {
 // changes, the packet gets such a port.
 //
 // Some packets do not use a next hop of the loop, although kube-proxy has changed their destination. Such packets go to
-// a pod that masquerades, back to the pod that sent them, or between pods without a loop. The last rule gives such a
-// packet the node's address. The rule cannot be a masquerade. For a masquerade, the kernel would look for an address of
-// the veth. The veth has no address, so the kernel would take an address of any link.
+// a pod that masquerades, back to the pod that sent them, or between pods without a loop. The last rule replaces the
+// source of such a packet by the node's address. The rule cannot be a masquerade. For a masquerade, the kernel would
+// look for an address of the veth. The veth has no address, so the kernel would take an address of any link.
 func loopNATRules(a netip.Addr) []nl.NFRule {
 	via := nl.NextHop(loopVia(nl.FamilyOf(a)))
 	return []nl.NFRule{

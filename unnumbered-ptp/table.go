@@ -25,8 +25,8 @@ func tableOfIndex(start uint32, index int) uint32 {
 }
 
 // loopTable returns the number of the pod's routing table. existed reports whether the pair existed before this ADD. A
-// pod without a loop gets no table, and must not have a table from an earlier ADD. With such a table, the pod would not
-// accept an answer, but send it out by its ENI again.
+// pod without a loop gets no table, and must not have a table from an earlier ADD. With the table, an answer would be
+// looped: the pod would not accept it, but send it out through its ENI again.
 func (s *scene) loopTable(p pair, existed bool) (uint32, error) {
 	switch {
 	case p.loop != none:
@@ -68,8 +68,8 @@ var errLooped = errors.New(
 	`the pod was made before serviceLoop was "none": delete the pod, and its controller makes a new one`)
 
 // tableOfVeth returns the number of the routing table of a pod's veth. If the veth existed before this ADD, the table
-// has routes by the veth. A new veth gets the first table in which no program has routes of the pod's families. On a
-// node that has made many pods, the indices of links exceed ten thousand, and reach the numbers of other programs'
+// has routes through the veth. A new veth gets the first table in which no program has routes of the pod's families. On
+// a node that has made many pods, the indices of links exceed ten thousand, and reach the numbers of other programs'
 // tables. For example, amazon-ec2-net-utils uses 10001 and more, and its routes come and go.
 func (s *scene) tableOfVeth(p pair, existed bool) (uint32, error) {
 	near, err := p.veth.Near(s.nodeNS, !existed)

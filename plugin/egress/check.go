@@ -90,9 +90,9 @@ func (p *pod) checkOtherConfig() error {
 	return is.missingError()
 }
 
-// Lost returns an error that names the objects which a pod lacks. It compares only the objects that each client or each
-// router has in every configuration. name is the pod's link to the VPC. The error is fs.ErrNotExist if the pod has no
-// object of an egress.
+// Lost returns an error that names the objects that are missing in a pod. It compares only the objects that each client
+// or each router has in every configuration. name is the pod's link to the VPC. The error is fs.ErrNotExist if the pod
+// has no object of an egress.
 func Lost(ns *nl.NS, name string) error {
 	p, err := podFromKernel(ns, name)
 	if err != nil {
@@ -133,7 +133,7 @@ func (p *pod) tableRoles() (router, client bool) {
 		has(nl.Chain{Name: "output", Type: "route", Hook: "output", Priority: nl.PriorityMangle})
 }
 
-// missingError returns an error that names the objects which the pod's role needs and the pod lacks.
+// missingError returns an error about the objects that the pod needs for its role, but does not have.
 func (p *pod) missingError() error {
 	if len(p.addrs) == 0 {
 		return fmt.Errorf("the links %s and %s of the tunnel are gone: %w", Link4, Link6, fs.ErrNotExist)
@@ -171,7 +171,7 @@ func (p *pod) lostFamilyError(families []nl.Family) (failed error) {
 	return errors.Join(err, failed)
 }
 
-// lostRoutesError returns an error that names two kinds of destinations of a client: those without a route by the
+// lostRoutesError returns an error that names two kinds of destinations of a client: those without a route through the
 // tunnel, and those without a refusing route.
 func (p *pod) lostRoutesError(families []nl.Family) (failed error) {
 	routes, err := p.ns.Routes(nl.RouteFilter{Table: TableOut, Protocol: nl.RouteProtocol})

@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// clientWiring lists the objects of a client: the tunnel, and a table of routes by the tunnel. A packet to a
+// clientWiring lists the objects of a client: the tunnel, and a table of routes through the tunnel. A packet to a
 // destination goes to the gateway, which is the ClusterIP of the routers' Service.
 //
 // The table has routes of the type throw for the prefixes that do not use the tunnel. A throw route makes the kernel
@@ -95,28 +95,28 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 }
 
 // refusingRoute returns the route that refuses packets to a destination. Its metric is larger than the metric of the
-// route by the tunnel. So the kernel uses the refusing route only when the route by the tunnel is gone, alone or
-// together with its link.
+// route through the tunnel. So the kernel uses the refusing route only when the route through the tunnel is gone, alone
+// or together with its link.
 func refusingRoute(dst netip.Prefix) nl.Route {
 	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
 
-// gatewayRoute returns the route that makes an IPv6 gateway valid for routes by the tunnel. Before the kernel adds a
-// route by a gateway, it looks in the same table for a route to the gateway (ip6_route_check_nh). This route must use
-// the same link. The throw route to the gateway has no link, so the kernel needs the route of gatewayRoute. No packet
-// takes this route, because the throw route has a smaller metric.
+// gatewayRoute returns the route that makes an IPv6 gateway valid for routes through the tunnel. Before the kernel adds
+// a route through a gateway, it looks in the same table for a route to the gateway (ip6_route_check_nh). This route
+// must use the same link. The throw route to the gateway has no link, so the kernel needs the route of gatewayRoute. No
+// packet takes this route, because the throw route has a smaller metric.
 //
 // The flag onlink does not help. Before Linux 7.0, the kernel refuses this flag if the main table has a route to the
-// gateway by another link (ip6_route_check_nh_onlink). The pod has such a route: the route to the Services.
+// gateway through another link (ip6_route_check_nh_onlink). The pod has such a route: the route to the Services.
 func gatewayRoute(gw netip.Addr) nl.Route {
 	return nl.Route{Dst: nl.HostPrefix(gw), Dev: linkName(nl.IPv6), Metric: lastMetric, Table: TableOut,
 		Protocol: nl.RouteProtocol}
 }
 
-// skipRule returns the rule for packets that leave by the ENI's link. With this rule, these packets skip the tunnel's
-// table. If the service loop is redirect, a BPF program sends packets out by the ENI's link. The kernel looks up the
-// next hop of each of these packets (bpf_redirect_neigh). In IPv6, this lookup does not skip routes by other links. So
-// without the rule, the kernel would find the tunnel's gateway.
+// skipRule returns the rule for packets that leave through the ENI's link. With this rule, these packets skip the
+// tunnel's table. If the service loop is redirect, a BPF program sends packets out through the ENI's link. The kernel
+// looks up the next hop of each of these packets (bpf_redirect_neigh). In IPv6, this lookup does not skip routes
+// through other links. So without the rule, the kernel would find the tunnel's gateway.
 func (p *pod) skipRule() nl.Rule {
 	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 }
@@ -147,20 +147,20 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // tunnel.
 //
 // The pod's answers to other hosts must not use the tunnel. Examples are answers to probes, and to callers at a
-// NodePort or a load balancer. The address of such a host may be in a destination of the tunnel. So answers get a mark
-// (the constant mark), and the kernel does not use the tunnel's table for packets with this mark. Packets that arrive
-// by the pair and leave again also get the mark. The pod forwards these packets to the ENI if the service loop is
-// masquerade. There are two kinds of these packets: the tunnel's own packets, to a router, and packets to a Service's
-// backend, if the backend's address is in a destination.
+// NodePort or a load balancer. The address of the other host may be in a destination of the tunnel. So answers get a
+// mark (the constant mark), and the kernel does not use the tunnel's table for packets with this mark. Packets that
+// arrive through the pair and leave again also get the mark. The pod forwards these packets to the ENI if the service
+// loop is masquerade. There are two kinds of these packets: the tunnel's own packets, to a router, and packets to a
+// Service's backend, if the backend's address is in a destination.
 //
-// A connection that leaves by the tunnel also gets the mark. From the tunnel, the pod accepts only answers that belong
-// to connections with the mark, and errors about these connections. If the pod accepted more, any program that can send
-// UDP to the pod could call the pod with any source. The program could answer as if it were the pod's DNS server. It
-// could also lower the path MTU of the pod's other connections.
+// A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers that
+// belong to connections with the mark, and errors about these connections. If the pod accepted more, any program that
+// can send UDP to the pod could call the pod with any source. The program could answer as if it were the pod's DNS
+// server. It could also lower the path MTU of the pod's other connections.
 //
 // The destinations may change while the pod runs, see renew.go. The far end of a TCP connection identifies the
 // connection by the source address. So a TCP connection that has begun outside of the tunnel stays outside. A TCP
-// connection that has begun by the tunnel ends when its destination is no longer a destination of the tunnel. The
+// connection that has begun through the tunnel ends when its destination is no longer a destination of the tunnel. The
 // program in the pod gets a reset at once, and no packet of the connection leaves with another address. Packets of all
 // other protocols follow the present destinations.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
@@ -207,10 +207,10 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	}
 }
 
-// onlyInUDP returns the rules that drop IP in IP without UDP, because the tunnel's link would also accept such packets.
-// These rules do not drop the packets in the tunnel, because the kernel takes them out of UDP after this hook. If the
-// function sources returns CIDRs, the rules also drop a packet to the tunnel's UDP port whose source is outside of
-// these CIDRs.
+// onlyInUDP returns the rules that drop packets of IP in IP without UDP. Without these rules, the tunnel's link would
+// accept the packets. These rules do not drop the packets in the tunnel, because the kernel takes them out of UDP after
+// this hook. If the function sources returns CIDRs, the rules also drop a packet to the tunnel's UDP port whose source
+// is outside of these CIDRs.
 func (p *pod) onlyInUDP(families []nl.Family, sources func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuseRule(nl.L4Proto("4")), refuseRule(nl.L4Proto("41"))}
 	for _, f := range families {

@@ -210,7 +210,7 @@ func (e Egress) Has(f nl.Family) bool { return e.gateway(f).IsValid() }
 // HasRouters reports whether the pods of a Kubernetes namespace are routers of the egress.
 func (e Egress) HasRouters(namespace string) bool { return plugin.Namespaces(e.Routers).Has(namespace) }
 
-// sealText returns, as one string, the values of the egress on which the wiring of a pod depends.
+// sealText returns the values of the egress on which the wiring of a pod depends, as one string.
 func (e Egress) sealText() string {
 	return fmt.Sprintln(e.gateways, e.destinations, e.except, e.MTU, e.clients, e.routerCIDRs)
 }

@@ -11,8 +11,9 @@ import (
 )
 
 // privateNets are networks that are not part of the internet: networks of VPCs, nodes, Services, the metadata service,
-// and multicast groups. If a destination contains such a network, clients still do not reach the network by the tunnel.
-// Clients reach the network by the tunnel only if a destination is the network itself, or is in the network.
+// and multicast groups. If a destination contains such a network, clients still do not reach the network through the
+// tunnel. Clients reach the network through the tunnel only if a destination is the network itself, or is in the
+// network.
 func privateNets() []netip.Prefix {
 	return prefixes(
 		"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", // RFC 1918
@@ -40,7 +41,7 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 	return all
 }
 
-// Tunnels reports whether clients reach an address by the tunnel, and returns the destination that contains the
+// Tunnels reports whether clients reach an address through the tunnel, and returns the destination that contains the
 // address. The longest prefix decides, as in the table of routes that a client gets. That table also has the pod's
 // routes to the node and to the VPC, but Tunnels ignores these routes.
 func (e Egress) Tunnels(a netip.Addr) (d netip.Prefix, tunnelled bool) {
@@ -99,7 +100,7 @@ type layer struct {
 // layers returns the layers of a family. They have the prefixes to which a router forwards packets, and the prefixes to
 // which it does not forward packets. The first layer that contains an address decides whether the router forwards
 // packets to the address. Thus the longest prefix decides, as in the table of routes that a client gets. podRoutes are
-// the networks that the router reaches by its ENI. The router drops a packet to an address that is in no layer.
+// the networks that the router reaches through its ENI. The router drops a packet to an address that is in no layer.
 func (e Egress) layers(f nl.Family, podRoutes []netip.Prefix) (all []layer) {
 	refuse := e.sparedPrefixes(f, podRoutes, e.gateways)
 	pass := slices.DeleteFunc(prefixesOf(f, e.destinations), func(d netip.Prefix) bool {

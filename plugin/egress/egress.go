@@ -6,9 +6,9 @@
 //
 // There are two kinds of pods. A client has a tunnel to the routers (FOU, foo over UDP: IP in UDP, see ip-fou(8)). The
 // client sends its packets for some destinations through this tunnel, to one router. The router replaces the source of
-// these packets by its own address in the VPC, and sends the packets out by its ENI. So the route table of the router's
-// subnet decides the public address: a NAT gateway's address, or the router's Elastic IP address. A router is an
-// ordinary pod, whose containers may do nothing.
+// these packets by its own address in the VPC, and sends the packets out through its ENI. So the route table of the
+// router's subnet decides the public address: a NAT gateway's address, or the router's Elastic IP address. A router is
+// an ordinary pod, whose containers may do nothing.
 //
 // The far end of a client's tunnel is the ClusterIP of a Service whose endpoints are the routers. kube-proxy chooses a
 // router for each client, and keeps its choice (sessionAffinity) as long as this router is an endpoint. So this project
@@ -18,8 +18,8 @@
 // The outer addresses of all tunnel packets are the pods' own addresses, as EC2's source check demands.
 //
 // The files: client.go has the objects of a client, router.go has the objects of a router, and pod.go has the code for
-// both. destinations.go decides which packets leave by a tunnel, and role.go decides which pods may use a tunnel. DEL
-// is in end.go, and CHECK is in check.go.
+// both. destinations.go decides which packets leave through a tunnel, and role.go decides which pods may use a tunnel.
+// DEL is in end.go, and CHECK is in check.go.
 //
 // The invariants: if a pod is neither client nor router, the plugin changes nothing. All objects of the plugin are in
 // the pod's namespace. Only connections that the pod begins use the tunnel. If a part of the egress is missing, packets

@@ -17,9 +17,8 @@ import (
 //
 //   - First, endEgress closes the UDP ports. So no packet of a client enters a router any more.
 //   - Then endEgress deletes all links of the attachment in one request: the slave, the pair and the tunnels. The
-//     kernel sets all these links down before it removes a route of these links. The link to the VPC may not be in the
-//     group, for example because it is a whole ENI. In this case, endEgress sets this link down before it deletes the
-//     links.
+//     kernel sets all these links down before it removes a route of these links. If the link to the VPC is outside of
+//     the group, for example because it is a whole ENI, endEgress sets this link down first.
 //   - The remaining objects have no effect without links. endEgress deletes them last.
 //
 // The DELs of the plugins that made the links accept that the links are gone. endEgress does nothing if the namespace

@@ -27,7 +27,7 @@ const Table = nl.OwnTable + "_egress"
 
 // The bits that we set in the marks of packets and connections in a pod. The default of nodePortMark has other bits.
 const (
-	mark   = 1 << 30 // client: answers, and connections by the tunnel; router: packets and connections from the tunnel
+	mark   = 1 << 30 // client: answers, and tunnelled connections; router: packets and connections from the tunnel
 	answer = 1 << 29 // router: packets that answer a connection from the tunnel
 )
 
@@ -37,7 +37,7 @@ const Marks = mark | answer
 // The priorities of a pod's routing rules, and the numbers of its routing tables. The rules come after the rules for
 // callers (unnumbered-ptp) and for further NICs (ipvlan).
 const (
-	prefPast = 1535 // client: packets that leave by the ENI
+	prefPast = 1535 // client: packets that leave through the ENI
 	prefOut  = 1536 // client: packets into the tunnel; router: packets out of the tunnel, to the VPC
 	prefAway = 1537 // router: packets out of the tunnel, to all other destinations
 	prefBack = 1538 // router: answers, into the tunnel
@@ -148,7 +148,8 @@ func (p *pod) readKernel(eni nl.Link) error {
 // addr returns the pod's address of a family, or the zero address if the pod has none.
 func (p *pod) addr(f nl.Family) netip.Addr { return nl.FirstAddr(p.addrs, f) }
 
-// nextHop returns the gateway of the subnet of the pod's address of a family, or the zero address if there is none.
+// nextHop returns the gateway for the pod's address of a family: the gateway of the subnet in which the address is. It
+// returns the zero address if there is none.
 func (p *pod) nextHop(f nl.Family) netip.Addr { return nl.FirstAddr(p.hops, f) }
 
 // families returns the families in which both the pod and the gateways have an address.
@@ -191,12 +192,12 @@ func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 }
 
 // anySourceSysctl turns off rp_filter, the kernel's check of sources. The kernel looks up the route to the source of a
-// packet. The check drops the packet if this route uses another link than the link by which the packet has arrived. So
-// the check would drop packets out of a tunnel. If the tunnel leads to the whole internet, the check would also drop
-// packets from a caller at a NodePort. A tunnel has no address. On a link without addresses, the loose check is as
-// strict as the strict check (__fib_validate_source). For a link, the kernel uses the larger of two values: the link's
-// own value, and the value for all links. A new link gets the value of "default". The value of "default" matters if an
-// operator or another program deletes the pair, and repair puts the pair back.
+// packet. The check drops the packet if this route uses another link than the link through which the packet has
+// arrived. So the check would drop packets out of a tunnel. If the tunnel leads to the whole internet, the check would
+// also drop packets from a caller at a NodePort. A tunnel has no address. On a link without addresses, the loose check
+// is as strict as the strict check (__fib_validate_source). For a link, the kernel uses the larger of two values: the
+// link's own value, and the value for all links. A new link gets the value of "default". The value of "default" matters
+// if an operator or another program deletes the pair, and repair puts the pair back.
 func anySourceSysctl(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"}
 }
@@ -206,8 +207,8 @@ func anySourceSysctl(link string) nl.Sysctl {
 // tracker of each end of the tunnel has one entry for each connection in the tunnel. If the kernel tracked the tunnel's
 // packets, each end would have two more entries for each of these connections. A client recognizes the tunnel's
 // outgoing packets by their destination, which is a gateway. A router recognizes them by their source, which is its own
-// address. If the service loop is masquerade, a client's tunnel packets come back by its pair on their way to a router.
-// The client tracks these packets, to translate them.
+// address. If the service loop is masquerade, a client's tunnel packets come back through its pair on their way to a
+// router. The client tracks these packets, to translate them.
 func (p *pod) untrackedChains(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}

@@ -252,8 +252,8 @@ func coveringRoute(all []nl.Route, r nl.Route) (found nl.Route) {
 }
 
 // compareOrder compares two routes by the order in which a renewal adds them: the longest prefix first. Routes with
-// equally long prefixes are in this order: throw routes, routes to IPv6 gateways, routes by the tunnel, and refusing
-// routes.
+// equally long prefixes are in this order: throw routes, routes to IPv6 gateways, routes through the tunnel, and
+// refusing routes.
 func compareOrder(a, b nl.Route) int {
 	return cmp.Or(cmp.Compare(b.Dst.Bits(), a.Dst.Bits()), cmp.Compare(rank(a), rank(b)), a.Dst.Compare(b.Dst))
 }

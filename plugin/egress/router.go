@@ -16,11 +16,11 @@ import (
 // arrives, the router has all objects.
 //
 // For a packet that comes out of the tunnel, the kernel first looks in the pod's routes to the VPC. If none of these
-// routes fits, the packet leaves by the pod's ENI. The router's own packets to the internet leave by the node. Answers
-// get a mark, and packets with this mark go back into the tunnel, to the client's address. The router's own ICMP errors
-// get the mark of the packet that caused the error (fwmark_reflect). So an error about the MTU of the ENI goes to the
-// client. An error about the MTU of the tunnel goes to the destination. A router has the same routes and links for any
-// number of clients.
+// routes fits, the packet leaves through the pod's ENI. The router's own packets to the internet leave through the
+// node. Answers get a mark, and packets with this mark go back into the tunnel, to the client's address. The router's
+// own ICMP errors get the mark of the packet that caused the error (fwmark_reflect). So an error about the MTU of the
+// ENI goes to the client. An error about the MTU of the tunnel goes to the destination. A router has the same routes
+// and links for any number of clients.
 func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	families := p.families(e)
 	if len(families) == 0 {
@@ -45,7 +45,7 @@ func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	return nl.Steps(p.ns, append(objects, p.udpPorts(families)...)), nil
 }
 
-// forwardingSysctls returns the sysctls that permit forwarding. For IPv4, the link by which a packet arrives must
+// forwardingSysctls returns the sysctls that permit forwarding. For IPv4, the link through which a packet arrives must
 // permit forwarding, too. A new namespace inherits ip_forward and default/forwarding from the node, and these two may
 // differ from each other.
 func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
@@ -60,8 +60,8 @@ func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
 }
 
 // routesOut returns the routes for packets that came out of the tunnel. The route to the ENI's subnet has no gateway.
-// So a packet for another pod of the ENI does not go by the VPC, which would have to send the packet back to the same
-// ENI.
+// So a packet for another pod of the ENI does not go through the VPC, which would have to send the packet back to the
+// same ENI.
 func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 	for _, c := range p.nic.IPs {
 		if dst, ok := plugin.Prefix(c.Address); ok && nl.FamilyOf(dst.Addr()) == f && !dst.IsSingleIP() {
@@ -79,8 +79,8 @@ func (p *pod) routeBack(f nl.Family) nl.Object {
 }
 
 // routerRules returns the rules that choose a routing table. A program in the router may bind a socket to the ENI's
-// link. The packets of this socket leave by the same routes as packets of clients. So a readiness probe of the router
-// can test these routes.
+// link. The packets of this socket use the same routes as packets of clients. So a readiness probe of the router can
+// test these routes.
 func (p *pod) routerRules(f nl.Family) []nl.Object {
 	link := linkName(f)
 	rule := func(pref int, r nl.Rule) nl.Rule {
@@ -98,13 +98,13 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 	}
 }
 
-// routerTable returns the nftables table that decides which packets a router forwards, and that translates their
-// addresses.
+// routerTable returns the nftables table of a router. The table decides which packets the router forwards, and
+// translates the addresses of these packets.
 //
 // A router forwards packets that come out of the tunnel, from addresses of clients to destinations of the egress. It
-// also forwards the answers, and packets of the service loop, which arrive or leave by the pair. No packet out of the
-// tunnel leaves by the pair. The pair leads to the node, to the node's proxy for the metadata service, and to all
-// Services. A connection that has passed once has the mark, and its further packets are not compared with the
+// also forwards the answers, and packets of the service loop, which arrive or leave through the pair. No packet out of
+// the tunnel leaves through the pair. The pair leads to the node, to the node's proxy for the metadata service, and to
+// all Services. A connection that has passed once has the mark, and its further packets are not compared with the
 // destinations again. A packet that belongs to no connection (ct state invalid) would keep its source, so the router
 // drops it. The router also drops packets out of the tunnel to the router itself.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
@@ -170,7 +170,7 @@ func prefixesOf(f nl.Family, all []netip.Prefix) []netip.Prefix {
 }
 
 // clientCIDRs returns the CIDRs of a family that the configuration names for clients. If the configuration names none,
-// all addresses that the router reaches by its ENI count as clients. In IPv6, the configuration must name CIDRs.
+// all addresses that the router reaches through its ENI count as clients. In IPv6, the configuration must name CIDRs.
 func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	for _, all := range [][]netip.Prefix{prefixesOf(f, clients), prefixesOf(f, p.vpc)} {
 		if len(all) > 0 {

@@ -136,9 +136,9 @@ func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.
 	return append(w, nl.Steps(pod, objects)...), nil
 }
 
-// neededRoutes returns the routes of prevResult that the pod must have. A later plugin may have replaced such a route:
-// the new route is by another link, or in another table. The plugin unnumbered-ptp replaces routes to some destinations
-// by routes by the veth pair, but never replaces a default route of prevResult.
+// neededRoutes returns the routes of prevResult that the pod must have. A later plugin may have replaced one of these
+// routes: the new route uses another link, or is in another table. The plugin unnumbered-ptp replaces some routes by
+// routes through the veth pair. It never replaces a default route of prevResult.
 func (s slave) neededRoutes(r *plugin.Request[Config], pod *nl.NS) (needed []nl.Object, err error) {
 	all, err := pod.Routes(nl.RouteFilter{})
 	if err != nil {

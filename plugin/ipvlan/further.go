@@ -14,16 +14,17 @@ import (
 // annotation. Second, Multus calls another ADD for the same pod, with another interface name: see [nl.Further]. In both
 // cases, the pod's routes, its calls to Services and its packets to the node use only the first NIC. A further NIC has
 // a rule and a routing table of its own. The rule selects the packets whose source is the NIC's address. For these
-// packets, the kernel uses the NIC's table, which has routes to the NIC's subnet and by its gateway.
+// packets, the kernel uses the NIC's table, which has routes to the NIC's subnet and through its gateway.
 //
-// No other packets use a further NIC. A program that wants to call by a further NIC must bind the NIC's address. A
+// No other packets use a further NIC. A program that wants to call through a further NIC must bind the NIC's address. A
 // server that answers datagrams must also bind this address, or set the source of each answer (IP_PKTINFO, ip(7)). If
 // the server does neither, the kernel takes the first NIC's address as the source. A program that binds only the link
 // (SO_BINDTODEVICE) finds no route.
 //
-// The node has no route to the address of a further NIC. The node calls this address by the VPC, as other hosts do.
-// Calls to a NodePort also go by the VPC. The VPC does not send a packet back to the ENI from which the packet came. So
-// the node does not reach a further NIC on its boot ENI. No program reaches Services from the address of a further NIC.
+// The node has no route to the address of a further NIC. The node calls this address through the VPC, as other hosts
+// do. Calls to a NodePort also go through the VPC. The VPC does not send a packet back to the ENI from which the packet
+// came. So the node does not reach a further NIC on its boot ENI. No program reaches Services from the address of a
+// further NIC.
 //
 // Packets that arrive at a further NIC pass the check of sources (rp_filter), even the strict check. The reason is that
 // the kernel finds the route back by the same rule. A slave in mode l2 gets all ARP requests of its ENI's subnet. The

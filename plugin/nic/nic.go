@@ -30,8 +30,8 @@ import (
 // plugin whose configuration declares the capability io.kubernetes.cri.pod-annotations.
 const Annotation = "cni-ipvlan-vpc-k8s/nics"
 
-// Primary is the name of a pod's first interface. All runtimes of Kubernetes give it this
-// name, so the annotation is for the ADD with this name.
+// Primary is the name of a pod's first interface. All runtimes of Kubernetes use this name for the first interface, so
+// the annotation applies to the ADD with this name.
 const Primary = "eth0"
 
 // The limits of the text of requests. A user of Kubernetes writes this text, so its length is checked before it is
@@ -65,7 +65,7 @@ type Asked struct {
 	Args          Args         `json:"args"` // CNI conventions, "args in network config"
 }
 
-// Capabilities are the values that the runtime writes for the capabilities which a plugin declares.
+// Capabilities has the values that the runtime writes for a plugin's declared capabilities.
 //
 //codec:describe
 type Capabilities struct {

@@ -51,7 +51,7 @@ func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 }
 
 // find returns the node's end of the pair that the original plugin made for the pod, or "". If there is a prevResult,
-// find returns a link from prevResult which has the original plugin's rule, or which has ended with the namespace. If
+// find looks in prevResult for the link that has the original plugin's rule, or that has ended with the namespace. If
 // there is no prevResult, find returns the other end of the pod's link.
 func (p Pod) find(node, pod *nl.NS, rules []nl.Rule) (string, error) {
 	if p.Prev == nil {
@@ -89,8 +89,8 @@ func IsRule(r nl.Rule) bool {
 		r == nl.Rule{Pref: prefPod, Family: nl.IPv4, IIF: r.IIF, Table: r.Table}
 }
 
-// nodeEnd returns the other end of the pod's link with this name, if that other end has the original plugin's rule.
-// Otherwise it returns "".
+// nodeEnd returns the other end of the pod's link with this name, if that other end has the original plugin's rule. If
+// the other end has no such rule, nodeEnd returns "".
 func nodeEnd(node, pod *nl.NS, name string, rules []nl.Rule) (string, error) {
 	if pod == nil {
 		return "", nil
