@@ -3,7 +3,7 @@
 
 // Package plugin has the code of CNI that all plugins share: it decodes commands and encodes answers.
 //
-// A runtime executes a plugin once per command. The command is in the environment, and the network configuration on
+// A runtime executes a plugin once per command. The command is in the environment, and the network configuration is on
 // standard input (CNI specification 1.1.0, sections 2 and 3). [Main] decodes both once, calls the function for the
 // command, and encodes the result or the error. So a plugin is a [Commands] value: functions that take a [Request] and
 // return a result or an error. Only Main reads the command and standard input, prints the answer, and exits. Other code
@@ -221,7 +221,7 @@ func (e *execution[C]) answerCall(
 	return waited, encode(c.verb, err)
 }
 
-// graceEnd returns a channel that is closed when the time grace has passed after the end of ctx.
+// graceEnd returns a channel. The channel is closed when ctx has ended and, after that, the time grace has passed.
 func graceEnd(ctx context.Context) <-chan struct{} {
 	late := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(late) }) })

@@ -12,10 +12,9 @@ import (
 )
 
 // The service loop fails closed. If a pod sends a packet to the VPC through the node, the pod's rule and table lead the
-// packet back to the pod. If another program removes the rule or a route, the packet would leave through the boot ENI,
-// and would get the node's address. Then the security groups of the node would apply to the packet, and not the
-// security groups of the pod. So the node drops the first packet of a connection that would leave through the boot ENI
-// in this way.
+// packet back to the pod. If another program removed the rule or a route, the packet would leave through the boot ENI
+// with the node's address. So the node's security groups would apply to the packet, and not the pod's security groups.
+// So the node drops the first packet of a connection that would leave through the boot ENI in this way.
 //
 // A chain of the type nat sees only the first packet of a connection. So the chain costs all other packets nothing. The
 // chain costs an ADD nothing, because one chain serves all pods. The packets of an existing connection keep the pod's

@@ -17,9 +17,9 @@ import (
 // route, and repair puts it back.
 //
 // The routes must agree with the network's nftables table, which serves the pods of all ENIs. If a packet leaves
-// through the boot ENI, the nftables table replaces the packet's source by the node's address. But it does not do so if
-// the destination is one of eniRoutes. If a packet to a destination of eniRoutes left through the boot ENI, EC2 would
-// drop the packet. So an ADD changes the routes of all ENIs before it changes the nftables table.
+// through the boot ENI, the nftables table replaces the packet's source by the node's address. But the table does not
+// do this for the destinations of eniRoutes. If a packet to a destination of eniRoutes left through the boot ENI, EC2
+// would drop the packet. So an ADD changes the routes of all ENIs before it changes the nftables table.
 
 // eniRoutes returns the routes of an ENI's table in one family. They lead to the destinations that the ENI's pods reach
 // through the ENI and through the gateway. For each prefix of hostCidrs, a throw route makes the kernel continue with

@@ -167,10 +167,10 @@ const (
 // prefUnmarked: a packet without a mark skips the rules for marks. Without this rule, the kernel would compare each
 // packet without a mark with the rule of each ENI.
 //
-// prefToPod: in two cases, the kernel uses a mark and "iif lo" when it looks up the route to a pod. If src_valid_mark
-// is 1, this lookup checks the source of a packet. If tcp_fwmark_accept is 1, this lookup sends an answer of the node.
-// The rule with prefToPod comes before the rules for marks, so the kernel finds the pod and not the ENI. The node's own
-// packets without a mark must not use this rule, see [nodeWiring].
+// prefToPod: in two cases, the kernel uses a mark and "iif lo" when it looks up the route to a pod. In the first case,
+// src_valid_mark is 1, and the kernel checks the source of a packet. In the second case, tcp_fwmark_accept is 1, and
+// the node sends an answer. The rule with prefToPod comes before the rules for marks, so the kernel finds the pod and
+// not the ENI. The node's own packets without a mark must not use this rule, see [nodeWiring].
 const (
 	prefStray    = 1015
 	prefUnmarked = 1016

@@ -184,8 +184,8 @@ func (n node) checkFamilies(r *request) error {
 }
 
 // withPrimary returns the node with its addresses in another order: the addresses in addrs come first. So in each
-// family, the first address that is also in addrs becomes the primary address. An address in addrs that the node has
-// lost has no effect.
+// family, the first address that is also in addrs becomes the primary address. If the node has lost an address in
+// addrs, this address has no effect.
 func (n node) withPrimary(addrs []netip.Addr) node {
 	n.addrs = slices.Clone(n.addrs)
 	slices.SortStableFunc(n.addrs, func(a, b netip.Addr) int {

@@ -29,8 +29,8 @@ import (
 //
 //   - If the loop is redirect, the BPF program at eth1 marks all packets that it does not send on through eth0. The
 //     kernel copies the mark of the first packet of a TCP connection to the socket (tcp_fwmark_accept). Answers from
-//     Services to the pod may also get the mark. They go to sockets that exist already, on which the mark has no
-//     effect.
+//     Services to the pod may also get the mark. This does no harm, because the mark has no effect on their sockets,
+//     which exist already.
 //   - If the loop is masquerade, the pod tracks its connections. If the first packet of a connection arrives through
 //     the veth, the connection has the mark. So all packets that the pod sends for this connection have the mark: TCP
 //     or UDP, with or without a socket.

@@ -11,7 +11,7 @@
 // to the node, which remembers what kube-proxy has changed. See serviceloop.go.
 //
 // Some objects on the node serve all pods: sysctls, routing rules, and tables of nftables. An ADD checks and repairs
-// these objects. A DEL leaves them.
+// these objects. A DEL leaves these objects on the node.
 //
 // The invariants: all objects of one pod on the node belong to the node's end of its veth pair. A name of that link
 // follows from the attachment alone, so DEL, CHECK and GC find the link without other data. The plugin deletes only

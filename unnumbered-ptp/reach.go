@@ -103,7 +103,7 @@ func (s *scene) tableForAllPods() (nl.Table, error) {
 	return nodeTable(&r, s.node), errors.Join(err1, err2, err3)
 }
 
-// A preparedTable is a table whose Add calls the function prepare if the kernel's table differs from the table.
+// A preparedTable is a table whose Add calls the function prepare if the kernel has another table.
 type preparedTable struct {
 	nl.Table
 	prepare func() (nl.Table, error) // returns the table to add

@@ -21,7 +21,7 @@ import (
 // changes the destination to 10.0.2.20:8080, a backend in the VPC. The pod's rule on the node ("iif veth lookup T")
 // sends the packet back through the veth. The pod sends the packet out through its own ENI (eth0).
 //
-// The answer arrives at eth0, where the pod does not know its connection. The answer must go to the node, which
+// The answer arrives at eth0, but the pod does not know the answer's connection. The answer must go to the node, which
 // remembers what kube-proxy has changed. But the answers to the pod's direct connections to the VPC must stay in the
 // pod.
 //
@@ -220,7 +220,7 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 	return objects
 }
 
-// tableLoopless is the node's routing table with the routes to pods without a loop. By these routes, the node sends
+// tableLoopless is the node's routing table with the routes to pods without a loop. With these routes, the node sends
 // packets from any sender straight to these pods. Without these routes, the node would loop the answers that a pod with
 // a loop sends to a pod without a loop. Also, if the node checks sources, it would drop packets from a pod without a
 // loop to a pod with a loop. The check looks for the route back as if the answer had come in through the veth of the

@@ -4,8 +4,8 @@
 // Package chain runs the three plugins, ipam, ipvlan and unnumbered-ptp, in one process. It also runs egress, which
 // concerns few pods.
 //
-// If a conflist has three plugins, most of the cost of an ADD is the start and the end of three programs. The type
-// cni-ipvlan-vpc-k8s in a conflist replaces the three programs by one.
+// If a conflist has three plugins, most of the cost of an ADD is the start and the end of three programs. With the type
+// cni-ipvlan-vpc-k8s, a conflist has one program in place of three.
 //
 // The invariant: a command of the chain makes the same changes to the node and to the registry as the three plugins
 // together. So the DEL of the chain can delete the objects that ADDs of the three plugins have made. Their DELs can
@@ -57,8 +57,8 @@ func Commands() plugin.Commands[Config] {
 }
 
 // refuseNode returns an error if CNI_NETNS is the namespace of the node. An ADD calls refuseNode before it leases an
-// address. refuseNode does not open the pod's namespace: an ADD may wait for EC2, and the pod may end meanwhile. If the
-// pod's namespace is missing, the plugin that opens the namespace reports the error.
+// address. refuseNode does not open the pod's namespace, because the ADD may wait for EC2, and the pod may end
+// meanwhile. If the pod's namespace is missing, the plugin that opens the namespace reports the error.
 func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	node, err := nl.NodeOf(ctx)
 	if err != nil {

@@ -102,7 +102,7 @@ func refusingRoute(dst netip.Prefix) nl.Route {
 }
 
 // gatewayRoute returns the route that makes an IPv6 gateway valid for routes through the tunnel. Before the kernel adds
-// a route through a gateway, it looks in the same table for a route to the gateway (ip6_route_check_nh). This route
+// a route through a gateway, it looks in the same table for a route to the gateway (ip6_route_check_nh). Both routes
 // must use the same link. The throw route to the gateway has no link, so the kernel needs the route of gatewayRoute. No
 // packet takes this route, because the throw route has a smaller metric.
 //

@@ -108,8 +108,7 @@ func (r role) name() string {
 	return ""
 }
 
-// kernelRole returns the role that the pod's nftables table shows. If the table shows none, the pod's rules show the
-// role.
+// kernelRole returns the role that the pod's nftables table shows. If the table shows no role, the pod's rules show it.
 func (p *pod) kernelRole() string {
 	switch router, client := p.tableRoles(); {
 	case router:
@@ -190,7 +189,7 @@ func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 }
 
 // wantedState returns the state that a tunnel of the pod must have. The state has an MTU only if the pod's table is of
-// another configuration, because the MTU may be of another configuration, too.
+// another configuration, because in this case the tunnel's MTU may be wrong.
 func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	if !x.other {
 		t.MTU = 0 // another plugin may have changed it
@@ -198,7 +197,7 @@ func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	return nl.Up{Dev: t.Name, MTU: t.MTU}
 }
 
-// isUnfinished reports whether the pod may lack any object of a family. The UDP port is added last. So a family without
+// isUnfinished reports whether the pod may lack an object of a family. The UDP port is added last. So a family without
 // its port is new, or a renewal was killed before it had added all objects.
 func (p *pod) isUnfinished(f nl.Family, shown *pod) bool {
 	port := nl.FOU{Local: p.addr(f), Port: p.port}

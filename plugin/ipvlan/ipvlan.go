@@ -135,8 +135,8 @@ func allSlaves(slaves []slave, predicate func(slave) bool) bool {
 }
 
 // del deletes the slaves, and the rules and routes of further NICs in the pod. The DEL of unnumbered-ptp may have
-// deleted the slaves with its own links (see [nl.PodGroup]). del moves the links of whole ENIs back to the node. del
-// does not need prevResult. An object that del does not find counts as deleted.
+// deleted the slaves together with its own links (see [nl.PodGroup]). del moves the links of whole ENIs back to the
+// node. del does not need prevResult. An object that del does not find counts as deleted.
 //
 // del does not fail if it cannot delete an object in the pod, because the object ends with the namespace. A pod can
 // make the deletion of its objects fail. If del returned this error, the DEL of the pod would fail for ever.

@@ -25,9 +25,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
-// Annotation is the annotation by which a pod asks for its interfaces. Its value is a JSON
-// list with an object for each interface, see [Request]. The runtime passes annotations to a
-// plugin whose configuration declares the capability io.kubernetes.cri.pod-annotations.
+// Annotation is the annotation with which a pod asks for its interfaces. Its value is a JSON list with an object for
+// each interface, see [Request]. The runtime passes annotations to a plugin whose configuration declares the capability
+// io.kubernetes.cri.pod-annotations.
 const Annotation = "cni-ipvlan-vpc-k8s/nics"
 
 // Primary is the name of a pod's first interface. All runtimes of Kubernetes use this name for the first interface, so
@@ -84,7 +84,7 @@ type Args struct {
 	CNI json.RawMessage `json:"cni"`
 }
 
-// Annotated reports whether a pod asks by its annotation for the interfaces of an ADD. Annotated does not read the
+// Annotated reports whether the pod has the annotation, and the annotation is for this ADD. Annotated does not read the
 // annotation's text.
 func (a *Asked) Annotated(ifName string) bool {
 	_, annotated := a.RuntimeConfig.Annotations[Annotation]

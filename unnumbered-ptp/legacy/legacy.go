@@ -128,7 +128,7 @@ func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
 func (p Pod) comment() string { return fmt.Sprintf("name: %q id: %q", p.Network, p.ContainerID) }
 
 // delFromOlderEngine deletes the chain and the rule from the older engine, in the namespace of the thread. Most nodes
-// do not use the older engine: then the kernel's list of its tables does not have the table nat, and delFromOlderEngine
+// do not use the older engine. On these nodes, the kernel's list of tables lacks the table nat, so delFromOlderEngine
 // does nothing.
 func (p Pod) delFromOlderEngine(ctx context.Context) error {
 	tables, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
