@@ -85,8 +85,8 @@ func (s *scene) readRouted() (err error) {
 	return err
 }
 
-// The link name in prevResult may be the name of no link, or of another ENI's link. In this case, findENI finds the
-// link of the pod's ENI by the group of the pod's pair. udev may rename the link of a new ENI after the first ADD
+// findENI finds the link of the pod's ENI by the group of the pod's pair. This is necessary if no link has the name in
+// prevResult, or if another ENI's link has this name. udev may rename the link of a new ENI after the first ADD
 // (systemd 253 and later, Linux 6.2 and later). The runtime keeps the result of the ADD with the old name, and another
 // new link may have the old name meanwhile.
 func (s *scene) findENI(p pair) (found bool) {
