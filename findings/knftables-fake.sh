@@ -32,7 +32,7 @@ func try(what string, change func(*nft.Transaction)) {
 	for n, i := range []nft.Interface{real, nft.NewFake(nft.IPv4Family, "t")} {
 		tx := i.NewTransaction()
 		tx.Add(&nft.Table{})
-		tx.Delete(&nft.Table{}) // begins anew
+		tx.Delete(&nft.Table{}) // begins with no table
 		for _, o := range []nft.Object{&nft.Table{}, &nft.Chain{Name: "one"}, &nft.Chain{Name: "two"}, &nft.Map{Name: "verdicts", Type: "ipv4_addr : verdict"},
 			&nft.Set{Name: "subnets", Type: "ipv4_addr", Flags: []nft.SetFlag{nft.IntervalFlag}}, &nft.Rule{Chain: "one", Rule: "ip saddr @subnets jump two"},
 			&nft.Element{Set: "subnets", Key: []string{"192.0.2.0/24"}}, &nft.Element{Map: "verdicts", Key: []string{"192.0.2.1"}, Value: []string{"drop"}},

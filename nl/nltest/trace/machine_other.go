@@ -20,6 +20,6 @@ const (
 )
 
 // failCall returns an error, because it does not know the registers of this architecture.
-func fail(int, syscall.Errno) error {
+func failCall(int, syscall.Errno) error {
 	return fmt.Errorf("make a system call fail on %s: %w", runtime.GOARCH, errors.ErrUnsupported)
 }
