@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// serviceBackends has the backend of each Service, by ClusterIP and port. The names of the constants say where the
-// backends are, as seen from the pod pod1.
+// serviceBackends has the backend of each Service. The keys are the ClusterIP and port of the Service. The name of each
+// constant says where the backend is, as seen from the pod pod1.
 var serviceBackends = map[string]paths.Place{
 	remoteService:  paths.PodOn(1, 1, 0),
 	siblingService: paths.PodOn(0, 1, 1),
@@ -38,14 +38,14 @@ var toServices = []paths.Path{
 
 var pod1 = paths.PodOn(0, 1, 0)
 
-// serviceAt returns the place of a Service, by its ClusterIP and port.
+// serviceAt returns the place of the Service with this ClusterIP and port.
 func serviceAt(addr string) paths.Place {
 	return func(*paths.Scene, paths.Family) (paths.End, error) {
 		return paths.End{Addr: netip.MustParseAddrPort(addr)}, nil
 	}
 }
 
-// checkPaths sends packets on each path, and then checks that the fabric has dropped no packet.
+// checkPaths sends packets on each path of the demo. Then it checks that the fabric has dropped no packet.
 func (s *scene) checkPaths(ctx context.Context, out *output) (err error) {
 	proxy, err := s.kubeProxy()
 	if err != nil {
@@ -80,8 +80,8 @@ func pathText(r paths.Result) string {
 	return fmt.Sprintf("%-13s > %-14s %s, as %s", r.From.Addr.Addr(), to, strings.Join(r.Passed, ", "), r.Seen)
 }
 
-// kubeProxy returns rules for the first node with the effect of kube-proxy's rules: they replace a ClusterIP by the
-// address of the backend.
+// kubeProxy returns rules for the first node. Like the rules of kube-proxy, they replace a ClusterIP with the address
+// of the backend.
 func (s *scene) kubeProxy() (nl.Wiring, error) {
 	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}
 	for service, backend := range serviceBackends {

@@ -24,7 +24,8 @@ func (s *scene) nodeStates() ([][]string, error) {
 	return all, nil
 }
 
-// stateDifference returns an error with the lines that are only in now, and the lines that are only in before.
+// stateDifference returns an error if two states differ. The error has the lines that only the present state has, and
+// the lines that only the earlier state has.
 func stateDifference(before, now []string) error {
 	var lines []string
 	for _, l := range now {

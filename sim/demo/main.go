@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command demo shows the main job of the plugins on a simulated VPC. Pods get addresses of the VPC, and reach all
-// destinations with the right source address. After the pods' deletion, nothing of them is left.
+// Command demo shows the main job of the plugins on a simulated VPC. Pods get addresses of the VPC. They reach all
+// destinations with the right source address. After the deletion of the pods, they leave nothing behind.
 //
-// EC2 is package ec2sim and the network is package vpcsim. The kernel, the packets, the shipped conflist and the
-// plugins are real: libcni executes them as a runtime does. The demo needs root and a kernel with ipvlan. The exit
-// status is 1 if a check fails.
+// Package ec2sim simulates EC2, and package vpcsim simulates the network. The kernel, the packets, the shipped conflist
+// and the plugins are real. libcni executes the plugins as a container runtime does. The demo needs root and a kernel
+// with ipvlan. The exit status is 1 if a check fails.
 package main
 
 import (

@@ -37,7 +37,7 @@ const (
 	plain     = "\x1b[m"
 )
 
-// showProgress replaces the last line on a terminal.
+// showProgress replaces the last line with the progress, if the output is a terminal.
 func (o *output) showProgress(format string, args ...any) {
 	if o.terminal {
 		fmt.Fprintf(o.w, eraseLine+format+" ...", args...)
@@ -86,14 +86,14 @@ func (o *output) printWorld(s *scene) {
 	o.printLine("")
 }
 
-// shortID removes the zeros from an ID of the simulator.
+// shortID removes the leading zeros from the number in an ID of the simulator.
 func shortID(id string) string {
 	kind, number, _ := strings.Cut(id, "-")
 	return kind + "-" + strings.TrimLeft(number, "0")
 }
 
-// compactAddrs returns addresses as text, without the beginning that is the same as in the address before: "100.64.0.4
-// .5 .6".
+// compactAddrs returns addresses as text, for example "100.64.0.4 .5 .6". If an address differs from the address before
+// it only in the last number, the text has only this number.
 func compactAddrs(addrs []netip.Addr) string {
 	var words []string
 	for i, a := range addrs {

@@ -16,12 +16,13 @@ import (
 
 // The demo adds the twelve pods of each node in three steps. Each constant is the number of pods of one step.
 const (
-	firstPods = 4 // at once, on a node that has only its boot ENI
+	firstPods = 4 // at the same time, on a node that has only its boot ENI
 	sparePods = 6 // one after the other; the tool gets their addresses in advance
-	lastPods  = 2 // at once again; the first ENI for pods is now full
+	lastPods  = 2 // at the same time again; the first ENI for pods is already full
 )
 
-// addResults has the durations of cold and warm ADDs, and the numbers of calls during warm ADDs.
+// addResults has the durations of ADDs. A warm ADD finds a free address on the node, and a cold ADD asks EC2 for
+// addresses. addResults also has the numbers of calls during the warm ADDs.
 type addResults struct {
 	cold, warm []time.Duration
 
@@ -53,7 +54,7 @@ func (s *scene) addPods(ctx context.Context, out *output) (addResults, error) {
 	return a, nil
 }
 
-// addAtOnce adds pods at once, and returns how long each took.
+// addAtOnce adds this number of pods at the same time. It returns how long each ADD took.
 func (s *scene) addAtOnce(ctx context.Context, n *paths.Node, count int) ([]time.Duration, error) {
 	pods, took, errs := make([]*paths.Pod, count), make([]time.Duration, count), make([]error, count)
 	var wg sync.WaitGroup
@@ -112,7 +113,7 @@ func (s *scene) checkNothingLeft(ctx context.Context, out *output, before [][]st
 	const freeAfter = time.Second
 	out.showProgress("registry-gc")
 	select {
-	case <-time.After(freeAfter * 12 / 10): // registry-gc adds up to 15 %, so that nodes call EC2 at different times
+	case <-time.After(freeAfter * 12 / 10): // gc waits up to 15 % longer, so that nodes call EC2 at different times
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -137,7 +138,7 @@ func (s *scene) checkNothingLeft(ctx context.Context, out *output, before [][]st
 	return s.Err()
 }
 
-// onlyBootENIs checks that EC2 has only the ENIs of the launches.
+// onlyBootENIs checks that the boot ENIs of the nodes are the only ENIs in EC2.
 func (s *scene) onlyBootENIs() error {
 	for _, e := range s.EC2.ENIs() {
 		if e.Index != 0 || e.Instance == "" || len(e.Addrs)+len(e.Prefixes) > 1 {

@@ -57,7 +57,8 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 		return nil, err
 	}
 	if len(in.PrivateIPAddresses) > 0 {
-		// The answer also names the addresses that the ENI had before: a repeated request is no error.
+		// The answer also names the requested addresses that the ENI had before, because a repeated request is no
+		// error.
 		got.addrs = in.PrivateIPAddresses
 	}
 	out := &assignPrivateIPAddressesOutput{NetworkInterfaceID: e.id, Return: true}
@@ -70,7 +71,8 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 	return out, nil
 }
 
-// assignDemand takes the blocks of the demand d from the space sp, adds them to the holding h of e, and returns them.
+// assignDemand takes the blocks that the demand asks for from the space. It adds these blocks to the holding of the
+// ENI, and returns them.
 func (s *Sim) assignDemand(e *eni, h *holding, sp *space, d demand) (got holding, err error) {
 	if got, err = sp.takeDemand(d, "Resource.AlreadyAssigned"); err != nil {
 		return holding{}, err
@@ -80,8 +82,9 @@ func (s *Sim) assignDemand(e *eni, h *holding, sp *space, d demand) (got holding
 	return got, nil
 }
 
-// takeFromOwners takes the wanted addresses from the ENIs that have them. It refuses the primary address of an ENI, and
-// an address in the prefix of an ENI (API: AssignPrivateIpAddresses: "When you move a secondary private IP address").
+// takeFromOwners takes the wanted addresses from the ENIs that have them. It refuses the primary address of an ENI. It
+// also refuses an address in a delegated prefix of an ENI (API: AssignPrivateIpAddresses: "When you move a secondary
+// private IP address").
 func (s *Sim) takeFromOwners(wanted []netip.Addr, sub *subnet) error {
 	if err := sub.v4.checkAddrs(wanted); err != nil {
 		return err
@@ -146,7 +149,7 @@ func (e *eni) checkRelease(h, released holding) error {
 	return nil
 }
 
-// releaseBlocks removes the released blocks from the holding h of e, and puts them back into the space sp.
+// releaseBlocks removes the released blocks from the holding of the ENI, and puts these blocks back into the space.
 func (s *Sim) releaseBlocks(e *eni, h *holding, sp *space, released holding) {
 	h.addrs = slices.DeleteFunc(h.addrs, func(a netip.Addr) bool {
 		gone := slices.Contains(released.addrs, a)

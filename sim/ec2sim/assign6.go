@@ -22,7 +22,7 @@ type assignIPv6AddressesOutput struct {
 
 // assignIPv6Addresses gives an ENI IPv6 addresses or prefixes (API: AssignIpv6Addresses). The answer omits the
 // addresses that the ENI had before. EC2 does not document its answer for an address that another ENI has. The
-// simulator answers as for IPv4.
+// simulator gives the same answer as for IPv4.
 func (s *Sim) assignIPv6Addresses(in *assignIPv6AddressesInput) (*assignIPv6AddressesOutput, error) {
 	d := demand{in.IPv6Addresses, in.IPv6AddressCount, in.IPv6Prefixes, in.IPv6PrefixCount}
 	if err := d.checkAssign("IPv6"); err != nil {

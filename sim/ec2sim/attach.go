@@ -36,11 +36,12 @@ func (s *Sim) attachNetworkInterface(in *attachNetworkInterfaceInput) (*attachNe
 	return &attachNetworkInterfaceOutput{AttachmentID: a.id, NetworkCardIndex: a.card}, nil
 }
 
-// checkAttach checks the rules of attachments. An ENI has one attachment at a time, in its own zone. Each device index
-// of a card has at most one ENI. The instance type limits the ENIs, the ENIs of a card and the addresses of an ENI
-// (API: AttachNetworkInterface; Guide: "Elastic network interfaces", "Network cards", "Maximum IP addresses per network
-// interface"). The boot ENI has its slot from the launch. Index 0 of another card is an ordinary index (in practice:
-// amazon-vpc-cni-k8s uses it, and amazonlinux/amazon-ec2-net-utils#104 shows an ENI there).
+// checkAttach checks whether EC2's rules allow an attachment. An ENI has at most one attachment at a time, to an
+// instance in the ENI's zone. Each device index of a card has at most one ENI. The instance type limits the ENIs, the
+// ENIs of a card and the addresses of an ENI (API: AttachNetworkInterface; Guide: "Elastic network interfaces",
+// "Network cards", "Maximum IP addresses per network interface"). The launch has attached the boot ENI, so its index is
+// in use. On the cards without the boot ENI, index 0 is an ordinary index (in practice: amazon-vpc-cni-k8s uses this
+// index, and amazonlinux/amazon-ec2-net-utils#104 shows an ENI there).
 func (s *Sim) checkAttach(e *eni, i *Instance, card, index int) error {
 	switch {
 	case e.attachment != nil:
@@ -62,7 +63,8 @@ func (s *Sim) checkAttach(e *eni, i *Instance, card, index int) error {
 	return s.checkSlot(i, card, index)
 }
 
-// checkLimits refuses an ENI with more addresses than the type allows, or with IPv6 or prefixes if the type has none.
+// checkLimits refuses an ENI with more addresses than the instance type allows. It also refuses IPv6 addresses on a
+// type without IPv6, and prefixes on a type without prefixes.
 func (t InstanceType) checkLimits(v4, v6 int, prefixes bool) error {
 	switch {
 	case v6 > 0 && t.IPv6PerENI == 0:
@@ -76,12 +78,13 @@ func (t InstanceType) checkLimits(v4, v6 int, prefixes bool) error {
 	return nil
 }
 
-// checkSlot refuses a device index that an ENI has, and an ENI above the limit of the card or of the instance. Each
-// card has its own device indices. The limit of the instance counts the ENIs of all cards (Guide: "Network cards"). EC2
-// does not document whether it checks the index or the limit first. The simulator checks the index first, because a
-// caller can change the index. On types with several cards, the index must be below the number of ENIs of the card. In
-// practice, EC2 refuses a larger index at a launch (aws/aws-k8s-tester#531). That EC2 also refuses it at an attachment
-// is a guess. On types with one card, the index can be larger.
+// checkSlot refuses a device index that another ENI uses. It also refuses an ENI if the card or the instance already
+// has as many ENIs as its limit. Each card has its own device indices. The limit of the instance counts the ENIs of all
+// cards (Guide: "Network cards"). EC2 does not document whether it checks the index or the limit first. The simulator
+// checks the index first, because a caller can change the index. On types with several cards, the index must be below
+// the number of ENIs of the card. In practice, EC2 refuses a larger index at a launch (aws/aws-k8s-tester#531). The
+// simulator also refuses a larger index at an attachment, which is a guess. On types with one card, the index can be
+// larger.
 func (s *Sim) checkSlot(i *Instance, card, index int) error {
 	all := s.enisOf(i)
 	onCard, most := 0, i.limits.cards()[card]

@@ -10,17 +10,17 @@ import (
 
 // A clock describes how EC2's clock differs from the machine's clock.
 type clock struct {
-	ahead time.Duration // how far EC2's clock is ahead; negative: behind
+	ahead time.Duration // how far EC2's clock is ahead; negative if it is behind
 	code  string        // the error for a request whose time is wrong; empty: EC2 accepts all times
 }
 
-// maxSkew is how far the time of a request may be from EC2's time (IAM user guide, "Elements of an AWS API request
-// signature": "within 5 minutes").
+// maxSkew is the largest difference between the time of a request and EC2's time that EC2 accepts (IAM user guide,
+// "Elements of an AWS API request signature": "within 5 minutes").
 const maxSkew = 5 * time.Minute
 
 // SetClock sets EC2's clock ahead of the machine's clock, or behind it if ahead is negative. EC2 then refuses a request
 // with the error code if the time in the request's signature is wrong by more than five minutes. Each answer has EC2's
-// time in its Date header. An empty code ends all of this.
+// time in its Date header. If the code is empty, EC2 accepts all times, and its clock is the machine's clock.
 func (s *Sim) SetClock(ahead time.Duration, code string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -53,7 +53,7 @@ func New(c Config) (*Sim, error) {
 	return s, nil
 }
 
-// complete returns a copy of c with the defaults of all empty fields.
+// complete returns a copy of the Config in which each empty field has its default.
 func (c Config) complete() Config {
 	c.Region, c.Account = cmp.Or(c.Region, "us-east-1"), cmp.Or(c.Account, "123456789012")
 	c.VPCs, c.Subnets, c.Peerings = slices.Clone(c.VPCs), slices.Clone(c.Subnets), slices.Clone(c.Peerings)
@@ -71,15 +71,16 @@ func (c Config) complete() Config {
 	return c
 }
 
-// copyTags returns a copy of the tags. CreateTags changes only the copy, and not the map of the caller.
+// copyTags returns a copy of the tags. The simulator needs a copy because CreateTags changes the map, and must not
+// change the caller's map.
 func copyTags(tags map[string]string) map[string]string {
 	mine := map[string]string{}
 	maps.Copy(mine, tags)
 	return mine
 }
 
-// completePeer sets the empty fields of one side of a peering. The CIDRs are those of the VPC, if the Config has the
-// VPC.
+// completePeer sets the empty fields of one side of a peering. If the VPC of this side is in the Config, the CIDRs come
+// from the Config.
 func (c Config) completePeer(p PeerVPC) PeerVPC {
 	p.Account, p.Region = cmp.Or(p.Account, c.Account), cmp.Or(p.Region, c.Region)
 	if i := c.vpcIndex(p.ID); i >= 0 && p.CIDRs == nil && p.IPv6CIDRs == nil {
@@ -215,14 +216,14 @@ func (c Config) validatePeering(p Peering, mistake func(string, ...any)) {
 
 const needBlock = "an IPv4 block between /16 and /28 is needed"
 
-// isIPv4Block reports whether b can be a block of a VPC or of a subnet (VPC Guide: "VPC CIDR blocks", "Subnet CIDR
-// blocks").
+// isIPv4Block reports whether the prefix b can be a block of a VPC or of a subnet (VPC Guide: "VPC CIDR blocks",
+// "Subnet CIDR blocks").
 func isIPv4Block(b netip.Prefix) bool {
 	return b.IsValid() && b.Addr().Is4() && b == b.Masked() && b.Bits() >= 16 && b.Bits() <= 28
 }
 
-// isIPv6Block reports whether b can be an IPv6 block of a VPC or of a subnet. The prefix length is at most longest: 60
-// for a VPC, and 64 for a subnet (VPC Guide, the same pages: "in increments of /4").
+// isIPv6Block reports whether the prefix b can be an IPv6 block of a VPC or of a subnet. The longest prefix length is
+// 60 for a VPC, and 64 for a subnet (VPC Guide: "VPC CIDR blocks", "Subnet CIDR blocks": "in increments of /4").
 func isIPv6Block(b netip.Prefix, longest int) bool {
 	return b.IsValid() && isIPv6(b.Addr()) && b == b.Masked() && b.Bits() >= 44 && b.Bits() <= longest &&
 		b.Bits()%4 == 0

@@ -100,8 +100,8 @@ func (s *Sim) createENI(in *createNetworkInterfaceInput) (*eni, error) {
 	return e, nil
 }
 
-// spec returns the spec of the new ENI. In each family, a request may set only one field of the demand. In addition, it
-// may name a primary IPv4 address (API: CreateNetworkInterface, the parameters).
+// spec returns the spec of the new ENI. In each family, a request may set only one field of the demand. The request may
+// also name a primary IPv4 address (API: CreateNetworkInterface, the parameters).
 func (in *createNetworkInterfaceInput) spec() (spec, error) {
 	if in.InterfaceType != "" && in.InterfaceType != "interface" {
 		return spec{}, invalidValue(in.InterfaceType, "interfaceType", "The simulator makes plain interfaces only.")
@@ -140,8 +140,8 @@ type deleteNetworkInterfaceInput struct {
 }
 
 // deleteNetworkInterface deletes an ENI that is not attached (API: DeleteNetworkInterface). For an attached ENI, the
-// API's error codes name both InvalidNetworkInterface.InUse and InvalidParameterValue; in practice EC2 answers with
-// InvalidParameterValue.
+// API's page "Error codes" lists both InvalidNetworkInterface.InUse and InvalidParameterValue. In practice, EC2 answers
+// with InvalidParameterValue.
 func (s *Sim) deleteNetworkInterface(in *deleteNetworkInterfaceInput) (*emptyOutput, error) {
 	e, err := s.eni(in.NetworkInterfaceID)
 	if err != nil {

@@ -34,7 +34,7 @@ func (d demand) slots() int {
 	return len(d.addrs) + intValue(d.count) + len(d.prefixes) + intValue(d.prefixCount)
 }
 
-// withoutHeld returns the demand without the addresses in h, which the ENI already has.
+// withoutHeld returns the demand without the addresses that are already in the holding.
 func (d demand) withoutHeld(h holding) demand {
 	d.addrs = slices.DeleteFunc(slices.Clone(d.addrs), func(a netip.Addr) bool { return slices.Contains(h.addrs, a) })
 	return d
@@ -58,7 +58,7 @@ func (d demand) check(family string, minimum int) error {
 
 // checkAssign refuses a demand that does not have exactly one field set (API: AssignPrivateIpAddresses: "You must
 // specify either the IP addresses or the IP address count in the request"). The API says the same about prefixes, and
-// for AssignIpv6Addresses.
+// so does the page of AssignIpv6Addresses.
 func (d demand) checkAssign(family string) error {
 	if d.isEmpty() {
 		return refuse("MissingParameter", "Either the %s addresses or the address count should be provided.", family)
@@ -84,8 +84,9 @@ func (h holding) slots() int { return len(h.addrs) + len(h.prefixes) }
 // blocks returns all addresses and prefixes as blocks of a pool.
 func (h holding) blocks() []netip.Prefix { return append(singleBlocks(h.addrs), h.prefixes...) }
 
-// checkHold checks whether the ENI may fulfil the demand d, and then use slots of its limit most. It refuses prefixes
-// on an instance type that does not support them, and everything on an EFA-only ENI.
+// checkHold checks whether EC2 may give the ENI what the demand asks for. The caller passes the number of slots that
+// the ENI would then use, and the limit of the ENI. checkHold refuses prefixes if the instance type does not support
+// them. It refuses every demand of an EFA-only ENI.
 func (e *eni) checkHold(slots, most int, d demand) error {
 	switch {
 	case e.efaOnly: // the code is a guess
@@ -99,8 +100,8 @@ func (e *eni) checkHold(slots, most int, d demand) error {
 }
 
 // tooManyAddresses returns the error for more addresses and prefixes than an ENI may have. IPv6 has a limit of its own
-// (Guide: "Maximum IP addresses per network interface"). For this limit, the error code is a guess, because the
-// documentation names none.
+// (Guide: "Maximum IP addresses per network interface"). For the IPv6 limit, the error code is a guess, because the
+// documentation names no code.
 func tooManyAddresses() error {
 	return refuse("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
 }
@@ -111,8 +112,8 @@ func noPrefixes(instanceType string) error {
 	return refuse("UnsupportedOperation", "Prefixes are not supported on %s.", instanceType)
 }
 
-// noIPv6 returns the error for IPv6 on an instance type without IPv6 (in practice, at a launch; the error code is a
-// guess).
+// noIPv6 returns the error for IPv6 on an instance type without IPv6. In practice, EC2 refuses IPv6 at the launch of
+// such an instance. The error code is a guess.
 func noIPv6(instanceType string) error {
 	return refuse("UnsupportedOperation", "IPv6 addresses are not supported on %s", instanceType)
 }
@@ -136,7 +137,8 @@ func intValue(n *int) int {
 	return *n
 }
 
-// nilIfZero returns n, or nil if *n is 0, so that a number of 0 does not count as set.
+// nilIfZero returns nil for a number of 0, so that a demand does not count this number as set. It returns every other
+// number unchanged.
 func nilIfZero(n *int) *int {
 	if intValue(n) == 0 {
 		return nil

@@ -31,16 +31,16 @@ type filter struct {
 type catalogue[T any] struct {
 	id       func(T) string
 	notFound func(id string) error       // returns the error for an ID that does not exist
-	filters  map[string]func(T) []string // by filter name: returns a resource's values for the filter
+	filters  map[string]func(T) []string // for each filter name, a function that returns a resource's values
 	tags     func(T) map[string]string   // nil if such resources have no tags
-	maxPage  int                         // the size of the largest page and, if unpaged is false, of the default page
-	unpaged  bool                        // without MaxResults, the answer has everything
+	maxPage  int                         // the size of the largest page; also the default, unless unpaged
+	unpaged  bool                        // a request without MaxResults gets all resources
 	idParam  string                      // the parameter with IDs, which forbids MaxResults; empty: there is none
 }
 
 // choosePage returns the requested page, and the token of the next page. The resources are in the order of their IDs,
-// and the token has the last ID of the page. So a resource that appears or disappears between two requests does not
-// make a page omit or repeat other resources.
+// and the token has the last ID of the page. So the next page begins after this ID, and does not omit or repeat a
+// resource. This is true even if other resources appear or disappear between two requests.
 func (c *catalogue[T]) choosePage(all []T, ids []string, p page) (chosen []T, next string, err error) {
 	size, err := c.pageSize(ids, p.MaxResults)
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *catalogue[T]) pageSize(ids []string, asked *int) (int, error) {
 
 // applyFilters returns the resources that pass all filters. A resource passes a filter if one of the resource's values
 // matches one of the filter's values. In a filter's value, * stands for any characters, and ? stands for one character.
-// After a backslash, these characters stand for themselves (API: "Filtering").
+// After a backslash, * and ? and the backslash stand for themselves (API: "Filtering").
 func (c *catalogue[T]) applyFilters(things []T, filters []filter) ([]T, error) {
 	for _, f := range filters {
 		have, err := c.filterValues(f.Name)
@@ -115,7 +115,8 @@ func (c *catalogue[T]) applyFilters(things []T, filters []filter) ([]T, error) {
 	return things, nil
 }
 
-// filterValues returns the function that gets a resource's values for the filter of this name.
+// filterValues returns a function for the filter with this name. The function returns the values that a resource has
+// for this filter.
 func (c *catalogue[T]) filterValues(name string) (func(T) []string, error) {
 	key, isTag := strings.CutPrefix(name, "tag:")
 	field, ok := c.filters[name]
@@ -135,8 +136,8 @@ func (c *catalogue[T]) filterValues(name string) (func(T) []string, error) {
 	return nil, refuse("InvalidParameterValue", "The filter '%s' is invalid", name)
 }
 
-// matchesPattern reports whether a value matches the pattern of a filter. On a mismatch, it lets the last star of the
-// pattern match one more character.
+// matchesPattern reports whether a value matches the pattern of a filter. If a character does not match, it goes back
+// to the last star of the pattern, which then matches one more character.
 func matchesPattern(pattern, value string) bool {
 	p, v, star, taken := 0, 0, -1, 0
 	for v < len(value) {
@@ -158,7 +159,7 @@ func matchesPattern(pattern, value string) bool {
 	return strings.Trim(pattern[p:], "*") == ""
 }
 
-// pageToken returns the NextToken of the page that begins after an ID.
+// pageToken returns the NextToken for the page whose first resource comes after the resource with this ID.
 func pageToken(id string) string { return base64.URLEncoding.EncodeToString([]byte("after " + id)) }
 
 func parsePageToken(t string) (after string, err error) {
@@ -173,5 +174,5 @@ func parsePageToken(t string) (after string, err error) {
 	return after, nil
 }
 
-// oneValue returns v as the only value of a resource for a filter.
+// oneValue returns the list of a resource's values for a filter if the resource has only the value v.
 func oneValue(v string) []string { return []string{v} }

@@ -123,7 +123,7 @@ func (s *Sim) describeNetworkInterfaces(in *describeNetworkInterfacesInput) (*de
 	return out, nil
 }
 
-// networkInterface returns e as an answer shows it.
+// networkInterface returns the ENI in the form that an answer shows.
 func (s *Sim) networkInterface(e *eni) *networkInterface {
 	n := &networkInterface{
 		ID:               e.id,

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// instanceItem is an instance on the wire (API: Instance). Of the fields about the network, it has only those that
-// programs read. DescribeNetworkInterfaces shows all fields of the ENIs.
+// instanceItem is an instance on the wire (API: Instance). It has only those network fields that programs read.
+// DescribeNetworkInterfaces shows all fields of the ENIs.
 type instanceItem struct {
 	ID               string      `xml:"instanceId"`
 	ImageID          string      `xml:"imageId"`
@@ -44,7 +44,8 @@ type describeInstancesOutput struct {
 }
 
 // instanceCatalogue is the catalogue of instances (API: DescribeInstances). Terminated instances "might appear in the
-// returned results"; here they always appear. Config.Lag delays the states.
+// returned results". In the simulator, they always appear. With [Config.Lag], the answers can show older states of
+// instances.
 var instanceCatalogue = catalogue[*Instance]{
 	id:       func(i *Instance) string { return i.ID },
 	notFound: func(id string) error { return notFound("InvalidInstanceID", "instance ID", id) },
@@ -82,7 +83,7 @@ func (s *Sim) reservations(instances []*Instance) []reservation {
 	return all
 }
 
-// instanceItem returns an instance as an answer shows it. A terminated instance has no subnet, VPC and address.
+// instanceItem returns an instance as an answer shows it. A terminated instance has no subnet, no VPC and no address.
 func (s *Sim) instanceItem(i *Instance, state string) instanceItem {
 	item := instanceItem{
 		ID: i.ID, ImageID: i.image(), State: stateItem{stateCodes[state], state}, KeyName: i.launch.in.KeyName,

@@ -80,7 +80,7 @@ func (s *Sim) describeVpcs(in *describeVPCsInput) (*describeVPCsOutput, error) {
 	return out, nil
 }
 
-// blocks returns the VPC's blocks of one family, present and former.
+// blocks returns the present and the former blocks of the VPC in one family.
 func (v *VPC) blocks(family func(netip.Addr) bool) []netip.Prefix {
 	return slices.DeleteFunc(slices.Concat(v.CIDRs, v.IPv6CIDRs, v.FormerCIDRs),
 		func(b netip.Prefix) bool { return !family(b.Addr()) })

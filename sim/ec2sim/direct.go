@@ -9,8 +9,8 @@ import (
 	"net/http/httptest"
 )
 
-// A Direct is an HTTP client of a handler in this process, such as a Sim, without a socket. If the handler aborts the
-// connection, the request fails with io.EOF.
+// A Direct is an HTTP client that calls a handler, such as a [Sim], in this process. It needs no socket. If the handler
+// aborts the connection, the request fails with io.EOF.
 type Direct struct{ http.Handler }
 
 // Do calls the handler with a request, and returns the answer.

@@ -72,13 +72,14 @@ type attachment struct {
 // A spec describes a new eni.
 type spec struct {
 	primary netip.Addr // zero: EC2's choice
-	v4, v6  demand     // v4 is in addition to the primary address
+	v4, v6  demand     // v4 does not include the primary address
 }
 
 // validate refuses combinations that EC2 refuses.
 func (w spec) validate() error { return cmp.Or(w.v4.check("IPv4", 0), w.v6.check("IPv6", 0)) }
 
-// newENI creates an eni with all addresses and prefixes of w, or returns an error.
+// newENI creates an eni with all addresses and prefixes of the spec. If one of them is not available, it returns an
+// error, and creates nothing.
 func (s *Sim) newENI(sub *subnet, groups []string, w spec) (*eni, error) {
 	v4, err := sub.takeIPv4(w)
 	if err != nil {
@@ -137,10 +138,10 @@ func (sub *subnet) takeIPv4(w spec) (h holding, err error) {
 	return h, nil
 }
 
-// withDefaultIPv6 returns the demand for IPv6, or a demand for one address if the request does not ask for IPv6 and the
-// subnet has AssignIPv6. A request for 0 addresses gets none (API: CreateNetworkInterface, Ipv6AddressCount). In a
-// subnet without IPv4, each ENI gets at least one address (a guess: the documentation does not mention ENIs without an
-// address).
+// withDefaultIPv6 completes a request's demand for IPv6. If the request does not ask for IPv6 and the subnet has
+// AssignIPv6, the ENI gets one address. If the request asks for 0 addresses, the ENI gets none (API:
+// CreateNetworkInterface, Ipv6AddressCount). In a subnet without IPv4, each ENI gets at least one address (a guess: the
+// documentation does not mention ENIs without an address).
 func (sub *subnet) withDefaultIPv6(d demand) demand {
 	if d.isEmpty() && sub.AssignIPv6 || d.slots() == 0 && sub.v4 == nil {
 		return demand{count: new(1)}
@@ -177,8 +178,8 @@ func (s *Sim) deleteENI(e *eni) {
 	delete(s.enis, e.id)
 }
 
-// ownerOf returns the eni in the subnet that has the IPv4 address, as a single address or in a prefix; nil if there is
-// none.
+// ownerOf returns the eni in the subnet that has the IPv4 address. The eni may have it as a single address, or in a
+// prefix. If no eni has the address, ownerOf returns nil.
 func (s *Sim) ownerOf(sub *subnet, a netip.Addr) *eni {
 	for _, e := range s.enis {
 		if e.subnet == sub && e.v4.contains(a) {
@@ -197,8 +198,8 @@ func (e *eni) primary() netip.Addr {
 }
 
 // maxSlots returns how many addresses and prefixes of each family the eni may use. EC2 does not document the limit of
-// an unattached ENI. Here it is the limit of the largest instance type. The simulator refuses to attach an ENI with too
-// many addresses to an instance of a smaller type.
+// an unattached ENI. In the simulator, an unattached ENI has the limit of the largest instance type. The simulator
+// refuses to attach an ENI with too many addresses to an instance of a smaller type.
 func (s *Sim) maxSlots(e *eni) (v4, v6 int) {
 	if e.attachment != nil {
 		return e.attachment.instance.limits.IPv4PerENI, e.attachment.instance.limits.IPv6PerENI
@@ -257,7 +258,8 @@ func (s *Sim) enisOf(i *Instance) []*eni {
 	return enis
 }
 
-// attach attaches e to i. The caller has checked that the rules allow this attachment.
+// attach attaches the ENI to the instance. The caller has checked that EC2's rules allow this attachment. The status
+// becomes "attached" after the delay.
 func (s *Sim) attach(e *eni, i *Instance, card, index int, delay time.Duration) *attachment {
 	a := &attachment{
 		id:       fmt.Sprintf("eni-attach-%017x", s.nextNumber("eni-attach")),
@@ -274,7 +276,7 @@ func (s *Sim) attach(e *eni, i *Instance, card, index int, delay time.Duration) 
 	return a
 }
 
-// detach begins to detach e. The detachment ends after delay.
+// detach begins to detach the ENI. The detachment ends after the delay.
 func (s *Sim) detach(e *eni, delay time.Duration) {
 	a := e.attachment
 	a.status = "detaching"
@@ -295,7 +297,8 @@ func (s *Sim) finishDetach(e *eni) {
 	}
 }
 
-// publishChange shows a change of e to the metadata and the listeners, if they show e as attached.
+// publishChange reports a change of the ENI to the instance's metadata and to the listeners. It does nothing if they do
+// not know the ENI as attached.
 func (s *Sim) publishChange(kind ChangeKind, e *eni) {
 	if a := e.attachment; a != nil && a.plugged {
 		s.publishMetadata(a.instance)

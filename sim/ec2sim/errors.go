@@ -9,7 +9,7 @@ import (
 )
 
 // A refusal is an error answer of EC2. The codes are from the API's page "Error codes for the Amazon EC2 API". The
-// messages are close to EC2's, because people search for EC2's messages, but may differ.
+// messages are close to EC2's messages, because people search for those. But they are not always equal.
 type refusal struct{ code, message string }
 
 func (r *refusal) Error() string { return r.code + ": " + r.message }
@@ -29,7 +29,7 @@ func invalidValue(value any, parameter, why string) error {
 }
 
 // httpStatus returns the HTTP status of an error code. A code that is not listed here is a client error with status
-// 400. The server errors are from the API ("Error codes", the table "Server errors").
+// 400. The list of server errors comes from the API ("Error codes", the table "Server errors").
 func httpStatus(code string) int {
 	switch code {
 	case "AuthFailure":

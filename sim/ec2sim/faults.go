@@ -14,15 +14,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
-// A fault is the answer that a test has ordered for some calls of an action.
+// A fault is an error answer that a test has ordered for calls of one action.
 type fault struct {
 	refusal
 	left int // how many calls still get this answer; negative: all calls
 }
 
-// Fail makes the next n calls of the action answer with the error code, and do nothing. RequestLimitExceeded is
-// throttling by EC2, and UnauthorizedOperation is a missing permission. A negative n means all calls from now on, and 0
-// ends the fault. Fail panics if the action is unknown.
+// Fail makes EC2 refuse the next n calls of the action with the error code. RequestLimitExceeded means that EC2
+// throttles the caller, and UnauthorizedOperation means that the caller has no permission. If n is negative, EC2
+// refuses all calls from now on. If n is 0, the fault ends. Fail panics if the action is unknown.
 func (s *Sim) Fail(action, code string, n int) {
 	s.FailAs(action, code, s.errorMessage(action, code), n)
 }
@@ -39,7 +39,8 @@ func (s *Sim) errorMessage(action, code string) string {
 	return action + " fails because a test has ordered it."
 }
 
-// FailAs is Fail with a message, for codes that EC2 uses with several messages, such as InvalidParameterValue.
+// FailAs is like Fail, but the caller also chooses the message. EC2 uses some codes with several messages, for example
+// InvalidParameterValue.
 func (s *Sim) FailAs(action, code, message string, n int) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -47,9 +48,9 @@ func (s *Sim) FailAs(action, code, message string, n int) {
 	s.faults[action] = &fault{refusal{code, message}, n}
 }
 
-// RefuseOn makes all calls of the action about one object answer with the error code, and do nothing. The object is the
-// ID of an ENI or of a subnet. The calls about a subnet are the calls that create an ENI in the subnet, or attach an
-// ENI of the subnet. An empty code ends the refusals.
+// RefuseOn makes EC2 refuse all calls of the action that are about one object. EC2 answers these calls with the error
+// code. The object is the ID of an ENI or of a subnet. A call is about a subnet if it creates an ENI in the subnet, or
+// attaches an ENI of the subnet. An empty code ends the refusals.
 func (s *Sim) RefuseOn(object, action, code, message string) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -60,7 +61,8 @@ func (s *Sim) RefuseOn(object, action, code, message string) {
 	}
 }
 
-// objectRefusal returns the error that RefuseOn has ordered for the object of a call, if any.
+// objectRefusal returns the error that RefuseOn has ordered for an object of the call. It returns nil if there is no
+// such error.
 func (s *Sim) objectRefusal(called form) error {
 	id := called["NetworkInterfaceId"]
 	about := []string{id, called["SubnetId"]}
@@ -75,8 +77,9 @@ func (s *Sim) objectRefusal(called form) error {
 	return nil
 }
 
-// Delay delays each answer to the action by d from now on. EC2 carries out the call before the delay. So if a caller
-// gives up, EC2 has already carried out the call. This case is harder for a caller than a failed call.
+// Delay delays each answer to the action by the time d from now on. EC2 carries out the call before the delay. So if a
+// caller gives up during the delay, EC2 has already carried out the call. For a caller, this is harder to handle than a
+// call that EC2 has refused.
 func (s *Sim) Delay(action string, d time.Duration) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -90,9 +93,10 @@ func mustHaveAction(action string) {
 	}
 }
 
-// Lose makes the next n successful calls of the action lose their answer: EC2 carries out the call, and closes the
-// connection without an answer. A negative n means all calls from now on, and 0 means no calls. If ServeHTTP is called
-// without a server of net/http, a closed connection is a panic with [http.ErrAbortHandler].
+// Lose makes EC2 lose its answers to the next n successful calls of the action. EC2 carries out such a call, and then
+// closes the connection without an answer. If n is negative, EC2 loses the answers to all calls from now on. If n is 0,
+// it loses none. ServeHTTP closes a connection by a panic with [http.ErrAbortHandler], which a caller without a server
+// of net/http must recover.
 func (s *Sim) Lose(action string, n int) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -100,7 +104,7 @@ func (s *Sim) Lose(action string, n int) {
 	s.losses[action] = n
 }
 
-// losesAnswer reports whether EC2 must lose the answer to the present call of the action.
+// losesAnswer reports whether EC2 must lose its answer to the present call of the action.
 func (s *Sim) losesAnswer(action string) bool {
 	n := s.losses[action]
 	if n > 0 {
@@ -109,7 +113,8 @@ func (s *Sim) losesAnswer(action string) bool {
 	return n != 0
 }
 
-// injectedFault returns the error that Fail has ordered for the action, if any.
+// injectedFault returns the error that Fail has ordered for the action of the call. It returns nil if there is no such
+// error.
 func (s *Sim) injectedFault(called form) error {
 	action := called["Action"]
 	f := s.faults[action]
@@ -139,7 +144,8 @@ func (s *Sim) Asked(action string) (n int) {
 	return n
 }
 
-// Changed counts, by action, the calls in Calls that change something in EC2 and had no error.
+// Changed counts the calls of each action. It counts only those calls in Calls that have changed something in EC2, and
+// had no error.
 func (s *Sim) Changed() map[string]int {
 	counts := map[string]int{}
 	for _, c := range s.Calls() {
@@ -150,7 +156,8 @@ func (s *Sim) Changed() map[string]int {
 	return counts
 }
 
-// ResetCalls forgets all recorded calls, to EC2 and to the metadata service of all instances.
+// ResetCalls forgets all recorded calls to EC2. It also forgets the recorded requests to the metadata services of all
+// instances.
 func (s *Sim) ResetCalls() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,11 +178,11 @@ func (s *Sim) recordCall(f form, err error, lost bool) {
 	s.calls = append(s.calls, c)
 }
 
-// String prints a call on one line, such as
+// String returns a call as one line, for example
 //
 //	AssignPrivateIpAddresses NetworkInterfaceId=eni-1 SecondaryPrivateIpAddressCount=16: RequestLimitExceeded
 //
-// without the client token, which is different in every run.
+// It omits the client token, because the token is different in every run.
 func (c Call) String() string {
 	words := []string{c.Action}
 	for _, name := range slices.Sorted(maps.Keys(c.Params)) {

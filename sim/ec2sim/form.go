@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// A form has the parameters of a query. The names are flat: dots separate members, and numbers stand for elements of
-// lists, as in Filter.1.Value.2 (API: "Make requests to the Amazon EC2 API").
+// A form has the parameters of a query. Each name is a path, such as Filter.1.Value.2: dots separate its parts, and a
+// number stands for an element of a list (API: "Make requests to the Amazon EC2 API").
 type form map[string]string
 
 // decoder reads a form into the input structure of an action. The tag "ec2" of a field has the name of the field's
@@ -39,7 +39,7 @@ func (f form) decode(input any) error {
 	return nil
 }
 
-// isCommon reports whether all actions have the parameter (API: "Common Query Parameters").
+// isCommon reports whether the parameter is one that every action has (API: "Common Query Parameters").
 func isCommon(name string) bool {
 	switch name {
 	case "Action", "Version", "DryRun":
@@ -90,7 +90,7 @@ func (d *decoder) readValue(v reflect.Value, name string) error {
 		v.Set(reflect.New(v.Type().Elem()))
 		v = v.Elem()
 	}
-	// EC2 has "Ipv6" in the name of each parameter for an IPv6 address or block.
+	// The name of each parameter for an IPv6 address or block contains "Ipv6".
 	hasFamily := netip.Addr.Is4
 	if strings.Contains(name, "Ipv6") {
 		hasFamily = isIPv6
@@ -147,8 +147,8 @@ func isScalar(v reflect.Value) bool {
 	return false
 }
 
-// parseScalar parses text into v. If the text is wrong, it returns what it has expected. hasFamily reports whether an
-// address has the family of the parameter.
+// parseScalar parses the text into the value. If the text is wrong, parseScalar returns a description of the text that
+// it expected. The function hasFamily reports whether an address has the family of the parameter.
 func parseScalar(v reflect.Value, text string, hasFamily func(netip.Addr) bool) (want string) {
 	ok := true
 	switch p := v.Addr().Interface().(type) {

@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// A securityGroup is a group that CreateSecurityGroup has made. The groups of the Config have no securityGroup. The
-// simulator keeps the rules of a group, but does not apply them.
+// A securityGroup is a group that CreateSecurityGroup has made. A group that only the Config names has no
+// securityGroup. The simulator keeps the rules of a group, but does not apply them.
 type securityGroup struct {
 	id, name, description, vpc string
 	ingress                    []groupRule
@@ -95,7 +95,7 @@ type pairRequest struct {
 }
 
 // authorizeSecurityGroupIngress adds rules to a group (API: AuthorizeSecurityGroupIngress). Protocol -1 means all
-// protocols, and has no ports.
+// protocols. A rule with this protocol has no ports.
 func (s *Sim) authorizeSecurityGroupIngress(in *authorizeIngressInput) (*emptyOutput, error) {
 	g, err := s.madeGroup(in.ID)
 	if err != nil {
@@ -186,8 +186,8 @@ type deleteSecurityGroupInput struct {
 	ID string `ec2:"GroupId,required"`
 }
 
-// deleteSecurityGroup deletes a group. It refuses a group that an ENI has, or to which a rule of another group refers
-// (API: DeleteSecurityGroup).
+// deleteSecurityGroup deletes a group. It refuses to delete a group that an ENI still has, or that a rule of another
+// group names (API: DeleteSecurityGroup).
 func (s *Sim) deleteSecurityGroup(in *deleteSecurityGroupInput) (*emptyOutput, error) {
 	if _, err := s.madeGroup(in.ID); err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// An Image is an Amazon machine image. The simulator boots nothing from it.
+// An Image is an Amazon machine image. The simulator knows no contents of an image, so no instance boots from it.
 type Image struct {
 	ID           string // ami-...
 	Name         string // for example debian-13-amd64-20260601-2125
@@ -17,8 +17,8 @@ type Image struct {
 	Created      time.Time
 }
 
-// defaultImages are the images of a Config without images: two releases of Debian. Their owner is Debian's account
-// (https://wiki.debian.org/Cloud/AmazonEC2Image).
+// defaultImages are two releases of Debian. EC2 has these images if the Config names no images. Their owner is Debian's
+// account (https://wiki.debian.org/Cloud/AmazonEC2Image).
 var defaultImages = []Image{
 	{"ami-00000000000000001", "debian-13-amd64-20260101-1000", "136693071363", "x86_64",
 		time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)},
@@ -47,7 +47,7 @@ type imageItem struct {
 	Devices set[deviceItem] `xml:"blockDeviceMapping"`
 }
 
-// deviceItem is, on the wire, a volume that each instance of an image gets (API: BlockDeviceMapping).
+// deviceItem is a volume on the wire. Each instance of the image gets such a volume (API: BlockDeviceMapping).
 type deviceItem struct {
 	Name                string `xml:"deviceName"`
 	DeleteOnTermination bool   `xml:"ebs>deleteOnTermination"`
@@ -108,7 +108,7 @@ func (s *Sim) describeImages(in *describeImagesInput) (*describeImagesOutput, er
 	return out, nil
 }
 
-// A placeItem says that a zone has an instance type (API: InstanceTypeOffering).
+// A placeItem says that EC2 offers an instance type in a zone (API: InstanceTypeOffering).
 type placeItem struct {
 	Type         string `xml:"instanceType"`
 	Location     string `xml:"location"`
@@ -136,7 +136,7 @@ var offeringCatalogue = catalogue[placeItem]{
 	},
 }
 
-// describeInstanceTypeOfferings answers that each zone with a subnet has each type.
+// describeInstanceTypeOfferings answers that EC2 offers all types in each zone that has a subnet.
 func (s *Sim) describeInstanceTypeOfferings(in *describeOfferingsInput) (*describeOfferingsOutput, error) {
 	if in.LocationType != "availability-zone" {
 		return nil, invalidValue(in.LocationType, "locationType", "The simulator knows availability zones only.")

@@ -27,13 +27,13 @@ const (
 	maxTTL      = 21600
 )
 
-// A view has the ENIs of an instance that the metadata shows from a certain time on.
+// A view is a list of ENIs. The metadata of an instance shows the list from a certain time on.
 type view struct {
 	since time.Time
 	enis  []ENI
 }
 
-// publishMetadata makes the present ENIs of i appear in the metadata of i, after MetadataDelay.
+// publishMetadata makes the present ENIs of an instance appear in its metadata after the time MetadataDelay.
 func (s *Sim) publishMetadata(i *Instance) {
 	attached := slices.DeleteFunc(i.snapshots(), func(e ENI) bool { return e.AttachmentStatus == "attaching" })
 	i.views = append(i.views, view{since: time.Now().Add(s.cfg.MetadataDelay), enis: attached})
@@ -49,8 +49,8 @@ func (i *Instance) currentView() view {
 	return i.views[0]
 }
 
-// Metadata returns the instance metadata service of i. It has version 2 only, as on instances of Amazon Linux 2023
-// (Guide: "Use the Instance Metadata Service to access instance metadata").
+// Metadata returns the metadata service of the instance. The service accepts only IMDSv2 requests, as on instances of
+// Amazon Linux 2023 (Guide: "Use the Instance Metadata Service to access instance metadata").
 func (i *Instance) Metadata() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		i.recordMetadata(r)
@@ -100,8 +100,8 @@ func (i *Instance) isValidToken(token string) bool {
 	return ok && time.Now().Before(until)
 }
 
-// answerPath answers with the value of a key, or with the list of a directory. The list has a line for each name, a
-// slash after directories, and no newline at the end.
+// answerPath answers with the value of a key, or with the list of a directory. The list has one line for each name. The
+// name of a directory ends in a slash, and the last line has no newline.
 func (i *Instance) answerPath(w http.ResponseWriter, path string) {
 	path = versionDate.ReplaceAllString(strings.Trim(path, "/"), "latest")
 	tree := i.tree(path)
@@ -148,8 +148,8 @@ func writeErrorPage(w http.ResponseWriter, code int) {
 		" <body>\n  <h1>%s</h1>\n </body>\n</html>\n", title, title)
 }
 
-// MetadataCalls returns the requests to the metadata service since the last Sim.ResetCalls, in order, such as "GET
-// /latest/meta-data/mac".
+// MetadataCalls returns, in order, the requests to the metadata service since the last [Sim.ResetCalls]. Each request
+// is a text, for example "GET /latest/meta-data/mac".
 func (i *Instance) MetadataCalls() []string {
 	i.metadata.Lock()
 	defer i.metadata.Unlock()

@@ -16,11 +16,13 @@ import (
 // macsDir is the directory of the ENIs.
 const macsDir = "meta-data/network/interfaces/macs/"
 
-// tree returns the metadata: the values by their paths, without the first slash (Guide: "Instance metadata
-// categories"). It omits keys without a value: for these, the service answers 404. A path that ends in a slash is a
-// directory, which may be empty. Clients ask for single keys, and requested is the path of such a key. So tree computes
-// a document, or the directory of an ENI, only if requested is or is in the document or the directory. Otherwise, the
-// result has only the name of the document or the directory.
+// tree returns the metadata as a map from paths to values. The paths have no first slash (Guide: "Instance metadata
+// categories"). The map omits keys without a value, because the service answers 404 for such keys. A path that ends in
+// a slash is a directory, which may be empty.
+//
+// The caller passes the path that a client requests. To save time, tree does not compute everything. It computes the
+// content of a document only if this path is the path of the document. It computes the keys of an ENI only if this path
+// is in the directory of the ENI. For other documents and directories, the map has only the name.
 func (i *Instance) tree(requested string) map[string]string {
 	i.sim.mu.Lock()
 	attached, listed, lies := i.currentView().enis, i.shownENIs(), slices.Clone(i.lies)
@@ -72,8 +74,8 @@ func (i *Instance) setBootKeys(set func(key, value string), e ENI) {
 	}
 }
 
-// hostname returns the host name that belongs to the ENI e of the instance. The name contains the primary address of e,
-// or the instance's ID in a subnet without IPv4 (VPC Guide: "EC2 instance hostnames and domains").
+// hostname returns the host name that the instance has for this ENI. The name contains the primary address of the ENI.
+// In a subnet without IPv4, it contains the ID of the instance (VPC Guide: "EC2 instance hostnames and domains").
 func (i *Instance) hostname(e ENI) string {
 	if len(e.Addrs) == 0 {
 		return i.ID + "." + i.sim.domain()
@@ -81,8 +83,8 @@ func (i *Instance) hostname(e ENI) string {
 	return i.sim.dnsName(e.Addrs[0])
 }
 
-// setENIKeys sets the keys in the directory of one ENI. In a subnet without IPv4, the keys of the VPC are the only IPv4
-// keys of the directory.
+// setENIKeys sets the keys in the directory of one ENI. In a subnet without IPv4, the only IPv4 keys in the directory
+// are those about the VPC.
 func (i *Instance) setENIKeys(set func(key, value string), e ENI) {
 	vpc := i.sim.vpcs[e.VPC]
 	set("device-number", strconv.Itoa(e.Index))
@@ -110,8 +112,8 @@ func (i *Instance) setENIKeys(set func(key, value string), e ENI) {
 		set("public-ipv4s", e.PublicIP.String())
 		set("ipv4-associations/"+e.PublicIP.String(), e.Addrs[0].String())
 	}
-	// The guide's page of the categories calls this key network-card-index. In practice, the key is network-card, and
-	// only instances with several cards have it.
+	// The guide ("Instance metadata categories") calls this key network-card-index. In practice, the key is
+	// network-card, and only instances with several cards have it.
 	if len(i.limits.cards()) > 1 {
 		set("network-card", strconv.Itoa(e.Card))
 	}
@@ -165,7 +167,7 @@ func indentedJSON(v any) string {
 
 func joinLines(values []string) string { return strings.Join(values, "\n") }
 
-// firstAddr returns the first address as text, or "".
+// firstAddr returns the first address as text. If there is no address, it returns "".
 func firstAddr(as []netip.Addr) string {
 	if len(as) == 0 {
 		return ""

@@ -25,13 +25,13 @@ type Instance struct {
 	role         string
 	tags         map[string]string
 	launched     time.Time
-	launch       launch    // from the action RunInstances; zero for the method RunInstance
+	launch       launch    // of the action RunInstances; zero if the method RunInstance made the instance
 	pendingUntil time.Time // when the state pending ends
-	shuttingDown bool      // guarded by sim.mu, as are the next five fields
+	shuttingDown bool      // sim.mu guards this field and the next five
 	terminated   bool
 	stopped      bool
 	hibernates   bool
-	views        []view // views of the metadata: the present one, then future ones
+	views        []view // views of the metadata: the present view, then future views
 	lies         []*activeLie
 
 	metadata struct {
@@ -41,8 +41,8 @@ type Instance struct {
 	}
 }
 
-// RunInstance launches an instance, which is running when RunInstance returns. The boot ENI is attached at the device
-// index that r names, by default 0. EC2 deletes the boot ENI with the instance (API: RunInstances).
+// RunInstance launches an instance. When it returns, the instance is running. The boot ENI is attached at the device
+// index BootIndex of the network card BootCard. EC2 deletes the boot ENI with the instance (API: RunInstances).
 func (s *Sim) RunInstance(r RunInstance) (*Instance, error) {
 	var i *Instance
 	var err error
@@ -103,13 +103,14 @@ func (s *Sim) runInstance(r RunInstance) (*Instance, error) {
 	s.attach(e, i, r.BootCard, r.BootIndex, 0).deleteOnTermination = true
 	s.attachEFA(i, sub, groups, r.EFAOnly)
 	i.views = []view{{since: i.launched, enis: i.snapshots()}}
-	s.dropPast() // a boot takes longer than any lag
+	s.dropPast() // a real boot takes longer than any lag, so all actions know the instance
 	return i, nil
 }
 
-// attachEFA gives each of the first cards of a new instance an EFA-only ENI at device index 0. On card 0, which also
-// has the boot ENI, the EFA-only ENI is at index 1 (Guide: "Maximize network bandwidth on Amazon EC2 instances with
-// multiple network cards"). An EFA-only ENI has no address of any family (Guide: "Elastic Fabric Adapter").
+// attachEFA attaches an EFA-only ENI to each of the first network cards of a new instance. The parameter cards is the
+// number of these cards. The device index is 0. On card 0, which also has the boot ENI, the EFA-only ENI is at index 1
+// (Guide: "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). An EFA-only ENI has no
+// address of any family (Guide: "Elastic Fabric Adapter").
 func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 	for card := range cards {
 		e := s.bareENI(sub, groups)
@@ -122,7 +123,8 @@ func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 	}
 }
 
-// checkEFA refuses EFA-only ENIs on more cards than the type has, or if card 0 has no slot beside the boot ENI.
+// checkEFA refuses a number of EFA-only ENIs that is larger than the number of the type's cards. It also refuses
+// EFA-only ENIs if card 0 has room only for the boot ENI.
 func (t InstanceType) checkEFA(cards int) error {
 	if cards < 0 || cards > len(t.cards()) || cards > 0 && t.cards()[0] < 2 {
 		return refuse("InvalidParameterValue",
@@ -131,8 +133,8 @@ func (t InstanceType) checkEFA(cards int) error {
 	return nil
 }
 
-// checkBootSlot refuses a slot for the boot ENI that the type does not have. It also refuses any slot but the first if
-// the instance gets EFA-only ENIs, because one of them may take the slot.
+// checkBootSlot refuses a card and a device index for the boot ENI if the type does not have them. If the instance also
+// gets EFA-only ENIs, it refuses all but card 0 and index 0, because any other place may be that of an EFA-only ENI.
 func (t InstanceType) checkBootSlot(r RunInstance) error {
 	switch {
 	case r.BootCard < 0 || r.BootCard >= len(t.cards()) || r.BootIndex < 0 || r.BootIndex >= t.cards()[r.BootCard]:
@@ -159,8 +161,8 @@ func (s *Sim) publicIP() netip.Addr {
 	return netip.AddrFrom4([4]byte{198, 18 + byte(n>>16&1), byte(n >> 8), byte(n)})
 }
 
-// TerminateInstance ends an instance. EC2 deletes its ENIs with DeleteOnTermination, and detaches and keeps all other
-// ENIs (Guide: "Elastic network interfaces").
+// TerminateInstance ends an instance. EC2 deletes those ENIs of the instance that have DeleteOnTermination. It detaches
+// the other ENIs, and keeps them (Guide: "Elastic network interfaces").
 func (s *Sim) TerminateInstance(id string) error {
 	var err error
 	s.update(func() { err = s.terminateInstance(id) })
@@ -184,8 +186,8 @@ func (s *Sim) terminateInstance(id string) error {
 }
 
 // Stop stops an instance. Its ENIs stay attached, with their addresses (Guide: "Stop and start Amazon EC2 instances").
-// If hibernates is true, DescribeInstances shows that a stopped instance keeps its memory. The caller must stop the
-// programs of the instance.
+// If hibernates is true, DescribeInstances shows that the instance hibernates: it keeps the content of its memory. The
+// caller must stop the programs of the instance.
 func (i *Instance) Stop(hibernates bool) {
 	i.sim.update(func() { i.stopped, i.hibernates = true, hibernates })
 }
@@ -195,7 +197,7 @@ func (i *Instance) Start() {
 	i.sim.update(func() { i.stopped = false })
 }
 
-// runningInstance returns an instance that is not terminated.
+// runningInstance returns the instance with this ID. It refuses a terminated instance.
 func (s *Sim) runningInstance(id string) (*Instance, error) {
 	i, ok := s.instances[id]
 	switch {

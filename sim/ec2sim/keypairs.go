@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// A keyPair is the public half of a key for SSH.
+// A keyPair is the public key of a key pair for SSH.
 type keyPair struct {
 	id, name, material string // the material is a line of authorized_keys
 	tags               map[string]string
@@ -54,7 +54,7 @@ func (s *Sim) importKeyPair(in *importKeyPairInput) (*importKeyPairOutput, error
 	k := &keyPair{fmt.Sprintf("key-%017x", s.nextNumber("key")), in.Name, strings.TrimSpace(string(material)), tags}
 	s.keys[in.Name] = k
 	item := k.item()
-	item.Type = "" // only DescribeKeyPairs returns it
+	item.Type = "" // only DescribeKeyPairs returns the type of the key
 	return &importKeyPairOutput{keyPairItem: item}, nil
 }
 

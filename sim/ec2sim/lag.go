@@ -11,20 +11,21 @@ import (
 	"time"
 )
 
-// A Lag is how old the state of EC2's answers can be: "the result of an API command you run ... might not be
+// A Lag says how old the state in EC2's answers can be: "the result of an API command you run ... might not be
 // immediately visible to all subsequent commands" (API: "Eventual consistency in the Amazon EC2 API"). With the zero
 // value, EC2 always shows the present state. With the same Seed, the same calls at the same times have the same
 // answers.
 //
 //   - DescribeNetworkInterfaces, the states of DescribeInstances and the free addresses of DescribeSubnets show a state
-//     that is at most as old as Most. In half of the cases, it is the present state. So an answer can miss a new ENI or
-//     address, and can show a deleted one.
-//   - In all, at most Back answers show an older state than the answer before them. In practice, EC2 does so:
-//     kubernetes/kubernetes#77389 saw a volume detached, and later detaching.
-//   - An action that names a new ENI sometimes does not find the ENI yet, for at most Most after the ENI's creation.
-//     The action then answers InvalidNetworkInterfaceID.NotFound ("its ID might not have propagated throughout the
-//     system, and you will get an error responding that the resource does not exist"). A Describe action may show the
-//     ENI earlier, or later.
+//     of EC2 that may be old. The maximum age of this state is [Lag.Most]. In half of the cases, the answer shows the
+//     present state. Because of an old state, an answer can miss a new ENI or address, and can show a deleted ENI or
+//     address.
+//   - An answer can show an older state than the answer before it. [Lag.Back] is the maximum number of such answers in
+//     all. They exist in practice: kubernetes/kubernetes#77389 saw a volume that was detached, and later was detaching.
+//   - An action that names a new ENI sometimes does not find the ENI yet. This ends at the latest when the ENI is as
+//     old as [Lag.Most]. The action then answers InvalidNetworkInterfaceID.NotFound ("its ID might not have propagated
+//     throughout the system, and you will get an error responding that the resource does not exist"). A Describe action
+//     may show the ENI earlier, or later.
 //
 // Changes always apply to the present state. When RunInstance returns, all actions know the instance.
 type Lag struct {
@@ -37,7 +38,7 @@ type Lag struct {
 type lagging struct {
 	Lag
 	rand    *rand.Rand
-	past    []moment // the oldest first; past[0] is the state that EC2 had at the time Most ago
+	past    []moment // the oldest first; past[0] is the oldest state that an answer may show
 	dropped int      // how many moments before past[0] are dropped
 	shown   int      // the number of the latest moment that an answer has shown; 0 is the first moment of the Sim
 }
@@ -45,7 +46,7 @@ type lagging struct {
 // A moment is the state that Describe actions can show from a certain time on.
 type moment struct {
 	since  time.Time
-	enis   map[string]*eni   // with a lag, copies that never change
+	enis   map[string]*eni   // if there is a lag, these are copies that never change
 	free   map[string]int    // by subnet
 	states map[string]string // by instance
 }
@@ -81,13 +82,13 @@ func (s *Sim) saveMoment() {
 	}
 	if n := len(s.lag.past); n > 0 && reflect.DeepEqual(s.lag.past[n-1].enis, m.enis) &&
 		maps.Equal(s.lag.past[n-1].states, m.states) {
-		return // With the same ENIs, the free addresses of the subnets are also the same.
+		return // The ENIs have not changed, so the free addresses of the subnets have not changed either.
 	}
 	s.lag.past = append(s.lag.past, m)
 	s.lag.dropOld(m.since)
 }
 
-// clone returns a copy of e. Later changes of e do not change the copy.
+// clone returns a copy of the ENI. Later changes of the ENI do not change the copy.
 func (e *eni) clone() *eni {
 	c := *e
 	c.groups, c.tags = slices.Clone(e.groups), maps.Clone(e.tags)
@@ -127,7 +128,7 @@ func (s *Sim) shownMoment() moment {
 	return l.past[latest]
 }
 
-// randomDelay returns a random delay: 0 in half of the cases, otherwise up to Most.
+// randomDelay returns a random delay. In half of the cases, the delay is 0. In the other cases, it is at most Most.
 func (l *lagging) randomDelay() time.Duration {
 	if l.rand.IntN(2) == 0 {
 		return 0

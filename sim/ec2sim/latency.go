@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// latencies are the times that EC2 takes to answer actions that change something. AWS publishes no such times, so these
-// times are a guess. EC2 answers AttachNetworkInterface only when the link is on the node.
+// latencies has, for each action that changes something, the time that EC2 takes to answer. AWS publishes no such
+// times, so these times are a guess. EC2 answers AttachNetworkInterface only when the link is on the node.
 var latencies = map[string]time.Duration{
 	"AssignIpv6Addresses":             300 * time.Millisecond,
 	"AssignPrivateIpAddresses":        300 * time.Millisecond,
@@ -32,8 +32,8 @@ func Latency(action string) time.Duration {
 	return describeLatency
 }
 
-// DelayAsEC2 delays the answers to Describe actions, and to actions that change ENIs, by their [Latency]. stop ends all
-// of these delays.
+// DelayAsEC2 delays the answer to each Describe action, and to each action that changes ENIs. The delay is the
+// [Latency] of the action. The function stop ends these delays.
 func (s *Sim) DelayAsEC2() (stop func()) {
 	each := func(of func(action string) time.Duration) {
 		for action := range actions {

@@ -64,16 +64,16 @@ type reservationOutput struct {
 	reservation
 }
 
-// reservation is the instances of one launch on the wire (API: Reservation).
+// reservation lists the instances of one launch on the wire (API: Reservation).
 type reservation struct {
 	ID        string            `xml:"reservationId"`
 	OwnerID   string            `xml:"ownerId"`
 	Instances set[instanceItem] `xml:"instancesSet"`
 }
 
-// runInstances launches instances that are alike (API: RunInstances). The request must have exactly one network
-// interface, at device index 0: it describes the boot ENI of each instance. The simulator accepts tags for volumes, but
-// has no volumes.
+// runInstances launches instances that are alike (API: RunInstances). The request must describe exactly one network
+// interface, at device index 0. This interface is the boot ENI of each instance. The simulator accepts tags for
+// volumes, but has no volumes.
 func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 	if r, err := s.earlierLaunch(in); r != nil || err != nil {
 		return r, err
@@ -111,7 +111,8 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 	return &reservationOutput{reservation: answer}, nil
 }
 
-// newLaunch checks a request to launch instances. It returns the launch, and the tags by type of resource.
+// newLaunch checks a request to launch instances. It returns the launch. It also returns the tags that the request
+// gives to each type of resource.
 func (s *Sim) newLaunch(in *runInstancesInput) (launch, map[string]map[string]string, error) {
 	l := launch{in: *in}
 	if len(in.NetworkInterfaces) != 1 || in.NetworkInterfaces[0].DeviceIndex != 0 {
@@ -149,7 +150,7 @@ func (s *Sim) newLaunch(in *runInstancesInput) (launch, map[string]map[string]st
 	return l, tags, err
 }
 
-// launchTags returns the tags for what a launch creates, by type of resource.
+// launchTags returns the tags that a launch gives to each type of resource.
 func launchTags(specs []tagSpecification) (map[string]map[string]string, error) {
 	tags := map[string]map[string]string{}
 	for _, spec := range specs {
@@ -228,7 +229,7 @@ func (s *Sim) terminateInstances(in *terminateInstancesInput) (*terminateInstanc
 		}
 		now := i.state()
 		if now == "terminated" && before != now {
-			now = "shutting-down" // what EC2 answers at first
+			now = "shutting-down" // EC2's first answer shows this state
 		}
 		out.Instances.Items = append(out.Instances.Items, stateChange{id, stateItem{stateCodes[now], now},
 			stateItem{stateCodes[before], before}})

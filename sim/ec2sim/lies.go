@@ -9,14 +9,16 @@ import (
 	"strings"
 )
 
-// A Lie is a wrong answer of the metadata service, or an omission. The functions below return lies that users of EC2
-// have seen. A number like #1967 is an issue of aws/amazon-vpc-cni-k8s. "netutils" is lib/lib.sh of
+// A Lie makes the metadata service give a wrong answer, or omit something. The functions below return lies that users
+// of EC2 have seen. A number like #1967 is an issue of aws/amazon-vpc-cni-k8s. "netutils" is lib/lib.sh of
 // amazonlinux/amazon-ec2-net-utils.
 type Lie struct {
 	eni string // the ENI about which the answers are wrong; empty: all ENIs
-	// returns the ENIs that the service shows in place of current; atStart are those that it showed when the lie began
+	// Returns the ENIs that the service shows in place of the current ENIs. The ENIs atStart are those that the service
+	// showed when the lie began.
 	showENIs func(atStart, current []ENI) []ENI
-	// returns what the service shows, in place of value, for the key with this name of the ENI; empty: no such key
+	// Returns the value that the service shows for a key of the ENI. It gets the name of the key, and the true value.
+	// If it returns "", the service shows no such key.
 	showKey func(name, value string) string
 	failure int  // the HTTP status of all answers; 0: the service does not fail
 	silent  bool // the service does not answer
@@ -28,8 +30,8 @@ type activeLie struct {
 	atStart []ENI
 }
 
-// Lie makes the metadata service tell these lies until stop is called or the instance restarts. Several lies about one
-// ENI apply in the order in which they began.
+// Lie makes the metadata service tell these lies. They end when the caller calls stop, or when the instance restarts.
+// Several lies about one ENI apply in the order in which they began.
 func (i *Instance) Lie(lies ...Lie) (stop func()) {
 	i.sim.mu.Lock()
 	defer i.sim.mu.Unlock()
@@ -46,10 +48,11 @@ func (i *Instance) Lie(lies ...Lie) (stop func()) {
 	}
 }
 
-// Reboot restarts the instance. All earlier lies end, and the metadata service tells these lies. After a restart,
-// metadata may omit attached ENIs ([ForgetENI]). ENIs that were detached by force disappear from metadata (API:
-// DetachNetworkInterface, Force: "The instance metadata will get updated when you stop and start the instance"). It is
-// a guess that a reboot is enough. The ENIs and addresses do not change, and the simulator calls no listeners.
+// Reboot restarts the instance. All earlier lies end. From then on, the metadata service tells the new lies, until the
+// caller calls stop. After a restart, metadata may omit attached ENIs ([ForgetENI]). ENIs that were detached by force
+// disappear from metadata (API: DetachNetworkInterface, Force: "The instance metadata will get updated when you stop
+// and start the instance"). It is a guess that a reboot has the same effect as a stop and a start. The ENIs and
+// addresses do not change, so the simulator calls no listeners.
 func (i *Instance) Reboot(lies ...Lie) (stop func()) {
 	i.sim.mu.Lock()
 	i.lies = nil
@@ -57,16 +60,16 @@ func (i *Instance) Reboot(lies ...Lie) (stop func()) {
 	return i.Lie(lies...)
 }
 
-// ForgetENI omits an attached ENI (#1967, after a restart; PR #3821).
+// ForgetENI returns a lie that omits an attached ENI. #1967 saw this after a restart. PR #3821 is about the same lie.
 func ForgetENI(eni string) Lie {
 	return Lie{eni: eni, showENIs: func(_, now []ENI) []ENI {
 		return slices.DeleteFunc(slices.Clone(now), func(e ENI) bool { return e.ID == eni })
 	}}
 }
 
-// KeepENI still shows an ENI after it was detached or deleted. The ENI appears as it was when the lie began (#1340,
-// #1008, #359; API: DetachNetworkInterface, Force: "the attributes associated with the detached network interface might
-// still be visible").
+// KeepENI returns a lie that shows an ENI even after EC2 has detached or deleted the ENI. The ENI appears as it was
+// when the lie began (#1340, #1008, #359; API: DetachNetworkInterface, Force: "the attributes associated with the
+// detached network interface might still be visible").
 func KeepENI(eni string) Lie {
 	return Lie{eni: eni, showENIs: func(before, now []ENI) []ENI {
 		was, here := eniIndex(before, eni), eniIndex(now, eni)
@@ -77,8 +80,8 @@ func KeepENI(eni string) Lie {
 	}}
 }
 
-// FreezeENI shows an attached ENI as it was when the lie began. So the ENI appears with addresses that it has lost, and
-// without new ones (#391, #1070, PR #1177, #3887).
+// FreezeENI returns a lie that shows an attached ENI as the ENI was when the lie began. So the ENI appears with
+// addresses that it has lost, and without its new addresses (#391, #1070, PR #1177, #3887).
 func FreezeENI(eni string) Lie {
 	return Lie{eni: eni, showENIs: func(before, now []ENI) []ENI {
 		was, here := eniIndex(before, eni), eniIndex(now, eni)
@@ -91,8 +94,9 @@ func FreezeENI(eni string) Lie {
 	}}
 }
 
-// HideKeys answers 404 for these keys of an ENI. The keys of a new ENI appear one after another, within up to 30
-// seconds (netutils polls for 30 seconds). On some types vpc-ipv4-cidr-blocks never appeared (kubernetes/kops PR 7402).
+// HideKeys returns a lie that answers 404 for these keys of an ENI. The keys of a new ENI appear one after another,
+// within up to 30 seconds (netutils polls for 30 seconds). On some types vpc-ipv4-cidr-blocks never appeared
+// (kubernetes/kops PR 7402).
 func HideKeys(eni string, keys ...string) Lie {
 	return Lie{eni: eni, showKey: func(name, value string) string {
 		if slices.Contains(keys, name) {
@@ -102,14 +106,14 @@ func HideKeys(eni string, keys ...string) Lie {
 	}}
 }
 
-// HideENI answers 404 for everything below an ENI's MAC, although the list of MACs has this MAC. HideENI is the worst
-// case of HideKeys.
+// HideENI returns a lie that answers 404 for everything below an ENI's MAC, although the list of MACs has this MAC.
+// HideENI is the worst case of HideKeys.
 func HideENI(eni string) Lie {
 	return Lie{eni: eni, showKey: func(string, string) string { return "" }}
 }
 
-// ZeroDeviceNumber answers 0 for the device number of an ENI. The real metadata service answers 0 until it knows the
-// number (netutils polls for the number 60 times in 6 seconds).
+// ZeroDeviceNumber returns a lie that answers 0 for the device number of an ENI. The real metadata service answers 0
+// until it knows the number (netutils polls for the number 60 times in 6 seconds).
 func ZeroDeviceNumber(eni string) Lie {
 	return Lie{eni: eni, showKey: func(name, value string) string {
 		if name == "device-number" {
@@ -119,22 +123,23 @@ func ZeroDeviceNumber(eni string) Lie {
 	}}
 }
 
-// LateNetworkCard omits the network card of an ENI on an instance with several cards (netutils polls for it 12 times in
-// 12 seconds).
+// LateNetworkCard returns a lie that omits the key network-card of an ENI on an instance with several cards (netutils
+// polls for this key 12 times in 12 seconds).
 func LateNetworkCard(eni string) Lie { return HideKeys(eni, "network-card") }
 
-// FailENI answers 500 for everything about an ENI. Only the list of MACs still has the ENI. In
-// amazonlinux/amazon-ec2-net-utils#161, a program took such an error for "no addresses", and removed all addresses from
-// the interface. The status is a guess.
+// FailENI returns a lie that answers 500 for everything about an ENI. But the list of MACs still contains the ENI's
+// MAC. In amazonlinux/amazon-ec2-net-utils#161, a program took such an error for "no addresses", and removed all
+// addresses from the interface. The status is a guess.
 func FailENI(eni string) Lie { return Lie{eni: eni, failure: http.StatusInternalServerError} }
 
-// Unavailable answers 503 to everything, as an overloaded service may do (Guide: "Access instance metadata for an EC2
-// instance", "Query throttling"). The guide does not name the status, so the status is a guess.
+// Unavailable returns a lie that answers 503 to everything, as an overloaded service may do (Guide: "Access instance
+// metadata for an EC2 instance", "Query throttling"). The guide does not name the status, so the status is a guess.
 func Unavailable() Lie { return Lie{failure: http.StatusServiceUnavailable} }
 
-// Silent makes the service never answer, so the caller waits. The cause may be a packet filter, or a hop limit that is
-// too small (Guide: "Use the Instance Metadata Service to access instance metadata"). Another possible cause is the
-// limit of 1024 packets per second for link-local services (aws/aws-eks-best-practices describes this limit for DNS).
+// Silent returns a lie with which the service never answers, so the caller waits. The cause may be a packet filter, or
+// a hop limit that is too small (Guide: "Use the Instance Metadata Service to access instance metadata"). Another
+// possible cause is the limit of 1024 packets per second for link-local services (aws/aws-eks-best-practices describes
+// this limit for DNS).
 func Silent() Lie { return Lie{silent: true} }
 
 func eniIndex(enis []ENI, id string) int {

@@ -33,8 +33,8 @@ func (s *Sim) subnet(id string) (*subnet, error) {
 	return nil, notFound("InvalidSubnetID", "subnet ID", id)
 }
 
-// checkGroupsIn checks the security groups of a new ENI in a subnet (ansible/ansible-modules-core#347 quotes the
-// error), and returns them.
+// checkGroupsIn checks the security groups of a new ENI in a subnet, and returns the groups. A group must be in the VPC
+// of the subnet (ansible/ansible-modules-core#347 quotes EC2's error).
 func (s *Sim) checkGroupsIn(sub *subnet, ids []string) ([]string, error) {
 	for _, id := range ids {
 		vpc, ok := s.cfg.GroupVPCs[id]

@@ -23,8 +23,8 @@ const (
 	namespace  = "http://ec2.amazonaws.com/doc/" + apiVersion + "/"
 )
 
-// actions is the API: the name of each action and the method that answers it. The fields of a method's input are the
-// parameters of the action.
+// actions has each action of the API by its name. Each action calls the method that answers it. The fields of the
+// method's input are the parameters of the action.
 var actions = map[string]action{
 	"AssignIpv6Addresses":             newAction((*Sim).assignIPv6Addresses),
 	"AssignPrivateIpAddresses":        newAction((*Sim).assignPrivateIPAddresses),
@@ -58,7 +58,8 @@ var actions = map[string]action{
 // An action answers a form with an output structure. The caller holds the lock.
 type action func(*Sim, form) (output, error)
 
-// newAction returns an action that decodes the form and calls f. For a dry run, the action does not call f.
+// newAction returns an action that decodes the form, and then calls the method f of the Sim. For a dry run, the action
+// decodes the form, but does not call f.
 func newAction[In any, Out any, P interface {
 	*Out
 	output
@@ -149,8 +150,9 @@ func reject(w http.ResponseWriter, err error, request string) {
 	writeXML(w, httpStatus(r.code), xml.Name{Local: "Response"}, &errorOutput{r.code, r.message, request})
 }
 
-// dispatch makes EC2's checks of a call in EC2's order: does the action exist, is the caller throttled, and is the
-// action allowed? The faults that a test has ordered come after the throttling. Then the action answers.
+// dispatch checks a call, and then lets the action answer. The checks have EC2's order. First, the action must exist.
+// Second, the caller must have a token. Third, the Config must allow the action. The faults that a test has ordered
+// come between the second and the third check.
 func (s *Sim) dispatch(f form) (output, error) {
 	name := f["Action"]
 	act, ok := actions[name]
@@ -186,9 +188,9 @@ func (s *Sim) checkDenied(f form) error {
 	return nil
 }
 
-// unauthorizedMessage returns EC2's message for a missing permission (in practice). In the real message,
-// sts:DecodeAuthorizationMessage decodes the last part. This part is as long as in the example of API: "Error codes",
-// UnauthorizedOperation.
+// unauthorizedMessage returns EC2's message for a missing permission (in practice). The last part of the real message
+// is encoded, and sts:DecodeAuthorizationMessage decodes it. The simulator's last part is as long as the encoded part
+// in EC2's example (API: "Error codes", UnauthorizedOperation).
 func (s *Sim) unauthorizedMessage(action string) string {
 	return fmt.Sprintf("You are not authorized to perform this operation. User: "+
 		"arn:aws:sts::%s:assumed-role/node/i-1 is not authorized "+
@@ -198,7 +200,8 @@ func (s *Sim) unauthorizedMessage(action string) string {
 		strings.Repeat("EC2sim-", 120))
 }
 
-// awaitDelay waits as long as Delay has ordered for the action. It returns false if the caller gives up before the end.
+// awaitDelay waits for the time that Delay has set for the action. It returns false if the caller gives up before the
+// end of this time.
 func (s *Sim) awaitDelay(r *http.Request, action string) bool {
 	s.mu.Lock()
 	d := s.delays[action]

@@ -6,9 +6,9 @@ package ec2sim
 // An Outcome says what happens to one HTTP request. The zero Outcome means that EC2 carries out the request and answers
 // it.
 type Outcome struct {
-	Undone bool   // EC2 does not carry out the request
+	Undone bool   // EC2 does not carry out the request; without a Code, the outcome is also Lost
 	Lost   bool   // EC2 closes the connection without an answer
-	Code   string // EC2 answers with this error, even if it carries out the request; Undone without a Code implies Lost
+	Code   string // EC2 answers with this error code, even after it has carried out the request
 }
 
 // The outcomes that a caller must handle, in addition to those that Refused and DoneBut return.
@@ -18,16 +18,18 @@ var (
 	UndoneLost = Outcome{Undone: true, Lost: true}
 )
 
-// Refused returns the outcome of a request that EC2 does not carry out, and answers with an error.
+// Refused returns the outcome of a request that EC2 refuses. EC2 does not carry out the request, and answers with the
+// error code.
 func Refused(code string) Outcome { return Outcome{Undone: true, Code: code} }
 
-// DoneBut returns the outcome of a request that EC2 carries out, and answers with an error. EC2 can do so after an
-// internal fault.
+// DoneBut returns the outcome of a request that EC2 carries out, but answers with the error code. EC2 can do so after
+// an internal fault.
 func DoneBut(code string) Outcome { return Outcome{Code: code} }
 
 // Script says what happens to the next HTTP requests of the action, one by one. Each attempt of the SDK is a request. A
-// new script replaces the rest of an earlier script. A call of Script without outcomes ends the script. Lose affects no
-// request of a script. Fail and the buckets affect only those requests of a script that EC2 carries out.
+// new script replaces the rest of an earlier script. To end a script, call Script without outcomes. Lose does not
+// affect the requests of a script. Fail and the token buckets affect only those requests of a script whose outcome is
+// not Undone.
 func (s *Sim) Script(action string, outcomes ...Outcome) {
 	mustHaveAction(action)
 	s.mu.Lock()

@@ -23,14 +23,14 @@ type Sim struct {
 	enis       map[string]*eni
 	instances  map[string]*Instance
 	tokens     map[string]created
-	counts     map[string]int            // the last number that nextNumber has returned, by kind
+	counts     map[string]int            // the last number that nextNumber has returned for each kind
 	keys       map[string]*keyPair       // by name
 	madeGroups map[string]*securityGroup // by ID
 	faults     map[string]*fault
 	objects    map[string]*refusal // by action and object
 	delays     map[string]time.Duration
-	losses     map[string]int       // number of answers to lose, by action; negative: all
-	scripts    map[string][]Outcome // the outcomes of the next requests, by action
+	losses     map[string]int       // for each action, how many answers EC2 loses; negative: all
+	scripts    map[string][]Outcome // for each action, the outcomes of its next requests
 	buckets    map[string]*bucket
 	lag        *lagging // nil if there is no lag
 	clock      clock
@@ -41,7 +41,7 @@ type Sim struct {
 	delivery sync.Mutex // held while a listener runs, so that changes arrive in order
 }
 
-// ENIs returns all network interfaces, by ID, which is the order of their creation.
+// ENIs returns all network interfaces, sorted by ID. This is also the order of their creation.
 func (s *Sim) ENIs() []ENI {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +52,7 @@ func (s *Sim) ENIs() []ENI {
 	return all
 }
 
-// Instances returns the running instances, by ID, which is the order of their launch.
+// Instances returns the running instances, sorted by ID. This is also the order of their launch.
 func (s *Sim) Instances() []*Instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,23 +65,24 @@ func (s *Sim) Instances() []*Instance {
 	return running
 }
 
-// OnChange registers f for each change from now on. The simulator calls f for one change at a time, in the order of the
-// changes, and without its lock. An EC2 call that makes a change answers after f has returned, so the caller can rely
-// on what f did. f may read, but must not make a call that changes something.
+// OnChange makes the simulator call the function f for each change from now on. The simulator calls f for one change at
+// a time, in the order of the changes. It does not hold its lock meanwhile. EC2 answers a call that makes a change only
+// after f has returned, so the caller can rely on what f did. The function f can read the state of the simulator. But
+// it must not make a call that changes something.
 func (s *Sim) OnChange(f func(Change)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listeners = append(s.listeners, f)
 }
 
-// update runs f, which may change the state, and then calls the listeners.
+// update runs the function f, which can change the state. Then it calls the listeners.
 func (s *Sim) update(f func()) {
 	if s.runLocked(f) {
 		s.deliverChanges()
 	}
 }
 
-// runLocked runs f under the lock, and reports whether f queued a change.
+// runLocked runs the function f while it holds the lock. It reports whether f queued a change.
 func (s *Sim) runLocked(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock() // also after a panic: net/http then serves the next request, which needs the lock
@@ -118,8 +119,8 @@ func (s *Sim) deliverChanges() {
 	}
 }
 
-// runAfter runs f under the lock, after the time d. If d is 0, it runs f at once, because the caller already holds the
-// lock.
+// runAfter runs the function f after the time d, and holds the lock meanwhile. The caller of runAfter already holds the
+// lock. So if d is 0, runAfter calls f directly, without a second lock.
 func (s *Sim) runAfter(d time.Duration, f func()) {
 	if d <= 0 {
 		f()

@@ -11,12 +11,12 @@ type ENI struct {
 	MAC             string
 	Description     string
 	Subnet          string
-	CIDR            netip.Prefix // of the subnet; zero if the subnet has no IPv4
-	IPv6CIDR        netip.Prefix // of the subnet; zero if the subnet has no IPv6
+	CIDR            netip.Prefix // the subnet's IPv4 block; zero if it has none
+	IPv6CIDR        netip.Prefix // the subnet's IPv6 block; zero if it has none
 	VPC             string
 	Zone            string
 	SecurityGroups  []string
-	Addrs           []netip.Addr   // IPv4, the primary address first; none in a subnet without IPv4
+	Addrs           []netip.Addr   // IPv4, the primary address first; empty in a subnet without IPv4
 	Prefixes        []netip.Prefix // delegated IPv4 prefixes
 	IPv6Addrs       []netip.Addr
 	IPv6Prefixes    []netip.Prefix // delegated IPv6 prefixes

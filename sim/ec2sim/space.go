@@ -23,7 +23,8 @@ type space struct {
 	pool       pool
 }
 
-// takeDemand takes the blocks of a demand, all or none. It refuses an address in use with the error code inUseCode.
+// takeDemand takes all blocks that the demand asks for, or none. If a requested address is already in use, the error
+// has the code inUse.
 func (sp *space) takeDemand(d demand, inUse string) (h holding, err error) {
 	switch {
 	case len(d.addrs) > 0:
@@ -39,8 +40,9 @@ func (sp *space) takeDemand(d demand, inUse string) (h holding, err error) {
 	return h, nil
 }
 
-// takeFirst takes the addresses of a new ENI, all or none: the primary address, the addresses in secondary, and count
-// more addresses that EC2 chooses. If primary is zero, EC2 also chooses the primary address.
+// takeFirst takes all addresses of a new ENI, or none. It takes the primary address and the secondary addresses of the
+// request. The number count says how many more addresses EC2 chooses. If the primary address is zero, EC2 also chooses
+// a primary address.
 func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, count int) ([]netip.Addr, error) {
 	listed := secondary
 	if primary.IsValid() {
@@ -63,7 +65,8 @@ func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, count int
 	return slices.Concat(more[:1], listed, more[1:]), nil
 }
 
-// takeThese takes the wanted addresses, all or none. It refuses an address in use with the error code inUseCode.
+// takeThese takes all wanted addresses, or none. If a wanted address is already in use, the error has the code
+// inUseCode.
 func (sp *space) takeThese(wanted []netip.Addr, inUseCode string) error {
 	if err := sp.checkAddrs(wanted); err != nil {
 		return err
@@ -99,9 +102,10 @@ func (sp *space) takeAny(count int) ([]netip.Addr, error) {
 	return addrsOf(blocks), nil
 }
 
-// takePrefixes takes the wanted prefixes, and count prefixes that EC2 chooses, all or none. A subnet without an aligned
-// free block has no prefixes left, even if it has many single addresses (Guide: "Prefix delegation for Amazon EC2
-// network interfaces"). The error code is known from practice, and is not in the documentation.
+// takePrefixes takes the wanted prefixes. The number count says how many more prefixes EC2 chooses. It takes all of
+// these prefixes, or none. A subnet without an aligned free block has no prefixes left, even if it has many free
+// addresses (Guide: "Prefix delegation for Amazon EC2 network interfaces"). The error code is known from practice,
+// because the documentation does not name it.
 func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix, error) {
 	for i, p := range wanted {
 		if p.Bits() != sp.prefixBits || !sp.cidr.Contains(p.Addr()) || slices.Contains(wanted[:i], p) {
@@ -118,9 +122,9 @@ func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix,
 		"The specified subnet does not have enough free cidr blocks to satisfy the request.")
 }
 
-// atCreation replaces the error for a lack of prefixes by the error that CreateNetworkInterface gives. That error is
-// known from practice, and is not in the documentation. The error for IPv6 is a guess. atCreation returns other errors
-// unchanged.
+// atCreation returns the error that CreateNetworkInterface gives for a lack of prefixes. It gets the error of
+// takePrefixes, and returns other errors unchanged. The error of CreateNetworkInterface is known from practice, because
+// the documentation does not name it. The error for IPv6 is a guess.
 func atCreation(err error, family string) error {
 	if r, ok := errors.AsType[*refusal](err); ok && r.code == "InsufficientCidrBlocks" {
 		return refuse("InvalidParameterValue", "There aren't sufficient free %s addresses or prefixes", family)
@@ -128,7 +132,7 @@ func atCreation(err error, family string) error {
 	return err
 }
 
-// noFamily returns the error for addresses of a family in which the subnet has no CIDR. The error code is a guess.
+// noFamily returns the error for a subnet that has no CIDR of the requested family. The error code is a guess.
 func noFamily(sub *subnet, family string) error {
 	return refuse("InvalidParameterValue", "The subnet %s does not have an %s CIDR block associated with it.",
 		sub.ID, family)

@@ -10,13 +10,13 @@ import (
 )
 
 // A sparse is the pool of an IPv6 subnet. The subnet has too many addresses for a bitmap, so the pool stores the used
-// addresses and prefixes. EC2 chooses at random. The simulator takes addresses and prefixes in turn. Single addresses
-// come from the first /80, which cannot be delegated because it has reserved addresses. Prefixes come from the blocks
-// after the first /80.
+// addresses and prefixes. EC2 chooses addresses and prefixes at random. The simulator takes them in turn. Single
+// addresses come from the first /80, which cannot be delegated because it has reserved addresses. Prefixes come from
+// the blocks after the first /80.
 type sparse struct {
 	cidr      netip.Prefix
 	taken     map[netip.Prefix]bool // addresses and prefixes
-	singlesIn map[netip.Prefix]int  // the number of used single addresses, by the /80 around them
+	singlesIn map[netip.Prefix]int  // for each /80, how many of its single addresses are used
 	addr      uint64                // the next address to try, as an offset from the subnet's first address
 	prefix    uint64                // the next prefix to try: its number in the subnet
 	prefixes  uint64                // the number of prefixes in the subnet
@@ -49,8 +49,8 @@ func (p *sparse) takeAny(bits, count int) ([]netip.Prefix, bool) {
 	return blocks, true
 }
 
-// nextFree returns the next free block. After the last prefix, it tries again from the first prefix. Addresses never
-// run out, so it does not try an address twice.
+// nextFree returns the next free block. After the last prefix, it starts again with the first prefix. But it tries each
+// single address only once, because single addresses never run out.
 func (p *sparse) nextFree(bits int) (netip.Prefix, bool) {
 	for bits != prefixBits6 {
 		b := singleBlock(p.addrAt(0, p.addr))
@@ -94,8 +94,8 @@ func (p *sparse) isReserved(a netip.Addr) bool { return a == p.lastAddr() || a.L
 // freeAddrs returns the largest int: the number of addresses is practically unlimited.
 func (p *sparse) freeAddrs() int { return math.MaxInt }
 
-// isFree reports whether b, all blocks in b and the block around b are unused. A /80 with a reserved address is never
-// free.
+// isFree reports whether the block b is unused. The blocks in b, and the /80 that contains b, must also be unused. A
+// /80 with a reserved address is never free.
 func (p *sparse) isFree(b netip.Prefix) bool {
 	in := prefixAround(b)
 	if b == in && (b.Contains(p.cidr.Addr()) || b.Contains(p.lastAddr()) || p.singlesIn[b] > 0) {
@@ -111,13 +111,13 @@ func (p *sparse) markTaken(b netip.Prefix) {
 	}
 }
 
-// prefixAround returns the /80 that contains b.
+// prefixAround returns the /80 that contains the block.
 func prefixAround(b netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(b.Addr(), prefixBits6).Masked()
 }
 
-// addrAt returns the address at an offset from the subnet's first address. high and low are the two halves of the
-// offset, each with 64 bits.
+// addrAt returns the address at an offset from the subnet's first address. The offset has two halves, high and low,
+// with 64 bits each.
 func (p *sparse) addrAt(high, low uint64) netip.Addr {
 	a := p.cidr.Addr().As16()
 	binary.BigEndian.PutUint64(a[:8], binary.BigEndian.Uint64(a[:8])|high)

@@ -11,7 +11,7 @@ import (
 
 // STS returns a handler with the two actions of the Security Token Service that need no other account:
 // GetCallerIdentity and GetSessionToken (AWS STS API reference). AWS_ENDPOINT_URL_STS must point to the handler. The
-// handler checks no signatures, so each caller has the account of the Config.
+// handler checks no signatures, so it answers every caller with the account of the Config.
 func (s *Sim) STS() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := r.ParseForm(); err != nil {

@@ -12,8 +12,8 @@ import (
 // A Bucket limits how often an action may be called.
 type Bucket = api.Bucket
 
-// Unfiltered is the name, in Config.Buckets, of the second bucket of DescribeNetworkInterfaces. Requests with neither a
-// filter nor a page size use this bucket.
+// Unfiltered is the name of the second bucket of DescribeNetworkInterfaces, for use in [Config.Buckets]. Requests with
+// neither a filter nor a page size take tokens from this bucket.
 const Unfiltered = "DescribeNetworkInterfaces, unfiltered and unpaginated"
 
 // unfilteredBucket is EC2's default for the bucket [Unfiltered] (API: "Request throttling for the Amazon EC2 API").
@@ -43,8 +43,8 @@ func newBuckets(c Config) map[string]*bucket {
 
 func fullBucket(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
 
-// Tokens are EC2's default buckets for one account in one region. They need no Sim, and are for a model that only
-// counts calls. The zero value is ready for use.
+// Tokens are EC2's default buckets for one account in one region. A model that only counts calls can use Tokens without
+// a [Sim]. The zero value is ready for use.
 type Tokens struct{ buckets map[string]*bucket }
 
 // Take takes a token for a call of the action, and reports whether there was a token. The time comes from package time.
@@ -64,7 +64,7 @@ func isBucket(name string) bool {
 	return ok || name == Unfiltered
 }
 
-// takeToken takes a token for the request, and refuses the request if there is no token. A refused request takes no
+// takeToken takes a token for the request. If the bucket is empty, it refuses the request. A refused request costs no
 // token.
 func (s *Sim) takeToken(f form) error {
 	if s.buckets == nil || s.buckets[bucketOf(f)].takeToken(time.Now()) {
@@ -81,7 +81,7 @@ func bucketOf(f form) string {
 }
 
 // takeToken takes a token, and reports whether there was one. EC2 adds Refill tokens each second. Tokens that do not
-// fit into the bucket are lost (API, the same page: "they are discarded").
+// fit into the bucket are lost (API: "Request throttling for the Amazon EC2 API": "they are discarded").
 func (b *bucket) takeToken(now time.Time) bool {
 	seconds := now.Sub(b.refilled) / time.Second
 	b.refilled = b.refilled.Add(seconds * time.Second)

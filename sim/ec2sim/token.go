@@ -8,16 +8,17 @@ import (
 	"time"
 )
 
-// created is the first call with a client token, and its answer.
+// created has the first call with a client token, and the answer to this call.
 type created struct {
 	in    createNetworkInterfaceInput
 	out   createNetworkInterfaceOutput
 	until time.Time // when the token expires; zero while the ENI exists
 }
 
-// earlierAnswer returns the answer to an earlier call with the same client token and the same parameters. So the
-// present call creates nothing, even if the ENI of the earlier call no longer exists. If the parameters differ, the
-// present call is an error (API: "Ensuring idempotency"). For an unknown token, earlierAnswer returns nil.
+// earlierAnswer returns the answer to an earlier call with the same client token and the same parameters. If there was
+// such a call, the present call creates nothing, even if the ENI of the earlier call no longer exists. If the
+// parameters differ, earlierAnswer returns an error (API: "Ensuring idempotency"). For an unknown token, earlierAnswer
+// returns nil.
 func (s *Sim) earlierAnswer(in *createNetworkInterfaceInput) (*createNetworkInterfaceOutput, error) {
 	first, ok := s.tokens[in.ClientToken]
 	switch {
@@ -42,9 +43,9 @@ func (s *Sim) rememberToken(e *eni, in *createNetworkInterfaceInput, out *create
 	}
 }
 
-// retireToken starts the time for which the simulator remembers the token of a deleted ENI. A token of RunInstances is
-// valid "for at least 24 hours after the termination of the instance" (API: "Ensuring idempotency", as of 2016-09-15).
-// The page says nothing about ENIs.
+// retireToken makes the client token of a deleted ENI expire after the time TokenLife. If this time is 0, the token
+// never expires. A token of RunInstances is valid "for at least 24 hours after the termination of the instance" (API:
+// "Ensuring idempotency", as of 2016-09-15). The page says nothing about ENIs.
 func (s *Sim) retireToken(e *eni) {
 	if t, ok := s.tokens[e.token]; ok && s.cfg.TokenLife > 0 {
 		t.until = time.Now().Add(s.cfg.TokenLife)

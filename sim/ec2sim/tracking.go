@@ -5,8 +5,9 @@ package ec2sim
 
 import "cmp"
 
-// A Tracking holds the timeouts, in seconds, with which the security groups of an ENI track idle connections. 0: not
-// set, so the default of the instance type applies (Guide: "Connection tracking timeouts").
+// A Tracking has timeouts in seconds. After its timeout, the security groups of an ENI no longer track an idle
+// connection. 0 means that the ENI has no timeout of its own, so the default of the instance type applies (Guide:
+// "Connection tracking timeouts").
 type Tracking struct {
 	TCPEstablished int
 	UDPStream      int
@@ -16,7 +17,8 @@ type Tracking struct {
 // defaultTracking has the defaults of all instance types before Nitro v6 (API: ConnectionTrackingSpecificationRequest).
 var defaultTracking = Tracking{TCPEstablished: 432000, UDPStream: 180, UDP: 30}
 
-// withNitro6 returns the type as a type of Nitro v6, whose default for TCP is shorter (API: the same page).
+// withNitro6 returns the type with the default TCP timeout of Nitro v6, which is shorter (API:
+// ConnectionTrackingSpecificationRequest).
 func (t InstanceType) withNitro6() InstanceType {
 	t.TCPEstablished = 350
 	return t
@@ -29,8 +31,9 @@ type trackingRequest struct {
 	UDP            *int `ec2:"UdpTimeout"`
 }
 
-// applyTo returns the settings t with the changes of the request. The API documents the range of each setting. It names
-// no error code for a value outside the range, so applyTo uses the code for other invalid values (a guess).
+// applyTo returns the settings with the changes that the request makes. The API documents the range of each setting.
+// But it documents no error code for a value outside the range. So applyTo uses the code for other invalid values,
+// which is a guess.
 func (in *trackingRequest) applyTo(t Tracking) (Tracking, error) {
 	if in == nil {
 		return t, nil

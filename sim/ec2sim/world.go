@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// World reads a Config from a text that has a line for each VPC, subnet and peering:
+// World returns the Config that a text describes. The text has one line for each VPC, subnet and peering:
 //
 //	vpc-1        10.0.0.0/16 100.64.0.0/16 -100.65.0.0/16 2001:db8:1::/56
 //	subnet-node  10.0.0.0/24 public
@@ -21,9 +21,9 @@ import (
 //	pcx-2        vpc-9 10.9.0.0/16 vpc-1 deleted
 //
 // A subnet belongs to the VPC above it. If the line names no zone, the zone is us-east-1a. The word "public" sets
-// MapPublicIP, KEY=VALUE is a tag, and a CIDR after "-" is one of FormerCIDRs. In the line of a peering, a CIDR belongs
-// to the VPC before it, and any other word is the status. World panics if the text has a mistake, as
-// netip.MustParsePrefix does. The caller sets all other fields of the Config.
+// MapPublicIP, and KEY=VALUE sets a tag. A CIDR with "-" before it goes to FormerCIDRs. In the line of a peering, a
+// CIDR belongs to the VPC before it, and any other word is the status. If the text has a mistake, World panics, as
+// netip.MustParsePrefix does. The text cannot set the other fields of the Config, so the caller sets them.
 func World(text string) (c Config) {
 	for line := range strings.Lines(text) {
 		id, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -80,7 +80,8 @@ func parseWords(text string) (w lineWords) {
 	return w
 }
 
-// peeringOf parses the rest of a peering's line: two VPCs, each followed by its CIDRs, and the status.
+// peeringOf parses the text after the ID in a peering's line. The text names two VPCs and the status. After each VPC
+// come the CIDRs of the VPC.
 func peeringOf(id, text string) Peering {
 	p := Peering{ID: id}
 	_, requester, _ := strings.Cut(text, "vpc-")

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package machine gives a simulated instance mounts, processes, a host name and cgroups of its own, as a real instance
-// has. Programs that look at the whole machine see only this instance.
+// Package machine makes a simulated instance look like a real machine. Like a real machine, the instance has its own
+// mounts, processes, host name and cgroups. Programs that look at the whole machine see only this instance.
 //
 // The package needs root and cgroup v2. /proc, /sys, /run and the directories that the caller names are the machine's
 // own. All other files are the files of the real machine. At a reboot, the directories that the caller names keep their
-// files, and /run loses them.
+// files, and /run becomes empty.
 package machine
 
 import (
@@ -49,13 +49,13 @@ type Machine struct {
 	stdin   io.Closer // ends process 1
 	group   *os.File  // the cgroup of the machine's programs
 
-	running sync.WaitGroup // programs of Keep and Watch
+	running sync.WaitGroup // the goroutines that Keep and Watch started
 	endBoot context.CancelFunc
 	bootCtx context.Context // ends with this boot
 }
 
-// Boot boots an instance for the first time. The machine has directories ownDirs of its own, which are empty at first.
-// All programs of the machine get the environment env, in addition to the environments of this process and of the
+// Boot boots an instance for the first time. The directories ownDirs are the machine's own, and they are empty at
+// first. All programs of the machine get the environment env. They also get the environments of this process and of the
 // instance.
 func Boot(i *vpcsim.Instance, name string, env []string, ownDirs ...string) (*Machine, error) {
 	disk, err := os.MkdirTemp("/run", "disk-"+name)
@@ -72,8 +72,9 @@ func Boot(i *vpcsim.Instance, name string, env []string, ownDirs ...string) (*Ma
 	return m, nil
 }
 
-// mountOwnDirs mounts a tmpfs for each of the machine's own directories. A tmpfs has a device of its own, which kubelet
-// needs to find out how full a directory is, and overlayfs can write to a tmpfs.
+// mountOwnDirs mounts a tmpfs for each of the machine's own directories. There are two reasons for a tmpfs. Each tmpfs
+// is a device of its own, and kubelet measures by device how full a directory is. overlayfs can have its writable
+// directory on a tmpfs.
 func (m *Machine) mountOwnDirs() error {
 	for _, dir := range m.ownDirs {
 		at := filepath.Join(m.diskDir, dir)
@@ -96,8 +97,8 @@ func (m *Machine) removeOwnDirs() error {
 }
 
 // Reboot ends all processes, without a warning, and boots the machine again. The ENIs stay attached, and the machine's
-// own directories keep their files. [vpcsim.Instance.Reboot] resets the network. Programs that Keep or Watch started do
-// not run again.
+// own directories keep their files. [vpcsim.Instance.Reboot] resets the network. The programs that [Machine.Keep] or
+// [Machine.Watch] started before do not start again.
 func (m *Machine) Reboot() error {
 	err := errors.Join(m.Off(), m.Instance.Reboot())
 	if err == nil {
@@ -126,8 +127,8 @@ func (m *Machine) boot() error {
 }
 
 // startInit starts process 1 and waits until it is ready. unshare(1) makes the cgroup namespace after the process has
-// moved to the machine's cgroup. A cgroup namespace that the kernel makes together with a process would begin at the
-// cgroup of the parent process.
+// moved to the machine's cgroup. If clone(2) made the cgroup namespace and the process at the same time, the root of
+// the namespace would be the cgroup of the parent process.
 func (m *Machine) startInit(group string) error {
 	enter := `echo 0 >"$1/cgroup.procs"; exec unshare --cgroup sh -c 'echo 0 >"$1/init/cgroup.procs"; shift; ` +
 		`script=$1; shift; exec sh -c "$script" machine "$@"' sh "$@"`
@@ -159,8 +160,8 @@ func (m *Machine) startInit(group string) error {
 	return nil
 }
 
-// delegateControllers lets the root cgroup hand its controllers to the machines' cgroups. The root cgroup may do that
-// although it has processes.
+// delegateControllers lets the root cgroup hand its controllers to the machines' cgroups. The kernel allows this for
+// the root cgroup, although the root cgroup has processes.
 func delegateControllers() error {
 	all, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
 	if err != nil {
@@ -174,20 +175,20 @@ func delegateControllers() error {
 	return nil
 }
 
-// Command is exec.CommandContext for a program in all namespaces and the cgroup of the machine. If the command is
-// killed, only nsenter(1) ends, and not the program: [Machine.Signal] reaches the program.
+// Command is like exec.CommandContext, but the program runs in all namespaces and in the cgroup of the machine. If the
+// caller kills the command, only nsenter(1) ends, and the program continues. To end the program, use [Machine.Signal].
 func (m *Machine) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{"--target", strconv.Itoa(m.init.Process.Pid), "--mount", "--uts", "--ipc", "--net", "--pid",
 		"--cgroup", "--", name}
 	c := exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 	c.Env = append(os.Environ(), m.Environ()...)
 	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(m.group.Fd())}
-	c.WaitDelay = 10 * time.Second // the program may still have the pipes open
+	c.WaitDelay = 10 * time.Second // the program may outlive nsenter, with the pipes open
 	return c
 }
 
-// Environ returns the environment of the machine's programs. It omits the state directory of the plugins: /run is the
-// machine's own, so the state is at its usual place.
+// Environ returns the environment of the machine's programs. It omits the variable for the state directory of the
+// plugins. Because /run is the machine's own, the plugins can keep their state at the usual place.
 func (m *Machine) Environ() []string {
 	env := append([]string{"HOME=/root"}, m.env...)
 	for _, e := range m.Env() {
@@ -216,7 +217,7 @@ func Output(machine string, c *exec.Cmd) (string, error) {
 }
 
 // Keep starts a program, and starts it again whenever it ends, as systemd does with Restart=always. It appends the
-// output of the program to the file log. The program ends with this boot.
+// output of the program to the file named log. When this boot of the machine ends, the program ends, too.
 func (m *Machine) Keep(log string, name string, args ...string) error {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {

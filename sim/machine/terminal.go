@@ -19,7 +19,7 @@ func IsTerminal(f *os.File) bool {
 }
 
 // Attach gives a command the standard input, output and error of this process, and returns the command's exit status.
-// runCommand must run the command and wait for its end. It can do so in a namespace.
+// The function runCommand must run the command and wait for its end. It can run the command in a namespace.
 func Attach(c *exec.Cmd, runCommand func(*exec.Cmd) error) (status int, err error) {
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = runCommand(c)

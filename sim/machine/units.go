@@ -18,8 +18,8 @@ import (
 // unitDir is systemd's directory for units that an administrator installs.
 const unitDir = "/etc/systemd/system"
 
-// InstallUnits copies the units of systemd in dir to a root directory, and enables a timer as systemctl enable does.
-// systemd does not run on a Machine, so no unit starts: see [Machine.Watch].
+// InstallUnits copies the systemd units from the directory dir to a root directory. It enables the timer, as "systemctl
+// enable" does. systemd does not run on a Machine, so no unit starts: see [Machine.Watch].
 func InstallUnits(root, dir, timer string) error {
 	wants := filepath.Join(root, unitDir, "timers.target.wants")
 	return errors.Join(
@@ -28,11 +28,14 @@ func InstallUnits(root, dir, timer string) error {
 		os.Symlink(filepath.Join(unitDir, timer), filepath.Join(wants, timer)))
 }
 
-// Watch starts a path unit of the machine and the path units in its Wants=, as systemctl start does. While the file of
-// PathExists= exists, Watch runs the service of the same name again and again, one run after the other. It runs only
-// the commands of the service, and ignores the service's other keys. It appends the output of the commands to a file
-// for each unit, LOGS/MACHINE-SERVICE.log. Watch ends with this boot, or when the caller calls stop. stop returns when
-// no command runs any more.
+// Watch starts a path unit of the machine, as "systemctl start" does. It also starts the path units that the key Wants=
+// of the unit names. The key PathExists= names a file. While this file exists, Watch runs a service again and again:
+// the service that has the same name as the path unit. One run begins after the end of the run before it. Watch runs
+// only the commands of the service, and ignores the service's other keys. Each service has a log,
+// LOGS/MACHINE-SERVICE.log, to which Watch appends the output of the commands.
+//
+// Watch ends when this boot ends, or when the caller calls stop. The function stop returns when no command runs any
+// more.
 func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	path, err := m.readUnit(unit)
 	if err != nil {
@@ -81,12 +84,12 @@ func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	}, err
 }
 
-// pollInterval is the interval at which Watch checks whether the file of PathExists= exists. systemd needs no interval,
-// because the kernel notifies systemd.
+// pollInterval is the time between two checks in Watch. Each check looks whether the file in PathExists= exists.
+// systemd needs no such checks, because the kernel notifies systemd.
 const pollInterval = 10 * time.Millisecond
 
-// runCommands runs the commands of a service, one after the other. A command with the prefix "-" may fail. If any other
-// command fails, serve does not run the commands after it.
+// runCommands runs the commands of a service, one after the other. If a command with the prefix "-" fails, the next
+// command still runs. If any other command fails, runCommands does not run the commands after it.
 func (m *Machine) runCommands(log io.Writer, commands []string) {
 	for _, line := range commands {
 		command := strings.TrimLeft(line, "-+")

@@ -22,8 +22,9 @@ import (
 // can reach it.
 var controlAddr = &net.UnixAddr{Net: "unix", Name: "@sim"}
 
-// A control runs the commands of the shell that act outside of the shell's instance: "on", "ec2" and "service". These
-// commands are this program with another name: it sends its arguments, standard input, output and error to the control.
+// A control runs those commands of the shell that act outside of the shell's instance: "on", "ec2" and "service". On
+// the instance, each of these commands is this program with another name. The program sends its arguments to the
+// control, together with its standard input, output and error.
 type control struct {
 	scene *paths.Scene
 	other *instance // node2
@@ -62,7 +63,7 @@ func (c *control) listen(node *vpcsim.Instance) (stop func() error, err error) {
 	}, nil
 }
 
-// serveConn runs the command that a connection sends, and answers with the exit status.
+// serveConn reads a command from the connection and runs it. It answers with the exit status of the command.
 func (c *control) serveConn(conn *net.UnixConn) {
 	defer conn.Close()
 	args, stdio, err := receiveArgs(conn)
@@ -96,22 +97,23 @@ func (c *control) runCommand(conn *net.UnixConn, args []string, stdio []*os.File
 	return 0, nil
 }
 
-// runOnNode2 runs a command on the other node. If the caller ends first, it ends the command.
+// runOnNode2 runs a command on node2. If the process that called ends before the command, runOnNode2 ends the command.
 func (c *control) runOnNode2(conn *net.UnixConn, args []string, stdio []*os.File) (status int, err error) {
 	if len(args) < 2 || args[0] != "node2" {
 		return 2, errors.New("want node2 and a command")
 	}
 	p := c.other.command(args[1:])
 	p.Stdin, p.Stdout, p.Stderr = stdio[0], stdio[1], stdio[2]
-	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // the terminal belongs to the shell on node1
+	// The command gets its own session, because the terminal belongs to the session of the shell on node1.
+	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := p.Start(); err != nil {
 		return 1, err
 	}
 	ended := make(chan struct{})
 	go func() {
-		_, _ = conn.Read(make([]byte, 1)) // until the caller or this connection ends
+		_, _ = conn.Read(make([]byte, 1)) // returns when the calling process ends, or the connection
 		select {
-		case <-ended: // no kill: another process may have the PID by now
+		case <-ended: // the command has ended, and its PID may be another process's
 		default:
 			_ = syscall.Kill(-p.Process.Pid, syscall.SIGTERM)
 		}
@@ -124,8 +126,8 @@ func (c *control) runOnNode2(conn *net.UnixConn, args []string, stdio []*os.File
 	return 0, err
 }
 
-// askControl makes the control run a command, with the standard input, output and error of this process, and returns
-// the exit status.
+// askControl makes the control run a command, and returns the exit status of the command. The command gets the standard
+// input, output and error of this process.
 func askControl(args []string) int {
 	conn, err := net.DialUnix("unix", nil, controlAddr)
 	if err == nil {

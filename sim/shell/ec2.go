@@ -33,7 +33,7 @@ type madeFault struct {
 	undo        func() error
 }
 
-// ec2Command runs the command "ec2", by which the person at the shell looks at EC2 and makes faults.
+// ec2Command runs the command "ec2". With this command, the person at the shell looks at EC2 and makes faults.
 func (c *control) ec2Command(args []string, out io.Writer) error {
 	verb, about := strings.Join(args[:min(1, len(args))], ""), strings.Join(args[min(1, len(args)):], " ")
 	switch {
@@ -104,7 +104,7 @@ func (c *control) printCalls(out io.Writer) {
 	}
 }
 
-// refuseActions makes EC2 refuse actions with an error code. undo ends these refusals.
+// refuseActions makes EC2 refuse these actions with the error code. The function undo ends the refusals.
 func (c *control) refuseActions(code string, actions ...string) (undo func() error, err error) {
 	for _, a := range actions {
 		if !slices.Contains(api.Names(0), a) {

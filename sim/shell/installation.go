@@ -28,11 +28,11 @@ const (
 	unitDir = "/etc/systemd"
 )
 
-// An installation says what to install on a node: the paths of programs, of a conflist and of units, and the data path
-// of the pods.
+// An installation says what to install on a node. It has the paths of the programs, of the conflist and of the systemd
+// units. It also has the data path of the pods.
 type installation struct{ bin, cnitool, conflist, dataPath, units string }
 
-// install installs everything, and writes /etc/hosts.
+// install installs the programs, the conflist and the units on the node of this process, and writes /etc/hosts.
 func (f installation) install(hosts map[string]netip.Addr) error {
 	conf, err := paths.ReadConflist(f.conflist, f.dataPath)
 	if err != nil {
@@ -41,7 +41,7 @@ func (f installation) install(hosts map[string]netip.Addr) error {
 	if err := coverWithOverlays("/opt", "/etc", "/usr/local"); err != nil {
 		return err
 	}
-	// Files of this machine in these directories do not belong to the instance.
+	// The files that this machine has in these directories do not belong to the instance.
 	for _, dir := range []string{"/opt/cni", "/etc/cni", unitDir} {
 		if err := os.RemoveAll(dir); err != nil {
 			return err
@@ -75,7 +75,8 @@ func hostsFile(hosts map[string]netip.Addr) string {
 	return b.String()
 }
 
-// links returns the programs, by the paths of their links on the node.
+// links returns the links to programs on the node: the keys are the paths of the links, and the values are the paths of
+// the programs.
 func (f installation) links() map[string]string {
 	tool, self := filepath.Join(f.bin, "cni-ipvlan-vpc-k8s-tool"), filepath.Join(f.bin, "shell")
 	links := map[string]string{

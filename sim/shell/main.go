@@ -1,26 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command shell makes a simulated EC2 instance, and a shell on it for a person who learns to use the plugins. The
-// plugins are installed. A simulated EC2 and its metadata service answer, and a simulated VPC moves the packets.
+// Command shell launches a simulated EC2 instance, and opens a shell on the instance. It is for a person who learns to
+// use the plugins. The plugins are installed on the instance. A simulated EC2 and its metadata service answer the
+// plugins, and a simulated VPC moves the packets.
 //
-// The shell is bash. It is interactive if standard input is a terminal, or with -i. Otherwise, bash runs the script on
-// standard input. With arguments, the command runs them on the instance, without bash. The exit status is that of the
-// command or script. After an interactive bash, it is 0. On the instance,
+// The shell is bash. If standard input is a terminal, or with the flag -i, bash is interactive, and the exit status is
+// 0. If standard input is not a terminal, bash runs the script on standard input. If there are arguments, they are a
+// command, which runs on the instance without bash. The exit status is that of the script or of the command.
+//
+// On the instance, the person finds these programs and files:
 //
 //   - /opt/cni/bin has the plugins, /etc/cni/net.d has the shipped conflist, /etc/systemd has our units, and $PATH has
 //     cni-tool and cnitool;
-//   - pod adds and deletes pods, and prints the two commands that it uses. A pod answers on TCP port 8080, and its name
-//     is in /etc/hosts;
-//   - call connects to this port of a pod or a host, and works in a pod, too;
-//   - ec2 makes faults in EC2, and ends them; service makes a Service for a pod;
+//   - the command pod adds and deletes pods. It prints the two commands that it runs for this. A pod answers on TCP
+//     port 8080, and its name is in /etc/hosts;
+//   - the command call connects to TCP port 8080 of a pod or a host. It also works inside a pod;
+//   - the command ec2 makes faults in EC2, and ends them; the command service makes a Service for a pod;
 //   - mounts, processes, /run, /sys and /var/lib/cni are the instance's own, so programs that look at the whole node
 //     see only this instance;
 //   - /run/cni-ipvlan-vpc-k8s has the plugins' state, and is empty at first;
 //   - systemd does not run: cni-gc.timer is enabled, but starts nothing;
-//   - node2 is another node with the pod web, and the command on runs a command on node2. host is an instance without
-//     pods in the same VPC, and peer is an instance without pods in a peered VPC. The names of all of them are in
-//     /etc/hosts. All of them answer ping. On TCP port 8080, they answer with the caller's address.
+//   - node2 is another node with the pod web, and "on node2 COMMAND" runs a command on node2. host is an instance
+//     without pods in the same VPC, and peer is an instance without pods in a peered VPC. /etc/hosts has the names of
+//     these nodes, pods and instances. All of them answer ping. On TCP port 8080, they answer with the caller's
+//     address.
 //
 // The command mounts over /opt, /etc and /usr/local, so it needs its own mount namespace. make sim runs it in a mount
 // namespace or in a VM.
@@ -90,7 +94,8 @@ func run(f installation, command []string, interactive bool) (status int, err er
 	case len(command) > 0:
 	case interactive:
 		fmt.Print(greeting)
-		// the exit status is 0 even if the last command failed: make sim must not fail because of a mistyped command
+		// The exit status is 0 even if the last command failed, because "make sim" must not fail after a mistyped
+		// command.
 		_, err := runShell(s.Nodes[0].Instance, []string{"bash", "--norc", "-i"})
 		return 0, err
 	default:

@@ -21,7 +21,7 @@ import (
 )
 
 // answerCalls answers calls in the network namespace of this process, as a pod's program does. It prints a line when it
-// is ready. It ends when the namespace with the name args[1] is deleted from /run/netns.
+// is ready. args[1] is the name of the namespace. answerCalls ends when /run/netns no longer has this name.
 func answerCalls(args []string) int {
 	ns, err := nl.Open("pod", "/proc/self/ns/net")
 	if err == nil {
@@ -32,14 +32,14 @@ func answerCalls(args []string) int {
 		return 1
 	}
 	fmt.Println("ready")
-	for err == nil { // otherwise this process would keep the namespace after its deletion
+	for err == nil { // a process in a deleted namespace keeps it alive
 		time.Sleep(50 * time.Millisecond)
 		_, err = os.Stat("/run/netns/" + args[1])
 	}
 	return 0
 }
 
-// callHost calls HOST[:PORT] by TCP, and prints the caller's address as the other end sees it.
+// callHost connects to HOST[:PORT] by TCP. It prints the source address that the other end sees.
 func callHost(args []string) int {
 	if len(args) != 2 {
 		fmt.Fprintln(os.Stderr, "usage: call HOST[:PORT]")
@@ -58,7 +58,7 @@ func callHost(args []string) int {
 	return 0
 }
 
-// sourceSeenBy connects to an address with a port, and returns the address of this end as the other end sees it.
+// sourceSeenBy connects to an address with a port, and returns the source address that the other end sees.
 func sourceSeenBy(to string) (netip.Addr, error) {
 	const patience = 5 * time.Second
 	conn, err := net.DialTimeout("tcp", to, patience)
@@ -108,8 +108,8 @@ func serviceOf(role kubeproxy.Host) kubeproxy.Service {
 	})]
 }
 
-// scenario returns a scenario with the pod as the backend of the Service. The backends of other Services are addresses
-// that no host has (RFC 5737).
+// scenario returns a scenario in which the Service of the shell has the pod's address as its backend. The backends of
+// all other Services are addresses that no host has (RFC 5737).
 func (c *control) scenario(backend netip.Addr) kubeproxy.Scenario {
 	s := kubeproxy.Scenario{kubeproxy.Node: {V4: c.scene.Nodes[0].Addr()}, kubeproxy.Remote: {V4: backend}}
 	unused := netip.MustParseAddr("192.0.2.1")

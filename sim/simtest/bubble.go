@@ -10,8 +10,8 @@ import (
 )
 
 // In a synctest bubble the wall clock stands still or leaps, while the machine's uptime goes on. On a slow machine,
-// this difference would look like a change of the clock by a program. So in a bubble, the uptime begins with the
-// bubble's time.
+// this difference would look as if a program had set the clock. So in a bubble, the uptime is the time since the
+// bubble's start.
 func init() {
 	bubble, machine := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), registry.Uptime
 	registry.Uptime = func() time.Duration {

@@ -33,11 +33,11 @@ type Node struct {
 
 	macs  uint16
 	mu    sync.Mutex
-	ended bool // the test has ended; EC2 may attach ENIs even later
+	ended bool // the test has ended; EC2 may still attach ENIs later
 }
 
-// NewNode makes the namespace of a node, and Launch launches its instance. These are two functions so that a test can
-// call NewNode outside of a bubble of testing/synctest, and Launch in the bubble.
+// NewNode makes the namespace of a node. It launches no instance: Launch does this later. So a test can call NewNode
+// outside of a bubble of testing/synctest, and Launch in the bubble.
 func NewNode(t testing.TB) *Node {
 	t.Helper()
 	nltest.Need(t, "root", "netns")
@@ -47,8 +47,9 @@ func NewNode(t testing.TB) *Node {
 	return n
 }
 
-// Here returns a node in the network namespace of this process, for tests that run one after the other. The boot ENI
-// has its address, as after DHCP. Before and after the test, the loopback is the only link of the namespace.
+// Here returns a node in the network namespace of this process. All such nodes share the namespace, so their tests must
+// run one after the other. The link of the boot ENI has its address, as after DHCP. Before and after the test, the
+// loopback is the only link in the namespace.
 func Here(t testing.TB) *Node {
 	t.Helper()
 	n := &Node{TB: t, Dir: filepath.Join(Memory(t), "state"), Path: ownNetNS}
@@ -143,7 +144,7 @@ func (n *Node) ENI(id string) ec2sim.ENI {
 	return all[i]
 }
 
-// Registry opens the registry, as each process does for itself.
+// Registry opens the registry. Each call opens it again, as each process of a real node opens it for itself.
 func (n *Node) Registry() *registry.Registry {
 	n.Helper()
 	r, err := registry.Open(n.Dir)
@@ -165,20 +166,20 @@ func (n *Node) Edit(f func(*registry.State)) {
 	n.must(n.Registry().Change(n.Context(), f))
 }
 
-// Lose removes the registry.
+// Lose removes the directory of the registry, as if the node had lost it.
 func (n *Node) Lose() {
 	n.Helper()
 	n.must(os.RemoveAll(n.Dir))
 }
 
-// Forgive removes from the registry all records that EC2 has refused something, as if their time had passed.
+// Forgive removes the records of EC2's refusals from the registry, as if the time of these records had passed.
 func (n *Node) Forgive() {
 	n.Helper()
 	n.Edit(func(s *registry.State) { clear(s.Refusals) })
 }
 
-// Age makes the entries of the registry older by d: the times at which addresses became free, pods vanished, intents
-// began, ENIs grew, and so on.
+// Age makes the entries of the registry older by the duration d. It changes the times at which addresses became free,
+// pods vanished, intents began, ENIs grew, and so on.
 func (n *Node) Age(d time.Duration) {
 	n.Helper()
 	n.Edit(func(s *registry.State) {

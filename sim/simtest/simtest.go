@@ -3,9 +3,10 @@
 
 // Package simtest makes simulated worlds for tests. Each world ends with its test.
 //
-// A Fabric is a VPC with packets, for tests of the data plane. A Node is an instance whose ENIs are links that lead
-// nowhere. It needs no fabric, and is for tests of the addresses that EC2, the kernel and the registry have. A Sim is
-// EC2 alone, for tests that need no kernel. [ec2sim.World] describes the VPCs of a Fabric, a Node or a Sim.
+// A Fabric is a VPC that moves packets, for tests of the data plane. A Node is an instance without a fabric: each ENI
+// has a link, but the link leads nowhere. It is for tests that compare the addresses in EC2, in the kernel and in the
+// registry. A Sim is EC2 alone, for tests that need no kernel. [ec2sim.World] describes the VPCs of a Fabric, a Node or
+// a Sim.
 //
 // Tests of plugins that never ask EC2 do not need this package: the namespaces of package nltest are enough for them.
 package simtest
@@ -24,7 +25,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Fabric starts a VPC with packets. At its end, the test fails if the fabric could not make a change of EC2.
+// Fabric starts a VPC that moves packets. If the fabric could not follow a change in EC2, the test fails at its end.
 func Fabric(t testing.TB, c ec2sim.Config) *vpcsim.Fabric {
 	t.Helper()
 	f, err := vpcsim.New(c)
@@ -49,11 +50,12 @@ func Launch(t testing.TB, f *vpcsim.Fabric, name string, run ec2sim.RunInstance)
 	return i
 }
 
-// macRange counts the calls of Sim and NewNode, so that each call has a range of MAC addresses of its own.
+// macRange is the number of calls of Sim and NewNode so far. Because of this number, each call has its own range of MAC
+// addresses.
 var macRange atomic.Uint32
 
-// Sim starts EC2. The ENIs of two Sims have different MAC addresses, because several tests run at once, and a
-// collection searches all namespaces of the machine for the links of ENIs.
+// Sim starts EC2. The ENIs of two Sims have different MAC addresses. This is necessary because several tests run at the
+// same time, and a collection of one test searches all namespaces of the machine for the links of its ENIs.
 func Sim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	t.Helper()
 	c.MACs = uint16(macRange.Add(1))
@@ -69,7 +71,7 @@ func startSim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	return sim
 }
 
-// Memory returns a temporary directory on a tmpfs, as /run is, or elsewhere if there is no /dev/shm.
+// Memory returns a temporary directory. Like /run, it is on a tmpfs, unless this machine has no /dev/shm.
 func Memory(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "sim-*")
@@ -80,7 +82,7 @@ func Memory(t testing.TB) string {
 	return dir
 }
 
-// Serve answers HTTP on a socket of this process.
+// Serve answers HTTP requests on a local TCP port until the test ends. It returns the URL.
 func Serve(t testing.TB, h http.Handler) (url string) {
 	t.Helper()
 	s := httptest.NewServer(h)
@@ -88,7 +90,7 @@ func Serve(t testing.TB, h http.Handler) (url string) {
 	return s.URL
 }
 
-// ServeIn answers HTTP at an address in a namespace. The URL is for clients in the namespace.
+// ServeIn answers HTTP requests at an address in a namespace. Only clients in the namespace can use the URL.
 func ServeIn(t testing.TB, n *nl.NS, at string, h http.Handler) (url string) {
 	t.Helper()
 	var l net.Listener

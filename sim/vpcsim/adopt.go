@@ -10,18 +10,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// OnLaunch makes the fabric create a namespace also for an instance that a program launches by the action RunInstances.
-// The name of the namespace is the instance's ID. When the boot ENI is configured, the fabric calls boot in a new
-// goroutine: a real instance also boots after EC2 has answered. While a program may call the action, no goroutine may
-// call the method RunInstance. Otherwise the fabric could not find out to which instance a boot ENI belongs.
+// OnLaunch makes the fabric also create a namespace for each instance that a program launches by the action
+// RunInstances. The name of the namespace is the instance's ID. When the boot ENI is configured, the fabric calls the
+// function boot in a new goroutine, because a real instance also boots after EC2 has answered. While programs can call
+// the action, no goroutine may call the method RunInstance. If both ran at the same time, the fabric could not find out
+// to which instance a boot ENI belongs.
 func (f *Fabric) OnLaunch(boot func(*Instance)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onLaunch = boot
 }
 
-// adoptLaunched creates the namespace of an instance of the action RunInstances when EC2 reports the boot ENI. It
-// returns nil for any other change, and if OnLaunch was not called.
+// adoptLaunched creates the namespace of an instance that the action RunInstances has launched. It does this when EC2
+// reports that the boot ENI is attached. For any other change, it returns nil. Without a call of OnLaunch, it always
+// returns nil.
 func (f *Fabric) adoptLaunched(c ec2sim.Change) (*Instance, error) {
 	f.mu.Lock()
 	wanted := f.run != nil && f.onLaunch != nil && f.booting == nil && f.instances[c.Instance] == nil &&

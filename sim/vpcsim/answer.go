@@ -11,11 +11,11 @@ import (
 	"net/netip"
 )
 
-// Answer serves a port by TCP and UDP until the Namespace is closed. It answers each caller with the address and port
-// from which the call came, and with the number of bytes that arrived.
+// Answer serves a TCP port and the UDP port with the same number until the Namespace is closed. It answers each caller
+// with the address and port from which the call came, and with the number of bytes that arrived.
 func (n *Namespace) Answer(port uint16) error {
 	return n.Do(func() error {
-		any := netip.AddrPortFrom(netip.IPv6Unspecified(), port) // also serves IPv4: ipv6(7), IPV6_V6ONLY
+		any := netip.AddrPortFrom(netip.IPv6Unspecified(), port) // IPv4, too: ipv6(7), IPV6_V6ONLY
 		tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(any))
 		if err != nil {
 			return fmt.Errorf("%s: %w", n.Name, err)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// datagrams is a UDP socket, with the socket options for the path MTU in its family.
+// datagrams is a UDP socket. The other fields have the path MTU options for the family of the socket.
 type datagrams struct {
 	net.Conn
 	raw      syscall.RawConn
@@ -35,7 +35,7 @@ func newDatagrams(c net.Conn, to netip.Addr) (datagrams, error) {
 	return datagrams{c, raw, syscall.IPPROTO_IP, syscall.IP_MTU_DISCOVER, syscall.IP_MTU, 20 + 8}, err
 }
 
-// control calls f with the file descriptor of the socket.
+// control calls the function f with the file descriptor of the socket.
 func (d datagrams) control(f func(fd int) error) (err error) {
 	if failed := d.raw.Control(func(fd uintptr) { err = f(int(fd)) }); failed != nil {
 		return failed
@@ -58,9 +58,9 @@ func (d datagrams) pathMTU() (mtu int, err error) {
 }
 
 // send sends a datagram, and returns the sender's address as the other end saw it. The function sizeFor returns the
-// datagram's size for a path MTU. A router may drop the datagram because the datagram is too big. The kernel then
-// learns a smaller path MTU, and send sends a datagram of the size for that MTU. If a datagram is lost for another
-// reason, send returns an error.
+// size of the datagram for a path MTU. If the datagram is too big for the path, a router drops it, and the kernel
+// learns a smaller path MTU. In this case, send tries again with the size for the smaller MTU. If the datagram is lost
+// for another reason, send returns an error.
 func (d datagrams) send(sizeFor func(mtu int) int) (seen netip.AddrPort, err error) {
 	for end := time.Now().Add(answerTimeout); time.Now().Before(end); {
 		mtu, err := d.pathMTU()
@@ -87,7 +87,7 @@ func (d datagrams) send(sizeFor func(mtu int) int) (seen netip.AddrPort, err err
 	return seen, fmt.Errorf("no answer: %w", os.ErrDeadlineExceeded)
 }
 
-// awaitAnswer waits for an answer for the time pollInterval, and returns nil if there is none.
+// awaitAnswer waits until an answer arrives, but not longer than pollInterval. If no answer arrives, it returns nil.
 func (d datagrams) awaitAnswer() ([]byte, error) {
 	if err := d.SetReadDeadline(time.Now().Add(pollInterval)); err != nil {
 		return nil, err

@@ -13,12 +13,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// Drops counts the packets that the fabric has dropped, by reason.
+// Drops says how many packets the fabric has dropped for each reason.
 type Drops struct {
-	Spoofed int // from an address that the ENI does not have: EC2's source/destination check
-	NoHost  int // to an address of the VPC, or of a peer, that no ENI has
-	// to an IPv4 address outside the VPC and its peers, from an address that cannot reach the internet: the address's
-	// subnet has no NAT gateway, and the address is not the primary one of an ENI with a public address
+	Spoofed int // the source is not an address of the ENI: EC2's source/destination check
+	NoHost  int // the destination is in the VPC or in a peer, but no ENI has it
+	// The destination is an IPv4 address outside the VPC and its peers, but the source cannot reach the internet. This
+	// source is in a subnet without a NAT gateway, and is not the primary address of an ENI with a public address.
 	NoRoute int
 }
 
@@ -28,20 +28,20 @@ func (d Drops) String() string {
 }
 
 // A drain is a veth pair whose far end ignores all packets. The kernel counts the packets that the fabric sends to a
-// drain. This command shows the packets: ip netns exec vpcsim0-vpc tcpdump -ni spoofed.
+// drain. To see the packets in the drain "spoofed", run: ip netns exec vpcsim0-vpc tcpdump -ni spoofed.
 const (
 	drainSpoofed = "spoofed"
 	drainNoHost  = "no-host"
 	drainNoRoute = "no-route"
 )
 
-// drainRoute returns a route that sends all packets for dst to a drain.
+// drainRoute returns a route that sends all packets for the prefix dst to a drain.
 func drainRoute(drain string, dst netip.Prefix, table uint32) nl.Route {
 	return farEndRoute(drain, dst, table)
 }
 
-// farEndRoute returns a route that sends all packets for dst to the far end of a link. The route's next hop is an
-// address that no host has. The objects of farEndNeighbours set the MAC address of the next hop, so the kernel sends no
+// farEndRoute returns a route that sends all packets for the prefix dst to the far end of a link. The next hop of the
+// route is an address that no host has. farEndNeighbours sets the MAC address of this next hop, so the kernel sends no
 // neighbour solicitation.
 func farEndRoute(dev string, dst netip.Prefix, table uint32) nl.Route {
 	via := farEnd
@@ -58,7 +58,8 @@ var (
 	allIPv6 = netip.MustParsePrefix("::/0")
 )
 
-// farEndNeighbours returns the neighbour entries that set the MAC address of the next hops of farEndRoute.
+// farEndNeighbours returns neighbour entries for the next hops that farEndRoute uses. The entries set the MAC address
+// of these next hops.
 func farEndNeighbours(dev, mac string) []nl.Object {
 	return []nl.Object{nl.Neigh{Addr: farEnd, MAC: mac, Dev: dev}, nl.Neigh{Addr: farEnd6, MAC: mac, Dev: dev}}
 }
@@ -73,8 +74,8 @@ func (f *Fabric) drainWiring() nl.Wiring {
 			w = append(w, nl.Step{NS: f.vpc.NS, Object: o})
 		}
 	}
-	// A router reports on each of its links that it is in the multicast group of all routers (RFC 3810). A drain would
-	// count this report.
+	// Forwarding is off while the drains are created. A router reports on each new link that it is in the multicast
+	// group of all routers (RFC 3810), and a drain would count this report.
 	const router = "net/ipv6/conf/default/forwarding"
 	add(nl.Sysctl{Key: router, Value: "0"})
 	for _, name := range []string{drainSpoofed, drainNoHost, drainNoRoute} {
@@ -99,8 +100,8 @@ func (f *Fabric) Drops() (Drops, error) {
 	return Drops{Spoofed: sent[drainSpoofed], NoHost: sent[drainNoHost], NoRoute: sent[drainNoRoute]}, nil
 }
 
-// sentPackets returns the number of packets that the kernel was asked to send on each link of this thread's namespace.
-// It is the sum of the sent and the dropped packets: proc_net(5), net/dev.
+// sentPackets returns, for each link of this thread's namespace, how many packets the kernel had to send. This number
+// is the sum of the sent and the dropped packets: proc_net(5), net/dev.
 func sentPackets() (map[string]int, error) {
 	const sent, dropped, columns = 9, 11, 16 // the first eight columns are about received packets
 	b, err := os.ReadFile("/proc/thread-self/net/dev")

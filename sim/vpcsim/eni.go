@@ -27,7 +27,8 @@ const (
 	prefSpoofed  = 300 // from any other address
 )
 
-// applyReported makes a change in the fabric that EC2 has reported, and records an error for Err.
+// applyReported gets a change that EC2 has reported, and makes the same change in the fabric. If this fails, it records
+// the error for Err.
 func (f *Fabric) applyReported(c ec2sim.Change) {
 	adopted, err := f.adoptLaunched(c)
 	err = errors.Join(err, f.applyLocked(c))
@@ -41,7 +42,7 @@ func (f *Fabric) applyReported(c ec2sim.Change) {
 	}
 }
 
-// applyLocked calls apply under the lock. If the fabric is closed, applyLocked does nothing.
+// applyLocked takes the lock and calls the method apply. If the fabric is closed, applyLocked does nothing.
 func (f *Fabric) applyLocked(c ec2sim.Change) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -80,7 +81,7 @@ func (f *Fabric) apply(c ec2sim.Change) error {
 type pluggedENI struct {
 	wiring   nl.Wiring // the first step is the ENI's link
 	instance *Instance
-	// the instance's end of the link, as the fabric has last seen it; it may be in the namespace of a pod
+	// The instance's end of the link, as the fabric saw it last. This end can be in the namespace of a pod.
 	lastSeen nl.Link
 	lost     bool // the fabric could not restore the link; Err has the error
 }
@@ -94,29 +95,30 @@ func (f *Fabric) plugENI(e ec2sim.ENI, i *Instance) error {
 	if failed := stepsNotIn(now, was).Add(); failed != nil && (len(was) == 0 || !f.isLinkMissing(linkName(e))) {
 		return errors.Join(err, failed)
 	}
-	return errors.Join(err, f.checkLink(e.ID)) // checkLink restores a link that is gone, with all of its wiring
+	return errors.Join(err, f.checkLink(e.ID)) // if the link is gone, checkLink restores it and its wiring
 }
 
-// unplugENI removes the wiring of an ENI. The ENI's link vanishes from the namespace in which it is, also from that of
-// a pod.
+// unplugENI removes the wiring of an ENI. The ENI's link vanishes from the namespace that has it, even if this is the
+// namespace of a pod.
 func (f *Fabric) unplugENI(id string) error {
 	was := f.plugged[id].wiring
 	delete(f.plugged, id)
 	return was.Del()
 }
 
-// stepsNotIn returns the steps of w that are not in other.
+// stepsNotIn returns the steps of the wiring w that the other wiring does not have.
 func stepsNotIn(w, other nl.Wiring) nl.Wiring {
 	return slices.DeleteFunc(slices.Clone(w), func(s nl.Step) bool { return slices.Contains(other, s) })
 }
 
-// The addresses of the VPC's router on the link of each ENI. The IPv6 address is the same in every subnet (VPC user
-// guide, "Subnet route tables": fe80:ec2::1). The kernel answers neighbour solicitations for this address.
+// These are the addresses of the VPC's router on the link of each ENI. The IPv6 address is the same in every subnet
+// (VPC user guide, "Subnet route tables": fe80:ec2::1). The kernel answers neighbour solicitations for this address.
 const routerMAC = "02:00:00:00:0e:c2"
 
 var router6 = netip.MustParsePrefix("fe80:ec2::1/64")
 
-// eniWiring returns the objects of an attached ENI: its link, its allowed addresses, and the routes to them.
+// eniWiring returns the objects of an attached ENI: its link, rules for its allowed source addresses, and routes to its
+// addresses.
 func (f *Fabric) eniWiring(e ec2sim.ENI, i *Instance) nl.Wiring {
 	dev, network := linkName(e), f.networks[e.VPC]
 	var w nl.Wiring
@@ -126,7 +128,7 @@ func (f *Fabric) eniWiring(e ec2sim.ENI, i *Instance) nl.Wiring {
 		}
 	}
 	add(nl.Veth{Name: dev, MAC: routerMAC, Peer: deviceName(e), PeerMAC: e.MAC, PeerNS: i.NS, MTU: vpcMTU},
-		// arp(7): otherwise the kernel answers after up to 0.8 s
+		// arp(7): by default, the kernel waits up to 0.8 s before it answers
 		nl.Sysctl{Key: "net/ipv4/neigh/" + dev + "/proxy_delay", Value: "0"},
 		nl.Addr{Prefix: router6, Dev: dev, NoDAD: true})
 	add(farEndNeighbours(dev, e.MAC)...)
@@ -178,10 +180,10 @@ const (
 )
 
 // dhcpWiring returns the addresses and routes that a boot ENI gets for each of its families. For IPv4, the DHCP server
-// of a VPC gives the ENI its primary address and a default route by the router. The router has the first address after
-// the network address of the subnet (VPC user guide: "Subnet CIDR blocks"). For IPv6, the DHCP server gives only the
-// address; the router advertises itself and the subnet. The IPv6 routes are those that systemd-networkd adds, which
-// processes router advertisements in place of the kernel.
+// of a VPC gives the ENI its primary address, and a default route through the VPC's router. The router has the first
+// address after the network address of the subnet (VPC user guide: "Subnet CIDR blocks"). For IPv6, the DHCP server
+// gives the ENI only its address, and the router advertises itself and the subnet. systemd-networkd processes these
+// advertisements in place of the kernel. So the IPv6 routes are those that systemd-networkd adds.
 func dhcpWiring(e ec2sim.ENI, n *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: n, Object: o}) }

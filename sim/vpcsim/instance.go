@@ -21,7 +21,7 @@ import (
 )
 
 // An Instance is an EC2 instance and its namespace. Its Name is the name of the namespace. In the namespace, EC2's API
-// is at a loopback address, and the metadata service is at its usual address.
+// is at a loopback address, and the metadata service is at 169.254.169.254.
 type Instance struct {
 	*ec2sim.Instance
 	*Namespace
@@ -52,9 +52,9 @@ func (f *Fabric) RunInstance(name string, r ec2sim.RunInstance) (*Instance, erro
 	return i, errors.Join(f.Err(), i.awaitIPv6())
 }
 
-// awaitIPv6 waits until the instance is reachable by IPv6. The kernel adds the local route of an address later than the
-// address, from a work queue, even without duplicate address detection. Before, the kernel reports that there is no
-// route.
+// awaitIPv6 waits until the instance is reachable by IPv6. The kernel adds the local route of an IPv6 address later
+// than the address, from a work queue. It does so even without duplicate address detection. Until the route is there,
+// the kernel reports that there is no route.
 func (i *Instance) awaitIPv6() error {
 	a := i.Addr6()
 	if !a.IsValid() {
@@ -95,8 +95,8 @@ func instanceSysctls(n *nl.NS) nl.Wiring {
 	}
 }
 
-// setBooting sets the instance to which EC2 attaches the next boot ENI. This is necessary because the ID of the
-// instance is not yet known.
+// setBooting sets the instance to which EC2 attaches the next boot ENI. The fabric cannot find the instance by its ID,
+// because the ID is not yet known.
 func (f *Fabric) setBooting(i *Instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

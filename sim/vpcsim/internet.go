@@ -12,14 +12,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// The addresses of the internet's host (RFC 5737, TEST-NET-3; RFC 9637).
+// These are the addresses of the only host in the internet (RFC 5737, TEST-NET-3; RFC 9637).
 var (
 	InternetAddr  = netip.MustParseAddr("203.0.113.1")
 	InternetAddr6 = netip.MustParseAddr("3fff::1")
 )
 
 var (
-	// between the fabric and the internet gateway (RFC 5737, TEST-NET-1; RFC 9637)
+	// These are the addresses of the link between the fabric and the internet gateway (RFC 5737, TEST-NET-1; RFC 9637).
 	routerAddr   = netip.MustParsePrefix("192.0.2.1/30")
 	gatewayAddr  = netip.MustParsePrefix("192.0.2.2/30")
 	routerAddr6  = netip.MustParsePrefix("3fff:0:1::1/64")
@@ -40,9 +40,9 @@ var NATAddr = netip.MustParseAddr("198.19.255.255")
 // A mapping is a public address and the primary address that it stands for.
 type mapping struct{ private, public netip.Addr }
 
-// AddNATGateway adds a NAT gateway to a subnet, as its route to the internet by IPv4 (VPC user guide: "NAT gateways").
-// The gateway serves all addresses of those ENIs in the subnet that EC2 attaches later. Without a NAT gateway, only
-// boot ENIs with a public address reach the internet by IPv4.
+// AddNATGateway gives a subnet a NAT gateway, through which the subnet reaches the internet by IPv4 (VPC user guide:
+// "NAT gateways"). The gateway serves only those ENIs of the subnet that EC2 attaches after this call. It serves all of
+// their addresses. In a subnet without a NAT gateway, only boot ENIs with a public address reach the internet by IPv4.
 func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,8 +50,8 @@ func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 	return f.updateNAT()
 }
 
-// OpenPorts allows calls from the internet to ports of public addresses by IPv4, TCP and UDP, as a security group does
-// (VPC user guide: "Security groups"). By default no port is open.
+// OpenPorts allows IPv4 calls from the internet to these ports of public addresses, by TCP and by UDP. A security group
+// does the same (VPC user guide: "Security groups"). By default no port is open.
 func (f *Fabric) OpenPorts(ports ...uint16) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

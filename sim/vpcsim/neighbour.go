@@ -15,10 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An instance treats all addresses of an ENI's subnet as neighbours. For IPv4, the kernel answers for all addresses to
-// which the fabric can forward (proxy_arp). For IPv6, the kernel answers only for listed addresses, and a /80 prefix is
-// too large for a list. So a goroutine of the fabric answers for IPv6. The real EC2 also answers for its instances,
-// because EC2 knows the place of each address.
+// An instance treats all addresses of an ENI's subnet as neighbours, and asks for their MAC addresses. For IPv4, the
+// fabric's kernel answers for all addresses to which the fabric can forward (proxy_arp). For IPv6, the kernel answers
+// only for addresses in a list, and a /80 prefix is too large for a list. So a goroutine of the fabric answers the IPv6
+// questions. In the real EC2, the network also answers in place of the instances, because EC2 knows the place of each
+// address.
 
 // answerNeighbours answers the neighbour solicitations of all ENIs until the fabric is closed.
 func (f *Fabric) answerNeighbours() error {
@@ -34,7 +35,7 @@ func (f *Fabric) answerNeighbours() error {
 		return err
 	}
 	go func() {
-		// c.Read returns when the socket is closed.
+		// The method Read returns when the socket is closed.
 		_ = c.Read(func(fd uintptr) bool { return f.answerPending(int(fd)) })
 	}()
 	return nil
@@ -70,8 +71,8 @@ func bigEndian(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
 
-// answerPending answers all pending solicitations. It returns false while the socket is open, so that the socket's Read
-// calls it again for later solicitations.
+// answerPending answers all pending solicitations. While the socket is open, it returns false. So Read of the socket
+// calls it again when later solicitations arrive.
 func (f *Fabric) answerPending(fd int) bool {
 	for b := make([]byte, vpcMTU); ; {
 		size, from, err := unix.Recvfrom(fd, b, 0)
@@ -102,9 +103,10 @@ const (
 	maxHops         = 255  // a message with a smaller hop limit comes from another link, and is ignored
 )
 
-// advertisement returns the answer to a packet with a solicitation from the ENI with this MAC address. It returns nil
-// in three cases: the ENI asks for an address of its own, the ENI checks for duplicates (RFC 4862: from the unspecified
-// address), or the ENI asks for the router, for which the kernel answers.
+// advertisement returns the answer to a solicitation. The MAC address is that of the ENI that asks. advertisement
+// returns nil in three cases. First, the ENI asks for an address of its own. Second, the ENI checks for duplicates, so
+// the source is the unspecified address (RFC 4862). Third, the ENI asks for the router, because then the kernel
+// answers.
 func (f *Fabric) advertisement(mac string, question []byte) []byte {
 	source := netip.AddrFrom16([16]byte(question[atSource:]))
 	target := netip.AddrFrom16([16]byte(question[atTarget:]))
@@ -120,7 +122,7 @@ func (f *Fabric) advertisement(mac string, question []byte) []byte {
 	return nil
 }
 
-// advertise returns a packet in which the router claims to have the target.
+// advertise returns a packet in which the router claims that it has the target address.
 func advertise(target, to netip.Addr) []byte {
 	hw, err := net.ParseMAC(routerMAC)
 	if err != nil {

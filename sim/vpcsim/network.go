@@ -15,8 +15,8 @@ import (
 
 // A network is a VPC in the fabric: its routing tables and CIDRs.
 type network struct {
-	table     uint32         // the table for the VPC, its peers, drains, and the internet by IPv6
-	internet  uint32         // the table for the internet by IPv4, for the addresses that may use it
+	table     uint32         // the table with the routes to the VPC, peers, drains, and IPv6 internet
+	internet  uint32         // the table for sources that may reach the IPv4 internet
 	reachable []netip.Prefix // the CIDRs of the VPC and of its peers
 	public    []netip.Prefix // the IPv6 CIDRs of the VPC, which the internet knows
 	peers     []*network     // the peers that are in the fabric
@@ -28,8 +28,8 @@ const (
 	tableSpoofed  = 3000
 )
 
-// newNetworks returns a network for each VPC, by the VPC's ID, with its active peerings. VPCs that overlap are an
-// error.
+// newNetworks returns a network for each VPC. The keys are the IDs of the VPCs. An active peering makes two networks
+// peers. If two VPCs overlap, newNetworks returns an error.
 func newNetworks(c ec2sim.Config) (map[string]*network, error) {
 	networks := map[string]*network{}
 	for i, v := range c.VPCs {
@@ -66,8 +66,8 @@ func anyOverlap(as, bs []netip.Prefix) bool {
 	return slices.ContainsFunc(as, func(a netip.Prefix) bool { return slices.ContainsFunc(bs, a.Overlaps) })
 }
 
-// addPeer makes another network, with the CIDRs cidrs, a peer of n. If n or peer is nil, this VPC is outside of the
-// fabric.
+// addPeer makes another network a peer of this network. The CIDRs are those of the peer. A network that is outside of
+// the fabric is nil.
 func (n *network) addPeer(peer *network, cidrs []netip.Prefix) {
 	if n == nil {
 		return
@@ -78,8 +78,9 @@ func (n *network) addPeer(peer *network, cidrs []netip.Prefix) {
 	}
 }
 
-// tables returns the tables with a route to each address of the network: its own table, the tables of its peers, and
-// main. Two kinds of packets use main: the fabric's own "packet too big" messages, and packets from the internet.
+// tables returns the routing tables that need a route to each address of the network. These are the network's own
+// table, the tables of its peers, and the main table. Two kinds of packets use the main table: the fabric's own "packet
+// too big" messages, and packets from the internet.
 func (n *network) tables() []uint32 {
 	tables := []uint32{0, n.table}
 	for _, p := range n.peers {
@@ -94,7 +95,8 @@ func (n *network) wiring(vpc, igw *nl.NS) nl.Wiring {
 	add := func(r nl.Route) { w = append(w, nl.Step{NS: vpc, Object: r}) }
 	for _, cidr := range n.reachable {
 		add(drainRoute(drainNoHost, cidr, n.table))
-		// A packet within the VPC must not go to the internet: a throw route continues with the next rule.
+		// A packet within the VPC must not go to the internet. After a throw route, the kernel continues with the next
+		// rule.
 		add(nl.Route{Dst: cidr, Type: "throw", Table: n.internet})
 	}
 	add(drainRoute(drainNoRoute, allIPv4, n.table))

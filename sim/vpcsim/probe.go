@@ -24,14 +24,15 @@ const (
 // callSize is the number of bytes that Call sends.
 const callSize = 10
 
-// Call calls a port where a Namespace answers, by "tcp" or "udp". It returns the caller's address as the other end saw
-// it.
+// Call connects to a port where a Namespace answers. The network is "tcp" or "udp". Call returns the source address
+// that the other end saw.
 func (n *Namespace) Call(network string, to netip.AddrPort) (seen netip.AddrPort, err error) {
 	return n.Send(network, to, callSize)
 }
 
-// Send is Call with size bytes. By "udp", Send sends the bytes in one datagram of at most 65507 bytes. If the datagram
-// is larger than the path MTU, it is sent in fragments. Send returns an error if the other end does not get all bytes.
+// Send is like Call, but the caller chooses the number of bytes. With "udp", Send sends all bytes in one datagram, so
+// their number is at most 65507. If the datagram is larger than the path MTU, the kernel sends it in fragments. Send
+// returns an error if the other end does not get all bytes.
 func (n *Namespace) Send(network string, to netip.AddrPort, size int) (seen netip.AddrPort, err error) {
 	err = n.Do(func() error {
 		c, err := net.DialTimeout(network, to.String(), answerTimeout)
@@ -73,9 +74,9 @@ func sendStream(c *net.TCPConn, size int) (seen netip.AddrPort, err error) {
 	return parseAnswer(answer, size)
 }
 
-// Ping sends an ICMP echo request each second until there is a reply, for at most a minute. One request is not enough.
-// The kernel adds the local route to a new IPv6 address later than the address, in a work item (net/ipv6/addrconf.c:
-// addrconf_dad_start). It drops a packet that arrives before the route is there.
+// Ping sends an ICMP echo request each second until there is a reply, for at most a minute. One request is not enough,
+// because the kernel drops a packet to a new IPv6 address without a local route. The kernel adds this route later than
+// the address, in a work item (net/ipv6/addrconf.c: addrconf_dad_start).
 func (n *Namespace) Ping(to netip.Addr) error { return n.ping(to, answerTimeout) }
 
 // Silent sends ICMP echo requests for two seconds, and returns an error if there is a reply.
@@ -113,11 +114,11 @@ var (
 	echo6 = echo{128, 129}
 )
 
-// atID is the offset of identifier and sequence number in the messages.
+// atID is the offset of the identifier in the messages. The sequence number follows the identifier.
 const atID = 4
 
-// exchange sends requests until a reply comes. The time of day is their identifier and sequence number, so exchange
-// recognises the reply to its own requests.
+// exchange sends requests until a reply comes. It takes the identifier and the sequence number of the requests from the
+// time of day, so it recognises the reply to its own requests.
 func (e echo) exchange(c *net.IPConn, patience time.Duration) error {
 	const atSum, length = 2, 8
 	request := make([]byte, length)

@@ -18,8 +18,9 @@ import (
 var emptyScript string
 
 // Reboot restarts the instance. The caller must have ended all processes of the instance. After Reboot, the namespace
-// is as after a boot. All attached ENIs have new links in the namespace, also ENIs whose links were in namespaces of
-// pods. Only the boot ENI is configured. The metadata service then tells these lies, and no earlier ones.
+// is as after a boot. All attached ENIs have new links in the namespace, even if their old links were in namespaces of
+// pods. Only the boot ENI is configured. From then on, the metadata service tells only these lies, because all earlier
+// lies end.
 func (i *Instance) Reboot(lies ...ec2sim.Lie) error {
 	i.Instance.Reboot(lies...)
 	if err := i.fabric.reboot(i, i.ENIs()); err != nil {

@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// A run is a number that no other process uses. All names of a Fabric contain the number: the directory /run/vpcsim0
-// and the namespaces /run/netns/vpcsim0-*. A process holds the lock of the directory while it uses the number. So if
-// the lock is free, the process that made the directory and its namespaces has been killed.
+// A run has a number that no other process uses at the same time. All names of a Fabric contain its number, for example
+// the directory /run/vpcsim0 and the namespaces /run/netns/vpcsim0-*. A process holds the lock of the directory while
+// it uses the number. So if there is a directory whose lock is free, the process that made the directory was killed.
 type run struct {
 	dir  string
 	lock *os.File
@@ -61,7 +61,7 @@ func lockDir(dir string) (*run, error) {
 		}
 		f, err := os.Open(dir)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // another process has removed the directory in between
+			continue // another process removed the directory after MkdirAll
 		}
 		if err != nil {
 			return nil, err

@@ -54,8 +54,8 @@ func (n *Namespace) serveHTTP(addr string, hopLimit int, h http.Handler) error {
 }
 
 // serveMetadata serves the metadata of all instances. The hop limit of its answers is 1, as by default in EC2 (EC2 user
-// guide, "Configure the Instance Metadata Service options": "HttpPutResponseHopLimit"). So a container whose packets
-// the node routes does not get the answers. A container with a link on the ENI does.
+// guide, "Configure the Instance Metadata Service options": "HttpPutResponseHopLimit"). So the answers do not reach a
+// container whose packets the node routes. They reach a container with a link on the ENI.
 func (f *Fabric) serveMetadata() error {
 	// The kernel takes the first of these addresses as the source of ICMP errors.
 	for _, a := range []netip.Addr{errorAddr, metadataAddr.Addr()} {

@@ -30,8 +30,9 @@ func (f *Fabric) watchSpoofed() error {
 	})
 }
 
-// Spoofed describes the packets that ENIs have sent, since the last call of Spoofed, from addresses that the ENIs do
-// not have. If there are too many packets for the buffer of the socket, Spoofed describes only the first packets.
+// Spoofed describes the packets with a source address that the sending ENI does not have. It describes only packets
+// since the last call of Spoofed. If there are too many packets for the buffer of the socket, Spoofed describes only
+// the first packets.
 func (f *Fabric) Spoofed() (packets []string, err error) {
 	raw, err := f.spoofed.SyscallConn()
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// State returns, as lines, all objects of a namespace that a plugin could leave behind: links, addresses, routes, rules
-// and nftables. It omits sysctls, which plugins do not reset, because other programs may rely on them.
+// State returns one line for each object of a namespace that a plugin could leave behind: links, addresses, routes,
+// rules and nftables. It omits sysctls, because plugins do not reset them: other programs may rely on the new values.
 func State(n *nl.NS) ([]string, error) {
 	links, err := n.Links()
 	if err != nil {
@@ -55,8 +55,8 @@ func State(n *nl.NS) ([]string, error) {
 	return s, nil
 }
 
-// isKernelMade reports whether the kernel itself adds an address or a route with this prefix. It does so for link-local
-// and multicast prefixes of IPv6, at a time of its own choice.
+// isKernelMade reports whether the kernel itself adds an address or a route with this prefix. The kernel adds those
+// with link-local and multicast prefixes of IPv6, at a time of its own choice.
 func isKernelMade(p netip.Prefix) bool {
 	a := p.Addr()
 	return a.Is6() && (a.IsLinkLocalUnicast() || a.IsMulticast())

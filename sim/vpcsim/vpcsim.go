@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package vpcsim moves the packets of the VPCs of package ec2sim. Namespaces of this kernel are the instances, and veth
-// pairs are their ENIs. A namespace between them is the fabric, which delivers and drops packets as EC2 does.
+// Package vpcsim moves packets in the VPCs that package ec2sim simulates. Each instance is a network namespace of this
+// kernel, and each ENI is a veth pair. Another namespace connects the instances. It is called the fabric, and delivers
+// and drops packets as EC2 does.
 //
 //	vpc-1: 10.0.0.0/16, 100.64.0.0/16            vpc-2: 10.1.0.0/16
 //
@@ -23,13 +24,15 @@
 //	                           eth0 203.0.113.1                       internet: one host
 //
 // There is no broadcast domain. The fabric answers ARP and neighbour solicitations for every address that the asking
-// ENI does not have. For IPv6, the fabric has the address fe80:ec2::1, the router of all subnets. Only EC2 changes the
-// fabric: a call such as AssignPrivateIpAddresses changes the fabric before EC2 answers ([ec2sim.Sim.OnChange]). The
-// fabric is also the metadata service, and recognises an instance by the source address of its request.
+// ENI does not have. For IPv6, the fabric has the address fe80:ec2::1, which is the router's address in all subnets.
+// The fabric changes only if EC2 changes. For example, if a program calls AssignPrivateIpAddresses, the fabric changes
+// before EC2 answers ([ec2sim.Sim.OnChange]). The fabric also serves the metadata. It recognises the instance that asks
+// by the source address of the request.
 //
-// The fabric consists of rules and routes. A rule for each address of an ENI, "iif eni-04 from 100.64.1.5", leads to
-// the table of its VPC. The table has a route for each address that the VPC can reach. A packet without such a rule or
-// route goes to a drain, whose counter shows the reason ([Fabric.Drops]).
+// The fabric consists of rules and routes. For each address of an ENI there is a rule, for example "iif eni-04 from
+// 100.64.1.5". The rule leads to the routing table of the VPC. This table has a route for each address that the VPC can
+// reach. If no rule or no route matches a packet, the packet goes to a drain. The counter of the drain shows the reason
+// ([Fabric.Drops]).
 //
 // The fabric needs root. It creates namespaces with names such as vpcsim0-node1 and the directory /run/vpcsim0, and
 // changes nothing else. If a process is killed, its namespaces stay, and the next process removes them.
@@ -136,8 +139,8 @@ func routerSysctls(n *nl.NS) nl.Wiring {
 	}
 }
 
-// Err returns an error for each change of EC2 that the fabric could not make so far. A test calls Err at its end. Close
-// returns these errors, too.
+// Err returns an error for each change in EC2 that the fabric could not follow so far. A test should call Err or
+// [Fabric.Close] at its end, because Close returns these errors, too.
 func (f *Fabric) Err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
