@@ -113,6 +113,7 @@ var runByNoTest = map[string]string{
 	"aws ec2 modify-":                  "no test has this program; the calls are of EC2's reference",
 	"for id in $(crictl":               "it needs crictl, and the original plugin",
 	"cni-tool completion":              "gone, as the page says",
+	"cni-tool mend":                    "gone, as the page says",
 	"cni-tool man":                     "gone, as the page says",
 }
 
