@@ -110,7 +110,7 @@ func orDash(text string) string {
 	return text
 }
 
-// newSimulator returns a simulator with the same VPC as EC2, and with two instances like those of the run.
+// newSimulator returns a simulator. The simulator has a copy of the run's VPC, and two instances like those of the run.
 func (c *cloud) newSimulator(ctx context.Context, p plan, m *madeObjects) (compare.Place, error) {
 	config, err := c.simConfig(ctx, p, m)
 	if err != nil {
@@ -139,8 +139,8 @@ func (c *cloud) newSimulator(ctx context.Context, p plan, m *madeObjects) (compa
 	}, nil
 }
 
-// simConfig returns a configuration of the simulator with objects that EC2 shows: the VPC of the run, its subnets in
-// the zone, and its active peerings.
+// simConfig asks EC2 for the run's VPC, for the subnets of this VPC in the run's zone, and for its active peerings. It
+// returns a configuration that gives the simulator the same objects.
 func (c *cloud) simConfig(ctx context.Context, p plan, m *madeObjects) (ec2sim.Config, error) {
 	subnets, err := c.ec2.DescribeSubnets(ctx,
 		&ec2.DescribeSubnetsInput{Filters: newFilters("vpc-id", *p.vpc.VpcId, "availability-zone",
@@ -226,7 +226,7 @@ func simPeer(v *types.VpcPeeringConnectionVpcInfo) ec2sim.PeerVPC {
 }
 
 // parseBlock parses a CIDR block from an answer of EC2. If the text is no CIDR block, parseBlock returns the zero
-// Prefix, which the simulator refuses.
+// Prefix. The simulator then refuses the configuration.
 func parseBlock(text *string) netip.Prefix {
 	p, _ := netip.ParsePrefix(sdk.ToString(text))
 	return p

@@ -17,7 +17,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// cleanPatience is how long all deletions together may take. The termination of an instance takes a minute or two.
+// cleanPatience is the time limit for all deletions together. The termination of an instance takes a minute or two.
 const cleanPatience = 15 * time.Minute
 
 // defaultLooks is how many times in a row EC2 must show no objects of the run. Once is not enough, because EC2 may show
@@ -33,7 +33,7 @@ type leftovers struct {
 	keys      []types.KeyPairInfo
 }
 
-// forEach calls f for each of the objects, in the order in which they can be deleted.
+// forEach calls the function f for each leftover. The order is one in which EC2 can delete the objects.
 func (r leftovers) forEach(f func(kind, id string, tags []types.Tag)) {
 	for _, i := range r.instances {
 		f("instance", sdk.ToString(i.InstanceId), i.Tags)
@@ -69,8 +69,8 @@ func (r leftovers) runIDs() []string {
 	return slices.Compact(all)
 }
 
-// findLeftovers asks EC2 for the objects of a run, or of all runs if the ID is empty. EC2 may show new objects late. So
-// if m is not nil, the result also has the objects in m that EC2 does not show.
+// findLeftovers asks EC2 for the objects of a run, or of all runs if the ID is empty. EC2 sometimes shows new objects
+// late. So findLeftovers adds instances and the group from madeObjects, if the caller passes madeObjects: see addMade.
 func (c *cloud) findLeftovers(ctx context.Context, run string, m *madeObjects) (r leftovers, err error) {
 	mine := newFilters("tag-key", tagRun)
 	if run != "" {
@@ -106,7 +106,7 @@ func (c *cloud) findLeftovers(ctx context.Context, run string, m *madeObjects) (
 	return r, nil
 }
 
-// addMade adds the instances and the security group of m that EC2 has not shown.
+// addMade adds objects that the run has made, but that EC2 has not shown: instances, and the security group.
 func (r *leftovers) addMade(m *madeObjects) {
 	for _, n := range m.nodes {
 		if !slices.ContainsFunc(r.instances, func(i types.Instance) bool { return *i.InstanceId == n.id }) {
@@ -137,8 +137,8 @@ func allPages[P, I any](ctx context.Context, p interface {
 	return all, nil
 }
 
-// cleanKilledRuns deletes the objects that killed runs have left. Without -yes, it only prints the objects, because one
-// of the runs may still be running.
+// cleanKilledRuns deletes the objects that killed runs have left. Without -yes, it only prints the objects, because
+// perhaps one of these runs has not been killed and is still running.
 func (c *cloud) cleanKilledRuns(ctx context.Context, o options, out output) error {
 	out.line("%s in %s: looking for objects with the tag %s",
 		c.caller, c.region, strings.TrimSuffix(tagRun+"="+o.run, "="))
@@ -161,12 +161,12 @@ func cleanCommand(run string) string {
 	return strings.TrimSuffix(`make test-ec2 ARGS="-clean -yes -run `+run, " -run ") + `"`
 }
 
-// deleteObjects deletes the objects of a run, or of all runs if the ID is empty. It returns when EC2 has shown no such
-// objects emptyLooks times in a row.
+// deleteObjects deletes the objects of a run, or of all runs if the ID is empty. deleteObjects asks EC2 for these
+// objects again and again. It returns when the last emptyLooks answers of EC2 contained no objects.
 //
-// The deletion of the security group makes sure that nothing remains. As long as an instance or an ENI has the group,
-// EC2 refuses the deletion, even if it does not show this instance or ENI yet. After the deletion, EC2 refuses a late
-// launch or a late ENI of the run, because the group no longer exists.
+// The deletion of the security group makes sure that nothing remains. As long as an instance or an ENI uses the group,
+// EC2 refuses to delete the group. EC2 refuses this even if EC2 does not show the instance or the ENI yet. After the
+// deletion of the group, EC2 refuses a late launch or a late ENI of the run, because the group no longer exists.
 func (c *cloud) deleteObjects(ctx context.Context, run string, m *madeObjects, emptyLooks int, out output) error {
 	said := map[string]bool{}
 	say := func(key, line string) {
@@ -204,8 +204,8 @@ func (c *cloud) deleteObjects(ctx context.Context, run string, m *madeObjects, e
 	return nil
 }
 
-// lookAndDelete asks EC2 for the objects that still exist, and deletes those that can be deleted now. It returns after
-// a minute at the latest, and deleteObjects then calls it again.
+// lookAndDelete asks EC2 for the objects that still exist, and deletes the objects that EC2 can delete now. It returns
+// after a minute at the latest, and deleteObjects then calls it again.
 func (c *cloud) lookAndDelete(
 	ctx context.Context, run string, m *madeObjects, say func(key, line string),
 ) (leftovers, error) {
@@ -218,8 +218,8 @@ func (c *cloud) lookAndDelete(
 	return r, c.deleteNow(ctx, r, m, say)
 }
 
-// deleteNow deletes those of the objects that can be deleted now. As long as an instance has not ended, EC2 does not
-// delete its ENIs and the security group.
+// deleteNow deletes the objects that EC2 can delete now. As long as an instance has not ended, EC2 deletes neither the
+// ENIs of the instance nor the security group.
 func (c *cloud) deleteNow(ctx context.Context, r leftovers, m *madeObjects, say func(key, line string)) error {
 	r.forEach(func(kind, id string, _ []types.Tag) { say(id, "delete "+kind+" "+id) })
 	var errs []error

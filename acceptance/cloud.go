@@ -61,7 +61,7 @@ func openCloud(ctx context.Context, o options) (*cloud, error) {
 // setEnvironment puts the credentials and the region into the environment of this process, because the suite's own
 // client (package aws) reads only the environment.
 func (c *cloud) setEnvironment() error {
-	// with this variable, the suite's client would refuse to ask for the metadata of the instances
+	// if this variable is set, the suite's client does not ask the instances' metadata service
 	err := os.Unsetenv("AWS_EC2_METADATA_DISABLED")
 	for _, e := range c.envVariables(c.session) {
 		err = errors.Join(err, os.Setenv(e[0], e[1]))
@@ -76,16 +76,16 @@ func (c *cloud) envVariables(s sdk.Credentials) [][2]string {
 		{"AWS_SESSION_TOKEN", s.SessionToken}}
 }
 
-// sessionLife is how long the session of the instances is valid at most.
+// sessionLife is the longest time for which the session of the instances is valid.
 const sessionLife = time.Hour
 
-// nodeSession returns temporary credentials for the instances. If the caller has access keys that never expire, the
-// keys do not leave this machine: nodeSession asks STS for a session. The test sends the session to the instances over
-// SSH. There, the session is only in the memory of processes.
+// nodeSession returns temporary credentials for the instances. Access keys that never expire must not leave this
+// machine. So if the caller has such access keys, nodeSession asks STS for a session. The test sends the session to the
+// instances over SSH. On the instances, only processes hold the session, and no file contains it.
 //
-// The test does not create an instance profile, because the caller would need permissions to create and pass roles.
-// Fewer people have these than permissions for EC2. Also, IAM shows a new profile late, and the profile would remain if
-// this process were killed.
+// The test does not create an instance profile, for three reasons. The caller would need permissions to create and pass
+// roles, and fewer people have these permissions than have permissions for EC2. An instance cannot use a new profile at
+// once, because IAM shows the profile late. If this process were killed, the profile would remain.
 func (c *cloud) nodeSession(ctx context.Context) (sdk.Credentials, error) {
 	if c.session.SessionToken != "" {
 		return c.session, nil

@@ -17,7 +17,7 @@ import (
 
 // The paths on the instances.
 const (
-	workDir  = "/opt/cni-acceptance" // not below /run, which Debian mounts with noexec
+	workDir  = "/opt/cni-acceptance" // not below /run, because Debian mounts /run with noexec and workDir has programs
 	rootDir  = workDir + "/root"
 	endsFile = workDir + "/cni-acceptance-ends"
 	binDir   = "/opt/cni/bin"
@@ -60,8 +60,8 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 }
 
 // conflist returns the network configuration for the instances. It is the configuration in the file, but with the
-// security group and the tag of the run. It allows each subnet of the VPC in the zone, and pods cannot reach metadata.
-// A free address does not cool, so that the next pod can have it at once.
+// security group and the tag of the run. The ENIs for pods may be in each subnet of the VPC in the zone. Pods cannot
+// reach metadata. The next pod may get a released address at once, without the wait reuseIPWait.
 func (p plan) conflist(file, group string) ([]byte, error) {
 	return paths.EditConflist(file, func(ours map[string]any) error {
 		if ours["type"] != "cni-ipvlan-vpc-k8s" {

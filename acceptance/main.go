@@ -9,12 +9,13 @@
 // installed plugins. It sends packets between the pods, the instances and the internet, as make demo does between
 // simulated ENIs. At the end, the command deletes the objects that it has made, and prints an estimate of the cost.
 //
-// Each object that the command makes has the tag cni-ipvlan-vpc-k8s-acceptance from its creation on, with the ID of the
-// run as the value. By this tag, the command finds the objects that it must delete, even if an answer was lost, or if a
-// run was killed (-clean). The command deletes no object without the tag. The instances terminate themselves after an
-// hour.
+// Each object that the command makes has the tag cni-ipvlan-vpc-k8s-acceptance from its creation on. The value of the
+// tag is the ID of the run. The command uses this tag to find the objects that it must delete. So it also finds an
+// object if the answer to the call that created the object was lost. With -clean, it finds the objects of a killed run.
+// The command deletes no object without the tag. The instances terminate themselves after an hour.
 //
-// Without -yes, the command only prints what it would make or delete, where, and the cost.
+// Without -yes, the command makes and deletes nothing. It only prints which objects it would make or delete, the place,
+// and the cost.
 package main
 
 import (
@@ -40,8 +41,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "acceptance: interrupted by a signal. The program deletes its objects in EC2 before "+
 			"it ends. A second signal ends the program at once, and the objects remain")
 	})
-	// The same signal may end the reader of the output, such as tee(1). The command must delete its objects even
-	// without a reader.
+	// A signal from the terminal can also end the program that reads the output, such as tee(1). Even if no program
+	// reads the output, this command must delete its objects. So a write to the broken pipe must not end this command.
 	signal.Ignore(syscall.SIGPIPE)
 	err := run(ctx, os.Args[1:], output{os.Stdout})
 	if err == nil {
@@ -57,13 +58,13 @@ func main() {
 	os.Exit(exitFailed)
 }
 
-// A refusal is an error because of which the command has neither made nor deleted anything.
+// A refusal is an error that has stopped the command before it made or deleted anything.
 type refusal struct{ err error }
 
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-// newRefusal returns a refusal because of err, or because of the signal that has ended ctx.
+// newRefusal returns a refusal with the cause err. If a signal has ended ctx, the refusal also names this signal.
 func newRefusal(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = fmt.Errorf("interrupted: nothing was made: %w", context.Cause(ctx))

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// tagRun is the key of a tag of each object of a run. The tag's value is the ID of the run.
+// tagRun is the key of the tag that each object of a run has. The tag's value is the ID of the run.
 const tagRun = "cni-ipvlan-vpc-k8s-acceptance"
 
 // madeObjects are the objects that a run has made, and their keys.
@@ -44,7 +44,8 @@ type node struct {
 
 func (p plan) objectName() string { return "cni-acceptance-" + p.run }
 
-// tagSpecs returns the tags of new objects of these types, as a request has them.
+// tagSpecs returns the tags for new objects, in the form that a request needs. The parameter kinds has the types of the
+// objects.
 func (p plan) tagSpecs(kinds ...types.ResourceType) []types.TagSpecification {
 	var all []types.TagSpecification
 	for _, kind := range kinds {
@@ -98,16 +99,18 @@ func (c *cloud) retryUntilShown(ctx context.Context, call func() error) error {
 	}
 }
 
-// makeKeys makes the caller's key and the instances' host key, and returns the instances' user data, which has the host
-// key.
+// makeKeys makes two keys: the caller's key, and the host key of the instances. It returns the user data of the
+// instances, which contains the host key.
 //
-// The test makes the host key itself. So no machine between the caller and the instance can pretend to be the instance
-// and get the credentials. But the host key is in the user data. Principals with ec2:DescribeInstanceAttribute in this
-// account can read it, and programs on the instances, too.
+// The test makes the host key itself. So the caller knows the host key, and no machine between the caller and the
+// instance can pretend to be the instance to get the credentials. But the host key is in the user data. Programs on the
+// instances can read the user data. Principals of this account with the permission ec2:DescribeInstanceAttribute can
+// read it, too.
 //
-// Because of the user data, the instance also schedules its own shutdown when it has booted. After the shutdown, EC2
-// terminates the instance: see launch. The instance cannot schedule the shutdown earlier, because shutdown(8) needs
-// systemd-logind for a later time.
+// The user data also contains a command with which the instance schedules its own shutdown at the end of the boot.
+// After the shutdown, EC2 terminates the instance: see launch. An earlier phase of the boot cannot schedule the
+// shutdown. shutdown(8) needs systemd-logind to schedule a shutdown, and systemd-logind does not run yet in earlier
+// phases.
 func (m *madeObjects) makeKeys() (userData string, err error) {
 	_, mine, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -160,8 +163,8 @@ func (c *cloud) makeGroup(ctx context.Context, p plan, m *madeObjects) error {
 	})
 }
 
-// launch launches the instances. If an answer is lost, the SDK may repeat the call. Because of the client token, this
-// launches no further instances.
+// launch launches the instances. If an answer is lost, the SDK may repeat the call. The repeated call launches no
+// further instances, because it has the same client token.
 func (c *cloud) launch(ctx context.Context, o options, p plan, m *madeObjects, userData string) error {
 	in := &ec2.RunInstancesInput{
 		ClientToken: new(p.objectName()), ImageId: p.image.ImageId, InstanceType: types.InstanceType(p.kind),
@@ -197,7 +200,8 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *madeObjects, u
 	return nil
 }
 
-// bootPatience is how long the instances may take until they run, and then again until they accept SSH.
+// bootPatience is the time limit for the instances until they run. It is also the time limit from then until they
+// accept SSH.
 const bootPatience = 5 * time.Minute
 
 // waitUntilRunning waits until the instances run, and records their addresses in m.

@@ -32,7 +32,7 @@ type plan struct {
 	image  types.Image
 	kind   string
 	from   netip.Prefix // the addresses that may connect by SSH
-	nodes  string       // which credentials the instances get, as a text
+	nodes  string       // a text that says which credentials the instances get
 	others leftovers    // objects of other runs
 }
 
@@ -75,7 +75,8 @@ func (c *cloud) plan(ctx context.Context, o options) (plan, error) {
 	return p, nil
 }
 
-// findSubnet returns the subnet of -subnet, or otherwise a default subnet. Its zone must have the instance type.
+// findSubnet returns the subnet that -subnet names. Without -subnet, it returns a default subnet. It returns only a
+// subnet in a zone that has the instance type.
 func (c *cloud) findSubnet(ctx context.Context, o options) (types.Subnet, error) {
 	in := &ec2.DescribeSubnetsInput{Filters: newFilters("default-for-az", "true")}
 	if o.subnet != "" {
@@ -112,7 +113,7 @@ const (
 	debianName  = "debian-13-amd64-*"
 )
 
-// findImage returns the image of -image, or otherwise the newest image of Debian.
+// findImage returns the image that -image names. Without -image, it returns the newest image of Debian.
 func (c *cloud) findImage(ctx context.Context, o options) (types.Image, error) {
 	in := &ec2.DescribeImagesInput{Owners: []string{debianOwner}, Filters: newFilters("name", debianName,
 		"architecture", "x86_64", "state", "available")}
@@ -134,8 +135,8 @@ func (c *cloud) findImage(ctx context.Context, o options) (types.Image, error) {
 	return newest, checkImage(newest)
 }
 
-// checkImage returns an error if the programs do not run on the image, or if a volume would remain after the
-// termination of its instance.
+// checkImage returns an error if the programs do not run on the image. It also returns an error if an instance with
+// this image would leave a volume after its termination.
 func checkImage(i types.Image) error {
 	if i.Architecture != types.ArchitectureValuesX8664 {
 		return fmt.Errorf("image %s is for %s, and the programs are for x86_64: use another -image",

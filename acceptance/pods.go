@@ -18,7 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// mostPods is the maximum number of pods that the test makes on the first node, until pods have addresses of two ENIs.
+// mostPods is the maximum number of pods on the first node. The test makes pods there until pods have addresses of two
+// ENIs, and fails if mostPods pods are not enough.
 const mostPods = 40
 
 // A podTest is the part of the test with pods.
@@ -31,11 +32,11 @@ type podTest struct {
 
 	failures int
 	pods     map[*node][]ends.Pod // in the order of their creation
-	eni      map[netip.Addr]int   // by a pod's address: the device index of the ENI that has the address
+	eni      map[netip.Addr]int   // device index of the ENI that has the pod's address; the key is this address
 }
 
-// testPods installs the suite on the instances, makes pods, tries all paths, deletes the pods, and compares the state
-// with the state before. It returns the number of failed checks.
+// testPods installs the suite on the instances, makes pods, tries all paths between them, and deletes the pods. Then it
+// checks that EC2 and the nodes are as they were before the first pod. It returns the number of failed checks.
 func (c *cloud) testPods(ctx context.Context, o options, p plan, m *madeObjects, out output) (failures int, err error) {
 	session, err := c.nodeSession(ctx)
 	if err != nil {
@@ -82,8 +83,8 @@ func (s *podTest) recordStates(context.Context) error {
 	return nil
 }
 
-// addPods makes pods on the first node until two pods have addresses of its first ENI for pods, and one pod has an
-// address of its second. Then it makes one pod on the second node.
+// addPods makes pods on the first node. It stops when two pods have addresses of the node's first ENI for pods, and one
+// pod has an address of the node's second ENI for pods. Then it makes one pod on the second node.
 func (s *podTest) addPods(ctx context.Context) error {
 	first := s.nodes[0]
 	for len(s.podsOnENI(1)) < 2 || len(s.podsOnENI(2)) < 1 {
@@ -127,8 +128,8 @@ func (s *podTest) addPod(ctx context.Context, n *node) error {
 	return nil
 }
 
-// podsOnENI returns the pods of the first node whose addresses are on its first ENI for pods (ordinal 1) or on its
-// second (2).
+// podsOnENI returns the pods on the first node whose addresses are on one of the node's ENIs for pods: on the first ENI
+// (ordinal 1), or on the second ENI (ordinal 2).
 func (s *podTest) podsOnENI(ordinal int) []ends.Pod {
 	var indices []int
 	for _, p := range s.pods[s.nodes[0]] {
@@ -161,7 +162,7 @@ type path struct {
 }
 
 // tryPaths tries each path with ping, TCP and UDP, as make demo does. Unlike make demo, the test has no host outside
-// Kubernetes. The second node takes this role for the pods of the first node.
+// Kubernetes. For the pods of the first node, the second node replaces such a host.
 func (s *podTest) tryPaths(ctx context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	pod1, sibling := s.podEnd(one, s.podsOnENI(1)[0]), s.podEnd(one, s.podsOnENI(1)[1])
@@ -204,8 +205,8 @@ func (p path) tryPath() error {
 	return errors.Join(errs...)
 }
 
-// tryInternet checks that a server in the internet sees a pod's packets with the public address of the pod's node. The
-// caller's machine, and not the pod, resolves the server's name.
+// tryInternet sends a request from a pod to a server in the internet. It checks that the server sees the public address
+// of the pod's node as the source address. The caller's machine, and not the pod, resolves the server's name.
 func (s *podTest) tryInternet(ctx context.Context, from end) error {
 	u, err := url.Parse(s.whoami)
 	if err != nil {
@@ -235,8 +236,8 @@ func (e end) fetch(url string, to netip.AddrPort, patience time.Duration) (body 
 	return body, err
 }
 
-// tryServices checks paths from a pod to Services. The first node translates the Services' addresses, as with
-// kube-proxy.
+// tryServices checks paths from a pod to Services. The first node translates the addresses of the Services by rules
+// like those of kube-proxy.
 func (s *podTest) tryServices(context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	from := s.podEnd(one, s.podsOnENI(1)[0])
@@ -303,8 +304,8 @@ func (s *podTest) forEachPod(method string) func(context.Context) error {
 	}
 }
 
-// compareStates checks that EC2 and the nodes are as they were before the first pod, after collections have released
-// all addresses.
+// compareStates runs registry-gc until it has released all addresses. Then it checks that EC2 and the nodes are as they
+// were before the first pod.
 func (s *podTest) compareStates(ctx context.Context) error {
 	for _, n := range s.nodes {
 		s.verdict("EC2 is as it was before, "+n.name, "only the ENI of the launch, with one address",
@@ -321,8 +322,9 @@ func (s *podTest) compareStates(ctx context.Context) error {
 	return nil
 }
 
-// waitForRelease runs collections until EC2 shows only the node's boot ENI. One collection is not enough: an ENI is
-// deleted at the earliest one second after its addresses. Also, EC2 takes some seconds to detach the ENI.
+// waitForRelease runs registry-gc until EC2 shows only the node's boot ENI. One run of registry-gc is not enough, for
+// two reasons. registry-gc deletes an ENI at the earliest one second after the addresses of the ENI. Also, EC2 takes
+// some seconds to detach the ENI.
 func (s *podTest) waitForRelease(ctx context.Context, n *node) error {
 	const tries = 12
 	var err error
@@ -352,7 +354,8 @@ func (s *podTest) waitForRelease(ctx context.Context, n *node) error {
 	return err
 }
 
-// diffStates returns an error that lists the lines that are only in one of the two states, or nil.
+// diffStates returns an error that lists the lines that only one of the two states has. If the states are equal,
+// diffStates returns nil.
 func diffStates(before, now []string) error {
 	var lines []string
 	for _, l := range now {

@@ -9,13 +9,13 @@ import (
 )
 
 // A price is the price of an instance type per hour, in dollars: On-Demand, with Linux, without tax. If the type has
-// CPU credits, a busy instance costs more per hour, at most by the price credits.
+// CPU credits, a busy instance costs more. The field credits is the highest additional price per hour.
 type price struct{ hour, credits float64 }
 
 // prices are approximate prices of us-east-1. The sources are the pages https://aws.amazon.com/ec2/pricing/on-demand,
 // https://aws.amazon.com/vpc/pricing and https://aws.amazon.com/ebs/pricing in 2025. Other regions cost up to twice as
-// much. CPU use above the baseline costs $0.05 per vCPU and hour. So the price credits is for two vCPUs that are 80 %
-// above the baseline (EC2 user guide, "Unlimited mode for burstable performance instances").
+// much. CPU use above the baseline costs $0.05 per vCPU and hour. So $0.08 is the additional price of an hour in which
+// two vCPUs are 80 % above the baseline (EC2 user guide, "Unlimited mode for burstable performance instances").
 var prices = map[string]price{"t3.small": {0.0208, 0.08}, "t3.medium": {0.0416, 0.08}, "m5.large": {0.096, 0},
 	"c5.large": {0.085, 0}}
 
@@ -47,8 +47,8 @@ func (p plan) cost(d time.Duration) string {
 	return text
 }
 
-// mostCost returns, as a text, the maximum cost of a run. This is the cost if the instances are busy all the time, and
-// are not deleted before they terminate themselves.
+// mostCost returns, as a text, the maximum cost of a run. A run costs the maximum if the instances are busy all the
+// time, and if they run until they terminate themselves.
 func (p plan) mostCost() string {
 	busy, known := prices[p.kind]
 	if !known {

@@ -102,7 +102,7 @@ func (s *shell) putFile(file, to string) error {
 	return err
 }
 
-// putTree copies the files below the directory dir to the directory to on the instance.
+// putTree copies all files below a directory of this machine to a directory of the instance.
 func (s *shell) putTree(dir, to string) error {
 	r, w := io.Pipe()
 	go func() {
@@ -114,8 +114,8 @@ func (s *shell) putTree(dir, to string) error {
 	return errors.Join(err, r.Close())
 }
 
-// addTree adds the regular files in files to an archive. It leaves out symbolic links, because the installation makes
-// its own.
+// addTree adds the regular files of a file system to an archive. It leaves out symbolic links, because the installation
+// makes its own.
 func addTree(t *tar.Writer, files fs.FS) error {
 	return fs.WalkDir(files, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -145,8 +145,8 @@ type client struct {
 	stderr *tail // the end of what the program and the plugins have printed to standard error
 }
 
-// startProgram starts a program as root, and returns a client that calls the program over its standard input and
-// output.
+// startProgram starts a program as root. It returns a client that calls the program over the standard input and output
+// of the program.
 func (s *shell) startProgram(ctx context.Context, program string) (*client, error) {
 	session, err := s.NewSession()
 	if err != nil {

@@ -2,18 +2,19 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package compare makes the same calls to two EC2s and to the metadata services of their instances, and compares the
-// answers field by field. One is the real EC2. The other is the simulator, with the same VPC and subnets.
+// answers field by field. One of the two EC2s is real. The other EC2 is the simulator, with the same VPC and subnets.
 //
 // The suite's own client (package aws) makes the calls, with the unchanged AWS SDK. The calls create, attach, change,
 // detach and delete an ENI. Some calls are wrong, so that EC2 must refuse them. A recorder records the answers.
 //
-// IDs, addresses and times always differ. So the comparison replaces such a text by its form: "an ID eni-", "an IPv4
-// address". Some of these texts, such as the ID of the new ENI, have a name that is the same on both sides. The
-// comparison replaces such a text by its name.
+// IDs, addresses and times always differ. So the comparison replaces each ID, address or time by its form, for example
+// by "an ID eni-" or "an IPv4 address". For some objects, such as the new ENI, the comparison knows the ID on each
+// side. It gives both IDs the same name, and replaces each of them by this name.
 //
-// If a field differs in kind, the comparison finds out whether the suite reads the field. For that, it gives the
-// suite's client the recorded answer without the field. If the client's result then differs, the suite reads the field,
-// and the comparison fails. Then the simulator gives the suite another answer than EC2 does, in all tests.
+// A field differs in kind if one side lacks the field, or if the forms differ. For such a field, the comparison finds
+// out whether the suite reads the field. The comparison gives the suite's client the recorded answer without the field.
+// If the client's result changes, the suite reads the field, and the comparison fails. It must fail because all tests
+// with the simulator give the suite another answer than EC2 does.
 package compare
 
 import (
@@ -34,7 +35,7 @@ type Place struct {
 	Name        string         // real, or simulated
 	EC2         aws.HTTPClient // makes requests to EC2
 	EC2URL      string         // the URL of EC2; empty: the environment names the URL
-	Metadata    aws.HTTPClient // makes requests to the metadata service of Node
+	Metadata    aws.HTTPClient // makes requests to the metadata service of the instance Node
 	MetadataURL string         // the URL of this metadata service
 
 	Node, Other         string // IDs of the instances
@@ -50,8 +51,8 @@ type Options struct {
 	Pause time.Duration     // between two tries of a step that waits for a change
 }
 
-// patience is how long EC2 and metadata may take to show a change. An attachment takes seconds, and metadata may lag by
-// half a minute.
+// patience is how long a step waits until EC2 and metadata show a change. EC2 takes seconds to show an attachment, and
+// metadata sometimes shows it half a minute later.
 const patience = 3 * time.Minute
 
 // A Table is the outcome of a comparison.
@@ -81,8 +82,8 @@ func (t Table) Failures() []Row {
 	return slices.DeleteFunc(slices.Clone(t.Rows), func(r Row) bool { return !r.Fails() })
 }
 
-// Run runs all steps on both sides. If a step fails on a side, Run returns an error, and a Table with the differences
-// so far. For example, EC2 refuses a call that the simulator allows.
+// Run runs all steps on both sides. A step can fail on one side, for example if EC2 refuses a call that the simulator
+// allows. Run then returns an error, and a Table with the differences of the steps until then.
 func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
 	defer silenceLog()()
 	t := &tableBuilder{seen: map[Row]int{}, calls: map[string]bool{}}
@@ -105,7 +106,8 @@ func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
 	return t.result(), nil
 }
 
-// silenceLog silences the log of the suite's client, which would warn of the answers without a field.
+// silenceLog silences the log of the suite's client, because the client would log a warning for each answer from which
+// a probe has removed a field.
 func silenceLog() (restore func()) {
 	was := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
@@ -115,7 +117,7 @@ func silenceLog() (restore func()) {
 // A tableBuilder collects the contents of a Table.
 type tableBuilder struct {
 	rows   []Row
-	seen   map[Row]int // the index of a row, by all its fields except Step and Read
+	seen   map[Row]int // the index in rows; the key is the row without Step and Read
 	calls  map[string]bool
 	fields int
 }
@@ -144,7 +146,8 @@ func (t *tableBuilder) addStep(s step, real, sim *side) {
 	}
 }
 
-// addRow adds a row, unless there already is the same row from another step or for another index in a list.
+// addRow adds a row, unless the table already has an equal row. Two rows are equal even if they are from different
+// steps, or if the indices in their field paths differ.
 func (t *tableBuilder) addRow(r Row) {
 	key := r
 	key.Step, key.Read = "", false

@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// statusField is the name of the field for the HTTP status of an answer.
+// statusField is the name under which the comparison compares the HTTP statuses of the answers, like a field.
 const statusField = "(HTTP status)"
 
 // messageField is the path of the message in an error of EC2. Messages may differ in their wording, because only people
@@ -26,8 +26,8 @@ const messageField = "Errors.Error.Message"
 // ignoredFields are fields whose values differ in each answer.
 var ignoredFields = []string{"requestId", "RequestID", "RequestId"}
 
-// fieldsOf returns the forms of an answer's fields, by path. A field is an XML element of EC2, a member of a JSON
-// object, or a line of metadata.
+// fieldsOf returns a map from the path of each field in an answer to the form of the field. A field is an XML element
+// in an answer of EC2, a member of a JSON object, or a line in an answer of metadata.
 func fieldsOf(call string, a answer, n names) map[string]form {
 	all := map[string]form{statusField: {strconv.Itoa(a.status), strconv.Itoa(a.status)}}
 	add := func(path, text string) {
@@ -107,7 +107,7 @@ func parseXML(document []byte) (*element, error) {
 	}
 }
 
-// forEachText calls add with each text in e and its path.
+// forEachText calls the function add for each text in the element e. It passes the path of the text and the text.
 func (e *element) forEachText(path string, n names, add func(path, text string)) {
 	counts, seen := map[string]int{}, map[string]int{}
 	for _, c := range e.children {
@@ -127,8 +127,8 @@ func (e *element) forEachText(path string, n names, add func(path, text string))
 	}
 }
 
-// sortedChildren returns the children of e. EC2 does not guarantee an order of items, so items are sorted by their
-// forms.
+// sortedChildren returns the children of e. EC2 does not guarantee the order of the items in a list. So sortedChildren
+// sorts items by their forms.
 func (e *element) sortedChildren(n names) []*element {
 	if !slices.ContainsFunc(e.children, func(c *element) bool { return c.name == "item" }) {
 		return e.children
@@ -144,7 +144,8 @@ func (e *element) sortedChildren(n names) []*element {
 	})
 }
 
-// deletePath deletes all elements in e at a path. It ignores indices in the path.
+// deletePath deletes from e all elements that have a path. It ignores indices in the path, so it deletes the element
+// from all items of a list.
 func (e *element) deletePath(path string) {
 	e.deleteBelow("", withoutIndices(path))
 }
@@ -181,8 +182,8 @@ func joinPath(path, name string) string {
 	return path + "." + name
 }
 
-// indexedName returns the name of element i of several elements with the same name: name[1], name[2] and so on. If
-// there is only one, indexedName returns the name alone.
+// indexedName returns the name of an element with its index, if several elements have the same name: name[1], name[2]
+// and so on. If only one element has the name, indexedName returns the name alone.
 func indexedName(name string, i, of int) string {
 	if of < 2 {
 		return name

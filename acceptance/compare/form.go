@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// A form is what the comparison knows about a text in an answer. The form of a field that the answer does not have is
+// A form is what the comparison knows about a text in an answer. If an answer lacks a field, the form of the field is
 // the zero form.
 type form struct {
-	shown string // the text; parts that always differ are replaced by names or forms
-	kind  string // if this differs between the sides, the field differs in kind
+	shown string // the text, with names or forms in place of parts that always differ
+	kind  string // the field differs in kind if the two sides have different kinds
 }
 
 // names maps texts of one side to names that are the same on both sides.
@@ -28,8 +28,8 @@ func (n names) addName(text, name string) {
 	}
 }
 
-// replaceNames replaces texts that have a name by the name, also within a longer text. It begins with the longest of
-// them, because one may be the beginning of another.
+// replaceNames replaces each known text in a text by the name of the known text. It replaces the longest known
+// text first, because a known text can be the beginning of another known text.
 func (n names) replaceNames(text string) string {
 	for _, known := range slices.SortedFunc(knownTexts(n), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))

@@ -44,12 +44,13 @@ func (p *probe) isRead(call, field string) bool {
 	return !reflect.DeepEqual(*p.wholeOutcome, p.replay(answers))
 }
 
-// playURL is the URL of the player.
+// playURL is the URL of EC2 and of metadata for a client whose requests a player answers.
 const playURL = "http://play.invalid"
 
 // replay runs the step with recorded answers, and returns the outcome.
 func (p *probe) replay(answers map[string]answer) outcome {
-	const most = 500 // requests of one step; aws.Client.ENIs asks for sixteen keys of each ENI
+	// The limit is high, because aws.Client.ENIs asks for sixteen keys of each ENI.
+	const most = 500 // requests of one step
 	c := aws.New(aws.Options{EC2URL: playURL, MetadataURL: playURL, HTTP: &player{answers: answers, left: most},
 		Attempts: 1})
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

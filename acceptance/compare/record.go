@@ -31,7 +31,7 @@ type recorder struct {
 	answers map[string]answer
 }
 
-// takeAnswers returns the answers since the last call of takeAnswers.
+// takeAnswers returns the recorded answers, and removes them from the recorder.
 func (r *recorder) takeAnswers() map[string]answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,7 +40,8 @@ func (r *recorder) takeAnswers() map[string]answer {
 	return heard
 }
 
-// Do makes a request and records the answer. It does not record answers with a session token of metadata.
+// Do makes a request and records the answer. Some answers of metadata are session tokens. Do does not record these
+// answers.
 func (r *recorder) Do(q *http.Request) (*http.Response, error) {
 	call, err := callOf(q)
 	if err != nil {
@@ -82,8 +83,9 @@ func callOf(q *http.Request) (string, error) {
 	return form.Get("Action"), err
 }
 
-// A player answers requests with recorded answers. If there is no recorded answer to a call, the status is 404. When
-// left requests have been made, the player returns errors, so that a client does not make requests for ever.
+// A player answers requests with recorded answers. If there is no recorded answer to a call, the status is 404. The
+// field left is the number of requests that the player still answers. After that, the player returns errors, so that a
+// client does not make requests for ever.
 type player struct {
 	answers map[string]answer
 	left    int

@@ -50,7 +50,8 @@ type outcome struct {
 	meaning string // what the suite learns from the call: "done", or the kind of the error
 }
 
-// outcomeOf returns the outcome of a call, without texts that are only for people.
+// outcomeOf returns the outcome of a call. The outcome does not contain the message of an error, because only people
+// read messages.
 func outcomeOf(value any, err error) outcome {
 	if err == nil {
 		return outcome{value, "done"}
@@ -80,8 +81,8 @@ func sentinelText(err error) string {
 	return ""
 }
 
-// runStep runs a step, and repeats it until step.isDone returns true. The context has a deadline, because without one
-// the SDK ends a request for metadata after five seconds.
+// runStep runs a step, and repeats it until step.isDone returns true. runStep gives the context a deadline, because the
+// SDK cancels a request for metadata after five seconds if the context has no deadline.
 func (s *side) runStep(ctx context.Context, step step) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
@@ -119,8 +120,8 @@ func (s *side) runStep(ctx context.Context, step step) error {
 	}
 }
 
-// callsByName returns the calls of the last step, by names that are the same on both sides. The calls themselves may
-// differ, because paths of metadata have MAC addresses.
+// callsByName returns a map to the calls of the last step. The keys are names of the calls that are the same on both
+// sides. The calls themselves can differ between the sides, because paths of metadata contain MAC addresses.
 func (s *side) callsByName() map[string]string {
 	all := map[string]string{}
 	for call := range s.answers {

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package ends has the code of the program that the acceptance test runs on each instance. The program makes pods as a
-// container runtime does, with the installed plugins. It sends packets from an end to another end, and answers packets.
-// An end is a pod or the instance itself. The test calls the program by net/rpc over an SSH session. When the session
-// ends, the program removes its pods' namespaces and ends.
+// container runtime does, with the installed plugins. An end is a pod or the instance itself. The program sends packets
+// from one end to another end, and answers packets. The test calls the program by net/rpc over an SSH session. When the
+// session closes, the program removes the namespaces of its pods and exits.
 package ends
 
 import (
@@ -32,7 +32,7 @@ import (
 // Port is the TCP and UDP port at which all ends answer.
 const Port = 8080
 
-// Name is the name under which net/rpc has the methods of a Node.
+// Name is the name of Node in net/rpc: a client calls the method Name.Add, for example.
 const Name = "Node"
 
 // A Setup has the paths of files on the instance, and environment variables for the suite's programs. It is the
@@ -98,7 +98,7 @@ func Serve(c io.ReadWriteCloser) error {
 	return err
 }
 
-// Start reads the conflist, and has the plugins check it. From then on, the instance answers at Port.
+// Start reads the conflist, and the plugins check the conflist. After Start, the instance answers at Port.
 func (n *Node) Start(s Setup, done *bool) error {
 	for _, e := range s.Env {
 		name, value, _ := strings.Cut(e, "=")
@@ -145,7 +145,7 @@ func (n *Node) Add(name string, p *Pod) error {
 	return ns.Answer(Port)
 }
 
-// Check runs CHECK of the plugins for a pod.
+// Check calls the plugins with the CNI verb CHECK for a pod.
 func (n *Node) Check(name string, done *bool) error {
 	*done = true
 	return n.cni.CheckNetworkList(context.Background(), n.list, n.runtimeConf(name))
@@ -181,7 +181,7 @@ func (n *Node) namespaceOf(name string) (*vpcsim.Namespace, error) {
 }
 
 // Call sends packets, and returns the source address that the other end saw. For a ping, Call returns the zero
-// AddrPort.
+// AddrPort, because the answer to a ping does not contain what the other end saw.
 func (n *Node) Call(c Call, seen *netip.AddrPort) error {
 	from, err := n.namespaceOf(c.From)
 	if err != nil {
@@ -194,7 +194,8 @@ func (n *Node) Call(c Call, seen *netip.AddrPort) error {
 	return err
 }
 
-// Fetch makes a GET request, and returns the body of the answer. An HTTP status that is an error is no error of Fetch.
+// Fetch makes a GET request, and returns the body of the answer. Fetch does not return an error if the HTTP status of
+// the answer is an error.
 func (n *Node) Fetch(f Fetch, body *string) error {
 	from, err := n.namespaceOf(f.From)
 	if err != nil {
@@ -237,8 +238,8 @@ func (n *Node) Tool(args []string, output *string) error {
 	return nil
 }
 
-// Proxy makes rules for these Services on the instance, as kube-proxy does. The rules replace those of the previous
-// call.
+// Proxy makes rules on the instance for the Services in its argument, as kube-proxy does. The rules replace those of
+// the previous call.
 func (n *Node) Proxy(services []Service, done *bool) error {
 	*done = true
 	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// maxWorsening is the largest ratio of a figure to the figure of the baseline. Counts of instructions repeat within
-// three percent.
+// maxWorsening is the largest allowed ratio of a figure to the same figure in the baseline. Counts of instructions
+// repeat within three percent, so this ratio leaves enough room.
 const maxWorsening = 1.10
 
 // comparedColumns are the columns whose figures baseline.compare compares.

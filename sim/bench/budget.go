@@ -17,12 +17,13 @@ type budget struct {
 	times                      float64
 }
 
-// budgets leave some room, because the counts of instructions differ by up to two percent between runs. The layouts
-// with a service loop have more room. There the kernel checks each packet, to recognise replies from Services, and this
-// check costs more than two percent.
+// budgets leave some room, because the counts of instructions differ by up to two percent between runs. Layouts with a
+// service loop have more room than the others. In these layouts, the kernel checks each packet to recognise replies
+// from Services, and this check costs more than two percent.
 //
-// The node tracks the connections of routed pods, as a node with amazon-vpc-cni-k8s does. So a request of a routed pod
-// must not cost more than on such a node. The cost of packets must not grow with the number of pods.
+// Our node tracks the connections of routed pods, and a node with amazon-vpc-cni-k8s does the same. So a request of our
+// routed pod must not cost more than a request on a node with amazon-vpc-cni-k8s. The cost of packets must not grow
+// with the number of pods.
 var budgets = []budget{
 	{ours, otherNode, routedVeth, 1 / 1.3},
 	{ours, otherNode, bare, 1.04},
@@ -55,8 +56,8 @@ func (fs *flows) checkBudgets() error {
 	return errors.Join(errs...)
 }
 
-// checkRatios returns an error for each figure of our data paths in these columns whose ratio to the reference is
-// missing, or greater than maxRatio.
+// checkRatios checks the ratios of our data paths' figures to the figures of the reference, in the given columns. It
+// returns an error for each ratio that is missing, or greater than maxRatio.
 func checkRatios(t table.Table, reference string, maxRatio float64, columns ...string) error {
 	var errs []error
 	for _, dataPath := range []string{ours, byVeth} {

@@ -39,8 +39,9 @@ type candidate struct {
 	needs          []string
 }
 
-// candidates returns the chains to measure. own, routed and chained are the conflists of our chains. The plugin
-// host-local keeps its addresses below dir, the directory of the node.
+// candidates returns the chains to measure. The conflists of our chains are the parameters own (ipvlan), routed (veth)
+// and chained (three plugins). The parameter dir is the directory of the node, where the plugin host-local stores which
+// addresses are in use.
 func candidates(own, routed, chained, dir string) []candidate {
 	ptp := func(masq string) string {
 		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", %s "ipam":
@@ -64,9 +65,10 @@ func candidates(own, routed, chained, dir string) []candidate {
 	}
 }
 
-// warmConflist returns the conflist in a file, with changes that make all measured ADDs warm. An ADD may use a released
-// address again at once. A growth gets as many addresses or prefixes as an ENI can have, so all growth happens before
-// the measurement. If dataPath is empty, the file sets the data path.
+// warmConflist returns the conflist in a file, but with changes so that no measured ADD needs EC2. An ADD may use a
+// released address again at once. When the node needs addresses, it gets as many addresses or prefixes as an ENI can
+// have, so it gets all of them before the measurement. If dataPath is empty, warmConflist does not change the data path
+// of the file.
 func warmConflist(file string, first int, prefixes bool, dataPath string) (string, error) {
 	list, err := paths.EditConflist(file, func(p map[string]any) error {
 		p["reuseIPWait"], p["ipBatchSize"], p["interfaceIndex"], p["prefixDelegation"] = 0, 0, first, prefixes
@@ -111,7 +113,7 @@ func (c *chain) measureCall(ctx context.Context, verb string, p pod) (sample, er
 	return sample{cost{wall, e.cpu()}, e.steps}, nil
 }
 
-// execute executes the chain for a pod by the executor e, and returns the elapsed time.
+// execute executes the chain for a pod, and returns the elapsed time. The executor e executes the plugins of the chain.
 func (c *chain) execute(ctx context.Context, verb string, p pod, e *executor) (wall time.Duration, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir(c.path, filepath.Join(c.node.dir, "cni"), e)
 	rt := &libcni.RuntimeConf{ContainerID: p.id, IfName: "eth0", Args: p.args}

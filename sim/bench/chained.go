@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// connectChained returns a function that connects a pod by our chained plugins, but does not execute ipam, which needs
-// EC2. The configuration of the plugins also has furtherKeys.
+// connectChained returns a function that connects a pod by our chained plugins. The function does not execute the
+// plugin ipam, because ipam needs EC2. The configuration of the plugins also has furtherKeys.
 func connectChained(furtherKeys map[string]any) func(*host, *guest) error {
 	return func(h *host, g *guest) error {
 		conf := g.pluginConf()
@@ -40,8 +40,9 @@ func (g *guest) pluginConf() map[string]any {
 	}
 }
 
-// connectChainedVeth connects a routed pod by unnumbered-ptp. On the host, the address of the router has the MAC
-// address of the other host's ENI, because no router of EC2's fabric forwards packets between the hosts.
+// connectChainedVeth connects a routed pod by unnumbered-ptp. The pod's routes lead to the subnet's router. In EC2, the
+// router forwards packets to the other host. In this fabric, no router does so. So the host gets a neighbour entry that
+// gives the router's address the MAC address of the other host's ENI.
 func connectChainedVeth(h *host, g *guest) error {
 	conf := g.pluginConf()
 	conf["prevResult"] = map[string]any{

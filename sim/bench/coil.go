@@ -16,14 +16,15 @@ import (
 
 // A coil has the settings of tunnels as Coil 2.12 makes them (package founat of its source). A client has a link for
 // each egress, and the remote address of the link is the ClusterIP of the egress. A router has a link and a route for
-// each client. Each pod also has a link without a remote address. This link receives tunnelled packets from all sources
-// that no other link has as its remote address: for example an answer that does not come from the ClusterIP.
+// each client. Each pod also has a link without a remote address. If a tunnelled packet comes from a source that is not
+// the remote address of another link, this link receives the packet. An example is an answer that does not come from
+// the ClusterIP.
 //
-// Two things make Coil cheaper in this layout than in reality. Packets of routers leave by the ENI and not by the node,
-// as with our egress. And no rule computes checksums of the tunnelled packets.
+// Two things make Coil cheaper in this layout than in reality. First, packets of routers leave directly through the
+// ENI, as with our egress, and not through the node. Second, no rule computes checksums of the tunnelled packets.
 type coil struct {
 	clients    int    // how many clients each router has
-	sourcePort uint16 // of UDP; 0: a port for each connection. The default of Coil is tunnelPort
+	sourcePort uint16 // UDP source port; 0: a port for each connection. Coil's default is tunnelPort
 }
 
 func (c coil) addTunnels(p *pair) error {
@@ -41,7 +42,8 @@ func (c coil) addTunnels(p *pair) error {
 // tunnelTable is the table whose routes lead into the tunnels.
 const tunnelTable = 118
 
-// addClient makes the tunnels of a client to the ClusterIPs. Rules keep packets to private networks out of the tunnels.
+// addClient gives a client its tunnels, one to each ClusterIP. Rules keep packets to private networks out of the
+// tunnels.
 func (c coil) addClient(g *guest) error {
 	err := c.acceptTunnels(g)
 	var w nl.Wiring
@@ -62,7 +64,8 @@ func (c coil) addClient(g *guest) error {
 	return errors.Join(err, w.Add())
 }
 
-// addRouter makes the tunnels of a router: one tunnel to pod a, and the other tunnels to clients that send nothing.
+// addRouter gives a router its tunnels: one tunnel to the client, and other tunnels to further clients that send
+// nothing.
 func (c coil) addRouter(g *guest, client netip.Addr) error {
 	err := c.acceptTunnels(g)
 	w := nl.Wiring{

@@ -14,12 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The host outside the VPC has the addresses outsideAddrs. Pod a reaches the first address by router b on the other
-// node, and the second address by router c on the node of pod a. The gateways are ClusterIPs of these two routers. Each
-// router has a Service of its own, so that kube-proxy has no choice.
+// The host outside the VPC has the addresses outsideAddrs. The client is the pod named "a". It reaches the first
+// address through the router "b" on the other node. It reaches the second address through the router "c" on its own
+// node. Each router has a Service of its own, so kube-proxy cannot choose another router. The variable gateways has the
+// ClusterIPs of these two Services.
 //
-// The subnet's router also plays the host outside. A longer path would cost the same in all layouts, and would only
-// bring the ratios closer to 1.
+// The namespace of the subnet's router is also the host outside. A separate host would make the path of the packets
+// longer. The longer path would cost the same in all layouts, and would only bring the ratios closer to 1.
 var (
 	outsideAddrs = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
 	gateways     = []netip.Addr{netip.MustParseAddr("172.20.0.77"), netip.MustParseAddr("172.20.0.78")}
@@ -48,8 +49,8 @@ var egressLayouts = []layout{
 		tunnel: coil{clients: 1, sourcePort: tunnelPort}.addTunnels},
 }
 
-// egressConf is a configuration with two egresses. Pod a is the client of both egresses, and the pods b and c are the
-// routers. Each pod has a Kubernetes namespace of its own, with the name of the pod.
+// egressConf is a configuration with two egresses. The pod "a" is the client of both egresses, and the pods "b" and "c"
+// are the routers. Each pod has a Kubernetes namespace of its own, with the name of the pod.
 var egressConf = map[string]any{"egress": map[string]any{
 	"other": map[string]any{"gateways": gateways[:1], "destinations": outsideAddrs[:1], "namespaces": []string{"a"},
 		"routers": []string{"b"}},
@@ -68,7 +69,7 @@ var (
 	routerRoutes = []route{{"router, other node", false, toOutside(0)}, {"router, same node", false, toOutside(1)}}
 )
 
-// measureEgress measures the cost of packets to the host outside, by layout, and prints it.
+// measureEgress measures what packets to the host outside cost in each layout, and prints the costs.
 func measureEgress(ctx context.Context, o options, w io.Writer) error {
 	fs := &flows{reference: masqueraded, referenceRoute: byNode, noteColumn: "links of a router"}
 	return fs.run(ctx, o, w, func(ctx context.Context, f *vpcsim.Fabric) error {
@@ -107,9 +108,9 @@ func (fs *flows) addOutside(ctx context.Context, p *pair) error {
 	return p.checkSources(ctx, routes)
 }
 
-// checkSources checks that the host outside sees packets of pod a with the right source address: the address of the
-// router, or of the node. For the check, it adds rules that drop packets with other sources, and removes the rules
-// afterwards.
+// checkSources checks the source address that the host outside sees in packets of the client. This must be the address
+// of the router, or of the node if the layout has no router. checkSources adds rules that drop packets with other
+// sources, sends packets, and removes the rules.
 func (p *pair) checkSources(ctx context.Context, routes []route) error {
 	sources := []netip.Addr{p.b.addr, p.c.addr}
 	if p.tunnel == nil {

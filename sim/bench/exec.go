@@ -25,8 +25,8 @@ type step struct {
 	cost
 }
 
-// An executor executes plugins for libcni, and measures their cost. It finds plugins and reads their versions as libcni
-// itself does.
+// An executor executes plugins for libcni, and measures their cost. It finds plugins and reads their versions like the
+// default executor of libcni.
 type executor struct {
 	invoke.DefaultExec
 

@@ -20,10 +20,10 @@ type layout struct {
 	name    string
 	connect func(*host, *guest) error // connects a pod of the host
 	finish  func(*host) error         // completes a host that has all its pods; nil for nothing
-	// pods use Services: so the host has rules like those of kube-proxy, and tracks connections
+	// the pods use Services, so the host has rules like those of kube-proxy, and tracks connections
 	service   bool
-	tunnel    func(*pair) error // completes tunnels between pods a and b, and a and c; nil for no tunnels
-	otherPods int               // how many other pods the first host has before a and c
+	tunnel    func(*pair) error // completes the tunnels of pod "a" to "b" and to "c"; nil: none
+	otherPods int               // pods that the first host gets before "a" and "c"
 }
 
 // The names of the layouts in budgets. The budgets also have the names ours and byVeth.
@@ -48,7 +48,8 @@ var layouts = []layout{
 }
 
 // subnet is the subnet of all pods and of the ENI eth1. All layouts use this subnet, but hosts of different layouts
-// never communicate. The ENIs of a layout are ports of one bridge, which is the cheapest replacement for a VPC.
+// never communicate. The ENIs of a layout are ports of one bridge. The bridge replaces the VPC, because no other
+// replacement costs fewer instructions.
 var (
 	subnet    = netip.MustParsePrefix("10.0.0.0/24")
 	router    = netip.MustParseAddr("10.0.0.1") // the subnet's first address, as in EC2
@@ -77,7 +78,8 @@ type guest struct {
 	addr netip.Addr
 }
 
-// A pair is the two hosts of a layout, with the pods a and c on the first host and b on the second host.
+// A pair is the two hosts of a layout with their pods. The pods "a" and "c" are on the first host, and "b" is on the
+// second host.
 type pair struct {
 	layout
 	a, b, c *guest
@@ -135,7 +137,8 @@ func (l layout) newPair(f *vpcsim.Fabric, number int, bin string) (*pair, error)
 	return p, p.finishHosts()
 }
 
-// finishHosts completes both hosts as the layout demands: with its function finish, kube-proxy's rules and tunnels.
+// finishHosts completes both hosts. It calls the layout's function in the field finish, and adds kube-proxy's rules and
+// the tunnels if the layout has them.
 func (p *pair) finishHosts() error {
 	for _, h := range p.hosts {
 		if p.finish != nil {
@@ -156,9 +159,9 @@ func (p *pair) finishHosts() error {
 	return nil
 }
 
-// kubeProxyTable returns rules with the effect of kube-proxy's rules for Services with one backend each. The backends
-// are the servers b and c. If the layout has tunnels, b and c are routers, and each of them is also the backend of a
-// gateway.
+// kubeProxyTable returns rules with the effect of kube-proxy's rules. Each Service has one backend: the server in pod
+// "b" or in pod "c". If the layout has tunnels, "b" and "c" are routers. Then each router is also the backend of one
+// gateway's Service.
 func (p *pair) kubeProxyTable() nl.Table {
 	rule := func(proto string, to netip.Addr, port uint16, backend netip.AddrPort) nl.NFRule {
 		return nl.NFRule{nl.DAddr(hostPrefix(to)), nl.DPort(proto, port, port), nl.DNAT(backend)}
@@ -186,7 +189,8 @@ func (h *host) addENIs(vpc *nl.NS, number int) error {
 		{NS: h.NS, Object: nl.Veth{Name: "eth0", MAC: mac(number, 1), Peer: fmt.Sprint("e0-", number),
 			PeerMAC: mac(number, 2), PeerNS: vpc, MTU: 9001}},
 		{NS: h.NS, Object: nl.Addr{Prefix: hostPrefix(h.boot), Dev: "eth0"}},
-		// as on a real node: a loose rp_filter accepts each source to which a route leads
+		// A real node has a default route, too. With it, a loose rp_filter accepts each source address, because a route
+		// leads to each address.
 		{NS: h.NS, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: router, Dev: "eth0", OnLink: true}},
 		{NS: h.NS, Object: nl.Veth{Name: "eth1", MAC: mac(number, 3), Peer: fmt.Sprint("e1-", number),
 			PeerMAC: mac(number, 4), PeerNS: vpc, MTU: 9001}},
@@ -201,12 +205,12 @@ func mac(host, link int) string              { return fmt.Sprintf("02:00:00:00:%
 func hostPrefix(a netip.Addr) netip.Prefix   { return netip.PrefixFrom(a, a.BitLen()) }
 func subnetPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, subnet.Bits()) }
 
-// routeByNode makes the node reach the VPC by eth0.
+// routeByNode adds a route on the node: packets from the node to the VPC leave through eth0.
 func routeByNode(h *host) error {
 	return nl.Wiring{{NS: h.NS, Object: nl.Route{Dst: subnet, Dev: "eth0"}}}.Add()
 }
 
-// connectIPVlan connects a pod only by a slave of the ENI.
+// connectIPVlan gives a pod an ipvlan slave of the ENI, and no other link.
 func connectIPVlan(h *host, g *guest) error {
 	return nl.Wiring{
 		{NS: h.NS, Object: nl.IPVlan{Name: "eth0", Master: "eth1", NS: g.NS}},
@@ -254,7 +258,8 @@ func connectRouted(h *host, g *guest) error {
 		{NS: h.NS, Object: nl.Route{Dst: hostPrefix(g.addr), Dev: v.Name}},
 		{NS: h.NS, Object: nl.Rule{Pref: toPod, To: hostPrefix(g.addr), Table: unix.RT_TABLE_MAIN}},
 		{NS: h.NS, Object: nl.Rule{Pref: fromPod, From: hostPrefix(g.addr), Table: table}},
-		// the other host asks for the pod's MAC address by ARP, which EC2's fabric does not need
+		// The other host sends ARP requests for the pod's address, so eth1 must answer. EC2's fabric delivers packets
+		// without such requests.
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/eth1/proxy_arp", Value: "1"}},
 		{NS: g.NS, Object: nl.Addr{Prefix: hostPrefix(g.addr), Dev: "eth0"}},
 		{NS: g.NS, Object: nl.Neigh{Addr: hop, MAC: v.MAC, Dev: "eth0"}},
@@ -308,7 +313,7 @@ func linkAttrs(name string) netlink.LinkAttrs {
 	return a
 }
 
-// addPort makes a link a port of a bridge. It does not bring the link up, because a Veth is up already.
+// addPort attaches a link to a bridge. It does not bring the link up, because a Veth is up already.
 func addPort(n *nl.NS, bridge, link string) error {
 	return n.Do(func() error {
 		b, err1 := netlink.LinkByName(bridge)

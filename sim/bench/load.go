@@ -131,7 +131,8 @@ func (s socket) answer(b []byte) {
 	}
 }
 
-// measureRequests returns how long requests and responses of one byte take, on one connection.
+// measureRequests sends requests of one byte on one connection, and waits for a response of one byte each time. It
+// returns the time for all of them.
 func measureRequests(to netip.AddrPort, ops int) time.Duration {
 	s, b := dial(to, echo), []byte{0}
 	const warm = 100
@@ -146,7 +147,8 @@ func measureRequests(to netip.AddrPort, ops int) time.Duration {
 	return time.Since(start)
 }
 
-// measureConnections returns how long connections take, each with a request and a response of one byte.
+// measureConnections makes one connection after the other. Each connection has a request and a response of one byte. It
+// returns the time for all connections.
 func measureConnections(to netip.AddrPort, ops int) time.Duration {
 	b := []byte{0}
 	const warm = 20
@@ -163,7 +165,7 @@ func measureConnections(to netip.AddrPort, ops int) time.Duration {
 	return time.Since(start)
 }
 
-// measureStream returns how long a stream takes until the server has read all bytes.
+// measureStream sends bytes, and returns the time until the server has read all of them.
 func measureStream(to netip.AddrPort, ops int) time.Duration {
 	s, b := dial(to, sink), make([]byte, 128<<10)
 	start := time.Now()
@@ -175,8 +177,8 @@ func measureStream(to netip.AddrPort, ops int) time.Duration {
 	return time.Since(start)
 }
 
-// runGenerator is the main function of the process in a pod. args are "serve", or the name of a load, the destination
-// and the number of operations.
+// runGenerator is the main function of the process in a pod. The parameter args is either the word "serve", or three
+// words: the name of a load, the destination and the number of operations.
 func runGenerator(args []string) error {
 	if args[0] == "serve" {
 		serve()

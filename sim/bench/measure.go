@@ -24,7 +24,7 @@ type subject struct {
 	*chain
 	label       string
 	callsAtOnce int
-	reference   *subject // the ratios refer to its costs; nil if it is missing
+	reference   *subject // the ratios are ratios to this subject's costs; nil if the reference is missing
 
 	add, del []sample
 }
@@ -111,8 +111,8 @@ func (n *node) installedChains(o options, r *report) ([]*chain, error) {
 }
 
 // prepareChains executes ADD and DEL of each chain for podCount pods. These calls get addresses from EC2, load kernel
-// modules, and install the objects that serve all pods of a node. So the measured calls do not do this. At the end,
-// prepareChains resets the list of the calls to EC2.
+// modules, and install the objects that serve all pods of a node. So the measured calls do not need to do these three
+// things. At the end, prepareChains resets the list of the calls to EC2.
 func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int) error {
 	for _, c := range chains {
 		ps, err := n.newPods(podCount)
@@ -132,13 +132,13 @@ func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int)
 	return nil
 }
 
-// batchCount returns how many batches to run, each of c calls at once. All batches together have about as many calls as
-// rounds says, but there are at least four batches. If rounds is less than four, batchCount returns rounds.
+// batchCount returns the number of batches to run. One batch is c calls at once. All batches together have about as
+// many calls as the number rounds, but batchCount returns at least four. If rounds is less than four, batchCount
+// returns rounds.
 func batchCount(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 
-// measureRounds measures each subject once in each of n rounds. The order changes from round to round, so that a
-// subject does not always follow the same subject. A further round at the start only fills the caches, and does not
-// count.
+// measureRounds measures all subjects n times: once in each round. Each round begins with another subject. Before these
+// rounds, measureRounds runs one round that only fills the caches, and does not keep its costs.
 func measureRounds(ctx context.Context, subjects []*subject, n int) error {
 	for round := range n + 1 {
 		for i := range subjects {
@@ -172,8 +172,8 @@ func (s *subject) runBatch(ctx context.Context, keep bool) error {
 	return errors.Join(ps.close(), settle(ctx, s.callsAtOnce))
 }
 
-// settle waits while the kernel removes the namespaces of pods in the background. How long settle waits depends on the
-// number of namespaces.
+// settle gives the kernel time to remove the namespaces of pods in the background. The more namespaces there are, the
+// longer settle waits.
 func settle(ctx context.Context, namespaces int) error {
 	t := time.NewTimer(time.Duration(20+5*namespaces) * time.Millisecond)
 	defer t.Stop()

@@ -86,7 +86,7 @@ type footprint struct {
 	peaks, group int
 }
 
-// tableRow returns the row of the table for a footprint. Its ratios refer to baseline.
+// tableRow returns the row of the table for a footprint. The ratios in the row are ratios to the footprint baseline.
 func (f footprint) tableRow(baseline footprint) []string {
 	x := func(a, b int) string {
 		if a == 0 || b == 0 {
@@ -105,8 +105,8 @@ func (f footprint) tableRow(baseline footprint) []string {
 	return row
 }
 
-// measureFootprint measures a chain. If its first ADD on the node asks EC2, measureFootprint also returns a second
-// footprint, of that ADD.
+// measureFootprint measures the footprint of a chain. If the first ADD of the chain on the node asks EC2,
+// measureFootprint also returns a second footprint: that of this first ADD.
 func (n *node) measureFootprint(ctx context.Context, c *chain, o options) ([]footprint, error) {
 	cold, err := n.measureTraced(ctx, c, o, 1)
 	if err != nil {
@@ -146,8 +146,8 @@ func medianInt(all []int) int {
 	return all[len(all)/2]
 }
 
-// measureTraced executes ADDs at once, and returns the sums of the plugins' memory. The program peak executes each
-// plugin, and measures the plugin.
+// measureTraced executes addCount ADDs at the same time, and returns the sums of the plugins' memory. Our program
+// "peak" executes each plugin, and measures the memory of the plugin.
 func (n *node) measureTraced(ctx context.Context, c *chain, o options, addCount int) (f footprint, err error) {
 	dir, err := os.MkdirTemp(n.dir, "peak")
 	if err != nil {
@@ -176,7 +176,7 @@ func (n *node) measureTraced(ctx context.Context, c *chain, o options, addCount 
 	return f, os.RemoveAll(dir)
 }
 
-// readFootprint returns the sums of the figures that the program peak has written to a file.
+// readFootprint returns the sums of the figures in a file that the program "peak" has written.
 func readFootprint(file string) (f footprint, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -219,7 +219,8 @@ func (n *node) addAndDel(
 	return errors.Join(ps.close(), settle(ctx, addCount))
 }
 
-// cgroupPeak executes ADDs at once in a control group, and returns the peak of the group's memory in KiB.
+// cgroupPeak executes addCount ADDs at the same time in a control group, and returns the peak of the group's memory in
+// KiB.
 func (n *node) cgroupPeak(ctx context.Context, c *chain, addCount int) (peak int, err error) {
 	const root = "/sys/fs/cgroup"
 	group, err := os.MkdirTemp(root, "bench")

@@ -10,8 +10,9 @@ import (
 	"slices"
 )
 
-// measureByPodCount measures each chain on two nodes of its own, in turns. One node has no other pod than the measured
-// pod. On the other node, the measured pod is the last of -pods pods.
+// measureByPodCount measures each chain on two nodes, and each chain has its own two nodes. The measurements of all
+// nodes take turns. On the first node of a chain, the measured pod is the only pod. On the second node, the measured
+// pod is the last of -pods pods.
 func measureByPodCount(ctx context.Context, o options, r *report) error {
 	w, err := newWorld(o.nodeSize())
 	if err != nil {
@@ -54,7 +55,7 @@ func (w *world) measureByPodCount(ctx context.Context, o options, r *report) err
 	return nil
 }
 
-// addressesText returns the end of a sentence about the addresses of the pods.
+// addressesText returns words for the kind of the pods' addresses. These words are the end of a sentence in the report.
 func (o options) addressesText() string {
 	if o.prefix {
 		return "those of delegated prefixes"
@@ -62,8 +63,8 @@ func (o options) addressesText() string {
 	return "single ones"
 }
 
-// growthText compares the costs now with the costs before, in a text with the ratios of two figures that contain no
-// waits: the minimum of the elapsed time, and the average CPU time.
+// growthText returns a text with two ratios of the costs now to the costs before: the ratio of the minimum elapsed
+// times, and the ratio of the average CPU times. It uses these two figures because they contain no waits.
 func growthText(now, before []sample) string {
 	return fmt.Sprintf("%s x at least, %s x CPU", ratio(quantile(walls(now), 0), quantile(walls(before), 0)),
 		ratio(mean(now), mean(before)))
@@ -78,7 +79,7 @@ func (w *world) addSubject(ctx context.Context, o options, r *report, name strin
 	chains, err := n.installedChains(o, r)
 	i := slices.IndexFunc(chains, func(c *chain) bool { return c.name == name })
 	if err != nil || i < 0 {
-		return err // if the chain is missing, a note of the report says why
+		return err // err is nil if the chain is missing; the report then has a note that says why
 	}
 	c := chains[i]
 	if err := n.addCrowd(ctx, c, otherPods); err != nil {

@@ -107,8 +107,8 @@ func machine() string {
 	return fmt.Sprintf("Linux %s, %d x %s%s, %s", release, runtime.NumCPU(), model, possibleCPUs(), runtime.Version())
 }
 
-// possibleCPUs returns a text with the number of CPUs for which the kernel is prepared. The text is empty if the
-// machine has as many CPUs. The cost of a link depends on the number of possible CPUs.
+// possibleCPUs returns a text with the number of CPUs for which the kernel is prepared. If the machine has exactly this
+// number of CPUs, the text is empty. The report has this number because the cost of a link depends on it.
 func possibleCPUs() string {
 	b, _ := os.ReadFile("/sys/devices/system/cpu/possible") // "0-191"
 	_, last, _ := strings.Cut(strings.TrimSpace(string(b)), "-")
@@ -120,12 +120,13 @@ func possibleCPUs() string {
 
 func (r *report) costText(d time.Duration) string {
 	if r.icount {
-		return strconv.FormatInt(d.Microseconds(), 10) // the clock advances by a nanosecond for each instruction
+		return strconv.FormatInt(d.Microseconds(), 10) // a nanosecond is one instruction
 	}
 	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 1, 64)
 }
 
-// header has the names of the columns. The column x after ADD or DEL has the ratio of the medians.
+// header has the names of the columns. Each column x has the ratio to the reference: of the medians for ADD and DEL,
+// and of the averages for the CPU time.
 var header = []string{"chain", "c", "ADD min", "ADD p50", "ADD p90", "x", "DEL min", "DEL p50", "DEL p90", "x",
 	"CPU ADD+DEL", "x"}
 

@@ -31,8 +31,8 @@ func mean(samples []sample) time.Duration {
 	return sum / time.Duration(max(1, len(samples)))
 }
 
-// median returns the median elapsed time and the median CPU time of samples. Single samples that are far from the
-// others do not change a median.
+// median returns the median elapsed time and the median CPU time of samples. A few samples with very different values
+// do not change a median.
 func median(samples []sample) cost {
 	var cpus []time.Duration
 	for _, s := range samples {

@@ -22,7 +22,7 @@ import (
 // timerCommands are the commands of the tool that timers execute on each node.
 var timerCommands = [][]string{{"registry-gc", "--free-after", "15m"}, {"status"}, {"metrics"}}
 
-// An upkeep is what a node with some pods costs besides the ADDs and DELs of the pods.
+// An upkeep is the cost of a node with some pods, without the cost of ADDs and DELs.
 type upkeep struct {
 	pods     int
 	size     int64         // of the registry, in bytes
@@ -58,19 +58,20 @@ func (n *node) measureUpkeep(ctx context.Context, c *chain, otherPods int) (u up
 	return u, c.execEach(ctx, "DEL", ps)
 }
 
-// samplesPerCost is the number of measurements of each cost of an upkeep. Their median counts.
+// samplesPerCost is how often bench measures each cost of an upkeep. The result is the median of these measurements.
 const samplesPerCost = 5
 
-// lockTime returns the size of the node's registry, and how long a change holds the lock of the registry. Each change
-// reads and writes the whole file.
+// lockTime returns the size of the node's registry. It also returns how long one change of the registry holds the
+// registry's lock. This time depends on the size, because each change reads and writes the whole file.
 func (n *node) lockTime(ctx context.Context) (size int64, change time.Duration, err error) {
 	dir := filepath.Join(n.dir, "run")
 	r, err := registry.Open(dir)
 	if err != nil {
 		return 0, 0, err
 	}
-	// A plugin is too short for a garbage collection. This process also has the garbage of the simulated cloud, and a
-	// collection takes longer than a change of the registry.
+	// A plugin ends before its first garbage collection, so a collection in this process would make the figure wrong.
+	// This process also has the garbage of the simulated cloud, so a collection takes longer than a change of the
+	// registry.
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	var times []time.Duration

@@ -24,7 +24,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A route is a destination for the traffic of pod a.
+// A route is a destination for the traffic of the pod "a".
 type route struct {
 	name    string
 	service bool
@@ -51,7 +51,7 @@ type flow struct {
 	costs []time.Duration
 }
 
-// measureTraffic measures the cost of the pods' packets, by layout, and prints it.
+// measureTraffic measures what the pods' packets cost in each layout, and prints the costs.
 func measureTraffic(ctx context.Context, o options, w io.Writer) error {
 	fs := &flows{reference: ours, budgets: budgets}
 	return fs.run(ctx, o, w, func(ctx context.Context, f *vpcsim.Fabric) error {
@@ -74,13 +74,14 @@ type flows struct {
 	servers []func() // each waits until a server has ended
 
 	reference      string // the layout that the ratios refer to
-	referenceRoute string // the route of the reference; empty: the same route as in the row
+	referenceRoute string // the route that the ratios refer to; empty: the route of the row
 	budgets        []budget
 	noteColumn     string // the name of the column with pair.note; empty for no such column
 }
 
-// run calls build, which makes the layouts and adds their flows. It then measures the flows, and prints their cost. run
-// fails if a budget is exceeded, but only if the figures are counted instructions: measured times vary too much.
+// run calls the function build, which makes the layouts and adds their flows. Then run measures the flows, and prints
+// their costs. If the figures are counted instructions, run fails if a flow exceeds a budget. If the figures are times,
+// run ignores the budgets, because times vary too much.
 func (fs *flows) run(
 	ctx context.Context, o options, w io.Writer, build func(context.Context, *vpcsim.Fabric) error,
 ) (err error) {
@@ -148,7 +149,8 @@ func (fs *flows) measureFlows(ctx context.Context, rounds int) error {
 	return nil
 }
 
-// measureOperation starts a process in pod a that makes the load. It returns the cost of one operation of the load.
+// measureOperation starts a process in the first pod of the pair. The process generates the load. measureOperation
+// returns the cost of one operation of the load.
 func (fl *flow) measureOperation(ctx context.Context) (time.Duration, error) {
 	out, err := fl.pair.a.output(ctx, fl.load.name, fl.route.to(fl.pair).String(), strconv.Itoa(fl.load.ops))
 	if err != nil {
@@ -201,9 +203,9 @@ func (g *guest) startServer(ctx context.Context) (wait func(), err error) {
 	return wait, err
 }
 
-// table returns a table with a row for each layout and route. The row has the lowest cost of each load, and its ratio
-// to the reference. A median would not do: the kernel of the VM does periodic work for all pods, which falls into some
-// rounds and sometimes into the median round.
+// table returns a table with a row for each layout and route. For each load, the row has the lowest cost, and the ratio
+// of this cost to the reference. The table does not use medians, because the kernel of the VM does periodic work for
+// all pods. This work falls into some rounds, and sometimes into the round with the median.
 func (fs *flows) table() table.Table {
 	t := table.Table{{"layout", "route"}}
 	if fs.noteColumn != "" {
@@ -241,8 +243,8 @@ func (fs *flows) sortedCosts(layout, route string, l load) []time.Duration {
 	return took
 }
 
-// preciseText formats a duration in microseconds. With -icount, these are thousands of instructions, because the clock
-// then advances by a nanosecond for each instruction.
+// preciseText formats a duration in microseconds. With -icount, the clock advances by a nanosecond for each
+// instruction, so the text is the number of instructions in thousands.
 func preciseText(d time.Duration) string {
 	return strconv.FormatFloat(float64(d)/float64(time.Microsecond), 'f', 1, 64)
 }

@@ -15,8 +15,8 @@ import (
 )
 
 // A size is an instance type of a node. podLimit is how many pods fit on the node if each pod has a single address (EC2
-// user guide, "Maximum IP addresses per network interface"). On the sizes large and cards, the boot ENI also serves
-// pods. The size cards has four network cards.
+// user guide, "Maximum IP addresses per network interface"). There are three sizes: small, large and cards. On nodes of
+// the last two, the boot ENI also serves pods. Nodes of the size cards have four network cards.
 type size struct {
 	ec2sim.InstanceType
 	podLimit       int
@@ -32,7 +32,8 @@ var (
 
 const maxConcurrency = 64
 
-// nodeSize returns cards if -cards is set. Otherwise it returns small if the pods fit on it, and large if they do not.
+// nodeSize returns the size cards if -cards is set. If -cards is not set, it returns the size small if all pods fit on
+// such a node, and otherwise the size large.
 func (o options) nodeSize() size {
 	switch {
 	case o.cards:
@@ -116,7 +117,7 @@ type pod struct {
 	args [][2]string
 }
 
-// newPods creates namespaces that no chain has used yet. world.close closes those that are still open.
+// newPods creates namespaces that no chain has used yet. If the caller does not close a namespace, world.close does it.
 func (n *node) newPods(count int) (pods, error) {
 	var made pods
 	for range count {

@@ -29,7 +29,7 @@ import (
 type Chart struct {
 	Title  string
 	column string
-	ratios bool // show the ratios of the next column x, not the figures themselves
+	ratios bool // show the ratios in the column x after the column, not the figures
 	Bars   []Bar
 
 	Index     int
@@ -75,8 +75,8 @@ func fleetCharts() []Chart {
 	}
 }
 
-// barsOf returns a bar for each row that has a figure in the column. A row with a percentage there has no figure,
-// because only this part of its pods runs.
+// barsOf returns a bar for each row that has a figure in the column. Some rows have a percentage in the column: only
+// this part of the row's pods runs. Such a row gets no bar.
 func barsOf(t table.Table, column string) (bars []Bar) {
 	for _, row := range t[min(1, len(t)):] {
 		if i := slices.Index(t[0], column); i < 0 || i >= len(row) || strings.Contains(row[i], "%") {
@@ -123,7 +123,7 @@ func run(files []string, w io.Writer) error {
 
 // secondTable returns the second table of a file; nil if there is none.
 func secondTable(file string) table.Table {
-	b, _ := os.ReadFile(file) // after an error here, run reads the file again and returns the error
+	b, _ := os.ReadFile(file) // run reads the file again, and returns the error if that fails, too
 	_, _, after := table.Cut(string(b))
 	return table.Parse(after)
 }
