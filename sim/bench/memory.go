@@ -106,7 +106,7 @@ func (f footprint) tableRow(baseline footprint) []string {
 }
 
 // measureFootprint measures the footprint of a chain. If the first ADD of the chain on the node asks EC2,
-// measureFootprint also returns a second footprint: that of this first ADD.
+// measureFootprint also returns a second footprint: the footprint of this first ADD.
 func (n *node) measureFootprint(ctx context.Context, c *chain, o options) ([]footprint, error) {
 	cold, err := n.measureTraced(ctx, c, o, 1)
 	if err != nil {

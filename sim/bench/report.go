@@ -120,7 +120,7 @@ func possibleCPUs() string {
 
 func (r *report) costText(d time.Duration) string {
 	if r.icount {
-		return strconv.FormatInt(d.Microseconds(), 10) // a nanosecond is one instruction
+		return strconv.FormatInt(d.Microseconds(), 10) // with -icount, a nanosecond is one instruction
 	}
 	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 1, 64)
 }

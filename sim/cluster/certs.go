@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// certificates is a directory of certificates, keys and kubeconfigs. By these files, the programs of the cluster trust
-// each other.
+// certificates is a directory of certificates, keys and kubeconfigs. The programs of the cluster trust each other
+// because they have these files.
 type certificates struct {
 	dir    string
 	server netip.Addr // the API server's address
@@ -32,10 +32,10 @@ type certificates struct {
 func (c certificates) file(name string) string { return filepath.Join(c.dir, name) }
 func (c certificates) kubeconfig() string      { return c.file("kubeconfig") }
 
-// newCertificates writes a CA, the administrator's certificate and kubeconfig, and the keys for tokens of service
-// accounts (kubernetes.io, "PKI certificates and requirements"). It also writes the API server's certificate, for the
-// address of the server and the API server's Service address. All programs of the cluster call the API server as
-// administrators.
+// newCertificates writes what a cluster needs (kubernetes.io, "PKI certificates and requirements"): a CA, the API
+// server's certificate, the administrator's certificate and kubeconfig, and the keys for service account tokens. The
+// API server's certificate is valid for the server's own address and for its Service address. All programs of the
+// cluster call the API server as administrators.
 func newCertificates(dir string, server, service netip.Addr) (certificates, error) {
 	c := certificates{dir: dir, server: server}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -74,8 +74,9 @@ func (c certificates) writeNodeCertificate(name string) (string, error) {
 	return file, errors.Join(err, c.writeKubeconfig(name, file))
 }
 
-// writeSigned makes a key, and signs cert for this key with the CA's key. It writes the new key and the certificate. If
-// the CA has no key yet, cert is the CA's own certificate, and the new key signs it.
+// writeSigned makes a key, and makes the certificate cert for this key. It signs the certificate with the CA's key, and
+// writes the certificate and the new key. If the CA has no key yet, cert is the CA's own certificate. writeSigned then
+// signs it with the new key.
 func (c certificates) writeSigned(name string, cert *x509.Certificate) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

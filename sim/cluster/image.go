@@ -19,31 +19,32 @@ import (
 	"strings"
 )
 
-// An image is a container image of one layer, made of files of this machine. The nodes import their images, because
-// there is no registry to pull from.
+// An image is a container image with one layer. The layer has copies of files of the machine that runs this package.
+// The nodes import the images from archives, because there is no registry from which they could pull images.
 type image struct {
 	names      []string // with their tags
 	entrypoint string   // empty if args begin with the program
 	args       []string
-	programs   map[string]string // files of this machine, by path in the image; it also gets their libraries
-	copies     map[string]string // other files of this machine, by their path in the image
+	programs   map[string]string // programs to copy, by path in the image; the image also gets their libraries
+	copies     map[string]string // other files to copy, by path in the image
 	links      map[string]string // targets of symlinks, by path
 	files      map[string]string // contents, by path
 	dirs       []string
 }
 
-// Names of images. The conformance tests of this release of Kubernetes use agnhost and pause by these names.
+// Names of images. The conformance tests of this Kubernetes release expect exactly these names of agnhost and pause.
 const (
 	Pause   = "registry.k8s.io/pause:3.10.2"
 	Agnhost = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
 	boom    = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.5"
 	CoreDNS = "registry.k8s.io/coredns/coredns:v1.15.0"
-	// an engine for NetworkPolicy, by the name in the manifest of the engine's release
+	// an engine for NetworkPolicy; the manifest in the engine's release has this name
 	engine = "registry.k8s.io/networking/kube-network-policies:v1.1.0"
 )
 
-// agnhostAliases are the names of further images that Kubernetes' tests of the network use. The tests need shells and
-// tools of these images. Here, the image agnhost has these shells and tools, and all of these names.
+// agnhostAliases are the names of further images that Kubernetes' network tests use. The tests use only shells and
+// tools of these images. Our image agnhost contains these shells and tools, so it replaces the further images, and has
+// their names, too.
 var agnhostAliases = []string{
 	"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1",
 	"registry.k8s.io/e2e-test-images/busybox:1.37.0-2",
@@ -51,15 +52,15 @@ var agnhostAliases = []string{
 	"registry.k8s.io/build-image/distroless-iptables:v0.9.9",
 }
 
-// applets are the programs of busybox that the tests' scripts and kubectl ipvlan use. The list has no wget, because
-// busybox is a static program here: to look up a name, its wget needs libraries, and crashes without them.
+// applets are the programs of busybox that the tests' scripts and kubectl ipvlan use. The list has no wget. Here,
+// busybox is a static program, but the wget of busybox needs libraries to look up a name, and crashes without them.
 var applets = []string{"awk", "cat", "chmod", "chroot", "cut", "date", "echo", "env", "expr", "false", "grep", "head",
 	"hostname", "id", "ls", "mkdir", "mount", "ping",
 	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true",
 	"umount", "wc", "xargs"}
 
-// images returns the images of the cluster. The image agnhost has the programs of the real agnhost, but from the Debian
-// of this machine.
+// images returns the images of the cluster. The image agnhost has the same programs as the real agnhost image, but most
+// of them are copies from the Debian of this machine.
 func images(runtimeDir, programs string) []image {
 	agnhost := image{
 		names: append([]string{Agnhost}, agnhostAliases...), entrypoint: "/agnhost", args: []string{"pause"},
@@ -67,7 +68,7 @@ func images(runtimeDir, programs string) []image {
 			"agnhost":     filepath.Join(programs, "agnhost"),
 			"coredns":     filepath.Join(programs, "coredns"),
 			"bin/busybox": "busybox",
-			"bin/sh":      "dash", // the shell of busybox prefers its own nc
+			"bin/sh":      "dash", // not busybox: its shell would run its own nc, not usr/bin/nc
 		},
 		copies: map[string]string{ // agnhost serves TLS with these files
 			"localhost.crt": filepath.Join(programs, "localhost.crt"),
@@ -181,7 +182,7 @@ func (i image) writeLayer(w io.Writer) error {
 		}
 		libraries = append(libraries, more...)
 	}
-	if len(libraries) > 0 { // the C library opens further libraries to look up names
+	if len(libraries) > 0 { // to look up names, the C library opens libraries that ldd does not list
 		libraries = append(libraries, resolvers()...)
 	}
 	slices.Sort(libraries)
@@ -200,7 +201,7 @@ func addProgram(a *tar.Writer, name, program string) (libraries []string, err er
 		return nil, err
 	}
 	out, err := exec.Command("ldd", path).Output()
-	if err != nil { // a static program needs no libraries
+	if err != nil { // ldd fails for a static program, which needs no libraries
 		return nil, copyFile(a, name, path)
 	}
 	for f := range strings.FieldsSeq(string(out)) {

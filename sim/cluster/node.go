@@ -28,7 +28,7 @@ var configs embed.FS
 
 var templates = template.Must(template.ParseFS(configs, "config/*"))
 
-// render fills in values in a file of the directory config, and returns the text.
+// render executes the template with this file name in the directory config, with the values, and returns the text.
 func render(name string, values any) string {
 	var b strings.Builder
 	if err := templates.ExecuteTemplate(&b, name, values); err != nil {
@@ -40,7 +40,7 @@ func render(name string, values any) string {
 // NodeOptions are the configuration of a node.
 type NodeOptions struct {
 	Conflist []byte
-	Type     string         // of the instance; by default m5.xlarge, which always has room for a pool's ENI
+	Type     string         // of the instance; default m5.xlarge: a pool's ENI always fits
 	MaxPods  int            // by default the number that cni-tool maxpods prints
 	IPv6     int            // number of IPv6 addresses of the boot ENI
 	LogLevel string         // of containerd; info by default
@@ -48,8 +48,8 @@ type NodeOptions struct {
 	Bare     bool           // the node has none of our programs, and is not ready; MaxPods must be set
 }
 
-// suiteName is the name of the plugin that does the work of all three plugins. The names of our other programs begin
-// with suiteName.
+// suiteName is the name of our single plugin, which does the work of the plugins ipam, ipvlan and unnumbered-ptp. The
+// names of our other programs begin with suiteName.
 const suiteName = "cni-ipvlan-vpc-k8s"
 
 // A Node is an instance with a kubelet. The cgroups of the containers are below the cgroup of the Node's machine.
@@ -61,7 +61,8 @@ type Node struct {
 	poweredOff atomic.Bool
 }
 
-// nodeDirs are the directories that a node does not share with this machine, and that survive a reboot.
+// nodeDirs are the directories of which each node has its own copy, separate from the host machine. They survive a
+// reboot of the node.
 var nodeDirs = []string{
 	"/etc/cni", "/etc/containerd", "/etc/systemd", "/opt", "/usr/local/bin", "/var/lib/cni", "/var/lib/containerd",
 	"/var/lib/kubelet", "/var/lib/kube-proxy", "/var/log",
@@ -138,8 +139,8 @@ func (n *Node) Reboot(ctx context.Context) error {
 	return n.startKubelet(ctx)
 }
 
-// Configure installs or replaces the conflist of the node by a rename, as an administrator does. If the conflist has
-// our plugins, Configure validates the conflist first.
+// Configure installs the conflist of the node, or replaces it. Like a careful administrator, it writes a new file and
+// renames this file. If the conflist has our plugins, Configure validates the conflist first.
 func (n *Node) Configure(ctx context.Context, conflist []byte) error {
 	name := "10-" + n.Name + ".conflist"
 	if err := n.WriteFile("/run/"+name, conflist, 0o644); err != nil {
@@ -170,8 +171,9 @@ func (n *Node) installOurs() error {
 		n.Install(n.cluster.options.Plugins))
 }
 
-// Install replaces our plugins and the tool of the node by the programs in a directory. An earlier release does not
-// have all of today's plugins. If a plugin is not in the directory, Install removes it from the node.
+// Install installs our plugins and the tool from a directory, in place of those that the node has. The directory can
+// have an earlier release, which lacks some of today's plugins. So if a plugin is not in the directory, Install removes
+// the plugin from the node.
 func (n *Node) Install(dir string) error {
 	files, errs := map[string]string{}, []error(nil)
 	for _, p := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
@@ -186,8 +188,8 @@ func (n *Node) Install(dir string) error {
 		os.Symlink(filepath.Join(dir, suiteName+"-tool"), link))...)
 }
 
-// installPlugins copies programs to the node, each by a rename. dirs has the directory of each program on this machine,
-// by the name of the program.
+// installPlugins copies programs to the node. It writes each program to a new file, and renames the file. The map dirs
+// has the directory from which each program comes; the key is the name of the program.
 func (n *Node) installPlugins(dirs map[string]string) error {
 	var errs []error
 	for name, dir := range dirs {
@@ -201,7 +203,8 @@ func (n *Node) installPlugins(dirs map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// ImportLayout imports the images of an OCI layout (a directory). name is the beginning of the images' names.
+// ImportLayout imports the images of an OCI layout (a directory). The parameter name is the prefix of the names that
+// the imported images get.
 func (n *Node) ImportLayout(ctx context.Context, dir, name string) error {
 	tar := exec.CommandContext(ctx, "tar", "-C", dir, "-c", ".")
 	archive, err := tar.StdoutPipe()

@@ -5,7 +5,8 @@
 // an instance of the simulated VPC, and the tests call the runtime as kubelet does.
 //
 // The directory programs is a separate module, which pins containerd and a client for the Container Runtime Interface
-// (CRI). Some directories below it are also modules: crio, because CRI-O needs other versions of some dependencies;
-// critest, the tests of the CRI; multus; and releases, other releases of containerd. The directory bats pins bats, a
-// package of npm that runs CRI-O's own tests. The plugins depend on none of these.
+// (CRI). Some directories below the directory programs are modules of their own. The module crio pins CRI-O, which
+// needs other versions of some dependencies. The module critest pins the tests of the CRI, and the module multus pins
+// Multus. The modules in the directory releases pin other releases of containerd. The directory bats is no Go module:
+// it pins the npm package bats, which runs CRI-O's own tests. The plugins depend on none of these.
 package cri

@@ -18,8 +18,8 @@ import (
 	"testing"
 )
 
-// Attr writes into the output of a test which judge the test runs: the name and version of the judge, and what the
-// judge checks. The subtests of the test are the cases of the judge.
+// Attr writes three attributes of a judge into the output of the test that runs the judge: the judge's name, the
+// judge's version, and what the judge checks. The subtests of the test are the cases of the judge.
 func Attr(t *testing.T, name, version, judged string) {
 	t.Helper()
 	t.Attr("judge", name)
@@ -48,7 +48,7 @@ func Release(t *testing.T, program string) (pkg, version string) {
 // A Suite says which tests of another project judge our programs. The tests are compiled unchanged.
 type Suite struct {
 	Focus string            // a regular expression for the names of the tests that use our programs
-	Not   map[string]string // reasons why tests do not judge our programs, by a part of the tests' names
+	Not   map[string]string // the reason why some tests do not judge our programs; the key is a part of their names
 	Tries int               // how often a test may run until it passes; 0 and 1: once
 }
 
@@ -65,8 +65,9 @@ func (s spec) name() string {
 	return strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " ")
 }
 
-// Hear runs the program of the suite, and makes a subtest for each of its tests that ran. c is the command without the
-// flags of Ginkgo. do runs the command in the right place, for example in a namespace.
+// Hear runs the program of the suite. For each test of the suite that ran, Hear makes a subtest. The command c runs the
+// program, and Hear adds the flags of Ginkgo. The parameter do is a function that calls a function in the right place,
+// for example in a namespace. With it, Hear runs the command there.
 func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() error) error) {
 	t.Helper()
 	report := filepath.Join(t.TempDir(), "report")
@@ -89,7 +90,8 @@ func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() err
 	s.report(t, all, failed)
 }
 
-// A result is the outcome of one test of the suite. The state is passed, skipped, or another word for a failure.
+// A result is the outcome of one test of the suite. The state is "passed" or "skipped", and each other state is a
+// failure.
 type result struct{ name, state, message string }
 
 // report makes a subtest for each test that ran, and counts the skipped tests by reason.
@@ -116,8 +118,8 @@ func (s Suite) report(t *testing.T, all []result, failed error) {
 	}
 }
 
-// exclusionReason returns the reason why a test of the suite does not judge our programs. If several parts of its name
-// have a reason, the reason of the longest part counts.
+// exclusionReason returns the reason why a test of the suite does not judge our programs. The name of the test can
+// contain several keys of s.Not. Then exclusionReason returns the reason of the longest key.
 func (s Suite) exclusionReason(t *testing.T, name string) string {
 	t.Helper()
 	var found []string

@@ -11,12 +11,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// flushConntrack deletes all entries of a namespace's connection tracker, as the real kube-proxy deletes the entries of
+// flushConntrack deletes all entries of a namespace's connection tracker. The real kube-proxy deletes only entries of
 // UDP.
 //
-// NAT rules see only the first packet of a connection. Later packets follow the entry of the connection. Without
-// flushConntrack, datagrams from a port that was used before would go to the wrong place: to an old backend for two
-// minutes after unload, and to no backend for 30 seconds after Load.
+// NAT rules see only the first packet of a connection. Later packets follow the entry of the connection. So an old
+// entry would send datagrams to the wrong place, if a client uses the same source port again. After unload, such
+// datagrams would go to an old backend for two minutes. After Load, they would go to no backend for 30 seconds.
 func flushConntrack(n *nl.NS) error {
 	return n.Do(func() error {
 		if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil { // of all families

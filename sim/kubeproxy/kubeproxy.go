@@ -9,8 +9,8 @@
 // kube-proxy ran in a namespace of its own, with an API server that had only the objects of testdata/scenario.json.
 // kube-proxy had no --cluster-cidr, as in clusters whose pods have addresses of the VPC. In such a cluster, kube-proxy
 // does not know which addresses are addresses of pods, so it does not change a pod's address on the way to a ClusterIP.
-// The recorded addresses are from prefixes for documentation. Load replaces these addresses by yours, so that the rules
-// serve your pods:
+// The recorded addresses are from prefixes for documentation. Load replaces the recorded addresses by the addresses of
+// your hosts and pods, so that the rules serve your pods:
 //
 //	unload, err := kubeproxy.Load(node, kubeproxy.NFTables, kubeproxy.Scenario{
 //		kubeproxy.Node:    {V4: nodeAddr},  // no V6: then only the rules for IPv4
@@ -29,9 +29,9 @@
 //
 //	cd sim/kubeproxy/record && go run .
 //
-// The directory record is a separate module, because it builds kube-proxy. The recording omits two things: the policies
-// of chains that are not kube-proxy's, and kube-proxy's counters in nfacct. kube-proxy itself omits these counters on a
-// kernel without nfacct.
+// The directory record is a separate module, because it builds kube-proxy. The recording omits two things. It omits the
+// policies of chains that kube-proxy has not created. It also omits kube-proxy's counters in nfacct, and so does
+// kube-proxy itself on a kernel without nfacct.
 //
 // kube-proxy and this project are under the Apache License 2.0. This project contains no source of kube-proxy.
 package kubeproxy

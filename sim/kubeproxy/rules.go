@@ -55,7 +55,7 @@ func jumpsFirst(save string) string {
 }
 
 // removal converts the output of iptables-save to a text for iptables-restore that deletes kube-proxy's jumps and
-// chains. A line ":CHAIN" without rules for this chain empties the chain.
+// chains. To empty a chain, the text has the line ":CHAIN", but no rules of this chain.
 func removal(save string) string {
 	var b, chains strings.Builder
 	for line := range strings.Lines(save) {
@@ -78,8 +78,9 @@ func removal(save string) string {
 	return b.String()
 }
 
-// parseJump parses a rule in a chain that is not kube-proxy's. All such rules are jumps to kube-proxy's chains, because
-// kube-proxy adds no other rules there. ok is false for any other line.
+// parseJump parses a line of iptables-save that is a rule in a built-in chain. All of these rules are jumps to
+// kube-proxy's chains, because kube-proxy adds no other rules to built-in chains. For each other line, the result ok is
+// false.
 func parseJump(line string) (chain, rest string, ok bool) {
 	rule, ok := strings.CutPrefix(line, "-A ")
 	if !ok || strings.HasPrefix(rule, "KUBE-") {

@@ -14,14 +14,14 @@ import (
 // Addrs are the addresses of a host or a Service.
 type Addrs struct{ V4, V6 netip.Addr }
 
-// A Host is a role in the scenario, as the node with the rules sees it.
+// A Host is a role in the scenario. The words "the node" in the role's description mean the node that has the rules.
 type Host string
 
 const (
 	Node    Host = "node"    // the node itself, and pods with the node's network
 	Client  Host = "client"  // a pod on the node, and the only backend of Service "hairpin"
-	Sibling Host = "sibling" // a pod on the node and, if you like, on the ENI of the client
-	Local   Host = "local"   // a pod on the node and, if you like, on another ENI
+	Sibling Host = "sibling" // a pod on the node; it may be on the ENI of the client
+	Local   Host = "local"   // a pod on the node; it may be on another ENI
 	Remote  Host = "remote"  // a pod on another node
 	VPCHost Host = "vpcHost" // no pod and no node: the API server, for example
 )
@@ -30,8 +30,8 @@ const (
 // address of this family, too.
 type Scenario map[Host]Addrs
 
-// A Service is a Service in namespace default for which the rules are. Each Service has the same port for TCP and for
-// UDP.
+// A Service is a Kubernetes Service in namespace default. The recorded rules serve it. Each Service has the same port
+// for TCP and for UDP.
 type Service struct {
 	Name       string
 	ClusterIP  Addrs
@@ -68,7 +68,8 @@ func Services() []Service { return recordedScenario().Services }
 // ClusterIP. In mode IPTables, such packets follow the routes.
 func ServiceCIDRs() []netip.Prefix { return recordedScenario().ServiceCIDRs }
 
-// A family is IPv4 or IPv6. It has its names in file names and in nft, and the name of its iptables program.
+// A family is IPv4 or IPv6. The field name is the family's name in file names, and the field nft is its name in nft(8).
+// The field iptables is the name of its iptables program.
 type family struct {
 	name, nft, iptables string
 	addrOf              func(Addrs) netip.Addr

@@ -42,7 +42,8 @@ func byBackend(send func(Path, End, End) (netip.Addr, error)) func(Path, End, En
 }
 
 // callRepeatedly returns a function that calls a Service several times. All calls must arrive with the same source
-// address. checkCount checks how many of the backends got a call.
+// address. The function checkCount gets the number of backends that received a call, and the number of all backends. It
+// returns an error if the first number is wrong.
 func callRepeatedly(network string, times int, checkCount func(reached, of int) error) func(Path, End, End) (
 	netip.Addr, error,
 ) {
@@ -76,8 +77,8 @@ func wantEveryBackend(reached, of int) error {
 
 func wantOneBackend(reached, of int) error { return wantEveryBackend(reached, min(1, of)) }
 
-// expectRefusal returns a function that checks that a call fails at once and does not time out. EPERM means that the
-// caller's own node has refused a datagram.
+// expectRefusal returns a function that calls an End. This call must be refused at once, and must not time out. The
+// error EPERM is also a refusal: the caller's own node has refused a datagram.
 func expectRefusal(network string) func(Path, End, End) (netip.Addr, error) {
 	return func(_ Path, from, to End) (seen netip.Addr, err error) {
 		_, err = from.Call(network, to.Addr)
@@ -88,7 +89,7 @@ func expectRefusal(network string) func(Path, End, End) (netip.Addr, error) {
 	}
 }
 
-// answerers returns the namespaces of which one answers calls to the End.
+// answerers returns the namespaces that may answer calls to the End. For each call, one of these namespaces answers.
 func (e End) answerers() []*vpcsim.Namespace {
 	if e.Namespace != nil {
 		return []*vpcsim.Namespace{e.Namespace}
@@ -149,9 +150,10 @@ func callsReceived(n *vpcsim.Namespace) (count int, err error) {
 	return count, nil
 }
 
-// readCounter returns a counter from the text of a file of proc_net(5). The file snmp has a line of names before each
-// line of values; there, name is the counter. The file snmp6 has a line for each counter; there, line is the counter
-// and name is empty.
+// readCounter returns a counter from the text of the file snmp or snmp6 (proc_net(5)). The file snmp has a line of
+// names before each line of values. For snmp, the parameter line is the first word of these lines, and the parameter
+// name is the counter. The file snmp6 has a line for each counter. For snmp6, the parameter line is the counter, and
+// the parameter name is empty.
 func readCounter(file, line, name string) (int, error) {
 	var names []string
 	for l := range strings.Lines(file) {

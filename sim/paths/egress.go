@@ -12,8 +12,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Egress are the paths of the clients of an egress. The routers of the egress are the backends of the first node's
-// Service "egress": a pod on the ENI of the first client, and a pod on the other node.
+// Egress has the paths on which clients reach the internet through an egress. The egress has two routers: a pod on the
+// ENI of the first client, and a pod on the other node. These routers are the backends of the Service "egress" on the
+// first node.
 var Egress = []Path{
 	{"client to the internet, by a router", pod1, internet, chosenRouter, ethernet, 0},
 	{"client of the other ENI to the internet, by a router", cousin, internet, chosenRouter, ethernet, 0},
@@ -26,8 +27,9 @@ func WithoutEgress() []Path {
 	})
 }
 
-// chosenRouter returns the source address that the internet sees in packets of a client. By IPv6, it is the address of
-// the router that kube-proxy has chosen for the client. By IPv4, it is the NAT gateway of the routers' subnets.
+// chosenRouter returns the source address that the internet sees in packets of a client. For IPv6, this is the address
+// of the router that kube-proxy has chosen for the client. For IPv4, it is the address of the NAT gateway of the
+// routers' subnets.
 func chosenRouter(s *Scene, f Family, from End) (netip.Addr, error) {
 	to, err := internet(s, f)
 	if err != nil {

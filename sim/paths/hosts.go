@@ -9,8 +9,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Hosts returns the IPv4 addresses of all hosts, nodes and pods of the scene, by name: /etc/hosts can have them. A name
-// without an IPv4 address is missing.
+// Hosts returns the IPv4 addresses of all hosts, nodes and pods of the scene, by name. A caller can write them to
+// /etc/hosts. Hosts omits a name that has no IPv4 address.
 func (s *Scene) Hosts() map[string]netip.Addr {
 	hosts := map[string]netip.Addr{"internet": vpcsim.InternetAddr}
 	add := func(name string, a netip.Addr) {

@@ -48,8 +48,9 @@ func (s *Scene) newNode(i *vpcsim.Instance) *Node {
 		i.StateDir+".libcni", &executor{instance: i})}
 }
 
-// Validate checks that the plugins support the version of the configuration, and that the kernel has the features that
-// the plugins need. A container runtime makes the first of these checks when it reads a configuration.
+// Validate makes two checks. First, the plugins must support the version of the configuration. A container runtime also
+// makes this check when it reads a configuration. Second, the kernel must have the features that the plugins need: see
+// STATUS.
 func (n *Node) Validate(ctx context.Context) error {
 	if _, err := n.cni.ValidateNetworkList(ctx, n.scene.list); err != nil {
 		return err
@@ -110,7 +111,8 @@ func (p *Pod) runtimeConf() *libcni.RuntimeConf {
 	}
 }
 
-// On returns the pods that have an address of the ENI with a device index, in the order of their creation.
+// On returns the pods that have an address of one ENI of the node, in the order of their creation. The parameter index
+// is the ENI's device index.
 func (n *Node) On(index int) []*Pod {
 	var ps []*Pod
 	for _, e := range n.ENIs() {

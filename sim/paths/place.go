@@ -16,7 +16,7 @@ type End struct {
 	Addr              netip.AddrPort
 	Outside           netip.Addr // the address of the end as the internet sees it
 
-	backends []*vpcsim.Namespace // the backends of a Service; each may answer
+	backends []*vpcsim.Namespace // the backends of a Service; each can get a call
 }
 
 // A Place returns an end of a path in a scene. The scene must already have its pods.
@@ -30,7 +30,8 @@ func Itself(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Addr
 
 func seenFromOutside(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Outside, nil }
 
-// seenAs returns a Sight for packets that another end forwards: the receiver sees the address of that end.
+// seenAs returns a Sight for packets that a third end forwards. The place p is this third end, and the receiver sees
+// its address.
 func seenAs(p Place) Sight {
 	return func(s *Scene, f Family, _ End) (netip.Addr, error) {
 		e, err := p(s, f)
@@ -89,9 +90,10 @@ func newEnd(n *vpcsim.Namespace, a, outside netip.Addr) End {
 	return End{Namespace: n, Addr: netip.AddrPortFrom(a, Port), Outside: outside}
 }
 
-// PodOn returns the place of a pod: number is its number among the pods on an ENI, index is the ENI's device index, and
-// node is the number of the node. The numbers begin with 0. By IPv6, the internet sees the pod's own address. By IPv4,
-// the internet sees the node's public address, or the address of the NAT gateway.
+// PodOn returns the place of a pod. The parameter node is the number of the pod's node, and index is the device index
+// of the pod's ENI. The parameter number is the pod's number among the pods on this ENI. Both numbers begin with 0. For
+// IPv6, the internet sees the pod's own address. For IPv4, the internet sees the node's public address, or the address
+// of the NAT gateway.
 func PodOn(node, index, number int) Place {
 	return func(s *Scene, f Family) (End, error) {
 		n := s.Nodes[node]

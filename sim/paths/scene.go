@@ -18,8 +18,8 @@ import (
 // sceneVPC is the VPC of all scenes. It has separate CIDRs for nodes, for pods and for a host, and is peered with two
 // other VPCs.
 //
-// The peering with the VPC of the office reports only a CIDR that has no hosts. For the plugins, the host in the office
-// is therefore like a host behind a transit gateway: EC2 reports no CIDR with this host.
+// The peering with the VPC of the office reports only a CIDR that has no hosts. The address of the host in the office
+// is in no CIDR that EC2 reports. So the plugins cannot distinguish this host from a host behind a transit gateway.
 var sceneVPC = ec2sim.World(`
 	vpc-main      10.0.0.0/16 100.64.0.0/16 100.65.0.0/16 2001:db8:0:100::/56 2001:db8:0:400::/56
 	subnet-nodes  10.0.0.0/24 2001:db8:0:100::/64 public
@@ -53,14 +53,15 @@ type Options struct {
 	Conflist []byte   // the network configuration
 	Families []Family // families of the pods' addresses; with IPv6, all instances also have IPv6
 	Further  bool     // the scene also has the ends of the further paths
-	// pods reach the internet by their ENIs and not through the node; the subnets of these ENIs have a NAT gateway
+	// packets from pods to the internet leave through the pods' ENIs, not through the node. The subnets of these ENIs
+	// have a NAT gateway
 	NAT      bool
-	Kept     bool // pods have keepCaller: with policy Local, backends of a NodePort see the caller's own address
+	Kept     bool // pods have keepCaller. With externalTrafficPolicy Local, NodePort backends see the caller's address
 	Tracking bool // pods have serviceLoop masquerade, so they track their connections
 	Loopless bool // pods have serviceLoop none, so backends see the address of the node
 
-	// Annotations are the annotations of the pods, by the pods' Kubernetes namespace. The conflist must have the
-	// capability io.kubernetes.cri.pod-annotations.
+	// Annotations are the annotations of the pods. The key of the outer map is the pods' Kubernetes namespace. The
+	// conflist must have the capability io.kubernetes.cri.pod-annotations.
 	Annotations map[string]map[string]string
 }
 
@@ -74,7 +75,7 @@ type Scene struct {
 	others  map[string]*vpcsim.Instance // hosts that are not nodes, by name
 }
 
-// New makes a scene. Its instances have no ENIs yet besides their boot ENIs.
+// New makes a scene. The scene's instances have only their boot ENIs at first.
 func New(o Options) (*Scene, error) {
 	list, err := libcni.NetworkConfFromBytes(o.Conflist)
 	if err != nil {

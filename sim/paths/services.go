@@ -18,13 +18,14 @@ type Service struct {
 	Probes []Probe
 }
 
-// Services are the paths to the Services of package kubeproxy. The Services work after [Scene.Serve], until its
-// function stop is called. Both nodes have Services with the same names, but with different backends.
+// Services are the paths to the Services of package kubeproxy. The Services work after a call of [Scene.Serve], until
+// the test calls the function stop that Serve returns. Both nodes have Services with the same names, but with different
+// backends.
 //
-// If a pod calls a Service, the backend sees the pod's own address if pods have a service loop, and otherwise the
-// node's address. If a caller outside the node calls a NodePort, the backend sees the node's address. With
-// externalTrafficPolicy Local, the backend sees that caller's address in two cases: if the backend's answer leaves
-// through the node, or if Options.Kept is set.
+// When a pod calls a Service, the backend sees the pod's own address if pods have a service loop. Without a service
+// loop, the backend sees the node's address. When a caller outside the node calls a NodePort, the backend usually sees
+// the node's address. With externalTrafficPolicy Local, the backend sees the caller's own address in two cases: if the
+// backend's answer leaves through the node, or if Options.Kept is set.
 var Services = []Service{
 	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},
@@ -67,8 +68,8 @@ var Services = []Service{
 		IPv6}, tcpCalls},
 	{Path{"internet to a NodePort, Local, by UDP", internet, nodePortOutside(0, "nodeport-local"), keptUDPCaller(node1),
 		ethernet, IPv6}, calls[1:2]},
-	// With externalTrafficPolicy Cluster, the backend sees the node's address if pods have no service loop, and the
-	// pod's own address if they have one.
+	// When a pod calls a NodePort of its own node, the backend sees the pod's own address if pods have a service loop.
+	// Without a service loop, the backend sees the node's address.
 	{Path{"pod to a NodePort of its node, pod on another node", pod1, nodePort(0, "nodeport-remote"), looped(node1),
 		jumbo, 0}, calls},
 	{Path{"pod to a NodePort of its node, Local", pod1, nodePort(0, "nodeport-local"), looped(node1), jumbo, 0}, calls},
@@ -83,8 +84,8 @@ var Services = []Service{
 	{Path{"pod to a proxy of the metadata service", pod1, metadataEnd, Itself, jumbo, IPv4}, calls[:1]},
 }
 
-// looped returns a Sight: the receiver sees the address of the caller if pods have a service loop, and otherwise the
-// address of the node.
+// looped returns a Sight. If pods have a service loop, the receiver sees the address of the caller. If pods have none,
+// the receiver sees the address of the node.
 func looped(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Loopless {
@@ -94,8 +95,8 @@ func looped(node Place) Sight {
 	}
 }
 
-// keptCaller returns a Sight for calls to a NodePort: the receiver sees the address of the caller if Options.Kept is
-// set, and otherwise the address of the node.
+// keptCaller returns a Sight for calls to a NodePort. If Options.Kept is set, the receiver sees the address of the
+// caller. If Options.Kept is not set, the receiver sees the address of the node.
 func keptCaller(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Kept {
@@ -105,7 +106,8 @@ func keptCaller(node Place) Sight {
 	}
 }
 
-// keptUDPCaller is keptCaller for UDP. A backend can see the caller of a datagram only if pods track their connections.
+// keptUDPCaller is like keptCaller, but for UDP. A backend can see the address of the caller in a datagram only if pods
+// track their connections.
 func keptUDPCaller(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Tracking {
@@ -115,7 +117,8 @@ func keptUDPCaller(node Place) Sight {
 	}
 }
 
-// hostsByRole returns the host in each role, as a node sees these roles.
+// hostsByRole returns the host in each role of package kubeproxy, for the rules of a node. For example, the role Remote
+// is a pod on the other node.
 func hostsByRole(node int) map[kubeproxy.Host]Place {
 	return map[kubeproxy.Host]Place{
 		kubeproxy.Node:    []Place{node1, node2}[node],
@@ -135,7 +138,7 @@ func clusterIP(node int, name string) Place {
 	}
 }
 
-// nodePort returns the place of a Service at its NodePort, at a node's address in the VPC.
+// nodePort returns the place of a Service for callers in the VPC: the node's address in the VPC, and the NodePort.
 func nodePort(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
 		svc, backends, err := s.serviceOn(node, name, f)
@@ -147,7 +150,8 @@ func nodePort(node int, name string) Place {
 	}
 }
 
-// nodePortOutside returns the place of a Service at its NodePort, at the address by which the internet reaches a node.
+// nodePortOutside returns the place of a Service for callers in the internet: the address of the node that the internet
+// can reach, and the NodePort.
 func nodePortOutside(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
 		e, err := nodePort(node, name)(s, f)
@@ -156,7 +160,7 @@ func nodePortOutside(node int, name string) Place {
 	}
 }
 
-// serviceOn returns a Service as the rules of a node serve it, and the namespaces of its backends.
+// serviceOn returns the Service with a name, and the namespaces of its backends in the rules of a node.
 func (s *Scene) serviceOn(node int, name string, f Family) (
 	svc kubeproxy.Service, backends []*vpcsim.Namespace, err error,
 ) {

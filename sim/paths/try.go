@@ -12,8 +12,8 @@ import (
 // A Probe is a way to send packets from one end to the other.
 type Probe struct {
 	Name string
-	// send sends the packets. It returns the source address that the receiver sees; zero if the receiver does not
-	// report it.
+	// send sends the packets. It returns the source address that the receiver sees. If the receiver does not report
+	// this address, send returns the zero Addr.
 	send func(p Path, from, to End) (seen netip.Addr, err error)
 }
 
@@ -27,8 +27,8 @@ var (
 		Probe{"packets as large as the path takes, whole", checkMTU})
 )
 
-// Numbers of bytes to send. fragmentedSize is larger than a packet on any path, so such a datagram is sent in
-// fragments.
+// Numbers of bytes to send. A datagram of fragmentedSize bytes is larger than the MTU of each path, so the kernel sends
+// it in fragments.
 const (
 	smallSize      = 10
 	bulkSize       = 200_000

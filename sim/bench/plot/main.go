@@ -29,7 +29,7 @@ import (
 type Chart struct {
 	Title  string
 	column string
-	ratios bool // show the ratios in the column x after the column, not the figures
+	ratios bool // show ratios from the next column x instead of figures
 	Bars   []Bar
 
 	Index     int
@@ -75,8 +75,8 @@ func fleetCharts() []Chart {
 	}
 }
 
-// barsOf returns a bar for each row that has a figure in the column. Some rows have a percentage in the column: only
-// this part of the row's pods runs. Such a row gets no bar.
+// barsOf returns a bar for each row that has a figure in the column. A row can have a percentage in the column, if only
+// this part of the row's pods runs. A row with a percentage gets no bar.
 func barsOf(t table.Table, column string) (bars []Bar) {
 	for _, row := range t[min(1, len(t)):] {
 		if i := slices.Index(t[0], column); i < 0 || i >= len(row) || strings.Contains(row[i], "%") {

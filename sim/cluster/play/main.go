@@ -72,7 +72,7 @@ func run(o cluster.Options, conflist string, command []string, interactive bool)
 	case len(command) > 0:
 	case interactive:
 		fmt.Print(cluster.Greeting)
-		// make cluster must not fail because a user has mistyped the last command
+		// The status is 0, not that of bash: "make cluster" must not fail if the user's last command has failed.
 		_, err := machine.Attach(s.Command(ctx, "bash", "--norc", "-i"), (*exec.Cmd).Run)
 		return 0, err
 	default:

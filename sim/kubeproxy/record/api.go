@@ -21,7 +21,7 @@ func serveAPI(lists map[string]object) (url string, err error) {
 		switch {
 		case !ok: // events, and other resources that kube-proxy does not need
 			http.NotFound(w, r)
-		case q.Get("sendInitialEvents") != "": // refuse this kind of list: the client then asks for a list and a watch
+		case q.Get("sendInitialEvents") != "": // a streamed list; after an error, clients ask for a list and a watch
 			http.Error(w, "list, please", http.StatusBadRequest)
 		case q.Has("watch"):
 			w.Header().Set("Content-Type", "application/json")

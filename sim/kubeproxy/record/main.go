@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Record runs the real kube-proxy in each of its modes iptables and nftables. It writes kube-proxy's changes to a node
-// into the directory testdata of package kubeproxy.
+// Record runs the real kube-proxy in each of its modes iptables and nftables. It records what kube-proxy changes on a
+// node, and writes the records into the directory testdata of package kubeproxy.
 //
 //	cd sim/kubeproxy/record && go run .
 //

@@ -39,10 +39,11 @@ var modes = map[string][]dump{
 // of pods.
 var flags = []string{
 	"--hostname-override=" + nodeName,
-	"--conntrack-max-per-core=0", // this sysctl cannot be set in a network namespace
+	"--conntrack-max-per-core=0", // 0: kube-proxy does not set nf_conntrack_max, which a network namespace cannot change
 }
 
-// machineWide describes the sysctls that kube-proxy sets by default, but not with --conntrack-max-per-core=0.
+// machineWide describes the sysctls that kube-proxy sets by default, but does not set here, because of the flag
+// --conntrack-max-per-core=0.
 const machineWide = `# By default also, for the whole machine: net/netfilter/nf_conntrack_max to 32768 for each CPU, at least 131072 and at most
 # 1048576, and /sys/module/nf_conntrack/parameters/hashsize to at least a quarter of that.
 `
@@ -70,7 +71,7 @@ func inNamespace(mode, prog, version string) error {
 	}
 	err = awaitRules(s, modes[mode])
 	err = errors.Join(err, c.Process.Kill())
-	_ = c.Wait() // an error, because of the kill
+	_ = c.Wait() // Wait returns an error because Kill has ended the process
 	if err != nil {
 		return fmt.Errorf("%w\nkube-proxy says:\n%s", err, &messages)
 	}
@@ -151,9 +152,9 @@ func writeFiles(header string, dumps []dump, file string, sysctls []string) erro
 	return os.WriteFile(file, []byte(header+machineWide+strings.Join(sysctls, "\n")+"\n"), 0o644)
 }
 
-// tidySave removes from the output of iptables-save what kube-proxy did not write, and what differs between machines:
-// the time, the policies of built-in chains, and counters in nfacct. kube-proxy omits these counters if the kernel has
-// no nfacct.
+// tidySave removes three things from the output of iptables-save: the time, the policies of built-in chains, and
+// counters in nfacct. The time and the policies are not from kube-proxy. The counters differ between machines, because
+// kube-proxy omits them if the kernel has no nfacct.
 func tidySave(save string) string {
 	var b strings.Builder
 	for line := range strings.Lines(save) {
@@ -167,8 +168,8 @@ func tidySave(save string) string {
 	return strings.TrimSpace(b.String())
 }
 
-// tidyTable sorts the chains, sets and maps of a table, because kube-proxy creates them in any order. The first two
-// lines of the table stay where they are: its name and its comment.
+// tidyTable sorts the chains, sets and maps of a table, because kube-proxy creates them in any order. It does not move
+// the first two lines of the table, which are the table's name and comment.
 func tidyTable(table string) string {
 	lines := strings.SplitN(strings.TrimSuffix(strings.TrimSpace(table), "\n}"), "\n", 3)
 	objects := strings.Split(lines[len(lines)-1], "\n\n")

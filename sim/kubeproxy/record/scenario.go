@@ -37,7 +37,7 @@ func readScenario(file string) (s scenario, err error) {
 	return s, json.Unmarshal(b, &s)
 }
 
-// nodeName is the name of the node whose rules are recorded, and elsewhere is the name of another node.
+// nodeName is the name of the node whose rules are recorded. The constant elsewhere is the name of another node.
 const (
 	nodeName  = "node1"
 	elsewhere = "node2"
@@ -141,7 +141,8 @@ func endpoint(host string, a netip.Addr) object {
 	return object{"addresses": []netip.Addr{a}, "nodeName": on, "conditions": ready}
 }
 
-// ports returns the two ports of a Service: one for TCP and one for UDP. fill adds the numbers of a port.
+// ports returns the two ports of a Service: one for TCP and one for UDP. The function fill adds the port number to the
+// object of each port.
 func (v service) ports(fill func(object)) (all []object) {
 	for _, protocol := range []string{"TCP", "UDP"} {
 		p := object{"name": strings.ToLower(protocol), "protocol": protocol}

@@ -29,7 +29,8 @@ import (
 // callTimeout is the time limit that kubelet has for a call (runtimeRequestTimeout).
 const callTimeout = 2 * time.Minute
 
-// connectParams let the client try again to connect after 100 milliseconds.
+// connectParams are the parameters of connections. If a connection fails, the client tries again after 100
+// milliseconds.
 var connectParams = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, MaxDelay: 100 * time.Millisecond},
 	MinConnectTimeout: callTimeout, // a runtime can already listen, and still be too busy to answer
@@ -45,12 +46,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// EmitDefaultValues: without it, the answer would omit the state READY of a sandbox, which is the zero value.
+	// The state READY of a sandbox is the zero value of its field. Without EmitDefaultValues, the printed answer would
+	// omit this state.
 	fmt.Println(protojson.MarshalOptions{EmitDefaultValues: true}.Format(answer))
 }
 
-// callMethod calls a method of the runtime, and returns the answer. It finds the method by name in the description of
-// the protocol, so all methods are available.
+// callMethod calls a method of the runtime, and returns the answer. It looks up the method's name in the description of
+// the protocol, so a caller can call each method of the protocol.
 func callMethod(socket string, name protoreflect.Name, request []byte) (proto.Message, error) {
 	m, err := method(name)
 	if err != nil {
