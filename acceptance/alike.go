@@ -139,8 +139,8 @@ func (c *cloud) newSimulator(ctx context.Context, p plan, m *madeObjects) (compa
 	}, nil
 }
 
-// simConfig asks EC2 for the run's VPC, for the subnets of this VPC in the run's zone, and for its active peerings. It
-// returns a configuration that gives the simulator the same objects.
+// simConfig returns a configuration with the run's VPC, the VPC's subnets in the run's zone, and the VPC's active
+// peerings. It asks EC2 for the subnets and the peerings, so that the simulator has the same objects.
 func (c *cloud) simConfig(ctx context.Context, p plan, m *madeObjects) (ec2sim.Config, error) {
 	subnets, err := c.ec2.DescribeSubnets(ctx,
 		&ec2.DescribeSubnetsInput{Filters: newFilters("vpc-id", *p.vpc.VpcId, "availability-zone",

@@ -102,7 +102,7 @@ func (s *shell) putFile(file, to string) error {
 	return err
 }
 
-// putTree copies all files below a directory of this machine to a directory of the instance.
+// putTree copies the regular files below a directory of this machine to a directory of the instance.
 func (s *shell) putTree(dir, to string) error {
 	r, w := io.Pipe()
 	go func() {

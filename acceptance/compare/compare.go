@@ -13,8 +13,8 @@
 //
 // A field differs in kind if one side lacks the field, or if the forms differ. For such a field, the comparison finds
 // out whether the suite reads the field. The comparison gives the suite's client the recorded answer without the field.
-// If the client's result changes, the suite reads the field, and the comparison fails. It must fail because all tests
-// with the simulator give the suite another answer than EC2 does.
+// If the client's result changes, the suite reads the field, and the comparison fails. The comparison must fail,
+// because the simulator gives the suite another answer than EC2 does, in all tests.
 package compare
 
 import (

@@ -144,8 +144,8 @@ func (e *element) sortedChildren(n names) []*element {
 	})
 }
 
-// deletePath deletes from e all elements that have a path. It ignores indices in the path, so it deletes the element
-// from all items of a list.
+// deletePath deletes all elements in e that have the given path. It ignores indices in the path, so it deletes the
+// element from all items of a list.
 func (e *element) deletePath(path string) {
 	e.deleteBelow("", withoutIndices(path))
 }

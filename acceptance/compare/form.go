@@ -28,7 +28,7 @@ func (n names) addName(text, name string) {
 	}
 }
 
-// replaceNames replaces each known text in a text by the name of the known text. It replaces the longest known
+// replaceNames finds known texts in a text, and replaces each known text by its name. It replaces the longest known
 // text first, because a known text can be the beginning of another known text.
 func (n names) replaceNames(text string) string {
 	for _, known := range slices.SortedFunc(knownTexts(n), func(a, b string) int {

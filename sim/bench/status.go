@@ -16,8 +16,8 @@ import (
 // an idle node. STATUS cannot cost less than a program that does nothing. So bench compares STATUS with such a program.
 
 // maxStatusRatio is the largest ratio of the CPU time of STATUS to the CPU time of a program that does nothing. The
-// goal is 1.15, but the checks of STATUS alone already exceed this goal. To show the cost without these checks, bench
-// also measures VERSION, because VERSION of the same program makes no checks.
+// goal is 1.15, but STATUS exceeds this goal because of its checks. To show the cost without these checks, bench also
+// measures VERSION, because VERSION of the same program makes no checks.
 const maxStatusRatio = 1.42
 
 // A readiness is the cost of STATUS of a chain, or of VERSION.

@@ -149,8 +149,8 @@ func (fs *flows) measureFlows(ctx context.Context, rounds int) error {
 	return nil
 }
 
-// measureOperation starts a process in the first pod of the pair. The process generates the load. measureOperation
-// returns the cost of one operation of the load.
+// measureOperation starts a process in the pod "a". The process generates the load. measureOperation returns the cost
+// of one operation of the load.
 func (fl *flow) measureOperation(ctx context.Context) (time.Duration, error) {
 	out, err := fl.pair.a.output(ctx, fl.load.name, fl.route.to(fl.pair).String(), strconv.Itoa(fl.load.ops))
 	if err != nil {

@@ -32,7 +32,7 @@ type image struct {
 	dirs       []string
 }
 
-// Names of images. The conformance tests of this Kubernetes release expect exactly these names of agnhost and pause.
+// Names of images. The conformance tests of this Kubernetes release use exactly these names for agnhost and pause.
 const (
 	Pause   = "registry.k8s.io/pause:3.10.2"
 	Agnhost = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
@@ -52,8 +52,8 @@ var agnhostAliases = []string{
 	"registry.k8s.io/build-image/distroless-iptables:v0.9.9",
 }
 
-// applets are the programs of busybox that the tests' scripts and kubectl ipvlan use. The list has no wget. Here,
-// busybox is a static program, but the wget of busybox needs libraries to look up a name, and crashes without them.
+// applets are the programs of busybox that the tests' scripts and kubectl ipvlan use. The list has no wget, because
+// busybox is a static program here. The wget of busybox needs libraries to look up a name, and crashes without them.
 var applets = []string{"awk", "cat", "chmod", "chroot", "cut", "date", "echo", "env", "expr", "false", "grep", "head",
 	"hostname", "id", "ls", "mkdir", "mount", "ping",
 	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true",

@@ -66,8 +66,8 @@ func (s spec) name() string {
 }
 
 // Hear runs the program of the suite. For each test of the suite that ran, Hear makes a subtest. The command c runs the
-// program, and Hear adds the flags of Ginkgo. The parameter do is a function that calls a function in the right place,
-// for example in a namespace. With it, Hear runs the command there.
+// program, and Hear adds the flags of Ginkgo. Hear starts the command through the function do, so that do can choose
+// the place, for example a namespace.
 func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() error) error) {
 	t.Helper()
 	report := filepath.Join(t.TempDir(), "report")

@@ -49,8 +49,8 @@ func (s *Scene) newNode(i *vpcsim.Instance) *Node {
 }
 
 // Validate makes two checks. First, the plugins must support the version of the configuration. A container runtime also
-// makes this check when it reads a configuration. Second, the kernel must have the features that the plugins need: see
-// STATUS.
+// makes this check when it reads a configuration. Second, the kernel must have the features that the plugins need. The
+// plugins check these features when they execute STATUS.
 func (n *Node) Validate(ctx context.Context) error {
 	if _, err := n.cni.ValidateNetworkList(ctx, n.scene.list); err != nil {
 		return err

@@ -39,7 +39,7 @@ var modes = map[string][]dump{
 // of pods.
 var flags = []string{
 	"--hostname-override=" + nodeName,
-	"--conntrack-max-per-core=0", // 0: kube-proxy does not set nf_conntrack_max, which a network namespace cannot change
+	"--conntrack-max-per-core=0", // 0: kube-proxy leaves nf_conntrack_max, which cannot be set in a network namespace
 }
 
 // machineWide describes the sysctls that kube-proxy sets by default, but does not set here, because of the flag
