@@ -174,11 +174,43 @@ func retiresPool(t *testing.T, pool string) {
 	w.consistent()
 }
 
+// TestAssignMakesNoRoom: the configuration had "provision" "full", and has "assign" now. A pod asks for an ENI on a
+// full instance. The node deletes neither a retired ENI, nor an ENI that a killed collection has begun to delete.
+func TestAssignMakesNoRoom(t *testing.T) {
+	for name, mark := range map[string]func(*registry.ENI){
+		"retired": func(e *registry.ENI) { e.Retired = true }, "draining": (*registry.ENI).Drain} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				enis := w.fill(2)
+				for n := range w.State().Leases.Len() {
+					w.end(n)
+				}
+				w.Edit(func(s *registry.State) { s.Edit(enis[0], mark) })
+				time.Sleep(10 * time.Minute)
+				w.policy.Provision = lease.ProvisionAssign
+				w.EC2.ResetCalls()
+				if full, _, err := w.pool().MakeRoom(w.Context(), w.State()); full == nil || err != nil {
+					w.Errorf("full: %v, %v", full, err)
+				}
+				w.wantWrites(map[string]int{})
+			})
+		})
+	}
+}
+
 // TestRetiredMakesRoom fills an instance, and a pool has an empty ENI there. The ENI makes room for a pod of another
 // pool if the configuration no longer has its pool, or if an operator has retired it. Otherwise the pool keeps the ENI.
 // Addresses that cool, or that the kernel shows in a pod, stay on the ENI.
 func TestRetiredMakesRoom(t *testing.T) {
 	removed := func(w *world, base, _ lease.Policy) { w.collect(base) }
+	retire := func(w *world, _, db lease.Policy) {
+		w.Edit(func(s *registry.State) {
+			for id, e := range s.ENIs {
+				e.Retired = e.Pool == db.Pool
+				s.ENIs[id] = e
+			}
+		})
+	}
 	for name, c := range map[string]struct {
 		leaves func(w *world, base, db lease.Policy)
 		cools  time.Duration
@@ -201,14 +233,11 @@ func TestRetiredMakesRoom(t *testing.T) {
 			w.end(51)
 			w.policy = base
 		}, cools: time.Hour},
-		"renewed": {leaves: func(w *world, base, db lease.Policy) {
-			w.Edit(func(s *registry.State) {
-				for id, e := range s.ENIs {
-					e.Retired = e.Pool == db.Pool
-					s.ENIs[id] = e
-				}
-			})
-		}, cools: time.Minute, room: true},
+		"renewed": {leaves: retire, cools: time.Minute, room: true},
+		"renewed, and the role may not detach": {leaves: func(w *world, base, db lease.Policy) {
+			retire(w, base, db)
+			w.EC2.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
+		}, cools: time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, "m5.large", func(w *world, _ *wires) {

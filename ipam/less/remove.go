@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/netip"
 	"slices"
@@ -118,14 +119,18 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, descri
 
 // DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state afterwards. A new ENI
 // needs the slots of these ENIs, which a killed collection leaves occupied until the next collection. A collection that
-// still runs may let an ENI serve pods again. DeleteDraining does not delete such an ENI.
+// still runs may let an ENI serve pods again. DeleteDraining does not delete such an ENI. If this node must not delete
+// ENIs, DeleteDraining deletes none.
 func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry.State, error) {
+	if !p.MakesENIs() {
+		return p.Registry.View()
+	}
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		if e := s.ENIs[id]; !e.Draining || e.OnRequest {
 			continue
 		}
 		err := p.deleteENI(ctx, id, p.Used(), nil)
-		if err != nil && !growthGoesOn(err) {
+		if err != nil && !growthGoesOn(id, err) {
 			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
 		}
 	}
@@ -135,8 +140,12 @@ func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry
 // DeleteUnwanted deletes one empty ENI that gets no new pods, and returns the state afterwards. An operator has retired
 // this ENI, or the configuration no longer has its pool. A collection would delete this ENI later, but another ENI
 // needs its slot now. DeleteUnwanted does not delete an empty ENI of another pool of the configuration. If it did, and
-// pods of two pools started alternately, each of these pods would wait for a new ENI.
+// pods of two pools started alternately, each of these pods would wait for a new ENI. If this node must not delete
+// ENIs, DeleteUnwanted deletes none.
 func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry.State, error) {
+	if !p.MakesENIs() {
+		return s, nil
+	}
 	const least = time.Minute // the default of reuseIPWait: the registry does not have the value of a removed pool
 	c := &Collecting{Collection: Collection{FreeAfter: max(least, p.Policy.ReuseWait), Max: -1}}
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
@@ -145,7 +154,7 @@ func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry
 		}
 		c.Used = p.Used()
 		deleted, err := p.deleteIfEmpty(ctx, c, id)
-		if err != nil && !growthGoesOn(err) {
+		if err != nil && !growthGoesOn(id, err) {
 			return nil, fmt.Errorf("delete %s to make room for another: %w", id, err)
 		}
 		if deleted || isDeleteDenied(err) { // the ENI is at least detached: its slot is free
@@ -155,11 +164,15 @@ func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry
 	return p.Registry.View()
 }
 
-// growthGoesOn reports whether a growth goes on although it could not delete an ENI. err says why it could not delete
-// the ENI.
-func growthGoesOn(err error) bool {
+// growthGoesOn reports whether a growth goes on although it could not delete the ENI with this id. err says why it
+// could not delete the ENI. If the role lacks a permission, growthGoesOn logs it.
+func growthGoesOn(id string, err error) bool {
+	if aws.NotAllowed(err) {
+		slog.Warn("no ENI was deleted for its slot, because the role lacks a permission", "eni", id, "error", err)
+		return true
+	}
 	return errors.Is(err, errNotOurs) || errors.Is(err, errUsed) || errors.Is(err, errUndrained) ||
-		isDeleteDenied(err) || call.GoesOn(err, true)
+		call.GoesOn(err, true)
 }
 
 // isForgotten reports whether the registry no longer has an ENI.
