@@ -34,11 +34,17 @@ func UnreadByNetworkd(files []string) (string, error) {
 		} else if err != nil {
 			return "", &os.PathError{Op: "stat", Path: file, Err: err}
 		}
-		if time.Unix(status.Ctim.Unix()).After(started) {
+		if isBetween(time.Unix(status.Ctim.Unix()), started, time.Now()) {
 			return file, nil
 		}
 	}
 	return "", nil
+}
+
+// isBetween reports whether a file was written after a process had started. A change time in the future tells nothing:
+// the clock was wrong. A new start of the process would not make the file older.
+func isBetween(written, started, now time.Time) bool {
+	return written.After(started) && !written.After(now)
 }
 
 // networkdStart returns the time when the systemd-networkd of this network namespace started, or the zero time if no

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package cli
+
+import (
+	"testing"
+	"time"
+)
+
+// TestIsBetween: a file with a change time in the future is not unread. Otherwise doctor would restart systemd-networkd
+// for ever.
+func TestIsBetween(t *testing.T) {
+	started := time.Now()
+	now := started.Add(time.Hour)
+	for written, want := range map[time.Time]bool{
+		started.Add(-time.Minute): false, started.Add(time.Minute): true, now.Add(time.Minute): false,
+	} {
+		if got := isBetween(written, started, now); got != want {
+			t.Errorf("written %v after the start: %v", written.Sub(started), got)
+		}
+	}
+}
