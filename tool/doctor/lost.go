@@ -146,7 +146,7 @@ func lossConsequence(l repair.Loss) string {
 			switch {
 			case o.Table == 0:
 				main[o.Dst]++
-			case o.MTU != 0:
+			case o.MTU != 0 && isThereWithoutMTU(o, s.NS):
 				large = true
 			default:
 				services = true
@@ -180,6 +180,12 @@ func lossConsequence(l repair.Loss) string {
 		return "The pod works, but its CHECK fails, and some runtimes then start the pod again"
 	}
 	return "The pod still works, but further losses may cut it off"
+}
+
+// isThereWithoutMTU reports whether the kernel has the route r, perhaps without its MTU or with another MTU.
+func isThereWithoutMTU(r nl.Route, n *nl.NS) bool {
+	r.MTU = 0
+	return r.Check(n) == nil
 }
 
 // podFix returns a fix that puts back what the node has lost of a pod's network.
