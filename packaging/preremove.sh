@@ -9,7 +9,10 @@ remove | 0) ;;
 esac
 units="cni-advertise.timer cni-doctor.timer cni-gc.timer cni-metrics.timer cni-warm.path cni-warm.service cni-links.service"
 if [ -z "${DPKG_ROOT:-}" ] && [ -d /run/systemd/system ]; then
-	cni-ipvlan-vpc-k8s-tool install --in-use || exit
+	if [ "${CNI_IPVLAN_VPC_FORCE_REMOVE:-}" != 1 ] && ! cni-ipvlan-vpc-k8s-tool install --in-use; then
+		echo "hint: with CNI_IPVLAN_VPC_FORCE_REMOVE=1 in its environment, the removal goes on; the DEL of such pods then fails" >&2
+		exit 1
+	fi
 	# shellcheck disable=SC2086 # a list
 	systemctl disable --now $units || :
 	systemctl stop cni-doctor.service cni-metrics.service || : # a run would write its metrics again

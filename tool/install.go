@@ -82,7 +82,7 @@ It prints its changes.` + cli.JSON("[] change path"),
 			}
 			defer host.Close()
 			if c.Bool("in-use") {
-				return install.InUse(host)
+				return install.InUse(host, "")
 			}
 			i, err := installation(c)
 			if err != nil {
@@ -113,7 +113,7 @@ func installOrRemove(c *cli.Context, i *install.Installation, host *nl.NS) ([]in
 		if c.Bool("force") {
 			return nil
 		}
-		return install.InUse(host)
+		return install.InUse(host, "; --force removes everything anyway")
 	})
 }
 

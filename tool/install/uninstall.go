@@ -102,8 +102,8 @@ func (i *Installation) enabledLinks(units []nodeFile) (links []nodeFile) {
 // InUse returns ErrInUse if the registry or the kernel shows that pods of the node have addresses. If InUse cannot read
 // the registry or the kernel, it returns another error, because pods may have addresses. The parameter host is the
 // node's namespace. The caller must open this namespace before it calls EnterRoot, because the new root directory may
-// have no /proc.
-func InUse(host *nl.NS) error {
+// have no /proc. The hint about ErrInUse ends with lastHint.
+func InUse(host *nl.NS, lastHint string) error {
 	s, err := cli.ViewRegistry()
 	if err != nil {
 		return err
@@ -118,18 +118,18 @@ func InUse(host *nl.NS) error {
 			pods = append(pods, who+" has "+a.String())
 		}
 		slices.Sort(pods)
-		return inUseError(strings.Join(pods, ", "))
+		return inUseError(strings.Join(pods, ", "), lastHint)
 	}
 	if err = host.Vacant(); errors.Is(err, nl.ErrPods) {
-		return inUseError(err.Error())
+		return inUseError(err.Error(), lastHint)
 	}
 	return err
 }
 
-func inUseError(why string) error {
+func inUseError(why, lastHint string) error {
 	return cli.Hint(fmt.Errorf("nothing is removed, because %w, and the runtime needs the plugins to delete these "+
 		"pods: %s", ErrInUse, why),
 		"drain the node. Remove the DaemonSets whose pods remain. Or install the conflist of the next network plugin, "+
 			"with a name that sorts before ours, and delete these pods. Then run "+cli.Name+" registry-gc "+
-			"--free-after=15m, and try again; --force removes everything anyway")
+			"--free-after=15m, and try again"+lastHint)
 }
