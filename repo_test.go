@@ -73,7 +73,7 @@ var arrows = map[string]string{
 		"tool/bundle tool/bundle/page tool/connectivity tool/iam tool/install tool/kube ipam ipam/more ipam/less " +
 		"ipam/book ipam/lease " +
 		"plugin/egress unnumbered-ptp aws aws/api nl registry",
-	"tool/install":      "tool/cli tool/conf nl registry",
+	"tool/install":      "tool/cli tool/conf tool/doctor nl registry",
 	"tool/connectivity": "tool/cli tool/conf aws nl nl/ask",
 	"tool/cli":          "internal/atomicfile internal/excerpt ipam ipam/lease aws registry",
 	// the plugins for their configurations: validate
@@ -180,7 +180,7 @@ var sizes = map[string]float64{
 	"plugin/chain/cni-ipvlan-vpc-k8s":                  5.87,
 	// 0.9 of these are the support bundle: html/template, tar and gzip, and its own code, a third each; 0.7 are
 	// connectivity-test: libcni with what it imports, and its own code, about half each; 0.3 are netlink
-	"tool/cni-ipvlan-vpc-k8s-tool": 20.93,
+	"tool/cni-ipvlan-vpc-k8s-tool": 20.94,
 }
 
 type pkg struct {

@@ -113,6 +113,7 @@ func container(t *testing.T, files, story string, env []string) {
 		"calls":           read(t, "testdata/calls"),
 		"flatcar.network": flatcarENIs(t),
 		"preremove.sh":    read(t, "preremove.sh"),
+		"postinstall.sh":  read(t, "postinstall.sh"),
 		"etc/cni/net.d/10-cni-ipvlan-vpc-k8s.conflist": string(conflist),
 		"etc/nftables.conf":                            "flush ruleset\ntable inet filter {\n}\n",
 		"etc/systemd/system.conf.d/ec2.conf": "[Manager]\nDefaultTimeoutStartSec=15min\n" +

@@ -6,16 +6,25 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
 // networkdConf are the settings with which systemd-networkd does not remove routes and rules of pods.
 const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPolicyRules=no\n"
+
+// networkdDropIn is the file that gets networkdConf.
+const networkdDropIn = "/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf"
+
+// foreignKeys are the keys of these settings, and what systemd-networkd removes if such a setting is not "no".
+var foreignKeys = map[string]string{"ManageForeignRoutes": "routes", "ManageForeignRoutingPolicyRules": "rules"}
 
 // checkNetworkd reads how systemd-networkd treats routes and rules that other programs have made (networkd.conf(5)). By
 // default, systemd-networkd removes these routes and rules when it starts, or when it configures a link again.
@@ -24,42 +33,93 @@ func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 	if err != nil && !p.isActive(ctx, "systemd-networkd.service") {
 		return nil, nil
 	}
-	files := p.dropIns("systemd", "networkd.conf.d")
-	if main, ok := p.lookUp("systemd", "networkd.conf"); ok {
-		files = append([]string{main}, files...)
-	}
-	settings := map[string]string{}
-	var deciding []string // files with one of the settings
-	for _, f := range files {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			return nil, err
-		}
-		if strings.Contains(string(b), "ManageForeign") {
-			deciding = append(deciding, f)
-		}
-		for line := range strings.Lines(string(b)) {
-			if key, value, ok := strings.Cut(line, "="); ok {
-				settings[strings.TrimSpace(key)] = strings.ToLower(strings.TrimSpace(value))
-			}
-		}
+	settings, deciding, err := p.networkdSettings()
+	if err != nil {
+		return nil, err
 	}
 	var found []Finding
-	for key, what := range map[string]string{"ManageForeignRoutes": "routes",
-		"ManageForeignRoutingPolicyRules": "rules"} {
-		if !slices.Contains([]string{"no", "n", "false", "f", "off", "0"}, settings[key]) {
-			found = append(found, Finding{Severity: severe, About: key, Means: "systemd-networkd removes the " + what +
-				" of pods when it starts or configures a link again",
-				Do: "set " + key + "=no in /etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf, and restart " +
-					"systemd-networkd",
-				fix: p.networkdFix()})
+	applyOnce := p.networkdFix(ctx)
+	for key, what := range foreignKeys {
+		s := settings[key]
+		if s.isNo() {
+			continue
 		}
+		f := Finding{Severity: severe, About: key, Means: "systemd-networkd removes the " + what +
+			" of pods when it starts or configures a link again",
+			fix: func(context.Context) (string, error) { return applyOnce() }}
+		file := networkdDropIn
+		if s.isLater() {
+			file, f.fix = s.file, nil
+		}
+		f.Do = "set " + key + "=no in " + file + ". When ManageForeignRoutes and ManageForeignRoutingPolicyRules " +
+			"are no, restart systemd-networkd"
+		found = append(found, f)
 	}
 	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.About, b.About) })
 	if len(found) > 0 || p.root != "" {
 		return found, nil
 	}
 	return unreadSettings(deciding)
+}
+
+// A networkdSetting is the value of a key, in lower case, and the file from which systemd-networkd takes this value.
+type networkdSetting struct{ value, file string }
+
+func (s networkdSetting) isNo() bool {
+	return slices.Contains([]string{"no", "n", "false", "f", "off", "0"}, s.value)
+}
+
+// isLater reports whether systemd-networkd reads the setting's file after networkdDropIn.
+func (s networkdSetting) isLater() bool {
+	return filepath.Base(filepath.Dir(s.file)) == "networkd.conf.d" &&
+		filepath.Base(s.file) > filepath.Base(networkdDropIn)
+}
+
+// networkdSettings returns the settings of systemd-networkd by key. It also returns the files with one of foreignKeys.
+func (p *Node) networkdSettings() (settings map[string]networkdSetting, deciding []string, err error) {
+	files := p.dropIns("systemd", "networkd.conf.d")
+	if main, ok := p.lookUp("systemd", "networkd.conf"); ok {
+		files = append([]string{main}, files...)
+	}
+	settings = map[string]networkdSetting{}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return nil, nil, err
+		}
+		if strings.Contains(string(b), "ManageForeign") {
+			deciding = append(deciding, f)
+		}
+		for line := range strings.Lines(string(b)) {
+			if key, value, ok := strings.Cut(line, "="); ok {
+				settings[strings.TrimSpace(key)] = networkdSetting{strings.ToLower(strings.TrimSpace(value)), f}
+			}
+		}
+	}
+	return settings, deciding, nil
+}
+
+// NetworkdRemovalError returns an error if a systemd-networkd that starts now removes routes or rules of pods. The
+// error names the file with this setting.
+func NetworkdRemovalError() error { return (&Node{}).networkdRemovalError() }
+
+func (p *Node) networkdRemovalError() error {
+	settings, _, err := p.networkdSettings()
+	if err != nil {
+		return err
+	}
+	for _, key := range slices.Sorted(maps.Keys(foreignKeys)) {
+		switch s := settings[key]; {
+		case s.isNo():
+		case s.file == "":
+			return fmt.Errorf("no file has %s=no, so systemd-networkd removes %s of pods when it starts", key,
+				foreignKeys[key])
+		default:
+			return fmt.Errorf("%s has %s=%s, so systemd-networkd removes %s of pods when it starts", s.file, key,
+				s.value, foreignKeys[key])
+		}
+	}
+	return nil
 }
 
 // networkdRestart is the command that makes a running systemd-networkd read its settings. When systemd-networkd starts
@@ -82,19 +142,23 @@ func unreadSettings(files []string) ([]Finding, error) {
 }
 
 // networkdFix returns a fix that writes our settings for systemd-networkd, and makes a running systemd-networkd read
-// these settings.
-func (p *Node) networkdFix() func(context.Context) (string, error) {
-	write := p.fileFix("/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf", networkdConf, "")
-	return func(ctx context.Context) (string, error) {
+// these settings. If a file overrides our settings, the fix returns an error, and does not restart systemd-networkd.
+// Several findings have this one fix. So it does its work only once.
+func (p *Node) networkdFix(ctx context.Context) func() (string, error) {
+	write := p.fileFix(networkdDropIn, networkdConf, "")
+	return sync.OnceValues(func() (string, error) {
 		did, err := write(ctx)
 		if err != nil {
 			return "", err
+		}
+		if err := p.networkdRemovalError(); err != nil {
+			return "", fmt.Errorf("%s, and did not restart systemd-networkd: %w", did, err)
 		}
 		if !p.hasSystemd() {
 			return did + ", which systemd-networkd reads at its next start", nil
 		}
 		return did + ", and called " + networkdRestart, execRestart(ctx)
-	}
+	})
 }
 
 // execRestart executes networkdRestart.

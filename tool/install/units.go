@@ -20,6 +20,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/doctor"
 )
 
 // unitDir is the directory for units that an administrator has installed (systemd.unit(5)).
@@ -165,11 +166,16 @@ func (i *Installation) startUnits(ctx context.Context) error {
 }
 
 // restartNetworkd restarts a running systemd-networkd if it has not read our drop-in yet. A systemd-networkd that
-// starts with this drop-in keeps the routes and rules of pods.
+// starts with this drop-in keeps the routes and rules of pods, if no other file overrides the drop-in.
 func restartNetworkd(ctx context.Context) error {
 	file, err := cli.UnreadByNetworkd([]string{toSystemd + "/networkd.conf.d/" + programPrefix + ".conf"})
 	if err != nil || file == "" {
 		return err
+	}
+	if err := doctor.NetworkdRemovalError(); err != nil {
+		slog.Warn("systemd-networkd was not restarted, because it would remove the network of pods: run "+cli.Name+
+			" doctor --check networkd", "error", err)
+		return nil
 	}
 	return systemctl(ctx, "try-restart", "systemd-networkd.service")
 }
