@@ -23,7 +23,7 @@ import (
 // An allowance has the words and tags that may leave this node. In addition, words that match the patterns below may
 // leave any node.
 type allowance struct {
-	words map[string]bool   // names of pods, links and networks; the bundle keeps these words in texts of others
+	words map[string]bool   // names of pods, links and networks; keptText keeps these words
 	tags  map[string]string // tags of the conflists, by key; other tags do not leave the node
 }
 
@@ -122,7 +122,8 @@ func lazyRegexp(expression string) func() *regexp.Regexp {
 // ownAlias matches the alias of one of our pairs: our name, the network, the container, the interface, and the pod.
 var ownAlias = lazyRegexp(`^cni-ipvlan-vpc-k8s [\w.-]{1,64} [\w.-]{1,128} [\w.-]{1,15}( [\w./-]{1,128})?$`)
 
-// mostText is the number of bytes after which the bundle cuts a text of others.
+// mostText is the largest size of a text that another program wrote, in bytes. The bundle has only the beginning of a
+// longer text.
 const mostText = 4 << 10
 
 // Some patterns match words that cannot be a secret. Other patterns match words that name a secret.
@@ -147,7 +148,7 @@ func (w *allowance) keptText(text string) string {
 		text = text[:mostText] + " " + withheld
 	}
 	words := strings.Fields(text)
-	afterSecretName := false // whether the word before names a secret
+	afterSecretName := false // whether the previous word names a secret
 	for i, word := range words {
 		lower := strings.ToLower(word)
 		switch {
@@ -213,8 +214,8 @@ func isAddress(word string) bool {
 	return err == nil
 }
 
-// hasPlainParts splits a text at its separators, and reports whether it knows each part. hasPlainParts knows ordinary
-// words, numbers, known names and abbreviations.
+// hasPlainParts splits a text at its separators, and reports whether no part can be a secret. Ordinary words, numbers,
+// abbreviations, and names that may leave the node cannot be secrets.
 func (w *allowance) hasPlainParts(word string) bool {
 	for known := range strings.SplitSeq(word, "/") {
 		if w.words[known] || cloudID().MatchString(known) || isAddress(known) {

@@ -49,7 +49,7 @@ type Source struct {
 	Took  string `json:"took"`
 }
 
-// An Entry is a line of the journal about a unit of ours.
+// An Entry is a line of systemd's journal. The line is about one of our units.
 type Entry struct {
 	Time    time.Time `json:"time"`
 	Unit    string    `json:"unit"`
@@ -101,7 +101,7 @@ func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 }
 
 // missingSource returns "" if the bundle has the sources that every check needs. If one of these sources is missing or
-// cut, missingSource says which one. The checks can be made without the conflists, but not with a part of them.
+// cut, missingSource says which one. The bundle may lack all conflists, but must not have only a part of the conflists.
 func (b *Bundle) missingSource() string {
 	for name, has := range map[string]bool{sourceRegistry: b.State != nil, sourceKernel: b.Kernel != nil} {
 		if !has {

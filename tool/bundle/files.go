@@ -20,8 +20,8 @@ type network struct {
 	List json.RawMessage `json:"list"`
 }
 
-// readConflists reads the documented keys of our plugins in the conflists. Its finish also adds the names and tags of
-// the conflists to the allowance, so that later readings keep them.
+// readConflists reads the documented keys of our plugins in the conflists. The returned [finish] also adds the names
+// and tags of the conflists to the allowance, so that later readings keep these names and tags.
 func (g *gathering) readConflists(context.Context) (finish, error) {
 	return func() (any, error) {
 		all := []network{}
@@ -99,7 +99,7 @@ func (r *registryFile) Cut() bool {
 	return len(free)+len(leased) > 0
 }
 
-// readLeaseLog reads the end of the log that the registry or a conflist names.
+// readLeaseLog reads the end of the lease log. The registry or a conflist names the file of the lease log.
 func (g *gathering) readLeaseLog(context.Context) (finish, error) {
 	file := ""
 	if g.state != nil {

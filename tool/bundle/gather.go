@@ -71,8 +71,9 @@ func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, 
 	return m, writeArchive(w, m, files)
 }
 
-// readSource makes one reading. It keeps the deadline of the reading, and cuts the data to the reading's share of the
-// bundle. It returns the entry for the manifest, and the text of the source's file.
+// readSource makes one reading. If the reading does not end before its deadline, readSource goes on without the
+// reading. readSource cuts the data to the reading's share of the bundle. It returns the entry for the manifest, and
+// the text of the source's file.
 func (g *gathering) readSource(ctx context.Context, r reading) (s Source, text []byte) {
 	defer cli.Working("read the source " + r.name)()
 	began := time.Now()
@@ -95,8 +96,8 @@ func (g *gathering) readSource(ctx context.Context, r reading) (s Source, text [
 	return s, text
 }
 
-// callWithin calls the function f. If f has not returned after the time deadline, callWithin returns an error, because
-// f may hang in the kernel.
+// callWithin calls the function f, which may hang in the kernel. The parameter deadline is a duration. If f runs
+// longer, callWithin does not wait for f, and returns an error.
 func callWithin[T any](ctx context.Context, deadline time.Duration, f func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		v   T
@@ -126,8 +127,8 @@ func callWithin[T any](ctx context.Context, deadline time.Duration, f func(conte
 // data.
 type cutter interface{ Cut() bool }
 
-// fittingJSON returns the JSON of a value. It cuts the value until the compressed JSON is not larger than share, a
-// number of bytes. If fittingJSON has cut the value, the result why says so.
+// fittingJSON returns the JSON of a value. The parameter share is a number of bytes. If the compressed JSON is larger,
+// fittingJSON cuts the value until the JSON fits. The result why then says how much is left. Otherwise why is empty.
 func fittingJSON(v any, share int) (text []byte, why string, err error) {
 	whole := 0
 	for {

@@ -37,7 +37,7 @@ var units = []string{"cni-gc.service", "cni-gc.timer", "cni-warm.service", "cni-
 // node: an operator's drop-in may run any program in our units.
 var speakers = []string{"systemd", cli.Program, "cni-tool", "cni-ipvlan-vpc-k8s-links"}
 
-// How much of the journal is read.
+// The bundle reads no more lines and bytes of the journal than this.
 const (
 	journalLines = 3000
 	journalBytes = 16 << 20
@@ -153,7 +153,7 @@ func fileEnd(name string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, from, info.Size()-from))
 }
 
-// foreignPrograms are the programs of others whose versions matter.
+// foreignPrograms are programs of other projects. The bundle has the versions of these programs.
 var foreignPrograms = []string{"containerd", "crio", "kubelet", "runc", "nft", "systemctl"}
 
 // versionPattern matches the part of an answer to --version that may leave the node.

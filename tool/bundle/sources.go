@@ -27,9 +27,9 @@ const (
 // waits for the end of each finish, so a finish may change the gathering.
 type finish func() (any, error)
 
-// A reading reads one source. The gathering goes on without a reading that misses its deadline, so a reading must not
-// change the gathering. The finish of a reading returns a value, and the gathering writes this value into the source's
-// file as JSON. The finish returns nil if another reading stores the source.
+// A reading reads one source. If a reading misses its deadline, the gathering goes on while the reading may still run.
+// So a reading must not change the gathering. The finish of a reading returns a value, and the gathering writes this
+// value into the source's file as JSON. The finish returns nil if another reading stores the source.
 type reading struct {
 	name, file string
 	deadline   time.Duration
@@ -59,7 +59,7 @@ var readings = []reading{
 	{"versions", "versions.json", 10 * time.Second, 10_000, (*gathering).readVersions},
 }
 
-// How long one check of doctor may take, and all checks together.
+// The time that one check of doctor may take, and the time that all checks together may take.
 const (
 	examineOne = 10 * time.Second
 	examineAll = 35 * time.Second

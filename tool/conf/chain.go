@@ -138,8 +138,8 @@ func (r *review) reviewOrder(at map[string]int) {
 	}
 }
 
-// reviewFurther reviews the configurations of the three plugins. Pods may ask for further interfaces, and the three
-// configurations must agree about them.
+// reviewFurther compares what the configurations of threePlugins say about further interfaces. Pods may ask for further
+// interfaces, and the three configurations must not contradict each other.
 func (r *review) reviewFurther(at map[string]int) {
 	type part struct {
 		Requests           []any  `json:"requests"`
@@ -243,10 +243,10 @@ func (r *review) reviewTuning(i int) {
 	}
 }
 
-// reviewPortmap reviews whether the reference plugin "portmap" sets one of the bits of our nodePortMark, which is the
-// parameter mark. If both use the same bit, pods of the node do not reach the hostPorts of other pods. The defaults
-// have this fault: the iptables backend of portmap sets bit 13 (0x2000), and nodePortMark is 0x2000. The nftables
-// backend sets no bit.
+// reviewPortmap reviews whether the reference plugin "portmap" sets one of the bits of our nodePortMark. The parameter
+// mark is the value of nodePortMark. If both use the same bit, pods of the node do not reach the hostPorts of other
+// pods. The defaults have this fault: the iptables backend of portmap sets bit 13 (0x2000), and nodePortMark is 0x2000.
+// The nftables backend sets no bit.
 func (r *review) reviewPortmap(i int, mark uint32) {
 	var c struct {
 		Backend     string `json:"backend"`
@@ -318,8 +318,9 @@ func (r *review) reviewGateways(where string, c *egress.Config, p ptp.Config) {
 	}
 }
 
-// whyByENI returns why packets from pods to the address of a Service leave by the pods' ENI. If pods send these packets
-// to the node, whyByENI returns "". It assumes that hostCidrs does not contain the address.
+// whyByENI returns why packets from pods to a Service leave by the pods' ENI. If pods send these packets to the node,
+// whyByENI returns "". The parameter a is the address of the Service. whyByENI assumes that hostCidrs does not contain
+// this address.
 func whyByENI(a netip.Addr, p ptp.Config, routed []netip.Prefix) string {
 	i := indexContaining(routed, a)
 	switch {

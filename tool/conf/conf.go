@@ -8,8 +8,8 @@
 // All methods treat mistakes in the same way. The answer of a method is about the networks without a mistake. The error
 // beside the answer has the mistakes of the other networks. A file that Load cannot parse may belong to another
 // program. So this file counts as a mistake only if no other file has our plugins. [Conflists.Unread] always names this
-// file. The answer of [Conflists.Whole] would be wrong if a network of ours were missing in it. So if a network is not
-// known, Whole returns no answer.
+// file. [Conflists.Whole] must answer for all networks, because an answer without one of our networks would be wrong.
+// So if Load cannot parse a file, or a network has a mistake, Whole returns no answer.
 package conf
 
 import (
@@ -104,7 +104,7 @@ type List struct {
 // A Member is a plugin's configuration in its chain.
 type Member struct {
 	Type         string
-	Capabilities map[string]bool // capabilities that the configuration declares; the runtime passes a value for each
+	Capabilities map[string]bool // declared capabilities; the runtime passes a value for each capability
 	Raw          json.RawMessage
 	File         string // path of the drop-in that has the plugin, relative to the list's directory; else ""
 

@@ -11,12 +11,13 @@ import (
 // Withheld replaces a value that must not leave the node.
 const Withheld = "[withheld]"
 
-// privateKeys are the keys of our plugins whose values belong to an operator or a pod. No check needs these values.
+// privateKeys are keys of our plugins. The values of these keys belong to an operator or to a pod, and no check needs
+// these values.
 var privateKeys = map[string]bool{"eniTags": true, "runtimeConfig": true, "args": true, "prevResult": true, "dns": true}
 
-// Documented returns the part of a list that may leave the node. For our plugins, it has the documented keys whose
-// values have the documented type. For plugins of others, it has only the type. The plugins of drop-ins are in this
-// part, too.
+// Documented returns the part of a list that may leave the node. From a configuration of our plugins, the part has each
+// documented key whose value has the documented type. From the configuration of another plugin, the part has only the
+// type of the plugin. The plugins of drop-ins are in this part, too.
 func (c List) Documented() (json.RawMessage, error) {
 	plugins := []map[string]any{}
 	for _, m := range c.Plugins {
@@ -40,8 +41,9 @@ func (m Member) documentedKeys() map[string]any {
 	return all
 }
 
-// addDocumented copies values of an object into a map. It copies a value if the struct type t has the value's key, and
-// the value has the key's type. If the key is private, it withholds the value.
+// addDocumented copies documented values of an object into a map. A value is documented if the struct type t has a
+// field for the value's key, and the value has the type of this field. If the key is one of privateKeys, addDocumented
+// writes [Withheld] in place of each text in the value.
 func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {

@@ -43,7 +43,7 @@ func egressesOf(lists []List) (all []NetworkEgress, failed error) {
 	return all, failed
 }
 
-// EgressOf returns the egresses of one network, which may have none.
+// EgressOf returns the egresses of one network. If the network has none, the result has no egresses.
 func EgressOf(l List) (NetworkEgress, error) {
 	m := l.member(TypeEgress)
 	n := NetworkEgress{List: l, Asks: m.Capabilities}

@@ -19,7 +19,7 @@ import (
 const Installed = "cni-ipvlan-vpc-k8s/installed"
 
 // listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration format"). Other methods review
-// their values.
+// the values of these keys.
 type listKeys struct {
 	CNIVersion   any `json:"cniVersion"`
 	CNIVersions  any `json:"cniVersions"`
@@ -48,7 +48,7 @@ type memberKeys struct {
 func (r *review) reviewKeys(where string, object json.RawMessage, types ...reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {
-		return // no object: another method reports that
+		return // the text is no object, and another method reports that
 	}
 	known := map[string]reflect.Type{}
 	for _, t := range types {
@@ -105,7 +105,8 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// suggestion returns a question with the known key that is most similar to a mistaken key, or "" if no key is similar.
+// suggestion returns the end of a mistake's text: the question whether the author meant the known key that is most
+// similar to the mistaken key. If no known key is similar, suggestion returns "".
 func suggestion(key string, known map[string]reflect.Type) string {
 	best := cli.Nearest(key, slices.Sorted(maps.Keys(known)))
 	if best == "" {

@@ -42,8 +42,8 @@ type File struct {
 	Path   string
 	Lists  []List // the networks that Load can parse
 	Failed error  // why Load cannot parse the file, or a network in it
-	// the file configures Multus. Multus uses the next conflist of the directory for a pod's first network, or the
-	// conflist that this file names
+	// the file configures Multus. For a pod's first network, Multus uses the conflist that this file names. If the file
+	// names none, Multus uses the next conflist of the directory
 	Multus bool
 
 	text   []byte

@@ -15,8 +15,8 @@ import (
 
 // reviewNeighbours compares the file with the other files in its directory, because networks can conflict. Two networks
 // with the same name share their leases. The node has one setting of masquerading and one lease log for all networks.
-// If one network changes addresses in EC2, or divides ENIs into pools, another network may not expect these changes or
-// pools (see reviewENIUse). reviewNeighbours leaves out the file that the reviewed file will replace.
+// One network may change addresses in EC2, or divide ENIs into pools, while another network does not expect these
+// changes or pools (see reviewENIUse). reviewNeighbours leaves out the file that the reviewed file will replace.
 func (r *review) reviewNeighbours() {
 	r.decodeIPAM()
 	for _, f := range r.siblings.Files {
@@ -31,8 +31,8 @@ func (r *review) reviewNeighbours() {
 	}
 }
 
-// reviewNeighbour compares the list with a list of another file. A delegate of Multus may have the name of the list,
-// because the delegate is a copy of the list.
+// reviewNeighbour compares the list with a list of another file. If a delegate of Multus has the name of the list, this
+// is no mistake, because the delegate is a copy of the list.
 func (r *review) reviewNeighbour(f string, other List) {
 	if other.Plugin(TypeIPAM) != nil && other.Name == r.Name && !other.Delegate {
 		r.report("", "name: %s has the network %q, too, so a DEL of one network also ends an attachment to the other",
@@ -92,8 +92,8 @@ func replaces(newName, oldName string) bool {
 	return !isRead(newName) && (target == oldName || target == strings.TrimSuffix(oldName, filepath.Ext(oldName)))
 }
 
-// logOf returns the lease log of a list, with its defaults. It returns the zero value if the list has no lease log, or
-// if ipam's configuration has a mistake.
+// logOf returns the settings of a list's lease log. If a setting is missing in the list, the result has the default.
+// logOf returns the zero value if the list has no lease log, or if ipam's configuration has a mistake.
 func logOf(c List) registry.LeaseLog {
 	if c.IPAM == nil {
 		return registry.LeaseLog{}

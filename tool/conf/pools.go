@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// MostAddTimeout is the largest addTimeout.
+// MostAddTimeout is the largest value that the key addTimeout may have.
 const MostAddTimeout = registry.MostWait
 
 // Whole returns the policies of the pools of all networks. Whole returns nil if there is no network, if a network has a
@@ -148,8 +148,8 @@ func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	return why
 }
 
-// Unclear is about an ENI that others have attached. It reports whether the tags of the ENI's subnet are the only
-// reason why pods of a network get no addresses of this ENI.
+// Unclear reports whether the tags of the ENI's subnet are the only reason why pods of a network get no addresses of
+// the ENI e. Others have attached this ENI.
 func (c *Conflists) Unclear(e registry.ENI) bool {
 	return slices.ContainsFunc(c.policies, func(p lease.Policy) bool { return p.Pool == e.Pool && p.Unclear(e) })
 }

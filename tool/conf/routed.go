@@ -45,7 +45,8 @@ func (r *review) reviewDataPaths(at map[string]int) {
 }
 
 // reviewRouted reviews plugins and keys that do not work with routed pods, and a key that works only with routed pods.
-// i is the position of our plugin that has the pools. k is the position of our plugin that makes pairs.
+// The parameter i is the position of our plugin that has the pools. The parameter k is the position of our plugin that
+// makes pairs.
 func (r *review) reviewRouted(i, k int) {
 	var ipam lease.Config
 	var pair ptp.Config

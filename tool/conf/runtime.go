@@ -16,7 +16,7 @@ import (
 )
 
 // This file has the rules by which runtimes parse a list (libcni, NetworkConfFromBytes). If one value has the wrong
-// type, runtimes refuse the whole list. The value may also be in the configuration of another project's plugin. A test
+// type, runtimes refuse the whole list, even if the value is in the configuration of another project's plugin. A test
 // compares these rules with libcni.
 
 // reviewTypes reviews the values that a runtime parses before it calls a plugin.
@@ -50,7 +50,8 @@ func (r *review) reviewTypes(b []byte, object map[string]json.RawMessage) {
 	}
 }
 
-// isBoolean reports whether a runtime reads the value as true or false. A runtime also reads a text as a boolean.
+// isBoolean reports whether a runtime reads the value as true or false. A runtime also accepts the texts "true" and
+// "false", in capital or small letters.
 func isBoolean(value json.RawMessage) bool {
 	var b *bool
 	var s string
@@ -108,7 +109,8 @@ func (r *review) readMembers(plugins json.RawMessage) {
 	}
 }
 
-// reviewRepeatedKeys looks for keys that an object has twice. Runtimes read the last value, and people the first.
+// reviewRepeatedKeys looks for keys that an object has twice. Runtimes use the last value of such a key, but people
+// read the first value.
 func (r *review) reviewRepeatedKeys(b []byte) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	r.findRepeatedKeys(d, nil)

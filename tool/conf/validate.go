@@ -95,9 +95,9 @@ func (f File) Mistakes(binDir string, siblings *Conflists) ([]Mistake, error) {
 	return (&review{file: f.Path, siblings: siblings}).readAndReview(f.text, binDir, f.unread)
 }
 
-// MistakesIn is Mistakes for the text of a file that is not written yet. The programs in comingPrograms count as
-// installed, because they will be in binDir before the file is written. The file will replace the files at
-// replacedPaths.
+// MistakesIn lists the mistakes in the text of a file that is not written yet (see also [File.Mistakes]). The programs
+// in comingPrograms count as installed, because they will be in binDir before the file is written. The file will
+// replace the files at replacedPaths.
 func MistakesIn(
 	file string, b []byte, binDir string, replacedPaths []string, comingPrograms ...string,
 ) ([]Mistake, error) {
@@ -164,8 +164,8 @@ func (r *review) reviewDelegates(all []json.RawMessage, binDir string) {
 	}
 }
 
-// syntaxFault returns why a file is no JSON object. err is the error of encoding/json. For a syntax error, the result
-// has the number of the line.
+// syntaxFault returns why a file is no JSON object. The parameter err is the error of encoding/json. For a syntax
+// error, the result has the number of the line.
 func syntaxFault(b []byte, err error) string {
 	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
 		return fmt.Sprintf("line %d: %v", 1+bytes.Count(b[:min(int(s.Offset), len(b))], []byte("\n")), err)

@@ -37,8 +37,8 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 }
 
 // addrFix returns a fix that removes a single address (/32, /128) from the node. For an address with a subnet, addrFix
-// returns nil, because this address may be the first one of the subnet. With the first address, the kernel also removes
-// the other addresses of the subnet. So an operator must remove the address.
+// returns nil, because this address may be the first one of the subnet. If the first address is removed, the kernel
+// also removes the other addresses of the subnet. So an operator must remove the address.
 func (p *Node) addrFix(a nl.Addr) func(context.Context) (string, error) {
 	if !a.Prefix.IsSingleIP() {
 		return nil

@@ -14,8 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// checkAnswers checks the route of the node's answers to pods. For each address of the node, it asks the kernel by
-// which link packets from this address leave to a pod. On a node with several ENIs, cloud-init, amazon-ec2-net-utils
+// checkAnswers checks that the node's answers to pods leave by the pods' veths. The check is about the addresses of the
+// links that the networks name as hostInterface. For each pod and each of these addresses, the check asks the kernel by
+// which link a packet from the address to the pod leaves. On a node with several ENIs, cloud-init, amazon-ec2-net-utils
 // and others add rules for packets from one of these addresses. The rules lead to a table without routes to the pods.
 func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	rules, err := p.kernel.Rules()
@@ -51,8 +52,8 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 }
 
 // missingMainRules returns a finding for each family that has rules, but no rule that leads all packets to the main
-// table. The kernel makes this rule once, and "ip rule flush" deletes it. If the kernel lacks a family, it has no rules
-// of this family.
+// table. The kernel makes this rule once, and "ip rule flush" deletes it. A family without any rule gets no finding,
+// because the kernel itself may lack the family.
 func (p *Node) missingMainRules(rules []nl.Rule) (found []Finding) {
 	for _, f := range nl.Families {
 		var some, leads bool
@@ -99,8 +100,9 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	}), err
 }
 
-// firstStray returns a finding if the node's packets from nodeAddr to a pod do not leave by the pod's veth. The finding
-// is about the first of these pods. If all packets leave by the right veth, firstStray returns nil.
+// firstStray asks the kernel for each pod by which link a packet from nodeAddr to the pod leaves. If the link is not
+// the pod's veth, firstStray returns a finding about this pod, and stops. If all packets leave by the pods' veths,
+// firstStray returns nil.
 func (p *Node) firstStray(nodeAddr netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
 	for _, r := range pods {
 		if pod := r.Dst.Addr(); pod.Is6() == nodeAddr.Is6() && !nodeAddr.IsLinkLocalUnicast() {

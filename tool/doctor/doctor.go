@@ -27,9 +27,9 @@ import (
 
 // How bad a finding is.
 const (
-	severe  = "error"   // it breaks pods now or soon
-	warning = "warning" // it may break pods
-	note    = "note"    // it is for the operator's information
+	severe  = "error"   // the fault breaks pods now or soon
+	warning = "warning" // the fault may break pods
+	note    = "note"    // the finding only informs the operator
 )
 
 // A Finding is what is wrong with a node.
@@ -116,7 +116,7 @@ func Checks(image bool) (all []Check) {
 	return all
 }
 
-// A Node is the object of the checks: this node, the image of a node, or the record of a node.
+// A Node is what the checks examine: this node, the image of a node, or the record of a node.
 type Node struct {
 	root   string // root directory of an image; "": no image
 	file   string // the first conflist; "" if there is none
@@ -191,7 +191,7 @@ func (p *Node) pathOf(name string) string { return filepath.Join(p.root, name) }
 
 // A Report is the answer of doctor.
 type Report struct {
-	Errors   int       `json:"errors"` // without those that were fixed
+	Errors   int       `json:"errors"` // the number of errors that are not fixed
 	Warnings int       `json:"warnings"`
 	Checked  []string  `json:"checked"`
 	Findings []Finding `json:"findings"`
@@ -235,8 +235,8 @@ func reportOf(checks []Check, makeCheck func(Check) (found []Finding, made bool)
 }
 
 // notMade returns the finding that a check could not be made. Pods that need EC2 fail if the node does not reach EC2,
-// or if EC2 refuses the credentials. If EC2 refuses the credentials, each finding is an error. If the node does not
-// reach EC2, the first finding is an error, and later ones are warnings.
+// or if EC2 refuses the credentials. If EC2 refuses the credentials, each finding from notMade has the severity error.
+// If the node does not reach EC2, the first finding has the severity error, and later findings are warnings.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
 		Do: "correct this error, then run the check again: " + cli.Name + " doctor --check " + c.Name}

@@ -102,8 +102,8 @@ func egressFix(o repair.Outdated) func(context.Context) (string, error) {
 }
 
 // egressLost returns a finding for each pod whose egress has lost an object. If repair can put the object back, the
-// finding has a fix, and egressLost deletes the pod from outdated, because one finding about a pod is enough. ports has
-// the UDP port of each network.
+// finding has a fix. egressLost then deletes the pod from outdated, because one finding about a pod is enough. The
+// parameter ports has the UDP port of each network.
 func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outdated) (found []Finding, failed error) {
 	seen := map[registry.Key]bool{} // a pod has a lease for each address
 	for _, l := range p.state.Leases.All() {
@@ -137,9 +137,10 @@ func lostEgress(pod string, err error) Finding {
 			"Pods of an earlier release have fewer objects, so doctor reports them, too"}
 }
 
-// egressKernel returns a finding for each family of the gateways for which the kernel cannot make a tunnel. A tunnel
-// needs kernel modules. If doctor is not permitted to load a module, the finding is only a note, because the runtime
-// may have the permission. For example, doctor does not have the permission in a unit of systemd.
+// egressKernel tries to make a tunnel of each family that the gateways have. It returns a finding for each family for
+// which the kernel makes no tunnel. A tunnel needs kernel modules. If doctor is not permitted to load a module, the
+// finding is only a note, because the runtime may have the permission. For example, doctor lacks this permission if a
+// unit of systemd runs doctor.
 func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	for _, f := range nl.Families {
 		if !slices.ContainsFunc(networks, func(n conf.NetworkEgress) bool {
@@ -210,7 +211,7 @@ func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Fi
 			found = append(found, f)
 		}
 	}
-	silent := 0 // gateways without an answer: each takes some seconds
+	silent := 0 // gateways without an answer; doctor waits some seconds for each of them
 	err = errors.Join(err, lease.EachNetNS(func(ns *nl.NS) error {
 		s, unread := egress.Read(ns)
 		if unread != nil || s.Role != egress.Client {

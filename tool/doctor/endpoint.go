@@ -36,7 +36,7 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	var region string
 	if self, err := p.pool.Cloud.Instance(ctx); err == nil {
 		region = self.Region
-	} // if there is an error, other checks report it, and this check compares the settings without a region
+	} // other checks report an error; this check then goes on, and does not know the region
 	var found []Finding
 	var first place
 	var wanted []aws.Setting

@@ -29,7 +29,7 @@ type process struct{ program, dir string } // dir: in /proc
 func (p process) String() string { return p.program + ", process " + filepath.Base(p.dir) }
 
 // runtimeProcesses returns the processes that execute CNI plugins. It leaves out runtimes in other PID namespaces:
-// these run in containers, and do not execute the plugins of this node.
+// these runtimes run in containers, and do not execute the plugins of this node.
 func runtimeProcesses() ([]process, error) {
 	ours, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
@@ -72,8 +72,8 @@ func runtimePlaces() ([]place, error) {
 	return found, err
 }
 
-// environmentOf returns an environment with assignments NAME=VALUE. If a name has two assignments, the last one counts,
-// as for systemd.
+// environmentOf makes an environment from assignments of the form NAME=VALUE. If a name has two assignments, the last
+// one counts, as for systemd.
 func environmentOf(assignments []string) aws.Environment {
 	values := map[string]string{}
 	for _, a := range assignments {

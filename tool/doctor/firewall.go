@@ -70,7 +70,7 @@ func (p *Node) droppingSources(c nl.DroppingChain) []Finding {
 	return nil
 }
 
-// isAccepted reports whether the upstream plugin "firewall" accepts the packets of all pods in an nft chain. For each
+// isAccepted reports whether the upstream plugin "firewall" makes an nft chain accept the packets of all pods. For each
 // pod's address, that plugin adds rules to the chain "filter FORWARD". So all pods are accepted only if the conflist of
 // each network has that plugin.
 func isAccepted(chain string, networks []conf.Network) bool {
@@ -97,9 +97,10 @@ func droppingFinding(c nl.DroppingChain, family string) Finding {
 	return f
 }
 
-// sourceCheckFinding returns the finding about a chain that checks the sources of packets. A backend of a Service
-// answers a call of an ipvlan pod. The answer arrives at the node by the pod's veth, and the source of the answer is
-// still the backend's address. So the chain drops the answer.
+// sourceCheckFinding returns the finding about a chain that checks the sources of packets. An ipvlan pod sends a
+// request to a Service, and a backend of the Service sends an answer. This answer arrives at the node by the pod's
+// veth, and its source is still the backend's address. The node has no route to the backend by this veth, so the chain
+// drops the answer.
 func sourceCheckFinding(c nl.DroppingChain, family string) Finding {
 	return Finding{Severity: warning, About: "nft chain " + c.Name,
 		Means: "the chain drops packets if the node has no route to their source by the link on which they arrive. " +

@@ -23,7 +23,7 @@ import (
 // checkIAM tries each action that the networks need, as a dry run.
 func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	n := iam.Needs{}
-	for _, l := range p.ours { // if there is none, checkConfig reports that
+	for _, l := range p.ours { // if there is no network, checkConfig reports that
 		n.Networks = append(n.Networks, iam.Network{Pools: l.IPAM.Policies(), Requests: l.IPAM.Permissions})
 	}
 	if len(n.Networks) == 0 {
@@ -86,7 +86,7 @@ func policyCommand(region string, untagged bool) string {
 	return command
 }
 
-// targets are the objects on which doctor tries the actions of an instance.
+// targets are the objects in EC2 on which doctor tries the EC2 actions that this instance needs.
 type targets struct {
 	aws.Target              // an ENI that serves pods
 	creations  []aws.Target // a new ENI of each pool: its subnet, security groups and tags
@@ -104,7 +104,7 @@ func (on targets) forAction(action string) []aws.Target {
 		return on.creations
 	case "AttachNetworkInterface", "DetachNetworkInterface":
 		if !on.mayCreate() {
-			return []aws.Target{on.requested} // the policy allows these actions for no other ENI
+			return []aws.Target{on.requested} // the policy allows these actions only for requested ENIs
 		}
 	}
 	return []aws.Target{on.Target}

@@ -44,7 +44,8 @@ func (p *Node) poolsByPath() (veth, ipvlan []string) {
 	return veth, ipvlan
 }
 
-// servedText says which pools a kernel without ipvlan serves, if there are such pools.
+// servedText says which pools work if the kernel has no ipvlan, and which pools do not. If no pool works, servedText
+// returns "".
 func servedText(veth, ipvlan []string) string {
 	if len(veth) == 0 {
 		return ""

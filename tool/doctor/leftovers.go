@@ -74,7 +74,8 @@ func (p *Node) leftBehind(s *registry.State) ([]Finding, error) {
 	return found, nil
 }
 
-// removeDetached is a fix that deletes all rules of pods whose links are gone. It first checks the rules again.
+// removeDetached is a fix that deletes the rules of all pairs that are gone. removeDetached first reads the rules and
+// the links again.
 func (p *Node) removeDetached(context.Context) (string, error) {
 	_, err := ptp.RemoveDetached(p.pool.Host)
 	return "deleted", err

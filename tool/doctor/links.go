@@ -91,8 +91,8 @@ func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (fo
 	return found
 }
 
-// checkGuards finds links of ENIs without a guard (see [nl.Guard]). Pods on such a link can send packets to the node
-// past security groups, and with any source address.
+// checkGuards finds the links of ENIs that have lost their guard (see [nl.Guard]). Without a guard, pods on the link
+// can send packets to the node past security groups, and with any source address.
 func (p *Node) checkGuards() (found []Finding, err error) {
 	lost, err := repair.Unguarded(p.pool.Host, p.state)
 	for _, g := range lost {
@@ -191,9 +191,9 @@ func (p *Node) checkUnshared(l nl.Link) error {
 // to an ENI for pods only if the boot ENI's MTU is not larger than vpcMTU.
 const vpcMTU = 9001
 
-// checkLink checks the link of an ENI. bootMTU is the MTU of the boot ENI, and podMTU the MTU that a conflist gives to
-// pods of this ENI. If used is false, no pod uses the link. The link may then be down, because it came back from a pod,
-// and the next ADD sets it up.
+// checkLink checks the link of an ENI. The parameter bootMTU is the MTU of the boot ENI. The parameter podMTU is the
+// MTU that a conflist gives to pods of this ENI. If used is false, no pod uses the link. The link may then be down,
+// because a link is down after a pod has returned the ENI. This is no fault, because the next ADD brings the link up.
 func (p *Node) checkLink(eni string, l nl.Link, bootMTU, podMTU int, used bool) (found []Finding) {
 	add := func(means, do string, fix func(context.Context) (string, error)) {
 		found = append(found, Finding{Severity: severe, About: l.Name + " (" + eni + ")", Means: means,

@@ -188,7 +188,7 @@ func isThereWithoutMTU(r nl.Route, n *nl.NS) bool {
 	return r.Check(n) == nil
 }
 
-// podFix returns a fix that puts back what the node has lost of a pod's network.
+// podFix returns a fix that puts back the objects of a pod that the node has lost.
 func (p *Node) podFix(l repair.Loss) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		did, err := l.Repair(ctx, p.pool.Host)
@@ -226,8 +226,8 @@ func (p *Node) lostFinding(n conf.Network, s nl.Step) Finding {
 	return a
 }
 
-// routeConsequence says what happens because the node has lost r, its route to a pod. The text is for a pod about which
-// there is no other finding.
+// routeConsequence says what happens because the node has lost the route r to a pod. doctor shows this text only if no
+// other finding says what the node has lost for this pod.
 func (p *Node) routeConsequence(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {

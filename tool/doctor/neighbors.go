@@ -18,11 +18,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// sysctlFile keeps the limits of the neighbour table over a boot (sysctl.d(5)).
+// sysctlFile has the limits of the neighbour table, so that systemd sets them again at each boot (sysctl.d(5)).
 const sysctlFile = "/etc/sysctl.d/80-cni-ipvlan-vpc-k8s.conf"
 
 // neighborsPerPod is how many entries of the neighbour table a pod may need: one for the gateway, two for the veth
-// pair, and one for each address in its subnet to which the pod sends packets.
+// pair, and one for each address of the pod's subnet to which the pod sends packets.
 const neighborsPerPod = 32
 
 // checkNeighbors compares the limits of the neighbour table with the number of pods. All network namespaces share the

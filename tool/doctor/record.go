@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A Record is the state of a node at a time. The checks find the same faults in a Record as on the node, except for the
-// checks in onNode and partOnNode.
+// A Record is the state of a node at one moment. The checks find the same faults in a Record as on the node, except for
+// the checks in onNode and partOnNode.
 type Record struct {
 	Made      time.Time
 	State     *registry.State
@@ -53,7 +53,7 @@ var partOnNode = map[string]string{"links": itsPods, "leftovers": itsPods, "fire
 type Unmade struct {
 	Check string `json:"check"`
 	Why   string `json:"why"`
-	Part  bool   `json:"part"` // a part of it was made
+	Part  bool   `json:"part"` // a part of the check was made
 }
 
 // Review makes the checks on a record.
@@ -122,7 +122,8 @@ func (r *Report) Missing(other Report) (added []Finding) {
 }
 
 // A cloud asks EC2 and the metadata service the questions of the checks. It has only questions whose answers a record
-// keeps. A cloud is a struct of functions and no interface: see [Checks].
+// keeps. A cloud is a struct of functions and not an interface. If an interface held the AWS SDK's client, the linker
+// would keep all methods of the client (see [Checks]).
 type cloud struct {
 	instance func(context.Context) (aws.Instance, error)
 	attached func(ctx context.Context, instance string) ([]aws.ENI, error)

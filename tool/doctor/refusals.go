@@ -59,10 +59,10 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// failureFinding returns the finding about the last failed ADD of a network and pool. The registry keeps the failure
-// until an ADD of this network and pool succeeds. If the cause is a full subnet, this ADD removes the failure only
-// after the failure's time Until. Any ADD removes failures that are older than [registry.MostWait]. If the pool has
-// free addresses again, the next ADD will succeed, so the finding is only a note.
+// failureFinding returns the finding about the last failed ADD of a network and pool. If a later ADD of this network
+// and pool succeeds, this ADD removes the failure from the registry. If the cause is a full subnet, the failure has a
+// time Until, and an ADD before this time does not remove the failure. Any ADD removes failures that are older than
+// [registry.MostWait]. If the pool has free addresses again, the next ADD will succeed, so the finding is only a note.
 func (p *Node) failureFinding(concern string, now time.Time) Finding {
 	f := p.state.Failures[concern]
 	network, pool, _ := strings.Cut(concern, "/")

@@ -45,8 +45,8 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// podAddrs returns the addresses that pods have. It also returns the other addresses of the ENIs whose addresses pods
-// get.
+// podAddrs returns the addresses that pods have. It also returns all other addresses of an ENI, if pods get addresses
+// of this ENI, except the addresses of the node itself.
 func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 	pods := map[netip.Addr]view.Holding{}
 	for _, h := range view.Tally(p.state, p.conflists.ReuseWait, p.now()) {

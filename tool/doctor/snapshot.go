@@ -55,9 +55,9 @@ type Snapshot struct {
 	// why a list is missing or not complete, by the name of the list
 	Lacks map[string]string `json:"lacks"`
 
-	Answers    map[string]string             `json:"answers"` // about sysctls and routing; "": the kernel has no value
-	Names      map[string]string             `json:"names"`   // own name of a link, by the name in the question
-	Chains     map[string][]nl.DroppingChain `json:"chains"`  // chains that drop, by family
+	Answers    map[string]string             `json:"answers"` // values of sysctls, links of routes; "": no value
+	Names      map[string]string             `json:"names"`   // own name of a link, by the name that a check used
+	Chains     map[string][]nl.DroppingChain `json:"chains"`  // chains that may drop packets, by family
 	Services   map[string][]netip.Addr       `json:"services"`
 	Endpoints  map[string][]netip.Addr       `json:"endpoints"`
 	Neighbours map[string]int                `json:"neighbours"` // how many entries the table of a family has
@@ -200,7 +200,7 @@ func (s *Snapshot) Sysctl(key string) (string, error) {
 	return value, nil
 }
 
-// DroppingChains lists the chains that drop a packet if none of their rules accepts the packet.
+// DroppingChains lists the chains of other programs that may drop packets of a family.
 func (s *Snapshot) DroppingChains(f nl.Family) ([]nl.DroppingChain, error) {
 	return familyAnswer(s.Chains, f)
 }
@@ -229,8 +229,8 @@ type recorder struct {
 	snapshot *Snapshot
 }
 
-// recordAnswer records an answer. fs.ErrNotExist is an answer, too: the kernel has no value. All other errors are no
-// answers.
+// recordAnswer records an answer. fs.ErrNotExist is an answer, too: the kernel has no value. recordAnswer does not
+// record any other error.
 func (r recorder) recordAnswer(question, value string, err error) {
 	r.snapshot.mu.Lock()
 	defer r.snapshot.mu.Unlock()

@@ -32,7 +32,7 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 		delete(why, "cni-gc.timer") // another program collects
 	}
 	if p.root == "" && view.MaintainedLately() {
-		delete(why, "cni-warm.path") // the command maintain does its work
+		delete(why, "cni-warm.path") // the command maintain does the work of this unit
 	}
 	var found []Finding
 	for _, unit := range slices.Sorted(maps.Keys(why)) {

@@ -47,8 +47,8 @@ func unlessDenied(err error) error {
 	return err
 }
 
-// trackingFindings returns a finding for each short timeout of the ENIs. defaultTimeout is the default of the instance
-// type, or 0 if it is not known.
+// trackingFindings returns a finding for each short timeout of the ENIs. The parameter defaultTimeout is the default
+// timeout of the instance type in seconds, or 0 if the default is not known.
 func trackingFindings(enis []aws.ENI, instanceType string, defaultTimeout int) []Finding {
 	type timeout struct {
 		seconds int

@@ -132,8 +132,8 @@ func leasesOf(network string, s *registry.State) map[registry.Attachment]registr
 	return all
 }
 
-// fromKept returns the attachment of which a runtime keeps a file. The bool is false if the file lacks a necessary
-// value, or if another attachment now has one of the addresses in the file.
+// fromKept returns an attachment with the inputs from a runtime's file. The parameter t has the data of this file. The
+// bool is false if the file lacks a necessary value, or if another attachment now has one of the addresses in the file.
 func fromKept(n conf.Network, t keptADD, l registry.Lease, s *registry.State) (Attachment, bool) {
 	l.NetNS = cmp.Or(l.NetNS, t.NetNS)
 	added := t.addResult()
@@ -166,9 +166,10 @@ func isOthers(s *registry.State, a netip.Addr, key registry.Key) bool {
 	return leased && l.ContainerID != "" && l.Key != key
 }
 
-// fromLease returns the attachment of the lease l, whose addresses are addrs. Repair does not compare the routes by the
-// pod's link to the VPC, because the VPC may have got further CIDRs since the ADD. links are the links of the node: the
-// pod's pair among them shows the pod's data path.
+// fromLease returns the attachment of the lease l, whose addresses are addrs. Its request for the ipvlan plugin has no
+// routes, so repair does not compare the routes by the pod's link to the VPC. The reason is that the VPC may have got
+// further CIDRs since the ADD. The parameter links has the links of the node. If the pod's pair is one of these links,
+// the pair shows the pod's data path.
 func fromLease(
 	n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State, links []nl.Link,
 ) (Attachment, error) {
@@ -197,7 +198,8 @@ func fromLease(
 }
 
 // leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The bool is true on
-// two conditions: nearEnd is the node's end of a pair of the network, and its name or MAC address fits the attachment.
+// two conditions. First, nearEnd is the node's end of a pair of the network. Second, the name or the MAC address of
+// nearEnd fits the attachment.
 func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(nearEnd.Alias)
 	if !nl.IsPair(nearEnd.Group) || nearEnd.Kind != "veth" || len(words) < 4 || words[1] != network {
@@ -211,8 +213,8 @@ func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool)
 	return l, is
 }
 
-// A keyless has the leases that do not name their attachment. Its maps find a lease by the path of the lease's
-// namespace. All these leases are of the first NICs of pods. A registry that was rebuilt has such leases.
+// A keyless has the leases that do not name their attachment. A registry that was rebuilt has leases of this kind. The
+// keys of the maps are the paths of the leases' namespaces. Leases of a pod's further NICs are not in the maps.
 type keyless struct {
 	paths nl.Namespaces
 	lease map[string]registry.Lease
@@ -236,8 +238,8 @@ func keylessOf(host *nl.NS, s *registry.State) keyless {
 	return k
 }
 
-// leaseAt returns the lease of the attachment that the alias of nearEnd names, with the addresses of the lease. nearEnd
-// is the node's end of a pair whose other end is in the namespace of the lease.
+// leaseAt returns a lease and its addresses. The parameter nearEnd is the node's end of a pair, and the pair's other
+// end is in the namespace of the lease. The returned lease has the attachment that the alias of nearEnd names.
 func (k keyless) leaseAt(nearEnd nl.Link, network string) (l registry.Lease, addrs []netip.Addr, is bool) {
 	named, is := leaseFromAlias(nearEnd, network)
 	path := k.paths.At(nearEnd)

@@ -17,7 +17,7 @@ import (
 // A keptADD is the data that a runtime keeps about an ADD.
 type keptADD struct{ lease.Kept }
 
-// fillConfig writes into config the values that the runtime passed to a plugin. These are the values of the
+// fillConfig changes config: it adds the values that the runtime passed to a plugin. These are the values of the
 // capabilities that the plugin declares.
 func (t keptADD) fillConfig(capabilities map[string]bool, config any) {
 	given := map[string]json.RawMessage{}

@@ -46,8 +46,8 @@ func (o Outdated) String() string {
 	return o.differs
 }
 
-// OutdatedBy lists the running pods whose egress differs from the configuration of a network, routers first. If a
-// client gets a new destination before its router does, the router refuses the client's packets.
+// OutdatedBy lists the running pods whose egress differs from the configuration of a network, routers first. Routers
+// must change first, because a router refuses packets from clients to a destination that the router does not have yet.
 func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
 	s, _ := readRegistry() // if another plugin gives addresses, there is no registry
 	leased := leasesOf(n.List.Name, s)

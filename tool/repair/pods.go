@@ -33,8 +33,8 @@ type Loss struct {
 func (l Loss) Owner() string { return view.Owner(l.lease) }
 
 // LostBy lists what the running pods of a network have lost. LostBy reads the node's rules and routes once for all
-// pods, and then each pod's namespace. unknown are the node's ends of pairs that have lost their routes, and whose pods
-// no source knows.
+// pods, and then each pod's namespace. The result unknown has the node's ends of pairs that have lost their routes, if
+// no source knows the pods of these pairs.
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
 	all, isUnknown, failed := attachmentsOf(host, n, s)
 	if isUnknown == nil {

@@ -37,6 +37,6 @@ func CollectedLately() bool { return isRecent(collectedMark) }
 func isRecent(mark string) bool {
 	const most = 30 * time.Minute // cni-gc.timer runs every 5 minutes
 	fi, err := os.Stat(filepath.Join(registry.Dir(), mark))
-	// the clock may have been set back: Abs also rejects a mark far in the future
+	// an operator may have set the clock back, so Abs also rejects a mark far in the future
 	return err == nil && time.Since(fi.ModTime()).Abs() < most
 }

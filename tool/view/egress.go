@@ -28,8 +28,8 @@ type EgressPod struct {
 	Received uint64     `json:"received"` // packets out of the tunnel
 	Refused  uint64     `json:"refused"`  // packets that the pod's table of nftables has dropped
 
-	Forwarded uint64 `json:"forwarded" head:"-"` // only of a router: the packets of clients that it has forwarded
-	Answered  uint64 `json:"answered" head:"-"`  // only of a router: the answers to clients that it has forwarded
+	Forwarded uint64 `json:"forwarded" head:"-"` // routers only: forwarded packets from clients
+	Answered  uint64 `json:"answered" head:"-"`  // routers only: forwarded answers to clients
 }
 
 // EgressPods finds the clients and routers of egresses in all network namespaces. The registry has the names of their
@@ -88,8 +88,8 @@ func (n EgressStatus) print(w io.Writer) {
 	}
 }
 
-// EgressMetrics returns metrics of all clients together, and of all routers together. There are no metrics of single
-// pods, because a node may have many clients.
+// EgressMetrics returns metrics about the sum of all clients, and about the sum of all routers. There are no metrics of
+// single pods, because a node may have many clients.
 func EgressMetrics(all []EgressPod) []Metric {
 	pods := Metric{Name: "egress_pods", Help: "Pods of the node that are clients or routers of an egress."}
 	packets := Metric{Name: "egress_packets",

@@ -42,7 +42,8 @@ type sample struct {
 	text string // the labels in the text format of Prometheus
 }
 
-// Add adds a sample: a value, and its labels, which are names and values in turn.
+// Add adds a sample with a value and labels. In the parameter labels, the value of each label comes after the name of
+// the label.
 func (m *Metric) Add(value float64, labels ...string) {
 	s := sample{Labels: map[string]string{}, Value: value}
 	for pair := range slices.Chunk(labels, 2) {

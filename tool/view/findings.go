@@ -178,8 +178,8 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 	return fs
 }
 
-// inPrefix reports whether the registry has the address in a prefix of the address's ENI. If so, the finding about this
-// prefix is enough.
+// inPrefix reports whether an address is in one of the prefixes that the registry has on the ENI of the address. If so,
+// the finding about this prefix is enough.
 func (k *Comparison) inPrefix(h Holding) bool {
 	return slices.ContainsFunc(k.state.ENIs[h.ENI].Prefixes, func(p registry.Prefix) bool {
 		return p.CIDR.Contains(h.Addr)
@@ -261,7 +261,7 @@ func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 			"find the pod of this namespace (lsns -t net), and delete the pod", false}}
 	}
 	if k.isEmpty() {
-		return nil // the process that builds the registry finds the address there
+		return nil // the process that builds the registry finds the address in the namespace
 	}
 	return []Finding{{at, where + " has this address, but the registry has no lease of it: the next pod might get " +
 		"the address, too",

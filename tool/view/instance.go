@@ -50,9 +50,10 @@ func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit 
 	return fit, zone, err
 }
 
-// Attached returns a state with the ENIs that this instance has now. All addresses of these ENIs are free in this
-// state, also addresses that pods have. The addresses come from metadata. If tagged is true, the tags of the ENIs
-// count: Attached reads the tags from the registry, or asks EC2.
+// Attached returns a state with the ENIs that this instance has now. Attached leaves out ENIs that the registry marks
+// as foreign or draining. The addresses come from metadata. In the returned state, the addresses are free, also
+// addresses that pods have. Only the node's own addresses are not free. If tagged is true, the caller needs the tags of
+// the ENIs. Attached then asks EC2 for the tags if the registry lacks one of the ENIs.
 func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)

@@ -94,8 +94,8 @@ func (o *Observation) addKernel(host *nl.NS, before *registry.State) error {
 	return err
 }
 
-// hostRoutes returns the addresses to which the node has a host route. A pod may have such an address in a namespace
-// that this process cannot see.
+// hostRoutes returns the addresses to which the node has a host route. A host route also shows the address of a pod in
+// a namespace that this process cannot see.
 func hostRoutes(host *nl.NS) (map[netip.Addr]string, error) {
 	routes, err := host.Routes(nl.RouteFilter{Table: nl.MainTable})
 	routed := map[netip.Addr]string{}

@@ -27,9 +27,10 @@ type Status struct {
 	Addrs    []Holding      `json:"addresses"`
 }
 
-// StatusOf returns the status of the node, as the registry shows it. maxENIs is the number of ENIs that the node may
-// have. reuseWait returns how long the addresses of a pool cool. misfitOf returns why an ENI that others have attached
-// serves no pods. linkNames has the names of the node's links, by MAC address.
+// StatusOf returns the status of the node, as the registry shows it. The parameter maxENIs is the number of ENIs that
+// the node may have. The function reuseWait returns how long the addresses of a pool cool. The function misfitOf
+// returns why an ENI that others have attached serves no pods. The map linkNames has the names of the node's links, by
+// MAC address.
 func StatusOf(
 	s *registry.State, maxENIs int, reuseWait func(pool string) time.Duration, misfitOf func(registry.ENI) string,
 	linkNames map[string]string, now time.Time,

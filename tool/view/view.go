@@ -92,8 +92,9 @@ func lackingOf(
 }
 
 // usePlace returns the place at which the kernel shows an address in use: a namespace, or a route. The other sources
-// may name the ENI of the address. If so, a namespace counts only if it has the address on this ENI. If no other source
-// knows the ENI, each namespace with the address counts. If the address is not in use, usePlace returns "".
+// may name the ENI of the address. If so, usePlace returns a namespace only if the namespace has the address on this
+// ENI. If no other source knows the ENI, usePlace returns any namespace with the address. If there is no such
+// namespace, usePlace returns the host route to the address. If the address is not in use, usePlace returns "".
 func (k *Comparison) usePlace(a netip.Addr) string {
 	l, _ := k.state.Leases.At(a)
 	own, _ := k.state.ENIOf(a)
@@ -233,7 +234,7 @@ func (k *Comparison) allRows() []Row {
 }
 
 // columnOf returns what the table of all addresses shows for an address in the source's column. If the source did not
-// answer, this is a question mark.
+// answer, columnOf returns a question mark.
 func (s Source) columnOf(a netip.Addr) string {
 	if !s.Answered {
 		return "?"

@@ -99,7 +99,8 @@ func eniMaps(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
 	return all
 }
 
-// linkNames returns the names of links by MAC address. Without an observation, it returns the names in the registry.
+// linkNames returns the names of links by MAC address. If the parameter links is empty, linkNames returns the names in
+// the registry.
 func linkNames(links map[string]string, s *registry.State) map[string]string {
 	if len(links) > 0 {
 		return links

@@ -41,8 +41,8 @@ type Review struct {
 	Unmade []doctor.Unmade  `json:"unmade"`
 }
 
-// ReviewOf makes the checks on the data of a bundle. It adds the findings of doctor on the node that the data of the
-// bundle does not show.
+// ReviewOf makes the checks on the data of a bundle. It adds the findings that doctor had on the node, if the data of
+// the bundle does not show them.
 func ReviewOf(ctx context.Context, b *bundle.Bundle) Review {
 	report, unmade := b.Review(ctx)
 	r := Review{Report: report, Node: []doctor.Finding{}, Unmade: append(unmade, b.Unmade...)}
@@ -185,7 +185,7 @@ func groups(r Review) (all []group) {
 		add(f, true)
 	}
 	for i, g := range all {
-		if len(g.First) > mostOfGroup+1 { // do not hide a single finding
+		if len(g.First) > mostOfGroup+1 { // if only one finding would be hidden, show it, too
 			all[i].First, all[i].More = g.First[:mostOfGroup], g.First[mostOfGroup:]
 		}
 	}
@@ -332,8 +332,8 @@ func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
 	return pairs
 }
 
-// packetPaths returns the paths of a pod's packets. vpcPath is the path to the VPC. nodePath is the path to the node,
-// Services and the internet. If the pod has only one path, nodePath is nil.
+// packetPaths returns the paths of a pod's packets. The result vpcPath is the path to the VPC. The result nodePath is
+// the path to the node, Services and the internet. If the pod has only one path, nodePath is nil.
 func packetPaths(s *registry.State, l registry.Lease, pair nl.Link) (vpcPath, nodePath []string) {
 	e := s.ENIs[l.ENI]
 	link := cmp.Or(e.Link, "its link")

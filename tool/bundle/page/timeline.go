@@ -61,7 +61,7 @@ type tick struct {
 // mostEvents is the maximum number of events that the page lists.
 const mostEvents = 300
 
-// The size of the picture in its own units.
+// The size of the picture, in units of the viewBox of the SVG.
 const (
 	width, height = 1000, 120
 )
@@ -187,7 +187,7 @@ func (t *timeline) drawPicture(b *bundle.Bundle, all []event) {
 }
 
 // leaseCounts returns the number of leases after each event. The log may lack its first lines. So leaseCounts begins
-// with the last event: its number is the number of leases in the registry. leaseCounts then counts back to the first
+// after the last event, with the number of leases in the registry. From there, leaseCounts counts back to the first
 // event.
 func leaseCounts(b *bundle.Bundle, all []event) []int {
 	n := 0
