@@ -15,9 +15,9 @@ import (
 // Assign gives the ENI n more secondary private IPv4 addresses (AssignPrivateIpAddresses), and returns them. If EC2's
 // answer does not have exactly n addresses, Assign returns an error.
 //
-// This EC2 action has no client token, so a repeated call may assign more addresses. If [MaybeDone] returns true for
-// the error, EC2 may have assigned addresses. To find these addresses, the caller must compare the ENI's current
-// addresses with the ENI's addresses before the call.
+// This EC2 action has no client token, so a repeated call may assign more addresses. If Assign returns an error for
+// which [MaybeDone] returns true, EC2 may have assigned addresses. To find them, the caller must know which addresses
+// the ENI had before the call, and compare them with the addresses that the ENI has now.
 func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, SecondaryPrivateIpAddressCount: new(int32(n))}
@@ -34,7 +34,7 @@ func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, e
 	return addrs, nil
 }
 
-// AssignAddr gives the ENI this address as a secondary address (AssignPrivateIpAddresses). If another ENI has the
+// AssignAddr gives the ENI the address addr as a secondary address (AssignPrivateIpAddresses). If another ENI has the
 // address, AssignAddr changes nothing, and returns [ErrInUse]. It is safe to repeat the call.
 func (c *Client) AssignAddr(ctx context.Context, eni string, addr netip.Addr) error {
 	const action = "AssignPrivateIpAddresses"

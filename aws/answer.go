@@ -19,14 +19,15 @@ import (
 const maxAnswer = 64 << 20
 
 // maxRefusal is the maximum size of an error answer in bytes. EC2 needs much less: its error answer has one code and
-// one message. A message may contain an encoded part, for sts:DecodeAuthorizationMessage, of one or two kilobytes.
+// one message. A message may contain an encoded part of one or two kilobytes. The action sts:DecodeAuthorizationMessage
+// decodes this part.
 const maxRefusal = 256 << 10
 
 // A checkedClient makes requests to EC2. It returns an error if an answer cannot be from EC2. Without this check, the
 // SDK accepts an empty body, or a web page that happens to be XML, as an answer without content. Captive portals and
-// proxies send such pages with status 200. After a request to describe an ENI, this package would understand an answer
-// without content as "no such ENI". After a request for a change whose answer never has content, it would understand
-// the answer as "done".
+// proxies send such pages with status 200. If a request describes an ENI, this package would understand an answer
+// without content as "no such ENI". EC2's answers to some changes never have content. After a request for such a
+// change, this package would understand an answer without content as "done".
 //
 // EC2's answer to an action is a complete XML document. The name of its root element is the action's name followed by
 // "Response". If the root element contains an element "return" whose text is not "true", EC2 has not carried out the

@@ -13,11 +13,11 @@ import (
 )
 
 // AttachENI attaches an ENI to a network card of an instance, at a device index of this card (AttachNetworkInterface).
-// It returns the attachment's ID. EC2 answers long before the kernel has the ENI's link. So the caller must wait until
-// there is a link with the ENI's MAC.
+// It returns the attachment's ID. EC2 answers long before the kernel finds the ENI. So the caller must wait until the
+// kernel has a link with the ENI's MAC.
 //
-// [ErrIndexTaken] means that the caller can try another index. [ErrInstanceFull] means that the instance cannot have
-// more ENIs. [ErrNotFound] can be temporary if the ENI was created a moment ago.
+// If AttachENI returns [ErrIndexTaken], the caller can try another index. [ErrInstanceFull] means that the instance
+// cannot have more ENIs. [ErrNotFound] can be temporary if the ENI was created a moment ago.
 func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, index int) (attachment string, err error) {
 	const action = "AttachNetworkInterface"
 	out, err := call(ctx, c, action, c.ec2.AttachNetworkInterface, &ec2.AttachNetworkInterfaceInput{

@@ -19,12 +19,12 @@ import (
 )
 
 // MaybeDone reports whether EC2 may have carried out the call that failed with err. MaybeDone returns true if an
-// attempt got no answer, or an answer that does not prove that EC2 has refused the call. If err contains the errors of
-// several calls, MaybeDone returns true if EC2 may have carried out at least one of these calls.
+// attempt got no answer, or an answer that does not prove that EC2 has refused the call. err may contain the errors of
+// several calls. In this case, MaybeDone returns true if EC2 may have carried out at least one of them.
 //
 // The SDK's error does not show whether EC2 has carried out the call. If the answer to the first attempt was lost, the
-// SDK makes a second attempt, and returns only the error of the second attempt. If this error is "throttled" or "no
-// such address", EC2 may still have carried out the first attempt.
+// SDK makes a second attempt, and returns only the error of the second attempt. Even if this error is "throttled" or
+// "no such address", EC2 may have carried out the first attempt.
 func MaybeDone(err error) bool { return anyError(err, func(e *Error) bool { return e.MaybeDone }) }
 
 // Undone reports whether EC2 has certainly carried out none of the calls that failed with err. If err contains no
@@ -33,17 +33,17 @@ func Undone(err error) bool {
 	return !MaybeDone(err) && anyError(err, func(*Error) bool { return true })
 }
 
-// Unsent reports whether the calls that failed with err have sent no request to EC2. If so, EC2 has refused nothing.
-// For example, a call sends no request if its context has already ended. If an *Error has a code, EC2 has answered.
-// There is one exception: if metadata does not return the role's credentials, the code is from metadata. Unsent ignores
-// this code.
+// Unsent reports whether the calls that failed with err have sent no request to EC2. If Unsent returns true, EC2 has
+// refused nothing. For example, a call sends no request if its context has already ended. If an *Error has a code, the
+// code is usually from EC2, so the call has sent a request. But if metadata does not return the role's credentials, the
+// code is from metadata, and Unsent ignores it.
 func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }
 
-// attempts is a middleware of the SDK that records the attempts of one call. The SDK runs it as the last middleware
-// before it sends a request. If an earlier middleware fails, for example because there are no credentials, the SDK
-// sends no request. Then attempts records no attempt.
+// attempts is a middleware of the SDK that records the attempts of one call. The SDK calls attempts as the last
+// middleware before the SDK sends a request. If an earlier middleware fails, for example because there are no
+// credentials, the SDK sends no request, and attempts records no attempt.
 type attempts struct {
 	changes   bool // the action may change something in EC2
 	begun     bool // there was an attempt
@@ -51,14 +51,14 @@ type attempts struct {
 }
 
 // attemptContext returns a context for an attempt of an action that may change something in EC2. This context ends
-// three seconds after ctx, so that EC2's answer can still arrive. If the answer is lost, the caller does not know
-// whether EC2 has carried out the call, and must make more calls to find out.
+// three seconds after ctx has ended, so that EC2's answer can still arrive. If the answer is lost, the caller does not
+// know whether EC2 has carried out the call, and must make more calls to find out.
 func attemptContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	const soon = 3 * time.Second
 	attempt, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		wait := soon
-		if context.Cause(ctx) == errNoAnswer { // after callTimeout, an answer is very unlikely
+		if context.Cause(ctx) == errNoAnswer { // callTimeout has passed, so an answer is very unlikely: do not wait
 			wait = 0
 		}
 		time.AfterFunc(wait, func() { cancel(context.Cause(ctx)) })
@@ -66,7 +66,7 @@ func attemptContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return attempt, func() { stop(); cancel(nil) }
 }
 
-// addTo adds a, which is a middleware of the SDK, to the options of a call.
+// addTo adds the middleware to the options of a call.
 func (a *attempts) addTo(o *ec2.Options) {
 	o.APIOptions = append(o.APIOptions, func(s *middleware.Stack) error { return s.Finalize.Add(a, middleware.After) })
 }
@@ -93,9 +93,9 @@ func (a *attempts) HandleFinalize(ctx context.Context, in middleware.FinalizeInp
 }
 
 // isRefusal reports whether an error proves that EC2 has not carried out the request. The error proves this if there
-// was no connection to EC2, or if EC2 has refused the request. A server error does not prove this. But throttling and a
-// lack of addresses are refusals, although EC2 lists them as server errors (API, "Error codes", the table "Server
-// errors").
+// was no connection to EC2, or if EC2 has refused the request. A server error does not prove this. There are two
+// exceptions: if EC2 throttles, or if it lacks addresses, EC2 has refused the request. EC2 lists these two errors among
+// its server errors (API, "Error codes", the table "Server errors").
 func isRefusal(err error) bool {
 	if o, ok := errors.AsType[*net.OpError](err); ok && (o.Op == "dial" || o.Op == "proxyconnect") {
 		return true

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package aws is the client of this suite for Amazon EC2 and its instance metadata service. It returns their answers as
-// types of its own: ENIs with their addresses and prefixes, subnets, VPCs, and limits of instance types. Only this
-// package and the acceptance test import the AWS SDK.
+// Package aws is this suite's client for Amazon EC2 and for the instance metadata service. It converts their answers to
+// its own types: ENIs with their addresses and prefixes, subnets, VPCs, and limits of instance types. Only this package
+// and the acceptance test import the AWS SDK.
 //
 // Each method of a [Client] asks one question or makes one change. The method makes the EC2 call that the method's
 // comment names, and returns EC2's answer. If the answer has several pages, the method asks for all of them. Methods
@@ -13,8 +13,8 @@
 // For both types, [Hint] returns what an operator can do.
 //
 // This package does not mix answers of EC2 and metadata: [Client.ENIs] asks metadata, [Client.DescribeENIs] asks EC2.
-// Metadata lags behind EC2: it does not show all new ENIs and addresses, and still shows some that are gone. If
-// metadata does not show an ENI or an address, the caller must not conclude that it does not exist.
+// Metadata lags behind EC2: it does not show some new ENIs and addresses yet, and still shows some deleted ENIs and
+// addresses. So an ENI or an address may exist although metadata does not show it.
 //
 // This package parses all addresses, so no other package has addresses as strings.
 package aws
@@ -37,9 +37,10 @@ import (
 // Options are the options of a Client. In production, use the zero value.
 type Options struct {
 	// EC2URL is the endpoint of the EC2 API. If EC2URL is empty, $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL names the
-	// endpoint. If these are not set, or if $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true, the endpoint is one of the
-	// region's endpoints. $AWS_USE_FIPS_ENDPOINT and $AWS_USE_DUALSTACK_ENDPOINT choose among the region's endpoints.
-	// The region is $AWS_REGION or $AWS_DEFAULT_REGION. If these are not set, it is the instance's region.
+	// endpoint. If neither variable is set, or if $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true, the endpoint is one of
+	// the region's endpoints. $AWS_USE_FIPS_ENDPOINT and $AWS_USE_DUALSTACK_ENDPOINT choose among the region's
+	// endpoints. The region is $AWS_REGION or $AWS_DEFAULT_REGION. If neither is set, the region is the instance's
+	// region.
 	EC2URL string
 
 	// MetadataURL is the endpoint of the instance metadata service. If MetadataURL is empty,
@@ -51,10 +52,10 @@ type Options struct {
 	// HTTP is nil, requests to EC2 heed $HTTPS_PROXY, $NO_PROXY and $AWS_CA_BUNDLE.
 	HTTP HTTPClient
 
-	// Attempts is the maximum number of attempts of one call to EC2. 0 means 2. The second attempt follows within a
-	// second. This is enough if the account's token bucket was empty only for a moment. If EC2 throttles for longer,
-	// the caller must wait, and must also make the node's other processes wait. If each process repeated its calls on
-	// its own, the processes would take each other's tokens.
+	// Attempts is the maximum number of attempts of one call to EC2. If Attempts is 0, the maximum is 2. The second
+	// attempt follows within a second, so it succeeds if the account's token bucket was empty only for a moment. If EC2
+	// throttles for longer, the caller must wait, and must make the node's other processes wait, too. If each process
+	// repeated its calls on its own, the processes would take each other's tokens.
 	Attempts int
 
 	// Jitter returns a random duration less than d, for the wait before another attempt. If Jitter is nil, the Client
@@ -70,9 +71,9 @@ type HTTPClient interface {
 // A Client makes requests to EC2 and the metadata service. Goroutines may share a Client.
 type Client struct {
 	options  Options
-	ec2      *ec2.Client // must never be converted to an interface: see the type method
+	ec2      *ec2.Client // must never be converted to an interface: see the type named method
 	metadata *metadata
-	invalid  error    // not nil: an environment variable about EC2 has an invalid value
+	invalid  error    // says which environment variable about EC2 has an invalid value; nil if none has
 	chosen   []string // the environment variables that choose the endpoint of EC2
 
 	mu       sync.Mutex
@@ -94,8 +95,8 @@ func New(o Options) *Client {
 // Jitter returns a random duration less than d: see [Options].
 func (c *Client) Jitter(d time.Duration) time.Duration { return c.options.Jitter(d) }
 
-// sdkOptions returns the SDK's options except the region: the function call sets the region for each EC2 call. It also
-// returns the names of the environment variables that choose the endpoint.
+// sdkOptions returns the SDK's options except the region. The function named call sets the region for each EC2 call. It
+// also returns the names of the environment variables that choose the endpoint.
 func sdkOptions(o Options, m *metadata) (ec2.Options, []string, error) {
 	s := ec2.Options{
 		Credentials: credentialsOf(m),

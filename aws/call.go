@@ -31,8 +31,8 @@ const callTimeout = 10 * time.Second
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
 
 // A method is a method value of *ec2.Client. If a program uses *ec2.Client only by method values, the linker drops the
-// other 700 methods of the type. Therefore no code may convert *ec2.Client to an interface, or use it in a type that
-// depends on a type parameter. Such code would make the linker keep all methods in a program that contains
+// other 700 methods of the type. Therefore no code may convert *ec2.Client to an interface, or use *ec2.Client in a
+// type that depends on a type parameter. Such code would make the linker keep all methods in a program that contains
 // text/template, such as the tool. The program would be 30 MB larger.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
@@ -67,13 +67,14 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 //
 // First, for an action with the trait [api.Once], the retryer repeats the request only if EC2 has refused the last
 // attempt. If the answer to the last attempt was lost, EC2 may have carried out the request. Another attempt could then
-// assign a second batch of addresses, and no process would know the first batch.
+// assign more addresses, and no process would know the addresses from the last attempt.
 //
 // Second, if EC2 has refused a request because of the request's timestamp, the retryer repeats the request at once. The
-// SDK computes from EC2's answer how wrong this machine's clock is. So it signs the next attempt with EC2's time.
+// SDK computes from EC2's answer how wrong this machine's clock is. So the SDK signs the next attempt with EC2's time.
 //
 // Third, if the next attempt would begin after the deadline of ctx, the retryer ends the call. The call then returns
-// the error of the last attempt. This error is more useful than a timeout: for example, it says that EC2 throttles.
+// the error of the last attempt. The error of the last attempt is more useful than a timeout, because it says, for
+// example, that EC2 throttles.
 func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = c.options.Attempts
@@ -81,7 +82,7 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 		if api.Is(action, api.Once) {
 			o.Retryables = []retry.IsErrorRetryable{
 				retry.RetryableErrorCode{Codes: retry.DefaultThrottleErrorCodes},
-				retry.RetryableError{}, // the SDK marks a refusal because of the clock as retryable, see isClockRefusal
+				retry.RetryableError{}, // if the clock is wrong, the SDK marks EC2's refusal: see isClockRefusal
 			}
 		}
 		o.Retryables = append(o.Retryables, retry.IsErrorRetryableFunc(func(err error) sdk.Ternary {
@@ -104,10 +105,10 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 }
 
 // isClockRefusal reports whether EC2 has refused a request because of the request's timestamp. A wrong timestamp is one
-// possible cause of AuthFailure and some other codes. If the SDK has found that the clock is wrong, it marks an error
-// with one of these codes as retryable. For the codes in clockCodes, a wrong timestamp is the usual cause. But the SDK
-// does not mark RequestExpired, which is one of clockCodes, as retryable (aws-sdk-go-v2 v1.48.0,
-// aws/retry/middleware.go, clockSkewCodes).
+// possible cause of AuthFailure and some other codes. If an error has such a code, and the SDK has found that the clock
+// is wrong, the SDK marks the error as retryable. For the codes in clockCodes, a wrong timestamp is the usual cause.
+// isClockRefusal also checks clockCodes itself, because the SDK does not mark RequestExpired as retryable
+// (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go, clockSkewCodes).
 func isClockRefusal(err error) bool {
 	if seen, ok := errors.AsType[interface {
 		error

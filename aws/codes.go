@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// A meaning says what some errors of EC2 mean for this suite. Its codes and its text select these errors.
+// A meaning says what certain errors of EC2 mean for this suite. The fields codes and text select these errors.
 type meaning struct {
 	codes []string // the error has one of these codes; "*" at the beginning of a code stands for any text
-	// the error's message contains this text, in upper or lower case; the code alone is not enough, because EC2 uses
-	// InvalidParameterValue for many errors
+	// the error's message contains this text; upper and lower case do not matter. Some rows need a text, because EC2
+	// uses the same code, such as InvalidParameterValue, for many errors
 	text       string
 	sentinel   error         // the sentinel; nil: none
 	scopes     scopes        // which other calls EC2 would refuse, too
@@ -29,9 +29,9 @@ func (m *meaning) matches(code, message string) bool {
 		})
 }
 
-// How long a node remembers a refusal. The node uses passingTime if the cause ends by itself. It uses lastingTime if
-// the cause ends only when an operator changes something. It uses correctableTime if an operator can make this change
-// in a moment, for example in a role. So the node then calls EC2 again after a minute.
+// These constants say how long a node remembers a refusal. The node uses passingTime if the cause disappears by itself.
+// The node uses lastingTime if an operator must change something. If the operator can make this change in a moment, for
+// example in a role, the node uses correctableTime, and calls EC2 again after a minute.
 const (
 	lastingTime     = 5 * time.Minute
 	correctableTime = time.Minute
@@ -62,7 +62,8 @@ var meanings = []meaning{
 	// IPv6 prefixes.
 	{[]string{"InvalidParameterValue"}, "sufficient free ipv", ErrSubnetFull, ofPlace, 0, hintFragmented},
 
-	// API. In #989, EC2 answers with the first code because another program has changed the addresses of the ENI.
+	// API. #989 has an example of the first code: EC2 answered with it because another program had changed the ENI's
+	// addresses.
 	{[]string{"PrivateIpAddressLimitExceeded", "InvalidInterface.IpAddressLimitExceeded"}, "", ErrENIFull,
 		ofENI, 0, ""},
 	// API. The source of the hint about EBS volumes: EC2 user guide, "Volume limits for Nitro-based instances".
@@ -85,7 +86,7 @@ var meanings = []meaning{
 	{[]string{"InvalidGroup.NotFound", "InvalidSecurityGroupID.NotFound"}, "", ErrNoGroup, ofAll(ScopeCall),
 		0, hintGroup},
 
-	// aws/aws-k8s-tester#531 quotes this message, from an instance with several network cards.
+	// aws/aws-k8s-tester#531 quotes a message with this text. The instance had several network cards.
 	{[]string{"InvalidParameterValue"}, "device index exceeds the maximum number of network interfaces", ErrCardFull,
 		ofAll(ScopeInstance), 0, ""},
 	// cilium/cilium pkg/aws/eni/node.go searches messages for the texts of the next two rows.
@@ -96,8 +97,8 @@ var meanings = []meaning{
 	// API: EC2 answers with these codes if an address or an ENI is in use.
 	{[]string{"Resource.AlreadyAssigned", "Resource.AlreadyAssociated", "InvalidIPAddress.InUse",
 		"InvalidNetworkInterface.InUse"}, "", ErrInUse, ofENI, 0, ""},
-	// API: if the ENI is attached, EC2's answer to DeleteNetworkInterface matches the next row. If an address is in
-	// use, EC2's answer to other actions matches one of the next two rows.
+	// API: for an attached ENI, EC2's answer to DeleteNetworkInterface matches the first of the next two rows. If an
+	// address is in use, EC2's answer to an action on the address matches either of the two rows.
 	{[]string{"InvalidParameterValue"}, "in use", ErrInUse, ofENI, 0, ""},
 	{[]string{"InvalidParameterValue"}, "already assigned", ErrInUse, ofENI, 0, ""},
 	// API.
@@ -117,8 +118,8 @@ var meanings = []meaning{
 		"allow ec2:{action} in the service control policies of the organization (SCP)"},
 	{unauthorizedCodes, "no permissions boundary allows", ErrDenied, ofRole, correctableTime,
 		"allow ec2:{action} in the permissions boundary of the instance role"},
-	// If a message matches the next row, only the encoded part of the message has the reason. To decode this part, an
-	// operator needs a permission (API: UnauthorizedOperation).
+	// If a message matches the next row, only the encoded part of the message has the reason. Only an operator with the
+	// permission for sts:DecodeAuthorizationMessage can decode this part (API: UnauthorizedOperation).
 	{unauthorizedCodes, "operation. encoded authorization failure message", ErrDenied, ofRole, correctableTime,
 		"allow ec2:{action} in the instance role. If the role allows ec2:{action} already, another policy denies " +
 			"ec2:{action}: CloudTrail has the whole message, and 'aws sts decode-authorization-message' shows that " +
@@ -167,7 +168,7 @@ var meanings = []meaning{
 	{serverErrors, "", ErrTransient, ofAll(ScopeUnknown), 0,
 		"EC2 has a problem in this region: see health.aws.amazon.com"},
 
-	// API. For certain messages, rows above have some of these codes.
+	// API. Some of these codes are also in rows above, together with a text of the message. Those rows come first.
 	{[]string{"InvalidParameterValue", "InvalidParameter", "InvalidParameterCombination", "InvalidParameterDependency",
 		"MissingParameter",
 		"UnknownParameter", "InvalidRequest", "ValidationError"}, "", nil, ofPlace, correctableTime,
@@ -175,11 +176,11 @@ var meanings = []meaning{
 			"report a bug with the ID of the request"},
 }
 
-// serverErrors are the codes with which EC2 reports a fault of its own.
+// serverErrors are the codes with which EC2 reports that EC2 itself has a fault.
 var serverErrors = []string{"InternalError", "InternalFailure", "ServerInternal", "Unavailable", "ServiceUnavailable",
 	"RequestTimeout"}
 
-// unknownCode is the meaning of a code that is not in the table meanings.
+// unknownCode is the meaning of a code that no row of the table meanings has.
 var unknownCode = meaning{scopes: ofPlace, remembered: correctableTime,
 	hint: "this release does not know the code of this refusal: the list of EC2's codes is in the EC2 API reference, " +
 		"\"Error codes\". AWS's support finds the call by the ID of the request"}

@@ -34,7 +34,8 @@ type ENISpec struct {
 	Secondary, Prefixes int
 
 	// IPv6 is the number of IPv6 addresses. IPv6Prefixes is the number of delegated /80 prefixes. EC2 does not allow
-	// both IPv6 and IPv6Prefixes in one call. But EC2 allows either of them together with Secondary or Prefixes.
+	// both IPv6 and IPv6Prefixes in one call. But a call may have IPv6 or IPv6Prefixes together with Secondary or
+	// Prefixes.
 	IPv6, IPv6Prefixes int
 }
 

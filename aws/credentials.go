@@ -12,9 +12,9 @@ import (
 )
 
 // credentialsOf returns the credentials in the environment variables. If the variables have no credentials, it returns
-// the credentials of the instance's role. The SDK reads these from metadata at the first request. Profiles, SSO and web
-// identities are not supported, because they need the SDK's package config. That package makes the start of each
-// process a millisecond slower.
+// the credentials of the instance's role. The SDK reads the role's credentials from metadata at the first request.
+// Profiles, SSO and web identities are not supported, because they need the SDK's package config, which makes the start
+// of each process a millisecond slower.
 func credentialsOf(m *metadata) sdk.CredentialsProvider {
 	if id, secret := processEnv.accessKey(); id != "" {
 		return credentials.NewStaticCredentialsProvider(id, secret, os.Getenv("AWS_SESSION_TOKEN"))

@@ -14,11 +14,12 @@ import (
 )
 
 // pageSize is the maximum number of objects on a page. EC2's documentation calls a request without a page size
-// "unpaginated". For unpaginated requests, the token bucket has half the size. In large accounts, EC2 refuses such
-// requests (EC2 developer guide, "Request throttling").
+// "unpaginated". The token bucket of an action has half the size for unpaginated requests. In large accounts, EC2
+// refuses unpaginated requests (EC2 developer guide, "Request throttling").
 const pageSize = 1000
 
-// A Filter selects objects that EC2 describes. With several Filters, an object must match all of them.
+// A Filter selects objects that EC2 describes. If a call has several Filters, EC2 describes only objects that match all
+// of them.
 type Filter struct {
 	name   string
 	values []string
@@ -40,7 +41,7 @@ func ByDescription(text string) Filter { return Filter{"description", []string{t
 // BySubnet selects the ENIs in one of the subnets.
 func BySubnet(ids ...string) Filter { return Filter{"subnet-id", ids} }
 
-// ByID selects the ENIs that have one of the IDs. If an ID has no ENI, this is no error.
+// ByID selects the ENIs that have one of the IDs. An ID that no ENI has is no error.
 func ByID(ids ...string) Filter { return Filter{"network-interface-id", ids} }
 
 // DescribeENIs returns the ENIs that match all filters (DescribeNetworkInterfaces), in no particular order. Without a
@@ -81,9 +82,9 @@ func isAsked(e ENI, filters []Filter) error {
 	return nil
 }
 
-// eachPage calls askPage for each page of EC2's answer. askPage gets the token of the page, and returns the token of
-// the next page. For the last page, askPage returns nil or an empty token. eachPage returns an error if a page has the
-// same token as the next page, or if there are more than 1000 pages.
+// eachPage calls the function askPage for each page of EC2's answer. The argument of askPage is the token of the page
+// to ask for. askPage returns the token of the next page, or after the last page nil or an empty token. eachPage
+// returns an error if a page has the same token as the next page, or if there are more than 1000 pages.
 func eachPage(action string, askPage func(token *string) (next *string, err error)) error {
 	const most = 1000
 	var token *string

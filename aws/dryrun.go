@@ -12,8 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// A Target names the objects on which DryRun checks an action. A policy may allow an action only on some objects, for
-// example on ENIs with certain tags. So the result of DryRun is valid only for similar objects.
+// A Target names the objects in DryRun's request. A policy may allow an action only for some objects, for example for
+// ENIs with certain tags. So the result of DryRun is valid only for objects similar to those of the Target.
 type Target struct {
 	ENI            string
 	Attachment     string // ID of the ENI's attachment
@@ -30,8 +30,8 @@ type Target struct {
 //
 // Four of these actions have no parameter DryRun: AssignPrivateIpAddresses, UnassignPrivateIpAddresses,
 // AssignIpv6Addresses and UnassignIpv6Addresses (API reference). For these four actions, DryRun sends a real request
-// with an address of the documentation ranges (RFC 5737, RFC 3849). EC2 must refuse this address. If the address is the
-// reason why EC2 refuses the request, the caller has the permission.
+// with an address of the documentation ranges (RFC 5737, RFC 3849). EC2 must refuse this address. If EC2 refuses the
+// request because of the address, the caller has the permission.
 func (c *Client) DryRun(ctx context.Context, action string, on Target) error {
 	addr, addr6 := []string{"192.0.2.1"}, []string{"2001:db8::1"}
 	yes := new(true)

@@ -16,8 +16,7 @@ import (
 // UnknownIndex is the Index of an ENI that is not attached, or whose device index metadata does not have yet.
 const UnknownIndex = -1
 
-// An ENI is an elastic network interface. The first fields, up to the next comment, are in the answers of both metadata
-// and EC2.
+// An ENI is an elastic network interface. Both metadata and EC2 report the first group of fields.
 type ENI struct {
 	ID             string
 	MAC            string // as the kernel writes it
@@ -31,14 +30,14 @@ type ENI struct {
 	IPv6Addrs      []netip.Addr
 	IPv6Prefixes   []netip.Prefix // delegated IPv6 prefixes, /80
 
-	// These fields are only in answers of metadata.
-	Boot         bool           // it is the boot ENI: its MAC is metadata's "mac"
-	CIDR         netip.Prefix   // of the subnet; zero if the subnet has no IPv4
+	// Only metadata reports this group of fields.
+	Boot         bool           // it is the boot ENI: it has the MAC that metadata has under the key "mac"
+	CIDR         netip.Prefix   // IPv4 CIDR of the subnet; zero if the subnet has no IPv4
 	VPCCIDRs     []netip.Prefix // IPv4 CIDRs of the VPC, the primary CIDR first
-	IPv6CIDR     netip.Prefix   // of the subnet; zero if the subnet has no IPv6
+	IPv6CIDR     netip.Prefix   // IPv6 CIDR of the subnet; zero if the subnet has no IPv6
 	VPCIPv6CIDRs []netip.Prefix
 
-	// These fields are only in answers of EC2.
+	// Only EC2 reports this group of fields.
 	Description         string
 	Status              string // available, in-use, ...
 	Instance            string // ID of the instance that the ENI is attached to
@@ -93,9 +92,9 @@ func parseENI(n types.NetworkInterface) (ENI, error) {
 	return e, nil
 }
 
-// setAttachment sets the fields that say where the ENI is attached. If the attachment a has no device index, Index
-// stays UnknownIndex. If a has no index of a network card, Card is 0 (EC2 API reference, AttachNetworkInterface: "The
-// default is network card index 0").
+// setAttachment sets the fields that say where the ENI is attached. If EC2's answer has no device index, Index stays
+// UnknownIndex. If EC2's answer has no index of a network card, Card is 0 (EC2 API reference, AttachNetworkInterface:
+// "The default is network card index 0").
 func (e *ENI) setAttachment(a *types.NetworkInterfaceAttachment) (err error) {
 	if a == nil {
 		return nil

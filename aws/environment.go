@@ -33,7 +33,8 @@ var processEnv Environment = os.Getenv
 // A variable is an environment variable. If it is not set, the value is empty.
 type variable struct{ name, value string }
 
-// firstSet returns the first of the variables that is set. If none is set, it returns the last one, without a value.
+// firstSet returns the first of the variables that is set. If no variable is set, firstSet returns the last variable,
+// without a value.
 func (env Environment) firstSet(names ...string) (v variable) {
 	for _, v.name = range names {
 		if v.value = env(v.name); v.value != "" {
@@ -43,8 +44,8 @@ func (env Environment) firstSet(names ...string) (v variable) {
 	return v
 }
 
-// An envError is an error about a variable with an invalid value. In this case, the Client sends no request, because
-// the request could go to an endpoint that the operator does not want.
+// An envError is an error about a variable with an invalid value. If a variable is invalid, the Client sends no
+// request, because the request could go to an endpoint that the operator does not want.
 type envError struct {
 	variable
 	problem string

@@ -50,9 +50,9 @@ var (
 	ErrNoMetadata = errors.New("EC2 metadata is not available") // no answer from the metadata service
 )
 
-// An Error is a failed call to EC2. With errors.Is, an Error matches the sentinel error of its Code. An Error without a
-// Code matches [ErrTransient] if the request did not reach EC2, or if the answer is not from EC2. An Error without a
-// Code matches [ErrDenied] if the instance has no role.
+// An Error is a failed call to EC2. With errors.Is, an Error matches the sentinel error that belongs to its Code. An
+// Error without a Code matches [ErrTransient] if the request did not reach EC2, or if the answer is not from EC2. An
+// Error without a Code matches [ErrDenied] if the instance has no role.
 type Error struct {
 	Action    string // for example AssignPrivateIpAddresses
 	Code      string // for example InsufficientFreeAddressesInSubnet; empty if EC2 has not answered
@@ -63,7 +63,7 @@ type Error struct {
 	Err       error  // the cause
 
 	Endpoint string   // the URL of EC2; empty if there is a Code
-	Chosen   []string // the environment variables that chose Endpoint; empty: the region did
+	Chosen   []string // the environment variables that chose Endpoint; empty if the region chose it
 }
 
 // Error returns the action, EC2's code, EC2's message and the ID of the request, in this order.
@@ -81,12 +81,12 @@ func (e *Error) Error() string {
 	return text
 }
 
-// encodedStart is the text before the encoded part of EC2's message. The action sts:DecodeAuthorizationMessage decodes
-// this part, which has about a kilobyte.
+// encodedStart is the text before the encoded part of EC2's message. The encoded part has one or two kilobytes. The
+// action sts:DecodeAuthorizationMessage decodes it.
 const encodedStart = "Encoded authorization failure message"
 
-// Brief returns EC2's message, shortened, and without the encoded part. If the Message of an Error is replaced by the
-// Error's Brief, Hint still returns the same hint.
+// Brief returns EC2's message, shortened, and without the encoded part. If a caller stores the result of Brief as the
+// Message of the Error, Hint still returns the same hint.
 func (e *Error) Brief() string {
 	m, _, is := strings.Cut(e.Message, encodedStart)
 	if m = clipText(m); is {
@@ -118,7 +118,7 @@ func (e *Error) Is(target error) bool {
 }
 
 // maxMessage is the maximum length in bytes of a stored code or message. Long texts would make errors.Is slow, because
-// each errors.Is searches both in the table in codes.go.
+// each errors.Is compares the code and the message with the table in codes.go.
 const maxMessage = 8 << 10
 
 // sdkUnknown is the SDK's value for a missing code or message.
@@ -161,8 +161,8 @@ type unreached struct{ error }
 
 func (u unreached) Unwrap() error { return u.error }
 
-// anyError reports whether the function has returns true for at least one *Error in the tree of err. err may contain
-// the errors of several calls, of which errors.As would find only the first.
+// anyError calls the function "has" for each *Error in the tree of err, and reports whether any of these calls returns
+// true. err may contain the errors of several calls, but errors.As would find only the first error.
 func anyError(err error, has func(*Error) bool) bool {
 	if e, ok := err.(*Error); ok && has(e) {
 		return true
@@ -261,9 +261,9 @@ func (e *Error) endpointHint() string {
 	return "; the endpoint is " + e.Endpoint + ", because of " + by
 }
 
-// deniedAction returns the action for which the role lacks the permission. It is the called action, or an action that
-// the call also needs, such as CreateTags for CreateNetworkInterface. EC2's message names this action after one of two
-// phrases, or after both.
+// deniedAction returns the action for which the role lacks the permission. This is the action that the program called,
+// or another action that the call needs: for example, CreateNetworkInterface also needs CreateTags. EC2's message has
+// the action's name after one of two phrases, or after both.
 func (e *Error) deniedAction() string {
 	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
 		_, rest, _ := strings.Cut(e.Message, before)

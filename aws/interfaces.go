@@ -25,7 +25,7 @@ const macsPath = "network/interfaces/macs/"
 // has only IPv6 has no local-ipv4s, and most ENIs have no ipv4-prefix.
 var eniKeys = []string{
 	"interface-id", "device-number", "subnet-id", "vpc-id", "security-group-ids",
-	"network-card", "network-card-index", // other programs read network-card, but the user guide has network-card-index
+	"network-card", "network-card-index", // other programs read the first key, but the user guide has the second
 	"local-ipv4s", "ipv4-prefix", "subnet-ipv4-cidr-block", "vpc-ipv4-cidr-block", "vpc-ipv4-cidr-blocks",
 	"ipv6s", "ipv6-prefix", "subnet-ipv6-cidr-blocks", "vpc-ipv6-cidr-blocks",
 }
@@ -33,9 +33,10 @@ var eniKeys = []string{
 // ENIs returns the ENIs that metadata shows for this instance. The boot ENI is the first. The others are sorted by
 // card, device index and MAC. An ENI with UnknownIndex comes after the other ENIs of its card.
 //
-// ENIs omits an ENI that it cannot read completely, because the ENI could look like an ENI without addresses. Metadata
-// gets the ENI's ID only some seconds after the attachment, so a missing ID is no error. If a key cannot be read or is
-// invalid, ENIs logs a warning. If ENIs can read no ENI at all, it returns the errors about the keys.
+// If ENIs cannot read all keys of an ENI, it omits the ENI, because the caller could think that the ENI has no
+// addresses. Metadata gets the ENI's ID only some seconds after the attachment, so a missing ID is no error. If a key
+// cannot be read or is invalid, ENIs logs a warning. If ENIs can read no ENI at all, it returns the errors about the
+// keys.
 func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	primary, err := c.metadata.readPath(ctx, "mac")
 	if err != nil {
@@ -90,8 +91,8 @@ func compareENIs(a, b ENI) int {
 
 // readENIValues reads the values of eniKeys for the ENIs with these MACs. Most ENIs have only half of eniKeys, and a
 // request for a missing key costs as much as any other request. So readENIValues first reads the list of each ENI's
-// keys. AWS does not document whether this list has the keys of prefixes. So readENIValues requests the keys of
-// prefixes for all ENIs.
+// keys. AWS does not document whether the list has the keys for prefixes, such as ipv4-prefix. So readENIValues
+// requests these keys for all ENIs.
 func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 	all, has := make([]eniValues, len(macs)), make([][]string, len(macs))
 	doConcurrently(len(macs), func(i int) {
@@ -136,8 +137,8 @@ func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 }
 
 // doConcurrently calls the function do with each number from 0 to n-1, in metadataReads goroutines. It does not start
-// one goroutine for each number, because the stack of a goroutine grows during its first request to metadata. This
-// growth takes a tenth of the request's time.
+// one goroutine for each number, because a goroutine's first request to metadata makes its stack grow, which takes a
+// tenth of the request's time.
 func doConcurrently(n int, do func(int)) {
 	var wg sync.WaitGroup
 	var begun atomic.Int64
@@ -161,8 +162,8 @@ type eniValues struct {
 // toENI converts the values to an ENI. If metadata does not have the ENI's ID yet, the result has no ID.
 //
 // If an ENI was attached while the instance ran, metadata first shows the device number 0, and later the true number
-// (amazon-ec2-net-utils, lib/lib.sh). So toENI accepts 0 only for the boot ENI, whose MAC is bootMAC. But the number of
-// the boot ENI is not always 0: SageMaker HyperPod launches instances whose boot ENI has the number 1
+// (amazon-ec2-net-utils, lib/lib.sh). So toENI accepts 0 only for the boot ENI, whose MAC is bootMAC. toENI also
+// accepts other numbers for the boot ENI, because SageMaker HyperPod launches instances whose boot ENI has the number 1
 // (aws/amazon-vpc-cni-k8s#3753).
 func (k *eniValues) toENI(bootMAC string) (ENI, error) {
 	e := ENI{

@@ -21,7 +21,8 @@ type Limits struct {
 	// maximum number of IPv6 addresses of an ENI; a prefix counts as one address; 0 if the type has no IPv6
 	IPv6PerENI int
 	NoPrefixes bool // the type is not a Nitro type: EC2 delegates no prefixes to its ENIs
-	// by the index of a network card: maximum number of ENIs with addresses on the card; there is at least one card
+	// the element with the index of a network card is the maximum number of ENIs with addresses on this card; there is
+	// at least one card
 	Cards []int
 
 	// TCPEstablished is the default of [Tracking].TCPEstablished for this instance type. It is 0 if EC2 does not report
@@ -29,10 +30,10 @@ type Limits struct {
 	TCPEstablished int
 }
 
-// PodENIs returns how many ENIs an instance can have for pods. No ENI at device index 0 of a card is for pods. On the
-// first card, device index 0 is for the boot ENI. On other cards, EC2 recommends device index 0 for an EFA-only ENI
-// (EC2 user guide, "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). There is another
-// reason: metadata also shows index 0 for each ENI whose device index it does not have yet.
+// PodENIs returns how many ENIs an instance can have for pods. PodENIs does not count device index 0 of any card,
+// because the suite attaches no ENI there. On the first card, device index 0 is for the boot ENI. On other cards, EC2
+// recommends device index 0 for an EFA-only ENI (EC2 user guide, "Maximize network bandwidth on Amazon EC2 instances
+// with multiple network cards"). Also, if metadata does not have the device index of an ENI yet, it shows 0.
 func (l Limits) PodENIs() int {
 	n := 0
 	for _, enis := range l.Cards {
@@ -62,8 +63,8 @@ func (c *Client) Limits(ctx context.Context, instanceType string) (Limits, error
 }
 
 // parseLimits converts limits from the SDK's type, and validates them. It ignores the fields whose names end with
-// PerSecondaryInterface, because these fields are about another product, not about ENIs. For an instance type without
-// IPv6, EC2 may omit the number of IPv6 addresses.
+// PerSecondaryInterface, because these fields are not about ENIs, but about another product of AWS. For an instance
+// type without IPv6, EC2 may omit the number of IPv6 addresses.
 func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
 	var errs [5]error
 	l.ENIs, errs[0] = parseNumber("the number of ENIs", n.MaximumNetworkInterfaces, 1, maxENIs)

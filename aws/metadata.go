@@ -33,9 +33,9 @@ const (
 	metadataReads = 8
 
 	// silentAttempts is the maximum number of attempts of a request that gets no answer. Each attempt waits at most a
-	// second for the connection and a second for the answer. So on a machine outside EC2, the error comes after some
-	// seconds. The waits cannot be much shorter: when a node started all its pods at once, an answer took more than a
-	// quarter of a second.
+	// second for the connection and a second for the answer. So on a machine outside EC2, a request fails after some
+	// seconds. The waits cannot be much shorter: when the runtime started all pods of a node at once, an answer took
+	// more than a quarter of a second.
 	silentAttempts = 3
 
 	// maxMetadata is the maximum size of an answer in bytes. The largest answer of metadata, user data, has at most 16
@@ -53,7 +53,7 @@ type MetadataError struct {
 	URL    string // the URL of the service
 	Path   string // the path that the caller wants, for example /latest/meta-data/mac
 	Status int    // HTTP status of the answer; 0 if there was none
-	Token  bool   // the SDK's request for the session token failed; the SDK makes it before the request for Path
+	Token  bool   // the SDK's request for the session token failed; this request precedes the one for Path
 	Err    error
 }
 
@@ -75,8 +75,8 @@ func (e *MetadataError) Error() string {
 // Unwrap returns the cause.
 func (e *MetadataError) Unwrap() error { return e.Err }
 
-// Is reports whether e matches target: [ErrNoMetadata] if there was no answer, and [ErrTransient] if the answer was
-// "not now" (see isBusy).
+// Is reports whether e matches target. If there was no answer, e matches [ErrNoMetadata]. If the answer was "not now"
+// (see isBusy), e matches [ErrTransient].
 func (e *MetadataError) Is(target error) bool {
 	return target == ErrNoMetadata && e.Status == 0 || target == ErrTransient && isBusy(e.Status)
 }
@@ -115,15 +115,15 @@ func (e *MetadataError) isMissingRole() bool {
 	return e.Status == http.StatusNotFound && !e.Token && strings.Contains(e.Path, "iam/security-credentials")
 }
 
-// metadata is a client of the instance metadata service. All requests use IMDSv2: they have a session token, which a
-// process requests once. By default, the SDK would also make requests without a token, which a well-configured instance
-// refuses.
+// metadata is a client of the instance metadata service. All requests use IMDSv2: they have a session token. A process
+// requests the token once. By default, the SDK would also make requests without a token, but a well-configured instance
+// refuses requests without a token.
 type metadata struct {
 	url   string
 	sdk   *imds.Client
 	slots chan struct{} // a request holds one element while it runs
 
-	invalid error // not nil: an environment variable about metadata has an invalid value
+	invalid error // says which environment variable about metadata has an invalid value; nil if none has
 }
 
 func newMetadata(o Options) *metadata {
@@ -144,7 +144,7 @@ func newMetadata(o Options) *metadata {
 			HTTPClient:     recorder{do},
 			EnableFallback: sdk.FalseTernary,
 
-			// without this option, the SDK would always wait one second, and not as long as Retryer says
+			// without this option, the SDK would ignore the delay that Retryer returns, and always wait one second
 			DisableDefaultMaxBackoff: true,
 			Retryer: retry.NewStandard(func(o *retry.StandardOptions) {
 				o.MaxAttempts = busyAttempts
@@ -157,8 +157,8 @@ func newMetadata(o Options) *metadata {
 	}
 }
 
-// metadataBackoff returns how long to wait after this number of attempts, the last of which failed with err. If there
-// must be no further attempt, it returns err.
+// metadataBackoff returns how long to wait before the next attempt. The argument attempts is the number of attempts so
+// far, and err is the error of the last attempt. If there must be no further attempt, metadataBackoff returns err.
 func metadataBackoff(attempts int, err error) (time.Duration, error) {
 	if r, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && isBusy(r.HTTPStatusCode()) {
 		d := min(50*time.Millisecond<<attempts, time.Second)
@@ -182,8 +182,9 @@ func directHTTP() HTTPClient {
 		})
 }
 
-// metadataTimeout returns how long an attempt waits for the connection. An attempt waits as long for the answer. The
-// time is one second, or $AWS_METADATA_SERVICE_TIMEOUT seconds. The AWS CLI and other SDKs also read this variable.
+// metadataTimeout returns how long an attempt waits for the connection, and then again for the answer. The time is
+// $AWS_METADATA_SERVICE_TIMEOUT seconds, or one second if this variable is not set. The AWS CLI and other SDKs also
+// read the variable.
 func metadataTimeout() time.Duration {
 	seconds, err := strconv.Atoi(os.Getenv("AWS_METADATA_SERVICE_TIMEOUT"))
 	if err != nil || seconds < 1 {
@@ -213,8 +214,8 @@ func (m *metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o
 	return out, err
 }
 
-// doRequest calls the function f with a context. With this context, f makes a request. If the request fails, doRequest
-// returns a *MetadataError, or an error that says why ctx is done.
+// doRequest calls the function f with a context. f must make a request with this context. If the request fails,
+// doRequest returns a *MetadataError, or an error that says why ctx is done.
 func (m *metadata) doRequest(ctx context.Context, path string, f func(context.Context) error) error {
 	if m.invalid != nil {
 		return m.invalid
@@ -237,7 +238,7 @@ func (m *metadata) doRequest(ctx context.Context, path string, f func(context.Co
 	if seen.Err == nil {
 		seen.Err = err
 	}
-	if ctx.Err() != nil { // errors.Is must find ctx.Err(); the text of seen does not contain Err here
+	if ctx.Err() != nil { // errors.Is must find ctx.Err() in the returned error
 		seen.Err = doneError(ctx)
 	}
 	return seen
@@ -247,7 +248,7 @@ func (m *metadata) doRequest(ctx context.Context, path string, f func(context.Co
 // because it does not always wrap the cause. If the SDK gets no token, the SDK's error has only the text of the cause.
 type recorder struct{ HTTPClient }
 
-type seenKey struct{} // key of the *MetadataError in a context; a recorder sets its fields
+type seenKey struct{} // key of a *MetadataError in a context; a recorder sets the fields of this error
 
 func (c recorder) Do(r *http.Request) (*http.Response, error) {
 	resp, err := c.HTTPClient.Do(r)

@@ -24,7 +24,8 @@ func parseAll[T any](parse func(string) (T, error), texts []string) ([]T, error)
 	return all, nil
 }
 
-// fieldTexts returns a string of each of the SDK's structs. The function field returns the pointer to this string.
+// fieldTexts returns one string of each struct in the list. The function field returns a struct's pointer to this
+// string.
 func fieldTexts[S any](list []S, field func(S) *string) []string {
 	var all []string
 	for _, s := range list {

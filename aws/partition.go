@@ -5,7 +5,7 @@ package aws
 
 import "strings"
 
-// partitions lists all AWS partitions except "aws". The names of a partition's regions begin with the text region (the
+// partitions lists all AWS partitions except "aws". The names of a partition's regions begin with the field region (the
 // SDK's partitions.json).
 var partitions = []struct{ region, partition string }{
 	{"cn-", "aws-cn"},
@@ -17,8 +17,8 @@ var partitions = []struct{ region, partition string }{
 	{"us-isof-", "aws-iso-f"},
 }
 
-// Partition returns the AWS partition of a region. The second part of an ARN is its partition. For the region "",
-// Partition returns "aws".
+// Partition returns the AWS partition of a region, which is the second part of an ARN. For the region "", Partition
+// returns "aws".
 func Partition(region string) string {
 	for _, p := range partitions {
 		if strings.HasPrefix(region, p.region) {

@@ -35,11 +35,11 @@ func ofAll(s Scope) scopes { return scopes{s, s, s} }
 
 var (
 	ofENI = scopes{ScopeENI, ScopeSubnet, ScopeENI} // for a creation: the subnet; for other actions: the ENI
-	// for a creation or an attachment: the subnet, because EC2 would also refuse other ENIs of the subnet; for other
-	// actions: the ENI
+	// the subnet if the action creates or attaches an ENI, because EC2 would also refuse other ENIs of the subnet; the
+	// ENI for other actions
 	ofPlace = scopes{ScopeENI, ScopeSubnet, ScopeSubnet}
-	// for a creation: the subnet, because a policy may allow new ENIs only in certain subnets; for other actions: the
-	// action
+	// the subnet if the action creates an ENI, because a policy may allow new ENIs only in certain subnets; the action
+	// itself for other actions
 	ofRole = scopes{ScopeAction, ScopeSubnet, ScopeAction}
 )
 

@@ -14,14 +14,15 @@ import (
 // A Setting is a property of the requests to EC2 and to metadata. An Environment determines its value.
 type Setting struct {
 	Name  string // for example "EC2"
-	Value string // for example https://ec2-fips.us-east-1.amazonaws.com; without any secret
+	Value string // for example https://ec2-fips.us-east-1.amazonaws.com; contains no secret
 	By    string // the variables that determine Value; "" if Value is a default
 }
 
-// Settings returns what a process with this Environment would use: the endpoint of EC2, the CA certificates for this
-// endpoint, the endpoint of metadata, the credentials, and the proxy. The names and their order are the same for all
-// Environments. If the Environment names no region, Settings uses region, which is the instance's region. If a variable
-// has an invalid value, Settings returns an error, and [Hint] says where to correct the variable.
+// Settings returns the Settings that a process with this Environment would use: the endpoint of EC2, the CA
+// certificates for this endpoint, the endpoint of metadata, the credentials, and the proxy. The names and their order
+// are the same for all Environments. The argument region is the instance's region. Settings uses it if the Environment
+// names no region. If a variable has an invalid value, Settings returns an error, and [Hint] says where to correct the
+// variable.
 func (env Environment) Settings(ctx context.Context, region string) ([]Setting, error) {
 	var s ec2.Options
 	chosen, err := env.setEndpoint(&s, Options{})
@@ -69,8 +70,8 @@ func (env Environment) credentialsSetting() Setting {
 }
 
 // proxySettings returns the Setting of the proxy for an endpoint, and the Setting of the hosts without a proxy. Each
-// variable has a spelling in capitals and one in small letters. The spelling in capitals takes precedence, as in the
-// SDK (net/http, ProxyFromEnvironment).
+// variable about proxies has two names, such as HTTPS_PROXY and https_proxy. The name in capitals takes precedence, as
+// in the SDK (net/http, ProxyFromEnvironment).
 func (env Environment) proxySettings(endpoint string) []Setting {
 	proxy, direct := env.firstSet("HTTPS_PROXY", "https_proxy"), env.firstSet("NO_PROXY", "no_proxy")
 	if strings.HasPrefix(endpoint, "http://") {

@@ -21,9 +21,9 @@ type State struct {
 	Hibernates bool
 }
 
-// Ended reports whether all processes of the instance have ended for ever. For a State without a Name, Ended returns
-// true, because EC2 shows a terminated instance only for about an hour (EC2 user guide, "Terminate Amazon EC2
-// instances"). This result can be wrong: EC2 perhaps does not show a new instance yet.
+// Ended reports whether all processes of the instance have ended and cannot continue. For a State without a Name, Ended
+// returns true, because EC2 shows a terminated instance only for about an hour (EC2 user guide, "Terminate Amazon EC2
+// instances"). In this case, the result can be wrong, because EC2 perhaps does not show a new instance yet.
 func (s State) Ended() bool {
 	switch s.Name {
 	case "", string(types.InstanceStateNameTerminated):
@@ -36,8 +36,8 @@ func (s State) Ended() bool {
 // State without a Name, and no error.
 func (c *Client) StateOf(ctx context.Context, instance string) (s State, err error) {
 	const action = "DescribeInstances"
-	// the request has a filter and not the field InstanceIds, for which EC2 returns an error if the instance does not
-	// exist
+	// the request selects the instance by a filter. With the field InstanceIds, EC2 would return an error for an
+	// instance that does not exist
 	in := &ec2.DescribeInstancesInput{Filters: sdkFilters([]Filter{{"instance-id", []string{instance}}}),
 		MaxResults: new(int32(pageSize))}
 	err = eachPage(action, func(token *string) (next *string, err error) {
@@ -65,7 +65,7 @@ func (c *Client) StateOf(ctx context.Context, instance string) (s State, err err
 }
 
 // parseState converts the state of an instance from the SDK's type. If EC2's answer has no state, parseState returns an
-// error: for a State without a Name, Ended would return true.
+// error, because Ended would return true for a State without a Name.
 func parseState(i types.Instance) (State, error) {
 	if i.State == nil || i.State.Name == "" {
 		return State{}, fmt.Errorf("%.80q has no state", sdk.ToString(i.InstanceId))

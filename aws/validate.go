@@ -27,8 +27,8 @@ import (
 //   - An answer is about the ENI, VPC or instance type in the request. An answer has as many addresses as the request
 //     asks for.
 //
-// The caller must check two more properties: an address is in the subnet of its ENI, and no other ENI has the address.
-// This package cannot check the second, because it does not know the addresses of other ENIs.
+// The caller must check two more properties. First, an address is in the subnet of its ENI. Second, no other ENI has
+// the address. This package cannot check the second property, because it does not know the addresses of other ENIs.
 
 // The largest valid numbers. They are several times the largest numbers of EC2 today: a p5.48xlarge has 32 cards, and
 // an ENI of an m8i has 64 addresses.
@@ -128,8 +128,8 @@ func checkCount[T comparable](n int, values []T) error {
 	return checkUnique(values)
 }
 
-// checkSubject returns an error if the request and the answer name different objects. An answer without the name of an
-// object is valid: then the argument answered is nil.
+// checkSubject returns an error if the request and the answer name different objects. If the answer names no object,
+// the argument answered is nil, and checkSubject returns nil.
 func checkSubject(asked string, answered *string) error {
 	if answered != nil && *answered != asked {
 		return fmt.Errorf("asked about %s, but EC2 answers about %.80q", asked, *answered)
@@ -137,9 +137,9 @@ func checkSubject(asked string, answered *string) error {
 	return nil
 }
 
-// validate joins the errors that this package has found in an answer of EC2. The result is an *Error, or nil if all
-// these errors are nil. The *Error has MaybeDone set, because EC2 may have carried out the call although the answer is
-// invalid.
+// validate joins the errors that this package has found in an answer of EC2. If all arguments wrong are nil, validate
+// returns nil. Otherwise it returns an *Error. In this *Error, MaybeDone is true, because EC2 may have carried out the
+// call although its answer is invalid.
 func validate(action string, wrong ...error) error {
 	if err := errors.Join(wrong...); err != nil {
 		return &Error{Action: action, MaybeDone: true, Err: fmt.Errorf("the answer is invalid: %w", err)}

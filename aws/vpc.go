@@ -23,8 +23,8 @@ type VPC struct {
 	IPv6CIDRs []netip.Prefix
 }
 
-// VPC returns a VPC (DescribeVpcs). EC2 also lists CIDRs that are not associated with the VPC yet, or no longer. The
-// result does not have these CIDRs.
+// VPC returns a VPC (DescribeVpcs). EC2 also lists CIDRs that are not yet associated with the VPC, and CIDRs that are
+// no longer associated with it. The result has neither.
 func (c *Client) VPC(ctx context.Context, id string) (VPC, error) {
 	const action = "DescribeVpcs"
 	out, err := call(ctx, c, action, c.ec2.DescribeVpcs, &ec2.DescribeVpcsInput{VpcIds: []string{id}})
@@ -59,8 +59,8 @@ func (c *Client) VPCCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, erro
 	return v.CIDRs, err
 }
 
-// Peers returns the VPCs with an active peering connection to the VPC (DescribeVpcPeeringConnections), sorted by ID. It
-// does not matter which of the two VPCs has requested the connection.
+// Peers returns the peers of a VPC, sorted by ID (DescribeVpcPeeringConnections). A peer is another VPC that has an
+// active peering connection to the given VPC. It does not matter which of the two VPCs has requested the connection.
 func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 	const action = "DescribeVpcPeeringConnections"
 	var peers []VPC

@@ -14,7 +14,8 @@ import (
 type Traits uint8
 
 const (
-	// Node is the trait of the actions that programs on a node call. Only the acceptance test calls the other actions.
+	// Node is the trait of the actions that the programs of this suite call on a node. Only the acceptance test calls
+	// actions without this trait.
 	Node Traits = 1 << iota
 	// Describes is the trait of the actions that change nothing in EC2.
 	Describes
@@ -42,10 +43,11 @@ type Bucket struct {
 // An Action has the properties of one action of EC2.
 type Action struct {
 	Traits
-	Bucket // one for each account and region; all callers share it
+	Bucket // in each region, all callers of an account share one Bucket for the action
 }
 
-// EC2's limits (API: "Request throttling for the Amazon EC2 API", the tables of "Request token limits").
+// The limits that EC2 documents for actions (EC2 developer guide, "Request throttling for the Amazon EC2 API", the
+// tables of "Request token limits").
 var (
 	reading  = Bucket{100, 20}
 	changing = Bucket{50, 5}

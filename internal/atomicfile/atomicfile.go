@@ -12,8 +12,8 @@ import (
 	"syscall"
 )
 
-// Replace gives a file in an open directory new content: the parts of data, one after another. A reader sees the whole
-// old content or the whole new content, even after a crash of the machine.
+// Replace replaces the content of a file in an open directory. The new content consists of the parts of data, one after
+// another. A reader sees the whole old content or the whole new content, even after a crash of the machine.
 //
 // Replace first writes the new content to a second file, which has a fixed name. So the caller must hold a lock that
 // excludes other callers. If a killed process has left the second file, the next Replace overwrites it.
@@ -22,7 +22,8 @@ import (
 // directory with the same path.
 func Replace(dir *os.Root, name string, mode fs.FileMode, data ...[]byte) (err error) {
 	next := name + ".new"
-	// With O_NONBLOCK, package os does not find out whether the kernel can poll the file: this saves four system calls.
+	// O_NONBLOCK saves four system calls: with this flag, package os does not find out whether the kernel can poll the
+	// file.
 	f, err := dir.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, mode)
 	if err != nil {
 		return err

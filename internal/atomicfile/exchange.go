@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Old is the suffix of the name of the kept file. The kept file is the file that the last Exchange has replaced.
+// Old is the suffix in the name of the kept file. The kept file has the content that the last Exchange replaced.
 const Old = ".old"
 
 // Exchange does what [Replace] does, but is for a large file that changes often. Exchange keeps the replaced file, and
-// the next Exchange writes the new content into this kept file. For a new file, the kernel would free and allocate
-// pages, which takes longer than to copy the text.
+// the next Exchange writes the new content into this kept file. If Exchange created a new file, the kernel would free
+// the pages of the old file and allocate new pages. This would take longer than a copy of the text into the kept file.
 //
 // Exchange sets the file's modification time to modified. If modified is zero, or if the file system cannot store the
 // time, Exchange does not set it.
@@ -61,7 +61,8 @@ func openKept(dir int, name string, mode fs.FileMode) (fd int, size int64, err e
 				return fd, st.Size, nil
 			}
 			unix.Close(fd)
-			// EAGAIN: a killed process had a lease on the file, and a child of that process still has the file open
+			// EAGAIN means that a killed process had a lease on the file, and that a child of that process still has
+			// the file open
 		} else if errors.Is(err, unix.EAGAIN) && !again {
 			err = nil
 		}
@@ -79,9 +80,9 @@ func openKept(dir int, name string, mode fs.FileMode) (fd int, size int64, err e
 // kernel, which grants the lease only if no other process has the file open (fcntl(2)). If a process opens the file
 // later, its open(2) waits until this process ends the lease.
 //
-// There is a gap in Linux before 6.1. When a process opens a file, Linux first looks for leases, and counts the process
-// as a reader only later ("locks: fix TOCTOU race when granting write lease"). If isUnshared gets the lease between
-// these two steps, the reader may read a half-written text. Readers must detect half-written texts.
+// There is a gap in Linux before 6.1. When a reader opens the file, Linux first looks for leases, and counts the reader
+// only later ("locks: fix TOCTOU race when granting write lease"). If isUnshared gets the lease between these two
+// steps, the reader may read a half-written text. So readers must detect half-written texts.
 func isUnshared(fd int, st unix.Stat_t) bool {
 	if st.Nlink != 1 {
 		return false
@@ -109,13 +110,14 @@ func writeParts(fd int, size int64, data [][]byte) error {
 			return err
 		}
 	}
-	// This call ends the lease at once. The close of the file perhaps does not: if another goroutine forks a child
-	// process, the child also has the file open until it executes its program. Until then, the lease would last.
+	// This call ends the lease at once. If writeParts only closed the file, the lease could last longer: if another
+	// goroutine forks a child process, the child also has the file open until the child executes its program.
 	unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK)
 	return nil
 }
 
-// setTime sets both times of an open file to t. Like futimens(3), setTime calls utimensat(2) without a path.
+// setTime sets the access time and the modification time of an open file to t. Like futimens(3), setTime calls
+// utimensat(2) without a path.
 func setTime(fd int, t time.Time) error {
 	ts := unix.NsecToTimespec(t.UnixNano())
 	times := [2]unix.Timespec{ts, ts}

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package codec reads and writes compact JSON. Both for reading and for writing, a type has one description: a function
-// that lists the members of an object, each with its name and its kind. A kind is a function that reads or writes a
-// value of one Go type, such as [Number].
+// Package codec reads and writes compact JSON. A type has one description, which is used both to read and to write. The
+// description is a function that lists the members of an object, each with its name and its kind. A kind is a function
+// that reads or writes a value of one Go type. For example, [Number] is the kind of an int.
 //
 //	func (w *Warm) describe(c *codec.Codec) {
 //		c.Object(func() {
@@ -30,7 +30,8 @@ import (
 // A Codec reads or writes one JSON text. After the first error, a Codec reads nothing more.
 type Codec struct {
 	in string
-	// offset of the next byte to read in the text; between two members of an object, the offset of the next key
+	// offset in the text of the next byte to read; between two members of an object, this is the beginning of the next
+	// key
 	offset      int
 	objectEnded bool // the object has no more members
 	err         error
@@ -39,7 +40,7 @@ type Codec struct {
 	exact     bool
 	seenNames []string // names already read in the current object and in the objects around it
 	ownNames  int      // index in seenNames where the names of the current object begin
-	// if this is not nil, a description does not read, but only adds the names of its members to this list: see
+	// if this list is not nil, a description only adds the names of its members to the list, and does not read: see
 	// memberNames
 	names []string
 
@@ -61,9 +62,9 @@ func Read(in []byte, value func(*Codec)) error {
 	return c.readAll(value)
 }
 
-// ReadExactly reads a value as encoding/json would read it. ReadExactly returns an error for texts that this package
-// and encoding/json could read differently. Such a text has a name twice, or a null, or a name that differs only in
-// case from a described name. The text must be the output of json.Compact.
+// ReadExactly reads a value as encoding/json would read it. ReadExactly returns an error for a text that this package
+// and encoding/json could read differently. This is a text that has a name twice, or a null, or a name that differs
+// only in case from a name in the description. The text must be the output of json.Compact.
 func ReadExactly(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in), exact: true}
 	return c.readAll(value)
@@ -104,8 +105,8 @@ func (c *Codec) readWord(text string) bool {
 	return found
 }
 
-// Each reads the same JSON value several times: once with each of the descriptions. Each description has other members
-// of the value.
+// The method Each reads the same JSON value several times: once with each of the descriptions. The descriptions
+// describe different members of the value.
 func (c *Codec) Each(values ...func(*Codec)) {
 	if c.Writes() {
 		c.Fail(errors.New("several descriptions of one value cannot write it"))
@@ -119,8 +120,8 @@ func (c *Codec) Each(values ...func(*Codec)) {
 
 // Object describes a value that is a JSON object. The argument members is a function that describes the object's
 // members. Object writes the members in the order of this description, and reads them in any order. If the text has the
-// same order, Object needs only one call of the function to read all members. Object skips members that are not
-// described.
+// members in the order of the description, Object needs only one call of the function to read them all. Object skips
+// members that are not described.
 func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
 
 // ObjectAndRest does what Object does, but does not lose members that are not described. When it reads, it stores the
@@ -159,9 +160,9 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// memberNames returns the names of the members that the function members describes, but only for ReadExactly: for other
-// reads, it returns nil. With these names, ReadExactly need not call the function for members that are not described.
-// Most members of a configuration are not described, because a configuration is for several plugins.
+// memberNames returns the names of the members that the function members describes. It does so only for ReadExactly:
+// for Read and ReadTrusted, it returns nil. With these names, ReadExactly need not call the function for a member that
+// is not described. Most members of a configuration are not described, because a configuration is for several plugins.
 func (c *Codec) memberNames(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil
@@ -173,8 +174,8 @@ func (c *Codec) memberNames(members func()) []string {
 	return names
 }
 
-// isDescribed reports whether the next member has one of the names. Only ReadExactly has the names: for other reads,
-// isDescribed returns true.
+// isDescribed reports whether the next member has one of the names. For Read and ReadTrusted, memberNames has returned
+// no names, and isDescribed returns true.
 func (c *Codec) isDescribed(names []string) bool {
 	if !c.exact {
 		return true
@@ -217,7 +218,7 @@ func (c *Codec) readKey() (key string) {
 	return key
 }
 
-// readKeyIf reads the key of the next member and returns true, but only if this is the given key.
+// If the next member has the given key, readKeyIf reads this key and returns true.
 func (c *Codec) readKeyIf(key string) bool {
 	if c.names != nil {
 		c.names = append(c.names, key)

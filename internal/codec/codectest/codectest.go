@@ -38,9 +38,9 @@ func Reads[T any](t *testing.T, describe func(*T, *codec.Codec)) {
 	}
 }
 
-// Same reads a text with a description and with encoding/json. Same fails the test if both can read the text, but get
-// different values. Same also fails the test if only encoding/json returns an error. Same returns the error that the
-// description returned.
+// Same reads a text with a description and with encoding/json. Same fails the test if the description and encoding/json
+// read different values. Same also fails the test if only encoding/json returns an error. Same returns the error of the
+// description.
 func Same[T any](t *testing.T, text []byte, describe func(*T, *codec.Codec)) error {
 	t.Helper()
 	var dense bytes.Buffer
@@ -99,7 +99,8 @@ func Value(t *testing.T, text []byte) (v any) {
 	return v
 }
 
-// withoutNull removes members that are null from v and the values in it, because ReadExactly does not accept null.
+// withoutNull removes all members that are null from v, and from the objects inside v, because ReadExactly does not
+// accept null.
 func withoutNull(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

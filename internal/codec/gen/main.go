@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Program gen generates, from the struct tags of types, their descriptions for package codec. go generate runs gen in a
-// package. A directive before a type names the method that gen generates for the type:
+// Program gen generates descriptions of types for package codec. It reads the struct tags of the types. The command go
+// generate runs gen in a package. A directive before a type names the method that gen generates for the type:
 //
 //	//codec:describe
 //	type Warm struct {
@@ -10,13 +10,14 @@
 //		Max int `json:"max"`
 //	}
 //
-// After //codec:describe, gen generates a method with the name describe, which describes an object with these members.
-// After //codec:members, gen generates a method with the name members, which describes only the members. This is for a
-// type that other types embed. If the word "exported" follows "describe" or "members", the method's name begins with a
-// capital letter. The members are in the order of the fields. The type of a field determines the kind of its member. A
-// field may have a tag "codec", which names another kind, as in codec:"plugin.DNS". The tag may also name a function
-// that describes the whole member, as in codec:"member indexed.Addrs". For an embedded type of another module, the tag
-// names the function that describes the members of that type.
+// For the directive //codec:describe, gen generates a method with the name describe, which describes an object whose
+// members are the fields of the type. For the directive //codec:members, gen generates a method with the name members,
+// which describes only the members, and not the object. Use //codec:members for a type that other types embed. If the
+// word "exported" follows "describe" or "members", the method's name begins with a capital letter. The members are in
+// the order of the fields. The type of a field determines the kind of its member. A field may have a tag "codec", which
+// names another kind, as in codec:"plugin.DNS". The tag may also name a function that describes the whole member, as in
+// codec:"member indexed.Addrs". For an embedded type of another module, the tag names the function that describes the
+// members of that type.
 //
 // If the directive ends with the word "kept", gen also generates methods with the names same and clone. Package indexed
 // uses these two methods to find the values that have changed after a process read them.
