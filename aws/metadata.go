@@ -238,7 +238,7 @@ func (m *metadata) doRequest(ctx context.Context, path string, f func(context.Co
 	if seen.Err == nil {
 		seen.Err = err
 	}
-	if ctx.Err() != nil { // errors.Is must find ctx.Err() in the returned error
+	if ctx.Err() != nil { // errors.Is must find ctx.Err(); the text of seen has the status, not Err
 		seen.Err = doneError(ctx)
 	}
 	return seen

@@ -34,7 +34,7 @@ type scopes struct {
 func ofAll(s Scope) scopes { return scopes{s, s, s} }
 
 var (
-	ofENI = scopes{ScopeENI, ScopeSubnet, ScopeENI} // for a creation: the subnet; for other actions: the ENI
+	ofENI = scopes{ScopeENI, ScopeSubnet, ScopeENI} // the subnet if the action creates an ENI; otherwise the ENI
 	// the subnet if the action creates or attaches an ENI, because EC2 would also refuse other ENIs of the subnet; the
 	// ENI for other actions
 	ofPlace = scopes{ScopeENI, ScopeSubnet, ScopeSubnet}

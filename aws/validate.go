@@ -137,8 +137,8 @@ func checkSubject(asked string, answered *string) error {
 	return nil
 }
 
-// validate joins the errors that this package has found in an answer of EC2. If all arguments wrong are nil, validate
-// returns nil. Otherwise it returns an *Error. In this *Error, MaybeDone is true, because EC2 may have carried out the
+// validate joins the errors that this package has found in an answer of EC2. If no argument is an error, validate
+// returns nil. If not, it returns an *Error. In this *Error, MaybeDone is true, because EC2 may have carried out the
 // call although its answer is invalid.
 func validate(action string, wrong ...error) error {
 	if err := errors.Join(wrong...); err != nil {

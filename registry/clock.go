@@ -14,21 +14,22 @@ import (
 
 // The times of a State are times of the wall clock, so that people can read them. But an operator or a program may set
 // the wall clock to another time, seconds or days away. For example, a machine may boot with a wrong clock, which NTP
-// then sets. If the clock is set back, a time of the State may be in the future, and a wait until that time could stop
-// the node for a day. If the clock is set forward, a time seems older than it is, and a wait that is needed for safety
-// could end too early.
+// then sets. If the clock was set back, a time of the State may be in the future, and a process that waits until this
+// time could stop the node for a day. If the clock was set forward, a time of the State seems to be longer ago than it
+// is, and a wait that is needed for safety could end too early.
 //
-// So the registry's file also has the boot time of the machine, measured with the same clock setting as the other times
-// in the file. A process that reads the file computes the boot time again, with the current clock setting. If the two
-// boot times differ, an operator or a program has set the clock after the file was written. In this case, the process
-// moves all times of the State by the difference.
+// So the registry's file also has the boot time of the machine. The boot time and the other times in the file are by
+// the same setting of the clock. A process that reads the file computes the boot time again, with the current clock
+// setting. If the two boot times differ, an operator or a program has set the clock after the file was written, and the
+// process moves all times of the State by the difference.
 //
 // A time in the file may still be too late, for two reasons: the file may have no boot time, or a person or another
-// program may have written the file. For each kind of time there is a maximum, for example now plus MostBackoff. The
-// process replaces a later time by this maximum. So no wait from now lasts longer than its maximum.
+// program may have written the file. For each kind of time there is a maximum, for example now plus MostBackoff for
+// NotBefore. If a time is later than its maximum, the process replaces the time by the maximum. So each wait has a
+// maximum duration.
 //
-// The process does not move the times in the lease log. In the lease log, each snapshot has the boot time by the clock
-// of the lines that follow the snapshot.
+// The process does not move the times in the lease log. Instead, each snapshot in the lease log has a boot time. This
+// boot time and the times of the lines after the snapshot are by the same setting of the clock.
 
 // The maximum durations from now to the deadlines of a State. No process sets a later deadline.
 const (
@@ -94,9 +95,9 @@ func blankState() *State {
 	return s
 }
 
-// BegunAfter reports whether the lease l began after the time t. This process must have got t from time.Now. If t is
-// zero, BegunAfter returns false. BegunAfter also returns false if the beginning l.Since was in the future when this
-// process read the registry, because in this case no process knows when the lease really began.
+// BegunAfter reports whether the lease l began after the time t. This process must have got the time t from time.Now.
+// If t is zero, BegunAfter returns false. If l.Since was in the future when this process read the registry, no process
+// knows when the lease really began. In this case, BegunAfter also returns false.
 func (s *State) BegunAfter(l Lease, t time.Time) bool { return s.isAfter(l.Since, t) }
 
 // FreedAfter reports whether the last lease of a free address ended after the time t, which this process got from
@@ -116,7 +117,7 @@ func (s *State) isAfter(since, t time.Time) bool {
 // lease began later, so that the process does not end this lease.
 func toCurrentClock(t time.Time) time.Time {
 	now := time.Now()
-	// how much more time than the monotonic clock the wall clock shows since t
+	// the time since t by the wall clock, minus the time since t by the monotonic clock
 	step := now.Round(0).Sub(t.Round(0)) - now.Sub(t)
 	if step.Abs() < clockTolerance {
 		return t
@@ -147,8 +148,8 @@ func (s *State) setClock(now, booted time.Time) {
 	s.bootTime = booted
 }
 
-// replaceTimes calls f for each nonzero time t of the state, and replaces t with the result. The argument maxAhead of f
-// says how far in the future t may be at most.
+// replaceTimes calls f with each nonzero time t of the state, and replaces t with the result. f also gets maxAhead,
+// which says how far in the future the time t may be at most.
 func (s *State) replaceTimes(f func(t time.Time, maxAhead time.Duration) time.Time) {
 	until := func(t time.Time, maxAhead time.Duration) time.Time {
 		if t.IsZero() {

@@ -18,12 +18,12 @@ import (
 )
 
 // A node counts its ADDs and DELs in a file of numbers. Each process maps the file into its memory, and increments the
-// numbers with atomic CPU instructions. So no process waits for another, all commands of a burst are counted, and a
-// killed process leaves no half-written number. The counts cannot be in the registry, because when an ADD last writes
-// the registry, it does not know its own duration yet.
+// numbers with atomic CPU instructions. So no process waits for another, no command of a burst is lost, and a killed
+// process leaves no half-written number. The counts cannot be in the registry, because an ADD does not know its whole
+// duration when it writes the registry for the last time.
 //
-// The file is on tmpfs, so the numbers begin at zero with each boot. This is allowed: a counter of Prometheus may
-// return to zero, but must not decrease to another value.
+// The file is on tmpfs, so the numbers begin at zero with each boot. Prometheus allows this: a counter may return to
+// zero, but must not decrease to a value other than zero.
 
 // countsFile is the name of the file of numbers. A release that changes the rows of the file must also change the name,
 // because a process of an earlier release may still add to this file.
@@ -31,7 +31,7 @@ const countsFile = "commands"
 
 // The outcomes of commands. OK means that the command succeeded and did not wait for EC2. Waited means that the command
 // succeeded after a wait for EC2. Again means that the command failed with CNI's error code 11, so that the runtime
-// repeats the command. Refused means that the pod asked for something that it must not have.
+// repeats the command. Refused means that the pod asked for something that it is not allowed to have.
 const (
 	OK      = "ok"
 	Waited  = "waited"
@@ -45,14 +45,14 @@ var (
 	outcomes        = [...]string{OK, Waited, Again, Refused, Failed}
 )
 
-// Bounds divide the durations into ranges: each bound is the upper end of a range, and each range has one count.
+// Bounds are the upper ends of the ranges of durations. The file of numbers has one count for each range.
 var Bounds = [...]time.Duration{10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
 	5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute}
 
-// The file of numbers has a row for each pair of command and outcome. The row first has a count for each of Bounds. It
-// counts the commands that took at most this bound, but more than the previous bound. The next number is the count of
-// the commands that took more than the last bound. The last number is the sum of all durations in microseconds.
+// The file of numbers has a row for each pair of command and outcome. The row begins with a count for each of Bounds:
+// the number of commands that took at most this bound, but more than the previous bound. The next number is the number
+// of commands that took more than the last bound. The last number is the sum of all durations in microseconds.
 const (
 	countsPerRow = len(Bounds) + 2
 	countSize    = len(countedCommands) * len(outcomes) * countsPerRow * 8
@@ -81,7 +81,7 @@ func Count(dir, command, outcome string, took time.Duration) {
 	if err != nil {
 		return
 	}
-	// If the file system is full, a write to the mapped file causes SIGBUS. Without these two lines, SIGBUS would end
+	// If the file system is full, a write to the mapped file causes SIGBUS. The next two lines prevent that SIGBUS ends
 	// the process.
 	defer func() { _ = recover() }()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))

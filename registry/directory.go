@@ -25,8 +25,8 @@ const fileName = "registry.json"
 // A directory is the registry's directory, open and locked.
 //
 // The lock is on the directory itself. A lock on a file in the directory would not always exclude other processes. If
-// another program deleted that file, the next process would create and lock a new file. Then two processes would write
-// into the same directory.
+// another program deleted the lock file, the next process would create and lock a new lock file, and two processes
+// would write into the same directory.
 //
 // All operations in this Go file use the open directory, not its path. So if another program replaces the directory by
 // a new one, a process that has the old directory open cannot write into the new one.
@@ -79,7 +79,8 @@ func (d *directory) loadState() (*State, error) {
 	return blankState(), nil
 }
 
-// setAside renames the registry's file, and returns the new path. The new name contains the text of why.
+// setAside renames the registry's file, and returns the new path. The argument why is a word about the reason, such as
+// "bad". The new name contains this word.
 func (d *directory) setAside(why string) (path string, err error) {
 	aside := fileName + "." + why + "-" + time.Now().UTC().Format("20060102T150405.000000000")
 	if err := unix.Renameat(d.fd(), fileName, d.fd(), aside); err != nil {
@@ -108,9 +109,9 @@ func (d *directory) fd() int { return int(d.Fd()) }
 
 func (d *directory) path(name string) string { return filepath.Join(d.Name(), name) }
 
-// parseContent parses the content b of the registry's file. The other arguments are the path of the file, its
-// modification time written, and the error from reading it. parseContent converts the times in the state to the current
-// clock.
+// parseContent parses b, which is the content of the registry's file, and converts the times in the state to the
+// current clock. The argument written is the modification time of the file. The argument err is the error of the read
+// of the file.
 func parseContent(path string, b []byte, written time.Time, err error) (*State, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return blankState(), nil

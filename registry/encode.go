@@ -16,8 +16,9 @@ import (
 )
 
 // schemaVersion is the schema version of the original plugin's file. The original plugin's file has two fields,
-// schema_version and ips. For these two fields, this suite uses the same format. So an operator can upgrade a node, and
-// roll the node back, while pods run. All other fields are new, and the original plugin ignores them.
+// schema_version and ips. For these two fields, this suite uses the same format. So an operator can replace the
+// original plugin by this suite, and later return to the original plugin, while pods run. All other fields are new, and
+// the original plugin ignores them.
 const schemaVersion = 1
 
 // fileBeginning is the beginning of each file with this schema version.
@@ -58,9 +59,9 @@ func parseState(b []byte, modTime time.Time) (*State, error) {
 	if err != nil || version != schemaVersion {
 		return nil, cmp.Or(checkVersion(b), err, fmt.Errorf("schema_version is %d", version))
 	}
-	// If a person has edited the file, the members of a lease may be in another order, or have escapes. After the next
-	// write, the file is sealed again, and Held looks for a lease by the beginning of its text. Held would not find the
-	// edited lease. So the next write must encode this lease again.
+	// If a person has edited the file, the members of a lease may be in another order, or have escapes. The next write
+	// seals the file again. In a sealed file, Held looks for a lease by the beginning of the lease's text, so Held
+	// would not find the edited lease. Therefore the next write must encode this lease again.
 	s.Leases.Renew(func(text string, l Lease) bool { return !strings.HasPrefix(text, l.Key.leaseTextStart()) })
 	return s, s.checkInvariants()
 }
@@ -104,9 +105,9 @@ func checkVersion(b []byte) error {
 	return nil
 }
 
-// encodeFile checks the state, and returns the text of the registry's file. The caller must give the file the
-// modification time modTime. The text is one line, in parts. The last member has the time. The fields of a later
-// release precede this member.
+// encodeFile checks the state, and returns the text of the registry's file. The caller must set the file's modification
+// time to modTime. The text is one line, in parts. The last member of the text has the time modTime. Before this
+// member, the text has the fields of a later release.
 func (s *State) encodeFile(modTime time.Time) ([][]byte, error) {
 	if err := s.checkInvariants(); err != nil {
 		return nil, err

@@ -12,14 +12,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
-// An ENI is the registry's entry of an ENI. It has all that a warm ADD needs to know about the ENI, so that a warm ADD
-// makes no call to EC2 or metadata.
+// An ENI is the registry's entry of an ENI. The entry has all that a warm ADD needs to know about the ENI. So a warm
+// ADD, which takes an address that the ENI already has, makes no call to EC2 or metadata.
 //
 //codec:describe kept
 type ENI struct {
 	MAC string `json:"mac"`
-	// the name of the ENI's link when a process last saw it. This is only a hint, because the name may change: the MAC
-	// identifies the link
+	// the name that the ENI's link had when a process last saw the link. The name is only a hint, because it may
+	// change. The MAC identifies the link
 	Link   string       `json:"link,omitempty"`
 	Index  int          `json:"index"` // device index on its network card
 	Card   int          `json:"card,omitempty"`
@@ -36,20 +36,20 @@ type ENI struct {
 
 	Pool string `json:"pool,omitempty"` // the pool that the ENI serves; empty: the default pool
 	Keep bool   `json:"keep,omitempty"` // skipDeallocation: the node never unassigns its addresses
-	// an operator has retired the ENI: new pods get none of its addresses. When its last pod has gone, a collection
-	// deletes the ENI if it is Managed
+	// an operator has retired the ENI, so new pods get none of its addresses. When no pod has an address of the ENI any
+	// more, a collection deletes the ENI if Managed is true
 	Retired bool `json:"retired,omitempty"`
 	// a collection has found that the configuration no longer has the pool, and that no pod of the pool runs
 	PoolGone bool `json:"poolGone,omitempty"`
 
 	// The phase of the ENI follows from these fields: see Phase. Only the methods in phase.go change these fields.
 	Draining bool `json:"draining,omitempty"`
-	// when a process began to detach the ENI; zero if no process has, or if EC2 has refused
+	// when a process began to detach the ENI; zero if no process has begun, or if EC2 has refused to detach the ENI
 	Detaching time.Time `json:"detaching,omitzero"`
 	Foreign   bool      `json:"foreign,omitempty"`
 	Detached  bool      `json:"detached,omitempty"`
-	// why EC2 has not reported the ENI's tags: NotAsked or NotAllowed. It is empty if EC2 has reported the tags. For
-	// the boot ENI, NotAsked means that EC2 has not confirmed the ENI's addresses
+	// the reason why EC2 has not reported the ENI's tags: NotAsked or NotAllowed. The reason is empty if EC2 has
+	// reported the tags. For the boot ENI, NotAsked means that EC2 has not confirmed the ENI's addresses
 	TagsUnknown string `json:"tagsUnknown,omitempty"`
 	Passed      bool   `json:"passed,omitempty"`
 	Serving     bool   `json:"serving,omitempty"`
@@ -58,7 +58,7 @@ type ENI struct {
 	// boot ENI. Earlier releases did not always set Boot: see IsBoot.
 	Boot      bool `json:"boot,omitempty"`
 	OnRequest bool `json:"onRequest,omitempty"` // a pod has asked for this ENI
-	Managed   bool `json:"managed,omitempty"`   // this node has created it for pods
+	Managed   bool `json:"managed,omitempty"`   // this node has created this ENI for pods
 	// an operator's command has created this ENI, but has not finished yet; if the operator repeats the command, the
 	// command continues with this ENI
 	Provisioning bool `json:"provisioning,omitempty"`
@@ -73,7 +73,7 @@ type ENI struct {
 	Groups     []string          `json:"groups,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
 	SubnetTags map[string]string `json:"subnetTags,omitempty"`
-	// no tag of the ENI names its pool, but the ENI's description says that a node created the ENI for pods
+	// the ENI's description says that a node created the ENI for pods, but no tag of the ENI names the ENI's pool
 	PoolUnknown bool `json:"poolUnknown,omitempty"`
 
 	// Settings has the settings that the ENI's link had before a pod got the whole ENI. The registry keeps these
@@ -84,8 +84,9 @@ type ENI struct {
 // eniFuncs has the functions that [indexed.KeptTable] needs for the registry's table of ENIs.
 var eniFuncs = indexed.ValueFuncs[ENI]{Same: (*ENI).same, Clone: (*ENI).clone}
 
-// IsBoot reports whether the ENI is the boot ENI. Almost always, the boot ENI is at device index 0 of card 0. But
-// SageMaker HyperPod launches instances whose boot ENI is at another index (aws/amazon-vpc-cni-k8s#3753).
+// IsBoot reports whether the ENI is the boot ENI. If Boot is false, IsBoot looks at the device index, because the boot
+// ENI is almost always at device index 0 of card 0. The index alone is not enough: SageMaker HyperPod launches
+// instances whose boot ENI is at another index (aws/amazon-vpc-cni-k8s#3753).
 func (e ENI) IsBoot() bool { return e.Boot || e.Index == 0 && e.Card == 0 }
 
 // Detachable reports whether the node may detach the ENI. The node never detaches the boot ENI. It also never detaches
@@ -95,18 +96,19 @@ func (e ENI) Detachable() bool { return e.Index > 0 && !e.Boot }
 // The reasons why the tags of an ENI are unknown. An ENI with unknown tags may belong to another owner, so the node
 // releases neither the ENI nor its addresses.
 const (
-	// the node has not asked EC2 for the tags, or has got no answer: no pod gets addresses of the ENI until EC2 answers
+	// the node has not asked EC2 for the tags, or EC2 has not answered. Until EC2 answers, no pod gets an address of
+	// the ENI
 	NotAsked   = "not asked"
-	NotAllowed = "not allowed" // the role has no permission to ask: the ENI serves pods like an ENI without tags
+	NotAllowed = "not allowed" // the role may not ask for tags, so the node uses the ENI as if it had no tags
 )
 
-// LinkPatience is how long the link of a new ENI may be missing. The kernel needs some seconds to find an ENI that was
-// just attached. The original plugin also waited 20 seconds.
+// LinkPatience is how long the link of a new ENI may be missing. After the attachment of an ENI, the kernel needs some
+// seconds to find the ENI. The original plugin also waited 20 seconds for the link.
 const LinkPatience = 20 * time.Second
 
-// NoLink reports whether the ENI cannot serve pods because its link is not on the node. For a new ENI, NoLink returns
-// true only if the link has been missing for LinkPatience. NoLink returns true at once if the link was on the node
-// before, or if EC2 says that the ENI is not attached.
+// NoLink reports whether the ENI cannot serve pods because its link is not on the node. If the link of a new ENI is
+// missing, NoLink returns true only after LinkPatience. If the link was on the node before, or if EC2 says that the ENI
+// is not attached, NoLink returns true at once.
 func (e ENI) NoLink(now time.Time) bool {
 	return !e.Missed.IsZero() && (e.Link != "" || e.Detached || now.Sub(e.Missed) >= LinkPatience)
 }
@@ -146,8 +148,9 @@ func describePrefixes(c *codec.Codec, name string, v *[]Prefix) {
 	indexed.List(c, name, r, func() { codec.List(c, name, v, (*Prefix).describe) })
 }
 
-// Primary returns the ENI's primary private IPv4 address. The primary address serves pods like the others, but EC2
-// cannot unassign it. For an ENI without IPv4, Primary returns the zero Addr.
+// Primary returns the ENI's primary private IPv4 address. Pods can get the primary address, as they can get any other
+// address of the ENI, but EC2 cannot unassign the primary address. For an ENI without IPv4, Primary returns the zero
+// Addr.
 func (e ENI) Primary() netip.Addr {
 	if len(e.Addrs) == 0 || !e.Addrs[0].Is4() {
 		return netip.Addr{}

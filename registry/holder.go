@@ -18,7 +18,7 @@ import (
 type Holder struct {
 	PID     int
 	Program string // name of the program, as in /proc/PID/comm; "" if the process has ended
-	Stopped bool   // a signal or a debugger has stopped the process: it does not go on by itself
+	Stopped bool   // a signal or a debugger has stopped the process, and must also continue it
 }
 
 // String returns a message for the operator. It says which process holds the lock, and how to end this process.
@@ -44,8 +44,8 @@ type LockUse struct {
 }
 
 // Locks lists the locks of a registry's directory that processes hold at this moment. The list is sorted by the names
-// of the lock files, and the lock on the directory is the last. Locks itself takes no lock. The kernel does not show a
-// process in another PID namespace that holds a lock.
+// of the lock files, and the lock on the directory is the last. Locks itself takes no lock. If a process in another PID
+// namespace holds a lock, the kernel does not show this process.
 func Locks(dir string) ([]LockUse, error) {
 	table, err := os.ReadFile("/proc/locks")
 	if err != nil {

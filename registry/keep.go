@@ -11,8 +11,8 @@ import (
 )
 
 // Keep writes a file with this name into the registry's directory. A reader sees the whole old content or the whole new
-// content. Keep is for data that a process can find out again. The caller must hold a lock, so that only one process at
-// a time writes the file. If another process has deleted the directory, Keep fails.
+// content. Use Keep only for data that a process can find out again, because the data may be lost. The caller must hold
+// a lock, so that only one process at a time writes the file. If another process has deleted the directory, Keep fails.
 func (r *Registry) Keep(name string, content []byte) error {
 	dir, err := os.OpenRoot(r.dir)
 	if err != nil {

@@ -22,8 +22,8 @@ type Lease struct {
 	PodName      string `json:"podName,omitempty"`
 	NetNS        string `json:"netns,omitempty"` // path of the pod's network namespace
 	ENI          string `json:"eni"`
-	// the number of the interface that has the address. Number 0 is the interface with the attachment's name. The
-	// further interfaces of the attachment have higher numbers
+	// the number of the interface that has the address. Number 0 is the interface with the attachment's name. An
+	// attachment may have more interfaces, with higher numbers
 	NIC       int  `json:"nic,omitempty"`
 	Asked     bool `json:"asked,omitempty"`     // the pod has asked for exactly this address
 	Exclusive bool `json:"exclusive,omitempty"` // the pod has the whole ENI, and its link
@@ -102,7 +102,7 @@ func (s *State) Reserve(a netip.Addr, l Lease) error {
 }
 
 // Found records a lease for an address that an unknown pod uses. The lease l has no key, because no process knows the
-// attachment. If the address already has a lease, Found replaces it by l.
+// attachment. If the address already has a lease, Found replaces the old lease by l.
 func (s *State) Found(a netip.Addr, l Lease) {
 	if old, ok := s.Leases.At(a); ok {
 		s.addEvent(End, a, old, l.Since)
@@ -124,9 +124,9 @@ func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []ne
 	return ended
 }
 
-// EndOf ends the leases of the attachment k, except those that began after commandStart: see [State.BegunAfter]. The
-// hints are addresses that the attachment perhaps has. If the address in a hint has a lease without a key, EndOf also
-// ends this lease.
+// EndOf ends the leases of the attachment k, except leases that began after commandStart (see [State.BegunAfter]). The
+// argument hints has addresses that the attachment perhaps uses. If one of these addresses has a lease without a key,
+// EndOf also ends this lease.
 func (s *State) EndOf(k Key, now, commandStart time.Time, hints ...netip.Addr) {
 	for _, a := range s.Held(k) {
 		if l, _ := s.Leases.At(a); !s.BegunAfter(l, commandStart) {
@@ -148,8 +148,8 @@ func (s *State) EndWaiters(k Key) {
 	maps.DeleteFunc(s.Waiters, func(w string, _ Waiter) bool { return w == name || strings.HasPrefix(w, name+"/") })
 }
 
-// End ends the lease of an address. If an ENI still has the address, the address gets an entry in State.Free, and its
-// cooling begins at the time cooledSince. If cooledSince is zero, the address need not cool.
+// End ends the lease of an address. If an ENI still has the address, the address gets an entry in State.Free. The
+// address cools since the time cooledSince. If cooledSince is zero, the address need not cool.
 func (s *State) End(a netip.Addr, cooledSince time.Time) {
 	l, ok := s.Leases.At(a)
 	if ok {

@@ -21,17 +21,17 @@ import (
 // line when a lease ends. The process that changes the registry appends the lines while it holds the registry's lock.
 // So the lines are in the order of the changes.
 //
-// A process first writes the registry, and then appends the lines to the log. The registry also has the lines of its
-// last change, and the size that the log has after these lines. If the process is killed before it appends the lines,
-// the size of the log differs from the size in the registry. The next change or collection finds the difference and
-// appends the missing lines. So the log never has a line about a change that did not happen. But the lines of a killed
-// process are missing for a time.
+// A process first writes the registry, and then appends the lines to the log. The registry also has the lines about its
+// last change, and the size that the log must have when it ends with these lines. If the process is killed before it
+// appends the lines, the size of the log differs from the size in the registry. The next change or collection finds the
+// difference and appends the missing lines. So the log never has a line about a change that did not happen. But if a
+// process is killed, its lines are missing from the log until the next change or collection.
 //
-// The reader of a log may get only pieces of the log, or lines twice, in another order, or damaged. So each line
-// belongs to a series, and has a number in this series. All lines of a series are from one registry and one boot of the
-// machine, and no process set the clock between them. The numbers count the changes of leases. A snapshot has the
-// number of the last change before the snapshot, the end of the previous series, and the number of "held" lines that
-// follow. So a reader can sort the lines, and can find out which lines are lost.
+// A reader of a log perhaps gets only a part of the log. Lines may also be damaged, in another order, or there twice.
+// So each line belongs to a series, and has a number in this series. All lines of a series are from one registry and
+// one boot of the machine, and no process set the clock between them. The numbers count the changes of leases. The line
+// "snapshot" has the number of the last change before the snapshot. It also has the end of the previous series, and
+// says how many "held" lines follow. So a reader can sort the lines, and can find out which lines are lost.
 //
 // A problem with the log never makes an ADD or a DEL fail. If the log cannot be written, its lines wait in the
 // registry.
@@ -62,15 +62,15 @@ type Logging struct {
 
 // The events of lines. A file has a snapshot near its beginning, and another one wherever lines may be missing. After
 // the snapshot, there is a line "held" for each lease that the registry had at the time of the snapshot. All other
-// earlier leases of the node ended at this time or before. If one of these leases began before the machine booted, it
-// ended at the time of the boot or before.
+// leases that began before the snapshot had ended at the time of the snapshot. If such a lease began before the machine
+// booted, the lease had ended at the time of the boot.
 const (
 	Begin    = "begin"
 	End      = "end"
 	Snapshot = "snapshot"
 	Held     = "held"
-	// only earlier releases write this: an operator or a program set the clock here, so the times of earlier lines of
-	// this boot are by another clock setting
+	// only earlier releases write this event: an operator or a program has set the clock, so the earlier lines of this
+	// boot have times by another clock setting
 	Clock = "clock"
 	Off   = "off" // the configuration no longer has the log, so the log gets no lines about later changes
 )
@@ -96,9 +96,9 @@ type Line struct {
 	ENI       string     `json:"eni,omitempty"`
 	Instance  string     `json:"instance,omitempty"`
 	Since     time.Time  `json:"since,omitzero"` // when the lease began; zero if Event is Begin
-	// if the pod ended without a DEL: when a collection first saw that the pod had ended
+	// when a collection first saw that the pod had ended; zero if a DEL ended the pod
 	Missing time.Time `json:"missing,omitzero"`
-	Booted  time.Time `json:"booted,omitzero"`  // of a snapshot: when the machine booted, by the same clock as Time
+	Booted  time.Time `json:"booted,omitzero"`  // of a snapshot: when the machine booted, by the clock setting of Time
 	Boot    string    `json:"boot,omitempty"`   // of a snapshot: the ID of this boot
 	Leases  int       `json:"leases,omitempty"` // of a snapshot: how many "held" lines follow
 	After   string    `json:"after,omitempty"`  // of a snapshot: the end of the previous series
@@ -106,10 +106,10 @@ type Line struct {
 	Trace string `json:"trace,omitempty"`
 }
 
-// UseLog records the log of a network's configuration in the registry. Processes without a configuration, such as a DEL
-// or a collection, find the log in the registry. If the network's configuration has no log, UseLog switches the
-// recorded log off, but only if this log is from the same network. As long as no process has built the registry, UseLog
-// does nothing, because no process knows the leases yet.
+// UseLog records the log of a network's configuration in the registry. A process without a configuration, for example a
+// collection, finds the log in the registry. If the network's configuration has no log, UseLog switches the recorded
+// log off, but only if this log is from the same network. As long as no process has built the registry, UseLog does
+// nothing, because no process knows the leases yet.
 func (s *State) UseLog(network string, want LeaseLog) {
 	last := s.Log
 	if want == last.LeaseLog || want.File == "" && network != last.Network || s.Instance.ID == "" {
@@ -118,7 +118,7 @@ func (s *State) UseLog(network string, want LeaseLog) {
 	if last.File != "" && last.File != want.File {
 		s.oldLog = last
 	}
-	// drop the old lines: the next lines are a snapshot, which shows which leases have ended
+	// drop the old lines, because the next lines are a snapshot, which shows which leases have ended
 	s.LogLines, s.checkLog = nil, true
 	if s.Log = (Logging{LeaseLog: want, Network: network, After: last.seriesEnd()}); want.File == "" {
 		s.Log = Logging{}

@@ -48,7 +48,8 @@ func (r *Registry) lockNamed(ctx context.Context, name string, flag int) (*flock
 		if errors.Is(err, fs.ErrNotExist) {
 			err = os.MkdirAll(r.dir, 0o700)
 		}
-		// MkdirAll returns ErrExist if other processes create and delete the directory at the same time.
+		// Also try again after ErrExist: MkdirAll returns it if other processes create and delete the directory at the
+		// same time.
 		if err != nil && !errors.Is(err, errDeleted) && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
@@ -56,7 +57,8 @@ func (r *Registry) lockNamed(ctx context.Context, name string, flag int) (*flock
 	return nil, errDeleted
 }
 
-// openAndLock opens and locks the file path. It returns errDeleted if path no longer names the locked file.
+// openAndLock opens and locks the file with this path. If the path no longer names the locked file, openAndLock returns
+// errDeleted.
 func openAndLock(ctx context.Context, path string, flag int) (*flock.Flock, error) {
 	l := flock.New(path, flock.SetFlag(os.O_RDONLY|flag), flock.SetPermissions(0o600))
 	// Usually no other process holds the lock, so no thread has to wait.

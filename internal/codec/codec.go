@@ -105,8 +105,8 @@ func (c *Codec) readWord(text string) bool {
 	return found
 }
 
-// The method Each reads the same JSON value several times: once with each of the descriptions. The descriptions
-// describe different members of the value.
+// Each reads the same JSON value several times, because several descriptions describe different members of the value.
+// The arguments are these descriptions.
 func (c *Codec) Each(values ...func(*Codec)) {
 	if c.Writes() {
 		c.Fail(errors.New("several descriptions of one value cannot write it"))

@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// Field describes a member with this name, whose value is of this kind. v points to the value.
+// Field describes a member with this name. The member's value is of this kind, and v points to the Go value.
 func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 	if c.beginMember(name) {
 		readOrWrite(c, v, kind)
@@ -19,10 +19,10 @@ func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 }
 
 // beginMember begins the member with this name. If the Codec writes, beginMember writes the key. If the Codec reads,
-// beginMember reads the next key, but only if this key is the name. beginMember reports whether it has written or read
-// the key. When a description reads an object, most of its calls are for members that are not next in the text. So a
-// function that makes a closure first calls beginMember, and makes the closure only for the next member. This saves an
-// allocation for each other member.
+// and the next key in the text is this name, beginMember reads the key. beginMember reports whether it has written or
+// read the key. A description calls functions for all members, but most of these members are not the next one in the
+// text. So a function that needs a closure first calls beginMember, and makes the closure only if beginMember returns
+// true. This saves the allocation of all other closures.
 func (c *Codec) beginMember(name string) bool {
 	if !c.Writes() {
 		return c.readKeyIf(name)
@@ -56,7 +56,7 @@ func Content[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	}
 }
 
-// Optional describes a member as Field does, but does not write a zero value, like encoding/json with omitzero.
+// Optional describes a member as Field does, but omits a zero value when it writes, like encoding/json with omitzero.
 func Optional[T comparable](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 	if *v != *new(T) || !c.Writes() {
 		Field(c, name, v, kind)
@@ -136,7 +136,7 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 	if *m == nil {
 		*m = map[K]V{}
 	}
-	v := new(V) // one variable for all values: the call of kind makes v escape to the heap
+	v := new(V) // use one variable for all values, because the call of kind makes v escape to the heap
 	ReadEntries(c, keys, func(k K, _ int) {
 		*v = *new(V)
 		Content(c, v, kind)

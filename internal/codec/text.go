@@ -5,18 +5,18 @@ package codec
 
 import "unsafe"
 
-// This file has functions for kinds that need the text of a value. Only package indexed has such kinds. Package indexed
-// writes the original text of an unchanged value, and writes indexes, which have offsets in the text.
+// The functions in this Go file are for kinds that need the JSON text of a value. Only package indexed has such kinds.
+// They write the original text of an unchanged value. They also write indexes, and an index has offsets in the text.
 
-// A cut is a text that the output has at an offset, but that is not copied into out.
+// A cut is a text that belongs to the output at an offset, but that the codec does not copy into out.
 type cut struct {
 	at   int
 	text string
 }
 
-// WriteParts writes what Write writes, but returns the text in parts. It is for values that a process has read before
-// and has hardly changed. WriteParts does not copy long unchanged texts: some parts share memory with the text that the
-// process has read. So the caller must not change the parts.
+// WriteParts writes what Write writes, but returns the text in parts. Use WriteParts for a value of which the process
+// has read a text before, and has changed only little. WriteParts does not copy long unchanged texts: some parts share
+// memory with the text that the process has read. So the caller must not change the parts.
 func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 	c := Codec{out: out, asParts: true}
 	value(&c)
@@ -28,9 +28,9 @@ func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 	return append(parts, c.out[from:]), c.err
 }
 
-// ReadTrusted does what Read does, but the caller must be sure of one fact: Write or WriteParts has written the text,
-// and no byte has changed since then. So a kind may skip a part of the text, and parse the part later. For the same
-// reason, the caller must not change the text any more.
+// ReadTrusted does what Read does, but the caller must be sure that Write or WriteParts has written the text, and that
+// no byte has changed since then. Because the text is certainly right, a kind may skip a part of the text, and parse
+// this part later. Because of such parts, the caller must not change the text after the call.
 func ReadTrusted(in []byte, value func(*Codec)) error {
 	// do not copy the text, because a copy of a large text costs a page fault for each page
 	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), trusted: true}
@@ -56,7 +56,7 @@ func (c *Codec) Seek(at int) { c.offset = at }
 // Output returns what the codec has written so far. A caller may change the returned bytes until the codec writes more.
 func (c *Codec) Output() []byte { return c.out }
 
-// Reserve writes n zero bytes. A kind later gets the bytes from Output, and overwrites them.
+// Reserve writes n zero bytes. The kind that calls Reserve later gets these bytes from Output, and overwrites them.
 func (c *Codec) Reserve(n int) { c.out = append(c.out, make([]byte, n)...) }
 
 // Comma writes a comma, unless the next member or element is the first of its object or array.

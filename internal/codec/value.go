@@ -27,7 +27,8 @@ func plainLen(s string) int {
 		// quote has a zero byte where x has a quote; slash has a zero byte where x has a backslash
 		quote, slash := x^ones*'"', x^ones*'\\'
 		if odd := (x | (x - ones*' ') | (quote-ones)&^quote | (slash-ones)&^slash) & tops; odd != 0 {
-			// a subtraction may borrow from the next byte, but only after an odd byte: so the first odd byte is right
+			// a bit of odd marks each byte that is not plain. A subtraction may borrow from the next byte and mark it
+			// wrongly, but only after a byte that is really not plain. So the first mark is right
 			return n + bits.TrailingZeros64(odd)/8
 		}
 	}
@@ -116,8 +117,8 @@ func Flag(v *bool, c *Codec) {
 	}
 }
 
-// Time is the kind of a time. It writes the time in UTC, because the process would have to read a file to know another
-// time zone.
+// Time is the kind of a time. It writes the time in UTC, because the process would have to read a file to know the
+// local time zone.
 func Time(v *time.Time, c *Codec) {
 	if !c.Writes() {
 		*v = Scan(c, parseTime)
@@ -179,7 +180,7 @@ func Raw(v *json.RawMessage, c *Codec) {
 	*v = json.RawMessage(c.skipValue())
 }
 
-// Pointer returns the kind of a pointer to a value of this kind. The JSON of a nil pointer is null.
+// Pointer returns the kind for *T. The argument is the kind for T. The JSON of a nil pointer is null.
 func Pointer[T any](kind func(*T, *Codec)) func(**T, *Codec) {
 	return func(v **T, c *Codec) {
 		if !c.Writes() {
@@ -238,9 +239,9 @@ func (c *Codec) skipString() {
 }
 
 // simpleObjectLen returns the length of the object at the beginning of s, or 0 if the object is not simple. A simple
-// object has no escapes and no other braces, so it ends with the first closing brace outside a string. This check is
-// fast, because it makes only four searches, and the search functions of package strings use vector instructions. To
-// read each member would take several times as long.
+// object has no escapes, and no braces except its own, so the object ends with the first closing brace outside a
+// string. This check is fast, because it makes only four searches, and the search functions of package strings use
+// vector instructions. To read each member would take several times as long.
 func simpleObjectLen(s string) int {
 	if !strings.HasPrefix(s, "{") {
 		return 0

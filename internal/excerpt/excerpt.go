@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package excerpt prepares texts from outside this suite for messages and tables: texts of pods, of files, of EC2. A
-// message shows only as much of such a text as fits on a line. The results contain no characters that control a
-// terminal. Examples are the characters of an escape sequence, and a mark that changes the direction of writing.
+// Package excerpt prepares foreign texts for messages and tables. Foreign texts are, for example, texts from pods, from
+// files and from EC2. A message shows only as much of a foreign text as fits on a line. The results contain no
+// characters that control a terminal. Examples are the characters of an escape sequence, and a mark that changes the
+// direction of writing.
 package excerpt
 
 import (
@@ -18,7 +19,7 @@ import (
 const (
 	maxQuoted   = 64      // maximum number of bytes of a text that a message quotes
 	maxMistakes = 10      // maximum number of mistakes that a message lists
-	maxMessage  = 8 << 10 // maximum number of bytes of a message: an event or a line of a log shows fewer
+	maxMessage  = 8 << 10 // maximum number of bytes of a message; more would not fit into an event or a log line
 )
 
 // Quote returns a text in quotes, as %q does. For a long text, Quote returns the beginning and the length.
@@ -77,7 +78,7 @@ func isPlain(text, unescaped string) bool {
 }
 
 // Message does for a message what Lines does for a text. If the message has more than 8 KiB, the result has only the
-// first 8 KiB, and the number of the other bytes.
+// first 8 KiB, and says how many bytes are missing.
 func Message(text string) string {
 	if cut := len(text) - maxMessage; cut > 0 {
 		return fmt.Sprintf("%s... (%d more bytes)", Lines(text[:maxMessage]), cut)
@@ -85,8 +86,8 @@ func Message(text string) string {
 	return Lines(text)
 }
 
-// Join joins errors as errors.Join does. If there are more than ten errors, the result has only the first ten, and the
-// number of the other errors.
+// Join joins errors as errors.Join does. If there are more than ten errors, the result has only the first ten, and says
+// how many errors are missing.
 func Join(all []error) error {
 	if rest := len(all) - maxMistakes; rest > 0 {
 		all = append(all[:maxMistakes:maxMistakes], fmt.Errorf("and %d more mistakes", rest))

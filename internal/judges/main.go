@@ -4,8 +4,8 @@
 // Command judges writes the table of the judges in docs/judges.md. A judge is a program of another project that tests
 // this suite. The command reads the output of go test -json. A Go test that runs a judge has the attributes "judge",
 // "version" and "judged" (testing.T.Attr). Each subtest runs one case of the judge. If the Go test leaves out some
-// cases, it has an attribute "left" for each reason. The command prints each failed test. If a test failed, the command
-// fails.
+// cases, it has an attribute "left" for each reason why it leaves out cases. The command prints each failed test. If a
+// test failed, the command fails.
 //
 //	go test -json ./e2e -run TestJudge | judges -table docs/judges.md
 //

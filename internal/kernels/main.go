@@ -8,8 +8,8 @@
 //	make -s test-kernel VM_KERNEL=6.18 GOTEST='go test -json' |
 //	  kernels -table docs/kernels.md -kernel 6.18 -version 6.18.15
 //
-// The command keeps the other rows. In the row of this kernel, it keeps the cell with the nodes that have the kernel,
-// because people write this cell.
+// The command keeps the other rows. One cell in the row of this kernel says which nodes have the kernel. The command
+// keeps this cell, because people write it.
 package main
 
 import (
@@ -123,9 +123,9 @@ func (r *result) failed() bool {
 }
 
 // rewriteTable returns the text with a new row for a kernel in its table. The new row replaces the kernel's old row, if
-// there is one. The argument fixed has the first cells of the row: those before the cells of the packages. If the table
-// has no column for a package, rewriteTable adds one. The error joins the errors about all packages that failed or did
-// not run. If the text has no table, the result is empty.
+// there is one. The argument fixed has the first cells of the row, which precede the cells of the packages. If the
+// table has no column for a package, rewriteTable adds a column. rewriteTable also returns an error about all packages
+// that failed or did not run. If the text has no table, the returned text is empty.
 func rewriteTable(text string, fixed []string, results map[string]*result) (string, error) {
 	before, rows, after := table.Cut(text)
 	if rows == nil {

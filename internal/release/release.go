@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package release has the version of this project from which this program was built.
+// Package release knows the version of this program, which is a version of this project.
 package release
 
 import "runtime/debug"

@@ -6,16 +6,17 @@
 // size, it also writes to eight new pages of memory. In a process that runs for only some milliseconds, these writes
 // are a twentieth of all instructions.
 //
-// The stack of the main goroutine grows when Go initializes this package. Go first initializes the packages that import
-// no other package, sorted by path. This package imports no other package, so Go initializes it before most others.
+// The initialization of this package makes the stack of the main goroutine grow. Go first initializes the packages that
+// import no other package, in the order of their paths. Because this package imports no other package, Go initializes
+// it before most other packages.
 package stack
 
 func init() { Deepen(0) }
 
 // Deepen grows the stack of the calling goroutine at once to the size that a command needs. Deepen declares a large
-// array, so the stack already grows when Deepen begins. If i is 0, Deepen returns before the declaration. Callers pass
-// 0, because with another number, Go would write zeros to the whole array, and the kernel would have to provide each
-// page of the array.
+// array, so the stack already grows when Deepen begins. If the argument i is 0, Deepen returns before it reaches the
+// declaration. Callers must pass 0. For any other number, Go would write zeros to the whole array, and the kernel would
+// have to provide each page of the array.
 //
 //go:noinline
 func Deepen(i int) byte {

@@ -80,8 +80,8 @@ func Cut(text string) (before string, t Table, after string) {
 	return before, t, text[at:]
 }
 
-// Number looks for the first row whose first cells are these cells. It returns the number in this row and in the column
-// with this head. If there is no such row or column, Number returns 0.
+// Number looks for the first row that begins with the cells begins. It returns the number in this row and in the column
+// with the head column. If there is no such row or column, Number returns 0.
 func (t Table) Number(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0
@@ -89,15 +89,15 @@ func (t Table) Number(column string, begins ...string) float64 {
 	return t.cell(slices.Index(t[0], column), begins)
 }
 
-// Has reports whether the table has both: a row whose first cells are these cells, and a column with this head.
+// Has reports whether the table has a row that begins with the cells begins, and also a column with the head column.
 func (t Table) Has(column string, begins ...string) bool {
 	return len(t) > 0 && slices.Contains(t[0], column) && slices.ContainsFunc(t[1:], func(row []string) bool {
 		return len(row) >= len(begins) && slices.Equal(row[:len(begins)], begins)
 	})
 }
 
-// Ratio looks for the same row as Number, but returns the number in another column. This is the next column with the
-// head "x" to the right of the given column. The columns with the head "x" have ratios.
+// Ratio looks for the same row as Number, but returns a ratio. The columns with the head "x" have ratios. Ratio returns
+// the number in the first of these columns to the right of the given column.
 func (t Table) Ratio(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0

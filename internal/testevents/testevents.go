@@ -19,8 +19,8 @@ type Event struct {
 }
 
 // Again is the Action of an Event that go test does not write, but that Read adds. It means that the VM in which a
-// package's tests ran has died, and that all tests of the package run again. The earlier results of the package then do
-// not count.
+// package's tests ran has died, and that all tests of the package run again. After this Event, the earlier results of
+// the package do not count.
 const Again = "again"
 
 // Read calls the function handle for each event, except for the events with output. Read prints the output of tests and

@@ -11,11 +11,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Rows describe the index of a list. The index has a row for each element of the list. A row consists of hexadecimal
-// digits: Digits says how many.
+// Rows describe the index of a list. The index has a row for each element of the list. Each row consists of hexadecimal
+// digits. Their number is Digits.
 type Rows struct {
 	Digits int
-	Len    int // how many rows to write; 0: no index, because an element does not fit into a row
+	Len    int // how many rows to write; 0 means no index, because an element does not fit into a row
 	Write  func(rows []byte)
 	Read   func(rows string)
 }
@@ -46,8 +46,8 @@ func Addrs(c *codec.Codec, name string, v *[]netip.Addr) {
 }
 
 // List describes a member that is a list. Because a node's list may have thousands of elements, a long list has an
-// index, which precedes the list. The index begins with the length of the list's text, in eight hexadecimal digits. The
-// rows follow. The argument describeList is a function that describes only the list.
+// index, which precedes the list. The index begins with eight hexadecimal digits for the length of the list's text.
+// After them, the index has the rows. The argument describeList is a function that describes only the list.
 func List(c *codec.Codec, name string, r Rows, describeList func()) {
 	if c.Writes() {
 		r.writeList(c, name, describeList)

@@ -16,13 +16,13 @@ import (
 
 // Entries are a map from addresses to values. A process reads the map from a text, and later writes the map to a new
 // text. Usually the process uses and changes only one of thousands of entries. So the new text has the original text of
-// each unchanged entry. This saves time, and does not lose fields of a later release. If [codec.ReadTrusted] reads a
-// text with an index, Entries parse a value only when a caller uses the value.
+// each unchanged entry. This saves time, and does not lose fields of a later release. If [codec.ReadTrusted] has read a
+// text with an index, Entries parse a value only when a caller uses this value.
 //
 // The zero Entries are empty. As with a map, a caller may set and delete entries in a range loop over the Entries. If a
-// caller deletes an entry before the loop reaches the entry, the loop does not yield it. If a caller sets a new entry
-// in the loop, the loop perhaps yields it. The loop yields no entry twice. Goroutines must not call any methods
-// concurrently, because even methods that only read may parse a value.
+// caller deletes an entry before the loop reaches the entry, the loop does not yield the deleted entry. If a caller
+// sets a new entry in the loop, the loop may or may not yield the new entry. The loop yields no entry twice. Goroutines
+// must not call any methods concurrently, because even methods that only read may parse a value.
 type Entries[V comparable] struct {
 	entries
 	kind   func(*V, *codec.Codec)
@@ -35,8 +35,8 @@ type entries struct {
 	entryList []entry       // in the order of the keys
 	keys      *[]netip.Addr // the keys of the known entries; copies of the Entries share keys and entryList
 	moves     int           // how many changes have moved entries within entryList
-	// the index where indexOf looks first. It is the index after indexOf's last result, because many callers look for
-	// keys in order
+	// the index where indexOf looks first. This is the index after the last result of indexOf, because many callers
+	// look for one key after another, in order
 	next int
 }
 
@@ -187,8 +187,8 @@ func (e *entries) textRuns() (runs [][]entry) {
 	return runs
 }
 
-// indexSize returns the number of digits of the index. It returns 0 for "no index" if there are no entries, if a key
-// has a zone, or if an entry is too long for a row.
+// indexSize returns the number of digits of the index. If there are no entries, if a key has a zone, or if an entry is
+// too long for a row, the text gets no index, and indexSize returns 0.
 func (e *entries) indexSize(runs [][]entry) (n int) {
 	for _, run := range runs {
 		if run[0].row > 0 {
@@ -228,9 +228,9 @@ func (e *entries) copyRun(c *codec.Codec, run []entry, x *indexer) {
 	}
 }
 
-// addrRank returns the rank of an address. The rank is a number: if the address a has a smaller rank than the address
-// b, then a < b. Different IPv6 addresses may have the same rank. A comparison of two ranks takes a fraction of the
-// time of netip.Addr.Compare.
+// addrRank returns the rank of an address. The rank is a number. If one address has a smaller rank than another
+// address, it comes before the other address in the order of netip.Addr.Compare. Different IPv6 addresses may have the
+// same rank. A comparison of two ranks takes a fraction of the time of netip.Addr.Compare.
 func addrRank(k netip.Addr) uint64 {
 	if k.Is4() {
 		b := k.As4()
@@ -287,9 +287,9 @@ func (e *entries) isBefore(i int, k netip.Addr) bool {
 	return r < rank || r == rank && e.entryKey(one).Less(k)
 }
 
-// valueAt returns the value of entryList[i]. If valueAt cannot parse the text of the value, it returns the zero value.
-// This does not happen: [codec.Read] returns an error for a wrong text, and callers give only right texts to
-// [codec.ReadTrusted].
+// valueAt returns the value of entryList[i]. If valueAt could not parse the text of the value, it would return the zero
+// value. But all texts of values are right, because [codec.Read] returns an error for a wrong text, and callers give
+// only right texts to [codec.ReadTrusted].
 func (e *Entries[V]) valueAt(i int) V {
 	one := &e.entryList[i]
 	if one.knownNumber == 0 {

@@ -16,15 +16,15 @@ import (
 
 // When [codec.Write] writes Entries, it first writes their index, as a separate member of the object. The index has a
 // row for each entry, with the entry's key and length. So a process that needs only a few entries need not read the
-// text of the thousands of other entries. A row is
+// text of the thousands of other entries. A row consists of hexadecimal digits:
 //
 //	offset of the value in the entry, 3 digits | length of the entry, 5 digits | key, 8 or 32 digits
 //
-// in hexadecimal. The keys are sorted, so rows of IPv4 addresses come first. In the row of an IPv6 address, the bit
-// wideFlag of the offset is set.
+// The keys are sorted, so rows of IPv4 addresses come first. In the row of an IPv6 address, the bit wideFlag of the
+// offset is set.
 //
-// Only [codec.ReadTrusted] uses the index. It does not check whether the index is right. [codec.Read] ignores the
-// index, because the index may be wrong if a person has edited the text.
+// Only [codec.ReadTrusted] uses the index. ReadTrusted does not check whether the index is right. [codec.Read] ignores
+// the index, because the index may be wrong if a person has edited the text.
 
 // indexName returns the name of an index. The argument name is the name of the member to which the index belongs.
 func indexName(name string) string { return name + "Index" }

@@ -10,6 +10,6 @@
 //   - [Addrs] describes a list of addresses that has an index.
 //   - [Kept] keeps the values of a table together with their original texts.
 //
-// Only [codec.ReadTrusted] uses the indexes. It is for a text that a process of this suite has written, and that no
-// person and no other program has changed since then. [codec.Read] ignores the indexes, and parses all values.
+// Only [codec.ReadTrusted] uses the indexes. ReadTrusted is for a text that a process of this suite has written, and
+// that no person and no other program has changed since then. [codec.Read] ignores the indexes, and parses all values.
 package indexed

@@ -24,9 +24,9 @@ func (e *entries) forEach(i int, f func(i int, k netip.Addr) bool) {
 	}
 }
 
-// currentIndex returns the current index of the entry with the key k. The argument i is the old index: the body of a
-// loop may have set or deleted entries since then. If it has deleted this entry, currentIndex returns the index of the
-// last entry before k.
+// currentIndex returns the current index of the entry with the key k. The argument i is the old index. It may be wrong
+// now, because the body of a range loop may have set or deleted entries. If the loop's body has deleted the entry with
+// the key k, currentIndex returns the index of the last entry before k.
 func (e *entries) currentIndex(i int, k netip.Addr) int {
 	if i < len(e.entryList) && e.entryKey(&e.entryList[i]) == k {
 		return i
@@ -69,7 +69,7 @@ func (e *entries) Count(b netip.Prefix) int {
 	from, _ := e.indexOf(b.Masked().Addr())
 	n := len(e.entryList) - from
 	if b.Addr().Is4() {
-		n = min(n, 1<<(32-b.Bits())) // a block has no more entries, so the search need not look further
+		n = min(n, 1<<(32-b.Bits())) // a block cannot have more entries than addresses
 	}
 	return sort.Search(n, func(i int) bool { return !b.Contains(e.entryKey(&e.entryList[from+i]).WithZone("")) })
 }
@@ -129,16 +129,17 @@ func (e *entries) nextCandidate(i int, text string) int {
 	return i
 }
 
-// A probe compares a value with a text at one offset: it compares eight bytes in one step. The offset is where the
-// previous value differed from the text, because the next value probably differs from the text at the same offset.
+// A probe compares eight bytes of a value with eight bytes of a text, in one step and at one offset. The offset is
+// where the previous value differed from the text, because the next value probably differs from the text at the same
+// offset.
 type probe struct {
 	text   string
 	offset int // -1: the text is too short
 	want   uint64
 }
 
-// newProbe returns a probe whose offset is the middle of the text. There, values usually differ, because the values of
-// a node have similar beginnings and ends.
+// newProbe returns a probe whose offset is the middle of the text. Values usually differ in the middle, because the
+// values of a node have similar beginnings and ends.
 func newProbe(text string) *probe {
 	p := &probe{text: text}
 	p.moveTo(len(text) / 2)

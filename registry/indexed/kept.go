@@ -11,8 +11,8 @@ import (
 )
 
 // Kept keeps the values of a table that [codec.ReadTrusted] has read, and the original texts of these values. So a
-// process can write the original text of an unchanged value. This takes a tenth of the time that encoding the value
-// takes.
+// process can write the original text of an unchanged value. If the process encoded the value again, it would need ten
+// times as long.
 type Kept[V any] struct {
 	values map[string]kept[V]
 	text   string // the text of the whole table
@@ -48,7 +48,7 @@ func (k *Kept[V]) lookup(key string, v *V, by ValueFuncs[V]) (text string, same 
 	return old.text, ok && by.Same(old.value, v)
 }
 
-// KeptTable describes a member as [codec.Table] does with the keys [codec.ByName]. When [codec.ReadTrusted] reads the
+// KeptTable describes a member as [codec.Table] does if the Keys are [codec.ByName]. When [codec.ReadTrusted] reads the
 // table, k keeps the values. When a process later writes the table, KeptTable writes the original text of each value
 // that has not changed.
 func KeptTable[V any](c *codec.Codec, name string, m *map[string]V, k *Kept[V], by ValueFuncs[V],
