@@ -74,7 +74,7 @@ func checkAnswer(document []byte, action string) error {
 	for {
 		token, err := d.Token()
 		if errors.Is(err, io.EOF) && roots == 1 {
-			return nil // the decoder has checked that all elements are closed
+			return nil // before io.EOF, the decoder has checked that all elements are closed
 		}
 		if err != nil {
 			return fmt.Errorf("this is no answer of EC2: %w", err)

@@ -16,7 +16,7 @@
 // Metadata lags behind EC2: it does not show some new ENIs and addresses yet, and still shows some deleted ENIs and
 // addresses. So an ENI or an address may exist although metadata does not show it.
 //
-// This package parses all addresses, so no other package has addresses as strings.
+// This package parses all addresses in the answers, so that no other package gets addresses as strings.
 package aws
 
 import (
@@ -48,14 +48,15 @@ type Options struct {
 	// http://169.254.169.254, or http://[fd00:ec2::254] if $AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is IPv6.
 	MetadataURL string
 
-	// HTTP makes the requests to EC2 and to metadata. A test can set HTTP to answer the requests without a socket. If
-	// HTTP is nil, requests to EC2 heed $HTTPS_PROXY, $NO_PROXY and $AWS_CA_BUNDLE.
+	// HTTP makes the requests to EC2 and to metadata. A test can set HTTP to a value that answers the requests without
+	// a socket. If HTTP is nil, the Client uses HTTP clients of the SDK, and for requests to EC2 it heeds $HTTPS_PROXY,
+	// $NO_PROXY and $AWS_CA_BUNDLE.
 	HTTP HTTPClient
 
 	// Attempts is the maximum number of attempts of one call to EC2. If Attempts is 0, the maximum is 2. The second
 	// attempt follows within a second, so it succeeds if the account's token bucket was empty only for a moment. If EC2
 	// throttles for longer, the caller must wait, and must make the node's other processes wait, too. If each process
-	// repeated its calls on its own, the processes would take each other's tokens.
+	// repeated its calls without regard to the others, the processes would take each other's tokens.
 	Attempts int
 
 	// Jitter returns a random duration less than d, for the wait before another attempt. If Jitter is nil, the Client

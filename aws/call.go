@@ -31,9 +31,9 @@ const callTimeout = 10 * time.Second
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
 
 // A method is a method value of *ec2.Client. If a program uses *ec2.Client only by method values, the linker drops the
-// other 700 methods of the type. Therefore no code may convert *ec2.Client to an interface, or use *ec2.Client in a
-// type that depends on a type parameter. Such code would make the linker keep all methods in a program that contains
-// text/template, such as the tool. The program would be 30 MB larger.
+// 700 methods that the program does not use. Therefore no code may convert *ec2.Client to an interface, or use
+// *ec2.Client in a type that depends on a type parameter. Such code would make the linker keep all methods in a program
+// that contains text/template, such as the tool. The program would be 30 MB larger.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
 // call makes one EC2 call. If the EC2 call fails, call returns an *Error.

@@ -72,7 +72,7 @@ func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, er
 }
 
 // isAsked returns an error if a ByID filter does not have the ENI's ID. isAsked does not check other filters, because
-// other attributes of the ENI may just have changed (EC2 API reference, "Eventual consistency").
+// attributes other than the ID may have changed a moment ago (EC2 API reference, "Eventual consistency").
 func isAsked(e ENI, filters []Filter) error {
 	for _, f := range filters {
 		if f.name == "network-interface-id" && !slices.Contains(f.values, e.ID) {

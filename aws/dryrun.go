@@ -20,13 +20,13 @@ type Target struct {
 	Instance       string
 	Subnet         string
 	SecurityGroups []string
-	Tags           map[string]string // of a new ENI; with tags, the caller also needs ec2:CreateTags
+	Tags           map[string]string // tags of a new ENI; with tags, the caller also needs ec2:CreateTags
 }
 
-// DryRun asks EC2 whether the caller has the permission for an action on a Target. EC2 does not carry out the action.
-// DryRun returns nil if the caller has the permission. If not, DryRun returns an error that matches [ErrDenied], with
-// EC2's reason. After any other error, it is unknown whether the caller has the permission. DryRun supports all actions
-// that the methods of a Client call.
+// DryRun asks EC2 whether this process's credentials ("the caller") have the permission for an action on a Target. EC2
+// does not carry out the action. DryRun returns nil if the caller has the permission. If not, DryRun returns an error
+// that matches [ErrDenied], with EC2's reason. After any other error, it is unknown whether the caller has the
+// permission. DryRun supports all actions that the methods of a Client call.
 //
 // Four of these actions have no parameter DryRun: AssignPrivateIpAddresses, UnassignPrivateIpAddresses,
 // AssignIpv6Addresses and UnassignIpv6Addresses (API reference). For these four actions, DryRun sends a real request
@@ -114,8 +114,8 @@ func refusedCall[I, O any](ctx context.Context, c *Client, action string, f meth
 	return notDoneError(action, err)
 }
 
-// notDoneError returns err, the error of a call that EC2 must not carry out. If err is nil, EC2 has carried out the
-// call, and notDoneError returns an error that says so.
+// The argument err of notDoneError is the result of a call that EC2 must not carry out. If err is not nil, notDoneError
+// returns err. If err is nil, EC2 has carried out the call, and notDoneError returns an error that says so.
 func notDoneError(action string, err error) error {
 	if err == nil {
 		return &Error{Action: action, Err: errors.New("EC2 carried out the call instead of a dry run")}

@@ -19,9 +19,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
-// This file reads the environment variables that say where EC2 and the metadata service are. The SDK's package config
-// also reads these variables, but it makes the start of each process a millisecond slower. The values have the same
-// meaning as in package config (AWS SDKs and Tools Reference Guide, "Settings reference").
+// This Go file reads the environment variables that say where EC2 and the metadata service are. The SDK's package
+// config also reads these variables, but package config makes the start of each process a millisecond slower. The
+// values of the variables have the same meaning as in package config (AWS SDKs and Tools Reference Guide, "Settings
+// reference").
 
 // An Environment returns the value of the environment variable with this name, or "" if the variable is not set.
 // [os.Getenv] is the Environment of this process.
@@ -98,8 +99,8 @@ func (env Environment) regionVariable() variable {
 	return env.firstSet("AWS_REGION", "AWS_DEFAULT_REGION")
 }
 
-// checkRegion returns an error if the variable's value cannot be a region. A common mistake is an availability zone,
-// which ends in a letter.
+// checkRegion returns an error if the variable's value cannot be a region. A common mistake is the name of an
+// availability zone, which ends in a letter.
 func (v variable) checkRegion() error {
 	odd := func(r rune) bool { return r != '-' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }
 	if v.value != "" && (strings.ContainsFunc(v.value, odd) || !unicode.IsDigit(rune(v.value[len(v.value)-1]))) {

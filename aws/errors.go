@@ -182,7 +182,8 @@ func NotAllowed(err error) bool {
 	return anyError(err, func(e *Error) bool { return slices.Contains(unauthorizedCodes, e.Code) || e.hasNoRole() })
 }
 
-// Unreached reports whether a call failed because EC2 has not answered. In this case, EC2 has not refused the call.
+// Unreached reports whether a call failed because EC2 has not answered. If Unreached returns true, EC2 has not refused
+// the call.
 func Unreached(err error) bool {
 	return anyError(err, func(e *Error) bool { return e.Code == "" && e.Endpoint != "" })
 }
@@ -231,8 +232,9 @@ func (e *Error) hasNoRole() bool {
 	return ok && m.isMissingRole()
 }
 
-// Hint returns what an operator can do about err, or "". Hint knows the errors of EC2, the errors of metadata, and the
-// errors about environment variables with invalid values. err may also wrap such an error.
+// Hint returns a text that says what an operator can do about err, or "" if Hint does not know err. Hint knows the
+// errors of EC2, the errors of metadata, and the errors about environment variables with invalid values. err may wrap
+// an error that Hint knows.
 func Hint(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		if hint := e.meaning().hint; hint != "" {

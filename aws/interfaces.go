@@ -17,8 +17,8 @@ import (
 	"sync/atomic"
 )
 
-// macsPath is a metadata path. Its value is the list of the ENIs' MACs. The keys of an ENI are below the path that
-// consists of macsPath and the ENI's MAC (EC2 user guide, "Instance metadata categories").
+// macsPath is the metadata path of the list of the ENIs' MACs. The keys of an ENI are below the path that consists of
+// macsPath and the ENI's MAC (EC2 user guide, "Instance metadata categories").
 const macsPath = "network/interfaces/macs/"
 
 // eniKeys are the metadata keys that an ENI can have. Metadata omits keys that have no value. For example, an ENI that
@@ -30,8 +30,8 @@ var eniKeys = []string{
 	"ipv6s", "ipv6-prefix", "subnet-ipv6-cidr-blocks", "vpc-ipv6-cidr-blocks",
 }
 
-// ENIs returns the ENIs that metadata shows for this instance. The boot ENI is the first. The others are sorted by
-// card, device index and MAC. An ENI with UnknownIndex comes after the other ENIs of its card.
+// ENIs returns the ENIs that metadata shows for this instance. The boot ENI is the first. The other ENIs are sorted by
+// card, device index and MAC. On each card, ENIs with UnknownIndex come last.
 //
 // If ENIs cannot read all keys of an ENI, it omits the ENI, because the caller could think that the ENI has no
 // addresses. Metadata gets the ENI's ID only some seconds after the attachment, so a missing ID is no error. If a key
@@ -121,7 +121,7 @@ func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 		failed := k.err != nil
 		mu.Unlock()
 		if failed {
-			return // the ENI is omitted, so its other keys do not matter
+			return // ENIs will omit this ENI, so the ENI's other keys do not matter
 		}
 		text, err := c.metadata.readPath(ctx, macsPath+k.mac+"/"+name)
 		mu.Lock()

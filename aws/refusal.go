@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// A Scope belongs to a call that EC2 has refused. It says which other calls EC2 would refuse, too, for example all
-// calls about the same ENI. Calls outside the Scope may succeed.
+// A Scope says which other calls EC2 would also refuse after it has refused one call: for example, all calls about the
+// same ENI. Calls outside the Scope may succeed.
 type Scope string
 
 // The scopes, from the smallest to the largest.

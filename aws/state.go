@@ -16,8 +16,8 @@ import (
 type State struct {
 	// pending, running, shutting-down, terminated, stopping or stopped; empty: EC2 does not show the instance
 	Name string
-	// when EC2 stops the instance, it may keep the instance's memory; then the processes continue when the instance
-	// starts again
+	// if true, EC2 may keep the instance's memory when it stops the instance, and the processes continue when the
+	// instance starts again
 	Hibernates bool
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // An ENI is the registry's entry of an ENI. The entry has all that a warm ADD needs to know about the ENI. So a warm
-// ADD, which takes an address that the ENI already has, makes no call to EC2 or metadata.
+// ADD, which takes a free address from the registry, makes no call to EC2 or metadata.
 //
 //codec:describe kept
 type ENI struct {
@@ -99,7 +99,7 @@ const (
 	// the node has not asked EC2 for the tags, or EC2 has not answered. Until EC2 answers, no pod gets an address of
 	// the ENI
 	NotAsked   = "not asked"
-	NotAllowed = "not allowed" // the role may not ask for tags, so the node uses the ENI as if it had no tags
+	NotAllowed = "not allowed" // the role has no permission to ask, so the ENI serves pods as if it had no tags
 )
 
 // LinkPatience is how long the link of a new ENI may be missing. After the attachment of an ENI, the kernel needs some

@@ -60,10 +60,10 @@ type Logging struct {
 	After  string `json:"after,omitempty"`  // the end of the previous series, see seriesEnd
 }
 
-// The events of lines. A file has a snapshot near its beginning, and another one wherever lines may be missing. After
-// the snapshot, there is a line "held" for each lease that the registry had at the time of the snapshot. All other
-// leases that began before the snapshot had ended at the time of the snapshot. If such a lease began before the machine
-// booted, the lease had ended at the time of the boot.
+// The events of lines. A file of the log has a snapshot near its beginning. It also has a snapshot at each place where
+// lines may be missing. After a snapshot, there is a line "held" for each lease that the registry had at the time of
+// the snapshot. All other leases that began before the snapshot had ended at the time of the snapshot. If such a lease
+// began before the machine booted, the lease had ended at the time of the boot.
 const (
 	Begin    = "begin"
 	End      = "end"
@@ -82,8 +82,8 @@ type Line struct {
 	Time   time.Time `json:"time"` // by the wall clock
 	Event  string    `json:"event"`
 	Series string    `json:"series,omitempty"` // empty in lines of earlier releases
-	// for Begin and End: the number of the change in the series; for other events: the number of the last change before
-	// the line
+	// if Event is Begin or End, the number of the change in the series; for other events, the number of the last change
+	// before the line
 	Number    int        `json:"number,omitempty"`
 	Address   netip.Addr `json:"address,omitzero"`
 	Network   string     `json:"network,omitempty"`
@@ -96,7 +96,7 @@ type Line struct {
 	ENI       string     `json:"eni,omitempty"`
 	Instance  string     `json:"instance,omitempty"`
 	Since     time.Time  `json:"since,omitzero"` // when the lease began; zero if Event is Begin
-	// when a collection first saw that the pod had ended; zero if a DEL ended the pod
+	// when a collection first saw that the pod had ended without a DEL; zero if no collection has seen this
 	Missing time.Time `json:"missing,omitzero"`
 	Booted  time.Time `json:"booted,omitzero"`  // of a snapshot: when the machine booted, by the clock setting of Time
 	Boot    string    `json:"boot,omitempty"`   // of a snapshot: the ID of this boot
@@ -106,10 +106,10 @@ type Line struct {
 	Trace string `json:"trace,omitempty"`
 }
 
-// UseLog records the log of a network's configuration in the registry. A process without a configuration, for example a
-// collection, finds the log in the registry. If the network's configuration has no log, UseLog switches the recorded
-// log off, but only if this log is from the same network. As long as no process has built the registry, UseLog does
-// nothing, because no process knows the leases yet.
+// UseLog records in the registry which lease log a network's configuration has. Processes that do not read this
+// configuration, such as a DEL or a collection, find the log in the registry. If the network's configuration has no
+// log, UseLog switches the recorded log off, but only if this log is from the same network. If no process has built the
+// registry yet, UseLog does nothing, because the registry does not have the leases yet.
 func (s *State) UseLog(network string, want LeaseLog) {
 	last := s.Log
 	if want == last.LeaseLog || want.File == "" && network != last.Network || s.Instance.ID == "" {

@@ -30,9 +30,9 @@ type logAppend struct {
 	endOldLog func() // writes the last line of the log that this Update has switched off
 }
 
-// prepareLog prepares the log if this Update has lines for the log: it opens the log, and records the lines in the
-// registry. If the node has no log, prepareLog does nothing. Usually, the log costs an Update four system calls:
-// open(2), fstat(2), write(2) and close(2).
+// If this Update has lines for the log, prepareLog opens the log and records the lines in the registry. If the node has
+// no log, prepareLog does nothing. Usually, an Update makes four system calls for the log: open(2), fstat(2), write(2)
+// and close(2).
 func (s *State) prepareLog() (w logAppend) {
 	w.endOldLog = s.endOldLog
 	if s.Log.File == "" || len(s.events) == 0 && !s.checkLog && !s.clockSet {
@@ -63,7 +63,7 @@ func (s *State) prepareLog() (w logAppend) {
 		size, text = 0, s.logText(broken, true)
 	}
 	if broken {
-		last := s.LogLines[max(0, len(s.LogLines)-maxUnwritten):] // keep the limit, because a disk may be full for days
+		last := s.LogLines[max(0, len(s.LogLines)-maxUnwritten):] // drop older lines, as a disk may be full for days
 		s.events = append(slices.Clip(last), s.events...)
 	}
 	if size > 0 && broken && !endsLine(f, size) {
@@ -74,9 +74,9 @@ func (s *State) prepareLog() (w logAppend) {
 	return w
 }
 
-// logText returns the text that this Update appends to the log. If broken is true, the log is empty or may lack lines.
-// The text then begins with the lines of the previous Update. If the log already has these lines, a reader finds the
-// lines twice, and sees by their numbers that they are the same.
+// logText returns the text that this Update appends to the log. The argument broken says that the log is empty or may
+// lack lines. In this case, the text begins with the lines of the previous Update. If the log already has these lines,
+// a reader finds them twice, but the numbers of the lines show that they are the same.
 func (s *State) logText(broken, snapshot bool) []byte {
 	text := []byte{}
 	if broken {
@@ -88,7 +88,7 @@ func (s *State) logText(broken, snapshot bool) []byte {
 	return appendLines(text, s.events)
 }
 
-// postponeLines keeps the lines of this Update in the registry, because the log cannot be opened.
+// postponeLines keeps the lines of this Update in the registry. prepareLog calls it if the log cannot be opened.
 func (s *State) postponeLines(err error) {
 	warnLog(s.Log.File, err)
 	s.LogLines = append(s.LogLines, s.events...)
@@ -122,7 +122,7 @@ func (w logAppend) appendText() {
 	w.endOldLog()
 }
 
-// closeFile closes the log, and writes nothing. Callers use it if they could not replace the registry's file.
+// closeFile closes the log, and writes nothing. An Update calls closeFile if it could not replace the registry's file.
 func (w logAppend) closeFile() {
 	if w.file != nil {
 		w.file.Close()
@@ -172,10 +172,10 @@ func openLog(path string) (f *os.File, size int, err error) {
 	return f, int(fi.Size()), nil
 }
 
-// rotateFiles begins a new file of the log, in these steps. It deletes the oldest files, so that at most MaxFiles files
-// stay. It renames File.1 to File.2, File.2 to File.3 and so on, up to the first number without a file. There can be
-// such a gap if a killed process had already renamed some files. Finally, it renames File to File.1, and creates a new
-// File.
+// rotateFiles begins a new file of the log. First, it deletes the oldest files, so that at most MaxFiles files stay. It
+// renames File.1 to File.2, File.2 to File.3 and so on, up to the first number that no file has. A number in the middle
+// can be without a file, because a killed process may have renamed only some files. Finally, rotateFiles renames File
+// to File.1, and creates a new File.
 func (l LeaseLog) rotateFiles() (*os.File, error) {
 	named := func(n int) string {
 		if n == 0 {
@@ -185,7 +185,7 @@ func (l LeaseLog) rotateFiles() (*os.File, error) {
 	}
 	most := max(l.MaxFiles, 1)
 	n := most
-	for fileExists(named(n)) { // MaxFiles may have been larger before
+	for fileExists(named(n)) { // there are more files than MaxFiles if MaxFiles was larger before
 		n++
 	}
 	for n--; n >= most; n-- { // begin with the highest number, so that a killed process leaves no gap

@@ -16,15 +16,17 @@ type Phase string
 // The phases of an ENI.
 const (
 	Draining Phase = "draining" // the ENI will be deleted: no new leases
-	// its owner forbids changes, or it had no address when a process first found it: it serves no pods
+	// the ENI's owner forbids changes, or the ENI had no address when a process first found it: it serves no pods
 	Foreign  Phase = "foreign"
-	Detached Phase = "detached" // EC2 reports that it is no longer attached to this instance
-	// the node has not asked EC2 who owns it, or has got no answer: pods get none of its addresses until EC2 answers
+	Detached Phase = "detached" // EC2 reports that the ENI is no longer attached to this instance
+	// the node has not asked EC2 who owns the ENI, or EC2 has not answered. Until EC2 answers, pods get none of the
+	// ENI's addresses
 	Unknown Phase = "unknown"
-	// interfaceIndex of the configuration is now greater than its device index: new pods get none of its addresses
+	// the configuration's interfaceIndex is now greater than the ENI's device index: new pods get none of the ENI's
+	// addresses
 	PassedOver Phase = "passed over"
-	Serving    Phase = "serving" // pods get its addresses, and the node knows how many addresses to keep free
-	Idle       Phase = "idle"    // pods may get its addresses, but the node does not know yet how many to keep free
+	Serving    Phase = "serving" // pods get the ENI's addresses, and the node knows how many to keep free
+	Idle       Phase = "idle"    // pods may get the ENI's addresses; the node does not know yet how many to keep free
 )
 
 // Phase returns the phase of the ENI.
@@ -51,10 +53,10 @@ type Origin string
 
 // The origins of an ENI.
 const (
-	BootENI   Origin = "boot"     // EC2 launched the instance with it: the node itself uses it, and never detaches it
-	Requested Origin = "request"  // a pod has asked for it: the node attaches and detaches it, and changes nothing else
-	ThisNode  Origin = "node"     // this node has created it for pods, and deletes it
-	Operator  Origin = "operator" // an operator or another program attached it: the node may use it, but not delete it
+	BootENI   Origin = "boot"     // EC2 launched the instance with this ENI: the node never detaches it
+	Requested Origin = "request"  // a pod has asked for this ENI: the node only attaches and detaches it
+	ThisNode  Origin = "node"     // this node has created this ENI for pods, and deletes it
+	Operator  Origin = "operator" // an operator or another program attached this ENI: the node must not delete it
 )
 
 // Origin returns the origin of the ENI.
@@ -70,8 +72,8 @@ func (e *ENI) Origin() Origin {
 	return Operator
 }
 
-// Wrong describes the fields of the ENI that contradict each other. If no fields contradict each other, Wrong returns
-// "". The methods below never make contradicting fields.
+// Wrong returns a text about fields of the ENI that contradict each other, or "" if there are none. The methods below
+// never set fields so that they contradict each other.
 func (e *ENI) Wrong() string {
 	switch phase := e.Phase(); {
 	case !e.Detaching.IsZero() && !e.Draining:
@@ -93,7 +95,7 @@ func (e *ENI) Drain() {
 	e.Draining = true
 }
 
-// Undrain records that no process will delete the ENI. The ENI returns to its phase before Drain.
+// Undrain records that no process will delete the ENI. The ENI returns to the phase that it had before Drain.
 func (e *ENI) Undrain() {
 	e.Draining, e.Detaching = false, time.Time{}
 }
@@ -104,16 +106,17 @@ func (e *ENI) Disown() {
 	e.Foreign = true
 }
 
-// Serve records that the ENI serves its pool. For an ENI on request, Serve records the opposite: a collection unassigns
-// free addresses of ENIs that serve a pool, but must not unassign those of an ENI on request.
+// Serve records that the ENI serves its pool. But if a pod has asked for the ENI (OnRequest), Serve records that the
+// ENI serves no pool. The reason is that a collection unassigns free addresses of ENIs that serve a pool, but must not
+// change an ENI on request.
 func (e *ENI) Serve() {
 	e.Serving = !e.OnRequest
 }
 
 // Configure records what the configuration says about the ENI. If fitsPool is true, the ENI fits its pool. If
-// servesPods is true, interfaceIndex lets the ENI serve pods. If keepAddrs is true, the node never unassigns the ENI's
-// addresses, for example because of skipDeallocation. The caller must be sure that the configuration has the ENI's
-// pool.
+// servesPods is true, the ENI's device index is not less than interfaceIndex, so the ENI may serve pods. If keepAddrs
+// is true, the node never unassigns the ENI's addresses, for example because of skipDeallocation. The caller must be
+// sure that the configuration has the ENI's pool.
 func (e *ENI) Configure(fitsPool, servesPods, keepAddrs bool) {
 	e.Serving, e.Passed, e.Keep, e.PoolGone = fitsPool && !e.OnRequest, !servesPods, keepAddrs, false
 }
@@ -128,7 +131,7 @@ func (e *ENI) Request() {
 	e.Serving, e.OnRequest = false, true
 }
 
-// Doubt records that the ENI's tags are unknown. The reason why is NotAsked or NotAllowed.
+// Doubt records that the ENI's tags are unknown. The argument why is the reason: NotAsked or NotAllowed.
 func (e *ENI) Doubt(why string) {
 	e.TagsUnknown = why
 }
@@ -149,7 +152,8 @@ func (e *ENI) Attach() {
 	e.Detached = false
 }
 
-// Reattach records that a detached ENI was attached again. The ENI's link has LinkPatience to appear on the node.
+// Reattach records that a detached ENI was attached again. As for a new ENI, the ENI's link may be missing for
+// LinkPatience.
 func (e *ENI) Reattach() {
 	if e.Detached {
 		e.Detached, e.Missed, e.Link = false, time.Time{}, ""

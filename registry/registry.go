@@ -6,15 +6,15 @@
 //
 // There is no daemon, so the registry is a file that many short processes share. [Registry.Update] holds an exclusive
 // lock on the directory while it reads, changes and replaces the file. Update replaces the file by rename(2). So
-// [Registry.View] needs no lock: a reader sees the whole old file or the whole new file (see readSteady). Update holds
-// the lock only for work in memory and on tmpfs. This work takes half a millisecond. On a node with 1500 pods, it takes
-// one and a half milliseconds. Never hold the lock during a call to EC2, the metadata service or netlink. For such
-// calls, [Registry.Lock] has other locks.
+// [Registry.View] needs no lock: a reader sees the whole old file or the whole new file (see readSteady). While Update
+// holds the lock, it only works in memory and on tmpfs. This work takes half a millisecond. On a node with 1500 pods,
+// this work takes one and a half milliseconds. Never hold the lock during a call to EC2, the metadata service or
+// netlink. For calls to EC2, the metadata service or netlink, use the locks of [Registry.Lock].
 //
 // The registry is only a record: the true state is in EC2 and in the kernel. The registry is on /run, so a reboot
-// deletes it. If an operator or another program deletes the registry, only time is lost. The next process rebuilds the
-// registry from the kernel, metadata and EC2. If the registry's file cannot be parsed, Update renames the file and does
-// not use it.
+// deletes it. If an operator or another program deletes the registry, only time is lost, because the next process
+// rebuilds the registry from the kernel, metadata and EC2. If the registry's file cannot be parsed, Update renames the
+// file and does not use it.
 package registry
 
 //go:generate go run ../internal/codec/gen
@@ -56,8 +56,8 @@ func Open(dir string) (*Registry, error) {
 	return &Registry{dir}, nil
 }
 
-// View returns the state. The times in the state are times of the current clock. If the registry has no file yet, the
-// state is Blank.
+// View returns the state. The times in the state are times of the current clock. If the registry has no file yet, View
+// returns a Blank state.
 func (r *Registry) View() (*State, error) {
 	b, written, err := readSteady(r.openFile)
 	return parseContent(r.filePath(), b, written, err)
@@ -83,7 +83,8 @@ func (r *Registry) openFile() (*os.File, error) {
 // Update does not change the file, and returns ErrVersion.
 //
 // If another process deletes the directory during the Update, the Update writes nothing, and calls f again with the new
-// state. So f must assign its results to its variables. It must not append to the results of its earlier call.
+// state. So f may run several times. Each call of f must replace the results of the call before, for example in
+// variables of the caller. f must not append to these results.
 func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	var err error
 	for range maxAttempts {
@@ -123,16 +124,16 @@ func (r *Registry) tryUpdate(ctx context.Context, f func(*State) error) error {
 	return nil
 }
 
-// Change does what Update does, for a function that cannot fail.
+// Change does what Update does, but its function f returns no error.
 func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 	return r.Update(ctx, func(s *State) error { f(s); return nil })
 }
 
-// Usable returns nil if processes can change the registry. If they cannot, it returns the reason as an error. Usable
-// does not wait for the lock, because a process that holds the lock for long may be only slow. To test the free space
-// on the file system, Usable makes a file without a name, and writes as many bytes into this file as an Update needs.
-// An Update writes into the file that the last Update replaced, so it needs space only for the bytes that do not fit
-// into that file.
+// Usable returns nil if processes can change the registry. If processes cannot change the registry, Usable returns the
+// reason as an error. Usable does not wait for the lock, because a process that holds the lock for long may be only
+// slow. To test the free space on the file system, Usable makes a file without a name, and writes as many bytes into
+// this file as an Update needs. An Update writes into the file that the last Update replaced. So the Update needs new
+// space only for the bytes that do not fit into this replaced file.
 func (r *Registry) Usable() error {
 	size, err := r.readableSize()
 	if err != nil {
@@ -158,7 +159,8 @@ func (r *Registry) Usable() error {
 // file. A file that cannot be parsed is no error, because the next Update renames the file. If the file begins with
 // fileBeginning, readableSize does not read the rest.
 func (r *Registry) readableSize() (size int64, err error) {
-	// if this open(2) or read(2) fails, View tries again, and returns the error
+	// if this open(2) or the read(2) below fails, readableSize calls View, which opens the file again and returns the
+	// error
 	fd, openErr := unix.Open(r.filePath(), unix.O_RDONLY|unix.O_CLOEXEC|noPollFlag, 0)
 	if openErr == nil {
 		defer unix.Close(fd)
@@ -197,8 +199,8 @@ func (r *Registry) Mark(name string) error {
 	return f.Close()
 }
 
-// Marked reports whether the file exists that Mark creates. If stat(2) fails with another error than "no such file",
-// Marked returns true.
+// Marked reports whether the file exists that Mark creates. Marked also returns true if stat(2) fails with any other
+// error than "no such file".
 func (r *Registry) Marked(name string) bool {
 	_, err := os.Stat(filepath.Join(r.dir, name))
 	return !errors.Is(err, fs.ErrNotExist)

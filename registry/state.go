@@ -28,33 +28,34 @@ type State struct {
 	ENIs    map[string]ENI    // by ID
 	VPCs    map[string]VPC    // by ID
 	Intents map[string]Intent // by client token
-	// by attachment and interface: the ADD that waits for an address. In the file, this member has the name "wishes",
-	// as in earlier releases
+	// the ADDs that wait for an address. The key names the attachment and the interface. In the file, this member has
+	// the name "wishes", as in earlier releases
 	Waiters map[string]Waiter
-	// by attachment and interface: the ADD that gave up while EC2 throttled the node. The runtime may repeat this ADD
-	// soon
+	// the ADDs that gave up while EC2 throttled the node. The key names the attachment and the interface. The runtime
+	// may repeat such an ADD soon
 	GaveUp    map[string]Waiter
-	Failures  map[string]Failure   // by network and pool: why the pool's last request to EC2 failed
-	NotBefore map[string]time.Time // by EC2 action: the node does not call this action before this time
-	Refusals  map[string]Refusal   // by EC2 action and object: see RefusalKey
-	// by address: when this node unassigned it. Metadata may still list the address for some minutes
+	Failures  map[string]Failure   // why the pool's last request to EC2 failed; the key names the network and the pool
+	NotBefore map[string]time.Time // the key is an EC2 action: the node does not call it before this time
+	Refusals  map[string]Refusal   // the key names the EC2 action and the object: see RefusalKey
+	// the key is an address, and the value is the time when this node unassigned it. Metadata may still list the
+	// address for some minutes
 	Gone map[netip.Addr]time.Time
-	// by cooling address: the last pod that had the address, if it had asked for exactly this address. This pod may
-	// have the address again before the address has cooled
+	// the key is a cooling address. The value is the last pod that had the address, if this pod had asked for exactly
+	// this address. The pod may get the address again before the address has cooled
 	Owners    map[netip.Addr]Pod
-	Warm      map[string]Warm // by pool: how many free addresses the configuration wants
+	Warm      map[string]Warm // the key is a pool: how many free addresses the configuration wants for it
 	OnRequest []OnRequest     // selects the ENIs that serve only pods that ask for them
 	Rebuilt   Rebuilt
 	Instance  Instance
 	Log       Logging
-	LogLines  []Line // lines of the last change; if Log.File has the size Log.Size, it has these lines
+	LogLines  []Line // lines of the last change; if Log.File has the size Log.Size, Log.File has these lines
 
 	// The following fields are about the registry's file as this process has read it.
 	keptENIs      indexed.Kept[ENI]
 	unknownFields map[string]string // top-level fields of a later release, unparsed
 	fileSize      int
 	isOurs        bool      // a process of this suite has written the file: see isSealed
-	bootTime      time.Time // boot time of the machine, by the clock of all times here; zero if the file has none
+	bootTime      time.Time // boot time of the machine, by the clock of the State's times; zero if the file has none
 	readAt        time.Time // when this process read the file; zero if there was no file
 	clockSet      bool      // an operator or a program has set the clock since the file was written
 
@@ -77,9 +78,9 @@ type Key struct {
 
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
-// An OnRequest selects ENIs by their tags: the ENIs that an operator or another program has attached, and that have all
-// of Tags. These ENIs serve only pods that ask for them. This rule also applies to the pods of networks other than
-// Network.
+// An OnRequest selects ENIs by their tags. An ENI is selected if an operator or another program has attached it, and if
+// it has all tags in Tags. A selected ENI serves only pods that ask for this ENI. This rule also applies to the pods of
+// networks other than Network.
 //
 //codec:describe
 type OnRequest struct {
@@ -121,7 +122,7 @@ type Instance struct {
 	ID   string `json:"id,omitempty"`
 	Type string `json:"type,omitempty"`
 	Zone string `json:"zone,omitempty"`
-	// the BootID of the boot in which metadata last confirmed that the node is this instance; "" if not known
+	// the BootID that the machine had when metadata last confirmed that the node is this instance; "" if not known
 	Boot string `json:"boot,omitempty"`
 	ENIs int    `json:"enis,omitempty"` // maximum number of ENIs on all cards together; 0 if not known yet
 	// maximum number of private IPv4 addresses of an ENI, including its primary one; 0 if not known yet
@@ -130,13 +131,13 @@ type Instance struct {
 	IPv6PerENI int `json:"ipv6PerENI,omitempty"`
 	// the instance is not a Nitro instance, so EC2 delegates no prefixes to its ENIs
 	NoPrefixes bool `json:"noPrefixes,omitempty"`
-	// by the index of a network card: maximum number of ENIs with addresses on the card; empty if the instance has one
-	// card
+	// the element with the index of a network card is the maximum number of ENIs with addresses on this card; empty if
+	// the instance has one card
 	Cards []int `json:"cards,omitempty"`
 
-	// This node attaches no ENI before FullUntil. The reason is that EC2 has refused to attach one more ENI to this
-	// instance, or that EC2 showed an ENI at each device index. EC2 may refuse although the registry shows a free slot.
-	// For example, an operator or another program has attached an ENI that the registry does not have.
+	// This node attaches no ENI before FullUntil, because EC2 has refused to attach one more ENI to this instance, or
+	// because EC2 showed an ENI at each device index. EC2 may refuse although the registry shows a free slot, for
+	// example because an operator or another program has attached an ENI that the registry does not have.
 	FullUntil time.Time `json:"fullUntil,omitzero"`
 	// the number of ENIs that EC2 showed when this node set FullUntil; if EC2 shows fewer ENIs, there is a free slot
 	// again
@@ -149,7 +150,7 @@ type Instance struct {
 }
 
 // An Intent is the record of an EC2 call whose outcome the registry does not have yet. A process writes the intent
-// before the call. It removes the intent when it records the outcome of the call.
+// before the call, and removes the intent when it records the outcome of the call.
 //
 //codec:describe
 type Intent struct {
@@ -161,8 +162,8 @@ type Intent struct {
 	// for ModifyNetworkInterfaceAttribute: the ID of the ENI's attachment in EC2; empty if not known
 	Attachment string `json:"attachment,omitempty"`
 
-	// If a pod has asked for a certain address, Addr is this address, and Pod is this pod. If EC2 has assigned the
-	// address, this pod may have the address before the address has cooled.
+	// If a pod has asked for a certain address, Addr is this address, and Pod is this pod. After EC2 has assigned the
+	// address, this pod may get the address before the address has cooled.
 	Addr netip.Addr `json:"addr,omitzero"`
 	Pod  Pod        `json:"pod,omitzero"`
 }
@@ -191,7 +192,7 @@ type Tracking struct {
 	UDP            int `json:"udpTimeout"`
 }
 
-// Over returns t, but takes each value that is zero in t from base.
+// Over returns a copy of t in which the values of base replace the values that are zero in t.
 func (t Tracking) Over(base Tracking) Tracking {
 	return Tracking{cmp.Or(t.TCPEstablished, base.TCPEstablished), cmp.Or(t.UDPStream, base.UDPStream),
 		cmp.Or(t.UDP, base.UDP)}
@@ -208,7 +209,8 @@ type Rebuilt struct {
 	Unconfirmed bool      `json:"unconfirmed,omitempty"` // the free addresses are unconfirmed, so no ADD takes them
 
 	// Changes is true if a process of this node may have released addresses before the node rebuilt the registry. If
-	// Changes is false, there is an exception: an ADD that may not change anything in EC2 takes unconfirmed addresses.
+	// Changes is false, an ADD takes unconfirmed addresses if its configuration does not allow any change in EC2
+	// (provision none).
 	Changes bool `json:"changes,omitempty"`
 }
 
@@ -224,7 +226,7 @@ func (s *State) Unconfirmed() (since time.Time, ok bool) {
 type Waiter struct {
 	Pool  string    `json:"pool,omitempty"` // the pool from which the ADD wants an address
 	Since time.Time `json:"since"`
-	Until time.Time `json:"until"` // in Waiters: when the ADD will give up at the latest; in GaveUp: when it gave up
+	Until time.Time `json:"until"` // in Waiters: the latest time when the ADD gives up; in GaveUp: when the ADD gave up
 }
 
 // A Failure says why EC2 has not given a pool the addresses for which ADDs wait.
@@ -233,11 +235,11 @@ type Waiter struct {
 type Failure struct {
 	Text string `json:"text"`
 	Hint string `json:"hint,omitempty"` // what an operator can do
-	// when the failed request to EC2 began. This request was for the ADDs that waited at that time. It is zero if a new
-	// request is running
+	// when the failed request to EC2 began. This request was for the ADDs that waited at that time. Began is zero while
+	// a new request is running
 	Began time.Time `json:"began,omitzero"`
 	Since time.Time `json:"since"`
-	Until time.Time `json:"until,omitzero"` // no ADD asks EC2 again before this time, because the subnet is full
+	Until time.Time `json:"until,omitzero"` // because the subnet is full, no ADD asks EC2 again before this time
 }
 
 // A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. If the role lacks the
@@ -273,9 +275,9 @@ func (s *State) Forget(addrs ...netip.Addr) {
 	}
 }
 
-// ForgetStray removes the addresses from State.Free that no ENI of the state has. The file of the original plugin has
-// such addresses. Its DEL records an address that it has just unassigned, and its registry-gc never removes this
-// record.
+// ForgetStray removes an address from State.Free if no ENI of the state has the address. The file of the original
+// plugin has such addresses. After the DEL of the original plugin unassigns an address, it adds the address to the
+// file. The plugin's registry-gc never removes this address from the file.
 func (s *State) ForgetStray() {
 	for a := range s.Free.Keys() {
 		if id, _ := s.ENIOf(a); id == "" {
@@ -342,8 +344,8 @@ func (s *State) checkInvariants() error {
 }
 
 // freeAndLeased returns an address that is both free and leased, or the zero Addr if there is none. If a process of
-// this suite has written the file, that process has checked the entries. So freeAndLeased looks only at entries that
-// have changed after this process read the file.
+// this suite has written the file, that process has checked all entries in the file. In this case, freeAndLeased looks
+// only at entries that have changed since the current process read the file.
 func (s *State) freeAndLeased() netip.Addr {
 	free, leased := s.Free.Keys(), func(func(netip.Addr) bool) {}
 	if s.isOurs {

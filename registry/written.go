@@ -11,14 +11,14 @@ import (
 
 // The last member of the registry's file is a time. The process that writes the file also sets the file's modification
 // time to this time. When another program or a person writes the file later, the kernel sets a new modification time
-// (inode(7)), and the two times differ. The original plugin and earlier releases are such programs, too. An earlier
-// release keeps the member with the old time, as an unknown field. So if the two times are equal, a process of this
-// suite has checked and written the file. Then a process that needs one lease does not parse the other leases. Some
-// file systems store times with less precision. On these file systems, the two times always differ, and each process
-// parses the whole file.
+// (inode(7)), and the two times differ. They also differ after the original plugin or an earlier release has written
+// the file. An earlier release keeps the member with the old time, as an unknown field. So if the two times are equal,
+// a process of this suite has checked and written the file. In this case, a process that needs one lease does not parse
+// the other leases. Some file systems store times with less precision. On these file systems, the two times always
+// differ, and each process parses the whole file.
 //
-// In earlier releases, the last member was a checksum of all bytes. On a large node, the checksum took a third of the
-// time of an Update. Unlike the modification time, the checksum also found broken memory.
+// In earlier releases, the last member was a checksum of all bytes. On a large node, an Update needed a third of its
+// time for the checksum. The checksum also found errors of the memory, which the modification time does not find.
 //
 // A later release perhaps writes leases that do not begin with their key, or that this release would misread. If so,
 // the later release must give the last member another name, so that this release does not trust the file.
@@ -36,10 +36,10 @@ func sealText(written time.Time) []byte {
 // isSealed reports whether the text ends with the result of sealText for this modification time.
 func isSealed(b []byte, written time.Time) bool { return bytes.HasSuffix(b, sealText(written)) }
 
-// readContent reads an open file and its modification time, and closes the file. The arguments are the results of the
-// function that opened the file. During a write(2), the kernel first changes the modification time, and then the text.
-// So readContent reads the time after the text. If the time has changed since the file was opened, the text may be from
-// two writers. In this case, readContent returns the zero time.
+// readContent reads an open file and its modification time, and closes the file. The arguments are the results of
+// os.OpenFile or a similar function: the open file and an error. During a write(2), the kernel first changes the
+// modification time, and then the text. So readContent reads the time after the text. If the time has changed since the
+// file was opened, the text may be from two writers. In this case, readContent returns the zero time.
 func readContent(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	if err != nil {
 		return nil, written, err
@@ -61,13 +61,13 @@ func readContent(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	return buf.Bytes(), written, err
 }
 
-// readSteady returns the content of the registry's file for a process that does not hold the lock. It reads the file at
-// most five times. It stops as soon as the text is sealed, or as soon as two reads in a row give the same text and the
+// readSteady returns the content of the registry's file for a process that does not hold the lock. It reads the file up
+// to five times. It stops as soon as the text is sealed, or as soon as two reads in a row give the same text and the
 // same time.
 //
 // Usually, a writer writes into a file only if no other process has the file open: see [atomicfile.Exchange]. But Linux
-// before 6.1 does not always notice that a reader opens the file. Then the reader may read a half-written text, and
-// this text may even be valid JSON.
+// before 6.1 does not always notice that a reader opens the file. In this case, the reader may read a half-written
+// text. This text may even be valid JSON.
 func readSteady(open func() (*os.File, error)) (b []byte, written time.Time, err error) {
 	const tries = 5
 	for i := range tries {

@@ -38,7 +38,7 @@ type Codec struct {
 
 	trusted   bool
 	exact     bool
-	seenNames []string // names already read in the current object and in the objects around it
+	seenNames []string // names already read in the current object and in the objects that contain it
 	ownNames  int      // index in seenNames where the names of the current object begin
 	// if this list is not nil, a description only adds the names of its members to the list, and does not read: see
 	// memberNames
@@ -49,7 +49,7 @@ type Codec struct {
 	cuts    []cut
 }
 
-// Write appends the JSON of a value to out, which must not be nil.
+// Write appends the JSON of a value to out, and returns the result. The argument out must not be nil.
 func Write(out []byte, value func(*Codec)) ([]byte, error) {
 	c := Codec{out: out}
 	value(&c)

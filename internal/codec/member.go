@@ -41,13 +41,13 @@ func readOrWrite[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	readMember(c, v, kind)
 }
 
-// readMember reads the value of a member, and the text before the next key.
+// readMember reads the value of a member, and then the text between this value and the next key.
 func readMember[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	Content(c, v, kind)
 	c.nextMember(false)
 }
 
-// Content reads a value of this kind into v. If the text is null, Content does not change *v.
+// Content reads a value of this kind into *v. If the text is null, Content does not change *v.
 func Content[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	if !c.readWord("null") {
 		kind(v, c)

@@ -77,7 +77,7 @@ func isPlain(text, unescaped string) bool {
 	return true
 }
 
-// Message does for a message what Lines does for a text. If the message has more than 8 KiB, the result has only the
+// Message returns a message with the escapes of Lines. If the message has more than 8 KiB, the result has only the
 // first 8 KiB, and says how many bytes are missing.
 func Message(text string) string {
 	if cut := len(text) - maxMessage; cut > 0 {

@@ -126,8 +126,8 @@ func rowsOf(tests map[[2]string]*test) (rows table.Table) {
 
 func attrText(t *test, attr string) string { return strings.Join(t.attrs[attr], "; ") }
 
-// testCases returns those subtests of a test that have no subtests. If the test has no subtests, testCases returns the
-// test itself.
+// testCases returns the subtests of a test that have no further subtests. If the test has no subtests, testCases
+// returns the test itself.
 func testCases(tests map[[2]string]*test, of [2]string) (leaves []*test) {
 	for key, t := range tests {
 		if key[0] == of[0] && strings.HasPrefix(key[1]+"/", of[1]+"/") && !hasParts(tests, key) {

@@ -18,8 +18,8 @@ type Event struct {
 	Elapsed                                   float64
 }
 
-// Again is the Action of an Event that go test does not write, but that Read adds. It means that the VM in which a
-// package's tests ran has died, and that all tests of the package run again. After this Event, the earlier results of
+// Again is the Action of an Event that is not from go test: Read adds this Event. The Event means that the VM in which
+// a package's tests ran has died, and that all tests of the package run again. After this Event, the earlier results of
 // the package do not count.
 const Again = "again"
 

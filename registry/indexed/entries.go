@@ -234,7 +234,7 @@ func (e *entries) copyRun(c *codec.Codec, run []entry, x *indexer) {
 func addrRank(k netip.Addr) uint64 {
 	if k.Is4() {
 		b := k.As4()
-		return uint64(binary.BigEndian.Uint32(b[:])) + 1 // the zero Addr comes first
+		return uint64(binary.BigEndian.Uint32(b[:])) + 1 // at least 1, because the zero Addr has the rank 0
 	}
 	if !k.IsValid() {
 		return 0

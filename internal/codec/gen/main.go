@@ -14,13 +14,13 @@
 // members are the fields of the type. For the directive //codec:members, gen generates a method with the name members,
 // which describes only the members, and not the object. Use //codec:members for a type that other types embed. If the
 // word "exported" follows "describe" or "members", the method's name begins with a capital letter. The members are in
-// the order of the fields. The type of a field determines the kind of its member. A field may have a tag "codec", which
-// names another kind, as in codec:"plugin.DNS". The tag may also name a function that describes the whole member, as in
-// codec:"member indexed.Addrs". For an embedded type of another module, the tag names the function that describes the
-// members of that type.
+// the order of the fields. The type of a field determines the kind of its member. To choose another kind, give the
+// field a tag "codec" with the kind's name, for example codec:"plugin.DNS". The tag may also name a function that
+// describes the whole member, for example codec:"member indexed.Addrs". For an embedded type of another module, the tag
+// names the function that describes the members of that type.
 //
-// If the directive ends with the word "kept", gen also generates methods with the names same and clone. Package indexed
-// uses these two methods to find the values that have changed after a process read them.
+// If the directive ends with the word "kept", gen also generates methods with the names same and clone. With these two
+// methods, package indexed finds the values that have changed since a process read them.
 package main
 
 import (
@@ -149,8 +149,9 @@ var directive = regexp.MustCompile(`^//codec:(describe|members)( exported)?( kep
 var methodNames = map[string]string{"describe": "describe", "describe exported": "Describe", "members": "members",
 	"members exported": "Members"}
 
-// addDeclaration adds the type of a declaration to s if the type has a directive. If the declaration is a method,
-// addDeclaration adds the name of the method's receiver to the map receivers. The key is the receiver's type.
+// If the declaration is a type with a directive, addDeclaration adds the type to s. If the declaration is a method,
+// addDeclaration adds the name of the method's receiver to the map receivers. The key in this map is the receiver's
+// type.
 func (s *packageSource) addDeclaration(d ast.Decl, receivers map[string]string) {
 	if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil && len(f.Recv.List[0].Names) > 0 {
 		receivers[strings.TrimPrefix(types.ExprString(f.Recv.List[0].Type), "*")] = f.Recv.List[0].Names[0].Name
