@@ -114,8 +114,8 @@ func refusedCall[I, O any](ctx context.Context, c *Client, action string, f meth
 	return notDoneError(action, err)
 }
 
-// The argument err of notDoneError is the result of a call that EC2 must not carry out. If err is not nil, notDoneError
-// returns err. If err is nil, EC2 has carried out the call, and notDoneError returns an error that says so.
+// notDoneError returns err if err is not nil. The argument err is the result of a call that EC2 must not carry out. So
+// if err is nil, EC2 has wrongly carried out the call, and notDoneError returns an error that says so.
 func notDoneError(action string, err error) error {
 	if err == nil {
 		return &Error{Action: action, Err: errors.New("EC2 carried out the call instead of a dry run")}

@@ -18,18 +18,18 @@ import (
 // time could stop the node for a day. If the clock was set forward, a time of the State seems to be longer ago than it
 // is, and a wait that is needed for safety could end too early.
 //
-// So the registry's file also has the boot time of the machine. The boot time and the other times in the file are by
-// the same setting of the clock. A process that reads the file computes the boot time again, with the current clock
-// setting. If the two boot times differ, an operator or a program has set the clock after the file was written, and the
-// process moves all times of the State by the difference.
+// So the registry's file also has the boot time of the machine. The process that writes the file measures this boot
+// time with the same clock setting as the other times in the file. A process that reads the file computes the boot time
+// again, with the current clock setting. If the two boot times differ, an operator or a program has set the clock after
+// the file was written, and the process moves all times of the State by the difference.
 //
 // A time in the file may still be too late, for two reasons: the file may have no boot time, or a person or another
 // program may have written the file. For each kind of time there is a maximum, for example now plus MostBackoff for
 // NotBefore. If a time is later than its maximum, the process replaces the time by the maximum. So each wait has a
 // maximum duration.
 //
-// The process does not move the times in the lease log. Instead, each snapshot in the lease log has a boot time. This
-// boot time and the times of the lines after the snapshot are by the same setting of the clock.
+// The process does not move the times in the lease log. Instead, each snapshot in the lease log has the boot time,
+// measured with the same clock setting as the times of the lines that follow the snapshot.
 
 // The maximum durations from now to the deadlines of a State. No process sets a later deadline.
 const (

@@ -25,7 +25,7 @@ import (
 // last change, and the size that the log must have when it ends with these lines. If the process is killed before it
 // appends the lines, the size of the log differs from the size in the registry. The next change or collection finds the
 // difference and appends the missing lines. So the log never has a line about a change that did not happen. But if a
-// process is killed, its lines are missing from the log until the next change or collection.
+// process is killed before it appends its lines, the log lacks these lines until the next change or collection.
 //
 // A reader of a log perhaps gets only a part of the log. Lines may also be damaged, in another order, or there twice.
 // So each line belongs to a series, and has a number in this series. All lines of a series are from one registry and

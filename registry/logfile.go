@@ -30,9 +30,9 @@ type logAppend struct {
 	endOldLog func() // writes the last line of the log that this Update has switched off
 }
 
-// If this Update has lines for the log, prepareLog opens the log and records the lines in the registry. If the node has
-// no log, prepareLog does nothing. Usually, an Update makes four system calls for the log: open(2), fstat(2), write(2)
-// and close(2).
+// prepareLog opens the log, and records the lines of this Update in the registry. If the node has no log, or if this
+// Update has nothing to write and nothing to check in the log, prepareLog does nothing. Usually, an Update makes four
+// system calls for the log: open(2), fstat(2), write(2) and close(2).
 func (s *State) prepareLog() (w logAppend) {
 	w.endOldLog = s.endOldLog
 	if s.Log.File == "" || len(s.events) == 0 && !s.checkLog && !s.clockSet {

@@ -218,7 +218,8 @@ func (c *Codec) readKey() (key string) {
 	return key
 }
 
-// If the next member has the given key, readKeyIf reads this key and returns true.
+// readKeyIf reads the key of the next member and returns true if the key is the given key. If it is another key,
+// readKeyIf reads nothing and returns false.
 func (c *Codec) readKeyIf(key string) bool {
 	if c.names != nil {
 		c.names = append(c.names, key)

@@ -6,7 +6,7 @@ package codec
 import "unsafe"
 
 // The functions in this Go file are for kinds that need the JSON text of a value. Only package indexed has such kinds.
-// They write the original text of an unchanged value. They also write indexes, and an index has offsets in the text.
+// These kinds write the original text of an unchanged value. They also write indexes. An index has offsets in the text.
 
 // A cut is a text that belongs to the output at an offset, but that the codec does not copy into out.
 type cut struct {
@@ -14,9 +14,9 @@ type cut struct {
 	text string
 }
 
-// WriteParts writes what Write writes, but returns the text in parts. Use WriteParts for a value of which the process
-// has read a text before, and has changed only little. WriteParts does not copy long unchanged texts: some parts share
-// memory with the text that the process has read. So the caller must not change the parts.
+// WriteParts writes what Write writes, but returns the text in parts. Use WriteParts if the process has read the value
+// from a text and has changed only a small part of the value. WriteParts does not copy long unchanged texts: some parts
+// share memory with the text that the process has read. So the caller must not change the parts.
 func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 	c := Codec{out: out, asParts: true}
 	value(&c)

@@ -27,8 +27,8 @@ func plainLen(s string) int {
 		// quote has a zero byte where x has a quote; slash has a zero byte where x has a backslash
 		quote, slash := x^ones*'"', x^ones*'\\'
 		if odd := (x | (x - ones*' ') | (quote-ones)&^quote | (slash-ones)&^slash) & tops; odd != 0 {
-			// a bit of odd marks each byte that is not plain. A subtraction may borrow from the next byte and mark it
-			// wrongly, but only after a byte that is really not plain. So the first mark is right
+			// in the variable odd, a bit marks each byte that is not plain. A subtraction may borrow from the next byte
+			// and mark it wrongly, but only after a byte that is really not plain. So the first mark is right
 			return n + bits.TrailingZeros64(odd)/8
 		}
 	}

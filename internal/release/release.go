@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package release knows the version of this program, which is a version of this project.
+// Package release has a function that returns the version of this program.
 package release
 
 import "runtime/debug"

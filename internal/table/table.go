@@ -80,8 +80,8 @@ func Cut(text string) (before string, t Table, after string) {
 	return before, t, text[at:]
 }
 
-// Number looks for the first row that begins with the cells begins. It returns the number in this row and in the column
-// with the head column. If there is no such row or column, Number returns 0.
+// Number looks for the first row that begins with the cells in the argument begins. It returns the number in this row,
+// in the column whose head is the argument column. If there is no such row or no such column, Number returns 0.
 func (t Table) Number(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0
@@ -89,7 +89,7 @@ func (t Table) Number(column string, begins ...string) float64 {
 	return t.cell(slices.Index(t[0], column), begins)
 }
 
-// Has reports whether the table has a row that begins with the cells begins, and also a column with the head column.
+// Has reports whether the table has a row and a column like those for which [Table.Number] looks.
 func (t Table) Has(column string, begins ...string) bool {
 	return len(t) > 0 && slices.Contains(t[0], column) && slices.ContainsFunc(t[1:], func(row []string) bool {
 		return len(row) >= len(begins) && slices.Equal(row[:len(begins)], begins)

@@ -149,7 +149,7 @@ var directive = regexp.MustCompile(`^//codec:(describe|members)( exported)?( kep
 var methodNames = map[string]string{"describe": "describe", "describe exported": "Describe", "members": "members",
 	"members exported": "Members"}
 
-// If the declaration is a type with a directive, addDeclaration adds the type to s. If the declaration is a method,
+// addDeclaration adds a type to s if the declaration is a type with a directive. If the declaration is a method,
 // addDeclaration adds the name of the method's receiver to the map receivers. The key in this map is the receiver's
 // type.
 func (s *packageSource) addDeclaration(d ast.Decl, receivers map[string]string) {
