@@ -51,7 +51,8 @@ func (c *Client) AssignAddr(ctx context.Context, eni string, addr netip.Addr) er
 }
 
 // AssignPrefixes gives the ENI n more delegated /28 prefixes (AssignPrivateIpAddresses), and returns them. This EC2
-// action has no client token: after an error, the caller must do what the comment of Assign says.
+// action has no client token. So after an error, the caller must find out which prefixes the ENI has, as after an error
+// of [Client.Assign].
 func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, Ipv4PrefixCount: new(int32(n))}
@@ -68,15 +69,15 @@ func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip
 	return prefixes, nil
 }
 
-// Unassign removes addresses from the ENI. It makes one EC2 call for all of them (UnassignPrivateIpAddresses). EC2
-// refuses to remove the primary address.
+// Unassign removes addresses from the ENI. It makes one EC2 call for all these addresses (UnassignPrivateIpAddresses).
+// EC2 refuses to remove the primary address.
 func (c *Client) Unassign(ctx context.Context, eni string, addrs ...netip.Addr) error {
 	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni,
 		PrivateIpAddresses: formatAll(addrs)})
 }
 
-// UnassignPrefixes removes delegated prefixes, with all their addresses, from the ENI. It makes one EC2 call for all of
-// them (UnassignPrivateIpAddresses).
+// UnassignPrefixes removes delegated prefixes, with all their addresses, from the ENI. It makes one EC2 call for all
+// these prefixes (UnassignPrivateIpAddresses).
 func (c *Client) UnassignPrefixes(ctx context.Context, eni string, prefixes ...netip.Prefix) error {
 	return c.unassign(ctx, &ec2.UnassignPrivateIpAddressesInput{NetworkInterfaceId: &eni,
 		Ipv4Prefixes: formatAll(prefixes)})

@@ -22,8 +22,8 @@ func credentialsOf(m *metadata) sdk.CredentialsProvider {
 	return sdk.NewCredentialsCache(ec2rolecreds.New(func(o *ec2rolecreds.Options) { o.Client = m }))
 }
 
-// accessKey returns the ID and the secret of the access key in the environment. If one of the two is missing, both
-// results are empty.
+// accessKey returns the ID and the secret of the access key in the environment. If the ID or the secret is missing,
+// both results are empty.
 func (env Environment) accessKey() (id, secret string) {
 	if id, secret = env("AWS_ACCESS_KEY_ID"), env("AWS_SECRET_ACCESS_KEY"); id == "" || secret == "" {
 		return "", ""

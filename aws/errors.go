@@ -19,8 +19,8 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// The sentinel errors say what an error of EC2 means for the caller. An [*Error] matches at most one of them. The table
-// in codes.go maps EC2's codes to sentinel errors.
+// The sentinel errors say what an error of EC2 means for the caller. An [*Error] matches at most one sentinel error.
+// The table in codes.go maps EC2's codes to sentinel errors.
 var (
 	// the caller must wait some seconds before it calls this action again
 	ErrThrottled = errors.New("EC2 throttles")
@@ -177,7 +177,8 @@ func anyError(err error, has func(*Error) bool) bool {
 }
 
 // NotAllowed reports whether a call failed because the instance role lacks the permission, or because the instance has
-// no role. [ErrDenied] has other causes, too: a wrong clock, wrong credentials, a closed account.
+// no role. In contrast, [ErrDenied] also has other causes, such as a wrong clock, wrong credentials or a closed
+// account.
 func NotAllowed(err error) bool {
 	return anyError(err, func(e *Error) bool { return slices.Contains(unauthorizedCodes, e.Code) || e.hasNoRole() })
 }

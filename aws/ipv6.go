@@ -12,14 +12,15 @@ import (
 )
 
 // AssignIPv6 gives the ENI n more IPv6 addresses (AssignIpv6Addresses), and returns them. This EC2 action has no client
-// token: after an error, the caller must do what the comment of Assign says.
+// token. So after an error, the caller must find out which addresses the ENI has, as after an error of [Client.Assign].
 func (c *Client) AssignIPv6(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	addrs, _, err := c.assignIPv6(ctx, eni, n, 0)
 	return addrs, err
 }
 
 // AssignIPv6Prefixes gives the ENI n more delegated /80 prefixes (AssignIpv6Addresses), and returns them. This EC2
-// action has no client token: after an error, the caller must do what the comment of Assign says.
+// action has no client token. So after an error, the caller must find out which prefixes the ENI has, as after an error
+// of [Client.Assign].
 func (c *Client) AssignIPv6Prefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	_, prefixes, err := c.assignIPv6(ctx, eni, 0, n)
 	return prefixes, err
@@ -68,7 +69,7 @@ func (c *Client) assignIPv6(
 	return addrs, prefixes, nil
 }
 
-// UnassignIPv6 removes IPv6 addresses and delegated prefixes from the ENI. It makes one EC2 call for all of them
+// UnassignIPv6 removes IPv6 addresses and delegated prefixes from the ENI. It makes only one EC2 call
 // (UnassignIpv6Addresses).
 func (c *Client) UnassignIPv6(ctx context.Context, eni string, addrs []netip.Addr, prefixes []netip.Prefix) error {
 	const action = "UnassignIpv6Addresses"

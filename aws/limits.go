@@ -33,7 +33,8 @@ type Limits struct {
 // PodENIs returns how many ENIs an instance can have for pods. PodENIs does not count device index 0 of any card,
 // because the suite attaches no ENI there. On the first card, device index 0 is for the boot ENI. On other cards, EC2
 // recommends device index 0 for an EFA-only ENI (EC2 user guide, "Maximize network bandwidth on Amazon EC2 instances
-// with multiple network cards"). Also, if metadata does not have the device index of an ENI yet, it shows 0.
+// with multiple network cards"). There is a second reason not to use device index 0: metadata also shows 0 for an ENI
+// whose device index metadata does not have yet.
 func (l Limits) PodENIs() int {
 	n := 0
 	for _, enis := range l.Cards {
@@ -82,8 +83,9 @@ func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
 	return l, errors.Join(errs[:]...)
 }
 
-// parseCards returns the field Cards of [Limits]. It does not count AdditionalFlexibleNetworkInterfaces. These are
-// extra ENIs with fewer queues, but this suite creates only ENIs with the usual number of queues.
+// parseCards returns the field Cards of [Limits]. It does not count AdditionalFlexibleNetworkInterfaces.
+// AdditionalFlexibleNetworkInterfaces are extra ENIs with fewer queues, but this suite creates only ENIs with the usual
+// number of queues.
 func parseCards(infos []types.NetworkCardInfo) (cards []int, err error) {
 	for _, c := range infos {
 		i, err := parseNumber("the index of a network card", c.NetworkCardIndex, 0, maxCards-1)

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// This file validates the answers of EC2 and the metadata service. A wrong address in a pod is worse than a pod without
-// an address. So if a part of an answer is invalid, this package returns an error. A missing number is also an error,
-// and not 0. An answer must have these properties:
+// This Go file validates the answers of EC2 and the metadata service. A wrong address in a pod is worse than a pod
+// without an address. So if a part of an answer is invalid, this package returns an error. A missing number is also an
+// error, and not 0. An answer must have these properties:
 //
 //   - An ID begins with the kind of its object: eni-..., subnet-..., vpc-....
 //   - An address is a unicast address of the expected family, without an IPv6 zone. It is not 0.0.0.0, loopback or

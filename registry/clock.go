@@ -113,8 +113,8 @@ func (s *State) isAfter(since, t time.Time) bool {
 
 // toCurrentClock converts a time t, which this process got from time.Now, to a time of the current wall clock. The
 // times of a State are also times of this clock. If the machine was suspended between the start of the process and t,
-// the result is too early by the duration of the suspension. This is safe: BegunAfter may then wrongly report that a
-// lease began later, so that the process does not end this lease.
+// the result is too early by the duration of the suspension. A result that is too early is safe: BegunAfter may wrongly
+// report that a lease began after t, and then the process does not end this lease.
 func toCurrentClock(t time.Time) time.Time {
 	now := time.Now()
 	// the time since t by the wall clock, minus the time since t by the monotonic clock

@@ -141,8 +141,8 @@ func (s *State) EndOf(k Key, now, commandStart time.Time, hints ...netip.Addr) {
 }
 
 // EndWaiters removes the waiters of all interfaces of the attachment k from State.Waiters. It does not change
-// State.GaveUp, because the entries there must survive a DEL: after a failed ADD, a runtime calls DEL, and then repeats
-// the ADD with another container ID.
+// State.GaveUp, because the entries of GaveUp must survive a DEL. The reason is that after a failed ADD, a runtime
+// calls DEL, and then repeats the ADD with another container ID.
 func (s *State) EndWaiters(k Key) {
 	name := k.String()
 	maps.DeleteFunc(s.Waiters, func(w string, _ Waiter) bool { return w == name || strings.HasPrefix(w, name+"/") })

@@ -236,5 +236,5 @@ func appendLines(text []byte, lines []Line) []byte {
 	return text
 }
 
-// lineTime returns the current time for a line. This time has no reading of the monotonic clock.
+// lineTime returns the current time for a line of the log. The result has no reading of the monotonic clock.
 func lineTime() time.Time { return time.Now().UTC().Round(0) }

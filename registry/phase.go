@@ -9,7 +9,7 @@ import (
 )
 
 // A Phase is a part of an ENI's life on this node. The method ENI.Phase computes the phase from fields of the ENI. If
-// the conditions of several phases are true, the ENI is in the phase that comes first in the list below. docs/design.md
+// the conditions of several phases are true, the ENI is in the first of these phases in the list below. docs/design.md
 // describes the steps between the phases.
 type Phase string
 

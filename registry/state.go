@@ -93,7 +93,7 @@ func (r OnRequest) Equal(o OnRequest) bool {
 	return r.Network == o.Network && maps.Equal(r.Tags, o.Tags)
 }
 
-// A VPC has the CIDRs of a VPC and of its peers. These CIDRs determine the routes of a pod.
+// A VPC has the CIDRs of a VPC and of the VPC's peers. These CIDRs determine the routes in a pod.
 //
 //codec:describe
 type VPC struct {

@@ -25,8 +25,8 @@ const (
 	// tags.
 	OnENI
 	// Once is the trait of the actions that assign addresses or attach an ENI. These actions have no client token. If
-	// package aws sent a request of such an action twice, EC2 could carry it out twice. So if the answer to the request
-	// is lost, package aws does not send the request again.
+	// package aws sent such a request twice, EC2 could assign addresses or attach an ENI twice. So if the answer to the
+	// request is lost, package aws does not send the request again.
 	Once
 	// NoDryRun is the trait of the actions that have no parameter DryRun in the API model of the SDKs. The API
 	// reference says only that "most" actions have this parameter ("Common query parameters").

@@ -137,8 +137,8 @@ func exchangeNames(dir int, old, name string) error {
 	return unix.Renameat(dir, old, dir, name)
 }
 
-// Room returns how many bytes the next Exchange can write even if the file system is full. This is the space that the
-// kept file already has.
+// Room returns how many bytes the next Exchange can write even if the file system is full. Exchange then uses the space
+// that the kept file already has.
 func Room(dir, name string) int64 {
 	fi, err := os.Lstat(filepath.Join(dir, name+Old))
 	if err != nil || !fi.Mode().IsRegular() {

@@ -12,7 +12,7 @@ import (
 )
 
 // Rows describe the index of a list. The index has a row for each element of the list. Each row consists of hexadecimal
-// digits. Their number is Digits.
+// digits. The field Digits is the number of digits in a row.
 type Rows struct {
 	Digits int
 	Len    int // how many rows to write; 0 means no index, because an element does not fit into a row

@@ -44,8 +44,8 @@ type entries struct {
 // is "known" if Entries have parsed its key and its value. If an entry is not known, its key is in the entry's row of
 // the index.
 type entry struct {
-	// offsets in the text: from is the beginning of the entry, value is the beginning of its value, and to is the end
-	// of the entry; if the entry has changed, to is 0
+	// offsets in the text. The entry's text begins at from and ends at to. The entry's value begins at value. If the
+	// entry has changed, to is 0
 	from, value, to int32
 	row             int32 // offset of the entry's row in the text; 0 if the text has no index
 	knownNumber     int32 // 1 + the entry's index in entries.keys and Entries.values; 0: not known
@@ -266,7 +266,7 @@ func (e *entries) indexOf(k netip.Addr) (i int, found bool) {
 }
 
 // searchBounds returns the bounds of the binary search in indexOf. If e.next is already the result of the search, both
-// bounds are e.next.
+// bounds are e.next, so that indexOf need not search.
 func (e *entries) searchBounds(k netip.Addr) (from, end int) {
 	switch next := e.next; {
 	case next >= len(e.entryList):

@@ -74,9 +74,9 @@ func wideKey(text string) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// isWide reports whether the row at the beginning of text is the row of an IPv6 address. In such a row, the bit
-// wideFlag of the offset is set. This bit is in the first digit. So isWide converts only this digit, with the same
-// formula as parseDigits.
+// isWide reports whether the row at the beginning of text is the row of an IPv6 address. In the row of an IPv6 address,
+// the bit wideFlag of the offset is set. This bit is in the first digit of the row. So isWide converts only the first
+// digit, with the same formula as parseDigits.
 func isWide(text string) bool { return (text[0]&15+text[0]>>6&1*9)&8 != 0 }
 
 // rowKey returns the key in the row at the beginning of text.
