@@ -81,7 +81,7 @@ func (e *Error) Error() string {
 	return text
 }
 
-// encodedStart is the text before the encoded part of EC2's message. The encoded part has one or two kilobytes. The
+// encodedStart is the text before the encoded part of EC2's message. The encoded part has one or two kilobytes. The STS
 // action sts:DecodeAuthorizationMessage decodes it.
 const encodedStart = "Encoded authorization failure message"
 

@@ -18,7 +18,7 @@ import (
 type Holder struct {
 	PID     int
 	Program string // name of the program, as in /proc/PID/comm; "" if the process has ended
-	Stopped bool   // a signal or a debugger has stopped the process; only they can continue it
+	Stopped bool   // a signal or a debugger has stopped the process, so it cannot release the lock
 }
 
 // String returns a message for the operator. It says which process holds the lock, and how to end this process.
