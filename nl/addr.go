@@ -24,7 +24,7 @@ type Addr struct {
 	// slave would take the other slave's probe for its own.
 	NoDAD bool
 	// Apart makes the kernel never choose the address as the source of a packet: only a program that binds to the
-	// address uses it. To this end, an IPv4 address gets the scope link, and an IPv6 address becomes deprecated
+	// address uses it. To this end, Add gives an IPv4 address the scope "link", and makes an IPv6 address deprecated
 	// (inet_select_addr; RFC 6724, section 5, rule 3). The kernel also adds no route to the address's subnet
 	// (IFA_F_NOPREFIXROUTE).
 	Apart bool
@@ -32,7 +32,7 @@ type Addr struct {
 	// The method Addrs of an NS sets the following fields. Add ignores these fields.
 	Secondary  bool // IPv4: the link already had an address of the same subnet; IPv6: a temporary address, for privacy
 	Dynamic    bool // the address has a lifetime, like an address from DHCP
-	Deprecated bool // not for new connections: preferred_lft is over
+	Deprecated bool // new connections do not use the address, because preferred_lft is over
 	Tentative  bool // IPv6: duplicate address detection has not ended
 	Duplicate  bool // IPv6: another host has the address
 }
@@ -170,8 +170,8 @@ type kernelAddr struct {
 // bothFamilies in a request makes the kernel list IPv4 addresses, and then IPv6 addresses (rtnl_dump_all).
 const bothFamilies = Family(unix.AF_UNSPEC)
 
-// kernelAddrs lists the addresses of the link with the given index, or of all links if index is 0. It sends the request
-// by the method send.
+// kernelAddrs lists the addresses of the link with the given index, or of all links if index is 0. kernelAddrs calls
+// the parameter send to send the request.
 func (n *NS) kernelAddrs(send sender, family Family, index int) ([]kernelAddr, error) {
 	msg := nl.NewIfAddrmsg(int(family))
 	msg.Index = uint32(index)

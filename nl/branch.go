@@ -25,7 +25,7 @@ type Branch struct {
 	Group   uint32
 	Chain   string
 	Rules   []NFRule
-	Link    int      // the index of the link of the second chain
+	Link    int      // the index of the link whose packets go to the second chain
 	Arrived []NFRule // the rules of the second chain; nil: there is no second chain
 }
 
@@ -45,8 +45,9 @@ func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branch
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivalMap, 20) }
 
 // byMap returns a Term that looks up a property of the packet in a map, and sends the packet to the chain that it finds
-// there. The parameter set is the name of the map, and key is the kernel's number of the property. The property has a
-// type (devgroup or ifindex), and typ is the number of this type in nft(8). nft(8) needs typ to print the elements.
+// there. The parameter set is the name of the map, and key is the kernel's number of the property. nft(8) has a type
+// for this property (devgroup or ifindex), and typ is nft(8)'s number of the type. nft(8) needs this number to print
+// the elements of the map.
 func byMap(word string, key uint32, set string, typ uint32) Term {
 	return Term{word + " vmap @" + set, func(x *transaction) ([]attribute, error) {
 		const size = 4
@@ -56,7 +57,7 @@ func byMap(word string, key uint32, set string, typ uint32) Term {
 			attrString(unix.NFTA_SET_NAME, set), attrBigEndian(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP),
 			attrBigEndian(unix.NFTA_SET_KEY_TYPE, typ), attrBigEndian(unix.NFTA_SET_KEY_LEN, size),
 			attrBigEndian(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT), attrBigEndian(unix.NFTA_SET_ID, x.sets),
-			// if a request has a size, the kernel chooses a faster implementation of the map
+			// this request has a size, so the kernel chooses a faster implementation of the map
 			nested(unix.NFTA_SET_DESC, attrBigEndian(unix.NFTA_SET_DESC_SIZE, mostBranches)),
 			attr(unix.NFTA_SET_USERDATA, hostEndian))
 		return exprs(meta(key),
@@ -66,8 +67,8 @@ func byMap(word string, key uint32, set string, typ uint32) Term {
 	}}
 }
 
-// A branchPart is one chain of a Branch, with the element that leads to the chain. The field set is the name of the
-// element's map, and key is the element's key.
+// A branchPart is one chain of a Branch, with the element that leads to the chain. The field set has the name of the
+// map to which the element belongs. The field key has the element's key.
 type branchPart struct {
 	set   string
 	key   uint32
@@ -84,7 +85,7 @@ func (b Branch) parts() []branchPart {
 	return all
 }
 
-// String returns commands of nft(8) that add the Branch, if the table exists.
+// String returns the commands of nft(8) that would add the Branch to an existing table.
 func (b Branch) String() string {
 	t := b.Table.Family + " " + b.Table.Name
 	var lines []string
@@ -153,7 +154,7 @@ func (b Branch) install(n *NS, flags int) error {
 	for i, l := range b.parts() {
 		x.add(unix.NFT_MSG_NEWCHAIN, flags, attrString(unix.NFTA_CHAIN_TABLE, x.table),
 			attrString(unix.NFTA_CHAIN_NAME, l.chain.Name))
-		if i == 0 { // after NEWCHAIN, so that the first error is that another group has the chain
+		if i == 0 { // not before NEWCHAIN: if another group has the chain, the first error must be that of NEWCHAIN
 			b.delElements(x, stale)
 		}
 		x.emptyChain(l.chain.Name)
@@ -176,7 +177,8 @@ func (x *transaction) emptyChain(chain string) {
 // verdictGoto is NFT_GOTO of linux/netfilter/nf_tables.h.
 const verdictGoto = 1<<32 - 4
 
-// Check returns an error if the maps have other chains for the group or the link, or if the rules of a chain differ.
+// Check returns an error if the table's maps lead the group or the link to another chain, or to no chain. Check also
+// returns an error if the rules of a chain differ.
 func (b Branch) Check(n *NS) error {
 	for _, l := range b.parts() {
 		chain, err := b.Table.targetChain(n, l)
@@ -200,7 +202,8 @@ func (b Branch) Check(n *NS) error {
 	return nil
 }
 
-// Del deletes the Branch of the group, with its second chain, even if Arrived is nil.
+// Del deletes the Branch that the kernel's table has for the group. If this Branch has a second chain, Del also deletes
+// that chain, even if b.Arrived is nil.
 func (b Branch) Del(n *NS) error {
 	x, err := b.Table.newTransaction()
 	if err != nil {
@@ -227,9 +230,9 @@ func (b Branch) Del(n *NS) error {
 	return n.commit(x)
 }
 
-// arrivalParts returns two kinds of elements of arrivalMap: those whose key is b.Link, and those that lead to the
-// second chain of a Branch. The first chain of this Branch has the name chain. Several elements are possible, because
-// another program may have deleted only a part of an earlier Branch.
+// arrivalParts returns two kinds of elements of arrivalMap: elements whose key is b.Link, and elements that lead to the
+// second chain of a Branch. The parameter chain is the name of the first chain of this Branch. Several elements are
+// possible, because another program may have deleted only a part of an earlier Branch.
 func (b Branch) arrivalParts(n *NS, chain string) (found []branchPart, err error) {
 	all, err := b.Table.setElements(n, arrivalMap)
 	for _, e := range all {
@@ -248,11 +251,12 @@ func (b Branch) delElements(x *transaction, all []branchPart) {
 	}
 }
 
-// secondChainName returns the name of the second chain of a Branch. The first chain of this Branch has the name chain.
+// secondChainName takes the name of a Branch's first chain, and returns the name of the second chain of the same
+// Branch.
 func secondChainName(chain string) string { return chain + "_arrived" }
 
 // Restore adds the Branch again if another program has deleted the whole Branch, or only the element that leads to the
-// Branch's chain. The result taken reports that the chain belongs to another group.
+// Branch's chain. If the chain belongs to another group, Restore changes nothing, and taken is true.
 func (b Branch) Restore(n *NS) (taken bool, err error) {
 	if err = b.Add(n); !errors.Is(err, fs.ErrExist) {
 		return false, err
@@ -268,10 +272,10 @@ func (b Branch) Restore(n *NS) (taken bool, err error) {
 	return false, b.Put(n)
 }
 
-// Claim returns the chain of the group's Branch. If the group has no Branch, Claim adds the Branch b. The result taken
-// reports that the chain belongs to another group.
+// Claim returns the chain of the group's Branch. If the group has no Branch, Claim adds the Branch b. If the chain of b
+// belongs to another group, Claim changes nothing, and taken is true.
 func (b Branch) Claim(n *NS) (chain string, taken bool, err error) {
-	for range 2 { // a second time if another process adds the group's Branch just before Add
+	for range 2 { // Add fails if another process has just added the group's Branch: then ask for that Branch
 		if chain, err = b.Table.Branch(n, b.Group); !errors.Is(err, fs.ErrNotExist) {
 			return chain, false, err
 		}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Carrier is a link that can have addresses of an ENI, with all addresses of the link.
+// A Carrier is a link that can have addresses of an ENI. It also has the list of all addresses of this link.
 type Carrier struct {
 	Link
 	Addrs []netip.Addr
@@ -26,13 +26,13 @@ type Carrier struct {
 // indices, groups and MAC addresses. But only a process with privileges in masterNS can make a link whose master is in
 // masterNS. So Slaves relies only on the master's namespace, which the kernel reports.
 //
-// When the kernel first describes a link of n whose master is in masterNS, it gives masterNS an ID in n, and keeps it
-// (peernet2id_alloc). So if masterNS has no ID in n, no link of n has its master in masterNS. In this case, Slaves does
-// not ask for a list of the links.
+// When the kernel first describes a link of n whose master is in masterNS, the kernel gives masterNS an ID in n, and
+// this ID stays (peernet2id_alloc). So if masterNS has no ID in n, no link of n has its master in masterNS. In this
+// case, Slaves does not ask for a list of the links.
 //
 // If links change all the time, each list of the kernel may be incomplete. In this case, Slaves asks for several lists,
 // and returns all slaves that are in any of the lists. The owner of a namespace can change links all the time to hide
-// slaves, but only slaves in that namespace. While such slaves are hidden, no other slave can have their addresses.
+// slaves, but only slaves in that namespace. While a slave is hidden, no other slave can have its addresses.
 func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	number, err := n.nsNumber(masterNS)
 	if err != nil {
@@ -46,9 +46,9 @@ func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 }
 
 // HasOn reports whether the namespace n has a link whose master is the link l of the namespace masterNS. HasOn first
-// lists the links of n, because the master may have moved to masterNS after its slave was made. For example, a network
-// card comes back from a pod. In this case, masterNS has no ID in n (see Slaves) before the kernel lists the links of
-// n.
+// lists the links of n, because the master may have moved to masterNS after its slave was made. This is so if the
+// master is a network card that has come back from a pod. After the move, masterNS has no ID in n (see Slaves) until
+// the kernel lists the links of n.
 func (n *NS) HasOn(masterNS *NS, l Link) (bool, error) {
 	if _, err := n.Links(); err != nil {
 		return false, err
@@ -57,8 +57,8 @@ func (n *NS) HasOn(masterNS *NS, l Link) (bool, error) {
 	return slices.ContainsFunc(slaves, func(c Carrier) bool { return c.Peer == l.Index }), err
 }
 
-// CardsOf lists those links of the namespace that have one of the kinds (see [Link]). It leaves out lo. If links change
-// all the time, CardsOf asks for several lists, as Slaves does.
+// CardsOf lists those links of the namespace whose Kind (see [Link]) is one of the given kinds. It leaves out lo. If
+// links change all the time, CardsOf asks for several lists, as Slaves does.
 func (n *NS) CardsOf(kinds ...string) ([]Carrier, error) {
 	return n.listCarriers(func(l Link) bool { return l.Index != loopback && slices.Contains(kinds, l.Kind) })
 }
@@ -106,7 +106,8 @@ func (n *NS) addrsOf(index int) ([]netip.Addr, error) {
 }
 
 // requestSeveral asks the kernel for a dump, and calls the function visit with each message. If a change interrupts the
-// dump, requestSeveral asks again, ten times at most. So visit is perhaps called several times with the same message.
+// dump, requestSeveral asks again, ten times at most. So requestSeveral may call visit several times with the same
+// message.
 func (n *NS) requestSeveral(
 	typ int, answerType uint16, visit func([]byte), head nl.NetlinkRequestData, attrs ...attribute,
 ) error {

@@ -75,8 +75,8 @@ func (c Chain) addRules(x *transaction) error {
 	return nil
 }
 
-// revision is a part of the text whose hash is a rule's comment (see ruleFingerprint). Increase revision when the same
-// text of a rule compiles to other code.
+// revision is a part of the text that we hash for the comment of a rule (see ruleFingerprint). Increase revision if a
+// change of this package compiles the same rule text to other code than before.
 const revision = "1"
 
 // A ruleFingerprint is the name of a rule's chain and the comment of the rule. Check compares rules by their
@@ -84,10 +84,10 @@ const revision = "1"
 // hook, priority and policy, and revision.
 type ruleFingerprint struct{ chain, comment string }
 
-// isOurs reports whether the rule is ours: its comment then has the length of our hashes.
+// isOurs reports whether the rule is ours. A rule is ours if its comment has the length of our hashes.
 func (f ruleFingerprint) isOurs() bool { return len(f.comment) == hex.EncodedLen(8) }
 
-// fingerprints returns the fingerprints that the chain's rules have if we install them.
+// fingerprints returns the fingerprints that the chain's rules get when we install them.
 func (c Chain) fingerprints() []ruleFingerprint {
 	chain := []byte(revision + " " + c.Name + " " + c.header())
 	all := make([]ruleFingerprint, len(c.Rules))
@@ -106,8 +106,8 @@ func (c Chain) fingerprints() []ruleFingerprint {
 }
 
 // check returns an error if the kernel's chain has another type, hook, priority or policy than c. check does not
-// compare the rules. It checks what the fingerprints do not show: if another program changes the policy of a chain, the
-// comments of the rules stay the same.
+// compare the rules. check is necessary, because the fingerprints do not show these properties: if another program
+// changes the policy of a chain, the comments of the rules stay the same.
 func (c Chain) check(n *NS, t Table) error {
 	is, _, err := t.getChain(n, c.Name)
 	if err != nil {
@@ -142,7 +142,7 @@ func parseChain(family uint8, msg []byte) (c Chain, useCount int) {
 			}
 		case unix.NFTA_CHAIN_HOOK:
 			c.parseHook(hooksOf(family), value)
-		case unix.NFTA_CHAIN_USE: // only the chain's own rules, if a hook calls the chain
+		case unix.NFTA_CHAIN_USE: // if a hook calls the chain, this number counts only the chain's own rules
 			useCount = int(bigEndianUint(value))
 		}
 	}

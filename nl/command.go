@@ -40,7 +40,7 @@ func (c *cmd) number(name string, value int) *cmd {
 	return c
 }
 
-// flag appends a word if the parameter on is true.
+// flag appends a word if its second parameter is true.
 func (c *cmd) flag(name string, on bool) *cmd {
 	if on {
 		c.word(name)

@@ -14,13 +14,13 @@ import (
 
 // RemoveDetached deletes rules whose IIF is a link that does not exist any more, and returns the deleted rules. It
 // deletes only rules for which isOurs returns true. When a link is deleted, the kernel removes the link's routes and
-// neighbours, but not the rules with this IIF. The kernel marks these rules as detached: ip(8) shows "iif veth7e00
-// [detached]".
+// neighbours, but not the rules whose IIF is this link. The kernel marks these rules as detached: ip(8) shows "iif
+// veth7e00 [detached]".
 //
 // RemoveDetached may run while plugins add links and rules. A plugin adds a link before its rules. So the link of a
-// detached rule may exist again, and RemoveDetached asks for this link before it deletes the rule. A plugin may add the
-// link even later, just before the deletion. The new rules of the link stay, because RemoveDetached deletes only a rule
-// with the same properties, and the new rules have another table.
+// detached rule may exist again. For this reason, RemoveDetached asks the kernel for the link before it deletes the
+// rule. A plugin may add the link even later, just before the deletion. The new rules of the link stay, because
+// RemoveDetached deletes only a rule with the same properties, and the new rules have another table.
 func (n *NS) RemoveDetached(isOurs func(Rule) bool) (removed []Rule, failed error) {
 	rules, err := n.detachedRules()
 	if err != nil {

@@ -22,7 +22,7 @@ type DroppingChain struct {
 	Name   string       // as nft(8) writes it: "ip filter FORWARD"
 	Empty  bool         // the chain has no rules, so it drops all packets
 	Source bool         // true only for chains with the hook prerouting
-	From   netip.Prefix // for chains at input, forward or prerouting, and chains to which these jump
+	From   netip.Prefix // only for chains with the hook input, forward or prerouting, or chains to which these jump
 }
 
 // DroppingChains lists the chains that may drop packets of a family. It does not find out which packets earlier rules
@@ -106,7 +106,7 @@ func droppedSources(t Table, chain string, rules [][]byte, family uint8) []Dropp
 
 // droppedSource returns the range of source addresses whose packets a rule drops or rejects. The rule may have an
 // exception for packets that arrive by some links. For example, Tailscale's rule does not drop packets that arrive by
-// Tailscale's link. If the rule has any other condition, the result is not valid.
+// Tailscale's link. If the rule has any other condition, droppedSource returns a Prefix that is not valid.
 func droppedSource(rule []byte, family uint8) (from netip.Prefix) {
 	var register string // what the last expression has loaded into the register
 	var mask []byte
@@ -154,8 +154,8 @@ func isSource(payload []byte, family uint8) bool {
 		bigEndianUint(attrAt(payload, unix.NFTA_PAYLOAD_OFFSET)) == offset
 }
 
-// prefixOf returns the prefix of the addresses that begin with the bytes in value. These bytes may be fewer than an
-// address has. If mask is not nil, it is the netmask of the prefix.
+// prefixOf returns the prefix of the addresses that begin with the bytes in value. The slice value may be shorter than
+// an address. If mask is not nil, it is the netmask of the prefix.
 func prefixOf(value, mask []byte, family uint8) netip.Prefix {
 	size := map[uint8]int{unix.NFPROTO_IPV4: 4, unix.NFPROTO_IPV6: 16}[family]
 	if len(value) > size {

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cardSetting is a setting of ethtool(8). Its value is a C structure of linux/ethtool.h, without the number of the
-// command in its first four bytes. The command getCommand makes the kernel fill this structure, and the command
-// setCommand makes the kernel read it.
+// A cardSetting is a setting of ethtool(8). Its value has the bytes of a C structure of linux/ethtool.h. The value
+// lacks only the first four bytes of the structure, which are the number of the command. The command getCommand makes
+// the kernel fill the structure, and the command setCommand makes the kernel read it.
 type cardSetting struct {
 	name                   string
 	getCommand, setCommand uint32
@@ -82,14 +82,14 @@ func (n *NS) cardSettings(l Link, s Settings) error {
 	return errors.Join(failed, read(rssSetting, value, err))
 }
 
-// lacksSetting reports whether an error of runEthtool means that the driver does not have a setting. Some drivers have
-// the command but not the setting, and then return EINVAL.
+// lacksSetting reports whether an error of runEthtool means that the driver does not have a setting. A driver that has
+// the command but not the setting returns EINVAL.
 func lacksSetting(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL)
 }
 
 // readFeatures returns the offloads of a link. Each group of 32 offloads has two bit masks. The first mask has the
-// offloads that can be changed. The second mask has those of the first mask that are requested.
+// offloads that can be changed. The second mask has those offloads of the first mask that a program has requested.
 func (n *NS) readFeatures(l Link) (value []byte, err error) {
 	const header, block = 8, 16
 	b := structOf(header+8*block, ethtoolGetFeatures, 8)

@@ -31,7 +31,7 @@ import (
 type filter struct {
 	index  int       // the index of the link
 	name   string    // the name of the program, from programName
-	class  uint16    // the number of the pod, by which the programs of a Splice distinguish pods in their maps
+	class  uint16    // the pod's number: with it, the programs of a Splice distinguish pods in their maps
 	hook   uint32    // tcEgress; 0 is tcIngress
 	pref   uint32    // the priority among the filters of the hook, lowest first; 0 is filterPref
 	police attribute // the action on packets that the program matches; nil: the program's result is the action
@@ -213,8 +213,8 @@ func objectName(content, suffix string) string {
 	return OwnTable + ":" + hex.EncodeToString(is.Sum(nil)) + ":" + suffix
 }
 
-// hasSameEffect reports whether the kernel's program has the same effect as the wanted program. It takes the names of
-// both programs: the names of programs with the same effect differ only in the revision.
+// hasSameEffect reports whether the kernel's program has the same effect as the wanted program. It compares the names
+// of both programs, because the names of programs with the same effect differ only in the revision.
 func hasSameEffect(name, want string) bool {
 	return strings.HasPrefix(name, want[:strings.LastIndex(want, ":")+1])
 }

@@ -34,8 +34,8 @@ func Further(links []Link, podGroup uint32) bool {
 	return has(FurtherGroup(podGroup)) || !has(podGroup) && OtherFirst(links, podGroup)
 }
 
-// OtherFirst reports whether the pod has a first attachment and this attachment has another [PodGroup] than podGroup.
-// links has the links of the pod.
+// OtherFirst reports whether the first attachment of the pod has another [PodGroup] than podGroup. If the pod has no
+// first attachment, OtherFirst returns false. links has the links of the pod.
 func OtherFirst(links []Link, podGroup uint32) bool {
 	return slices.ContainsFunc(links, func(l Link) bool {
 		g := Attachment(l.Group)
@@ -43,9 +43,9 @@ func OtherFirst(links []Link, podGroup uint32) bool {
 	})
 }
 
-// A pod's network card (see [MovedLink]) has another group than the other links of its attachment, for two reasons. If
-// a group has a card, the kernel refuses to delete the group. And DelGroup must not touch the card, because the card
-// goes back to the node.
+// A pod's network card (see [MovedLink]) has another group than the other links of its attachment, for two reasons. The
+// first reason is that the kernel refuses to delete a group that has a card. The second reason is that DelGroup must
+// not touch the card, because the card goes back to the node.
 const cardGroupOffset = furtherGroupByte - OwnGroup + 1
 
 // CardGroup returns the group of an attachment's network cards. group is the group of the attachment's other links.

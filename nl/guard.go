@@ -39,7 +39,8 @@ type Guard struct {
 	MAC   string // the link's MAC address; "": the methods ask the kernel for the MAC address and the index
 }
 
-// GuardTable is the name of the two tables, which OwnTableOf returns for no network. GuardSet is the name of their set.
+// GuardTable is the name of both tables of the Guards. OwnTableOf returns this name for no network. GuardSet is the
+// name of the set in both tables.
 const (
 	GuardTable = OwnTable + "._guard"
 	GuardSet   = "masters"
@@ -207,7 +208,8 @@ func (t Table) guardSetAttrs() []attribute {
 		attrString(unix.NFTA_SET_ELEM_LIST_SET, GuardSet)}
 }
 
-// checkElement returns nil if the kernel's set has the element e. The error is fs.ErrNotExist if it does not.
+// checkElement returns nil if the kernel's set has the element e. If the set does not have e, the error is
+// fs.ErrNotExist.
 func (t Table) checkElement(n *NS, e guardElement) error {
 	key := nested(1, dataAttr(unix.NFTA_SET_ELEM_KEY, e[:]))
 	msg, err := t.getObject(n, unix.NFT_MSG_GETSETELEM,

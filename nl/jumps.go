@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Jumps stands for some rules in a chain of another program. A rule is one of these if its comment contains Comment and
-// the rule jumps to a chain whose name begins with To. Del deletes them without iptables(8), which refuses to change a
-// table if it cannot print one of the table's rules.
+// Jumps stands for some rules in a chain of another program. These are the rules whose comment contains Comment and
+// that jump to a chain whose name begins with To. Del deletes these rules without iptables(8). The reason is that
+// iptables(8) refuses to change a table if it cannot print one of the table's rules.
 type Jumps struct {
 	Table, Chain string // a table of the family ip, and a chain of this table
 	Comment, To  string

@@ -65,7 +65,7 @@ func (l Limit) String() string {
 	return strings.Join(lines, "\n\t")
 }
 
-// position returns a filter with the hook and the priority of the Limit's filters, and nothing else.
+// position returns a filter that has only the hook and the priority of the Limit's filters.
 func (l Limit) position() filter {
 	if l.Egress {
 		return filter{hook: tcEgress, pref: limitPref}
@@ -115,7 +115,7 @@ func (l Limit) policeAction() attribute {
 	b = ne.AppendUint32(b, uint32(min(l.Rate, math.MaxUint32)))
 	// no peak rate, counters, capabilities
 	b = append(b, make([]byte, 12+12)...)
-	// TC_ACT_UNSPEC: continue
+	// the result MaxUint32 is TC_ACT_UNSPEC: the kernel goes on with the next filter
 	options := []attribute{attr(tbf, b), attr(rateTable, make([]byte, 1024)), attr32(result, math.MaxUint32)}
 	if l.Rate > math.MaxUint32 {
 		options = append(options, attr(rate64, ne.AppendUint64(nil, l.Rate)))

@@ -67,7 +67,7 @@ func (n *NS) Links() ([]Link, error) { return n.listLinks(n.sendRequest) }
 // exactLinks is like Links, but fails if the kernel's list is perhaps incomplete.
 func (n *NS) exactLinks() ([]Link, error) { return n.listLinks(n.sendExact) }
 
-// listLinks lists the links. It sends the request by the method send.
+// listLinks lists the links. listLinks calls the parameter send to send the request.
 func (n *NS) listLinks(send sender) ([]Link, error) {
 	msgs, err := send(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.RTM_NEWLINK, linkMessage(),
 		skipStats())
@@ -172,8 +172,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// setLink sets a link up, and sets its MTU (unless mtu is 0) and its alias (unless alias is empty). The slice more has
-// the attributes for other properties to set.
+// setLink sets a link up, and sets its MTU (unless mtu is 0) and its alias (unless alias is empty). The slice named
+// more has attributes that set other properties of the link.
 func (n *NS) setLink(name string, mtu int, alias string, more ...attribute) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -230,8 +230,8 @@ func (n *NS) forgetLink(name string) {
 
 func linkMessage() *nl.IfInfomsg { return nl.NewIfInfomsg(unix.AF_UNSPEC) }
 
-// skipStats returns an attribute for a request. It makes the kernel leave out the statistics, which would be half of
-// each answer (RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h).
+// skipStats returns an attribute for a request. The attribute makes the kernel leave out the statistics, which would be
+// half of each answer (RTEXT_FILTER_SKIP_STATS of linux/rtnetlink.h).
 func skipStats() attribute { return attr32(unix.IFLA_EXT_MASK, 1<<3) }
 
 // linkInfo returns the attribute that gives a new link its kind and the options of this kind.

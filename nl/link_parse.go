@@ -69,7 +69,7 @@ func parseMode(data []byte) (mode string) {
 	return mode
 }
 
-// parseForwards4 reads one of the link's IPv4 parameters, the first (IPV4_DEVCONF_FORWARDING of linux/ip.h).
+// parseForwards4 reads the first of the link's IPv4 parameters, IPV4_DEVCONF_FORWARDING of linux/ip.h.
 func parseForwards4(families []byte) bool {
 	values := attrAt(families, unix.AF_INET, unix.IFLA_INET_CONF)
 	return len(values) >= 4 && nativeUint(values[:4]) == 1

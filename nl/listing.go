@@ -17,8 +17,8 @@ type listCache struct {
 	routes map[Family]*routeList
 }
 
-// A ruleList has the rules in the kernel's order. It also has the set of these rules, in which each rule has Protocol
-// 0.
+// A ruleList has the rules in the kernel's order. It also has a set of the same rules. In this set, each rule has
+// Protocol 0.
 type ruleList struct {
 	rules []Rule
 	err   error
@@ -31,9 +31,9 @@ type routeList struct {
 	err    error
 }
 
-// List makes n remember the rules, and the routes by the link dev (or by all links if dev is ""), until forget is
-// called. So checks of many rules and routes read each list only once. The lists do not show later changes, so call
-// forget before you change a rule or a route.
+// List makes n remember the rules, and the routes by the link dev. If dev is "", n remembers the routes by all links.
+// The lists stay until the caller calls forget. So checks of many rules and routes read each list only once. The lists
+// do not show later changes, so call forget before you change a rule or a route.
 func (n *NS) List(dev string) (forget func(), err error) {
 	l := &listCache{rules: map[Family]*ruleList{}, routes: map[Family]*routeList{}}
 	if dev != "" {

@@ -20,20 +20,20 @@ import (
 // but the route back to its source uses another link.
 var ErrSource = errors.New("the route back to the packet's source is not by the link by which the packet arrived")
 
-// Leaves returns the name of the link by which a packet of the namespace itself leaves. The packet has the source
-// address from, an address of the namespace, and the destination address to. It does the same as "ip route get TO from
-// FROM", and returns "" if there is no route.
+// Leaves returns the name of the link by which the kernel sends a packet of a program in the namespace. The source of
+// the packet is the parameter from, an address of the namespace. The destination of the packet is the parameter to.
+// Leaves does the same as "ip route get TO from FROM", and returns "" if there is no route.
 func Leaves(n *nl.NS, from, to netip.Addr) (dev string, err error) {
 	return routeLink(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice()})
 }
 
-// Forwards returns the name of the link by which the namespace forwards a packet that arrives by the link iif. It does
-// the same as "ip route get TO from FROM iif IIF", and returns "" if the namespace does not forward such a packet.
+// Forwards returns the name of the link by which the namespace forwards a packet that arrives by the link iif. Forwards
+// does the same as "ip route get TO from FROM iif IIF", and returns "" if the namespace does not forward the packet.
 // Forwards assumes that the packet has no mark.
 func Forwards(n *nl.NS, iif string, from, to netip.Addr) (dev string, err error) {
 	dev, err = routeLink(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice(), Iif: iif})
-	// Linux before 6.14 reports EXDEV for such a packet. Later kernels report EINVAL, also for packets that they drop
-	// for other reasons.
+	// If the kernel drops a packet because of its source, Linux before 6.14 reports EXDEV. Later kernels report EINVAL,
+	// and report the same error for packets that they drop for other reasons.
 	if errors.Is(err, unix.EXDEV) || errors.Is(err, unix.EINVAL) {
 		return "", ErrSource
 	}

@@ -12,8 +12,8 @@ import (
 	"net/netip"
 )
 
-// The programs of a Splice change ports from OwnPort to FirstPort - 1 into ports from FirstPort to the highest port,
-// and back. To do so, they set and clear the bit PortBit. src/program.h must have the same constants.
+// The programs of a Splice translate each port from OwnPort to FirstPort - 1 into a port that is at least FirstPort,
+// and back. To translate a port, the programs set or clear the bit PortBit. src/program.h must have the same constants.
 const (
 	OwnPort   = 0x8000
 	FirstPort = OwnPort | PortBit
@@ -25,7 +25,8 @@ const InsnSize = 8
 
 // Maps has the file descriptors of the BPF maps that the two programs of a Splice share: see src/memory.h.
 type Maps struct {
-	// Kept is a map that remembers packets. The namespace's sockets do not show whether a socket awaits these packets.
+	// Kept is a map that remembers packets of one kind: the sockets of the namespace alone do not show whether a socket
+	// awaits such a packet.
 	Kept int
 	// Looped is a map with the newest TCP connections that packets from the veth have begun. With this map, the
 	// programs recognise the answers of these connections.
@@ -36,9 +37,9 @@ type Maps struct {
 func Revision() string { return sources[:16] }
 
 // Onward returns the program of a Splice for the veth. If the destination MAC address of a packet is mac, the program
-// sends the packet by the link with the index eni. If the source port of such a packet is at least OwnPort and below
+// sends the packet by the link with the index eni. If the source port of this packet is at least OwnPort and below
 // FirstPort, the program also sets the bit PortBit in the source port. If a packet has another destination MAC address,
-// the program sets the bits of mark in the packet's mark.
+// the program sets those bits of the packet's mark that are 1 in the parameter mark.
 func Onward(mac net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.withValues(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(mac)),

@@ -101,8 +101,9 @@ func generate() []byte {
 	return text
 }
 
-// sourcesHash returns the SHA-256 of all sources. A test compares this hash, and so finds that a source has changed
-// since the last run of generate.go. The test does not need clang.
+// sourcesHash returns the SHA-256 of all sources. generate.go writes this hash into programs.go. A test calculates the
+// hash again and compares both. So without clang, the test finds that a source has changed since the last run of
+// generate.go.
 func sourcesHash() string {
 	h := sha256.New()
 	files, err := filepath.Glob("src/*")
@@ -134,7 +135,8 @@ func compile(source string) []byte {
 	return object
 }
 
-// A program is a linked program. Its code has its own instructions first, and then the functions that it calls.
+// A program is one BPF program after linking. Its code has its own instructions first, and then the functions that it
+// calls.
 type program struct {
 	code     []byte
 	operands []operand
@@ -197,8 +199,8 @@ func (p *program) relocate(f *elf.File, at int, kind uint32, s elf.Symbol, start
 	case kind == relocValue && f.Sections[s.Section].Name == "maps":
 		p.operands = append(p.operands, operand{s.Name, at / insnSize, true})
 	case kind == relocCall && p.code[at] == callInsn:
-		// The compiler has written a number into the call: the distance from the symbol to the function, minus one. It
-		// counts instructions.
+		// The compiler has written a number into the call: the distance from the symbol to the function, minus one. The
+		// unit of this distance is one instruction.
 		imm := p.code[at+4:]
 		function := start[f.Sections[s.Section].Name]/insnSize + int(s.Value)/insnSize + int(
 			int32(binary.LittleEndian.Uint32(imm))) + 1

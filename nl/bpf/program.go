@@ -27,8 +27,9 @@ type operand struct {
 	fd   bool // the number is the file descriptor of a map
 }
 
-// withValues returns the instructions with the values of the operands. The map values has the value for the name of
-// each operand. withValues panics if an operand has no value, or if a name in values is not the name of an operand.
+// withValues returns the instructions with the values of the operands. The parameter values maps the name of each
+// operand to its value. withValues panics if an operand has no value, or if a name in values is not the name of an
+// operand.
 func (p program) withValues(values map[string]uint64) []byte {
 	b := make([]byte, 0, InsnSize*len(p.code))
 	for _, insn := range p.code {

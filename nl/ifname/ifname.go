@@ -18,8 +18,8 @@ const Longest = 15
 const Egress = "egress"
 
 // Fault returns the reason why the kernel refuses a link name (dev_valid_name), for example "is too long". It returns
-// "" if the kernel accepts the name: 1 to 15 bytes without white space, / and :. Fault also refuses a zero byte,
-// because it would end the name.
+// "" if the kernel accepts the name: 1 to 15 bytes without white space, / and :. Fault also refuses a name that
+// contains a zero byte, because the kernel would take this byte for the end of the name.
 func Fault(name string) string {
 	switch {
 	case name == "":
@@ -60,8 +60,8 @@ func Refused(name string) string {
 }
 
 // kernelNames returns the names that the kernel itself uses in each namespace: the link lo, and the directories all and
-// default of sysctls. Each other name is that of the fallback device of a kind of tunnel. If a link in any namespace
-// has this name, the kernel cannot load the module of this kind of tunnel.
+// default of sysctls. Each other name belongs to the fallback device of one kind of tunnel. If a link in any namespace
+// has the name of this device, the kernel cannot load the module of this kind of tunnel.
 func kernelNames() []string {
 	return []string{"lo", "all", "default", "tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip6gre0",
 		"ip_vti0", "ip6_vti0"}
