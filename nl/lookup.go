@@ -53,7 +53,7 @@ func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 }
 
 // lookupRoute returns the route that the kernel chooses for packets to an address, or the zero kernelRoute if there is
-// none. The slice more has attributes that restrict the kernel's choice.
+// none. The slice named more has attributes that restrict the kernel's choice.
 func (n *NS) lookupRoute(a netip.Addr, more ...attribute) (kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Flags = uint8(FamilyOf(a)), uint8(a.BitLen()), unix.RTM_F_FIB_MATCH

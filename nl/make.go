@@ -30,8 +30,8 @@ func Make(name string) (*NS, error) {
 // Path returns a path by which other processes can open the namespace, while this process has it open.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.fd) }
 
-// newNetNS creates a namespace. A new namespace is at first the namespace of a thread: this thread then returns to its
-// old namespace, or ends if it cannot return.
+// newNetNS creates a namespace. The kernel puts the thread that creates a namespace into this namespace. The thread
+// then returns to its old namespace, or ends if it cannot return.
 func newNetNS() (netns.NsHandle, error) {
 	type made struct {
 		fd  netns.NsHandle

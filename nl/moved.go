@@ -16,12 +16,13 @@ import (
 )
 
 // A MovedLink moves a network card from the node (the namespace of the Step) to a pod, which then has the card for
-// itself. The link of the card may have another name and index in the pod, so its MAC address identifies it.
+// itself. The link of the card may have another name and index in the pod, so a MovedLink names the card by its MAC
+// address.
 //
 // One request moves the link, renames it and sets it up. The kernel sets the link down before the move
-// (dev_change_net_namespace). So kernels before 6.2, which rename only links that are down, can also rename it. The
-// kernel completes the request even if the process is killed meanwhile. So the link is either on the node, or in the
-// pod with its name and up.
+// (dev_change_net_namespace). Kernels before 6.2 rename only links that are down. Because the link is down during the
+// move, these kernels can also rename it. The kernel completes the request even if the process is killed meanwhile. So
+// the link is either on the node, or in the pod with its name and up.
 //
 // A link loses its addresses, routes, neighbours, queueing disciplines and their filters when it moves, but keeps its
 // [Settings].
@@ -66,7 +67,8 @@ func (v MovedLink) Add(n *NS) error {
 		err = n.Unshared(l)
 	}
 	if err == nil {
-		// programs of another pod may still be there: the kernel itself moves a card back when a pod's namespace ends
+		// programs of another pod may still be attached: when a pod's namespace ends, the kernel moves the card back
+		// with its programs
 		err = n.delPrograms(l)
 	}
 	if err != nil {
@@ -111,8 +113,8 @@ func (n *NS) moveLink(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...at
 }
 
 // Del first removes the alternative names, links and programs that the pod has attached to the link. Del then moves the
-// link back to the node, gives it its name there, and sets it down. Del does nothing if the link in the pod belongs to
-// another attachment (see [Foreign]).
+// link back to the node, gives the link its name on the node, and sets the link down. Del does nothing if the link in
+// the pod belongs to another attachment (see [Foreign]).
 //
 // When the pod's namespace ends, the kernel itself moves the link to the node, and perhaps renames it
 // (default_device_exit_net). The moved link keeps the group that it had in the pod. If Del finds a link with this group

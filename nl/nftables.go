@@ -87,9 +87,9 @@ func (x *transaction) encodeMessages(seq uint32) (b []byte) {
 	return append(b, encodeMessage(unix.NFNL_MSG_BATCH_END, 0, seq+1, all, nil)...)
 }
 
-// commit sends the transaction, and returns the first error. The socket stays open until the NS n is closed. When a
-// socket is closed, the kernel waits until all deleted objects are freed, 10 ms or more (nft_rcv_nl_event). When n is
-// closed, the kernel waits anyway, for other reasons.
+// commit sends the transaction, and returns the first error. The socket stays open until the NS n is closed. The reason
+// is that when a socket is closed, the kernel waits 10 ms or more until all deleted objects are freed
+// (nft_rcv_nl_event). When n is closed, the kernel has to wait in any case, for other reasons.
 func (n *NS) commit(x *transaction) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

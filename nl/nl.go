@@ -162,9 +162,9 @@ func (n *NS) Close() error {
 
 // Do runs f on a thread that is in the namespace. Use Do only if f needs more than a netlink socket or a file, because
 // other methods can open sockets and files in the namespace. Goroutines that f starts do not run in the namespace. The
-// function f must not use any NS. The NS of the process assumes that the calling thread is in the namespace of the
-// process, and in f this is not true. If f panics, Do panics on the goroutine of the caller, where the caller can
-// recover.
+// function f must not use any NS. The reason is that the NS of the process assumes that the calling thread is in the
+// namespace of the process. While f runs, the calling thread is in another namespace. If f panics, Do panics on the
+// goroutine of the caller, where the caller can recover.
 func (n *NS) Do(f func() error) error {
 	if n.isProcess {
 		return f()

@@ -49,8 +49,8 @@ type keeperKey struct{}
 
 // KeepOpen is for a process in which several plugins answer one command, one after the other. With the returned
 // context, [NodeOf] opens the node's namespace only once, and OpenOther of this NS opens the pod's namespace only once.
-// The method Close of these two NSs does nothing. The function release closes both. All users of the context must run
-// in the namespace of the same node, and must work for the same pod.
+// The method Close of these two NSs does nothing. The returned function closes both NSs. All users of the context must
+// run in the namespace of the same node, and must work for the same pod.
 func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	k := &keeper{}
 	return context.WithValue(ctx, keeperKey{}, k), func() {
@@ -62,7 +62,7 @@ func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 }
 
 // NodeOf is like [Node]. But if ctx is from [KeepOpen], NodeOf opens the namespace only once, and then returns the same
-// NS. The caller calls Close in any case.
+// NS. The caller must call Close in both cases.
 func NodeOf(ctx context.Context) (*NS, error) {
 	k, keeps := ctx.Value(keeperKey{}).(*keeper)
 	if !keeps {

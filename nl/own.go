@@ -13,7 +13,7 @@ import (
 // OwnGroup, OwnTable and [RouteProtocol] identify our objects on a node.
 const (
 	OwnGroup = 72                   // the group of the node's ends of veth pairs: see 'ip link show group 72'
-	OwnTable = "cni_ipvlan_vpc_k8s" // the name of our tables of nftables, or its beginning
+	OwnTable = "cni_ipvlan_vpc_k8s" // the name of each of our tables of nftables begins with OwnTable
 )
 
 // OwnTableOf returns the name of a network's table on the node. Each network has a table of its own, because two
@@ -65,9 +65,10 @@ func (n *NS) RemoveRouted() (removed bool, err error) {
 }
 
 // removeUnused first calls checkUnused. If checkUnused returns an error, removeUnused removes nothing. It returns this
-// error, but no error if the error is [ErrPods]. If checkUnused returns nil, removeUnused removes the objects that
-// listObjects returns, and calls removeMore. After the removal, removeUnused calls checkUnused again, and returns any
-// error of this second call, even [ErrPods]. The result removed reports whether there were objects to remove.
+// error, unless the error is [ErrPods]: it then returns nil. If checkUnused returns nil, removeUnused removes the
+// objects that listObjects returns, and calls removeMore. After the removal, removeUnused calls checkUnused again, and
+// returns any error of this second call, even [ErrPods]. The result removed reports whether there were objects to
+// remove.
 func removeUnused(
 	checkUnused func() error, listObjects func() (Wiring, error), removeMore func() error,
 ) (removed bool, err error) {
@@ -160,11 +161,11 @@ func (n *NS) sharedObjects(isWantedTable func(name string) bool, isWantedRule fu
 // isOwnRule reports whether a rule is ours.
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
-// isRoutedRule reports whether a rule is ours and serves only routed pods. Such a rule has the routing table of an ENI,
-// or Goto, or Nop, or it applies to all packets, or to all packets that the node itself sends. No other rule of ours
-// has one of these properties. For example, we have rules that drop packets that arrive by an ENI. For these rules,
-// isRoutedRule returns false. These rules stay as long as the ENI's link, because the VPC still delivers packets for
-// pods that have ended.
+// isRoutedRule reports whether a rule is ours and serves only routed pods. Such a rule uses the routing table of an
+// ENI, has Goto or Nop set, or applies to all packets or to all packets that the node itself sends. No other rule of
+// ours has one of these properties. For example, we have rules that drop packets that arrive by an ENI. For these
+// rules, isRoutedRule returns false. These rules stay as long as the ENI's link, because the VPC still delivers packets
+// for pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
 	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.hasMark()

@@ -13,9 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inPrefixes matches packets whose source (word is saddr) or destination (word is daddr) is in one of the prefixes. If
-// the parameter not is true, it matches packets of the same family whose address is in none of the prefixes. The code
-// compares the address with a single prefix, or looks for it in an anonymous set.
+// inPrefixes matches packets whose address is in one of the prefixes. This address is the source if word is saddr, and
+// the destination if word is daddr. If the parameter "not" is true, inPrefixes matches packets of the same family whose
+// address is in none of the prefixes. The code compares the address with the prefix if there is only one, and otherwise
+// looks for it in an anonymous set.
 func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	prefixes = outermostPrefixes(prefixes)
 	if len(prefixes) == 0 {
@@ -107,8 +108,8 @@ func (x *transaction) addSet(prefixes []netip.Prefix) (number uint32) {
 	return x.sets
 }
 
-// outermostPrefixes returns the prefixes that are not inside another prefix, sorted. It is necessary because the
-// intervals of a set must not overlap.
+// outermostPrefixes returns those prefixes that are not inside another prefix. The result is sorted. A caller needs
+// outermostPrefixes because the intervals of a set must not overlap.
 func outermostPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	var sorted []netip.Prefix
 	for _, p := range prefixes { // there are few prefixes, and slices.SortFunc would add 10 kB to the program

@@ -27,7 +27,7 @@ type Route struct {
 	OnLink   bool   // assume that Via is on the link, even if no other route leads to Via
 	Type     string // "" is unicast; routes of the types unreachable and blackhole have no Dev
 	Protocol int    // 0 is boot, as with ip(8)
-	// Replace makes Add replace another route to Dst. For example, a pod that has ended may have left a route to its
+	// Replace makes Add replace another route to Dst. This is necessary if a pod that has ended has left a route to its
 	// address.
 	Replace bool
 }
@@ -239,8 +239,8 @@ func (n *NS) listRoutes(f RouteFilter) (all []Route, err error) {
 	return all, err
 }
 
-// RoutesIn lists the routes of a table and a family. Only routes by the link dev have Dev set. RoutesIn does not look
-// up the names of other links, because a list of all links is slow on a node with many pods.
+// RoutesIn lists the routes of a table and a family. In the result, only routes by the link dev have Dev set. RoutesIn
+// does not look up the names of other links, because a list of all links is slow on a node with many pods.
 func (n *NS) RoutesIn(table uint32, f Family, dev string) (all []Route, err error) {
 	index, err := n.linkIndex(dev)
 	if err != nil {
@@ -284,7 +284,8 @@ func (n *NS) exactRoutes(f RouteFilter) (all []kernelRoute, err error) {
 	return all, nil
 }
 
-// requestRoutes is like selectRoutes, but always asks the kernel. It sends the request by the method send.
+// requestRoutes is like selectRoutes, but always asks the kernel. requestRoutes calls the parameter send to send the
+// request.
 func (n *NS) requestRoutes(send sender, f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Protocol = uint8(family), uint8(f.Protocol)

@@ -69,7 +69,7 @@ const (
 // ENI's link.
 func AskTable(eni string) string { return askTablePrefix + eni }
 
-// AskTables lists the links for which the namespace has an [AskTable], by their names.
+// AskTables returns the names of the links for which the namespace has an [AskTable].
 func (n *NS) AskTables() (enis []string, err error) {
 	tables, err := n.ownTables(func(name string) bool { return strings.HasPrefix(name, askTablePrefix) })
 	for _, t := range tables {
@@ -81,8 +81,8 @@ func (n *NS) AskTables() (enis []string, err error) {
 // RoutedTableOf returns the name of a network's table of nftables for routed pods.
 func RoutedTableOf(network string) string { return routedTablePrefix + network }
 
-// isRoutedTable reports whether the table of nftables with this name serves only routed pods that run. It is false for
-// [StrayTable], which stays, because it serves pods that have ended.
+// isRoutedTable reports whether the table of nftables with this name serves only routed pods that run. isRoutedTable
+// returns false for [StrayTable]. That table stays, because it serves pods that have ended.
 func isRoutedTable(name string) bool {
 	return name == ENITable || strings.HasPrefix(name, askTablePrefix) || strings.HasPrefix(name, routedTablePrefix)
 }
@@ -100,8 +100,8 @@ func routedTerm(word string, key uint32) Term {
 	})
 }
 
-// SetMarkBits changes only those bits of the packet's mark that are 1 in mask. It clears these bits, and then sets the
-// bits of mark.
+// SetMarkBits changes only those bits of the packet's mark that are 1 in mask. SetMarkBits clears these bits, and then
+// sets the bits that are 1 in the parameter mark.
 func SetMarkBits(mark, mask uint32) Term {
 	return term("meta mark set meta mark & "+hexadecimal(^mask)+" | "+hexadecimal(mark), func() []attribute {
 		return exprs(meta(unix.NFT_META_MARK), bitwise(nativeBytes(^mask), nativeBytes(mark)),

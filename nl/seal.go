@@ -15,8 +15,8 @@ import (
 // or an operator can have changed the rules since. Add only looks for the seal and counts the rules of each chain,
 // which takes half as long as reading the rules. Check reads the rules.
 //
-// A table with chains that have Varies set has a second seal, for its other chains only (see [Table.Lasting]). A kernel
-// that has this second seal also has all parts of nftables that these other chains need.
+// A table with chains that have Varies set has a second seal, for its other chains only (see [Table.Lasting]). If the
+// kernel's table has this second seal, the kernel also has all parts of nftables that these other chains need.
 
 // Sealed reports whether the kernel's table has the seal of the Table t. A table with this seal was made from a Table
 // with the same chains and the same Of.

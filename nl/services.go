@@ -142,9 +142,9 @@ func proxyTable(family Family, name string) Table {
 	return Table{Family: "ip", Name: name}
 }
 
-// comparedAddr returns the first value with the size of an address with which a rule compares a packet. In kube-proxy's
-// rules of iptables-nft, this is the destination (-d). Only the protocol (-p) is compared before, and a protocol has
-// one byte.
+// comparedAddr looks at the values with which a rule compares a packet. It returns the first of these values that has
+// the size of an address. In kube-proxy's rules of iptables-nft, this value is the destination (-d). Before the
+// destination, these rules compare only the protocol (-p), which has one byte.
 func comparedAddr(rule []byte) (a netip.Addr, ok bool) {
 	for name, data := range expressions(rule) {
 		if a, ok = netip.AddrFromSlice(attrAt(data, unix.NFTA_CMP_DATA, unix.NFTA_DATA_VALUE)); ok && name == "cmp" {

@@ -16,9 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settings maps names to values. It has the properties that a network card keeps when it moves to another namespace.
-// These are the settings of ethtool(8), and properties of the link that __dev_change_net_namespace does not change. A
-// pod with CAP_NET_ADMIN can change these settings, and the next pod with this card would get the changed settings.
+// Settings maps the names of properties to their values. A Settings has those properties that a network card keeps when
+// it moves to another namespace. These are the settings of ethtool(8), and properties of the link that
+// __dev_change_net_namespace does not change. A pod with CAP_NET_ADMIN can change these settings, and the next pod with
+// this card would get the changed settings.
 //
 // Settings does not have the following properties. Addresses, routes, neighbours, queueing disciplines and their
 // filters end with a move, and the link gets new sysctls. [MovedLink.Del] removes programs and alternative names. Some

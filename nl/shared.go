@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrShared reports that other links use a link. These are ipvlan slaves, perhaps in the namespaces of pods, or a
-// bridge or bond of which the link is a port.
+// ErrShared reports that other links use a link. The other links are ipvlan slaves, perhaps in the namespaces of pods,
+// or a bridge or bond with the link as a port.
 var ErrShared = errors.New("other links use this link: slaves of ipvlan, maybe in pods, or a bridge; end these pods " +
 	"first")
 
@@ -21,9 +21,10 @@ var ErrShared = errors.New("other links use this link: slaves of ipvlan, maybe i
 // To list the slaves is not enough: each namespace lists only its own links, and a namespace that is ending cannot be
 // found.
 //
-// So Unshared asks the kernel for a macvlan link on top of the link, with an option that does not fit the mode. The
-// kernel refuses this request in any case. If an ipvlan, bridge or bond uses the link, the error is EBUSY
-// (macvlan_port_create, since Linux 4.5). If no such link uses it, the error is EINVAL, because of the option.
+// So Unshared asks the kernel for a macvlan link on top of the link. The request has an option that does not fit the
+// mode of the macvlan link. The kernel refuses this request in any case. If an ipvlan, bridge or bond uses the link,
+// the error is EBUSY (macvlan_port_create, since Linux 4.5). If no such link uses it, the error is EINVAL, because of
+// the option.
 //
 // Unshared does not find macvlan and VLAN links in other namespaces. To find these links, call [NS.Slaves] for the
 // other namespaces.

@@ -12,13 +12,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Splice connects two links of a pod, ENI and Veth, by a BPF program at the ingress of each. Packets that a Splice
-// sends from one link to the other bypass the forwarding and netfilter of the pod's namespace.
+// A Splice connects two links of a pod, ENI and Veth. To this end, it has a BPF program at the ingress of each of the
+// two links. Packets that a Splice sends from one link to the other bypass the forwarding and netfilter of the pod's
+// namespace.
 //
 // From Veth to ENI: a packet that arrives by Veth with the destination MAC address MAC leaves by ENI, along the routes
 // of the namespace. If its TCP or UDP source port is from [SpliceOwn] to SpliceFirst - 1, the program adds
-// [SpliceFirst] - SpliceOwn to this port. From ENI to Veth: a packet may arrive by ENI whose destination port is
-// SpliceFirst or higher. If no socket of the namespace awaits this packet, the program changes the port back. The
+// [SpliceFirst] - SpliceOwn to this port. From ENI to Veth: the destination port of a packet that arrives by ENI may be
+// at least SpliceFirst. If no socket of the namespace awaits such a packet, the program changes the port back. The
 // packet then goes to the other end of Veth, as if Veth had sent it. All other packets take their usual way.
 //
 // The kernel must not choose ports from SpliceFirst on for the namespace's own connections (see [LocalPorts]). But
@@ -29,11 +30,11 @@ import (
 //   - Any other socket has the port, and the packet does not answer a packet that the Splice has sent by ENI.
 //
 // If a NAT rule translates the port of a TCP connection of the namespace, no socket has the port of the connection's
-// packets. The programs treat the packets of such a connection as awaited if they recognise the connection. They
-// recognise it if it begins from outside, or if it is answered and no packet by Veth has begun it. The programs
-// remember these few connections, and the connections that a packet by Veth has begun, as long as their maps have room.
-// An ICMP error is awaited if an answer to the packet inside the error would be awaited. The fragments of a packet go
-// where the first fragment goes.
+// packets. The programs treat the packets of such a connection as awaited if they recognise the connection. The
+// programs recognise a connection if it begins from outside. They also recognise a connection that is answered, if no
+// packet by Veth has begun it. The programs remember these few connections, and the connections that a packet by Veth
+// has begun, as long as their maps have room. An ICMP error is awaited if an answer to the packet inside the error
+// would be awaited. The fragments of a packet go where the first fragment goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string
@@ -41,7 +42,7 @@ type Splice struct {
 	Pod       uint16
 }
 
-// A Splice changes ports from SpliceOwn to SpliceFirst - 1 into ports from SpliceFirst to the highest port, and back.
+// A Splice translates each port from SpliceOwn to SpliceFirst - 1 into a port that is at least SpliceFirst, and back.
 const (
 	SpliceOwn   = bpf.OwnPort
 	SpliceFirst = bpf.FirstPort

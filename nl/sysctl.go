@@ -80,9 +80,9 @@ func (s Sysctl) updateValue(n *NS, newValue func(current string) string) error {
 var ErrReadOnly = errors.New("this process may not write this sysctl: set the value before, for example in " +
 	"/etc/sysctl.d, or give the container runtime a writable /proc/sys")
 
-// writeError is for a parameter whose file this process cannot open for writing. It takes the error err of the open,
-// and returns an error for the caller. If the parameter already has the value that newValue returns, writeError returns
-// errSame.
+// writeError is for a parameter whose file this process cannot open for writing. It takes the error of open(2), and
+// returns the error that the caller must return. If the parameter already has the value that newValue returns,
+// writeError returns errSame.
 func (s Sysctl) writeError(n *NS, err error, newValue func(current string) string) error {
 	current, unread := s.readValue(n)
 	if unread != nil {
@@ -147,9 +147,9 @@ func (s Sysctl) openFile(n *NS, mode int) (int, error) {
 // /proc/sys/net/ipv4 or ipv6 open, and opens the file relative to this directory.
 //
 // The reason is that a lookup of this directory is slow for the node's namespace. In the kernel's dentry cache, one
-// list has this directory for each namespace, and a lookup compares all entries, the newest first (proc_sys_compare).
-// On a node with 1500 pods, a lookup for the node takes a fiftieth of an ADD. A lookup for a pod is quick, because an
-// ADD works on the newest namespace.
+// list has an entry for this directory of each namespace. A lookup compares the entries one after the other, the newest
+// first (proc_sys_compare). On a node with 1500 pods, one lookup for the node takes a fiftieth of the time of an ADD. A
+// lookup for a pod is quick, because an ADD works on the newest namespace.
 func (n *NS) openSysctl(key string, mode int) (int, error) {
 	at := len("net/ipv4")
 	if !n.isProcess || len(key) <= at || key[at] != '/' {

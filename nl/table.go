@@ -17,7 +17,7 @@ import (
 )
 
 // A Table is a table of nftables that only we use. Add and Put install or replace the whole table in one transaction. A
-// Table must have at least one rule, because Check takes a table without rules for a missing table.
+// Table must have at least one rule, because Check treats a table without rules as missing.
 type Table struct {
 	Family string // inet, ip, ip6 or arp
 	Name   string
@@ -320,14 +320,14 @@ func (t Table) readFingerprints(n *NS) ([]ruleFingerprint, error) {
 	return found, nil
 }
 
-// listRules returns the kernel's messages about the rules of the table, or, with a selector, about the rules of a
-// chain.
+// listRules returns the kernel's messages about the rules of the table. With a selector that names a chain, it returns
+// only the messages about the rules of this chain.
 func (t Table) listRules(n *NS, selector ...attribute) ([][]byte, error) {
 	return n.dumpObjects(unix.NFT_MSG_GETRULE, t.family(), append([]attribute{attrString(unix.NFTA_RULE_TABLE, t.Name)},
 		selector...)...)
 }
 
-// dumpObjects asks the kernel for all objects of nftables of a family that match selector. typ is the type of the
+// dumpObjects asks the kernel for those nftables objects of a family that match selector. typ is the type of the
 // request. Each answer has a struct nfgenmsg, whose first byte is the object's family, and the object's attributes.
 func (n *NS) dumpObjects(typ int, family uint8, selector ...attribute) ([][]byte, error) {
 	msgs, err := n.sendRequest(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, unix.NLM_F_DUMP, 0,

@@ -47,7 +47,7 @@ func (t *Tap) add(n *NS, link string) error {
 	if err != nil {
 		return err
 	}
-	// A socket without a protocol gets no packets before bind(2). So this socket gets none before the filter is
+	// A socket without a protocol gets no packets before bind(2). So this socket gets no packet before the filter is
 	// attached.
 	fd, err := n.openSocket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

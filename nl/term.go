@@ -15,7 +15,8 @@ import (
 // code for the kernel, which is a list of expressions (see expression).
 type Term struct {
 	text string
-	// code returns the expressions, and adds requests that make their set to the transaction.
+	// code returns the expressions. If the expressions use a set, code also adds the requests for this set to the
+	// transaction.
 	code func(*transaction) ([]attribute, error)
 }
 
@@ -152,10 +153,10 @@ func CTState(states ...string) Term {
 var ctStates = nameTable{{"invalid", 1}, {"established", 1 << 1}, {"related", 1 << 2}, {"new", 1 << 3},
 	{"untracked", 1 << 6}}
 
-// CTReply matches the packets of a connection in one direction: from the side that did not begin the connection.
+// CTReply matches a packet if its sender is the side that did not begin the packet's connection.
 func CTReply() Term { return ctDirection("reply", 1) } // IP_CT_DIR_REPLY
 
-// CTOriginal matches the packets of a connection in one direction: from the side that began the connection.
+// CTOriginal matches a packet if its sender is the side that began the packet's connection.
 func CTOriginal() Term { return ctDirection("original", 0) } // IP_CT_DIR_ORIGINAL
 
 func ctDirection(name string, number byte) Term {
@@ -176,28 +177,30 @@ func ctStatus(name string, bit uint32) Term {
 	})
 }
 
-// CTMark matches packets whose connection's mark has all bits of mark.
+// CTMark matches a packet if the mark of its connection has all bits that are 1 in the parameter mark.
 func CTMark(mark uint32) Term {
 	return term("ct mark & "+hexadecimal(mark)+" == "+hexadecimal(mark), func() []attribute {
 		return exprs(ct(unix.NFT_CT_MARK), keepBits(mark), equal(nativeBytes(mark)))
 	})
 }
 
-// CTUnmarked matches packets whose connection's mark has no bit of mark.
+// CTUnmarked matches a packet if the mark of its connection has no bit that is 1 in the parameter mark.
 func CTUnmarked(mark uint32) Term {
 	return term("ct mark & "+hexadecimal(mark)+" == 0x0", func() []attribute {
 		return exprs(ct(unix.NFT_CT_MARK), keepBits(mark), equal(nativeBytes(0)))
 	})
 }
 
-// SetCTMark sets the bits of mark in the mark of the packet's connection. The other bits of the connection's mark stay.
+// SetCTMark sets those bits in the mark of the packet's connection that are 1 in the parameter mark. The other bits of
+// the connection's mark stay.
 func SetCTMark(mark uint32) Term {
 	return term("ct mark set ct mark | "+hexadecimal(mark), func() []attribute {
 		return exprs(ct(unix.NFT_CT_MARK), setBits(mark), setCT(unix.NFT_CT_MARK))
 	})
 }
 
-// SetMark sets the bits of mark in the packet's mark. The other bits of the packet's mark stay.
+// SetMark sets those bits in the packet's mark that are 1 in the parameter mark. The other bits of the packet's mark
+// stay.
 func SetMark(mark uint32) Term {
 	return term("meta mark set meta mark | "+hexadecimal(mark), func() []attribute {
 		return exprs(meta(unix.NFT_META_MARK), setBits(mark), setMeta(unix.NFT_META_MARK))
@@ -278,7 +281,7 @@ func ClampMSS() Term {
 }
 
 // SNATPorts ends a rule: the packet's source gets a free port from first to last, and keeps its address. If the present
-// port is free and from first to last, the source keeps this port.
+// port is free and in this range, the packet keeps the port.
 func SNATPorts(first, last uint16) Term {
 	return term("snat to :"+decimal(first)+"-"+decimal(last), func() []attribute {
 		return exprs(immediate(unix.NFT_REG_1, portBytes(first)),

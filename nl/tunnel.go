@@ -141,7 +141,8 @@ func (t Tunnel) Check(n *NS) error {
 	return nil
 }
 
-// Tunnel returns the local address and the UDP port of a link that is a [Tunnel]. ok reports whether the link is one.
+// Tunnel returns the local address and the UDP port of a link that is a [Tunnel]. ok reports whether the link is a
+// Tunnel.
 func (l Link) Tunnel() (local netip.Addr, port uint16, ok bool) {
 	return l.tunnel.local, l.tunnel.port, l.tunnel.port != 0
 }

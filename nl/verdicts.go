@@ -16,8 +16,8 @@ import (
 
 // Verdicts records which rules of nftables drop packets from and to some addresses, like "nft monitor trace". A
 // temporary table makes the kernel report the verdicts about these packets, and does not change the packets. The table
-// belongs to the socket of the Verdicts, so the kernel removes the table with the socket, even if the process is
-// killed.
+// belongs to the socket of the Verdicts, so the kernel removes the table when the socket ends. This is so even if the
+// process is killed.
 type Verdicts struct{ socket *socket }
 
 // A Dropper is a rule of nftables, or the policy of a chain, that has dropped or rejected a packet.
@@ -27,8 +27,8 @@ type Dropper struct {
 	Handle uint64 // the handle of the rule; 0: the chain's policy has dropped the packet
 }
 
-// String describes the policy, or the rule by its handle. The command "nft --handle list chain" shows the handles of
-// rules.
+// String describes the policy, or names the rule by its handle. The command "nft --handle list chain" shows the handles
+// of rules.
 func (d Dropper) String() string {
 	if d.Handle == 0 {
 		return fmt.Sprintf("the policy of the chain %s of the table %s", d.Chain, d.Table)

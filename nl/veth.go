@@ -24,13 +24,13 @@ import (
 // the kernel does not ask for neighbours.
 //
 // Each end has one queue in each direction. If a request does not give the number of queues, Linux since 5.15 makes a
-// queue for each possible CPU and tells udev about each queue. It then uses only one of these queues
+// queue for each possible CPU and tells udev about each queue. Linux then uses only one of these queues
 // (veth_get_num_queues, veth_init_queues).
 type Veth struct {
 	Name string
 	// AltName is an alternative name of the near end, or "". Set AltName if pairs of different pods use the same Name
-	// one after the other. In this case, the request that sets the near end up has AltName, and not Name. So Add does
-	// not touch another pair. AltName needs Linux 5.5.
+	// one after the other. The request that sets the near end up then names the near end by AltName, and not by Name.
+	// So Add does not touch a pair of another pod. AltName needs Linux 5.5.
 	AltName string
 	MAC     string
 	Peer    string
@@ -50,10 +50,10 @@ type Veth struct {
 	// 4.2). Without NoRA, the kernel ignores them only if the near end's own sysctl forwarding is 1 and its own sysctl
 	// accept_ra is not 2 (ipv6_accept_ra). The sysctl forwarding of "all" does not count.
 	NoRA bool
-	// NoRedirects: the near end sends no ICMP redirects of IPv4. Add sets its sysctl send_redirects to 0.
+	// NoRedirects: the near end sends no ICMP redirects of IPv4. Add sets the near end's sysctl send_redirects to 0.
 	NoRedirects bool
-	// Forwards makes a new near end forward IPv4, even if default/forwarding is 0. For a packet, the kernel asks only
-	// the link by which the packet arrives (ip_mkroute_input).
+	// Forwards makes a new near end forward IPv4, even if default/forwarding is 0. To decide about a packet, the kernel
+	// looks only at the link by which the packet arrives (ip_mkroute_input).
 	Forwards bool
 }
 
@@ -91,8 +91,8 @@ func (v Veth) Add(n *NS) error {
 	if err := n.applyChange(unix.RTM_NEWLINK, addNew, linkMessage(), attrs...); err != nil {
 		return err
 	}
-	// These need further requests: the kernel accepts alternative names and aliases only for existing links, and sets
-	// an end up only if the other end exists.
+	// The rest needs further requests. The kernel accepts alternative names and aliases only for existing links, and
+	// sets an end up only if the other end exists.
 	if v.AltName != "" {
 		err = v.Alternative().Add(n)
 	}
@@ -154,15 +154,16 @@ func (v Veth) endAttrs(name, mac string, group uint32) ([]attribute, error) {
 }
 
 // setNearUp sets the near end up, with its alias. For NoLinkLocal and NoRedirects, it also sets two properties that the
-// kernel accepts only for an existing link. One request does all this. The kernel first sets the link up, and then
-// these properties. This is early enough, because the link carries no packets before the far end is up.
+// kernel accepts only for an existing link. One request does all this. The kernel first sets the link up, and then sets
+// these properties. This order does no harm, because the link carries no packets before the far end is up.
 func (v Veth) setNearUp(n *NS) error {
 	if v.NoRA {
 		if err := v.acceptRASysctl().writeValue(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	// A message of its own, or the sysctl's file, would take the kernel several times as long.
+	// The request that sets the near end up also sets these properties. Another request, or a write to the sysctl's
+	// file, would take the kernel several times as long.
 	var spec, conf []attribute
 	const forwarding, sendRedirects = 1, 6 // IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_SEND_REDIRECTS of linux/ip.h
 	if v.NoRedirects {

@@ -112,10 +112,10 @@ func (n *NS) LinksByMAC() (map[string]Link, error) {
 }
 
 // LinksOf is like LinksByMAC, but faster for a caller that needs only some links and knows the names that these links
-// had earlier. The map names has the earlier name for the MAC address of each link. If one of the links no longer has
-// its earlier name, LinksOf returns what LinksByMAC returns. LinksByMAC is slow because it lists all links: for each
-// pair, the kernel goes through all namespaces with an ID in n (net_eq_idr). So the cost grows with the square of the
-// number of pairs.
+// had earlier. The parameter names maps the MAC address of each of these links to the earlier name of the link. If one
+// of the links no longer has its earlier name, LinksOf returns what LinksByMAC returns. LinksByMAC is slow because it
+// lists all links: for each veth pair, the kernel goes through all namespaces with an ID in n (net_eq_idr). So the cost
+// grows with the square of the number of pairs.
 func (n *NS) LinksOf(names map[string]string) (map[string]Link, error) {
 	links := map[string]Link{}
 	for mac, name := range names {

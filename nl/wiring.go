@@ -82,8 +82,8 @@ func (w Wiring) rememberIndices() (forget func()) {
 	}
 }
 
-// forgetDeleted makes the namespaces forget all links if a link has been deleted. It does not forget only the deleted
-// link: if this was one end of a veth pair, the other end is gone, too.
+// forgetDeleted makes the namespaces forget all links if a link has been deleted. To forget only the deleted link is
+// not enough: if that link was one end of a veth pair, the other end is gone, too.
 func (w Wiring) forgetDeleted() {
 	lost := false
 	w.eachNS(func(n *NS) { lost, n.linkDeleted = lost || n.linkDeleted, false })
@@ -102,7 +102,7 @@ func (w Wiring) eachNS(f func(*NS)) {
 	}
 }
 
-// add adds the Object of the Step s. The result existed reports whether the namespace already had the Object.
+// add adds the Object of the Step s. If the namespace already had the Object, existed is true.
 func (s Step) add() (existed bool, err error) {
 	if s.NS == nil {
 		return false, errGone
@@ -185,8 +185,9 @@ func (w Wiring) String() string {
 // errGone reports that the namespace of an Object is gone.
 var errGone error = &textError{"the namespace is gone", &fs.ErrNotExist}
 
-// A textError is an error with a text that wraps an error of package fs. Package variables use it because the compiler
-// initialises it: fmt.Errorf would cost each process time before main.
+// A textError is an error with a text that wraps an error of package fs. Package variables are textErrors because the
+// compiler initialises a textError. With fmt.Errorf, each process would need time before main to initialise these
+// variables.
 type textError struct {
 	text string
 	of   *error
@@ -212,8 +213,8 @@ func (s Step) name() string {
 	return s.NS.Name
 }
 
-// isNotExist reports whether an error means that the namespace does not have an object. This includes the errors of a
-// kernel that does not have the object's address family, or has it disabled.
+// isNotExist reports whether an error means that the namespace does not have an object. isNotExist also returns true
+// for the errors of a kernel in which the object's address family is missing or disabled.
 func isNotExist(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// Dump returns the state of namespaces as text. It has a line for each link, address, route, rule and table of
-// nftables: a command of ip(8) or nft(8). Tests compare the dumps of several runs. So Dump leaves out indices, MAC
+// Dump returns the state of namespaces as text. The text has one command of ip(8) or nft(8) for each link, address,
+// route, rule and table of nftables. Tests compare the dumps of several runs. So Dump leaves out indices, MAC
 // addresses, and the IPv6 addresses and routes that the kernel derives from MAC addresses. Dump also leaves out the
 // tables of nl.Guard, because Guard.Del does not remove them.
 func Dump(t testing.TB, namespaces ...*nl.NS) string {

@@ -39,7 +39,7 @@ func Need(t testing.TB, features ...string) {
 }
 
 // probes has a function for each feature that a test may need. The function returns an error if this machine lacks the
-// feature. It tries the feature only once.
+// feature. The function tries the feature only once.
 var probes = map[string]func() error{
 	"root":     sync.OnceValue(probeRoot),
 	"netns":    sync.OnceValue(func() error { return nl.Scratch(func(*nl.NS) error { return nil }) }),
@@ -102,8 +102,8 @@ func probeTCX() error {
 	return nil
 }
 
-// runProbe returns a function that executes a program, for Scratch. If the program fails, the error of this function
-// has the program's output.
+// runProbe returns a function for nl.Scratch. The function executes a program. If the program fails, the error of the
+// function has the program's output.
 func runProbe(name string, args ...string) func(*nl.NS) error {
 	return func(*nl.NS) error {
 		out, err := exec.Command(name, args...).CombinedOutput()

@@ -38,9 +38,9 @@ func Stranger(t testing.TB) (n *nl.NS, path string) {
 	return n, path
 }
 
-// Idle starts a process that does nothing. The new process ends when the function stop is called, when the test ends,
-// or when this process ends. Idle does not use Pdeathsig, which would end the new process as soon as the thread that
-// has started it ends.
+// Idle starts a process that does nothing. The new process ends when the test calls the returned function, when the
+// test ends, or when this process ends. Idle does not use Pdeathsig, which would end the new process as soon as the
+// thread that has started it ends.
 func Idle(t testing.TB, attr *syscall.SysProcAttr) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command("cat")

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Step is the value N of the flag -step. Tests could kill a program at many system calls, but kill it only at one of N
-// of these calls. The command "make test-kill" sets the flag to 1.
+// Step is the value N of the flag -step. A test does not kill a program at each system call that counts, but only at
+// every N-th one. The command "make test-kill" sets the flag to 1.
 var Step = flag.Int("step", 4, "kill after only one of `N` system calls, and, if a command makes many calls of "+
 	"services, at only one of N of these")
 

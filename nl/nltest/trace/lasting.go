@@ -34,9 +34,9 @@ var harmless = slices.Concat(
 		unix.SYS_SCHED_GETAFFINITY, unix.SYS_UNAME, unix.SYS_GETRANDOM, unix.SYS_CLOCK_GETTIME, unix.SYS_GETTIMEOFDAY},
 )
 
-// Lasting returns the name of a call whose effect can last longer than the process, and "" for all other calls. It
-// returns "" for the calls in harmless, for close, for an open for reading, for output, and for a write that wakes
-// another thread of the same process.
+// Lasting returns the name of a call whose effect can last longer than the process, and "" for all other calls. Calls
+// without such an effect are the calls in harmless, close, and openat if it opens a file only for reading. A write has
+// no such effect if it writes output, or if it wakes another thread of the same process.
 func Lasting(c Call) string {
 	switch {
 	case slices.Contains(harmless, c.Nr), c.Nr == unix.SYS_CLOSE, // the kernel would close it at the end

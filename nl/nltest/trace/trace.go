@@ -30,10 +30,10 @@ type Trace struct {
 	Every  bool              // also stop at the calls in harmless, which is slow
 	Kill   int               // kill the program at the call with this number, counted from 1; 0: do not kill it
 	After  bool              // kill the program after the call, and not before it
-	// if not nil, call Meets at the call instead of killing the program; the program waits until Meets returns, and
-	// then goes on
+	// If Meets is not nil, Run calls Meets at the system call with the number Kill, and does not kill the program. The
+	// program waits until Meets returns, and then goes on.
 	Meets func()
-	Errno syscall.Errno // if not 0, make the call fail with Errno instead of killing the program
+	Errno syscall.Errno // if not 0, make that system call fail with Errno, and do not kill the program
 
 	Seen []string // the names of the calls that count, in the order in which they began
 
@@ -41,7 +41,7 @@ type Trace struct {
 	killed       bool
 	met          bool
 	failed       error        // the error of failCall
-	knownThreads map[int]bool // the threads that have stopped for the first time
+	knownThreads map[int]bool // the threads that have stopped at least once
 	currentCall  map[int]int  // maps a thread to the number of its present call; 0: the call does not count
 }
 
