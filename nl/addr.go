@@ -116,8 +116,8 @@ func (a Addr) Check(n *NS) error {
 }
 
 // Addrs lists the addresses of a link, or of all links if dev is "". The IPv4 addresses of a link are sorted: first the
-// addresses without Secondary, then those with Secondary, each from the oldest to the newest. The IPv6 addresses of a
-// link are sorted from the newest to the oldest (ipv6_link_dev_addr).
+// addresses without Secondary, then the addresses with Secondary. Both groups are sorted from the oldest to the newest.
+// The IPv6 addresses of a link are sorted from the newest to the oldest (ipv6_link_dev_addr).
 func (n *NS) Addrs(dev string) ([]Addr, error) {
 	index, names, err := n.indexOrNames(dev)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PriorityMangle is the Priority that nft(8) calls mangle. Chains that set marks have this Priority, so they come
-// before the translation of addresses.
+// PriorityMangle is the Priority that nft(8) calls mangle. Chains that set marks have this Priority, so the kernel
+// calls them before the chains that translate addresses.
 const PriorityMangle = -150
 
 // A Chain is a chain in a table of nftables. A hook of netfilter calls the chain.

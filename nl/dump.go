@@ -137,7 +137,7 @@ func DumpPins() (all []ProgramDump, failed error) {
 	return all, failed
 }
 
-// DumpFilters returns our filters at links of the namespace.
+// DumpFilters returns our filters at the given links of the namespace.
 func (n *NS) DumpFilters(links []Link) (all []ProgramDump, failed error) {
 	for _, l := range links {
 		for hook, parent := range map[string]uint32{"ingress": tcIngress, "egress": tcEgress} {

@@ -26,8 +26,8 @@ import (
 // Since Linux 6.6, tcx runs programs at a link without tc. For each packet, tc executes 200 instructions of its own,
 // and tcx would execute less than half of that. We do not use tcx, because the kernel waits some 10 ms for RCU when it
 // attaches a program (tcx_entry_sync in include/net/tcx.h). The kernel waits again when it deletes the link. While the
-// kernel waits, no process can change a link or a route. An ADD would take several times as long, and the ADDs of a
-// burst would wait for each other.
+// kernel waits, no process can change a link or a route. So with tcx, an ADD would take several times as long as with
+// tc, and the ADDs of a burst would wait for each other.
 type filter struct {
 	index  int       // the index of the link
 	name   string    // the name of the program, from programName
@@ -170,9 +170,8 @@ func (f filter) check(n *NS) error {
 	return err
 }
 
-// readProgram reads the kernel's filter at the position of f: it is at the same link and hook, and has the same
-// priority and handle. readProgram returns a copy of f that has the class and the program's name of the kernel's
-// filter.
+// readProgram reads the kernel's filter at the position of f. The position of a filter is its link, hook, priority and
+// handle. readProgram returns a copy of f that has the class and the program's name of the kernel's filter.
 func (f filter) readProgram(n *NS) (filter, error) {
 	msgs, err := f.sendRequest(n, unix.RTM_GETTFILTER, 0, unix.RTM_NEWTFILTER)
 	if err == nil && len(msgs) == 0 {

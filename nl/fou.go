@@ -87,7 +87,7 @@ func (f FOU) Check(n *NS) error {
 }
 
 // attrs returns the attributes of a request about the port. If proto is 0, there is no attribute for the protocol: a
-// request that deletes the port must not have it.
+// request that deletes the port must not have this attribute.
 func (f FOU) attrs(proto uint8) []attribute {
 	af, local := uint8(unix.AF_INET), fouLocal4
 	if f.Local.Is6() {

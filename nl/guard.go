@@ -26,8 +26,8 @@ import (
 // So a Guard drops packets of IPv4, IPv6 and ARP that arrive by the master and have the master's MAC address as their
 // source. It also drops packets whose source is a multicast MAC address, by whichever link they arrive. The rules are
 // in netfilter hooks that come after ipvlan, so packets to slaves do not cost more. A filter of tc would see all
-// protocols, but would make each packet to a slave slower. A slave can also bypass a filter of tc by a link of type
-// ifb. When a packet comes from such a link, the kernel skips tc and netfilter's ingress hook at the next link
+// protocols, but would make each packet to a slave slower. A slave can also use a link of the type ifb to bypass a
+// filter of tc. When a packet comes from such a link, the kernel skips tc and netfilter's ingress hook at the next link
 // (tc_skip_classify).
 //
 // All Guards of a namespace are elements of a set. Two tables have this set, one of the family inet and one of the

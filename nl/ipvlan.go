@@ -54,7 +54,8 @@ func (v IPVlan) mode() string {
 	return v.Mode
 }
 
-// Add creates the slave. One request creates it in its namespace, with its name, and sets it up.
+// Add creates the slave. One request creates the slave in its own namespace, gives the slave its name, and sets the
+// slave up.
 //
 // The request goes to the master's namespace, and has the slave's namespace as an attribute. To move or rename the
 // slave later would take 10 ms or more, and all other changes of links would wait meanwhile (synchronize_rcu).
@@ -148,8 +149,8 @@ func (IPVlan) Supported(n *NS) error {
 	return fmt.Errorf("ask for an ipvlan without a master: %w", cmp.Or(err, errors.ErrUnsupported))
 }
 
-// Del deletes the slave, even if Master is "". If the link with the name is not an ipvlan link, it is not ours, and
-// stays.
+// Del deletes the slave, even if Master is "". If the link with the name v.Name is not an ipvlan link, the link is not
+// ours, and Del does not delete it.
 func (v IPVlan) Del(*NS) error {
 	if v.NS == nil {
 		return errGone

@@ -10,8 +10,9 @@ import (
 )
 
 // A loader loads the two programs of a Splice, or opens them if they are pinned. Both programs must use the same maps,
-// because each program needs the entries that the other program makes. With different maps, no Service would answer. A
-// loader ensures that the maps are the same, even if another process has removed some of the pinned files.
+// because each program needs the entries that the other program makes. With different maps, a pod would get no answer
+// from any Service. A loader ensures that the maps are the same, even if another process has removed some of the pinned
+// files.
 type loader struct {
 	maps       bpf.Maps
 	mapIDs     string // the IDs of the maps, for the name of a program; "": the maps are not open yet

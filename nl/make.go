@@ -13,8 +13,8 @@ import (
 )
 
 // Make creates a network namespace that is mounted nowhere, and sets its lo up. name is for people. The namespace and
-// its links end with Close, or with the process if the process is killed before. Other processes can open the namespace
-// by [NS.Path].
+// its links end when the caller calls Close, or when the process ends before that. Other processes can open the
+// namespace by [NS.Path].
 func Make(name string) (*NS, error) {
 	fd, err := newNetNS()
 	if err != nil {

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An MTU6 ensures that IPv6's MTU of a link is not larger than the link's MTU. IPv6 has an MTU of its own for each
-// link, a sysctl. If the MTU of an ENI becomes smaller, the kernel also lowers the MTU of its slaves, but does not tell
-// IPv6 (ipvlan_adjust_mtu). IPv6 on the slaves then sends packets that are too large: these are lost, and the sender
-// gets no ICMPv6 error.
+// An MTU6 ensures that IPv6's MTU of a link is not larger than the link's MTU. For each link, IPv6 has an MTU of its
+// own, which is a sysctl. If the MTU of an ENI becomes smaller, the kernel also lowers the MTU of its slaves, but does
+// not tell IPv6 (ipvlan_adjust_mtu). IPv6 on the slaves then sends packets that are too large: these are lost, and the
+// sender gets no ICMPv6 error.
 type MTU6 struct{ Dev string }
 
 func (m MTU6) String() string {

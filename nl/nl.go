@@ -118,8 +118,8 @@ func newNS(name string, fd netns.NsHandle) *NS {
 }
 
 // openThreadNS opens the namespace of the calling thread. With the path /proc/thread-self, one system call is enough.
-// With the path /proc/self/task/TID, there would be two: one that asks for TID, and one that opens the path. Between
-// these two, the goroutine could move to another thread.
+// The path /proc/self/task/TID would need two system calls: one that asks for TID, and one that opens the path. Between
+// the two system calls, the goroutine could move to another thread.
 func openThreadNS() (netns.NsHandle, error) { return netns.GetFromPath("/proc/thread-self/ns/net") }
 
 // isProcessNS reports whether n is the namespace of the process: the namespace of all threads that no goroutine has

@@ -107,8 +107,8 @@ func (n *NS) Vacant() error {
 // checkNoRouted returns nil if the node has no routed pod, and otherwise [ErrPods].
 func (n *NS) checkNoRouted() error { return n.checkNoPair(IsRouted) }
 
-// RoutedPairs lists the node's ends of the veth pairs of an ENI's routed pods. eni is the index of the ENI's link.
-// RoutedPairs fails if the kernel's list is perhaps incomplete.
+// RoutedPairs looks for the veth pairs of an ENI's routed pods, and lists the node's end of each pair. eni is the index
+// of the ENI's link. RoutedPairs fails if the kernel's list is perhaps incomplete.
 func (n *NS) RoutedPairs(eni int) ([]Link, error) {
 	links, err := n.exactLinks()
 	return slices.DeleteFunc(links, func(l Link) bool { return l.Group != RoutedGroup(eni) }), err

@@ -25,7 +25,8 @@ func RoutedGroup(eni int) uint32 { return routedGroupByte<<24 | uint32(eni)&atta
 // IsRouted reports whether RoutedGroup returns this group for an ENI.
 func IsRouted(group uint32) bool { return group>>24 == routedGroupByte }
 
-// OfRoutedGroup returns the index for which RoutedGroup returns the group. ok reports whether there is such an index.
+// OfRoutedGroup takes a group, and returns the index for which RoutedGroup returns this group. ok reports whether there
+// is such an index.
 func OfRoutedGroup(group uint32) (eni int, ok bool) {
 	return int(group & attachmentMask), IsRouted(group)
 }
@@ -41,12 +42,13 @@ const routedTableBits = 3 << 30
 // the index of the ENI's link.
 func RoutedTable(eni int) uint32 { return routedTableBits | uint32(eni)&attachmentMask }
 
-// OfRoutedTable returns the index for which RoutedTable returns the number. ok reports whether there is such an index.
+// OfRoutedTable takes the number of a table, and returns the index for which RoutedTable returns this number. ok
+// reports whether there is such an index.
 func OfRoutedTable(table uint32) (eni int, ok bool) {
 	return int(table & attachmentMask), table&^uint32(attachmentMask) == routedTableBits
 }
 
-// routedPrefix returns the address of RoutedAddr.
+// routedPrefix returns the address that is in the result of RoutedAddr.
 func routedPrefix() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254, 72, 2}), 32)
 }

@@ -22,9 +22,9 @@ import (
 // this card would get the changed settings.
 //
 // Settings does not have the following properties. Addresses, routes, neighbours, queueing disciplines and their
-// filters end with a move, and the link gets new sysctls. [MovedLink.Del] removes programs and alternative names. Some
-// values can only be changed by sysfs (RPS, XPS, NAPI): this needs a writable /sys, which only privileged pods have.
-// The MAC address cannot be changed, because the drivers for EC2 refuse it.
+// filters end with a move, and the link gets new sysctls. [MovedLink.Del] removes programs and alternative names. A pod
+// can change the values of RPS, XPS and NAPI only by sysfs. This needs a writable /sys, which only privileged pods
+// have. The MAC address cannot be changed, because the drivers for EC2 refuse it.
 type Settings map[string]string
 
 // linkSettings has the attributes of a link that [NS.PutBack] can set.

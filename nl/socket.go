@@ -96,7 +96,7 @@ func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers 
 			if m, b, err = cutMessage(b); err != nil {
 				return nil, err
 			}
-			if m.seq != s.seq { // the answer to an earlier request, which failed before this answer was read
+			if m.seq != s.seq { // an answer to an earlier request: that request failed before this answer was read
 				continue
 			}
 			interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0

@@ -81,8 +81,8 @@ var ErrReadOnly = errors.New("this process may not write this sysctl: set the va
 	"/etc/sysctl.d, or give the container runtime a writable /proc/sys")
 
 // writeError is for a parameter whose file this process cannot open for writing. It takes the error of open(2), and
-// returns the error that the caller must return. If the parameter already has the value that newValue returns,
-// writeError returns errSame.
+// returns an error that also names the present value and the needed value. If the parameter already has the value that
+// newValue returns, writeError returns errSame.
 func (s Sysctl) writeError(n *NS, err error, newValue func(current string) string) error {
 	current, unread := s.readValue(n)
 	if unread != nil {

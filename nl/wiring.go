@@ -92,8 +92,8 @@ func (w Wiring) forgetDeleted() {
 	}
 }
 
-// eachNS calls f with the namespaces of the Steps. For a node's namespace that a context keeps open, it also calls f
-// with the pod's namespace that this context keeps open (keptOther).
+// eachNS calls f with the namespaces of the Steps. If a context keeps a node's namespace open, eachNS also calls f with
+// the pod's namespace that the same context keeps open (keptOther).
 func (w Wiring) eachNS(f func(*NS)) {
 	for _, s := range w {
 		for n := s.NS; n != nil; n = n.keptOther {
@@ -173,7 +173,7 @@ func (w Wiring) Faults() (all []Fault) {
 	return all
 }
 
-// String returns the commands that would add the Objects, each with the name of its namespace before it.
+// String returns the commands that would add the Objects. Before each command, it writes the name of the namespace.
 func (w Wiring) String() string {
 	var b strings.Builder
 	for _, s := range w {

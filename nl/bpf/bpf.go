@@ -80,8 +80,8 @@ func Refuse(addrs []netip.Addr) []byte {
 	return refuseProgram.withValues(values)
 }
 
-// Count returns the program of a Limit. The program matches the packets that the Limit counts: all packets, or, if
-// onlyOwn is true, only packets that the namespace itself sends.
+// Count returns the program of a Limit. The program matches the packets that the Limit counts. If onlyOwn is true,
+// these are the packets that the namespace itself sends. If onlyOwn is false, these are all packets.
 func Count(onlyOwn bool) []byte {
 	var v uint64
 	if onlyOwn {

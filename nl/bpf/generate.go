@@ -143,7 +143,8 @@ type program struct {
 	sizes    []uint32 // the numbers in struct map of src/memory.h; nil if the program uses no maps
 }
 
-// An operand is a number that is not known at compile time: Go code writes it into the instruction that loads it.
+// An operand is a number that is not known at compile time: Go code writes the number into the instruction that loads
+// the number.
 type operand struct {
 	name string
 	at   int

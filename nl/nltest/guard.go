@@ -39,8 +39,8 @@ func (g Guard) Run() int {
 	return status
 }
 
-// openPoller makes Go's runtime open its poller now. If the runtime opened the poller during the tests, Run would take
-// the poller's file descriptor for one that a test left behind.
+// openPoller makes Go's runtime open its poller now. If the runtime opened the poller during the tests, Run would
+// report that a test has left behind the poller's file descriptor.
 func openPoller() {
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()

@@ -121,7 +121,7 @@ func createNamespace(name string) (path string, err error) {
 	name = fmt.Sprintf("%s-%d-%d", strings.ReplaceAll(name, "/", "-"), os.Getpid(), rand.Uint32())
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // without an unlock, because the thread is in the new namespace, and must end with the goroutine
+		runtime.LockOSThread() // never unlock: the thread is in the new namespace, so it must end with the goroutine
 		ns, err := netns.NewNamed(name)
 		if err == nil {
 			err = ns.Close()

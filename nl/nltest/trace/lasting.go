@@ -36,7 +36,7 @@ var harmless = slices.Concat(
 
 // Lasting returns the name of a call whose effect can last longer than the process, and "" for all other calls. Calls
 // without such an effect are the calls in harmless, close, and openat if it opens a file only for reading. A write has
-// no such effect if it writes output, or if it wakes another thread of the same process.
+// no such effect if it writes to stdout or stderr, or if it wakes another thread of the same process.
 func Lasting(c Call) string {
 	switch {
 	case slices.Contains(harmless, c.Nr), c.Nr == unix.SYS_CLOSE, // the kernel would close it at the end
