@@ -45,7 +45,7 @@ func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 		}
 	}
 	slices.SortFunc(addrs, netip.Addr.Compare)
-	return slices.Compact(addrs), nil // a Service has a rule for each port, so addrs may have the same address several times
+	return slices.Compact(addrs), nil // addrs has an address twice if its Service has two ports
 }
 
 // ServiceEndpoints lists the addresses of the Services' endpoints. It finds them in the rules of kube-proxy. It knows
