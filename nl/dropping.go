@@ -193,8 +193,9 @@ func chainName(m []byte) string {
 		unix.ByteSliceToString(attrAt(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_NAME))
 }
 
-// checksSource reports whether a rule drops a packet of a family if the link by which the packet arrives has no route
-// to the packet's source. firewalld has such a rule of nftables. Rules of iptables do this by the match "rpfilter".
+// checksSource reports whether a rule checks the sources of the packets of a family. Such a rule drops a packet if the
+// link by which the packet arrives has no route to the packet's source. firewalld has such a rule of nftables. A rule
+// of iptables checks the source with the match "rpfilter".
 func checksSource(rule []byte, family uint8) bool {
 	checks, ofFamily := false, false // ofFamily: the register has the family of the packet
 	for name, data := range expressions(rule) {

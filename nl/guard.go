@@ -39,8 +39,8 @@ type Guard struct {
 	MAC   string // the link's MAC address; "": the methods ask the kernel for the MAC address and the index
 }
 
-// GuardTable is the name of both tables of the Guards. OwnTableOf returns this name for no network. GuardSet is the
-// name of the set in both tables.
+// GuardTable is the name of both tables of the Guards. OwnTableOf never returns this name. GuardSet is the name of the
+// set in both tables.
 const (
 	GuardTable = OwnTable + "._guard"
 	GuardSet   = "masters"

@@ -26,7 +26,7 @@ type Link struct {
 	Alias string
 	Group uint32
 	Peer  int    // the index of a pair's other end or of a slave's master, perhaps in another namespace
-	Mode  string // of an ipvlan link: l2, l3 or l3s
+	Mode  string // the mode of an ipvlan link: l2, l3 or l3s
 	// Forwards reports whether the kernel forwards IPv4 packets that arrive by the link.
 	Forwards bool
 

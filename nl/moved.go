@@ -160,9 +160,9 @@ func (v MovedLink) bringBack(n *NS, l Link) error {
 // podFlags has the flags that a pod can set on a link, and that Del clears.
 const podFlags = unix.IFF_UP | unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_NOARP
 
-// freeName returns the name that the link gets on the node. This name is Home. But if Home is "" or another link has
-// the name Home, freeName returns the name that systemd makes of the MAC address (systemd.net-naming-scheme(7),
-// ID_NET_NAME_MAC).
+// freeName returns the name that the link gets on the node. This name is Home, unless Home is "" or another link has
+// the name Home. In these two cases, freeName returns the name that systemd makes of the MAC address
+// (systemd.net-naming-scheme(7), ID_NET_NAME_MAC).
 func (v MovedLink) freeName(n *NS) (string, error) {
 	byMAC := "enx" + strings.ReplaceAll(v.MAC, ":", "")
 	if v.Home == "" {

@@ -52,7 +52,7 @@ type NS struct {
 	sockets    map[int]*socket // by netlink family
 	sysctlDirs map[string]int  // directories below /proc/sys, see openSysctl
 
-	indices     map[string]int  // of links, by the link's name; nil: remember none, see rememberIndices
+	indices     map[string]int  // the index of each link, by the link's name; nil: remember none, see rememberIndices
 	seen        map[string]Link // links for SeenLink, by the link's name; nil unless keptOpen is true
 	linkDeleted bool            // delLink has deleted a link since the last forgetDeleted
 	listCache   *listCache      // nil unless List was called

@@ -162,10 +162,10 @@ func (n *NS) sharedObjects(isWantedTable func(name string) bool, isWantedRule fu
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
 // isRoutedRule reports whether a rule is ours and serves only routed pods. Such a rule uses the routing table of an
-// ENI, has Goto or Nop set, or applies to all packets or to all packets that the node itself sends. No other rule of
-// ours has one of these properties. For example, we have rules that drop packets that arrive by an ENI. For these
-// rules, isRoutedRule returns false. These rules stay as long as the ENI's link, because the VPC still delivers packets
-// for pods that have ended.
+// ENI, or has Goto or Nop set. Such a rule can also apply to all packets, or to all packets that the node itself sends.
+// No other rule of ours has one of these properties. For example, we have rules that drop packets that arrive by an
+// ENI. For these rules, isRoutedRule returns false. These rules stay as long as the ENI's link, because the VPC still
+// delivers packets for pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
 	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.hasMark()

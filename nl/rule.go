@@ -29,13 +29,13 @@ type Rule struct {
 	IIF   string
 	Mark  uint32
 	Mask  uint32 // 0 is all bits
-	Table uint32 // 0: no table; for Del, any table
+	Table uint32 // 0: the rule has no table; Del then deletes a rule with any table
 	Goto  int    // the Pref of the rule to continue with
 	Nop   bool   // the rule does nothing, but is the destination of rules with Goto
 	Drop  bool   // the rule drops packets without an ICMP error (blackhole)
 	// the rule ignores routes whose prefix is shorter than MinLen (suppress_prefixlength MinLen-1); 0: it ignores none
 	MinLen   int
-	Protocol int // 0 is kernel, as with ip(8)
+	Protocol int // 0 is the protocol "kernel", as in ip(8)
 }
 
 func (r Rule) String() string {

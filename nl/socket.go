@@ -69,7 +69,7 @@ func (s *socket) roundTrip(
 }
 
 // sendRequest sends a request. If the request is for a dump, the kernel writes the first part of the dump before
-// sendRequest returns. The kernel writes each further part when the part before it is read.
+// sendRequest returns. The kernel writes each further part when this process has read the part before it.
 func (s *socket) sendRequest(typ, flags int, head nl.NetlinkRequestData, attrs []attribute) error {
 	s.seq++
 	_, err := unix.Write(s.fd, encodeMessage(typ, flags, s.seq, head, attrs))
@@ -147,7 +147,7 @@ func encodeMessage(typ, flags int, seq uint32, head nl.NetlinkRequestData, attrs
 	b = ne.AppendUint16(b, uint16(typ))
 	b = ne.AppendUint16(b, uint16(unix.NLM_F_REQUEST|flags))
 	b = ne.AppendUint32(b, seq)
-	b = ne.AppendUint32(b, 0) // the kernel knows the sender
+	b = ne.AppendUint32(b, 0) // nlmsg_pid is 0, because the kernel knows the sender
 	b = append(b, data...)
 	b = b[:unix.SizeofNlMsghdr+aligned(len(data))]
 	for _, a := range attrs {

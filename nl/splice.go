@@ -31,8 +31,8 @@ import (
 //
 // If a NAT rule translates the port of a TCP connection of the namespace, no socket has the port of the connection's
 // packets. The programs treat the packets of such a connection as awaited if they recognise the connection. The
-// programs recognise a connection if it begins from outside. They also recognise a connection that is answered, if no
-// packet by Veth has begun it. The programs remember these few connections, and the connections that a packet by Veth
+// programs recognise a connection if it begins from outside. They also recognise a connection that is answered and that
+// no packet by Veth has begun. The programs remember these few connections, and the connections that a packet by Veth
 // has begun, as long as their maps have room. An ICMP error is awaited if an answer to the packet inside the error
 // would be awaited. The fragments of a packet go where the first fragment goes.
 type Splice struct {

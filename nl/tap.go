@@ -69,7 +69,7 @@ const (
 	atSource4, atTarget4 = 12, 16
 	atSource6, atTarget6 = 8, 24
 	tailOf6              = 12
-	headers              = 64 // the first bytes of a packet, enough to read the addresses
+	headers              = 64 // the number of bytes to read of each packet, enough for the addresses
 )
 
 // tapFilter returns a classic BPF program that accepts packets from or to one of the addresses.

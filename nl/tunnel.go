@@ -150,7 +150,7 @@ func (l Link) Tunnel() (local netip.Addr, port uint16, ok bool) {
 // A tunnel has the properties that only a link that is a [Tunnel] has. For other links, it is the zero value.
 type tunnel struct {
 	local netip.Addr
-	port  uint16 // of FOU
+	port  uint16 // the UDP port of the far ends
 }
 
 func (t tunnel) String() string { return fmt.Sprintf("a tunnel of %s by UDP port %d", t.local, t.port) }

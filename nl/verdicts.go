@@ -16,8 +16,8 @@ import (
 
 // Verdicts records which rules of nftables drop packets from and to some addresses, like "nft monitor trace". A
 // temporary table makes the kernel report the verdicts about these packets, and does not change the packets. The table
-// belongs to the socket of the Verdicts, so the kernel removes the table when the socket ends. This is so even if the
-// process is killed.
+// belongs to the socket of the Verdicts, so the kernel removes the table when the process closes the socket or is
+// killed.
 type Verdicts struct{ socket *socket }
 
 // A Dropper is a rule of nftables, or the policy of a chain, that has dropped or rejected a packet.

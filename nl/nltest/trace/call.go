@@ -64,7 +64,7 @@ func readCall(tid int) (c Call, op uint8) {
 		_      [3]uint8
 		arch   uint32
 		ip, sp uint64
-		nr     uint64 // at the beginning of a call
+		nr     uint64 // valid only at the beginning of a system call
 		args   [6]uint64
 	}
 	_, _, errno := syscall.Syscall6(syscall.SYS_PTRACE, unix.PTRACE_GET_SYSCALL_INFO, uintptr(tid),

@@ -21,7 +21,7 @@ var harmless = slices.Concat(
 		unix.SYS_RT_SIGPROCMASK,
 		unix.SYS_RT_SIGRETURN, unix.SYS_SIGALTSTACK, unix.SYS_PRCTL, unix.SYS_PRLIMIT64, unix.SYS_FUTEX,
 		unix.SYS_NANOSLEEP, unix.SYS_SCHED_YIELD, unix.SYS_RESTART_SYSCALL, unix.SYS_SET_ROBUST_LIST, unix.SYS_RSEQ},
-	// Descriptors, which the kernel closes at the end.
+	// Descriptors, which the kernel closes at the end of the process.
 	[]uint64{unix.SYS_FCNTL, unix.SYS_SOCKET, unix.SYS_BIND, unix.SYS_CONNECT, unix.SYS_SETSOCKOPT,
 		unix.SYS_EPOLL_CREATE1,
 		unix.SYS_EPOLL_CTL, unix.SYS_EVENTFD2, unix.SYS_PIPE2},
@@ -39,7 +39,7 @@ var harmless = slices.Concat(
 // no such effect if it writes to stdout or stderr, or if it wakes another thread of the same process.
 func Lasting(c Call) string {
 	switch {
-	case slices.Contains(harmless, c.Nr), c.Nr == unix.SYS_CLOSE, // the kernel would close it at the end
+	case slices.Contains(harmless, c.Nr), c.Nr == unix.SYS_CLOSE, // the end of the process closes the file, too
 		c.Nr == unix.SYS_OPENAT && c.Args[2]&(unix.O_ACCMODE|unix.O_CREAT|unix.O_TRUNC) == unix.O_RDONLY,
 		c.Nr == unix.SYS_WRITE && c.Args[0] <= 2,
 		c.Nr == unix.SYS_WRITE && strings.HasPrefix(c.File(0), "anon_inode:"):
