@@ -36,10 +36,10 @@ func inProcessSource(grows func(*lease.Pool) *Pool) lease.Source {
 	}}
 }
 
-// unpausedRounds is how often one process asks EC2 without a pause, if no call fails. A process needs up to four
-// rounds. In these rounds, it learns the existing ENIs, finishes interrupted calls, assigns addresses, and creates an
-// ENI. If no address is free after these rounds, other pods have taken the new addresses, or EC2 will never give an
-// address.
+// unpausedRounds is the number of times that one process asks EC2 without a pause, if no call fails. A process needs up
+// to four rounds. In these rounds, it learns the existing ENIs, finishes interrupted calls, assigns addresses, and
+// creates an ENI. If no address is free after these rounds, other pods have taken the new addresses, or EC2 will never
+// give an address.
 const unpausedRounds = 4
 
 // getMore asks EC2 until the owner has its addresses, or until a further try is useless. The error lack says what the

@@ -20,7 +20,7 @@ import (
 //
 // A subnet has room again when pods of any node end. Until then, the runtimes of all nodes repeat the ADDs of all
 // waiting pods. If each of these ADDs asked EC2, nodes whose subnets have room could make no calls, because the account
-// has one rate limit. So while the record of a full subnet counts (Until of registry.Failure), no ADD asks EC2 again.
+// has one rate limit. So until the record of a full subnet expires (Until of registry.Failure), no ADD asks EC2 again.
 func (p *Pool) recordFailure(ctx context.Context, o lease.Owner, cause error, askedSince time.Time) error {
 	if errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, context.Canceled) {
 		askedSince = time.Time{} // this process has no time left, and EC2 has refused nothing

@@ -90,10 +90,10 @@ func creationError(reasons []error, err error) error {
 		"; or: "), "%w", all)
 }
 
-// confirmAddrs replaces the growth in a network with "provision": "none", which must change nothing in EC2. If the
-// registry was rebuilt, confirmAddrs compares the unconfirmed addresses of the registry with EC2. If EC2 confirms some
-// of these addresses, confirmAddrs returns nil. In all other cases, confirmAddrs returns an error that says why no
-// address is free.
+// confirmAddrs replaces the growth in a network with "provision": "none". In such a network, the node must change
+// nothing in EC2. If the registry was rebuilt, confirmAddrs compares the unconfirmed addresses of the registry with
+// EC2. If EC2 confirms some of these addresses, confirmAddrs returns nil. In all other cases, confirmAddrs returns an
+// error that says why no address is free.
 func (p *Pool) confirmAddrs(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil {

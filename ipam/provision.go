@@ -12,9 +12,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Provision creates an ENI, attaches it and sets its link up. The addresses of the ENI are then free, and no collection
-// deletes the ENI. If Provision returns an error and an ID, the ENI is attached, but its link may not be up. If an
-// earlier Provision with the same spec was interrupted, Provision uses the ENI of the earlier Provision.
+// Provision creates an ENI, attaches it, and brings up its link. The addresses of the ENI are then free, and no
+// collection deletes the ENI. If Provision returns an error and an ID, the ENI is attached, but its link may not be up.
+// If an earlier Provision with the same spec was interrupted, Provision uses the ENI of the earlier Provision.
 //
 // No two Provisions return the same ENI. Therefore a Provision marks its ENI in the registry (Provisioning of
 // registry.ENI) until it returns the ENI. Provision holds a lock. So if a Provision finds a mark, the process that has
@@ -23,7 +23,7 @@ func (p *Pool) Provision(ctx context.Context, spec more.ENISpec) (id, link strin
 	return p.provisionWith(ctx, spec, p.LinkUp)
 }
 
-// provisionWith does what Provision does, but calls the function linkUp to set the link up.
+// provisionWith does what Provision does, but calls the function linkUp to bring up the link.
 func (p *Pool) provisionWith(
 	ctx context.Context, spec more.ENISpec, linkUp func(ctx context.Context, id string) (string, error),
 ) (id, link string, err error) {

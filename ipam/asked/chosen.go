@@ -22,17 +22,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file gets an address that a pod has chosen. It calls AssignPrivateIpAddresses or AssignIpv6Addresses with that
-// address. Before the change, the node asks EC2 which ENI has the address. The node never sets AllowReassignment. With
-// AllowReassignment, EC2 would take the address from any ENI that has it at that moment. But after this node asked EC2,
-// another ENI may have got the address, and a pod may use it there. See follow.go.
+// The functions of this file get an address that a pod has chosen. They call AssignPrivateIpAddresses or
+// AssignIpv6Addresses with that address. Before this call, the node asks EC2 which ENI has the address. The node never
+// sets AllowReassignment. With AllowReassignment, EC2 would take the address from any ENI that has it at that moment.
+// But after this node asked EC2, another ENI may have got the address, and a pod may use it there. See follow.go.
 
 // GrowChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI can take these
 // addresses, GrowChosen creates an ENI in their subnet. The next call of GrowChosen then assigns the addresses.
 // deniedENIs are the ENIs that EC2 has refused to change.
 func (p *Node) GrowChosen(ctx context.Context, s *registry.State, deniedENIs ...string) error {
 	at, found := p.placeFor(s, deniedENIs)
-	if found { // while another node has the address, each try makes only this call
+	if found { // while another node has the address, each ADD calls only checkTaken here
 		if corrected, err := p.checkTaken(ctx, s, at.Subnet); corrected || err != nil {
 			return err
 		}

@@ -25,8 +25,8 @@ import (
 // the old node has ended. After the second event, this node unassigns the address from the ENI of the ended instance,
 // and from no other ENI. So if a third ENI has got the address meanwhile, this node takes nothing from that ENI.
 //
-// If the ENI is attached to no instance, this proves nothing. A running node may be about to attach the ENI, and may
-// already have leased the ENI's addresses. So the instance for which the ENI was made must also have ended.
+// An ENI that is attached to no instance proves nothing. A running node may be about to attach the ENI, and may already
+// have leased the ENI's addresses. So the instance for which the ENI was made must also have ended.
 
 const hintHeld = "wait until the pod on the other node has ended: that node then releases the address. If no pod " +
 	"there has the address, because that node has booted meanwhile, run cni-tool deallocate there. If that node is " +
@@ -97,10 +97,10 @@ func placeText(e aws.ENI) string {
 	return "attached to nothing"
 }
 
-// maxAnswerAge limits the age of EC2's answer that an instance has ended. If the answer is older, this node takes no
-// address of the instance, because a stopped instance may start again. The boot of a stopped instance takes longer than
-// the sum of maxAnswerAge and the lag of EC2's answers. After the boot, the first ADD on the instance asks EC2 which
-// addresses the instance has.
+// maxAnswerAge is the greatest age of an answer in which EC2 says that an instance has ended. If the answer is older,
+// this node takes no address of the instance, because a stopped instance may start again. The boot of a stopped
+// instance takes longer than the sum of maxAnswerAge and the lag of EC2's answers. After the boot, the first ADD on the
+// instance asks EC2 which addresses the instance has.
 const maxAnswerAge = 5 * time.Second
 
 // takeOverAddr unassigns an address from an ENI whose instance has ended. If the instance may still run, taken is

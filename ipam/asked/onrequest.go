@@ -29,8 +29,8 @@ import (
 // their addresses. A collection also detaches such ENIs if an operator has attached them and no pod uses them.
 
 // AttachChosen attaches the ENI for which the pod asks, and records the ENI with its addresses. If the registry shows
-// the ENI as attached already, AttachChosen updates the ENI's addresses. If even then no address of the ENI is free,
-// the error says which pods use the addresses.
+// the ENI as attached already, AttachChosen only updates the ENI's addresses in the registry. If even then no address
+// of the ENI is free, the error says which pods use the addresses.
 func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	id := p.Policy.Choice.ENI
 	if user := p.Policy.Choice.Apart(s, id); user != "" {

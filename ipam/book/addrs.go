@@ -156,8 +156,8 @@ func Withdraw(s *registry.State, id string, x Releasable) {
 	}
 }
 
-// Restore puts the addresses and prefixes in x back into the registry, because EC2 has not unassigned them. After that,
-// each address is free since the time at which it became free before x was withdrawn.
+// Restore puts the addresses and prefixes in x back into the registry, because EC2 has not unassigned them. Restore
+// also puts back the time since when each address was free before the withdrawal.
 func Restore(s *registry.State, id string, x Releasable) {
 	for a, since := range x.Addrs {
 		AddAddrs(s, id, []netip.Addr{a}, since)
@@ -198,9 +198,9 @@ func EndRelease(s *registry.State, x Releasable) {
 }
 
 // LeftReleases returns the intents of releases that a process still has to finish, because an earlier process was
-// killed or got no answer. LeftReleases deletes an intent if the registry has the address of the release again. Another
-// pod can then get the address, or a collection releases the address like any other address. LeftReleases also deletes
-// an intent if the registry no longer has the ENI, because the address is gone with its ENI.
+// killed or got no answer. LeftReleases deletes an intent if the registry has its address again, after the first
+// process had removed it. A pod can then get the address, or a collection releases the address like any other address.
+// LeftReleases also deletes an intent if the registry no longer has the ENI, because the address is gone with its ENI.
 func LeftReleases(s *registry.State) (left []registry.Intent) {
 	for token, i := range s.Intents {
 		if !lease.ReleasesChosen(i) {
@@ -232,8 +232,8 @@ func LeftRelease(s *registry.State, a netip.Addr) (i registry.Intent, left bool)
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
 // GiveChosen looks for chosen addresses that interrupted calls have assigned to an ENI. If such an address is free,
-// GiveChosen records the pod that has chosen the address as the address's owner. So this pod need not wait until the
-// address has cooled. This is correct because no other pod of this node has had the address.
+// GiveChosen records its owner: the pod that has chosen the address. So this pod need not wait until the address has
+// cooled. This is correct because no other pod of this node has had the address.
 func GiveChosen(s *registry.State, eni string) {
 	for _, i := range s.Intents {
 		if i.ENI == eni && i.Pod.Name != "" && s.Free.Has(i.Addr) {

@@ -53,9 +53,9 @@ func IsBoot(known registry.ENI, e aws.ENI) bool {
 	return known.IsBoot()
 }
 
-// Label returns known, the registry's entry of an ENI, with the changes that follow from EC2's description e and its
-// tags. A missing tag changes nothing, because a node makes ENIs without tags if its role has no permission to create
-// tags.
+// Label returns known, the registry's entry of an ENI, with the changes that follow from EC2's description e and the
+// tags in e. A missing tag changes nothing, because a node makes ENIs without tags if its role has no permission to
+// create tags.
 func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.Tags[TagPool] != "" {
 		known.Pool = PoolOf(e)

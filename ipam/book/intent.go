@@ -51,7 +51,8 @@ func EndIntent(s *registry.State, token string, repeated bool, err error) {
 	}
 }
 
-// LookOnly changes an intent so that no process repeats its call: a process only looks for the call's result.
+// LookOnly changes an intent so that no process repeats the intent's call. Processes then only look for the result of
+// this call.
 func LookOnly(s *registry.State, token string) {
 	if i, ok := s.Intents[token]; ok {
 		i.Wanted = registry.Wanted{}
@@ -117,9 +118,10 @@ func LeftAny(s *registry.State) bool {
 }
 
 // PreventSecond makes sure that no process repeats a creation whose ENI exists already. enis are the ENIs that EC2
-// shows as attached to this instance, or as created for this instance. earlier is the state before this process
-// finished intents. Suppose that an ENI in enis is unattached, and that the state earlier has neither this ENI nor an
-// intent about it. An unfinished creation may have made this ENI, so PreventSecond calls LookOnly for all intents.
+// shows as attached to this instance, or as created for this instance. The parameter earlier is the state before this
+// process finished intents. Suppose that an ENI in enis is unattached, and that this earlier state has neither the ENI
+// nor an intent about the ENI. An unfinished creation may have made this ENI, so PreventSecond calls LookOnly for all
+// intents.
 func PreventSecond(s, earlier *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
 		_, detached := earlier.ENIs[e.ID] // if true, an operator or another program has detached the ENI

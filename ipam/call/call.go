@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package call makes the calls of a node to EC2. Each call is made in its turn: while EC2 throttles an action, all
+// Package call makes the calls of a node to EC2. Each call waits for its turn: while EC2 throttles an action, all
 // processes of the node wait before they call that action. Before a changing call, the node writes an intent into the
 // registry. The intent stays until the outcome of the call is recorded. If EC2 refuses a call, the registry has the
 // refusal for a while, and no process repeats the call in this time.

@@ -42,12 +42,12 @@ func NewIntent(i registry.Intent) IntentWriter {
 // is invalid.
 type CallFunc func(s *registry.State, token string) (record func(*registry.State), err error)
 
-// Call makes a changing call to EC2, in its turn. The intent is on disk before the call. The result is recorded in the
-// same update that removes the intent. While EC2 throttles the action, Call waits and tries again, until ctx is done.
-// Call passes the state with the new intent to makeCall. makeCall computes the parameters of the call from this state,
-// because it is the latest state.
+// Call waits for its turn, and then makes a changing call to EC2. The intent is on disk before the call. The result is
+// recorded in the same update that removes the intent. While EC2 throttles the action, Call waits and tries again,
+// until ctx is done. Call passes the state with the new intent to makeCall. makeCall computes the parameters of the
+// call from this state, because it is the latest state.
 //
-// If EC2 refuses the call, the same update records the refusal: see Object. While the recorded refusal counts, Call
+// If EC2 refuses the call, the same update records the refusal: see Object. Until the recorded refusal expires, Call
 // fails without a call to EC2.
 func (p *Node) Call(ctx context.Context, action string, on Object, writeIntent IntentWriter, makeCall CallFunc) error {
 	if err := p.StandingRefusal(action, on.ENI, on.Subnet); err != nil {

@@ -44,8 +44,8 @@ func Look[T any](
 	}
 }
 
-// InTurn makes a changing call in its turn, as Look does. The call must be one that may be repeated: for example, it
-// does no harm to detach or delete an ENI twice.
+// InTurn waits for its turn as Look does, and then makes a changing call. The call must be one that a process may
+// repeat: for example, it does no harm to detach or delete an ENI twice.
 func (p *Node) InTurn(ctx context.Context, action string, do func(context.Context) error) error {
 	_, err := Look(ctx, p, action, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
 	return err

@@ -22,8 +22,8 @@ import (
 // time. So later processes also pass over the ENI or the subnet, and do not ask again at once. An ADD that needs
 // neither this ENI nor this subnet, for example an ADD of another pool, does not see the refusal.
 //
-// This file does not record that something is full. A full subnet has a registry.Failure. A full instance and a full
-// account have FullUntil and QuotaUntil of registry.Instance.
+// This file does not record that something is full. For a full subnet, the registry has a registry.Failure. For a full
+// instance, it has FullUntil of registry.Instance. For a full account, it has QuotaUntil of registry.Instance.
 
 // Explain adds a CNI error code and a hint to err, if err has none. The container runtime shows both.
 func Explain(err error) error {
@@ -76,8 +76,8 @@ func (o Object) RecordRefusal(s *registry.State, action string, err error, jitte
 	}
 }
 
-// addRefusal adds EC2's refusal e to the registry. If the registry has a refusal of the same action and object that
-// still counts, addRefusal keeps that refusal.
+// addRefusal adds EC2's refusal e to the registry. If the registry has an unexpired refusal of the same action and
+// object, addRefusal keeps that refusal.
 func addRefusal(s *registry.State, action, about string, e *aws.Error, lasts time.Duration) {
 	now, key := time.Now(), registry.RefusalKey(action, about)
 	s.PruneRefusals(now)
@@ -91,8 +91,8 @@ func addRefusal(s *registry.State, action, about string, e *aws.Error, lasts tim
 		"action", action, "about", about, "error", e)
 }
 
-// StandingRefusal returns EC2's error if the registry has a refusal that still counts. It looks for refusals of the
-// action itself, and for refusals of the action for an ENI or a subnet in about.
+// StandingRefusal returns EC2's error if the registry has an unexpired refusal. It looks for refusals of the action
+// itself, and for refusals of the action for an ENI or a subnet in about.
 func StandingRefusal(s *registry.State, action string, about ...string) error {
 	now := time.Now()
 	for _, id := range append(about, "") {
@@ -158,7 +158,7 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 	return err
 }
 
-// GoesOn reports whether EC2 has refused only one ENI or subnet with err. In this case, a growth may try another ENI or
+// GoesOn reports whether err is a refusal of only one ENI or one subnet. In this case, a growth may try another ENI or
 // subnet. managed is true if this node has created the ENI. A good IAM policy permits changes only of ENIs with the
 // tags that the node sets. ENIs of the original plugin have no tags. So the role may lack the permission to change the
 // ENIs of the original plugin, although it can change other ENIs.

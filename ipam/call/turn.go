@@ -29,8 +29,8 @@ func (p *Node) AwaitTurn(ctx context.Context, action string) error {
 	return nil
 }
 
-// Sleep waits for the duration d. If the deadline of ctx is earlier, Sleep fails at once. The error text begins with
-// reason, which says why the caller waits.
+// Sleep waits for the duration d. If the deadline of ctx is earlier, Sleep fails at once. The parameter reason says why
+// the caller waits, and begins the error text.
 func Sleep(ctx context.Context, d time.Duration, reason string) error {
 	if d <= 0 {
 		return nil
@@ -58,7 +58,7 @@ func (p *Node) Backoff(n int) time.Duration {
 var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call to EC2: this process lets the ADD go " +
 	"first")
 
-// yieldToADDs is called before a process repeats a call that EC2 has throttled. Outside the modes Ahead and Finishes,
+// A process calls yieldToADDs before it repeats a call that EC2 has throttled. Outside the modes Ahead and Finishes,
 // yieldToADDs does nothing. In the mode Ahead, yieldToADDs waits up to a minute. The reason is that EC2 counts the
 // calls of the whole account, and pods of other nodes may wait. yieldToADDs ends its wait as soon as an ADD of this
 // node waits. If that ADD is of another pool, the error is ErrGivesWay. If the node has no pods, yieldToADDs does not

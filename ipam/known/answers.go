@@ -34,7 +34,7 @@ const lastSubnets = "ec2-last-subnets.json"
 
 const (
 	KeptLife = 10 * time.Minute // the greatest age of a kept answer that a process uses
-	JustNow  = 2 * time.Minute  // EC2 counts as throttling until this long after a time in NotBefore
+	JustNow  = 2 * time.Minute  // EC2 still counts as throttling for this time after a time in NotBefore
 )
 
 // A reply is EC2's answer to a question, with the question and the time when a process asked it.
@@ -184,7 +184,7 @@ func (p *Node) KeepMade(instance string, e aws.ENI, attached Attached) {
 	}
 	e.Status = "available" // in EC2's answer to the creation, the status is pending; within a second it is available
 	keepAnswer(p, madeAnswer, reply[aws.ENI]{instance, time.Now(), []aws.ENI{e}})
-	if _, ok := keptAnswer[aws.ENI](p, enisAnswer); !ok && !attached.Asked.IsZero() { // a kept answer would be newer
+	if _, ok := keptAnswer[aws.ENI](p, enisAnswer); !ok && !attached.Asked.IsZero() { // keep no answer over a newer one
 		keepAnswer(p, enisAnswer, reply[aws.ENI]{instance, attached.Asked, attached.ENIs})
 	}
 }
@@ -199,8 +199,8 @@ func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
 }
 
 // Made returns the ENI that an earlier process has created, could not attach, and has kept in a file. It returns no ENI
-// if [book.Unknowns] returns any intent besides the intent to attach this ENI. A second intent may be that of an attach
-// call with an unknown outcome.
+// if [book.Unknowns] returns any intent besides the intent to attach this ENI. Such a second intent may be for an
+// attach call with an unknown outcome.
 func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
 	begun := book.Unknowns(s)
 	if len(begun) != 1 || begun[0].Action != book.AttachAction || s.Rebuilt.Unconfirmed {

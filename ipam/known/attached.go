@@ -20,8 +20,8 @@ type Attached struct {
 }
 
 // LastAttached returns the ENIs that are attached to this instance, from a kept answer of EC2 or from a new one. If the
-// answer is new, LastAttached records in the registry which ENIs it shows as attached. The returned state has this
-// change.
+// answer is new, LastAttached records in the registry which ENIs the answer shows as attached. The returned state
+// includes this record.
 func (p *Node) LastAttached(ctx context.Context, s *registry.State) (seen Attached, _ *registry.State, err error) {
 	if seen, err = p.attachedENIs(ctx, s.Instance.ID); err != nil || seen.Kept {
 		return seen, s, err

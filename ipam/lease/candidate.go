@@ -49,10 +49,11 @@ func (policy Policy) usesENI(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart checks whether another pod keeps the choosing pod from an ENI. A pod with a lease on the ENI does so if it has
-// the whole ENI, or if the choosing pod wants the whole ENI. Apart returns the name of such a pod, or "" if there is
-// none. Apart looks for such a pod only if the choosing pod asks for an ENI or for a whole ENI. Other pods cannot get
-// an address of an exclusive ENI, because an exclusive ENI is in a pool of its own: see derivedName.
+// Apart returns the name of a pod that prevents the choosing pod from using an ENI, or "" if no pod does. A pod with a
+// lease on the ENI prevents this in two cases. In the first case, that pod has the whole ENI. In the second case, the
+// choosing pod wants the whole ENI. If the choosing pod asks neither for an ENI by its ID nor for a whole ENI, Apart
+// returns "". Other pods cannot get an address of an exclusive ENI, because an exclusive ENI is in a pool of its own:
+// see derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""

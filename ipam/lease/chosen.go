@@ -18,8 +18,8 @@ import (
 // last can get it. So if this pod is created again on the node, the pod gets its address at once. The pod can safely
 // have the address at once, because other hosts that remember the address remember the same pod.
 
-// hasCooled reports whether the pod can have the address a, which it has chosen. There are three such cases: the
-// address became free before cutoff, this pod had it last, or no pod of this node has had it. While free addresses are
+// hasCooled reports whether the pod can have the address that it has chosen. There are three such cases: the address
+// became free before cutoff, this pod had it last, or no pod of this node has had it. While free addresses are
 // unconfirmed, the second case does not count.
 func (c Choice) hasCooled(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	if s.Leases.Has(a) {
@@ -60,9 +60,10 @@ func (policy Policy) refusal(s *registry.State, o Owner, now time.Time) error {
 
 // checkHeld returns an error if the present request of an attachment does not fit the addresses that the attachment
 // already has. addrs are these addresses, and eni is the ID of their ENI. An earlier ADD of the attachment has leased
-// these addresses. Their leases have not ended because that ADD has failed, because the DEL came before that ADD ended,
-// or because the pod still runs. If the ENI's pool or the requested pool is derived, the ENI must be in the requested
-// pool. If neither pool is derived, the two pools may differ, because an operator may rename configured pools.
+// these addresses. There are three reasons why the leases still exist. That ADD has failed, the DEL came before that
+// ADD ended, or the pod still runs. If the ENI's pool or the requested pool is derived, the ENI must be in the
+// requested pool. If neither pool is derived, the two pools may differ, because an operator may rename configured
+// pools.
 func (policy Policy) checkHeld(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
 	c, e := policy.Choice, s.ENIs[eni]
 	l, _ := s.Leases.At(addrs[0])
@@ -193,7 +194,8 @@ func (policy Policy) reasonNotServed(e registry.ENI) string {
 	return cmp.Or(policy.Unserved(e), "this ENI serves no pods")
 }
 
-// AnyUnused reports whether the node has an ENI for which a pod had asked, and no pod has a lease on this ENI any more.
+// AnyUnused reports whether the node has an unused ENI for which a pod had asked: no pod has a lease on this ENI any
+// more.
 func AnyUnused(s *registry.State) bool {
 	for id, e := range s.ENIs {
 		if e.OnRequest && !HasLeases(s, id) {

@@ -64,12 +64,12 @@ type PoolConfig struct {
 	// timeouts of a new ENI; 0: the timeout of the boot ENI
 	ConnectionTracking *registry.Tracking `json:"connectionTracking"`
 
-	// the pool serves the pods of these Kubernetes namespaces: a name, or the beginning of names and a *
+	// the pool serves the pods of these Kubernetes namespaces; "name*" means all names that begin with "name"
 	Namespaces []string `json:"namespaces"`
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask for this pool
 }
 
-// withDefaults returns c. For the keys that c leaves out, it has the values of base.
+// withDefaults returns c, with the values of base for the keys that c leaves out.
 func (c PoolConfig) withDefaults(base PoolConfig) PoolConfig {
 	if c.SubnetTags == nil {
 		c.SubnetTags = base.SubnetTags
@@ -93,7 +93,7 @@ func (c PoolConfig) withDefaults(base PoolConfig) PoolConfig {
 // A Policy is the validated configuration of a pool.
 type Policy struct {
 	Pool string // the pool's name; empty: the default pool
-	// the node can have other pools, of the configuration or derived: so only the tags of an ENI tell its pool
+	// the node can have other pools, configured or derived ones, so only the tags of an ENI show the ENI's pool
 	Pools          bool
 	MinIndex       int
 	Families       []Family

@@ -18,10 +18,10 @@ import (
 // End ends the leases of an attachment, and its addresses begin to cool. End calls neither EC2 nor metadata. An
 // attachment without a lease is no error.
 //
-// hints are the addresses that the attachment has had, as the caller knows. If a hint has a lease without a key, as a
-// pod of the original plugin has, End also ends that lease. But if the kernel shows the address in use, or End cannot
-// ask the kernel, this lease stays until a collection ends it. The reason is that a runtime may repeat an old DEL, and
-// a running pod may have the address by now.
+// hints are addresses that the attachment has had, according to the caller. If a hint has a lease without a key, End
+// also ends that lease. For example, pods of the original plugin have such leases. But if the kernel shows the address
+// in use, or End cannot ask the kernel, this lease stays until a collection ends it. The reason is that a runtime may
+// repeat an old DEL, and a running pod may have the address by now.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // hints that have a lease without a key, and where the kernel showed each
 	var unused, returns bool         // an ENI is to be detached; an address is to be released
@@ -60,9 +60,9 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	return p.Registry.Change(ctx, func(s *registry.State) { s.EndOf(k, time.Now(), p.Began, left...) })
 }
 
-// findAgain gives the address a lease without a key, if it is on an ENI of the node and is neither leased nor free. A
-// pod may have such an address if the registry was rebuilt while a namespace could not be read. The primary address of
-// the boot ENI is the node's own, and gets no lease. A DEL or a collection ends the new lease.
+// If the address is on an ENI of the node, and is neither leased nor free, findAgain adds a lease without a key for it.
+// A pod may have such an address if the registry was rebuilt while a namespace could not be read. The primary address
+// of the boot ENI is the node's own, and gets no lease. A DEL or a collection ends the new lease.
 func findAgain(s *registry.State, a netip.Addr) {
 	id, e := s.ENIOf(a)
 	if !s.Leases.Has(a) && !s.Free.Has(a) && !e.Foreign && slices.Contains(e.Addrs, a) &&
@@ -90,9 +90,9 @@ func (p *Pool) stillUsed(place string, a netip.Addr) bool {
 	return used || err != nil
 }
 
-// Retain is CNI's GC: if an attachment of the network is not in valid, Retain ends the leases of the attachment. If the
-// kernel shows the address of a lease in use, Retain keeps the lease. If a namespace cannot be read, Retain keeps all
-// leases.
+// Retain is CNI's GC: if an attachment of the network is not in the list valid, Retain ends the leases of the
+// attachment. If the kernel shows the address of a lease in use, Retain keeps the lease. If a namespace cannot be read,
+// Retain keeps all leases.
 func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
 	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {

@@ -17,10 +17,10 @@ import (
 // process records a Failure in the registry. The Failure stays until an ADD of the same pool gets an address. If a
 // subnet is full, the Failure stays at least until its time Until.
 
-// recentFailure returns an error if another process has just asked EC2 for all waiting ADDs, and failed. The process
-// has asked for the owner only if it began after the owner became a waiter. So after a refusal of EC2, a hundred
-// waiting ADDs do not ask EC2 one after the other. If a subnet is full, recentFailure also returns an error to later
-// ADDs. takeErr is the error of Take.
+// recentFailure returns an error if another process has just asked EC2 for all waiting ADDs, and failed. That process
+// has asked for the owner's addresses only if it began to ask EC2 after the owner became a waiter. So after a refusal
+// of EC2, a hundred waiting ADDs do not ask EC2 one after the other. If a subnet is full, recentFailure also returns an
+// error to later ADDs. takeErr is the error of Take.
 func (p *Pool) recentFailure(o Owner, takeErr error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()
@@ -43,7 +43,7 @@ func (p *Pool) recentFailure(o Owner, takeErr error) error {
 }
 
 // overdueError returns the error of an ADD whose time has ended while another process asked EC2. The error says what
-// that process waits for. waitErr is the error of the ADD's wait for its turn.
+// that process waits for. waitErr says why the ADD has stopped waiting for its turn.
 func (p *Pool) overdueError(o Owner, waitErr error) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -74,8 +74,8 @@ func (p *Pool) delayCause(s *registry.State, o Owner) (what, hint string) {
 	return "that ADD has no answer yet", "see the log of the container runtime, and 'cni-ipvlan-vpc-k8s-tool status'"
 }
 
-// Throttled returns an error text and its hint. The text says that this node does not call the EC2 action before a
-// time. Package aws has the same hint, but this package must not import package aws.
+// Throttled returns an error text and its hint. The text says that this node does not call the EC2 action before the
+// time until. Package aws has the same hint, but this package must not import package aws.
 func Throttled(action string, until time.Time) (text, hint string) {
 	return fmt.Sprintf("%s: EC2 throttles: this node waits until %s", action, until.Format(time.RFC3339)),
 		fmt.Sprintf("EC2 limits how often the whole account may call %s: to make fewer calls, use larger batches "+

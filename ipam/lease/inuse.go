@@ -38,10 +38,10 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	return c
 }
 
-// noteInUse is called after the kernel has refused an address of the attachment, because another namespace has the
+// A plugin calls noteInUse after the kernel has refused an address of the attachment, because another namespace has the
 // address. The kernel does not say which of the attachment's addresses it has refused. So noteInUse looks for these
-// addresses in the namespaces, and gives each address that it finds a lease without a key. If it finds none of the
-// addresses, noteInUse gives all of them leases without a key. If the addresses come from another ipam plugin, the
+// addresses in the namespaces. For each found address, noteInUse writes a lease without a key. If no namespace has any
+// of the addresses, noteInUse writes such a lease for each of them. If the addresses come from another ipam plugin, the
 // registry has no leases of the attachment, and noteInUse does nothing.
 func noteInUse(ctx context.Context, k registry.Key) error {
 	r, err := openRegistry()

@@ -19,7 +19,7 @@ import (
 // of the DEL. Only root can write into these directories.
 var KeptIn = []string{"/var/lib/cni/results", "/var/lib/cni/multus/results"}
 
-// A Kept is the file that a runtime keeps of an ADD (libcni, cachedInfo).
+// A Kept is the file in which a runtime keeps the configuration and the result of an ADD (libcni, cachedInfo).
 type Kept struct {
 	Kind        string                     `json:"kind"`
 	ContainerID string                     `json:"containerId"`
@@ -47,7 +47,7 @@ func (k Kept) Lease() registry.Lease {
 	return l
 }
 
-// KeptOf reads the files that runtimes keep of the ADDs for a network. If network is empty, KeptOf reads the files of
+// KeptOf reads the files in which runtimes keep the ADDs for a network. If network is empty, KeptOf reads the files of
 // all networks.
 func KeptOf(network string) (all []Kept) {
 	for _, dir := range KeptIn {

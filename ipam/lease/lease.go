@@ -42,7 +42,8 @@ func Commands() plugin.Commands[Config] {
 // Open opens the pool of this node.
 func Open(policy Policy) (*Pool, error) { return openPool(context.Background(), policy) }
 
-// openPool does what Open does, for a command. If the node's namespace is open in ctx, openPool uses it.
+// openPool opens the pool of this node, like Open. But if the node's namespace is already open in ctx, openPool uses
+// that namespace.
 func openPool(ctx context.Context, policy Policy) (*Pool, error) {
 	r, err := openRegistry()
 	if err != nil {
@@ -110,8 +111,8 @@ func key[C any](r *plugin.Request[C]) registry.Key {
 }
 
 // Superseded reports whether a later ADD of the attachment has made the objects that are now in the pod. began is the
-// time when the last lease of the caller's ADD began. A lease of the attachment that is younger than began belongs to a
-// later ADD. If the registry cannot be read, Superseded returns true.
+// time when the last lease of the caller's ADD began. If a lease of the attachment began after this time, that lease
+// belongs to a later ADD. If the registry cannot be read, Superseded returns true.
 func Superseded[C any](r *plugin.Request[C], began time.Time) bool {
 	s, err := view()
 	if err != nil {

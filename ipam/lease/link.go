@@ -18,10 +18,10 @@ import (
 // plugin did the same. Inside a VPC, 9001 is possible (EC2 user guide, "Network MTU").
 const minMTU, maxMTU = 1000, 9001
 
-// LinkUp sets the link of an ENI up, and returns the link's name. If no pod uses the link, it gets the boot ENI's MTU.
-// LinkUp waits for the link of a new ENI. If that link does not appear, the error is [ErrNoLink]. If an earlier pod had
-// the link, LinkUp first restores the settings that the link had before. If LinkUp cannot restore these settings, the
-// error is [ErrKept].
+// LinkUp brings up the link of an ENI, and returns the link's name. If no pod uses the link, it gets the boot ENI's
+// MTU. LinkUp waits for the link of a new ENI. If that link does not appear, the error is [ErrNoLink]. If an earlier
+// pod had the link, LinkUp first restores the settings that the link had before. If LinkUp cannot restore these
+// settings, the error is [ErrKept].
 func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -12,10 +12,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about ENIs of others: those that a person, another program, or a launch template that is not for pods
-// has attached. If the node creates ENIs, an ENI of others serves pods only if the node could have created an ENI like
-// it. So such an ENI must have exactly the security groups of secGroupIds, and its subnet must have the tags of
-// subnetTags.
+// This file is about ENIs of others. A person, another program, or a launch template has attached these ENIs, but not
+// for pods. If the node creates ENIs, an ENI of others serves pods only if the node could have created an ENI like it.
+// So such an ENI must have exactly the security groups of secGroupIds, and its subnet must have the tags of subnetTags.
 //
 // This rule does not apply to ENIs that this suite or the original plugin has created for pods. The registry does not
 // record the groups of such ENIs. So such an ENI still serves pods if the configuration now has other groups. With
@@ -63,7 +62,7 @@ func (policy Policy) knowsTags(e registry.ENI) bool {
 		policy.Provision == ProvisionNone)
 }
 
-// Unserved does what Misfit does. But if an operator renews the ENI, Unserved returns this reason.
+// Unserved does what Misfit does. But if an operator renews the ENI, Unserved returns the renewal as the reason.
 func (policy Policy) Unserved(e registry.ENI) string {
 	if e.Retired {
 		return "an operator renews it (cni-tool drain-interface)"

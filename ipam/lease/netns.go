@@ -25,8 +25,8 @@ type Shelf struct{ Dir, Below string }
 // runtimes give names to the namespaces. The directory /proc also shows the namespaces of runtimes that give no names.
 var Shelves = []Shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
 
-// paths lists the paths of the namespaces on a Shelf. If the directory cannot be read, paths returns an error, so it
-// does not use filepath.Glob, which ignores such errors. A missing directory is no error.
+// paths lists the paths of the namespaces on a Shelf. If the directory cannot be read, paths returns an error. So paths
+// does not use filepath.Glob, because Glob ignores such errors. A missing directory is no error.
 func (s Shelf) paths() (paths []string, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if gone(err) {

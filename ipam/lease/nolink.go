@@ -30,7 +30,7 @@ const HintNoLink = "an operator or another program has detached the ENI (CloudTr
 	"kernel has not found the ENI: see dmesg and 'cni-ipvlan-vpc-k8s-tool status'. The ENI serves pods again as soon " +
 	"as its link is on the node"
 
-// Obtain first calls the function take, which leases addresses of an ENI. After that, Obtain sets the ENI's link up,
+// Obtain first calls the function take, which leases addresses of an ENI. After that, Obtain brings up the ENI's link,
 // and returns the link's name. If the link is not on the node, Obtain ends these leases, and calls take again for other
 // addresses. But an attachment that had its addresses before this ADD keeps them, because its pod may use them.
 func (p *Pool) Obtain(
@@ -107,8 +107,9 @@ func endUnusedLease(s *registry.State, a netip.Addr) {
 	s.End(a, since)
 }
 
-// awaitLink waits for the link of a new ENI, at most until [registry.LinkPatience] after the link was first missed.
-// Before the wait, awaitLink records in the registry that the link is missing, so that other ADDs use other ENIs first.
+// awaitLink waits for the link of a new ENI, at most until [registry.LinkPatience] after a process first found the link
+// missing. Before the wait, awaitLink records in the registry that the link is missing, so that other ADDs use other
+// ENIs first.
 func (p *Pool) awaitLink(ctx context.Context, e registry.ENI, id string) (nl.Link, error) {
 	var now time.Time
 	err := p.Registry.Change(ctx, func(s *registry.State) {

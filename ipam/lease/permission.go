@@ -14,12 +14,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// A Permission is an entry of the key requests: what pods of some namespaces may ask for. Pods may ask for nothing that
-// the Permission leaves out.
+// A Permission is an entry of the key requests. It says what the pods of some namespaces may ask for. Pods may ask for
+// nothing that the Permission leaves out.
 //
 //codec:describe exported
 type Permission struct {
-	// Kubernetes namespaces of the pods: names, or the beginning of names and a *
+	// Kubernetes namespaces of the pods; "name*" means all names that begin with "name"
 	Namespaces     []string `json:"namespaces"`
 	Subnets        []string `json:"subnets"`        // IDs of the subnets to choose from
 	SecurityGroups []string `json:"securityGroups"` // IDs of the security groups to choose from
@@ -66,7 +66,7 @@ func (p Permission) isFor(pod plugin.Pod) bool {
 	return slices.Contains(p.Namespaces, "*") || plugin.Namespaces(p.Namespaces).Has(pod.Namespace)
 }
 
-// checkRequests returns an error if the permission does not allow the requests asked. The error has the first key and
+// checkRequests returns an error if the permission does not allow the pod's requests. The error has the first key and
 // value that are not allowed.
 func (p Permission) checkRequests(asked []nic.Request) error {
 	if most := max(p.Max, 1); len(asked) > most {

@@ -42,7 +42,7 @@ type Owner struct {
 	registry.Key
 	Pod   plugin.Pod
 	NetNS string
-	NIC   int // number of the interface: 0 has the attachment's name
+	NIC   int // number of the interface; interface 0 has the name in the attachment's key
 }
 
 // displayName returns the pod's name, to show it to people. Outside Kubernetes, it returns the ID of the container.
@@ -99,8 +99,9 @@ func IsNone(err error) bool { return isShort(err) || errors.Is(err, ErrPeers) }
 // isShort reports whether err means that the attachment has no address, and that no address is free for it.
 func isShort(err error) bool { return errors.Is(err, ErrNone) || errors.Is(err, ErrUnknown) }
 
-// Lacking returns the first part of the error of an ADD whose growth has failed. takeErr is the error of Take.
-// ErrUnknown becomes ErrNone, so that all waiters for addresses report the same error.
+// Lacking returns an error that says what an ADD lacks after its growth has failed. The ADD's error begins with this
+// error. takeErr is the error of Take. ErrUnknown becomes ErrNone, so that all waiters for addresses report the same
+// error.
 func Lacking(takeErr error) error {
 	if errors.Is(takeErr, ErrPeers) {
 		return ErrPeers
@@ -121,8 +122,8 @@ func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 		}
 		// The registry does not always know all pods: pods of the original plugin have no leases. The node has a host
 		// route to each pod, so addrsWithRoute finds the addresses of such pods. But the route may lead to the owner
-		// itself: an earlier ADD of the attachment, or a repeated ADD that runs now, has made it. If the owner's
-		// namespace has the address, the route leads to the owner.
+		// itself. In this case, an earlier ADD of the attachment has made the route, or a repeated ADD that runs now.
+		// If the owner's namespace has the address, the route leads to the owner.
 		taken, err := p.addrsWithRoute(a.Addrs)
 		if n := len(taken); err == nil && n > 0 {
 			taken, err = missingAddrs(taken, o.NetNS)

@@ -47,7 +47,7 @@ func (c *Config) Routed() (veth, ipvlan []string) {
 	return veth, ipvlan
 }
 
-// servingPool returns the policy of the pool for those pods of a namespace that ask for no pool.
+// servingPool returns the policy of the pool that serves a namespace's pods if they ask for no pool.
 func (c *Config) servingPool(namespace string) Policy {
 	best, width := c.pools[0], -1
 	for _, p := range c.pools[1:] {

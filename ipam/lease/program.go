@@ -18,9 +18,9 @@ import (
 // executes GrowProgram. The CNI specification (section 4) calls such an execution a delegation.
 const GrowProgram = "cni-ipvlan-vpc-k8s-grow"
 
-// acquireArg is the first argument of a GrowProgram that only gets addresses. The second argument is how much time is
-// left, and the third argument is the number of the interface. The parent of this GrowProgram waits for the link of the
-// ENI, and meanwhile the next ADD has its turn.
+// acquireArg is the first argument of a GrowProgram that leases addresses for its parent process and does nothing else
+// of the ADD. The second argument is how much time is left, and the third argument is the number of the interface. The
+// parent of this GrowProgram waits for the link of the ENI, and meanwhile the next ADD has its turn.
 const acquireArg = "acquire"
 
 // Program returns a [Source] of addresses, for a process that cannot ask EC2 itself. This Source executes
@@ -55,9 +55,9 @@ func timeLeft(ctx context.Context) time.Duration {
 	return max(time.Until(end), moment)
 }
 
-// Acquisition returns the function Add of a GrowProgram that got the arguments args from [Program]. If args are not
-// such arguments, Acquisition returns nil. No caller uses the result of the function Add, because the parent process
-// reads the lease from the registry.
+// Acquisition returns the function Add for a GrowProgram that [Program] has executed. args are the arguments of this
+// GrowProgram. If [Program] passes no arguments like args, Acquisition returns nil. No caller uses the result of the
+// function Add, because the parent process reads the lease from the registry.
 func Acquisition(args []string, from Source) func(context.Context, *plugin.Request[Config]) (*types100.Result, error) {
 	limit, nic, ok := acquisition(args)
 	if !ok {

@@ -254,8 +254,8 @@ func (policy Policy) Heed(s *registry.State, network string) Policy {
 	return policy
 }
 
-// Together makes each policy know for which ENIs the pods of all policies may ask: it adds the tags of these ENIs to
-// each policy. Pods that do not ask get no address of such an ENI.
+// Together adds tags to each policy: the tags of all ENIs for which pods of any of the policies may ask. Pods that do
+// not ask get no address of such an ENI.
 func Together(policies []Policy) []Policy {
 	requests := Common(policies...).requests
 	for i := range policies {
@@ -264,10 +264,10 @@ func Together(policies []Policy) []Policy {
 	return policies
 }
 
-// Common returns one policy for a collection, from the policies of a node's networks. The policy has only values that
-// all pools of a network share. The policy has the Provision that allows the fewest changes, because a collection
-// changes nothing in EC2 that one of the networks forbids. Its Changes is true if one of the networks allows changes,
-// because metadata may lag behind these changes.
+// Common returns one policy for a collection, from the policies of a node's networks. It sets only fields that are the
+// same in all pools of one network. The policy has the Provision that allows the fewest changes, because a collection
+// changes nothing in EC2 that one of the networks forbids. The field Changes is true if one of the networks allows
+// changes, because metadata may lag behind these changes.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&

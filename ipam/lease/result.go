@@ -76,7 +76,7 @@ func AddPrimary(r *types100.Result, e registry.ENI) {
 // Recall computes the result of an earlier ADD again, from the registry and the configuration. That ADD has made the
 // lease l, and addrs are the addresses of the lease's owner. Recall does not know the requests in the pod's
 // annotations. A pod keeps its data path even if the configuration has another one now. So the function isRouted
-// reports whether the pod is routed. Its argument configured is true if the configuration now wants routed pods.
+// reports whether the pod is routed. The argument of isRouted is true if the configuration now wants routed pods.
 func Recall(
 	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, isRouted func(configured bool) bool,
 ) (*types100.Result, error) {
@@ -92,9 +92,9 @@ func Recall(
 	return a.Result(e.Link, policy), nil
 }
 
-// appendInterface copies a further interface from the result added into the result r: the link of its ENI, and its
-// addresses with their gateways. appendInterface copies no routes, because the pod uses a further interface only to
-// answer packets that came in at this interface.
+// appendInterface adds a further interface of the pod to the result r. It copies the link of the interface's ENI, and
+// the addresses with their gateways. The parameter added is the result of this interface. appendInterface copies no
+// routes, because the pod uses a further interface only to answer packets that came in at this interface.
 func appendInterface(r, added *types100.Result) {
 	index := len(r.Interfaces)
 	r.Interfaces = append(r.Interfaces, added.Interfaces...)

@@ -68,8 +68,8 @@ func (u Used) Shows(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.AtENI(s, a, l) || u.By[At{"", a}] != ""
 }
 
-// AtENI reports whether a leased address is in use at the link of an ENI, or at a slave of this link. This is the ENI
-// that the lease names, or the ENI that has the address now.
+// AtENI reports whether a leased address is in use at the link of an ENI, or at a slave of this link. AtENI looks at
+// the ENI that the lease names, or at the ENI that has the address now.
 func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	if u.By[At{s.ENIs[l.ENI].MAC, a}] != "" {
 		return true
@@ -161,9 +161,9 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 	return used
 }
 
-// kindsOf returns the kinds of link that an ENI's link can be. One is [nl.RealLink]: a network card, which only root
-// can put into a namespace. In a simulation, the links of ENIs are of other kinds. So kindsOf adds the kinds of those
-// ENI links that are on the node.
+// kindsOf returns the kinds of link that an ENI's link can be. The kind [nl.RealLink] is always in the list: a network
+// card, which only root can put into a namespace. In a simulation, the links of ENIs are of other kinds. So kindsOf
+// adds the kinds of those ENI links that are on the node.
 func kindsOf(links map[string]nl.Link, macs []string) []string {
 	kinds := []string{nl.RealLink}
 	for _, mac := range macs {
@@ -220,10 +220,10 @@ func (p *Pool) Used(macs ...string) Used {
 	return used
 }
 
-// addRouted adds the addresses of routed pods. An address at the pod's end of the pair proves nothing, because the pod
-// can give its end any address. But while the node's end is up, it has a permanent neighbour for each of the pod's
-// addresses. emptyEnd is the name of a node's end that has no neighbour. An end has no neighbour if another program has
-// set it down, or if the pod's ADD has just begun.
+// addRouted adds the addresses of routed pods. Each routed pod has a veth pair. An address at the pod's end of the pair
+// proves nothing, because the pod can add any address there. But while the end on the node is up, it has a permanent
+// neighbour for each of the pod's addresses. emptyEnd is the name of an end on the node that has no neighbour. This end
+// has no neighbour if another program has set the link down, or if the pod's ADD has just begun.
 func (u Used) addRouted(node *nl.NS) (emptyEnd string, err error) {
 	pairs := map[int]string{}
 	for _, l := range u.links {

@@ -16,8 +16,8 @@ import (
 // because the runtime will repeat that ADD. So one call is enough for all ADDs of a burst that are in the registry when
 // the process asks.
 
-// addWaiter makes the owner a waiter until deadline. previous is the owner's earlier entry in Waiters: if there was
-// one, its Since stays.
+// addWaiter makes the owner a waiter until deadline. previous is the owner's earlier entry in Waiters, or zero. The new
+// entry keeps the Since of the earlier entry.
 func (p *Pool) addWaiter(s *registry.State, o Owner, previous registry.Waiter, now, deadline time.Time) {
 	if previous.Since.IsZero() {
 		previous.Since = now

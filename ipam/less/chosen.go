@@ -70,7 +70,8 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// chosenAddrs returns a picker. It picks the addresses of a family that pods had chosen, and that an ENI is to release.
+// chosenAddrs returns a picker. It picks addresses of one family that an ENI is to release, because pods had chosen
+// these addresses.
 func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x, e := book.Releasable{Addrs: map[netip.Addr]time.Time{}}, s.ENIs[id]

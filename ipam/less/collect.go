@@ -60,9 +60,9 @@ func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	})
 }
 
-// updatedLease returns the lease with what the kernel shows of its pod. A lease without a key was made for an address
-// that was found in use. If nothing uses this address now, its pod counts as gone, even if there is still a namespace
-// at the path in the lease.
+// updatedLease returns the lease, updated with what the kernel shows of the lease's pod. A lease without a key was made
+// for an address that was found in use. If nothing uses this address now, its pod counts as gone, even if there is
+// still a namespace at the path in the lease.
 func updatedLease(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
 	switch {
 	case used.Shows(s, a, l):
@@ -132,7 +132,7 @@ func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// drainingFirst compares ENIs, to sort them.
+// drainingFirst compares two ENIs: a draining ENI comes before an ENI that is not draining.
 func drainingFirst(a, b registry.ENI) int {
 	switch {
 	case a.Draining == b.Draining:

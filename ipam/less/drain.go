@@ -76,7 +76,7 @@ func (p *Node) undrain(ctx context.Context, id string) error {
 	})
 }
 
-// detachENI begins to detach an ENI, in its turn.
+// detachENI waits for its turn (see InTurn), and then begins to detach an ENI.
 func (p *Node) detachENI(ctx context.Context, e aws.ENI) error {
 	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return err

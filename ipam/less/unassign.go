@@ -218,9 +218,9 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 
 // spareAddrs returns how many addresses an ENI can lose at most. The pool keeps as many free addresses as it wants to
 // keep ready. If the ENI serves no pods because of interfaceIndex, or because an operator renews it, the ENI can lose
-// all its addresses. An ENI with Keep loses nothing. An ENI also loses nothing if no ADD may take its addresses for
-// another reason. An ENI in c.kept also loses nothing: the collection could not delete this ENI because EC2 did not
-// answer.
+// all its addresses. An ENI with Keep loses nothing. An ENI also loses nothing if ADDs must not use it for any other
+// reason. An ENI in c.kept also loses nothing: EC2 did not describe or detach this ENI when the collection tried to
+// delete it.
 func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||
@@ -295,9 +295,9 @@ func (p *Node) unassignOnce(ctx context.Context, id string, x book.Releasable) e
 }
 
 // unassignRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. EC2 has refused the call
-// for the whole of x, with the error refusal. EC2 may have carried out an earlier attempt of that call, and may not
-// show the result of that attempt yet. So if EC2 also fails to unassign this part, the returned error contains refusal,
-// and the outcome is not known.
+// for the whole of x: the parameter refusal is the error of this call. EC2 may have carried out an earlier attempt of
+// that call, and may not show the result of that attempt yet. So if EC2 also fails to unassign this part, the returned
+// error contains refusal, and the outcome is not known.
 func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	rest, err := p.stillOnENI(ctx, id, x, refusal)
 	if err != nil {
@@ -309,8 +309,8 @@ func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, r
 	return rest, err
 }
 
-// stillOnENI returns the part of x that EC2 still shows on the ENI. EC2 has refused the call for the whole of x, with
-// the error refusal. If EC2 does not answer now, stillOnENI returns the whole of x.
+// stillOnENI returns the part of x that EC2 still shows on the ENI. EC2 has refused the call for the whole of x: the
+// parameter refusal is the error of this call. If EC2 does not answer now, stillOnENI returns the whole of x.
 func (p *Node) stillOnENI(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 //
 // interfaceIndex applies to each card: an ENI serves pods if its device index on its card is not lower than
 // interfaceIndex. The boot ENI is at index 0 of card 0, in rare cases at another index. This node attaches nothing at
-// index 0 of any card. An ENI at index 0 of another card than the first serves no pods. There are two reasons. The
-// first reason: the user guide puts ENIs that are only for EFA at index 0 ("Maximize network bandwidth on Amazon EC2
+// index 0 of any card. An ENI at index 0 of a card other than card 0 serves no pods. There are two reasons. The first
+// reason: the user guide puts ENIs that are only for EFA at index 0 ("Maximize network bandwidth on Amazon EC2
 // instances with multiple network cards"). The second reason: the metadata service reports index 0 for any ENI whose
 // index it does not know yet.
 
@@ -79,8 +79,9 @@ func (a *slots) nextFree() (best Slot, found bool) {
 }
 
 // recordRefusal records EC2's refusal of a slot, and reports whether the caller is to try another slot. If the card may
-// be the reason, nextFree no longer returns slots of this card. It then returns slots of the lowest card that is left.
-// That is card 0, unless card 0 is full. Card 0 certainly takes ENIs like ours.
+// be the reason, nextFree no longer returns slots of this card. From then on, nextFree returns slots of the card with
+// the lowest number, among the cards with a free slot. This is card 0, unless card 0 is full. Card 0 certainly takes
+// ENIs like ours.
 func (a *slots) recordRefusal(at Slot, err error) (again bool) {
 	e, _ := errors.AsType[*aws.Error](err)
 	switch {

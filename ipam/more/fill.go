@@ -97,8 +97,8 @@ func (p *Node) usesPrefixes(s *registry.State, f lease.Family) bool {
 	return (f == lease.IPv6 || p.Policy.Prefixes) && !s.Instance.NoPrefixes
 }
 
-// gatherLimit returns how many addresses one call can bring. If the waiting ADDs need as many, gatherADDs waits for no
-// further ADDs. room is how many more addresses or prefixes the ENI can take.
+// gatherLimit returns how many addresses one call can bring. If the waiting ADDs need this many addresses already,
+// gatherADDs waits for no further ADDs. room is how many more addresses or prefixes the ENI can take.
 func (p *Node) gatherLimit(f lease.Family, room int) int {
 	switch {
 	case f == lease.IPv6:

@@ -21,7 +21,7 @@ import (
 //
 // EC2 may refuse an ENI for a reason that EC2's descriptions do not show. On many types, volumes take slots of ENIs
 // (EC2 user guide, "Volume limits for Nitro-based instances"). So a refusal counts for some minutes, or until EC2 shows
-// fewer ENIs than when it refused. If a refusal did not count for a while, every ADD would create an ENI and delete it
+// fewer ENIs than when it refused. If the node forgot each refusal at once, every ADD would create an ENI and delete it
 // again.
 
 // fullError returns why the instance can have no more ENIs according to the registry. It returns nil if the instance

@@ -182,8 +182,8 @@ func (l subnetRoom) takeBlocks(subnet string, n, blockSize int) int {
 }
 
 // takeWidest returns the subnet that has the most addresses left for a new ENI, and subtracts the ENI's primary
-// address. In a subnet with IPv4, each ENI has a primary IPv4 address, also if its pods have only IPv6. If l is nil, no
-// subnet is known, and takeWidest assumes that one has room.
+// address. In a subnet with IPv4, each ENI has a primary IPv4 address, also if its pods have only IPv6. If l is nil,
+// the subnets are not known, and takeWidest assumes that a subnet has room.
 func (l subnetRoom) takeWidest(s *registry.State, fit []aws.Subnet) (id string, found bool) {
 	if l == nil {
 		return "", true

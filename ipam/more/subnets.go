@@ -27,7 +27,7 @@ import (
 var ErrNoSubnet = errors.New("no subnet for a new ENI")
 
 // Fit returns the subnets of a VPC and zone that have all of the tags, and a CIDR of each family. If there is no such
-// subnet, the error names the subnet that comes nearest.
+// subnet, the error says what is missing: a subnet, the tags, or a CIDR.
 func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []lease.Family) ([]aws.Subnet, error) {
 	tagged := slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool { return !lease.HasTags(n.Tags, tags) })
 	fit := slices.DeleteFunc(slices.Clone(tagged), func(n aws.Subnet) bool { return len(lacks(n, families)) > 0 })
@@ -238,10 +238,10 @@ func subnetsError(s *registry.State, spec ENISpec, full []error, refused map[str
 		"%w", errors.Join(append(why, full...)...))
 }
 
-// secondTrySubnets returns the subnets for a second try, in which the ENI gets only its primary address. For this, each
-// subnet counts as having one free address. In the first try, the ENI was to have more addresses, and EC2 gives all or
-// nothing. Other nodes may have taken addresses since EC2 counted them. If the ENI needs only its primary address,
-// secondTrySubnets returns no subnets.
+// secondTrySubnets returns the subnets for a second try, in which the ENI gets only its primary address. In the
+// returned list, each subnet counts as having one free address. In the first try, the ENI was to have more addresses,
+// and EC2 gives all or nothing. Other nodes may have taken addresses since EC2 counted them. If the ENI needs only its
+// primary address, secondTrySubnets returns no subnets.
 func (p *Node) secondTrySubnets(s *registry.State, subnets []aws.Subnet, spec ENISpec) []aws.Subnet {
 	if !spec.wantsFamily(lease.IPv4) || p.secondaryAddrs(s, spec) == 0 && !spec.Prefixes {
 		return nil
