@@ -157,7 +157,7 @@ func Withdraw(s *registry.State, id string, x Releasable) {
 }
 
 // Restore puts the addresses and prefixes in x back into the registry, because EC2 has not unassigned them. Restore
-// also puts back the time since when each address was free before the withdrawal.
+// also restores the times at which the addresses became free.
 func Restore(s *registry.State, id string, x Releasable) {
 	for a, since := range x.Addrs {
 		AddAddrs(s, id, []netip.Addr{a}, since)
@@ -198,9 +198,10 @@ func EndRelease(s *registry.State, x Releasable) {
 }
 
 // LeftReleases returns the intents of releases that a process still has to finish, because an earlier process was
-// killed or got no answer. LeftReleases deletes an intent if the registry has its address again, after the first
-// process had removed it. A pod can then get the address, or a collection releases the address like any other address.
-// LeftReleases also deletes an intent if the registry no longer has the ENI, because the address is gone with its ENI.
+// killed or got no answer. The earlier process removed the address of the release from the registry. If the registry
+// has this address again, LeftReleases deletes the intent. A pod can then get the address, or a collection releases the
+// address like any other address. LeftReleases also deletes an intent if the registry no longer has the ENI, because
+// the address is gone with its ENI.
 func LeftReleases(s *registry.State) (left []registry.Intent) {
 	for token, i := range s.Intents {
 		if !lease.ReleasesChosen(i) {

@@ -19,11 +19,11 @@ const (
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
 	TagPool     = "cni-ipvlan-vpc-k8s/pool"
 
-	// TagKeep says whether a collection without the configuration must keep the ENI and its addresses. After a boot,
-	// the collection follows the tag until the first ADD of the ENI's pool. From this ADD on, the collection follows
-	// the ADD's configuration. The value "false" means that the collection may release the ENI and its addresses if no
-	// pod uses them. If the tag has any other value, or is missing, the collection releases nothing before the first
-	// ADD. Only ENIs that a growth has created have this tag. An operator may later add skipDeallocation to the
+	// TagKeep is the tag that shows a collection without the configuration what it must keep. After a boot, the
+	// collection follows the tag until the first ADD of the ENI's pool. From this ADD on, the collection follows the
+	// ADD's configuration. The value "false" means that the collection may release the ENI and its addresses if no pod
+	// uses them. If the tag has any other value, or is missing, the collection releases nothing before the first ADD.
+	// Only ENIs that a growth has created have this tag. An operator may later add skipDeallocation to the
 	// configuration. A collection without the configuration then follows the new key only after the next ADD.
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )

@@ -58,11 +58,11 @@ func (p *Node) Backoff(n int) time.Duration {
 var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call to EC2: this process lets the ADD go " +
 	"first")
 
-// A process calls yieldToADDs before it repeats a call that EC2 has throttled. Outside the modes Ahead and Finishes,
-// yieldToADDs does nothing. In the mode Ahead, yieldToADDs waits up to a minute. The reason is that EC2 counts the
-// calls of the whole account, and pods of other nodes may wait. yieldToADDs ends its wait as soon as an ADD of this
-// node waits. If that ADD is of another pool, the error is ErrGivesWay. If the node has no pods, yieldToADDs does not
-// wait: the node has just started, and its pods come soon.
+// yieldToADDs lets ADDs go first, before a process repeats a call that EC2 has throttled. Outside the modes Ahead and
+// Finishes, yieldToADDs does nothing. In the mode Ahead, yieldToADDs waits up to a minute. The reason is that EC2
+// counts the calls of the whole account, and pods of other nodes may wait. yieldToADDs ends its wait as soon as an ADD
+// of this node waits. If that ADD is of another pool, the error is ErrGivesWay. If the node has no pods, yieldToADDs
+// does not wait: the node has just started, and its pods come soon.
 //
 // In the mode Finishes, yieldToADDs does not wait. If any ADD waits, the error is ErrGivesWay.
 func (p *Node) yieldToADDs(ctx context.Context, action string) error {

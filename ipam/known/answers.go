@@ -184,7 +184,7 @@ func (p *Node) KeepMade(instance string, e aws.ENI, attached Attached) {
 	}
 	e.Status = "available" // in EC2's answer to the creation, the status is pending; within a second it is available
 	keepAnswer(p, madeAnswer, reply[aws.ENI]{instance, time.Now(), []aws.ENI{e}})
-	if _, ok := keptAnswer[aws.ENI](p, enisAnswer); !ok && !attached.Asked.IsZero() { // keep no answer over a newer one
+	if _, ok := keptAnswer[aws.ENI](p, enisAnswer); !ok && !attached.Asked.IsZero() { // a kept answer is newer
 		keepAnswer(p, enisAnswer, reply[aws.ENI]{instance, attached.Asked, attached.ENIs})
 	}
 }

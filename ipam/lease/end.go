@@ -60,9 +60,9 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	return p.Registry.Change(ctx, func(s *registry.State) { s.EndOf(k, time.Now(), p.Began, left...) })
 }
 
-// If the address is on an ENI of the node, and is neither leased nor free, findAgain adds a lease without a key for it.
-// A pod may have such an address if the registry was rebuilt while a namespace could not be read. The primary address
-// of the boot ENI is the node's own, and gets no lease. A DEL or a collection ends the new lease.
+// findAgain adds a lease without a key for an address that is on an ENI of the node, but neither leased nor free. A pod
+// may have such an address if the registry was rebuilt while a namespace could not be read. The primary address of the
+// boot ENI is the node's own, and gets no lease. A DEL or a collection ends the new lease.
 func findAgain(s *registry.State, a netip.Addr) {
 	id, e := s.ENIOf(a)
 	if !s.Leases.Has(a) && !s.Free.Has(a) && !e.Foreign && slices.Contains(e.Addrs, a) &&

@@ -38,11 +38,12 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	return c
 }
 
-// A plugin calls noteInUse after the kernel has refused an address of the attachment, because another namespace has the
-// address. The kernel does not say which of the attachment's addresses it has refused. So noteInUse looks for these
-// addresses in the namespaces. For each found address, noteInUse writes a lease without a key. If no namespace has any
-// of the addresses, noteInUse writes such a lease for each of them. If the addresses come from another ipam plugin, the
-// registry has no leases of the attachment, and noteInUse does nothing.
+// noteInUse records which addresses of the attachment are in use in another namespace. A plugin calls noteInUse after
+// the kernel has refused one of these addresses for this reason. The kernel does not say which of the attachment's
+// addresses it has refused. So noteInUse looks for these addresses in the namespaces. For each found address, noteInUse
+// writes a lease without a key. If no namespace has any of the addresses, noteInUse writes such a lease for each of
+// them. If the addresses come from another ipam plugin, the registry has no leases of the attachment, and noteInUse
+// does nothing.
 func noteInUse(ctx context.Context, k registry.Key) error {
 	r, err := openRegistry()
 	if err != nil {

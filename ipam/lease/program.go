@@ -56,8 +56,8 @@ func timeLeft(ctx context.Context) time.Duration {
 }
 
 // Acquisition returns the function Add for a GrowProgram that [Program] has executed. args are the arguments of this
-// GrowProgram. If [Program] passes no arguments like args, Acquisition returns nil. No caller uses the result of the
-// function Add, because the parent process reads the lease from the registry.
+// GrowProgram. If the GrowProgram has other arguments than [Program] passes, Acquisition returns nil. No caller uses
+// the result of the function Add, because the parent process reads the lease from the registry.
 func Acquisition(args []string, from Source) func(context.Context, *plugin.Request[Config]) (*types100.Result, error) {
 	limit, nic, ok := acquisition(args)
 	if !ok {

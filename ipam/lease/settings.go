@@ -91,9 +91,9 @@ func wholeENIs(s *registry.State, k registry.Key) map[string]registry.ENI {
 	return all
 }
 
-// A pod's DEL calls putBackSettings with the pod's whole ENIs. The pod may have changed the settings of their links, so
-// putBackSettings restores these settings. If it fails, the DEL still succeeds. The next ADD that gets the ENI tries
-// again, and fails if it cannot restore the settings.
+// putBackSettings restores the settings of the links of a pod's whole ENIs, because the pod may have changed them. The
+// pod's DEL calls putBackSettings. If it fails, the DEL still succeeds. The next ADD that gets the ENI tries again, and
+// fails if it cannot restore the settings.
 func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.ENI) {
 	if len(whole) == 0 {
 		return

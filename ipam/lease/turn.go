@@ -59,9 +59,9 @@ func (p *Pool) askInTurn(ctx context.Context, o Owner, from Source) (Allocation,
 	return from.Ask(ctx, p, o, none)
 }
 
-// askInTurn calls lastTry if the owner's time has ended before its turn. If a DEL has made an address free meanwhile,
-// lastTry leases this address to the owner. If no address is free, lastTry does not change the owner's entry in
-// Waiters. waitErr says why the owner has stopped waiting for its turn.
+// lastTry is the last step of askInTurn, if the owner's time has ended before the owner's turn. If a DEL has made an
+// address free meanwhile, lastTry leases this address to the owner. If no address is free, lastTry does not change the
+// owner's entry in Waiters. waitErr says why the owner has stopped waiting for its turn.
 func (p *Pool) lastTry(ctx context.Context, o Owner, waitErr error) (Allocation, error) {
 	overdue := p.overdueError(o, waitErr)
 	if !errors.Is(waitErr, context.DeadlineExceeded) {

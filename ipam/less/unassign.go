@@ -218,9 +218,9 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 
 // spareAddrs returns how many addresses an ENI can lose at most. The pool keeps as many free addresses as it wants to
 // keep ready. If the ENI serves no pods because of interfaceIndex, or because an operator renews it, the ENI can lose
-// all its addresses. An ENI with Keep loses nothing. An ENI also loses nothing if ADDs must not use it for any other
-// reason. An ENI in c.kept also loses nothing: EC2 did not describe or detach this ENI when the collection tried to
-// delete it.
+// all its addresses. An ENI with Keep loses nothing. An ENI also loses nothing if ADDs do not use it now, for example
+// because it is draining or its link is missing. An ENI in c.kept also loses nothing: EC2 did not describe or detach
+// this ENI when the collection tried to delete it.
 func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||
