@@ -134,8 +134,8 @@ func PreventSecond(s, earlier *registry.State, enis []aws.ENI) {
 	}
 }
 
-// TokenOf returns the key of an intent about the ENI, or "" if there is none. Intents to release an address of the ENI
-// do not count.
+// TokenOf returns the key of an intent about the ENI, or "" if there is none. TokenOf ignores intents to release an
+// address of the ENI.
 func TokenOf(s *registry.State, eni string) string {
 	for token, i := range s.Intents {
 		if i.ENI == eni && !lease.ReleasesChosen(i) {

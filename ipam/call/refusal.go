@@ -139,8 +139,8 @@ func (p *Node) ForgetRefusals(ctx context.Context) error {
 	return p.Registry.Change(ctx, func(s *registry.State) { clear(s.Refusals) })
 }
 
-// NoteRefusal does what RecordRefusal does, in an update of its own. err is the error of a call about o. NoteRefusal
-// returns err.
+// NoteRefusal calls RecordRefusal in an update of the registry, and returns err. err is the error of a call about the
+// object o.
 func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err error) error {
 	s, e := p.Registry.View()
 	if e != nil {

@@ -54,7 +54,7 @@ func (p *Node) Backoff(n int) time.Duration {
 }
 
 // ErrGivesWay ends the work of a process that holds the lock "grow" while an ADD waits for this lock. The process gets
-// addresses for other ADDs or for no ADD, so the waiting ADD gains nothing from its work.
+// addresses for other ADDs or for no ADD, so the waiting ADD gains nothing from this work.
 var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call to EC2: this process lets the ADD go " +
 	"first")
 

@@ -17,8 +17,8 @@ import (
 // None of these questions needs the answer to another question. So if a growth will need all answers, it asks all
 // questions at the same time.
 
-// An Ahead has the questions that a growth has asked EC2 in advance. The key of a question is the name of its answer. A
-// growth uses each answer only once, because a later step may need a newer answer.
+// An Ahead has the questions that a growth has asked EC2 in advance. The key is the name of the answer to the question.
+// A growth uses each answer only once, because a later step may need a newer answer.
 type Ahead struct {
 	asked map[string]any // functions that wait for the answers
 	all   sync.WaitGroup

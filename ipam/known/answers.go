@@ -17,9 +17,9 @@ import (
 )
 
 // While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. Suppose that each ADD
-// described all ENIs and subnets again. Then the nodes of a large cluster would spend more time on describe calls than
-// on changing calls. So a process keeps EC2's answers in files for the next process. An old answer does no harm: a
-// process uses it only to prepare a changing call. EC2 refuses this call if the answer is too old.
+// described all ENIs and subnets again. In this case, the nodes of a large cluster would spend more time on describe
+// calls than on changing calls. So a process keeps EC2's answers in files for the next process. An old answer does no
+// harm: a process uses it only to prepare a changing call. EC2 refuses this call if the answer is too old.
 
 // The files of answers, in the registry's directory.
 const (
@@ -164,8 +164,8 @@ func (p *Node) attachedENIs(ctx context.Context, instance string) (Attached, err
 	return Attached{ENIs: a.All, Asked: a.Asked, Kept: earlier}, err
 }
 
-// OursNow does what ownENIs does. OursNow also returns the time when it asked EC2, and keeps the attached ENIs for the
-// next process.
+// OursNow lists the same ENIs as ownENIs. OursNow also returns the time when it asked EC2, and keeps the attached ENIs
+// for the next process.
 func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
 	asked := time.Now()
 	all, err := p.ownENIs(ctx, s)

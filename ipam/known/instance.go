@@ -42,8 +42,8 @@ func (p *Node) OfThisInstance(ctx context.Context) error {
 	})
 }
 
-// setOtherAside sets the registry's file aside if the registry belongs to another instance than thisID. It changes
-// nothing of the other instance in EC2.
+// setOtherAside sets the registry's file aside if the registry belongs to another instance than thisID. setOtherAside
+// changes nothing in EC2.
 func (p *Node) setOtherAside(ctx context.Context, thisID string) error {
 	if s, err := p.Registry.View(); err == nil && (s.Instance.ID == "" || s.Instance.ID == thisID) {
 		return nil

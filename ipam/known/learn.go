@@ -159,8 +159,8 @@ func (p *Node) describeNew(
 		s = &registry.State{} // Update will set the file aside
 	}
 	enough := func(e registry.ENI) bool {
-		// Suppose that the node changes nothing in EC2, and that its role has no permission to make this call. Then the
-		// node makes the call only once, so that collections do not repeat the call.
+		// Suppose that the node changes nothing in EC2, and that its role has no permission to make this call. In this
+		// case, the node makes the call only once, so that collections do not repeat the call.
 		refused := e.TagsUnknown == registry.NotAllowed && p.TrustsMetadata() && !p.Policy.Pools
 		return e.TagsUnknown == "" || refused
 	}
@@ -255,9 +255,9 @@ func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws
 	})
 }
 
-// anyUsed reports whether a namespace has an address of the ENIs, or the node has a host route to such an address. The
-// node's own IPv6 addresses do not count. If the node got such an address by DHCPv6, the kernel itself has made a host
-// route to the address.
+// anyUsed reports whether a namespace has an address of the ENIs, or the node has a host route to such an address.
+// anyUsed ignores the node's own IPv6 addresses. If the node got such an address by DHCPv6, the kernel itself has made
+// a host route to the address.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
 		return used.Any(e.MAC, func(a netip.Addr) bool { return book.Carries(e, a) && !used.Node[a] })

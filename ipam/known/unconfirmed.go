@@ -111,10 +111,10 @@ func dropUnseen(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	}
 }
 
-// ConfirmByMetadata does what Confirm does, for a node that must not ask EC2 or need not ask EC2. It compares the
-// registry with metadata when StaleMetadata has passed since the rebuild, because metadata then shows all changes. Even
-// then, an ENI that metadata does not show may still exist, and stays in the registry. ConfirmByMetadata does not end
-// intents: package more ends them.
+// ConfirmByMetadata confirms a rebuilt registry like Confirm, but on a node that must not ask EC2, or need not ask EC2.
+// It compares the registry with metadata when StaleMetadata has passed since the rebuild, because metadata then shows
+// all changes. Even then, an ENI that metadata does not show may still exist, and stays in the registry.
+// ConfirmByMetadata does not end intents: package more ends them.
 func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -42,8 +42,8 @@ type Config struct {
 	pools []Policy // the default pool first
 }
 
-// A PoolConfig has the keys in which pools can differ. If a pool has no value for a key, the
-// default pool's value counts.
+// A PoolConfig has the keys in which pools can differ. If a pool has no value for a key, the pool has the default
+// pool's value.
 //
 //codec:describe
 type PoolConfig struct {

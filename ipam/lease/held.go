@@ -23,9 +23,9 @@ import (
 // Release is the name of the mark that a DEL leaves when a chosen address is to be released to EC2.
 const Release = "release"
 
-// ToRelease reports whether an address is to be released to EC2 at once. This is so if the address is free, and a pod
-// had chosen it. The next pod with this pod's name may start on another node. Only a secondary address can leave its
-// ENI. The primary address and an address of a prefix cannot.
+// ToRelease reports whether a process must release an address to EC2 at once. ToRelease returns true if the address is
+// free, and a pod had chosen the address. The next pod with this pod's name may start on another node. Only a secondary
+// address can leave its ENI. The primary address and an address of a prefix cannot.
 func ToRelease(s *registry.State, a netip.Addr) bool {
 	if _, owned := s.Owners[a]; !owned || !s.Free.Has(a) {
 		return false
@@ -49,8 +49,8 @@ func AnyToRelease(s *registry.State) bool {
 	return false
 }
 
-// ReleasesChosen reports whether an intent is for the release of one address to EC2. A pod had chosen this address, or
-// an operator has named it.
+// ReleasesChosen reports whether an intent is for the release of one address to EC2. Either a pod had chosen this
+// address, or an operator's command has named the address.
 func ReleasesChosen(i registry.Intent) bool {
 	return slices.Contains(releaseActions, i.Action) && i.Addr.IsValid()
 }
@@ -66,9 +66,9 @@ func AwaitedAddr(s *registry.State, a netip.Addr, now time.Time) bool {
 	return false
 }
 
-// These are the first and the longest wait of an ADD before it asks again for an address that another node has. Mostly,
-// the earlier pod with the address has already ended, so the first waits are short. A pod waits at most four seconds
-// longer than necessary.
+// If another node has the chosen address, an ADD waits before it asks EC2 again. These are the first and the longest
+// wait. Mostly, the earlier pod with the address has already ended, so the first waits are short. A pod waits at most
+// four seconds longer than necessary.
 const (
 	firstHeld = 500 * time.Millisecond
 	mostHeld  = 4 * time.Second

@@ -15,7 +15,7 @@ import (
 )
 
 // KeptIn are the directories in which runtimes and Multus keep the configuration and the result of each ADD (libcni,
-// getCacheFilePath). A runtime writes the file of an ADD after the ADD has succeeded, and removes the file at the end
+// getCacheFilePath). A runtime writes the file for an ADD after the ADD has succeeded, and removes the file at the end
 // of the DEL. Only root can write into these directories.
 var KeptIn = []string{"/var/lib/cni/results", "/var/lib/cni/multus/results"}
 

@@ -144,7 +144,7 @@ func view() (*registry.State, error) {
 	return r.View()
 }
 
-// prevAddrs returns the addresses of r, which is the prevResult of a request.
+// prevAddrs returns the addresses in the prevResult r of a request.
 func prevAddrs(r *types100.Result) []netip.Addr {
 	if r == nil {
 		return nil

@@ -75,7 +75,8 @@ func (p *Pool) hasCard(o Owner, a Allocation) (bool, error) {
 	return slices.ContainsFunc(links, func(l nl.Link) bool { return l.MayBeCard() && l.MAC == a.ENI.MAC }), err
 }
 
-// linkError returns the error of an ADD that has leased addresses, and cannot use the link of their ENI because of err.
+// linkError returns the error of an ADD that has leased addresses of an ENI, but cannot use the ENI's link. err is the
+// reason.
 func linkError(a Allocation, err error) error {
 	hint := "the link of a new ENI takes some seconds to appear; if it does not appear, see dmesg and 'ip link'"
 	switch {

@@ -14,7 +14,7 @@ import (
 )
 
 // A podNames finds the name of the pod that has an address. It does not use the registry. Its sources are the aliases
-// of the veth pairs on the node, and the files that runtimes keep of each ADD. It reads both sources at the first call
+// of the veth pairs on the node, and the files that runtimes keep for each ADD. It reads both sources at the first call
 // of podWith. The names are only for people: no decision of a process depends on a name.
 type podNames struct {
 	node  *nl.NS
@@ -60,7 +60,7 @@ func (o *podNames) podWith(path string, a netip.Addr) (namespace, name string) {
 	return onlyPod(pods)
 }
 
-// onlyPod returns the pod in pods, if there is exactly one. The empty name does not count.
+// onlyPod returns the pod in pods, if there is exactly one. onlyPod ignores the empty name.
 func onlyPod(pods map[[2]string]bool) (namespace, name string) {
 	if delete(pods, [2]string{}); len(pods) == 1 {
 		for pod := range pods {

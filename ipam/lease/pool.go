@@ -26,7 +26,7 @@ type Pool struct {
 	Shelves  []Shelf // directories of the pods' namespaces; nil: the variable Shelves
 
 	// Began is when the DEL or the GC began. A lease that began later belongs to a later ADD, and does not end. If
-	// Began is zero, the age of a lease does not count.
+	// Began is zero, the age of a lease does not matter.
 	Began time.Time
 }
 
@@ -59,8 +59,7 @@ func (o Owner) lease(eni string, c Choice, a netip.Addr, now time.Time) registry
 		Asked: slices.Contains(c.Addrs, a), Exclusive: c.Exclusive, Since: now}
 }
 
-// waiterKey returns the owner's key in the registry's map Waiters. Each interface of an attachment has a key of its
-// own.
+// waiterKey returns the owner's key in the registry's map Waiters. Each interface of an attachment has its own key.
 func (o Owner) waiterKey() string {
 	if o.NIC == 0 {
 		return o.Key.String()
@@ -251,10 +250,10 @@ const StaleMetadata = 10 * time.Minute
 //
 //   - waiters whose deadline has passed
 //   - ADDs that have given up, and were not repeated soon
-//   - failures that are older than the longest wait: all ADDs that wait now began to wait later
+//   - failures that are older than the longest wait, because all ADDs that still wait began to wait after these failures
 //   - the times when addresses of a /80 became free, if these addresses no longer cool: a /80 has too many addresses to
 //     list all
-//   - the owners of addresses that no longer cool, and that are not to be released
+//   - the owners of addresses that are not free, or that no longer cool and are not to be released
 func pruneState(s *registry.State, policy Policy, now time.Time) {
 	for key, w := range s.Waiters {
 		if now.After(w.Until) {

@@ -41,14 +41,14 @@ type Choice struct {
 	Together, Max int
 }
 
-// Chooses reports whether the pod has chosen a subnet, addresses, an ENI or a whole ENI. Security groups alone do not
-// count.
+// Chooses reports whether the pod has chosen a subnet, addresses, an ENI or a whole ENI. If the pod has chosen only
+// security groups, Chooses returns false.
 func (c Choice) Chooses() bool {
 	return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" || c.Exclusive
 }
 
-// leaseOrder returns 0, 1 or 2. An ADD leases the addresses of an interface with 0 first, and the addresses of an
-// interface with 2 last: see [Pool.Each].
+// leaseOrder returns the order 0, 1 or 2 of an interface. An ADD first leases the addresses of interfaces with order 0,
+// and at last those of interfaces with order 2: see [Pool.Each].
 func (c Choice) leaseOrder() int {
 	switch {
 	case c.ENI != "":
@@ -179,8 +179,8 @@ func (policy Policy) derivedPolicy(r nic.Request, tags []map[string]string) Poli
 // requestSep separates the parts of the name of a derived pool.
 const requestSep = "/"
 
-// Nameable reports whether a configured pool may have this name. Only the tool refuses other names. An ADD accepts
-// them, because an earlier version of this suite accepted them.
+// Nameable reports whether a configured pool may have this name. Only the program cni-ipvlan-vpc-k8s-tool refuses other
+// names. An ADD accepts them, because an earlier version of this suite accepted them.
 func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, requestSep+addrSep) }
 
 // derivedName returns the name of a derived pool: the name of the pod's pool, then the IDs in the pod's request. If the

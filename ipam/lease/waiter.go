@@ -66,8 +66,8 @@ func removeWaiter(s *registry.State, waiter string, at time.Time) {
 }
 
 // Returns is the longest time from the end of an ADD that has given up until the runtime repeats the ADD. The kubelet
-// waits 10 to 15 seconds (kubernetes, pkg/kubelet/kubelet.go, backOffPeriod). Then the runtime makes a sandbox, which
-// also takes time.
+// waits 10 to 15 seconds (kubernetes, pkg/kubelet/kubelet.go, backOffPeriod). After this wait, the runtime makes a
+// sandbox, which also takes time.
 const Returns = 30 * time.Second
 
 // addrSep is before each address in the names that Waits returns.

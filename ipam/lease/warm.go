@@ -88,8 +88,8 @@ func (policy Policy) More(s *registry.State) int {
 // Plenty is the number that CountOf adds for a /80, which has too many addresses to count. No node has so many pods.
 const Plenty = 1 << 20
 
-// Ready counts the addresses that a pod could get of the pool with this name. An address counts if it became free at
-// the time cutoff or earlier.
+// Ready returns the number of addresses that the pool with this name could give to pods. Ready counts only addresses
+// that became free at the time cutoff or earlier.
 func Ready(s *registry.State, pool string, cutoff time.Time) int {
 	return ready(s, pool, func(e registry.ENI) int { return Count(s, e, cutoff) })
 }
@@ -103,8 +103,8 @@ func ready(s *registry.State, pool string, count func(registry.ENI) int) (n int)
 	return n
 }
 
-// Count counts the addresses of one ENI that a pod could get, as Ready does. It counts IPv4 addresses, or IPv6
-// addresses if the ENI has no IPv4. If the ENI's link is not on the node, Count returns 0.
+// Count does for one ENI what Ready does for a pool: it returns how many addresses of the ENI pods could get. It counts
+// IPv4 addresses, or IPv6 addresses if the ENI has no IPv4. If the ENI's link is not on the node, Count returns 0.
 func Count(s *registry.State, e registry.ENI, cutoff time.Time) int {
 	family := IPv6
 	if e.CIDR.IsValid() {

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file releases to EC2 the addresses that pods had chosen, as soon as no pod has them. A pod may start again on
+// The functions of this file release chosen addresses to EC2 as soon as no pod has them. A pod may start again on
 // another node, and ask for its address there. The pod's DEL records the pod as the owner of the address in the
 // registry. The DEL also leaves a mark that starts this release.
 
@@ -49,8 +49,8 @@ func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	}
 }
 
-// releaseChosen does what ReleaseChosen does, but only once, for a collection. If a growth is under way for long, the
-// error is errGrowing.
+// releaseChosen makes one try of what ReleaseChosen does. Collections also call it. If a growth is under way for long,
+// the error is errGrowing.
 func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	if p.Policy.Provision == lease.ProvisionNone || c.Max == 0 {
 		return nil

@@ -166,8 +166,8 @@ func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (del
 	return err == nil, err
 }
 
-// mustDelete reports whether the collection is to delete an ENI. This is so if the ENI is empty, or if a process has
-// begun to delete the ENI.
+// mustDelete reports whether the collection is to delete an ENI. It returns true if the ENI is empty, or if a process
+// has begun to delete the ENI.
 func (c *Collecting) mustDelete(s *registry.State, id string) bool {
 	e, now := s.ENIs[id], time.Now()
 	if !e.Detachable() || c.Max >= 0 || e.OnRequest {

@@ -13,11 +13,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about draining: a mark in the registry that the node is about to detach an ENI. No pod gets an address
-// of a draining ENI. A process may remove the mark only if no process of the node has begun to detach the ENI. So
-// before a process calls DetachNetworkInterface, it writes a note into the registry (Detaching of registry.ENI). The
-// process removes its note only if EC2 has refused the call. No process removes the mark while there is a note, and no
-// process detaches an ENI without the mark. So no lock is needed, and a process may be killed at any time.
+// This file is about draining ENIs. A draining ENI has a mark in the registry, because the node is about to detach the
+// ENI. No pod gets an address of a draining ENI. A process may remove the mark only if no process of the node has begun
+// to detach the ENI. So before a process calls DetachNetworkInterface, it writes a note into the registry (Detaching of
+// registry.ENI). The process removes its note only if EC2 has refused the call. No process removes the mark while there
+// is a note, and no process detaches an ENI without the mark. So no lock is needed, and a process may be killed at any
+// time.
 //
 // If the registry is lost, the marks and the notes are also lost. EC2 still shows which ENIs it is detaching: see
 // book.Leaving.

@@ -27,7 +27,7 @@ func (p *Node) heedConflists(ctx context.Context, c *Collecting) error {
 }
 
 // heedConflists writes to the state what the conflists want, and reports whether it has changed the state. If the
-// conflists are not known, the records of ADDs count.
+// conflists are not known, heedConflists changes nothing, and the records of the ADDs stay.
 func (c *Collecting) heedConflists(s *registry.State) bool {
 	if c.Conflists == nil {
 		return false
@@ -76,9 +76,10 @@ func retirePools(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// recordPoolWishes records what the conflists want of their pools. If several conflists share a pool, their largest
-// warm.min and warm.max count. If one of these conflists keeps the pool's addresses, the node keeps them. An ENI serves
-// pods if at least one of these conflists has an interfaceIndex that lets the ENI serve pods.
+// recordPoolWishes records what the conflists want of their pools. If several conflists share a pool, recordPoolWishes
+// records their largest warm.min and their largest warm.max. If one of these conflists keeps the pool's addresses, the
+// node keeps them. An ENI serves pods if at least one of these conflists has an interfaceIndex that lets the ENI serve
+// pods.
 func recordPoolWishes(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {

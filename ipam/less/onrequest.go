@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file detaches the ENIs for which pods had asked, when no pod uses them any more. It deletes no such ENI, because
-// an operator or another program owns them.
+// The functions of this file detach the ENIs for which pods had asked, when no pod uses these ENIs any more. They
+// delete no such ENI, because an operator or another program owns these ENIs.
 
 // DetachUnused detaches ENIs that pods had asked for and that no pod uses now. It returns the IDs of the detached ENIs.
 // A DEL leaves a mark that soon starts DetachUnused, because a pod of another node may want the ENI.

@@ -23,11 +23,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file deletes ENIs: for a collection, for a growth that needs the slot, and for an operator. The registry's data
-// about an ENI may be old or wrong. So before each step, EC2 describes the ENI, and [Node.undeletableError] must find
-// no reason against the step. EC2 itself refuses to delete an attached ENI. To detach an ENI, the node names the
-// attachment by its ID, and each attachment has an ID of its own. So if an operator or another program attaches the ENI
-// to another instance meanwhile, the ENI stays attached to that instance.
+// The functions of this file delete ENIs: for a collection, for a growth that needs the slot, and for an operator. The
+// registry's data about an ENI may be old or wrong. So before each step, EC2 describes the ENI, and
+// [Node.undeletableError] must find no reason against the step. EC2 itself refuses to delete an attached ENI. To detach
+// an ENI, the node names the attachment by its ID, and each attachment has an ID of its own. So if an operator or
+// another program attaches the ENI to another instance meanwhile, the ENI stays attached to that instance.
 
 var (
 	// errNotOurs means that an ENI belongs to another owner, and that this node does not change the ENI.
@@ -291,9 +291,9 @@ func (p *Node) stepToDelete(ctx context.Context, e aws.ENI, used lease.Used, det
 var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, book.TagNoManage)
 
 // undeletableError returns why this node must not detach and delete an ENI that EC2 has just described. If nothing
-// forbids it, undeletableError returns nil. The ENI may be attached to another instance by now, or soon. An ENI that
-// was created for another instance must stay. But if this node has just detached such an ENI, this node may delete it,
-// because no other node would delete it.
+// forbids these steps, undeletableError returns nil. The ENI may be attached to another instance by now, or soon. An
+// ENI that was created for another instance must stay. But if this node has just detached such an ENI, this node may
+// delete it, because no other node would delete it.
 func (p *Node) undeletableError(e aws.ENI, used lease.Used, detached bool) error {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -21,9 +21,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// isIdle reports whether an address of the ENI has been free for at least FreeAfter. The time counts from the end of
-// the address's last lease. If the registry does not have this time, it counts from the last growth of the ENI. While a
-// namespace cannot be read, no address is idle.
+// isIdle reports whether an address of the ENI has been free for at least FreeAfter. This period begins at the end of
+// the address's last lease. If the registry does not have this time, the period begins at the last growth of the ENI.
+// While a namespace cannot be read, no address is idle.
 func (c *Collecting) isIdle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	since, free := s.Free.At(a)
 	if since.IsZero() {
@@ -72,7 +72,7 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	}
 	var failed error
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		// These are two calls to EC2: one may fail and the other succeed.
+		// The prefixes and the addresses need separate calls to EC2: one call may fail although the other succeeds.
 		for _, pick := range []picker{c.releasablePrefixes, c.releasableAddrs} {
 			gone, err := p.releaseFrom(ctx, s, id, c.heedingPicker(pick))
 			if errors.Is(err, errGrowing) {

@@ -71,8 +71,8 @@ func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) e
 }
 
 // MakeRoom returns why the instance can have no more ENIs, or nil if it can. If the instance seems full, MakeRoom first
-// asks EC2 which ENIs are attached. Then it deletes the ENIs that a collection has begun to delete. If the instance is
-// still full, MakeRoom deletes an empty ENI that gets no new pods.
+// asks EC2 which ENIs are attached. After that, MakeRoom deletes the ENIs that a collection has begun to delete. If the
+// instance is still full, MakeRoom deletes an empty ENI that gets no new pods.
 func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *registry.State, err error) {
 	if full = cmp.Or(p.fullError(s), refusalError(s)); full == nil {
 		return nil, s, nil

@@ -16,7 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file finds the slot for an ENI. EC2 says which slots are taken, and may still refuse a free slot.
+// The functions of this file find the slot for an ENI. EC2 says which slots are taken, and may still refuse a free
+// slot.
 
 // AttachAnywhere attaches the ENI of target at a free slot whose device index is not lower than minIndex. answer has
 // the ENIs that are attached. If answer is older than a minute, AttachAnywhere gets a newer answer, perhaps an answer

@@ -19,9 +19,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file counts for how many pods a node can have addresses, before the node has these addresses. It uses the
-// functions of a growth. These functions report whether a slot is free, how much room an ENI has, and whether an ENI
-// gets prefixes. Like these functions, it assumes that a subnet has room, and an aligned /28 for each prefix.
+// The functions of this file compute how many pods can have addresses of a node, before the node has these addresses.
+// They use the functions of a growth. A growth's functions report whether a slot is free, how much room an ENI has, and
+// whether an ENI gets prefixes. Both assume that a subnet has room, and has an aligned /28 for each prefix.
 
 // Launched returns the state of an instance with these limits, whose only ENI is its boot ENI. The first address of
 // each family is the node's.
@@ -37,8 +37,8 @@ func Launched(l aws.Limits, families []lease.Family) *registry.State {
 
 // Pods returns the number of pods for which the instance certainly has addresses, or can get them. This number is valid
 // for any distribution of the pods over the pools. With several pools, the number of pods is less than the number of
-// addresses: a pool takes a whole ENI for its first pod. A pool counts only if a pod can have an address of the pool at
-// all. keptENIs is the number of ENIs that are kept for pods that ask for ENIs of their own.
+// addresses: a pool takes a whole ENI for its first pod. Pods ignores a pool if no pod can ever have an address of the
+// pool. keptENIs is the number of ENIs that are kept for pods that ask for ENIs of their own.
 func Pods(s *registry.State, policies []lease.Policy, keptENIs int) int {
 	var all []share
 	for _, policy := range policies {

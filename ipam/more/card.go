@@ -35,7 +35,7 @@ type slots struct {
 }
 
 // slotsOf returns the slots of the instance. If EC2 was asked, slotsOf combines the registry with EC2's answer. If EC2
-// shows an ENI, EC2's slot counts.
+// shows an ENI, slotsOf uses the slot in EC2's answer.
 func slotsOf(s *registry.State, minIndex int, described []aws.ENI) *slots {
 	all := &slots{cards: slices.Clone(s.Instance.Cards), minIndex: max(minIndex, 1), taken: map[Slot]bool{{0, 0}: true}}
 	if len(all.cards) == 0 {

@@ -25,7 +25,8 @@ func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) 
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
 	}
-	// the refusal for a family of which the ENI has a free address; it counts only if no other family gets addresses
+	// the refusal for a family of which the ENI has a free address; fillOnce returns full if no other family gets
+	// addresses
 	var full error
 	asked := false
 	for _, f := range p.Policy.Families {
@@ -50,8 +51,8 @@ func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) 
 	return full
 }
 
-// FillENI does what fillOnce does. After a refusal of EC2, fillOnce corrects the registry. If the registry then has
-// more addresses of the ENI than before, FillENI tries again with a smaller number of addresses.
+// FillENI calls fillOnce to get addresses for an ENI. After a refusal of EC2, fillOnce corrects the registry. If the
+// registry then has more addresses of the ENI than before, FillENI tries again with a smaller number of addresses.
 func (p *Node) FillENI(ctx context.Context, s *registry.State, at lease.Place) error {
 	err := p.fillOnce(ctx, s, at)
 	if !call.IsFull(err) || !errors.Is(err, aws.ErrENIFull) {

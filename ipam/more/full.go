@@ -20,9 +20,9 @@ import (
 // is not attached takes no slot.
 //
 // EC2 may refuse an ENI for a reason that EC2's descriptions do not show. On many types, volumes take slots of ENIs
-// (EC2 user guide, "Volume limits for Nitro-based instances"). So a refusal counts for some minutes, or until EC2 shows
-// fewer ENIs than when it refused. If the node forgot each refusal at once, every ADD would create an ENI and delete it
-// again.
+// (EC2 user guide, "Volume limits for Nitro-based instances"). So the node remembers a refusal for some minutes, or
+// until EC2 shows fewer ENIs than at the time of the refusal. If the node forgot each refusal at once, every ADD would
+// create an ENI and delete it again.
 
 // fullError returns why the instance can have no more ENIs according to the registry. It returns nil if the instance
 // can have more.
@@ -91,7 +91,7 @@ func noCIDR(at lease.Place, families []lease.Family) (f lease.Family, lacks bool
 	return f, false
 }
 
-// refusalError returns an error while EC2's last refusal of another ENI counts, and nil otherwise.
+// refusalError returns an error while the node remembers EC2's last refusal of another ENI. After that, it returns nil.
 func refusalError(s *registry.State) error {
 	if !time.Now().Before(s.Instance.FullUntil) {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An Offer is what a scheduler can count on: for how many pods of a pool a node has addresses, or can get them. If pods
-// have both families, an IPv4 address and an IPv6 address together count as one address.
+// An Offer tells a scheduler how many pods of a pool can have addresses on a node. These are addresses that the node
+// has, or can get. If pods have both families, an IPv4 address and an IPv6 address together count as one address.
 type Offer struct {
 	Leased  int  // addresses that pods have
 	Free    int  // addresses that the next pods can have
@@ -26,7 +26,7 @@ type Offer struct {
 }
 
 // OfferOf returns what a pool can have of a node. Several pools may use the same free slots: the Offer of each pool
-// counts all of these slots. keptENIs is the number of ENIs that are kept for pods that ask for ENIs of their own. It
+// includes all of these slots. keptENIs is the number of ENIs that are kept for pods that ask for ENIs of their own. It
 // includes the ENIs that such pods have already. subnets are the subnets of the zone, as EC2 has described them. If
 // subnets is nil, OfferOf assumes that the subnets have enough addresses.
 func OfferOf(s *registry.State, policy lease.Policy, keptENIs int, subnets []aws.Subnet) Offer {

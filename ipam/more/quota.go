@@ -36,8 +36,8 @@ func (p *Node) quotaError() error {
 		until.Format(time.RFC3339))
 }
 
-// noteQuota records that the quota is used up, if err says so. The time until which the record counts is random, so
-// that nodes do not ask again together.
+// noteQuota records that the quota is used up, if err says so. The record expires at a random time, so that nodes do
+// not ask again together.
 func (p *Node) noteQuota(ctx context.Context, err error) error {
 	if !errors.Is(err, aws.ErrQuota) {
 		return err

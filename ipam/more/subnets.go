@@ -74,8 +74,9 @@ func lacks(n aws.Subnet, families []lease.Family) []lease.Family {
 	})
 }
 
-// nearestText describes the subnet that comes nearest to the tags. This subnet has most of the tags, or most of the
-// keys if a value is mistyped. If no subnet has any of the keys, nearestText lists the keys that the subnets have.
+// nearestText describes the subnet whose tags are most like the wanted tags. This subnet has most of the tags, or most
+// of the keys if a value is mistyped. If no subnet has any of the keys, nearestText lists the keys that the subnets
+// have.
 func nearestText(all []aws.Subnet, tags map[string]string) string {
 	score := func(n aws.Subnet) (s int) {
 		for k, v := range tags {
