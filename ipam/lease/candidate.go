@@ -110,7 +110,7 @@ func isLeasedFunc(s *registry.State) func(netip.Addr) bool {
 	return all.Has
 }
 
-// newPlace returns the Place of an ENI, with its leased addresses counted.
+// newPlace returns the Place of an ENI, and counts the ENI's leased addresses.
 func newPlace(s *registry.State, id string, e registry.ENI, leased func(netip.Addr) bool) Place {
 	p := Place{ID: id, ENI: e}
 	for _, a := range e.Addrs {
@@ -154,7 +154,7 @@ func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Add
 	return addrs
 }
 
-// Unconfirmed sets ok if the registry has unconfirmed addresses, and pods of the policy's pool must not get these
+// Unconfirmed returns true if the registry has unconfirmed addresses, and pods of the policy's pool must not get these
 // addresses. since is the time when the addresses became unconfirmed. Pods may get unconfirmed addresses if no process
 // of the node changes anything in EC2.
 func (policy Policy) Unconfirmed(s *registry.State) (since time.Time, ok bool) {

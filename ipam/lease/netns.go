@@ -46,8 +46,8 @@ func (s Shelf) paths() (paths []string, err error) {
 func EachNetNS(f func(*nl.NS) error) error { return eachNetNS(Shelves, f) }
 
 // eachNetNS does what EachNetNS does, for the shelves in the argument. If it cannot open a namespace, it tries a few
-// times more. The reason is that the kernel does not let even root open the namespaces of a process that is about to
-// end. A moment later, that process is gone.
+// times more. The reason is that even root cannot open the namespaces of a process that is about to end. A moment
+// later, that process is gone.
 func eachNetNS(shelves []Shelf, f func(*nl.NS) error) error {
 	self, err := inode("/proc/self/ns/net")
 	if err != nil {

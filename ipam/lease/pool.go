@@ -250,7 +250,8 @@ const StaleMetadata = 10 * time.Minute
 //
 //   - waiters whose deadline has passed
 //   - ADDs that have given up, and were not repeated soon
-//   - failures that are older than the longest wait, because all ADDs that still wait began to wait after these failures
+//   - failures that are older than the longest wait, because all ADDs that still wait began to wait after these
+//     failures
 //   - the times when addresses of a /80 became free, if these addresses no longer cool: a /80 has too many addresses to
 //     list all
 //   - the owners of addresses that are not free, or that no longer cool and are not to be released

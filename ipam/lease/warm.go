@@ -103,8 +103,8 @@ func ready(s *registry.State, pool string, count func(registry.ENI) int) (n int)
 	return n
 }
 
-// Count does for one ENI what Ready does for a pool: it returns how many addresses of the ENI pods could get. It counts
-// IPv4 addresses, or IPv6 addresses if the ENI has no IPv4. If the ENI's link is not on the node, Count returns 0.
+// Count returns how many addresses of one ENI pods could get, by the same rules as Ready. It counts IPv4 addresses, or
+// IPv6 addresses if the ENI has no IPv4. If the ENI's link is not on the node, Count returns 0.
 func Count(s *registry.State, e registry.ENI, cutoff time.Time) int {
 	family := IPv6
 	if e.CIDR.IsValid() {

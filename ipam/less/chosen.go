@@ -49,8 +49,8 @@ func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	}
 }
 
-// releaseChosen makes one try of what ReleaseChosen does. Collections also call it. If a growth is under way for long,
-// the error is errGrowing.
+// releaseChosen does the work of ReleaseChosen, but tries only once. A collection calls it directly. If a growth is
+// under way for long, the error is errGrowing.
 func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	if p.Policy.Provision == lease.ProvisionNone || c.Max == 0 {
 		return nil

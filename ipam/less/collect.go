@@ -158,8 +158,9 @@ func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (del
 	err = p.deleteENI(ctx, id, c.Used, m.seen)
 	if errors.Is(err, errAttached) && m.staysAttached(err) && !errors.Is(err, aws.ErrDenied) {
 		// The ENI stays attached, for example because EC2 throttles. So undrain removes the ENI's mark: pods can then
-		// have the addresses of this ENI at once, and a growth would take minutes. If the role has no permission to
-		// detach the ENI, deleteENI has removed the mark, and the collection releases only the addresses of the ENI.
+		// have the addresses of this ENI at once. They need no growth, which would take minutes. If the role has no
+		// permission to detach the ENI, deleteENI has removed the mark, and the collection releases only the addresses
+		// of the ENI.
 		c.kept = append(c.kept, id)
 		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 	}

@@ -118,9 +118,9 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, descri
 }
 
 // DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state afterwards. A new ENI
-// needs the slots of these ENIs, which a killed collection leaves occupied until the next collection. A collection that
-// still runs may let an ENI serve pods again. DeleteDraining does not delete such an ENI. If this node must not delete
-// ENIs, DeleteDraining deletes none.
+// needs the slots of these ENIs. A killed collection would otherwise leave the slots occupied until the next
+// collection. A collection that still runs may let an ENI serve pods again. DeleteDraining does not delete such an ENI.
+// If this node must not delete ENIs, DeleteDraining deletes none.
 func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if !p.MakesENIs() {
 		return p.Registry.View()

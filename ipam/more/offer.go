@@ -82,8 +82,7 @@ func (p *Node) usableBefore(s *registry.State, now time.Time) time.Time {
 	return before
 }
 
-// podsFreeOn returns how many pods an ENI can serve with the addresses that have been free since before the time
-// freedBefore.
+// podsFreeOn returns how many pods an ENI can serve with the addresses that became free before the time freedBefore.
 func (p *Node) podsFreeOn(s *registry.State, e registry.ENI, freedBefore time.Time) int {
 	least := lease.Plenty
 	for _, f := range p.Policy.Families {

@@ -50,10 +50,11 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 	return id, nil
 }
 
-// Allocate assigns n more addresses to an ENI, or as many as fit. It takes the first ENI, by card and device index,
-// that has room and that the role has permission to change. Allocate returns the ENI and its new addresses, which are
-// then free. It changes no ENI for which a pod has asked, and no ENI whose link is in a pod. It also passes over an ENI
-// that serves no pods of its pool. policies are the policies of the node's pools, or empty if they are not known.
+// Allocate assigns n more addresses to an ENI, or as many as fit. It takes the first ENI in the order of card and
+// device index. This ENI must have room, and the role must have permission to change it. Allocate returns the ENI and
+// its new addresses, which are then free. It changes no ENI for which a pod has asked, and no ENI whose link is in a
+// pod. It also passes over an ENI that serves no pods of its pool. policies are the policies of the node's pools, or
+// empty if they are not known.
 func (p *Node) Allocate(ctx context.Context, n int, policies ...lease.Policy) (id string, got []netip.Addr, err error) {
 	err = p.withGrowLock(ctx, p.abandonENI, func(_, s *registry.State) error {
 		var rs []lease.Place

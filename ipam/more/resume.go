@@ -36,8 +36,8 @@ func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 // resumeCalls finishes the calls of earlier processes that were killed or got no answer from EC2. Its caller holds the
 // lock "grow", so every intent in the registry is from an earlier process. Nearly always, the registry has no intents.
 // Without intents, resumeCalls asks EC2 or metadata only if it has to compare a rebuilt registry. It calls onUnattached
-// with each ENI that is not attached and that an earlier process was about to attach. It reports whether it has
-// confirmed addresses that were unconfirmed.
+// with each ENI that is not attached and that an earlier process was about to attach. resumeCalls reports whether it
+// has confirmed addresses that were unconfirmed.
 func (p *Node) resumeCalls(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error,
 ) (confirmed bool, err error) {
@@ -143,9 +143,10 @@ func isTooOld(i registry.Intent) bool {
 	return !lease.ReleasesChosen(i) && time.Since(i.Since) > intentLife
 }
 
-// canWait reports whether a growth can leave the work of resumeCalls to a collection. It can do so if the only work is
-// a change that can wait, or the comparison of a rebuilt registry without unconfirmed addresses. A collection comes
-// within minutes. If no collection has come for 15 minutes, and EC2 does not throttle, the growth makes the comparison.
+// canWait reports whether a growth can leave the work of resumeCalls to a collection. It can do so in two cases: the
+// only work is a change that can wait, or a comparison of a rebuilt registry that has no unconfirmed addresses. A
+// collection comes within minutes. If no collection has come for 15 minutes, and EC2 does not throttle, the growth
+// makes the comparison.
 func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
@@ -183,7 +184,7 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 		known.Attached{})
 	_, known := s.ENIs[e.ID]
 	if (errors.Is(err, errDiscarded) || known && noPlace(err)) && !errors.Is(err, aws.ErrNotRunning) {
-		return nil // processes have begun more ENIs than fit: this ENI also counts as finished
+		return nil // processes have begun more ENIs than the instance can have: this ENI needs no further step
 	}
 	if maybeOthers(s, e) && aws.NotAllowed(err) && !aws.MaybeDone(err) {
 		slog.Warn("the role may not attach this ENI, which has no tags of this suite: the node passes over it",
