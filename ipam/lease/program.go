@@ -26,10 +26,10 @@ const acquireArg = "acquire"
 // Program returns a [Source] of addresses, for a process that cannot ask EC2 itself. This Source executes
 // [GrowProgram], which ends when ctx or this process ends.
 //
-// The Source has another lock than "grow". The reason is that GrowProgram takes the lock "grow". If its parent process
-// held the same lock, GrowProgram would wait for its parent for ever. If this process is killed, the kernel releases
-// the Source's lock, and GrowProgram also ends. The next GrowProgram waits for "grow" until the killed process's
-// GrowProgram has ended.
+// The Source has a lock of its own, and not the lock "grow", because GrowProgram takes the lock "grow". If the parent
+// process held that lock, GrowProgram would wait for its parent for ever. If this process is killed, the kernel
+// releases the Source's lock, and GrowProgram also ends. The next GrowProgram waits for "grow" until the killed
+// process's GrowProgram has ended.
 func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	ask := func(own context.Context, p *Pool, o Owner, _ error) (Allocation, error) {
 		if _, err := r.Delegate(ctx, GrowProgram, acquireArg, timeLeft(own).String(), strconv.Itoa(o.NIC)); err != nil {

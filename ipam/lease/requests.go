@@ -47,8 +47,8 @@ func (c Choice) Chooses() bool {
 	return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" || c.Exclusive
 }
 
-// leaseOrder returns the order 0, 1 or 2 of an interface. An ADD first leases the addresses of interfaces with order 0,
-// and at last those of interfaces with order 2: see [Pool.Each].
+// leaseOrder returns the order 0, 1 or 2 of an interface. An ADD leases the addresses of interfaces with order 0 first,
+// and the addresses of interfaces with order 2 last: see [Pool.Each].
 func (c Choice) leaseOrder() int {
 	switch {
 	case c.ENI != "":

@@ -20,8 +20,9 @@ import (
 )
 
 // The functions of this file compute how many pods can have addresses of a node, before the node has these addresses.
-// They use the functions of a growth. A growth's functions report whether a slot is free, how much room an ENI has, and
-// whether an ENI gets prefixes. Both assume that a subnet has room, and has an aligned /28 for each prefix.
+// They use functions of a growth. Those functions report whether a slot is free, how much room an ENI has, and whether
+// an ENI gets prefixes. All functions of both kinds assume that a subnet has room, and has an aligned /28 for each
+// prefix.
 
 // Launched returns the state of an instance with these limits, whose only ENI is its boot ENI. The first address of
 // each family is the node's.
