@@ -32,7 +32,7 @@ type call struct {
 	network     network
 }
 
-// A network is the part of a configuration that all plugins have.
+// A network has those keys of a network configuration that all plugins read.
 //
 //codec:describe exported
 type network struct {
@@ -42,7 +42,7 @@ type network struct {
 	PrevResult json.RawMessage `json:"prevResult"`
 }
 
-// The commands that need certain variables of the environment, see readCall.
+// These lists say which commands need a variable of the environment, see readCall.
 var (
 	verbsWithNS         = []string{"ADD", "CHECK"}
 	verbsWithAttachment = []string{"ADD", "CHECK", "DEL"}
@@ -170,10 +170,10 @@ func (c *call) checkVersion() *types.Error {
 }
 
 // refuseNodesNS returns an error if CNI_NETNS is the node's namespace, in which the plugin runs. Some plugins make this
-// check themselves, see Refuses of [Commands]. If CNI_NETNS_OVERRIDE is set, refuseNodesNS makes no check. In this
-// case, the code that opens the namespace refuses the node's namespace. refuseNodesNS never refuses a DEL. The path of
-// the namespace may contain the ID of a process of the pod. If that process has ended, a process of the node may have
-// the same ID now. In this case, the DEL works as if the pod had no namespace.
+// check themselves, see the field Refuses of [Commands]. If CNI_NETNS_OVERRIDE is set, refuseNodesNS makes no check. In
+// this case, the code that opens the namespace refuses the node's namespace. refuseNodesNS never refuses a DEL. The
+// path of the namespace may contain the ID of a process of the pod. If that process has ended, a process of the node
+// may have the same ID now. In this case, the DEL works as if the pod had no namespace.
 //
 // The package ns of the CNI project makes the same check, but locks a thread for the check. If a thread is locked, Go's
 // runtime starts two more threads. refuseNodesNS needs no lock, because no thread of this process has left the
@@ -184,7 +184,7 @@ func (c *call) refuseNodesNS() error {
 	}
 	pod, err := os.Stat(c.netns)
 	if err != nil {
-		return nil // the code that needs the namespace reports that it is missing
+		return nil // the code that needs the namespace reports that the namespace is missing
 	}
 	own, err := os.Stat("/proc/self/ns/net")
 	if err != nil {
@@ -196,7 +196,7 @@ func (c *call) refuseNodesNS() error {
 	return nil
 }
 
-// NodesNS is the error of a command whose CNI_NETNS is the namespace of the node.
+// NodesNS returns the error for a command whose CNI_NETNS, the path, is the namespace of the node.
 func NodesNS(path string) error {
 	return Errorf(types.ErrInvalidNetNS, "", "CNI_NETNS %s is the network namespace of the node, not of a pod", path)
 }

@@ -94,8 +94,9 @@ func decodeConfig[C any](stdin []byte, config *C) error {
 	return nil
 }
 
-// validAttachments returns the attachments that a GC keeps. It returns an error if the key cni.dev/valid-attachments is
-// missing, because a GC that keeps no attachment has this key with an empty list.
+// validAttachments returns the attachments that a GC keeps. A GC that keeps no attachment has the key
+// cni.dev/valid-attachments with an empty list. So a missing key does not mean an empty list, and validAttachments
+// returns an error.
 func (n *network) validAttachments() (as []Attachment, err error) {
 	if n.Valid == nil {
 		return nil, Errorf(CodeInvalid,

@@ -28,8 +28,8 @@ var delegates sync.WaitGroup
 
 // Delegate executes another plugin for the request, as a runtime does (CNI specification, section 4, "Plugin
 // Delegation"). Delegate returns the result or the error of that plugin. The program of the other plugin is in a
-// directory of CNI_PATH. The program ends when ctx or this process ends. Only our own programs accept command-line
-// arguments (args), because a runtime starts a plugin without arguments.
+// directory of CNI_PATH. The program ends when ctx or this process ends. The parameters args are command-line arguments
+// for the program. Only our own programs accept such arguments, because a runtime starts a plugin without arguments.
 //
 // A program that closes its standard output has answered, but may still run: see After of [Commands]. After the answer,
 // the end of ctx does not end the program, and Main waits for the program.
@@ -91,7 +91,8 @@ func isError(stdout []byte) bool {
 	return json.Unmarshal(stdout, &e) != nil || e.Code != 0
 }
 
-// CanDelegate is for STATUS. It returns an error with CodeNotAvailable if the program of another plugin is missing.
+// CanDelegate returns an error with CodeNotAvailable if the program of another plugin is missing. A STATUS calls
+// CanDelegate.
 func (r *Request[C]) CanDelegate(name string) error {
 	_, err := findProgram(name, os.Getenv("CNI_PATH"))
 	if err != nil {

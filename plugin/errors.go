@@ -72,8 +72,8 @@ func encode(verb string, err error) *types.Error {
 	return types.NewError(code, excerpt.Message(msg), excerpt.Message(hint))
 }
 
-// withTrace adds the trace of the call to the details of the call's error. It adds nothing if the error already has the
-// trace, from a plugin that this plugin has called.
+// withTrace adds the trace of the call to the details of the call's error. A plugin that this plugin has called may
+// have added the trace already. In this case, withTrace adds nothing.
 func withTrace(err *types.Error, id string) *types.Error {
 	if id == "" || strings.Contains(err.Details, id) {
 		return err

@@ -10,7 +10,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// A NIC is an interface of the pod to an ENI, as a result describes it.
+// A NIC is an interface of the pod to an ENI, as a CNI result describes the interface.
 type NIC struct {
 	Name, MAC string
 	IPs       []*types100.IPConfig

@@ -49,8 +49,8 @@ type Request[C any] struct {
 	Began      time.Time        // when the command began; zero if the caller does not know
 	Waited     bool             // set by an ADD that has waited for EC2
 
-	// Added lists attachments that may be missing in Valid although they exist: an ADD for the attachment has begun
-	// since this GC began, or may run now. Added is nil if the plugin cannot know these attachments.
+	// Added lists attachments that may be missing in Valid although they exist. For each of these attachments, an ADD
+	// has begun since this GC began, or may run now. Added is nil if the plugin cannot know these attachments.
 	Added func() ([]Attachment, error)
 
 	cniVersion string // of the configuration
@@ -70,7 +70,7 @@ type Commands[C any] struct {
 	// error has waited for EC2.
 	Ended func(verb string, took time.Duration, waited bool, err *types.Error)
 
-	// After is called after the answer is printed, if After is not nil. The caller does not wait for its end.
+	// After is called after the answer is printed, if After is not nil. The runtime does not wait until After returns.
 	After func()
 
 	// Refuses means that Add and Check themselves refuse the namespace of the node, with the error NodesNS. They open
@@ -221,7 +221,7 @@ func (e *execution[C]) answerCall(
 	return waited, encode(c.verb, err)
 }
 
-// graceEnd returns a channel. The channel is closed when ctx has ended and, after that, the time grace has passed.
+// graceEnd returns a channel. After ctx has ended, the channel stays open for the time grace, and is then closed.
 func graceEnd(ctx context.Context) <-chan struct{} {
 	late := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(late) }) })

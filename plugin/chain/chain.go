@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package chain runs the three plugins, ipam, ipvlan and unnumbered-ptp, in one process. It also runs egress, which
-// concerns few pods.
+// Package chain runs the three plugins, ipam, ipvlan and unnumbered-ptp, in one process. It also runs the plugin
+// egress, which changes nothing for most pods.
 //
 // If a conflist has three plugins, most of the cost of an ADD is the start and the end of three programs. With the type
 // cni-ipvlan-vpc-k8s, a conflist has one program in place of three.
@@ -134,8 +134,9 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	return deleteObjects(ctx, r, len(plugins))
 }
 
-// deleteObjects deletes the objects that the first n plugins have made, in reverse order. deleteObjects ends at the
-// first failure, because an address must not become free while the pod has the address.
+// deleteObjects deletes the objects that the first n plugins have made, in reverse order. deleteObjects stops at the
+// first failure. The reason is that the last step frees the address, and the address must not become free while the pod
+// still has it.
 func deleteObjects(ctx context.Context, r *plugin.Request[Config], n int) error {
 	for _, c := range slices.Backward(plugins[:n]) {
 		if err := c.Del(ctx, r); err != nil {

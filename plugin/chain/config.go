@@ -21,8 +21,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A Config has the keys of all plugins. The plugins ipvlan and unnumbered-ptp both have the key mtu, which is for both
-// links of the pod. They also share the key containerInterface.
+// A Config has the keys of all plugins. The plugins ipvlan and unnumbered-ptp both have the key mtu. One value applies
+// to both links of the pod. They also share the key containerInterface.
 type Config struct {
 	ipam   lease.Config
 	ipvlan ipvlan.Config
@@ -106,8 +106,9 @@ func requestOf[C any](r *plugin.Request[Config], config C) *plugin.Request[C] {
 	}
 }
 
-// adapt returns commands that get requests with the configuration of all plugins, and that call the commands of one
-// plugin. None of the returned commands is nil.
+// adapt turns the commands of one plugin into commands of the chain. A command of the chain gets a request with the
+// configuration of all plugins. It calls the plugin's command with a request that has the plugin's own configuration.
+// None of the returned commands is nil.
 func adapt[C any](c plugin.Commands[C], config func(Config) C) plugin.Commands[Config] {
 	command := func(f func(context.Context, *plugin.Request[C]) error) func(context.Context,
 		*plugin.Request[Config]) error {

@@ -90,9 +90,9 @@ func (p *pod) checkOtherConfig() error {
 	return is.missingError()
 }
 
-// Lost returns an error that names the objects that are missing in a pod. It compares only the objects that each client
-// or each router has in every configuration. name is the pod's link to the VPC. The error is fs.ErrNotExist if the pod
-// has no object of an egress.
+// Lost returns an error that names the objects that are missing in a pod. Lost compares only the objects that do not
+// depend on the configuration: every client has its part of them, and every router has its part. name is the pod's link
+// to the VPC. The error is fs.ErrNotExist if the pod has no object of an egress.
 func Lost(ns *nl.NS, name string) error {
 	p, err := podFromKernel(ns, name)
 	if err != nil {

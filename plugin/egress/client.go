@@ -37,8 +37,8 @@ func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 	return nl.Steps(p.ns, slices.Concat(objects, by, p.udpPorts(families))), nil
 }
 
-// clientRules returns the routing rules of a family: one for the table TableOut and, in IPv6, one for packets that skip
-// this table.
+// clientRules returns the client's routing rules of a family. One rule leads packets to the table TableOut. In IPv6,
+// another rule makes some packets skip this table, see skipRule.
 func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 	if f == nl.IPv6 {
 		objects = append(objects, p.skipRule())
@@ -95,8 +95,8 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 }
 
 // refusingRoute returns the route that refuses packets to a destination. Its metric is larger than the metric of the
-// route through the tunnel. So the kernel uses the refusing route only when the route through the tunnel is gone, alone
-// or together with its link.
+// route through the tunnel. So the kernel uses the refusing route only when the route through the tunnel is gone. This
+// route may be gone alone, or because its link is gone.
 func refusingRoute(dst netip.Prefix) nl.Route {
 	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
@@ -104,7 +104,7 @@ func refusingRoute(dst netip.Prefix) nl.Route {
 // gatewayRoute returns the route that makes an IPv6 gateway valid for routes through the tunnel. Before the kernel adds
 // a route through a gateway, it looks in the same table for a route to the gateway (ip6_route_check_nh). Both routes
 // must use the same link. The throw route to the gateway has no link, so the kernel needs the route of gatewayRoute. No
-// packet takes this route, because the throw route has a smaller metric.
+// packet takes the route of gatewayRoute, because the throw route has a smaller metric.
 //
 // The flag onlink does not help. Before Linux 7.0, the kernel refuses this flag if the main table has a route to the
 // gateway through another link (ip6_route_check_nh_onlink). The pod has such a route: the route to the Services.
@@ -133,7 +133,7 @@ func allGateways(all []Egress) (gws []netip.Addr) {
 	return gws
 }
 
-// gatewayPrefixes returns the gateways of a family, each once.
+// gatewayPrefixes returns the gateways of a family as prefixes. It returns each gateway once.
 func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 	for _, gw := range allGateways(all) {
 		if nl.FamilyOf(gw) == f && !slices.Contains(gws, nl.HostPrefix(gw)) {
@@ -154,9 +154,10 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // Service's backend, if the backend's address is in a destination.
 //
 // A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers that
-// belong to connections with the mark, and errors about these connections. If the pod accepted more, any program that
-// can send UDP to the pod could call the pod with any source. The program could answer as if it were the pod's DNS
-// server. It could also lower the path MTU of the pod's other connections.
+// belong to connections with the mark, and errors about these connections. If the pod accepted other packets from the
+// tunnel, any program that can send UDP to the pod could send it packets with any source address. For example, the
+// program could answer as if it were the pod's DNS server. It could also lower the path MTU of the pod's other
+// connections.
 //
 // The destinations may change while the pod runs, see renew.go. The far end of a TCP connection identifies the
 // connection by the source address. So a TCP connection that has begun outside of the tunnel stays outside. A TCP
@@ -189,8 +190,8 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	}, p.untrackedChains(families, func(f nl.Family) nl.Term { return nl.DAddr(gatewayPrefixes(f, all)...) })...)}
 }
 
-// routersOf returns a function that returns the CIDRs of all egresses' routers in one family. If an egress has a
-// gateway of this family, but no routerCidrs of this family, the function returns no CIDR.
+// routersOf returns a function. For a family, this function returns the CIDRs of the routers of all egresses. If an
+// egress has a gateway of this family, but no routerCidrs of this family, the function returns no CIDR.
 func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	return func(f nl.Family) (routers []netip.Prefix) {
 		for _, e := range all {
@@ -207,10 +208,10 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	}
 }
 
-// onlyInUDP returns the rules that drop packets of IP in IP without UDP. Without these rules, the tunnel's link would
-// accept the packets. These rules do not drop the packets in the tunnel, because the kernel takes them out of UDP after
-// this hook. If the function sources returns CIDRs, the rules also drop a packet to the tunnel's UDP port whose source
-// is outside of these CIDRs.
+// onlyInUDP returns the rules that drop packets with IP in IP if they are not in UDP. Without these rules, the tunnel's
+// link would accept the packets. These rules do not drop the tunnel's packets, because the kernel takes a packet out of
+// UDP only after this hook. If the function sources returns CIDRs, the rules also drop a packet to the tunnel's UDP
+// port whose source is outside of these CIDRs.
 func (p *pod) onlyInUDP(families []nl.Family, sources func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuseRule(nl.L4Proto("4")), refuseRule(nl.L4Proto("41"))}
 	for _, f := range families {

@@ -127,7 +127,7 @@ func (v *validation) parseGateways(texts []string) (all []netip.Addr) {
 	return all
 }
 
-// vpc6 is the length of the largest IPv6 CIDR that a VPC may have (VPC user guide, "VPC CIDR blocks").
+// vpc6 is the prefix length of the largest IPv6 CIDR that a VPC may have (VPC user guide, "VPC CIDR blocks").
 const vpc6 = 44
 
 // checkReachable refuses destinations that no packet could reach: no gateway has their family, or the tunnel's own
@@ -194,7 +194,7 @@ func commonDestination(a, b Egress) (netip.Prefix, bool) {
 	return a.destinations[i], true
 }
 
-// mayOverlap reports whether some namespace may match both lists.
+// mayOverlap reports whether a namespace can exist that matches an entry of each of the two lists.
 func mayOverlap(a, b plugin.Namespaces) bool {
 	start := func(g string) string { return strings.TrimSuffix(g, "*") }
 	return slices.ContainsFunc(a, func(g string) bool { return b.Has(start(g)) || slices.Contains(b, g) }) ||

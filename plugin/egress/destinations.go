@@ -97,10 +97,11 @@ type layer struct {
 	to   []netip.Prefix
 }
 
-// layers returns the layers of a family. They have the prefixes to which a router forwards packets, and the prefixes to
-// which it does not forward packets. The first layer that contains an address decides whether the router forwards
-// packets to the address. Thus the longest prefix decides, as in the table of routes that a client gets. podRoutes are
-// the networks that the router reaches through its ENI. The router drops a packet to an address that is in no layer.
+// layers returns the layers of a family. The layers contain the prefixes to which a router forwards packets, and the
+// prefixes to which the router does not forward packets. The first layer that contains an address decides whether the
+// router forwards packets to the address. Thus the longest prefix decides, as in the table of routes that a client
+// gets. podRoutes are the networks that the router reaches through its ENI. The router drops a packet to an address
+// that is in no layer.
 func (e Egress) layers(f nl.Family, podRoutes []netip.Prefix) (all []layer) {
 	refuse := e.sparedPrefixes(f, podRoutes, e.gateways)
 	pass := slices.DeleteFunc(prefixesOf(f, e.destinations), func(d netip.Prefix) bool {

@@ -83,8 +83,8 @@ func unavailable(err error) error {
 			"too old for an egress", "egress: %w", err)
 }
 
-// del deletes the pod's egress, if the configuration may give the pod a role. del does not fail if it cannot delete an
-// object, because the object ends with the namespace.
+// del deletes the objects of the pod's egress if the configuration may give the pod a role. del does not fail if it
+// cannot delete an object, because the object ends with the namespace.
 func del(ctx context.Context, r *plugin.Request[Config]) error {
 	if !r.Config.mayHaveRole(r.Pod) {
 		return nil

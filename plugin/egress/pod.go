@@ -182,8 +182,8 @@ func (p *pod) tunnelObjects(f nl.Family, mtu int) (objects []nl.Object) {
 	return objects
 }
 
-// udpPorts returns the UDP ports to which the tunnels' packets are addressed. The kernel takes the packets out of UDP
-// there.
+// udpPorts returns the UDP ports to which the tunnels' packets are addressed. At these ports, the kernel takes the
+// tunnels' packets out of UDP.
 func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 	for _, f := range families {
 		objects = append(objects, nl.FOU{Local: p.addr(f), Port: p.port})

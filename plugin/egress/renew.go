@@ -367,7 +367,7 @@ func (x *Renewal) Apply() error {
 	return x.gone.Del()
 }
 
-// putTable installs the table.
+// putTable installs the pod's nftables table.
 func (x *Renewal) putTable() error {
 	if err := x.table.Put(x.ns); err != nil && !errors.Is(err, fs.ErrExist) {
 		return unavailable(err)

@@ -104,9 +104,9 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 // A router forwards packets that come out of the tunnel, from addresses of clients to destinations of the egress. It
 // also forwards the answers, and packets of the service loop, which arrive or leave through the pair. No packet out of
 // the tunnel leaves through the pair. The pair leads to the node, to the node's proxy for the metadata service, and to
-// all Services. A connection that has passed once has the mark, and its further packets are not compared with the
-// destinations again. A packet that belongs to no connection (ct state invalid) would keep its source, so the router
-// drops it. The router also drops packets out of the tunnel to the router itself.
+// all Services. A connection gets the mark when its first packet passes. So the router does not compare later packets
+// of the connection with the destinations. A packet that belongs to no connection (ct state invalid) would keep its
+// source, so the router drops it. The router also drops packets out of the tunnel to the router itself.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	forward := []nl.NFRule{refuseRule(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark),
@@ -182,8 +182,8 @@ func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 
 // snatRules returns the rules that replace the source of packets from the tunnel by the router's address. The new
 // source ports are lower than the ports of the service loop. If a port were one of the loop's ports, the loop would
-// treat an answer to the packet as an answer to a looped packet. The reason is that no socket in the router has this
-// port.
+// treat an answer to the packet as an answer to a looped packet. The loop would do so because no socket in the router
+// has this port.
 func (p *pod) snatRules(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {

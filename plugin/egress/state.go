@@ -26,7 +26,7 @@ type State struct {
 	Sent     uint64       // packets into the tunnels
 	Refused  uint64       // packets that the pod's table has dropped
 
-	// Only for a router: packets of clients, and answers to clients, that it has forwarded.
+	// Only a router has these two: the packets of clients, and the answers to clients, that the router has forwarded.
 	Forwarded, Answered uint64
 }
 
@@ -62,7 +62,8 @@ func noRoleError(pod *nl.NS) error {
 	return fmt.Errorf("%s is neither client nor router of an egress: %w", pod.Name, fs.ErrNotExist)
 }
 
-// readTable reads the role and the counters of the table. Only a router has the rule for answers.
+// readTable reads the role and the counters of the table. The rule for answers shows that the pod is a router, because
+// a client has no such rule.
 func (s *State) readTable(pod *nl.NS) (err error) {
 	s.Role = Client
 	rules, err := pod.Rules()

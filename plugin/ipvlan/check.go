@@ -34,8 +34,8 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// checkGuards returns an error if the master of a slave has no guard. Without the guard, a slave can send packets to
-// the node that seem to come from the VPC, and the node accepts these packets. The guard belongs to the ENI, so Faults
+// checkGuards returns an error if the master of a slave has no guard. Without the guard, a slave can send the node
+// packets that seem to come from the VPC, and the node accepts these packets. The guard belongs to the ENI, so Faults
 // does not check it for each pod: doctor and repair check each ENI once.
 func checkGuards(r *plugin.Request[Config], node, pod *nl.NS) error {
 	asked, err := r.Config.Requests(r.IfName)
@@ -103,7 +103,7 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 	return faults, nil
 }
 
-// neededObjects returns the objects of one NIC for which CHECK looks. An ADD makes these objects. neededObjects leaves
+// neededObjects returns the objects that CHECK looks for at one NIC. An ADD makes these objects. neededObjects leaves
 // out objects that matter only in the ADD, and objects that a later plugin may have changed. A NIC must have no further
 // address, because that address would belong to another pod. A NIC must also ignore router advertisements.
 func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {

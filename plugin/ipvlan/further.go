@@ -23,16 +23,17 @@ import (
 //
 // The node has no route to the address of a further NIC. The node calls this address through the VPC, as other hosts
 // do. Calls to a NodePort also go through the VPC. The VPC does not send a packet back to the ENI from which the packet
-// came. So the node does not reach a further NIC on its boot ENI. No program reaches Services from the address of a
-// further NIC.
+// came. So the node does not reach a further NIC that is on the node's own boot ENI. No program reaches Services from
+// the address of a further NIC.
 //
 // Packets that arrive at a further NIC pass the check of sources (rp_filter), even the strict check. The reason is that
 // the kernel finds the route back by the same rule. A slave in mode l2 gets all ARP requests of its ENI's subnet. The
 // slave answers only the requests for its own addresses (arp_ignore). Without arp_ignore, the slave would also answer
 // for the addresses of the pod's other NICs, with the wrong MAC address.
 
-// prefFurther is the priority of the rules of further NICs: after the rule for marked packets of unnumbered-ptp, and
-// before the main table. No packet matches both rules, because marked packets have the address of the first NIC.
+// prefFurther is the priority of the rules of further NICs. These rules come after unnumbered-ptp's rule for marked
+// packets, and before the rule for the main table. No packet matches both a further NIC's rule and the rule for marked
+// packets, because marked packets have the address of the first NIC.
 const prefFurther = 1024
 
 // further lists the routes and the rules of a further NIC. The link must have the NIC's addresses before these objects

@@ -87,8 +87,8 @@ func (s slave) guard(node *nl.NS, g nl.Guard) nl.Wiring {
 }
 
 // noRA returns the sysctl that makes the NIC ignore router advertisements. The pod must have only the routes of the
-// result. The pod must not accept routes from routers, or from pods that claim to be routers. A NIC without IPv6
-// addresses would even get such addresses from router advertisements.
+// result. The pod must not accept routes from routers, or from pods that claim to be routers. Router advertisements
+// would even give IPv6 addresses to a NIC that has none.
 func (s slave) noRA() nl.Sysctl {
 	v6 := slices.ContainsFunc(prefixes(s.ips), func(p netip.Prefix) bool { return p.Addr().Is6() })
 	return nl.Sysctl{Key: "net/ipv6/conf/" + s.link.Name + "/accept_ra", Value: "0", Optional: !v6}

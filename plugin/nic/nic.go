@@ -84,15 +84,15 @@ type Args struct {
 	CNI json.RawMessage `json:"cni"`
 }
 
-// Annotated reports whether the pod has the annotation, and the annotation is for this ADD. Annotated does not read the
+// Annotated reports whether the pod has an annotation that applies to this ADD. Annotated does not read the
 // annotation's text.
 func (a *Asked) Annotated(ifName string) bool {
 	_, annotated := a.RuntimeConfig.Annotations[Annotation]
 	return annotated && ifName == Primary
 }
 
-// Asks reports whether an ADD may have requests for its interfaces. Asks parses nothing: a DEL must not depend on a
-// pod's text.
+// Asks reports whether an ADD may have requests for its interfaces. Asks does not parse the requests, because a DEL
+// must not depend on a pod's text.
 func (a *Asked) Asks(ifName string) bool { return a.Annotated(ifName) || !a.callerAsksNothing() }
 
 // Requests returns the requests for the interfaces of an ADD: first for the interface with the name ifName, and then

@@ -98,8 +98,8 @@ func (m *Mistakes) IDs(key, prefix string, ids []string) {
 	}
 }
 
-// IsID reports whether text has the form of an ID of EC2 with the prefix, such as eni
-// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html). It uses no regular expression, because
+// IsID reports whether text has the form of an EC2 ID that begins with a given prefix, for example eni
+// (https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/resource-ids.html). IsID uses no regular expression, because
 // compiling it would cost each command of a plugin more than decoding its input.
 func IsID(text, prefix string) bool {
 	rest, ok := strings.CutPrefix(text, prefix+"-")
