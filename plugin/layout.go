@@ -21,8 +21,9 @@ import (
 // A describer is a type that describes its JSON to a codec. The description and the struct tags mean the same JSON.
 type describer interface{ Describe(*codec.Codec) }
 
-// unmarshal decodes compact JSON as encoding/json does. If v has a description and the text has nothing unusual,
-// unmarshal uses the description.
+// unmarshal decodes compact JSON as encoding/json does. If v has a description, unmarshal first reads the text by the
+// description (codec.ReadExactly). If this fails, for example because the text is unusual, unmarshal calls
+// encoding/json.
 func unmarshal[T any](text []byte, v *T) error {
 	if d, ok := any(v).(describer); ok && codec.ReadExactly(text, d.Describe) == nil {
 		return nil

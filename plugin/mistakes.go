@@ -60,7 +60,7 @@ func sections(config any) []any {
 
 // mistyped collects the values that have the wrong type for their keys.
 type mistyped struct {
-	keys  []string // top-level keys of these values
+	keys  []string // the top-level keys that contain these values
 	found []error
 }
 

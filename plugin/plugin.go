@@ -66,8 +66,8 @@ type Commands[C any] struct {
 	GC     func(context.Context, *Request[C]) error
 	Status func(context.Context, *Request[C]) error
 
-	// Ended is called before the answer is printed, if Ended is not nil. waited reports whether a command without an
-	// error has waited for EC2.
+	// Ended is called before the answer is printed, if Ended is not nil. The parameter waited is true if the command
+	// has succeeded and has waited for EC2.
 	Ended func(verb string, took time.Duration, waited bool, err *types.Error)
 
 	// After is called after the answer is printed, if After is not nil. The runtime does not wait until After returns.
@@ -155,7 +155,7 @@ func (e *execution[C]) run(getenv func(string) string, stdin io.Reader, stdout i
 	return printResult(stdout, e.result)
 }
 
-// add converts the result to the version that the configuration asks for.
+// add executes an ADD. It converts the ADD's result to the version that the configuration asks for.
 func (e *execution[C]) add(ctx context.Context, r *Request[C]) error {
 	result, err := e.commands.Add(ctx, r)
 	if err != nil {

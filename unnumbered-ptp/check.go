@@ -154,9 +154,9 @@ func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 	return false
 }
 
-// isReplaced reports whether the route r belongs to an ENI's table that has any route of ours to the same destination.
-// The ADD of a later pod may have replaced the route r. The reason is that a new configuration has changed the path to
-// the destination.
+// isReplaced reports whether r is a route of an ENI's table, and the table now has any route of ours to r's
+// destination. The ADD of a later pod may have replaced the route r. The reason is that a new configuration has changed
+// the path to the destination.
 func (s *scene) isReplaced(r nl.Route) bool {
 	if _, is := nl.OfRoutedTable(r.Table); !is {
 		return false
@@ -174,10 +174,10 @@ func (s *scene) hasWithAnyMTU(r nl.Route) bool {
 	return !s.repairs && r.Check(s.nodeNS) == nil
 }
 
-// mayLackBlock reports whether the pod has no block of the IPv4 metadata service, and its ADD perhaps made none. The
-// ADD made no block if the configuration did not ask for a block, and prevResult had no default route yet. A later
-// plugin may have added the default route to prevResult. In IPv6, prevResult already had the default route, because our
-// ipam plugin returns it.
+// mayLackBlock reports whether the pod may lack the block of the IPv4 metadata service. This is true if the pod has no
+// block now, and the pod's ADD may have made none. The ADD made no block if the configuration did not ask for a block,
+// and prevResult had no default route yet. A later plugin may have added the default route to prevResult. In IPv6,
+// prevResult already had the default route, because our ipam plugin returns it.
 func (s *scene) mayLackBlock(p pair) bool {
 	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
 		return false
@@ -195,8 +195,8 @@ func (s *scene) hasFilters(devs []string, addrs []netip.Addr) bool {
 // isOff reports whether a sysctl of the node is 0.
 func (s *scene) isOff(key string) bool { v, _ := s.nodeNS.Sysctl(key); return v == "0" }
 
-// portsEndBefore reports whether the pod's own connections get only ports below the limit (port). If so, it does not
-// matter whether the ports from the limit on are reserved. The runtime sets the sysctls of a pod after the ADD, and may
+// portsEndBefore reports whether the pod's own connections get only ports below the limit, which is the parameter port.
+// If so, the ports from the limit on need not be reserved. The runtime sets the sysctls of a pod after the ADD, and may
 // have replaced the list of reserved ports.
 func (s *scene) portsEndBefore(port int) bool {
 	text, _ := s.podNS.Sysctl("net/ipv4/ip_local_port_range")

@@ -14,7 +14,7 @@ import (
 // The service loop fails closed. If a pod sends a packet to the VPC through the node, the pod's rule and table lead the
 // packet back to the pod. If another program removed the rule or a route, the packet would leave through the boot ENI
 // with the node's address. So the node's security groups would apply to the packet, and not the pod's security groups.
-// So the node drops the first packet of a connection that would leave through the boot ENI in this way.
+// So if the first packet of a connection would leave through the boot ENI in this way, the node drops this packet.
 //
 // A chain of the type nat sees only the first packet of a connection. So the chain costs all other packets nothing. The
 // chain costs an ADD nothing, because one chain serves all pods. The packets of an existing connection keep the pod's
@@ -26,18 +26,18 @@ import (
 //
 // Pods without a loop do send packets to the VPC through the boot ENI. These packets get the node's address in an
 // earlier chain, which is in a table of its own (looplessTable). The table looplessTable stays as long as the node has
-// pods. Meanwhile, the loops of all pods fail open.
+// pods. As long as this table exists, the service loops of all pods fail open.
 
-// closedChain is the name of the chain that drops these packets. looplessTable is the name of the table for pods
-// without a loop. No table of a network has this name.
+// closedChain is the name of the chain that drops packets of pods with a loop, see failClosedChain. looplessTable is
+// the name of the table for pods without a loop. No table of a network has this name.
 const (
 	closedChain   = "closed"
 	looplessTable = nl.OwnTable + "._loopless"
 )
 
-// failClosedChain returns the chain for pods with a loop. It drops the packets of these pods that would leave through
-// the boot ENI to the VPC. The chain has no rules if the pods have no loop. It does not drop packets that a pod of the
-// network sends through the boot ENI on purpose.
+// failClosedChain returns the chain for pods with a loop. If a packet of such a pod would leave through the boot ENI to
+// the VPC, the chain drops the packet. The chain has no rules if the pods have no loop. The chain does not drop packets
+// that a pod of the network sends through the boot ENI on purpose.
 func failClosedChain(r *request) nl.Chain {
 	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}
 	if !c.Loops() {

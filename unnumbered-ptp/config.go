@@ -39,7 +39,7 @@ type Config struct {
 	DefaultRoute string   `json:"defaultRoute"`
 	HostCIDRs    []string `json:"hostCidrs"` // destinations that pods always reach through the node
 
-	// for pods of a pool with dataPath veth: the name of the node's end of the pair begins with this text; "": the name
+	// for pods of a pool with dataPath veth: the prefix of the name that the node's end of the pair gets; "": the name
 	// is [VethName]
 	VethPrefix string `json:"vethPrefix"`
 

@@ -21,12 +21,12 @@ import (
 // (GetHostVethName) and Calico (VethNameForWorkload). If the key vethPrefix is set, the node's end of a routed pod's
 // pair has the name for which these engines look.
 //
-// This name follows from the pod's namespace and name, so the pairs of two sandboxes of one pod would have the same
-// name. All other code of this package identifies a pair by its attachment. So a pair with an engine's name has
-// [VethName] as its alternative name, and all commands find, change and delete the pair by the alternative name. A link
-// that has only the engine's name may belong to another sandbox, or to another program. If another program removes the
-// alternative name, the MAC address still shows the attachment of the pair. So [Restore] can put the alternative name
-// back.
+// This name follows from the pod's name and its Kubernetes namespace, so the pairs of two sandboxes of one pod would
+// have the same name. All other code of this package identifies a pair by its attachment. So a pair with an engine's
+// name has [VethName] as its alternative name, and all commands find, change and delete the pair by the alternative
+// name. A link that has only the engine's name may belong to another sandbox, or to another program. If another program
+// removes the alternative name, the MAC address still shows the attachment of the pair. So [Restore] can put the
+// alternative name back.
 
 // engineName returns the name by which engines find the pair of a pod. It is "" if the configuration has no vethPrefix,
 // or if the name of the pod is unknown.

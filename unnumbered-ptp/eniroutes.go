@@ -12,19 +12,19 @@ import (
 
 // All routed pods of an ENI use the routes of the ENI's table. If the configuration changes, the ADD of the next pod
 // changes these routes for all pods. When a destination is removed from the configuration, the table keeps a route to
-// it. With this route, packets to the destination take the same path as with only the remaining routes, see
-// [fallbackRoutes]. So if the table lacks a route, another program has removed the route. CHECK reports the missing
-// route, and repair puts it back.
+// it. With this route, packets to the destination take the path that they would take if only the remaining routes
+// existed, see [fallbackRoutes]. So if the table lacks a route, another program has removed the route. CHECK reports
+// the missing route, and repair puts it back.
 //
 // The routes must agree with the network's nftables table, which serves the pods of all ENIs. If a packet leaves
 // through the boot ENI, the nftables table replaces the packet's source by the node's address. But the table does not
 // do this for the destinations of eniRoutes. If a packet to a destination of eniRoutes left through the boot ENI, EC2
 // would drop the packet. So an ADD changes the routes of all ENIs before it changes the nftables table.
 
-// eniRoutes returns the routes of an ENI's table in one family. They lead to the destinations that the ENI's pods reach
-// through the ENI and through the gateway. For each prefix of hostCidrs, a throw route makes the kernel continue with
-// the main table, even if a peer has the same CIDR. All these routes replace existing ones, because the configuration
-// may have changed since the last ADD.
+// eniRoutes returns the routes of an ENI's table in one family. There is a route through the gateway to each
+// destination that the ENI's pods reach through the ENI. For each prefix of hostCidrs, a throw route makes the kernel
+// continue with the main table, even if a peer has the same CIDR. All these routes replace existing ones, because the
+// configuration may have changed since the last ADD.
 func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) (routes []nl.Route) {
 	route := nl.Route{Table: nl.RoutedTable(eni.Index), Protocol: nl.RouteProtocol, Replace: true}
 	for _, dst := range sortedPrefixes(f, dstsByENI(s.request, p)) {
@@ -136,9 +136,10 @@ func (s *scene) servesOnlyNetwork(eni nl.Link) bool {
 	return err == nil && !slices.ContainsFunc(pairs, otherNetwork)
 }
 
-// fallbackRoutes returns a route to each destination that is in present, but not in wanted. The route uses the same
-// next hop as the wanted route with the next shorter prefix. If no wanted route contains the destination, the new route
-// makes the kernel continue with the main table.
+// fallbackRoutes returns a route to each destination for which the routes present have a route, and the routes wanted
+// do not. Among the wanted routes that contain the destination, the new route takes the next hop of the one with the
+// longest prefix. If no wanted route contains the destination, the new route makes the kernel continue with the main
+// table.
 func fallbackRoutes(present, wanted []nl.Route) (all []nl.Route) {
 	for _, r := range present {
 		if !slices.ContainsFunc(wanted, func(w nl.Route) bool { return w.Dst == r.Dst }) {

@@ -94,8 +94,9 @@ func (n node) families() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !n.hasFamily(f) })
 }
 
-// routedTable returns the network's nftables table for routed pods. It drops packets whose source is not the pod's
-// address, and it decides which packets get the node's address.
+// routedTable returns the network's nftables table for routed pods. The table drops a packet of a routed pod if the
+// packet's source is not the pod's address. The table also decides which packets get the node's address as their
+// source.
 func routedTable(r *request) nl.Table {
 	senders := nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110, Rules: []nl.NFRule{
 		{nl.IIFRouted(), nl.ToLocal(), nl.Accept()},
@@ -109,12 +110,12 @@ func routedTable(r *request) nl.Table {
 }
 
 // routedPostrouting returns the chain that replaces the source of routed pods' packets by the node's address. The chain
-// excepts packets for destinations that the pods reach through their ENI. This ENI may be the boot ENI, so the chain
-// cannot decide by the link alone.
+// does not change packets for destinations that the pods reach through their ENI. This ENI may be the boot ENI, so the
+// chain cannot decide by the link alone.
 //
 // A packet that leaves through another ENI keeps the pod's address. This is also true for a call to a NodePort of the
 // node: the last rules of the chain prevent kube-proxy's later masquerade. The chain does not prevent kube-proxy's
-// masquerade of packets to pods of the node, because a pod that calls itself needs it.
+// masquerade of packets to pods of the node, because a pod that calls itself through a Service needs this masquerade.
 func routedPostrouting(r *request) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Varies: true}
 	if !r.Config.IPMasq {

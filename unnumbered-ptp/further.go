@@ -40,8 +40,8 @@ func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	return nl.Further(links, own), err
 }
 
-// addFurther does the ADD of a further attachment. If the kernel has no BPF, addFurther adds no filters. But if
-// blockInstanceMetadata is set, addFurther fails in this case.
+// addFurther does the ADD of a further attachment. If the kernel has no BPF, the result depends on
+// blockInstanceMetadata: if this key is true, addFurther fails, and otherwise addFurther adds no filters.
 func (s *scene) addFurther() (*types100.Result, error) {
 	var err error
 	for _, loop := range []string{redirect, masquerade} {

@@ -20,7 +20,8 @@ import (
 var metadataAddrs = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
 // blockedAddrs returns the addresses of the metadata service that the pod must not reach. If blockInstanceMetadata is
-// not set, an address that is itself a prefix of hostCidrs is not blocked: its packets go to a proxy on the node.
+// not set, and hostCidrs has an address as a /32 or a /128, blockedAddrs leaves out this address. The reason is that
+// packets to this address go to a proxy on the node.
 func blockedAddrs(r *request, p pair) (addrs []netip.Addr) {
 	for _, a := range metadataAddrs {
 		f := nl.FamilyOf(a)
@@ -60,8 +61,8 @@ func prohibitRoute(a netip.Addr) nl.Route {
 	return nl.Route{Dst: nl.HostPrefix(a), Type: "prohibit", Protocol: nl.RouteProtocol}
 }
 
-// needsFilters reports whether a pod with this service loop gets BPF filters against the metadata service, besides the
-// routes that refuse it.
+// needsFilters reports whether a pod with this service loop gets BPF filters against the metadata service. The pod gets
+// the routes that refuse this service in any case.
 func needsFilters(r *request, loop string) bool {
 	return r.Config.BlockInstanceMetadata != nil || loop != masquerade
 }

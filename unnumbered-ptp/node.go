@@ -111,13 +111,14 @@ func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Add
 	return of, nil
 }
 
-// compareAddrs orders two addresses: the address that is more likely the instance's own comes first.
+// compareAddrs orders two addresses. The address that is more likely to be the instance's own address comes first.
 //
 // A deprecated address comes last, but is better than none. keepalived adds deprecated IPv6 addresses. An address from
 // DHCP becomes deprecated when its lease ends. A tentative address comes before deprecated addresses, and after all
-// other addresses. The source of the default route decides next. Then the form of the address decides. The instance's
-// own address has the prefix of its subnet, or is a /128 from DHCPv6, and it has a lifetime. An address that other
-// programs add is a /32, a /128, or secondary, and it has no lifetime.
+// other addresses. If this does not decide, the address that is the source of the default route comes first. If this
+// does not decide either, the form of the addresses decides. The instance's own address has the prefix of its subnet,
+// or is a /128 from DHCPv6, and it has a lifetime. An address that other programs add is a /32, a /128, or secondary,
+// and it has no lifetime.
 func compareAddrs(a, b nl.Addr, src netip.Addr) int {
 	return cmp.Or(
 		trueLast(a.Deprecated, b.Deprecated),

@@ -13,8 +13,8 @@ import (
 )
 
 // A caller is a host that calls a pod through the node: at a NodePort of a Service that keeps the caller's address
-// (externalTrafficPolicy: Local). The node translates only the called address, to the pod's address. So the call
-// reaches the pod through the veth, with the caller's own address.
+// (externalTrafficPolicy: Local). The node replaces the call's destination by the pod's address, and does not replace
+// the call's source. So the call reaches the pod through the veth, with the caller's own address.
 //
 // If an IPv4 caller is in the internet, the pod's answer leaves through the veth, because the pod's IPv4 default route
 // is through the veth. But the pod's routes to the VPC, and all its IPv6 routes, lead through its ENI. An answer
@@ -93,7 +93,7 @@ func (r callerRule) Check(n *nl.NS) error {
 
 // delOldCallerRules deletes the caller rules of a running pod if one of them is of an earlier release. Beside the new
 // rule, the old rule would still lead forwarded packets to the veth. The ADD then adds the new rules. The kernel cannot
-// delete only the rule without IIF, so delOldCallerRules deletes all.
+// delete only the rule without IIF, so delOldCallerRules deletes all caller rules.
 func (s *scene) delOldCallerRules(p pair) {
 	if !p.callers {
 		return
@@ -149,8 +149,8 @@ func callerMarkChains(c Config) []nl.Chain {
 // callersChain is the name of the chain for callers.
 const callersChain = "callers"
 
-// nodePortSNAT returns the node's chain for some callers (see the top of this file). It replaces the source of their
-// calls by the node's address. The chain comes before the chains of other programs.
+// nodePortSNAT returns the node's chain that replaces the source of some callers' calls by the node's address. The top
+// of this file says which callers these are. The chain comes before the chains of other programs.
 func nodePortSNAT(r *request, n node) nl.Chain {
 	chain, c := nl.Chain{Name: callersChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}, r.Config
 	if !c.IPMasq || c.ports.last == 0 || c.KeepCaller && !slices.Contains(c.loopsOfNewPod(), redirect) {

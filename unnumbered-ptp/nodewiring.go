@@ -144,8 +144,8 @@ const nodePortsChain = "prerouting"
 
 // postroutingChain returns the node's chain that gives the node's address to packets which the node forwards for pods.
 // addrs are the node's addresses for packets of the service loop. The chain comes before kube-proxy's chain, whose
-// priority is 100. If it came after that chain, kube-proxy might give the node's address to a packet that goes back
-// into a pod.
+// priority is 100. If the node's chain came after kube-proxy's chain, kube-proxy might give the node's address to a
+// packet that goes back into a pod.
 func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Rules: []nl.NFRule{
 		{nl.IIFGroup(nl.OwnGroup), nl.OIFName(c.HostInterface), nl.Masquerade()},

@@ -59,7 +59,8 @@ type copiedAddr struct{ nl.Addr }
 func (copiedAddr) Del(*nl.NS) error { return nil }
 
 // podRoutes returns the pod's routes to the addresses of the node, and the routes to hostCidrs through the node. It
-// also returns the default routes. Their next hop is the node's primary address, or the pod's own gateway. A prefix in
+// also returns the default routes. The next hop of a default route, or of a route to hostCidrs, is the node's primary
+// address. If the default route leads through the ENI, its next hop is the pod's gateway in the VPC. A prefix in
 // hostCidrs may also be the CIDR of a peer. In this case, the route through the node replaces the pod's route through
 // its ENI.
 func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
@@ -74,7 +75,8 @@ func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 		}
 	}
 	for _, dst := range p.dstsByNode(r.Config) {
-		// If dst is an address of the node, or a blocked address, the pod has a route to it already.
+		// If dst is an address of the node, or a blocked address, another route of the pod already leads to dst or
+		// refuses dst.
 		there := dst.IsSingleIP() && (slices.Contains(n.addrs, dst.Addr()) ||
 			slices.Contains(blockedAddrs(r, p), dst.Addr()))
 		if a := n.primaryAddr(nl.FamilyOf(dst.Addr())); a.IsValid() && !there {

@@ -50,7 +50,7 @@ func Commands() plugin.Commands[Config] {
 }
 
 // Repeat does the ADD again for a running pod that has lost its pair. The pod may have been made with an older
-// configuration. So Repeat leaves the objects that serve all pods as they are, if they serve this pod, too.
+// configuration. So if the objects that serve all pods also serve this pod, Repeat does not change these objects.
 func Repeat(ctx context.Context, r *plugin.Request[Config]) error {
 	return onNode(ctx, r, func(r *request) error {
 		r.repeated = true

@@ -135,7 +135,7 @@ func (s *scene) compareObjects(p pair, l *Loss) error {
 	without := s.node.checkFamilies(s.request)
 	for _, f := range least {
 		if r, is := f.Object.(nl.Route); is && r.MTU != 0 {
-			r.Replace = true // the route may be there with another MTU
+			r.Replace = true // the node may have the route with another MTU
 			f.Object = r
 		}
 		switch {

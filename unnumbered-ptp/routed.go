@@ -121,8 +121,8 @@ func (p *pair) makeRouted(s *scene) {
 	}
 }
 
-// addRouted adds all objects of a routed pod, but not its pair. If the kernel has no BPF, addRouted adds no filters.
-// But if blockInstanceMetadata is set, addRouted fails in this case.
+// addRouted adds all objects of a routed pod, but not its pair. If the kernel has no BPF, the result depends on
+// blockInstanceMetadata: if this key is true, addRouted fails, and otherwise addRouted adds no filters.
 func (s *scene) addRouted(p pair) (err error) {
 	if err := s.installENIWiring(p); err != nil {
 		return err

@@ -158,8 +158,8 @@ func podTable(r *request, p pair) nl.Table {
 	return t
 }
 
-// loopRoutes returns the node's routes and rules for packets that the pod sends to the VPC. They send these packets
-// back to the pod. If the pod has no loop, loopRoutes returns looplessRoutes.
+// loopRoutes returns the node's routes and rules for packets that the pod sends to the VPC. These routes send the
+// packets back to the pod. If the pod has no loop, loopRoutes returns looplessRoutes.
 //
 // Because of the rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). The answer
 // comes to the node through the veth, with the backend's address as its source, and goes back to the pod through the

@@ -33,7 +33,7 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 		if err != nil || p == nil {
 			return err
 		}
-		p.routes = nil // the pod's routes may have changed since the ADD, so check ignores the throw routes for them
+		p.routes = nil // these routes may have changed since the ADD, so check ignores their throw routes
 		w, err := p.wiring(r, role)
 		if err != nil {
 			return err
@@ -90,9 +90,9 @@ func (p *pod) checkOtherConfig() error {
 	return is.missingError()
 }
 
-// Lost returns an error that names the objects that are missing in a pod. Lost compares only the objects that do not
-// depend on the configuration: every client has its part of them, and every router has its part. name is the pod's link
-// to the VPC. The error is fs.ErrNotExist if the pod has no object of an egress.
+// Lost returns an error that names the objects that are missing in a pod. Lost compares only the objects that a pod
+// with this role has in every configuration. name is the pod's link to the VPC. The error is fs.ErrNotExist if the pod
+// has no object of an egress.
 func Lost(ns *nl.NS, name string) error {
 	p, err := podFromKernel(ns, name)
 	if err != nil {

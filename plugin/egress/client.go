@@ -121,7 +121,7 @@ func (p *pod) skipRule() nl.Rule {
 	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 }
 
-// lastMetric is higher than the metrics of all other routes: the kernel's default metric is 1024.
+// lastMetric is higher than the metrics of all other routes, which are at most 1024, the kernel's default metric.
 const lastMetric = 2048
 
 // allGateways returns the gateways of several egresses. The tunnels' own packets go to the gateways, and must not enter

@@ -120,9 +120,9 @@ func (p *pod) kernelRole() string {
 	return s.Role
 }
 
-// checkSamePod compares the pod with shown, which is the pod as the kernel shows it, and with the configuration. It
-// returns an error if they differ in a way that no renewal can change. It also returns an error if the pod has lost a
-// link, because the routes of this link are unknown.
+// checkSamePod compares the pod as the kernel shows it (the parameter shown) with the pod that the request describes.
+// checkSamePod returns an error if a renewal cannot remove their difference. It also returns an error if the pod has
+// lost a link, because the routes of this link are unknown.
 func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
 	if len(shown.addrs) > 0 && shown.group != p.group {
 		return fmt.Errorf("the tunnels belong to another attachment: their group is %d, and the group of this "+

@@ -37,7 +37,7 @@ type Pod struct {
 // veth. If rules of iptables stay, they do no harm, because the next pod with that address must also be masqueraded.
 func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	if p.Prev != nil && !slices.ContainsFunc(p.Prev.Interfaces, p.mayBeNodeEnd) {
-		return nil // so Del need not list the rules of all pods
+		return nil // without this return, Del would list the rules of all pods
 	}
 	rules, err := node.Rules()
 	if err != nil {
