@@ -222,7 +222,7 @@ func validName(s string) bool {
 
 // checkIfName refuses a name that the kernel does not accept. For an ADD, checkIfName also refuses the names that a pod
 // must not choose, see ifname.Refused. The reason is that the pod chooses the name if Multus calls the plugin. A DEL
-// and a CHECK accept these names, because ADDs of an earlier release accepted them.
+// and a CHECK accept the names of ifname.Refused, because ADDs of an earlier release accepted these names.
 func (c *call) checkIfName(name string) *types.Error {
 	fault, details := ifname.Fault(name), ""
 	if fault == "" && c.verb == "ADD" {

@@ -34,7 +34,7 @@ const (
 	CodeHeld = 101
 )
 
-// An Error is an error with CNI's code, for the runtime, and a hint, for the operator. An Error may be anywhere in a
+// An Error is an error that has CNI's code for the runtime, and a hint for the operator. An Error may be anywhere in a
 // chain of wrapped errors. The outermost Error counts.
 type Error struct {
 	Code uint

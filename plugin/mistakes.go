@@ -73,8 +73,9 @@ func (m *mistyped) object(text []byte, config any) {
 	}
 }
 
-// compareType compares the type of a value, and of the values in it, with t. place says in messages where the value is.
-// If two sections have the same key, only one message is about its value.
+// compareType compares a value's type with the Go type t. It does the same for the values inside this value. In
+// messages, the parameter place says where the value is. If two sections have the same key, only one message is about
+// its value.
 func (m *mistyped) compareType(place string, value json.RawMessage, t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -163,7 +164,7 @@ func shownValue(value json.RawMessage) string {
 	return text
 }
 
-// kindOf returns the name of a type in JSON.
+// kindOf returns the words that a message uses for the JSON values of a Go type.
 func kindOf(t reflect.Type) string {
 	switch t.Kind() {
 	case reflect.Bool:

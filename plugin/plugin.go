@@ -73,15 +73,15 @@ type Commands[C any] struct {
 	// After is called after the answer is printed, if After is not nil. The runtime does not wait until After returns.
 	After func()
 
-	// Refuses means that Add and Check themselves refuse the namespace of the node, with the error NodesNS. They open
-	// the node's namespace anyway, and so need no lookup in /proc.
+	// Refuses means that Add and Check themselves refuse the namespace of the node, with the error NodesNS. Add and
+	// Check open the node's namespace anyway, so they can compare the namespaces without a lookup in /proc.
 	Refuses bool
 }
 
-// Each deadline is shorter than the deadlines of the callers. A runtime ends an overdue plugin with SIGKILL, and then
-// neither the runtime nor an operator learns the reason. containerd gives ADD 4 minutes (twice the kubelet's
-// runtimeRequestTimeout) and DEL 1 minute. CRI-O gives DEL 1 minute and GC 30 seconds. containerd has no limit for
-// STATUS, but holds a lock during the call.
+// Each deadline is shorter than the time after which a runtime ends the plugin. A runtime ends an overdue plugin with
+// SIGKILL, and then neither the runtime nor an operator learns the reason. containerd gives ADD 4 minutes (twice the
+// kubelet's runtimeRequestTimeout) and DEL 1 minute. CRI-O gives DEL 1 minute and GC 30 seconds. containerd has no
+// limit for STATUS, but holds a lock during the call.
 const (
 	addDeadline    = 100 * time.Second
 	delDeadline    = 45 * time.Second

@@ -16,7 +16,7 @@ import (
 // module that the kernel lacks or a directory that cannot be written. A node that is slow, or lacks memory for a
 // moment, is not broken.
 
-// shortages are errors, of the kernel and of contexts, that come and go with the load of a node.
+// shortages are the errors that come and go with the load of a node. The kernel or a context returns these errors.
 var shortages = []error{
 	context.DeadlineExceeded, context.Canceled,
 	syscall.EAGAIN, syscall.EBUSY, syscall.EINTR, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,

@@ -73,12 +73,12 @@ func (s *scene) hasRouteTo(p pair) bool {
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0
 }
 
-// connect makes the veth pair if there is none, and all objects that belong to the pair. If connect fails, mayExist
-// reports whether the pair may exist.
+// connect makes the veth pair if the pod has none. It also makes all objects that belong to the pair. If connect fails,
+// mayExist reports whether the pair may exist.
 //
 // connect makes the pair first. At the same time, a collection may remove the objects that serve all pods, and then
-// look for pairs (see [nl.NS.RemoveShared]). Either the collection finds this pair and repairs the objects, or connect
-// finds that they are missing and adds them.
+// look for pairs (see [nl.NS.RemoveShared]). Either the collection finds this pair and repairs the shared objects, or
+// connect finds that shared objects are missing and adds these objects.
 func (s *scene) connect(p pair, existed bool) (mayExist bool, err error) {
 	w := nl.Wiring{{NS: s.nodeNS, Object: p.veth}}
 	if p.unnamed {

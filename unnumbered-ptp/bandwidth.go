@@ -41,7 +41,7 @@ func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	return objects
 }
 
-// A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. In an earlier release, a pod of
+// A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. In an earlier release, pods of
 // CRI-O got the burst that CRI-O sends. These pods may still run.
 type bandwidthLimit struct {
 	nl.Limit
@@ -58,9 +58,9 @@ func (l bandwidthLimit) Check(n *nl.NS) error {
 }
 
 // burstBytes returns the burst in bytes, for a rate in bits per second and a burst in bits. If burst is 0, burstBytes
-// returns the traffic of a tenth of a second. If a pod sets no burst, containerd sends the highest number of 32 bits,
-// and CRI-O sends eight times as much. burstBytes treats such numbers like 0, because half a GB would be no limit for
-// most traffic.
+// returns the traffic of a tenth of a second. If a pod sets no burst, containerd sends the highest 32-bit number, and
+// CRI-O sends eight times this number. burstBytes treats these two numbers like 0. The reason is that a burst of half a
+// GB would not limit most traffic.
 func burstBytes(rate, burst uint64) uint64 {
 	if burst == 0 || burst >= math.MaxUint32 {
 		burst = rate / 10

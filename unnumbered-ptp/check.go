@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// check looks for the objects that the ADD made, but not for objects that a later plugin may have changed.
+// check looks for the objects that the ADD made. It leaves out the objects that a later plugin may have changed.
 func check(r *request) error {
 	if err := checkChained(r); err != nil {
 		return err
@@ -60,9 +60,9 @@ func (s *scene) shareLists(p pair) (forget func(), err error) {
 }
 
 // checkShared returns an error if objects that serve all pods are missing. The ADD of a later pod may have made these
-// objects for another configuration, such as other NodePorts, or while the node had no IPv6. checkShared accepts these
-// objects. The reason is CRI-O: when CRI-O starts, it calls CHECK with the old configuration, from which the pod was
-// made. If CHECK fails, CRI-O considers the pod broken.
+// objects for another configuration, for example with other NodePorts. Or the node may have had no IPv6 during that
+// ADD. In both cases, checkShared accepts the objects. The reason is CRI-O: when CRI-O starts, it calls CHECK with the
+// old configuration, from which the pod was made. If CHECK fails, CRI-O considers the pod broken.
 func (s *scene) checkShared(p pair) error {
 	if err := s.node.checkFamilies(s.request); err != nil || p.routed {
 		return err // the objects that routed pods share are in the list of each routed pod, see neededObjects

@@ -16,9 +16,9 @@ import (
 // with the node's address. So the node's security groups would apply to the packet, and not the pod's security groups.
 // So if the first packet of a connection would leave through the boot ENI in this way, the node drops this packet.
 //
-// A chain of the type nat sees only the first packet of a connection. So the chain costs all other packets nothing. The
-// chain costs an ADD nothing, because one chain serves all pods. The packets of an existing connection keep the pod's
-// address, and EC2 drops them at the boot ENI.
+// A chain of the type nat sees only the first packet of a connection. So the chain costs all other packets nothing. One
+// chain serves all pods, so the ADD of a further pod adds nothing for the chain. Later packets of an existing
+// connection would leave with the pod's address as the source, and EC2 drops such packets at the boot ENI.
 //
 // In another design, each pod would have a second rule, which drops the packets that would leave through the boot ENI.
 // But this rule would cost an ADD two messages. The kernel would compare a packet that uses the node's routes with

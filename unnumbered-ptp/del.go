@@ -15,8 +15,9 @@ import (
 )
 
 // del deletes the pair and all objects that belong to the node's end. One request deletes the pair and the slave of the
-// ipvlan plugin. del may delete the slave, because a runtime's DEL is for the whole chain, and the DEL of ipvlan comes
-// next. del needs neither the namespace nor prevResult. An object that del does not find counts as deleted.
+// ipvlan plugin. del may delete the slave, because a runtime calls the DELs of all plugins of the chain, and the DEL of
+// ipvlan comes next. del needs neither the namespace nor prevResult. An object that del does not find counts as
+// deleted.
 //
 // del fails only if it cannot delete an object on the node. An object in the pod ends with the namespace. A pod can
 // make the deletion of its objects fail. If del returned this error, the DEL of the pod would fail for ever.
@@ -55,8 +56,8 @@ func del(ctx context.Context, r *request) error {
 //   - The DEL is for a further attachment of the pod.
 //   - The path of the namespace, for example "/proc/1234/ns/net", now leads to another pod.
 //
-// No other attachment is the first if two things are true: the ADD of our attachment has succeeded, and the pod still
-// has our link with the group of a first attachment.
+// Another attachment cannot be the pod's first attachment if two things are true: the ADD of our attachment has
+// succeeded, and the pod still has our link with the group of a first attachment.
 func hasOtherFirst(r *request, pod *nl.NS, eni nl.Link) bool {
 	group := nl.PodGroup(r.Digest())
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(group) {

@@ -23,8 +23,8 @@ import (
 //
 // This name follows from the pod's name and its Kubernetes namespace, so the pairs of two sandboxes of one pod would
 // have the same name. All other code of this package identifies a pair by its attachment. So a pair with an engine's
-// name has [VethName] as its alternative name, and all commands find, change and delete the pair by the alternative
-// name. A link that has only the engine's name may belong to another sandbox, or to another program. If another program
+// name has [VethName] as its alternative name. All commands use the alternative name to find, change and delete the
+// pair. A link that has only the engine's name may belong to another sandbox, or to another program. If another program
 // removes the alternative name, the MAC address still shows the attachment of the pair. So [Restore] can put the
 // alternative name back.
 
@@ -117,8 +117,9 @@ func (c *Config) validatePrefix(m *values.Mistakes) {
 	}
 }
 
-// sha1 returns the SHA-1 of a text (FIPS 180-4), as five numbers of 32 bits. The standard library's package and its
-// imports would be a twentieth of this program, and each process would have to initialize them.
+// sha1 returns the SHA-1 of a text (FIPS 180-4), as five numbers of 32 bits. The standard library's package with its
+// imports would be a twentieth of the size of this program, and each process would have to initialize all these
+// packages.
 func sha1(text string) [5]uint32 {
 	const block = 64
 	h := [5]uint32{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0}

@@ -16,8 +16,8 @@ import (
 )
 
 // eniWiring lists the objects that the routed pods of an ENI share, and the objects that all routed pods of the node
-// share. An ADD makes these objects, see [scene.installENIWiring]. A collection deletes them when the node has no
-// routed pods, or when the link of the ENI is gone.
+// share. An ADD makes these objects, see [scene.installENIWiring]. A collection deletes these objects when the node has
+// no routed pods, or when the link of the ENI is gone.
 func (s *scene) eniWiring(p pair) nl.Wiring {
 	objects := s.eniObjects(p)
 	for _, f := range p.families() {
@@ -65,9 +65,9 @@ func (s *scene) onlyForRouted() bool {
 	return s.sender.IsValid() && s.eni.Name != s.Config.HostInterface
 }
 
-// acceptObjects returns objects for the ENI's link. Without them, the node would drop packets that the VPC sends to
-// routed pods through this link. These packets have the ENI's mark (see eniMark). The check of sources (rp_filter) uses
-// this mark, because src_valid_mark is 1. So the check finds the ENI at once.
+// acceptObjects returns objects for the ENI's link. Without these objects, the node would drop the packets that the VPC
+// sends to routed pods through this link. These packets have the ENI's mark (see eniMark). The check of sources
+// (rp_filter) uses this mark, because src_valid_mark is 1. So the check finds the ENI at once.
 //
 // Another program may have removed the mark. The node's own route to the VPC leads through the boot ENI, so a strict
 // check would drop a packet without a mark. So the check is loose (2): it looks in each table for a route through this
@@ -142,8 +142,8 @@ func routedPostrouting(r *request) nl.Chain {
 	return chain
 }
 
-// An intactTable is a table whose rules Check does not compare, because the rules depend on the CIDRs that the VPC had
-// when the last pod was made.
+// An intactTable is a table whose Check does not compare the rules. The reason is that the rules depend on the CIDRs
+// that the VPC had during the last pod's ADD.
 type intactTable struct{ nl.Table }
 
 func (t intactTable) Check(n *nl.NS) error { return t.Intact(n) }
@@ -311,9 +311,9 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 }
 
 // restoreBranches puts back the branches that another program has deleted, for all ENIs. The rules for marks show which
-// number each ENI had. The branch of the eniMark's own ENI comes last, because once this branch exists, a later Add
-// does not look for missing branches of other ENIs. If the node has a rule with prefStray for an ENI, the ENI's branch
-// also marks the packets that arrive through this ENI.
+// number each ENI had. restoreBranches puts back the branch of the eniMark's own ENI last. The reason is that a later
+// Add does not look for missing branches of other ENIs if the branch of its own ENI exists. If the node has a rule with
+// prefStray for an ENI, the ENI's branch also marks the packets that arrive through this ENI.
 func (m eniMark) restoreBranches(n *nl.NS) error {
 	rules, err := n.Rules()
 	onlyForRouted := map[int]bool{}

@@ -11,8 +11,9 @@ import (
 )
 
 // RemoveGone deletes the objects that serve the routed pods of ENIs whose links are gone, and returns these objects.
-// When a link ends, the kernel deletes the routes that name it. The throw routes, the rules for the mark, the branch
-// and the table for ARP requests stay. A branch that stays keeps its mark, and there are marks for 255 ENIs only.
+// When a link ends, the kernel deletes the routes through this link. The throw routes, the rules for the mark, the
+// branch and the table for ARP requests stay. These objects must not stay for ever, because a branch keeps its mark,
+// and only 255 ENIs can have a mark.
 //
 // RemoveGone may run at the same time as ADDs, because an ADD adds objects only for a link that exists. A new link may
 // get the index or the name of a link that has just gone. In this case, an ADD may rely on objects that RemoveGone

@@ -93,7 +93,8 @@ func nodeAddrs(ns *nl.NS, link string) ([]nl.Addr, error) {
 	return all, nil
 }
 
-// sortedAddrs returns the addresses of one family among found, filtered and sorted as nodeAddrs returns them.
+// sortedAddrs returns those of the addresses found that have the family. It filters and sorts the addresses as
+// nodeAddrs needs them.
 func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Addr, error) {
 	of := slices.DeleteFunc(slices.Clone(found), func(a nl.Addr) bool {
 		return nl.FamilyOf(a.Prefix.Addr()) != f || a.Prefix.Addr().IsLinkLocalUnicast() || a.Duplicate

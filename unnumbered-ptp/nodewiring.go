@@ -168,9 +168,9 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 //     packet of a TCP connection after its first packet. If the node did not drop the packet, the packet would return
 //     to the pod with another port, which a security group may have closed. The node would also track the packet.
 //
-// Packets to the node itself pass, because the kernel may find no route back through the veth for them. The kernel
-// looks for this route as if the node answered from the called address. A node with several ENIs may have rules for
-// this address that lead all its answers through the VPC, even answers to pods.
+// Packets to the node itself pass. The reason is that the kernel may find no route back through the veth for a packet
+// to the node. The kernel looks for this route as if the node answered from the called address. A node with several
+// ENIs may have rules for this address that lead all its answers through the VPC, even answers to pods.
 //
 // A chain of the type nat sees only the first packet of a connection. So the chain costs other packets nothing, and the
 // node does not track dropped packets.

@@ -113,7 +113,7 @@ func checkNodeWiring(r *request, n node, anyConfig bool) error {
 }
 
 // lostRoutes returns the routes to pods that the main table has lost. The kernel removed these routes when the node
-// lost the address that is their source. The kernel removes them even if DHCP adds the address again at once.
+// lost the address that is their source. The kernel removes such routes even if DHCP adds the address again at once.
 // lostRoutes also returns the routes of IPv6 that lost only their source (fib_sync_down_addr, rt6_remove_prefsrc).
 //
 // The routes in a pod's own table remain, and show the pod's addresses. If two pods had the same address, the later pod

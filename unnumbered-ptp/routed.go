@@ -165,7 +165,7 @@ func (s *scene) routedLink(p pair) (objects []nl.Object) {
 }
 
 // routedResult returns prevResult with both ends of the pair. The link of the ENI stays the first interface, because
-// CHECK needs it there.
+// CHECK expects this link as the first interface.
 func routedResult(r *request, p pair) *types100.Result {
 	res := *r.Prev
 	own := &types100.Interface{Name: p.veth.Peer, Mac: p.veth.PeerMAC, Mtu: p.veth.MTU, Sandbox: r.NetNS}

@@ -253,13 +253,14 @@ func (s *scene) delLoopless(p pair) error {
 // loopNATRules returns the node's nftables rules for the loops of all pods, in one family. The parameter a is the
 // node's address of this family.
 //
-// A packet to a next hop of the loop keeps its source address. If its source port is not a port that [nl.Splice]
-// changes, the packet gets such a port.
+// A packet to a next hop of the loop keeps its source address. But if the packet's source port is not one of the ports
+// that [nl.Splice] changes, the rules replace it by one of these ports.
 //
-// Some packets do not use a next hop of the loop, although kube-proxy has changed their destination. Such packets go to
-// a pod that masquerades, back to the pod that sent them, or between pods without a loop. The last rule replaces the
-// source of such a packet by the node's address. The rule cannot be a masquerade. For a masquerade, the kernel would
-// look for an address of the veth. The veth has no address, so the kernel would take an address of any link.
+// Some packets do not use a next hop of the loop, although kube-proxy has changed their destination. These are packets
+// to a pod that masquerades, packets back to the pod that sent them, and packets between pods without a loop. The last
+// rule replaces the source of these packets by the node's address. The rule cannot be a masquerade. For a masquerade,
+// the kernel would look for an address of the veth. The veth has no address, so the kernel would take an address of any
+// link.
 func loopNATRules(a netip.Addr) []nl.NFRule {
 	via := nl.NextHop(loopVia(nl.FamilyOf(a)))
 	return []nl.NFRule{

@@ -71,7 +71,8 @@ func checkNetfilter(r *request, n node) error {
 }
 
 // sampleTables returns the node's table, and then the table of a pod's loop, if they have rules. The rules are about
-// two CIDRs, because a rule about several CIDRs needs a set of the kernel, and a rule about one CIDR does not.
+// two CIDRs. The reason is that only a rule about several CIDRs needs the kernel's sets, and checkNetfilter must also
+// test the sets.
 func sampleTables(r *request, n node) (tables []nl.Table) {
 	q := *r
 	q.others = []loopDsts{{byENI: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"),

@@ -14,7 +14,7 @@ import (
 // At the other ENIs, all packets are for pods, so a routing rule is enough to drop packets for ended pods (prefStray).
 // At the boot ENI, the node translates the destination of some packets, and forwards these packets. These packets are
 // calls to a NodePort for a pod of another node, or answers to packets that the node has masqueraded. A routing rule
-// cannot distinguish them from packets for ended pods.
+// cannot distinguish these packets from packets for ended pods.
 //
 // All addresses of an ENI are in its subnet. The node's IPv4 address has the prefix of the subnet. The node's IPv6
 // address may be a /128. So strayTable always takes the /64 of this address, which is a whole subnet in most VPCs.

@@ -8,8 +8,8 @@
 // cni-ipvlan-vpc-k8s, a conflist has one program in place of three.
 //
 // The invariant: a command of the chain makes the same changes to the node and to the registry as the three plugins
-// together. So the DEL of the chain can delete the objects that ADDs of the three plugins have made. Their DELs can
-// also delete the objects that an ADD of the chain has made.
+// together. So the DEL of the chain can delete the objects that ADDs of the three plugins have made. The DELs of the
+// three plugins can also delete the objects that an ADD of the chain has made.
 package chain
 
 import (
@@ -88,7 +88,8 @@ func sharingNS(
 // later ADD of the attachment has begun: that ADD may have made the objects.
 //
 // If the kernel reports that another link has the address, add tries again. The registry then has a lease for the
-// refused address, and this lease belongs to no pod. So each try gets another address.
+// address in use, and this lease belongs to no pod. No later try gets a leased address, so each try gets another
+// address.
 func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, err error) {
 	const tries = 8
 	for range tries {

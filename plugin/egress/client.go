@@ -18,9 +18,9 @@ import (
 //
 // The table has routes of the type throw for the prefixes that do not use the tunnel. A throw route makes the kernel
 // continue with the pod's other tables. So the longest prefix decides whether a packet takes the tunnel. Each
-// destination has a second route, which refuses packets. The kernel uses this route if there is no tunnel. So no packet
-// to the destination leaves with another address than a router's. The refusing routes are added first, and the UDP port
-// of the tunnel is added last.
+// destination has a second route, which refuses packets. The kernel uses this route if there is no tunnel. So each
+// packet that leaves for the destination has the address of a router as its source. The refusing routes are added
+// first, and the UDP port of the tunnel is added last.
 func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 	families := p.families(all...)
 	objects := []nl.Object{p.clientTable(families, all)}
@@ -150,12 +150,12 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // NodePort or a load balancer. The address of the other host may be in a destination of the tunnel. So answers get a
 // mark (the constant mark), and the kernel does not use the tunnel's table for packets with this mark. Packets that
 // arrive through the pair and leave again also get the mark. The pod forwards these packets to the ENI if the service
-// loop is masquerade. There are two kinds of these packets: the tunnel's own packets, to a router, and packets to a
-// Service's backend, if the backend's address is in a destination.
+// loop is masquerade. There are two kinds of these packets. The first kind is the tunnel's own packets, which go to a
+// router. The second kind is packets to the backend of a Service, if the backend's address is in a destination.
 //
 // A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers that
 // belong to connections with the mark, and errors about these connections. If the pod accepted other packets from the
-// tunnel, any program that can send UDP to the pod could send it packets with any source address. For example, the
+// tunnel, any program that can send UDP to the pod could send the pod packets with any source address. For example, the
 // program could answer as if it were the pod's DNS server. It could also lower the path MTU of the pod's other
 // connections.
 //
@@ -210,8 +210,8 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 
 // onlyInUDP returns the rules that drop packets with IP in IP if they are not in UDP. Without these rules, the tunnel's
 // link would accept the packets. These rules do not drop the tunnel's packets, because the kernel takes a packet out of
-// UDP only after this hook. If the function sources returns CIDRs, the rules also drop a packet to the tunnel's UDP
-// port whose source is outside of these CIDRs.
+// UDP only after this hook. The parameter sources is a function. If it returns CIDRs, and the source of a packet to the
+// tunnel's UDP port is outside of these CIDRs, the rules also drop this packet.
 func (p *pod) onlyInUDP(families []nl.Family, sources func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuseRule(nl.L4Proto("4")), refuseRule(nl.L4Proto("41"))}
 	for _, f := range families {

@@ -206,9 +206,9 @@ func anySourceSysctl(link string) nl.Sysctl {
 // UDP, and no rule needs their connections. Each connection in the tunnel has a UDP port of its own. The connection
 // tracker of each end of the tunnel has one entry for each connection in the tunnel. If the kernel tracked the tunnel's
 // packets, each end would have two more entries for each of these connections. A client recognizes the tunnel's
-// outgoing packets by their destination, which is a gateway. A router recognizes them by their source, which is its own
-// address. If the service loop is masquerade, a client's tunnel packets come back through its pair on their way to a
-// router. The client tracks these packets, to translate them.
+// outgoing packets, because their destination is a gateway. A router recognizes the tunnel's outgoing packets, because
+// their source is the router's own address. If the service loop is masquerade, a client's tunnel packets come back
+// through its pair on their way to a router. The client tracks these packets, to translate them.
 func (p *pod) untrackedChains(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}

@@ -237,8 +237,8 @@ func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return compareOrder(b, a) })
 }
 
-// coveringRoute looks for routes whose prefix is shorter than the prefix of the route r, and contains it. It returns
-// the route with the longest of these prefixes, or the zero route if there is none.
+// A prefix covers the route r if it is shorter than r's prefix, and contains r's prefix. coveringRoute returns the
+// route with the longest prefix that covers r. If no prefix covers r, coveringRoute returns the zero route.
 func coveringRoute(all []nl.Route, r nl.Route) (found nl.Route) {
 	for _, o := range all {
 		if o.Dst.Bits() < r.Dst.Bits() && o.Dst.Contains(r.Dst.Addr()) &&

@@ -132,8 +132,8 @@ func (c *Config) refusedError(pod plugin.Pod, annotation, name, keys string) err
 		pod.Namespace)
 }
 
-// checkDestinations refuses egresses with the same destination, because an operator could not know which of them a
-// packet uses.
+// checkDestinations refuses egresses with the same destination, because an operator could not know which of the two
+// egresses a packet uses.
 func (c *Config) checkDestinations(pod plugin.Pod, names []string) error {
 	for i, one := range names {
 		for _, other := range names[i+1:] {

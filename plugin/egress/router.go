@@ -60,8 +60,8 @@ func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
 }
 
 // routesOut returns the routes for packets that came out of the tunnel. The route to the ENI's subnet has no gateway.
-// So a packet for another pod of the ENI does not go through the VPC, which would have to send the packet back to the
-// same ENI.
+// So a packet for another pod of the ENI does not go through the VPC. The VPC would have to send such a packet back to
+// the same ENI.
 func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 	for _, c := range p.nic.IPs {
 		if dst, ok := plugin.Prefix(c.Address); ok && nl.FamilyOf(dst.Addr()) == f && !dst.IsSingleIP() {
@@ -106,7 +106,8 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 // the tunnel leaves through the pair. The pair leads to the node, to the node's proxy for the metadata service, and to
 // all Services. A connection gets the mark when its first packet passes. So the router does not compare later packets
 // of the connection with the destinations. A packet that belongs to no connection (ct state invalid) would keep its
-// source, so the router drops it. The router also drops packets out of the tunnel to the router itself.
+// source, so the router drops it. The router also drops a packet from the tunnel if the packet's destination is the
+// router itself.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	forward := []nl.NFRule{refuseRule(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark),
@@ -140,7 +141,7 @@ func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	}, p.untrackedChains(families, func(f nl.Family) nl.Term { return nl.SAddr(nl.HostPrefix(p.addr(f))) })...)}
 }
 
-// refuseRule returns a rule that counts the packets which it matches, and drops them.
+// refuseRule returns a rule that counts and drops all packets that the rule matches.
 func refuseRule(terms ...nl.Term) nl.NFRule { return append(terms, nl.Count(), nl.Drop()) }
 
 // passRules returns the rules that decide, in one family, which connections from the tunnel the router forwards. After
@@ -180,10 +181,10 @@ func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 	return nil
 }
 
-// snatRules returns the rules that replace the source of packets from the tunnel by the router's address. The new
-// source ports are lower than the ports of the service loop. If a port were one of the loop's ports, the loop would
-// treat an answer to the packet as an answer to a looped packet. The loop would do so because no socket in the router
-// has this port.
+// snatRules returns rules for packets from the tunnel. The rules write the router's address into these packets as the
+// source. The new source ports are lower than the ports of the service loop. If a port were one of the loop's ports,
+// the loop would treat an answer to the packet as an answer to a looped packet. The loop would do so because no socket
+// in the router has this port.
 func (p *pod) snatRules(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {

@@ -16,7 +16,8 @@
 // A pod may have several interfaces: see further.go. For a routed pod, the plugin makes no slave, and returns
 // prevResult.
 //
-// The invariant: after an ADD, the pod has either all interfaces of the ADD, each complete, or no part of them.
+// The invariant: if an ADD succeeds, the pod has all interfaces of the ADD, and each interface is complete. If an ADD
+// fails, the pod has no part of these interfaces.
 package ipvlan
 
 //go:generate go run ../../internal/codec/gen

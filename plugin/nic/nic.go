@@ -52,7 +52,7 @@ type Request struct {
 	Exclusive      bool         // no other pod gets addresses of its ENI
 }
 
-// Asks reports whether the request has more than a name.
+// Asks reports whether the request asks for any property besides the interface's name.
 func (r Request) Asks() bool {
 	return r.Subnet != "" || len(r.Addrs) > 0 || len(r.SecurityGroups) > 0 || r.ENI != "" || r.Exclusive
 }
@@ -122,7 +122,7 @@ func (a *Asked) Requests(ifName string) ([]Request, error) {
 	return rs, nil
 }
 
-// callerAsksNothing reports whether the capabilities and args.cni are empty: they ask for nothing.
+// callerAsksNothing reports whether the caller asks for nothing, because the capabilities and args.cni are empty.
 func (a *Asked) callerAsksNothing() bool {
 	c := &a.RuntimeConfig
 	return len(c.IPs) == 0 && c.MAC == "" && c.DeviceID == "" && (len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null")

@@ -89,7 +89,7 @@ func (m *Mistakes) NewLink(key, name string) {
 	}
 }
 
-// IDs checks IDs of EC2, which have a prefix such as sg.
+// IDs checks a list of EC2 IDs. Each of these IDs must begin with a given prefix, for example sg.
 func (m *Mistakes) IDs(key, prefix string, ids []string) {
 	for _, id := range ids {
 		if !IsID(id, prefix) {

@@ -153,7 +153,8 @@ func (p Pod) delFromOlderEngine(ctx context.Context) error {
 	return err
 }
 
-// olderProgram returns the name of the program iptables for the older engine, or "" if the node has no such program.
+// olderProgram returns the name of the iptables program that uses the older engine. It returns "" if the node has no
+// such program.
 func olderProgram(ctx context.Context) (string, error) {
 	for _, prog := range []string{"iptables-legacy", "iptables"} {
 		if _, err := exec.LookPath(prog); err != nil {
