@@ -172,8 +172,9 @@ func (c *call) checkVersion() *types.Error {
 // refuseNodesNS returns an error if CNI_NETNS is the node's namespace, in which the plugin runs. Some plugins make this
 // check themselves, see the field Refuses of [Commands]. If CNI_NETNS_OVERRIDE is set, refuseNodesNS makes no check. In
 // this case, the code that opens the namespace refuses the node's namespace. refuseNodesNS never refuses a DEL. The
-// path of the namespace may contain the ID of a process of the pod. If that process has ended, a process of the node
-// may have the same ID now. In this case, the DEL works as if the pod had no namespace.
+// path of the namespace may contain the ID of a process of the pod. That process may have ended, and a process of the
+// node may have this ID now. In this case, a DEL finds the node's namespace at the path, and works as if the pod had no
+// namespace.
 //
 // The package ns of the CNI project makes the same check, but locks a thread for the check. If a thread is locked, Go's
 // runtime starts two more threads. refuseNodesNS needs no lock, because no thread of this process has left the

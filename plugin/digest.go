@@ -6,8 +6,8 @@ package plugin
 import "hash/fnv"
 
 // Digest identifies an attachment to a network by 16 bytes. Names and numbers that are made from the digest contain
-// fewer bytes, because not all 16 bytes fit. An attacker can find two attachments with the same digest, because FNV
-// does not prevent this. But the attacker gains nothing, because the ADDs of these two attachments have the same effect
+// fewer bytes, because not all 16 bytes fit. FNV is not a cryptographic hash, so an attacker can find two attachments
+// with the same digest. But the attacker gains nothing, because the ADDs of these two attachments have the same effect
 // as two ADDs of one attachment.
 func Digest(network string, a Attachment) []byte {
 	h := fnv.New128a()

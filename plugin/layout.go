@@ -43,8 +43,9 @@ func parseResult(text []byte) (*types100.Result, bool) {
 	return r, err == nil && slices.Contains(currentVersions, r.CNIVersion)
 }
 
-// formatResult writes the same JSON as the result's method PrintTo. But if the result is of one of the currentVersions,
-// formatResult writes no white space. Inserting white space would take as long as all other work of formatResult.
+// formatResult writes the same JSON as the result's method PrintTo. But if the version of the result is in
+// currentVersions, formatResult writes no white space. Inserting white space would take as long as all other work of
+// formatResult.
 func formatResult(r types.Result) ([]byte, error) {
 	if r, ok := r.(*types100.Result); ok {
 		dense, err := codec.Write(make([]byte, 0, 1<<10), func(c *codec.Codec) { describeResult(r, c) })

@@ -74,8 +74,8 @@ func (m *mistyped) object(text []byte, config any) {
 }
 
 // compareType compares a value's type with the Go type t. It does the same for the values inside this value. In
-// messages, the parameter place says where the value is. If two sections have the same key, only one message is about
-// its value.
+// messages, the parameter place says where the value is. If two sections have the same key, compareType adds only one
+// message about the key's value.
 func (m *mistyped) compareType(place string, value json.RawMessage, t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()

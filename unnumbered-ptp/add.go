@@ -66,8 +66,8 @@ func (s *scene) explainDefaultRoute(err error) error {
 }
 
 // hasRouteTo reports whether the node has a route to the pod through the pair p. The failed ADD has already removed its
-// own routes. So if there is a route, another ADD of the attachment has added the route, and may have made the pair. If
-// the kernel does not answer, hasRouteTo reports true. So the pair stays until the DEL deletes it.
+// own routes. So if the node has such a route, another ADD of the attachment has added it. That ADD may also have made
+// the pair. If the kernel does not answer, hasRouteTo reports true. So the pair stays until the DEL deletes it.
 func (s *scene) hasRouteTo(p pair) bool {
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0

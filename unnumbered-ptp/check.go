@@ -71,7 +71,8 @@ func (s *scene) checkShared(p pair) error {
 }
 
 // checkForms calls checkForm for each form that a pod may have (see possiblePairs), until checkForm returns nil for a
-// form. If checkForm returns nil for no form, checkForms returns the first error that is not errLooped.
+// form. If checkForm returns an error for each form, checkForms returns the first of these errors that is not
+// errLooped.
 func checkForms(forms []pair, checkForm func(pair) error) (first error) {
 	for _, p := range forms {
 		err := checkForm(p)
@@ -115,7 +116,8 @@ func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 //
 //   - The node has routes that send packets back to the pod. The node needs such a route only if the pod sends these
 //     packets out through its ENI.
-//   - The pod may lack one of our routes if it reaches the same destination through a link that is not ours.
+//   - The pod may lack one of our routes if the pod has a route to the same destination through a link that is not
+//     ours.
 //
 // While ip_forward is 0, the pair's own sysctl for forwarding may also be 0. This is no fault, because the kernel sets
 // the sysctl of each pair when repair sets ip_forward to 1.

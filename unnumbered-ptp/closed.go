@@ -73,8 +73,9 @@ func (c Config) looplessMasquerade() nl.Table {
 }
 
 // checkClosedChain returns an error if the node's chain "closed" is missing or empty, or if another program has added a
-// rule to the chain's table. While the node has the table for pods without a loop, checkClosedChain returns nil. It
-// does not compare the rules, because they depend on the CIDRs that the VPC had when the last pod was made.
+// rule to the chain's table. While the node has the table for pods without a loop, checkClosedChain returns nil.
+// checkClosedChain does not compare the rules, because the rules depend on the CIDRs that the VPC had during the last
+// pod's ADD.
 func checkClosedChain(r *request) error {
 	chain := failClosedChain(r)
 	if len(chain.Rules) == 0 {

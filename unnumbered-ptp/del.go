@@ -79,8 +79,8 @@ func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 		err = pod.DelFurther(group) // before the link, because the link shows that there may be a further NIC
 	}
 	gone := pod.DelGroup(group)
-	// The group may be missing for three reasons: the pod is from a release without groups, the attachment is a further
-	// one, or this is the second DEL.
+	// The group may be missing for three reasons: a release without groups has made the pod, the attachment is a
+	// further one, or an earlier DEL has deleted the links.
 	if errors.Is(gone, fs.ErrNotExist) {
 		gone = pod.DelGroup(nl.FurtherGroup(group))
 	}

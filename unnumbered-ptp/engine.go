@@ -21,12 +21,12 @@ import (
 // (GetHostVethName) and Calico (VethNameForWorkload). If the key vethPrefix is set, the node's end of a routed pod's
 // pair has the name for which these engines look.
 //
-// This name follows from the pod's name and its Kubernetes namespace, so the pairs of two sandboxes of one pod would
-// have the same name. All other code of this package identifies a pair by its attachment. So a pair with an engine's
-// name has [VethName] as its alternative name. All commands use the alternative name to find, change and delete the
-// pair. A link that has only the engine's name may belong to another sandbox, or to another program. If another program
-// removes the alternative name, the MAC address still shows the attachment of the pair. So [Restore] can put the
-// alternative name back.
+// The engine's name follows from the pod's name and the pod's Kubernetes namespace. So if a pod has two sandboxes,
+// their pairs would have the same name. All other code of this package identifies a pair by its attachment. So a pair
+// with an engine's name has [VethName] as its alternative name. All commands use the alternative name to find, change
+// and delete the pair. A link that has only the engine's name may belong to another sandbox, or to another program. If
+// another program removes the alternative name, the MAC address still shows the attachment of the pair. So [Restore]
+// can put the alternative name back.
 
 // engineName returns the name by which engines find the pair of a pod. It is "" if the configuration has no vethPrefix,
 // or if the name of the pod is unknown.
@@ -70,8 +70,8 @@ func (s *scene) explainTaken(p pair, failed error) error {
 		s.Pod, near.Name, owner)
 }
 
-// delPair deletes a pair that a failed ADD has made. If the pair has the engine's name, another sandbox's pair may have
-// this name now. In this case, delPair deletes the pair by its end in the pod.
+// delPair deletes a pair that a failed ADD has made. If this ADD has given the pair the engine's name, the pair of
+// another sandbox may have the name now. In this case, delPair deletes the pair by its end in the pod.
 func (s *scene) delPair(p pair) error {
 	if p.veth.AltName == "" {
 		return s.nodeNS.DelPair(nl.Link{Name: p.veth.Name})
@@ -117,9 +117,9 @@ func (c *Config) validatePrefix(m *values.Mistakes) {
 	}
 }
 
-// sha1 returns the SHA-1 of a text (FIPS 180-4), as five numbers of 32 bits. The standard library's package with its
-// imports would be a twentieth of the size of this program, and each process would have to initialize all these
-// packages.
+// sha1 returns the SHA-1 of a text (FIPS 180-4), as five numbers of 32 bits. This program does not use the standard
+// library's package. That package and its imports would be a twentieth of the program's size, and each process would
+// have to initialize them.
 func sha1(text string) [5]uint32 {
 	const block = 64
 	h := [5]uint32{0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476, 0xc3d2e1f0}

@@ -79,10 +79,10 @@ func acceptObjects(eni string) []nl.Object {
 }
 
 // arpSenderTable returns the nftables table that changes the sender in the node's ARP requests through the ENI's link.
-// The new sender is an address of the ENI. The kernel itself would not choose this address, because the node does not
-// have it at the link. Without the table, the sender in ARP requests for the VPC router would be the address of the
-// boot ENI. EC2 need not answer an ARP request that an ENI sends with another ENI's address. ARP requests of slaves do
-// not pass the table.
+// The new sender is an address of the ENI. The kernel itself would not choose this address, because the node's link for
+// the ENI does not have it. Without the table, the sender in ARP requests for the VPC router would be the address of
+// the boot ENI. EC2 need not answer an ARP request that an ENI sends with another ENI's address. ARP requests of slaves
+// do not pass the table.
 func arpSenderTable(eni string, a netip.Addr) nl.Table {
 	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
@@ -195,9 +195,9 @@ const markChain = "mark_"
 // through the ENI also get the mark, for the check of sources: see acceptObjects. Packets that arrive through the boot
 // ENI do not get the mark, because some of these packets are not for routed pods.
 //
-// The name of the branch's chain contains the number of the mark. So the kernel gives a number to one ENI only, even if
-// two processes ask for the same number. The search for a free number begins at a number that follows from the index of
-// the ENI's link.
+// The name of the branch's chain contains the number of the mark. So if two processes ask for the same number at the
+// same time, the kernel accepts only the chain of one of them. The search for a free number begins at a number that
+// follows from the index of the ENI's link.
 type eniMark struct {
 	eni           int // index of the link
 	families      []nl.Family

@@ -14,14 +14,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A further NIC of a pod has routes and rules of its own for its answers. Package ipvlan adds them. The pair, the
-// routes on the node, the service loop and keepCaller are only for the addresses of the pod's first NIC. All calls to
-// the address of a further NIC come through the VPC, even calls from the node and calls to a NodePort.
+// A further NIC of a pod has its own routes and rules, so that answers leave through this NIC. Package ipvlan adds
+// these routes and rules. The pair, the routes on the node, the service loop and keepCaller are only for the addresses
+// of the pod's first NIC. All calls to the address of a further NIC come through the VPC, even calls from the node and
+// calls to a NodePort.
 //
 // This plugin adds two kinds of objects for further NICs. The first kind blocks the metadata service at a further NIC,
 // because the NIC's default route leads to the VPC. The plugin does not add these objects if blockInstanceMetadata is
-// false. The second kind is the bandwidth limits: the limits of an ADD are for all links of the ADD together. If two
-// attachments of a pod have the same limits, they share these limits.
+// false. The second kind is the bandwidth limits: the limits of an ADD are for all links of the ADD together. If the
+// ADDs of two attachments of a pod have the same limits, the links of both attachments share these limits.
 //
 // A further attachment, see [nl.Further], gets only these two kinds of objects.
 

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
 )
 
-// gc deletes the pairs of this network whose attachments are not valid any more, and the rules of any pair that is
-// gone. gc also repairs the objects that serve the other pods.
+// gc deletes a pair of this network if its attachment is not valid any more. If a pair of any network is gone, gc
+// deletes the rules that remain of the pair. gc also repairs the objects that serve the other pods.
 func gc(r *request) error {
 	links, err := r.nodeNS.Links()
 	if err != nil {

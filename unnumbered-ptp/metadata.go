@@ -14,9 +14,9 @@ import (
 // program that reaches the service gets the credentials of the node's role.
 //
 // If a pod's request goes through the node, the answer with IMDSv2's session token does not reach the pod. The reason
-// is the hop limit of this answer, which is 1 if neither the AMI nor an operator has raised it. Other answers, such as
-// those of IMDSv1, have no such limit. If the request goes through the pod's ENI, there is no hop between the pod and
-// the service.
+// is the hop limit of this answer. The hop limit is 1 if neither the AMI nor an operator has raised the limit. Other
+// answers, such as those of IMDSv1, have no such limit. If the request goes through the pod's ENI, there is no hop
+// between the pod and the service.
 var metadataAddrs = []netip.Addr{netip.MustParseAddr("169.254.169.254"), netip.MustParseAddr("fd00:ec2::254")}
 
 // blockedAddrs returns the addresses of the metadata service that the pod must not reach. If blockInstanceMetadata is

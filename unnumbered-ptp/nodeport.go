@@ -19,7 +19,7 @@ import (
 // If an IPv4 caller is in the internet, the pod's answer leaves through the veth, because the pod's IPv4 default route
 // is through the veth. But the pod's routes to the VPC, and all its IPv6 routes, lead through its ENI. An answer
 // through the ENI has the pod's address as the source, which is not the address that the caller called. So for these
-// callers, the node replaces the source of the call by its own address, and the pod answers the node. This replacement
+// callers, the node writes its own address into the call as the source, and the pod answers the node. This replacement
 // costs the pod's packets nothing.
 //
 // If keepCaller is set, a pod sees the callers' own addresses. If the first packet of a connection arrives through the

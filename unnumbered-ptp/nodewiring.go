@@ -109,12 +109,12 @@ func familyRules(n node, r nl.Rule) []nl.Object {
 	return objects
 }
 
-// nodeTable returns the node's nftables table for one network. If two networks need the same rule, the tables of both
-// networks have the rule, which does no harm.
+// nodeTable returns the node's nftables table for one network. If two networks need the same rule, both tables have the
+// rule. This does no harm.
 //
 // A connection from outside to a NodePort gets a mark. The reason is that the connection came through hostInterface, so
-// its answers must leave through hostInterface. The pod's rule would send these answers back into the pod, as it does
-// with other packets to the VPC. So the rule for marked packets comes before the pod's rule.
+// its answers must leave through hostInterface. The pod's rule sends packets to the VPC back into the pod, and would do
+// the same with these answers. So the rule for marked packets comes before the pod's rule.
 func nodeTable(r *request, n node) nl.Table {
 	c, t := r.Config, nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network)}
 	if p := c.ports; p.last != 0 {
@@ -183,9 +183,10 @@ func sendersChain() nl.Chain {
 		}}
 }
 
-// checkedWiring returns the part of nodeWiring that CHECK looks for. It leaves out the chain "callers", because this
-// chain depends on the CIDRs that the VPC had when the last pod was made. It also leaves out the chain "closed", see
-// [checkClosedChain]. If anyConfig is true, the Check of a table accepts the rules of another configuration.
+// checkedWiring returns the part of nodeWiring that CHECK looks for. checkedWiring leaves out the chain "callers",
+// because this chain depends on the CIDRs that the VPC had during the last pod's ADD. It also leaves out the chain
+// "closed", see [checkClosedChain]. If anyConfig is true, the Check of a table accepts the rules of another
+// configuration.
 func checkedWiring(w nl.Wiring, anyConfig bool) nl.Wiring {
 	for i, s := range w {
 		if t, is := s.Object.(nl.Table); is {

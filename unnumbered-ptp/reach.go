@@ -103,7 +103,8 @@ func (s *scene) tableForAllPods() (nl.Table, error) {
 	return nodeTable(&r, s.node), errors.Join(err1, err2, err3)
 }
 
-// A preparedTable is a table whose Add calls the function prepare if the kernel has another table.
+// A preparedTable is a table whose Add first compares it with the kernel's table. If the two tables differ, Add calls
+// the function prepare, and adds the table that prepare returns.
 type preparedTable struct {
 	nl.Table
 	prepare func() (nl.Table, error) // returns the table to add

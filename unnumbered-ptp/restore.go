@@ -201,8 +201,8 @@ func Restore(node *nl.NS, l Loss) (done nl.Wiring, failed error) {
 	return done, failed
 }
 
-// isGone reports whether the pair is gone. A pair of the same name with another index belongs to another sandbox of the
-// pod, see engine.go.
+// isGone reports whether the pair is gone. If a pair has the same name but another index, the pair belongs to another
+// sandbox of the pod, see engine.go.
 func (l Loss) isGone(node *nl.NS) bool {
 	near, err := node.LinkByName(l.Veth)
 	return errors.Is(err, fs.ErrNotExist) || err == nil && l.index != 0 && near.Index != l.index

@@ -37,7 +37,8 @@ import (
 // through the ENI also get the ENI's mark, and the kernel finds the ENI at once.
 //
 // An answer gets no mark if the destination of its connection was translated. For example, a call to a NodePort or a
-// hostPort has come through the boot ENI. Its answer must leave through the boot ENI, so it must have no mark.
+// hostPort has come through the boot ENI. The answer to this call must leave through the boot ENI, so the answer must
+// have no mark.
 //
 // Packets of the pod to the VPC and to the node have the pod's address as the source. Packets that leave through the
 // boot ENI to destinations outside of the VPC have the boot ENI's address as the source.
@@ -85,10 +86,10 @@ func (s *scene) readRouted() (err error) {
 	return err
 }
 
-// findENI finds the link of the pod's ENI by the group of the pod's pair. This is necessary if no link has the name in
-// prevResult, or if another ENI's link has this name. udev may rename the link of a new ENI after the first ADD
-// (systemd 253 and later, Linux 6.2 and later). The runtime keeps the result of the ADD with the old name, and another
-// new link may have the old name meanwhile.
+// findENI finds the link of the pod's ENI by the group of the pod's pair. This is necessary if no link has the name
+// that prevResult gives for the ENI's link, or if another ENI's link has this name. udev may rename the link of a new
+// ENI after the first ADD (systemd 253 and later, Linux 6.2 and later). The runtime keeps the result of the ADD with
+// the old name, and another new link may have the old name meanwhile.
 func (s *scene) findENI(p pair) (found bool) {
 	near, err := s.nodeNS.LinkByName(p.veth.Name)
 	index, routed := nl.OfRoutedGroup(near.Group)

@@ -254,7 +254,7 @@ func (s *scene) delLoopless(p pair) error {
 // node's address of this family.
 //
 // A packet to a next hop of the loop keeps its source address. But if the packet's source port is not one of the ports
-// that [nl.Splice] changes, the rules replace it by one of these ports.
+// that [nl.Splice] changes, the rules replace this port by one of those ports.
 //
 // Some packets do not use a next hop of the loop, although kube-proxy has changed their destination. These are packets
 // to a pod that masquerades, packets back to the pod that sent them, and packets between pods without a loop. The last

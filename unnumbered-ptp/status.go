@@ -52,8 +52,8 @@ func checkSettable(r *request, n node) error {
 
 // checkNetfilter fails if the kernel does not accept the tables that an ADD makes. Parts of nftables are modules, which
 // the kernel loads when the first table needs them. So checkNetfilter tries the tables in a new namespace. If the
-// kernel cannot make this namespace, checkNetfilter returns no error. Runtimes call STATUS every few seconds. So
-// checkNetfilter tries nothing if an ADD of this release has made one of the tables on the node.
+// kernel cannot make this namespace, checkNetfilter returns no error. Runtimes call STATUS every few seconds. So if an
+// ADD of this release has made one of the tables on the node, checkNetfilter returns without a test.
 func checkNetfilter(r *request, n node) error {
 	if nodeTable(r, n).Lasting().Sealed(r.nodeNS) || routedTable(r).Lasting().Sealed(r.nodeNS) {
 		return nil

@@ -7,9 +7,9 @@
 // If a conflist has three plugins, most of the cost of an ADD is the start and the end of three programs. With the type
 // cni-ipvlan-vpc-k8s, a conflist has one program in place of three.
 //
-// The invariant: a command of the chain makes the same changes to the node and to the registry as the three plugins
-// together. So the DEL of the chain can delete the objects that ADDs of the three plugins have made. The DELs of the
-// three plugins can also delete the objects that an ADD of the chain has made.
+// The invariant: a command of the chain changes the node and the registry in the same way as the three plugins'
+// commands together. So the DEL of the chain can delete the objects that ADDs of the three plugins have made. The DELs
+// of the three plugins can also delete the objects that an ADD of the chain has made.
 package chain
 
 import (

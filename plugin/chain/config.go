@@ -38,9 +38,9 @@ func (c *Config) Describe(j *codec.Codec) {
 	j.Each(c.ipam.Describe, c.ipvlan.Describe, c.ptp.Describe, c.egress.Describe)
 }
 
-// UnmarshalJSON decodes the text once for each plugin. Each plugin takes its own keys. UnmarshalJSON continues after a
-// mistake, and returns only the first mistake, as encoding/json does. If it returned all mistakes, a mistake in mtu
-// would appear twice, because two plugins have this key.
+// UnmarshalJSON decodes the text once for each plugin. Each plugin takes its own keys. Like encoding/json,
+// UnmarshalJSON continues after a mistake, but returns only the first mistake. If UnmarshalJSON returned all mistakes,
+// a mistake in mtu would appear twice, because two plugins have this key.
 func (c *Config) UnmarshalJSON(text []byte) error {
 	return cmp.Or(json.Unmarshal(text, &c.ipam), json.Unmarshal(text, &c.ipvlan), json.Unmarshal(text, &c.ptp),
 		json.Unmarshal(text, &c.egress))

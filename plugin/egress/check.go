@@ -76,7 +76,7 @@ func checkedWiring(w nl.Wiring) (rest nl.Wiring) {
 	return rest
 }
 
-// checkOtherConfig checks a pod whose objects were made from another configuration than the present one.
+// checkOtherConfig checks a pod whose objects were not made from the present configuration.
 func (p *pod) checkOtherConfig() error {
 	is, err := podFromKernel(p.ns, p.nic.Name)
 	if err != nil {

@@ -162,8 +162,8 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // The destinations may change while the pod runs, see renew.go. The far end of a TCP connection identifies the
 // connection by the source address. So a TCP connection that has begun outside of the tunnel stays outside. A TCP
 // connection that has begun through the tunnel ends when its destination is no longer a destination of the tunnel. The
-// program in the pod gets a reset at once, and no packet of the connection leaves with another address. Packets of all
-// other protocols follow the present destinations.
+// program in the pod gets a reset at once. No packet of the connection leaves with an address that is not the router's.
+// Packets of all other protocols follow the present destinations.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // answers of containers inside the pod
@@ -210,8 +210,8 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 
 // onlyInUDP returns the rules that drop packets with IP in IP if they are not in UDP. Without these rules, the tunnel's
 // link would accept the packets. These rules do not drop the tunnel's packets, because the kernel takes a packet out of
-// UDP only after this hook. The parameter sources is a function. If it returns CIDRs, and the source of a packet to the
-// tunnel's UDP port is outside of these CIDRs, the rules also drop this packet.
+// UDP only after this hook. The parameter sources is a function. If this function returns CIDRs, the rules also check
+// each packet to the tunnel's UDP port. They drop the packet if its source is outside of these CIDRs.
 func (p *pod) onlyInUDP(families []nl.Family, sources func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuseRule(nl.L4Proto("4")), refuseRule(nl.L4Proto("41"))}
 	for _, f := range families {

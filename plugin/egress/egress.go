@@ -5,10 +5,10 @@
 // partners see few addresses, and these addresses stay the same.
 //
 // There are two kinds of pods. A client has a tunnel to the routers (FOU, foo over UDP: IP in UDP, see ip-fou(8)). The
-// client sends its packets for some destinations through this tunnel, to one router. The router replaces the source of
-// these packets by its own address in the VPC, and sends the packets out through its ENI. So the route table of the
-// router's subnet decides the public address: a NAT gateway's address, or the router's Elastic IP address. A router is
-// an ordinary pod, whose containers may do nothing.
+// configuration lists some destinations. The client sends its packets for these destinations through the tunnel to one
+// router. The router writes its own VPC address into these packets as the source, and sends the packets out through its
+// ENI. So the route table of the router's subnet decides the public address: a NAT gateway's address, or the router's
+// Elastic IP address. A router is an ordinary pod, whose containers may do nothing.
 //
 // The far end of a client's tunnel is the ClusterIP of a Service whose endpoints are the routers. kube-proxy chooses a
 // router for each client, and keeps its choice (sessionAffinity) as long as this router is an endpoint. So this project

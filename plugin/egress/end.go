@@ -12,18 +12,18 @@ import (
 )
 
 // endEgress deletes the egress and the links of an attachment. group is the group of these links. Even if the process
-// is killed at any point, no packet of a client leaves with another address than before. The reason is the order of the
-// steps:
+// is killed at any point, each packet of a client leaves with the same source address as before, or is dropped. The
+// reason is the order of the steps:
 //
 //   - First, endEgress closes the UDP ports. So no packet of a client enters a router any more.
 //   - Then endEgress deletes all links of the attachment in one request: the slave, the pair and the tunnels. The
-//     kernel sets all these links down before it removes a route of these links. If the link to the VPC is outside of
-//     the group, for example because it is a whole ENI, endEgress sets this link down first.
+//     kernel sets all these links down before it removes a route of these links. The link to the VPC may be outside of
+//     the group, for example because the pod has a whole ENI. In this case, endEgress sets this link down first.
 //   - The remaining objects have no effect without links. endEgress deletes them last.
 //
-// The DELs of the plugins that made the links accept that the links are gone. endEgress does nothing if the namespace
-// has no link of the attachment, but has the first attachment of another pod. In this case, the path in the DEL now
-// leads to that other pod.
+// The DELs of the plugins that made the links accept that the links are gone. The path in the DEL may now lead to the
+// namespace of another pod. So endEgress does nothing if the namespace has no link of the attachment, but has a first
+// attachment of another pod.
 func endEgress(ns *nl.NS, name string, group uint32) error {
 	links, err := ns.Links()
 	if err != nil {

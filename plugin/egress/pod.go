@@ -21,8 +21,7 @@ const (
 	anyLink = ifname.Egress + "*" // the pattern of netfilter for both names
 )
 
-// Table is the name of our table of netfilter in a pod that is a client or a router. Its family is
-// inet.
+// A client or a router has a netfilter table of ours. Table is the name of this table, and its family is inet.
 const Table = nl.OwnTable + "_egress"
 
 // The bits that we set in the marks of packets and connections in a pod. The default of nodePortMark has other bits.
@@ -84,8 +83,8 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 }
 
 // readPod reads a pod from prevResult and from the kernel. readPod returns nil for a further attachment of a pod:
-// Multus can make further attachments. A further attachment gets no role, because the tunnel has the address of the
-// first attachment.
+// Multus can make further attachments. A further attachment gets no role, because the tunnel already uses the address
+// of the first attachment.
 func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	own := nl.PodGroup(r.Digest())
 	p := &pod{ns: ns, nic: plugin.NICs(r.Prev, r.IfName)[0], group: own, port: r.Config.port}
@@ -192,12 +191,12 @@ func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 }
 
 // anySourceSysctl turns off rp_filter, the kernel's check of sources. The kernel looks up the route to the source of a
-// packet. The check drops the packet if this route uses another link than the link through which the packet has
-// arrived. So the check would drop packets out of a tunnel. If the tunnel leads to the whole internet, the check would
-// also drop packets from a caller at a NodePort. A tunnel has no address. On a link without addresses, the loose check
-// is as strict as the strict check (__fib_validate_source). For a link, the kernel uses the larger of two values: the
-// link's own value, and the value for all links. A new link gets the value of "default". The value of "default" matters
-// if an operator or another program deletes the pair, and repair puts the pair back.
+// packet. The check compares the link of this route with the link through which the packet has arrived. If the links
+// differ, the check drops the packet. So the check would drop packets out of a tunnel. If the tunnel leads to the whole
+// internet, the check would also drop packets from a caller at a NodePort. A tunnel has no address. On a link without
+// addresses, the loose check is as strict as the strict check (__fib_validate_source). For a link, the kernel uses the
+// larger of two values: the link's own value, and the value for all links. A new link gets the value of "default". The
+// value of "default" matters if an operator or another program deletes the pair, and repair puts the pair back.
 func anySourceSysctl(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"}
 }

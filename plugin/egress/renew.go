@@ -197,8 +197,9 @@ func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	return nl.Up{Dev: t.Name, MTU: t.MTU}
 }
 
-// isUnfinished reports whether the pod may lack an object of a family. The UDP port is added last. So a family without
-// its port is new, or a renewal was killed before it had added all objects.
+// isUnfinished reports whether the pod may lack an object of a family. The UDP port is added last. So if a family lacks
+// its port, either the pod has not had the family before, or a renewal was killed before it had added all objects of
+// the family.
 func (p *pod) isUnfinished(f nl.Family, shown *pod) bool {
 	port := nl.FOU{Local: p.addr(f), Port: p.port}
 	return !slices.Contains(shown.addrs, port.Local) || isAbsent(nl.Step{NS: p.ns, Object: port})

@@ -32,8 +32,8 @@ type role struct {
 func (r role) isNone() bool { return r.router == "" && len(r.client) == 0 }
 
 // roleOf returns the role of a pod. If the configuration does not permit a request of the pod, the error names this
-// request. A router is never a client, even if its namespace matches the clients' namespaces, as "*" does. A router
-// that asks to be a client gets an error.
+// request. A router is never a client. This is also true if the router's namespace matches an entry for clients, for
+// example "*". A router that asks to be a client gets an error.
 func (c *Config) roleOf(pod plugin.Pod) (r role, err error) {
 	if !c.mayHaveRole(pod) {
 		return r, nil

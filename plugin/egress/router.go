@@ -182,9 +182,9 @@ func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 }
 
 // snatRules returns rules for packets from the tunnel. The rules write the router's address into these packets as the
-// source. The new source ports are lower than the ports of the service loop. If a port were one of the loop's ports,
-// the loop would treat an answer to the packet as an answer to a looped packet. The loop would do so because no socket
-// in the router has this port.
+// source. The new source ports are lower than the ports of the service loop. Suppose that the new source port were one
+// of the loop's ports. No socket in the router has this port, so the loop would treat an answer to this port as an
+// answer to a looped packet.
 func (p *pod) snatRules(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {

@@ -104,8 +104,9 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 }
 
 // neededObjects returns the objects that CHECK looks for at one NIC. An ADD makes these objects. neededObjects leaves
-// out objects that matter only in the ADD, and objects that a later plugin may have changed. A NIC must have no further
-// address, because that address would belong to another pod. A NIC must also ignore router advertisements.
+// out objects that matter only in the ADD, and objects that a later plugin may have changed. A NIC must not have an
+// address that the ADD did not give it, because the address would belong to another pod. A NIC must also ignore router
+// advertisements.
 func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object

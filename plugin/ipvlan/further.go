@@ -14,7 +14,8 @@ import (
 // annotation. Second, Multus calls another ADD for the same pod, with another interface name: see [nl.Further]. In both
 // cases, the pod's routes, its calls to Services and its packets to the node use only the first NIC. A further NIC has
 // a rule and a routing table of its own. The rule selects the packets whose source is the NIC's address. For these
-// packets, the kernel uses the NIC's table, which has routes to the NIC's subnet and through its gateway.
+// packets, the kernel uses the NIC's table. This table has routes to the NIC's subnet, and routes through the gateway
+// of this subnet.
 //
 // No other packets use a further NIC. A program that wants to call through a further NIC must bind the NIC's address. A
 // server that answers datagrams must also bind this address, or set the source of each answer (IP_PKTINFO, ip(7)). If
@@ -27,9 +28,9 @@ import (
 // the address of a further NIC.
 //
 // Packets that arrive at a further NIC pass the check of sources (rp_filter), even the strict check. The reason is that
-// the kernel finds the route back by the same rule. A slave in mode l2 gets all ARP requests of its ENI's subnet. The
-// slave answers only the requests for its own addresses (arp_ignore). Without arp_ignore, the slave would also answer
-// for the addresses of the pod's other NICs, with the wrong MAC address.
+// the kernel uses the NIC's rule when it looks for the route back to the sender. A slave in mode l2 gets all ARP
+// requests of its ENI's subnet. The slave answers only the requests for its own addresses (arp_ignore). Without
+// arp_ignore, the slave would also answer for the addresses of the pod's other NICs, with the wrong MAC address.
 
 // prefFurther is the priority of the rules of further NICs. These rules come after unnumbered-ptp's rule for marked
 // packets, and before the rule for the main table. No packet matches both a further NIC's rule and the rule for marked

@@ -49,9 +49,9 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 		// disables IPv6 on lo.
 		add(nl.Sysctl{Key: "net/ipv6/conf/lo/disable_ipv6", Value: "0"})
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
-		// Detection of duplicate addresses is off, because the pod would wait a second for it. EC2 assigns an address
-		// to one ENI only, and ipvlan refuses an address that another slave has. The link-local addresses of slaves are
-		// different, because each slave has another dev_id (addrconf_ifid_eui48).
+		// Detection of duplicate addresses is off, because the pod would wait a second for it. No address can be a
+		// duplicate: EC2 assigns an address to only one ENI, and ipvlan refuses an address that another slave has. The
+		// link-local addresses of slaves are different, because each slave has another dev_id (addrconf_ifid_eui48).
 		add(nl.Sysctl{Key: conf + "accept_dad", Value: "0"})
 		add(deaf)
 		add(nl.Up{Dev: s.link.Name})

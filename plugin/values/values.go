@@ -109,7 +109,7 @@ func IsID(text, prefix string) bool {
 }
 
 // Namespaces checks names of Kubernetes namespaces. A star is allowed only at the end. If a star could be at another
-// place, it would not be clear which of two entries is narrower (see Narrowest of plugin.Namespaces).
+// place, the method Narrowest of plugin.Namespaces could not decide which of two entries is narrower.
 func (m *Mistakes) Namespaces(key string, names []string) {
 	for _, name := range names {
 		if i := strings.IndexByte(name, '*'); name == "" || i >= 0 && i != len(name)-1 {
@@ -140,8 +140,8 @@ func (m *Mistakes) AtLeast(key string, n *int, fallback, minimum int) int {
 	return *n
 }
 
-// Between returns *n if *n is at least minimum and at most maximum. It returns fallback if n is nil or *n is out of
-// this range. A number out of this range is a mistake.
+// Between returns *n if *n is at least minimum and at most maximum. If n is nil, or if *n is out of this range, Between
+// returns fallback. A number out of this range is a mistake.
 func (m *Mistakes) Between(key string, n *int, fallback, minimum, maximum int) int {
 	if n == nil {
 		return fallback

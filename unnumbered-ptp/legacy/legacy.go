@@ -29,8 +29,9 @@ type Pod struct {
 	Prev                 *types100.Result // prevResult, or nil
 }
 
-// Del deletes the objects that the original plugin made for a pod that is deleted after an upgrade. The original plugin
-// made a veth pair with a random name, a routing rule for the pair, and rules of iptables for the pod.
+// The original plugin may have made a pod before an upgrade. Del deletes the original plugin's objects when such a pod
+// is deleted. The original plugin made a veth pair with a random name, a routing rule for the pair, and rules of
+// iptables for the pod.
 //
 // Del deletes the rules of iptables first. If this process is killed before it deletes the veth, the veth still shows
 // that objects of the original plugin may be left. If Del cannot delete the rules of iptables, it still deletes the
