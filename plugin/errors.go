@@ -24,8 +24,8 @@ const (
 	CodeTryAgain     = types.ErrTryAgainLater        // 11: the same call may succeed later
 	CodeNotAvailable = types.ErrPluginNotAvailable   // 50: STATUS: no ADD can succeed
 
-	// An ADD fails with CodeRefused if the pod asks for something that is not permitted. In the specification, codes
-	// from 100 on are for plugins.
+	// CodeRefused means that an ADD has failed because the pod asks for something that is not permitted. In the
+	// specification, codes from 100 on are for plugins.
 	CodeRefused = 100
 
 	// CodeHeld is for two of our own programs: an ADD executes the program that asks EC2, and this program answers the

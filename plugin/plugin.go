@@ -94,16 +94,17 @@ const (
 	grace = time.Second
 )
 
-// Unhurried gives every command an hour. Tests use Unhurried: they stop a process at each of its system calls, on a
-// machine that may be busy. Without Unhurried, a STATUS would reach its deadline in such a test, and report success.
+// Unhurried sets the deadline of every command to one hour. Tests use Unhurried: they stop a process at each of its
+// system calls, on a machine that may be busy. Without Unhurried, a STATUS would reach its deadline in such a test, and
+// report success.
 var Unhurried bool
 
 // supportedVersions are the specification versions in which prevResult and chaining exist.
 var supportedVersions = version.VersionsStartingFrom("0.3.0")
 
 // Main answers the command in the environment and exits: with 0, or with 1 after it has printed an error. It never
-// returns. It handles no signal, because a kill at any point must do no harm anyway. A thread that waits for signals
-// would cost each command a twentieth of its instructions.
+// returns. Main handles no signal. It does not need to, because even a kill at any point does no harm. A thread that
+// waits for signals would cost each command a twentieth of its instructions.
 func Main[C any](name string, c Commands[C]) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("plugin", name, "container", os.Getenv("CNI_CONTAINERID"))
 	call := trace.ID()

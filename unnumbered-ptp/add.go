@@ -120,8 +120,8 @@ func (s *scene) addPodObjects(p pair, existed bool) error {
 	return err
 }
 
-// checkChained fails if prevResult is missing, or lacks a value that this plugin needs. checkChained also fails if both
-// links of the pod would have the same name.
+// checkChained fails if prevResult is missing, or lacks a value that this plugin needs. checkChained also fails if the
+// configuration gives the same name to both links of the pod.
 func checkChained(r *request) error {
 	const hint = "put cni-ipvlan-vpc-k8s-ipam and cni-ipvlan-vpc-k8s-ipvlan before this plugin in the chain"
 	switch {

@@ -12,9 +12,9 @@ import (
 
 // All routed pods of an ENI use the routes of the ENI's table. If the configuration changes, the ADD of the next pod
 // changes these routes for all pods. When a destination is removed from the configuration, the table keeps a route to
-// it. With this route, packets to the destination take the path that they would take if only the remaining routes
-// existed, see [fallbackRoutes]. So if the table lacks a route, another program has removed the route. CHECK reports
-// the missing route, and repair puts it back.
+// it. This route gives packets to the destination the path that they would have without the route, see
+// [fallbackRoutes]. So if the table lacks a route, another program has removed the route. CHECK reports the missing
+// route, and repair puts it back.
 //
 // The routes must agree with the network's nftables table, which serves the pods of all ENIs. If a packet leaves
 // through the boot ENI, the nftables table replaces the packet's source by the node's address. But the table does not
@@ -22,9 +22,9 @@ import (
 // would drop the packet. So an ADD changes the routes of all ENIs before it changes the nftables table.
 
 // eniRoutes returns the routes of an ENI's table in one family. There is a route through the gateway to each
-// destination that the ENI's pods reach through the ENI. For each prefix of hostCidrs, a throw route makes the kernel
-// continue with the main table, even if a peer has the same CIDR. All these routes replace existing ones, because the
-// configuration may have changed since the last ADD.
+// destination that the ENI's pods reach through the ENI. For each prefix of hostCidrs, eniRoutes also returns a throw
+// route. This route makes the kernel continue with the main table, even if the prefix is also the CIDR of a VPC's peer.
+// All these routes replace existing ones, because the configuration may have changed since the last ADD.
 func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) (routes []nl.Route) {
 	route := nl.Route{Table: nl.RoutedTable(eni.Index), Protocol: nl.RouteProtocol, Replace: true}
 	for _, dst := range sortedPrefixes(f, dstsByENI(s.request, p)) {

@@ -28,7 +28,7 @@ import (
 
 // isFurther reports whether the attachment is a further one of its pod. The group of the attachment's link shows this.
 // But the pod may have changed the group, and other plugins set no group. In these cases, the attachment is a further
-// one if it has no pair, and another attachment is the first of the pod.
+// one if two conditions hold: it has no pair, and another attachment is the pod's first attachment.
 func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	own, group := nl.PodGroup(s.Digest()), nl.Attachment(eni.Group)
 	if group == own || group == nl.FurtherGroup(own) {

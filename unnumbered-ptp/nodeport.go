@@ -17,10 +17,10 @@ import (
 // the call's source. So the call reaches the pod through the veth, with the caller's own address.
 //
 // If an IPv4 caller is in the internet, the pod's answer leaves through the veth, because the pod's IPv4 default route
-// is through the veth. But the pod's routes to the VPC, and all its IPv6 routes, lead through its ENI. An answer
-// through the ENI has the pod's address as the source, which is not the address that the caller called. So for these
-// callers, the node writes its own address into the call as the source, and the pod answers the node. This replacement
-// costs the pod's packets nothing.
+// is through the veth. But the pod's routes to the VPC, and all of the pod's IPv6 routes, lead through the pod's ENI.
+// An answer through the ENI has the pod's address as the source, which is not the address that the caller called. So
+// for these callers, the node writes its own address into the call as the source, and the pod answers the node. This
+// replacement costs the pod's packets nothing.
 //
 // If keepCaller is set, a pod sees the callers' own addresses. If the first packet of a connection arrives through the
 // veth, the connection gets a mark (nodePortMark) in the pod. The pod's sockets answer with the mark, and a rule sends
@@ -115,8 +115,8 @@ func (s *scene) delOldCallerRules(p pair) {
 
 // callerRules lists the rules that podCallerObjects may have made, for the DEL. The routes of podCallerObjects end with
 // the veth. A pod from an earlier release may have both forms of the rule. To the kernel, a deletion of the rule
-// without IIF matches both forms, so the DEL must delete this rule last. The DEL deletes the list from its end, so this
-// rule is the first in the list.
+// without IIF matches both forms, so the DEL must delete this rule last. The DEL begins with the last rule in the list,
+// so callerRules puts this rule first.
 func callerRules(r *request) (objects []nl.Object) {
 	if !r.Config.KeepCaller {
 		return nil

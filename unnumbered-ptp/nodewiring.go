@@ -13,9 +13,9 @@ import (
 )
 
 // The kernel limits how many ICMPv6 refusals one host gets, for example when the host calls a Service without backends.
-// The default is one per second, and ten per second in newer kernels. Redirects use up the same limit, but at most one
-// redirect per second counts. The kernel counts a redirect when a packet leaves through the link on which the packet
-// arrived. If the link has no link-local address, the kernel sends no redirect, but the count still grows
+// The default is one per second, and ten per second in newer kernels. Redirects count toward the same limit, but at
+// most one redirect per second does so. The kernel counts a redirect when a packet leaves through the link on which the
+// packet arrived. If the link has no link-local address, the kernel sends no redirect, but the count still grows
 // (ip6_forward). Packets of the service loop leave through the link on which they arrived. So little of the limit is
 // left for a pod that uses Services.
 //
@@ -109,8 +109,8 @@ func familyRules(n node, r nl.Rule) []nl.Object {
 	return objects
 }
 
-// nodeTable returns the node's nftables table for one network. If two networks need the same rule, both tables have the
-// rule. This does no harm.
+// nodeTable returns the node's nftables table for one network. If two networks need the same rule, the tables of both
+// networks have the rule. This does no harm.
 //
 // A connection from outside to a NodePort gets a mark. The reason is that the connection came through hostInterface, so
 // its answers must leave through hostInterface. The pod's rule sends packets to the VPC back into the pod, and would do
@@ -169,8 +169,9 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 //     to the pod with another port, which a security group may have closed. The node would also track the packet.
 //
 // Packets to the node itself pass. The reason is that the kernel may find no route back through the veth for a packet
-// to the node. The kernel looks for this route as if the node answered from the called address. A node with several
-// ENIs may have rules for this address that lead all its answers through the VPC, even answers to pods.
+// to the node. The kernel looks for this route as if the node answered from the called address. If the node has several
+// ENIs, it may have rules for this address. These rules may lead all answers from the address through the VPC, even
+// answers to pods.
 //
 // A chain of the type nat sees only the first packet of a connection. So the chain costs other packets nothing, and the
 // node does not track dropped packets.

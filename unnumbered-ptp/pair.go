@@ -85,8 +85,8 @@ func (s *scene) findPair() (p pair, exists bool) {
 	return p, true
 }
 
-// NearOf finds the node's end of an attachment's pair in a list of links. A name of this end follows from the
-// attachment. If another program has removed that name, NearOf finds the end by its MAC address.
+// NearOf finds the node's end of an attachment's pair in a list of links. The name or the alternative name of this end
+// follows from the attachment. If another program has removed this name, NearOf finds the end by the end's MAC address.
 func NearOf(links []nl.Link, network string, a plugin.Attachment) (near nl.Link, is bool) {
 	name := VethName(network, a)
 	mac, _ := macs(network, a)

@@ -39,7 +39,7 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 // two links. The reason is netfilter's REDIRECT: with REDIRECT, the sidecar of a service mesh gets packets that arrive
 // at the pod. REDIRECT sends a packet to an address of the link through which the packet has arrived. If this link has
 // no address, REDIRECT drops the packet (nf_nat_redirect_ipv4). In IPv6, REDIRECT takes the link-local address. The
-// kernel uses these second addresses for nothing else, because they are Apart, see [nl.Addr].
+// kernel does not use these second addresses in any other way, because the field Apart is set, see [nl.Addr].
 func podAddrs(c Config, p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		if a.Is4() {

@@ -209,8 +209,8 @@ func (l Loss) isGone(node *nl.NS) bool {
 }
 
 // Bare lists the node's ends of a network's pairs that have lost the routes to their pods. An end is in the list in two
-// cases: it has no route at all, or it has a pod's rule of a family but no route of this family. Bare is for pods whose
-// attachments neither the registry nor the runtime knows.
+// cases: the end has no route at all, or the end has a pod's rule of a family but no route of this family. Bare is for
+// pods whose attachments neither the registry nor the runtime knows.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()

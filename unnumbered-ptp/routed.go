@@ -34,7 +34,7 @@ import (
 // packet arrives on the node. Each ENI has one rule for its mark, and packets without a mark skip these rules.
 //
 // For each packet that it forwards, the kernel also looks for the route back to the sender. So packets that arrive
-// through the ENI also get the ENI's mark, and the kernel finds the ENI at once.
+// through the ENI also get the ENI's mark. With this mark, the kernel finds the ENI without a search in other tables.
 //
 // An answer gets no mark if the destination of its connection was translated. For example, a call to a NodePort or a
 // hostPort has come through the boot ENI. The answer to this call must leave through the boot ENI, so the answer must

@@ -64,8 +64,8 @@ func (c Config) loopsOfNewPod() []string {
 // Loops reports whether pods have a service loop.
 func (c Config) Loops() bool { return c.IPMasq && c.ServiceLoop != none }
 
-// checkHooks fails if the pod needs hooks for packets that arrive through its link to the VPC, and this link has no
-// hooks (mode l3s).
+// checkHooks fails if the pod needs hooks for packets that arrive through the pod's link to the VPC, but this link has
+// the mode l3s. In this mode, a link has no hooks.
 func (s *scene) checkHooks() error {
 	const hint = `use mode "l2", or set serviceLoop to "none" and leave limits of the bandwidth that pods receive to ` +
 		"other plugins"

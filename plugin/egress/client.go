@@ -51,8 +51,8 @@ func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 // The routes in byLink need the link of the tunnel.
 type clientRoutes struct{ withoutLink, byLink []nl.Object }
 
-// clientRoutes returns the routes of a family. If one egress has a prefix in destinations, and another egress has this
-// prefix in except, the prefix is a destination.
+// clientRoutes returns the routes of a family. A prefix may be in destinations of one egress, and in except of another
+// egress. In this case, clientRoutes treats the prefix as a destination.
 func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err error) {
 	var out, spared, hops []nl.Route
 	for _, e := range all {

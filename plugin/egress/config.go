@@ -170,7 +170,7 @@ func (v *validation) checkReachable(e Egress) {
 	}
 }
 
-// checkConflicts refuses two egresses that have the same destination, and that may have the same pod as a client.
+// checkConflicts refuses two egresses if they have the same destination, and a pod could be a client of both.
 func (v *validation) checkConflicts(all map[string]Egress) {
 	names := slices.Sorted(maps.Keys(all))
 	for i, one := range names {

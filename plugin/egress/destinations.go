@@ -116,8 +116,8 @@ func (e Egress) layers(f nl.Family, podRoutes []netip.Prefix) (all []layer) {
 	return slices.DeleteFunc(all, func(l layer) bool { return len(l.to) == 0 })
 }
 
-// addToLayer adds a prefix to the layer i. Layers with an odd index let packets pass, and all other layers refuse
-// packets.
+// addToLayer adds a prefix to the layer i. A router forwards packets to the prefixes in layers with an odd index, and
+// refuses packets to the prefixes in all other layers.
 func addToLayer(all []layer, i int, p netip.Prefix) []layer {
 	for len(all) <= i {
 		all = append(all, layer{pass: len(all)%2 == 1})

@@ -21,9 +21,9 @@ import (
 //     the group, for example because the pod has a whole ENI. In this case, endEgress sets this link down first.
 //   - The remaining objects have no effect without links. endEgress deletes them last.
 //
-// The DELs of the plugins that made the links accept that the links are gone. The path in the DEL may now lead to the
-// namespace of another pod. So endEgress does nothing if the namespace has no link of the attachment, but has a first
-// attachment of another pod.
+// Other plugins have made some of these links. The DELs of those plugins accept that the links are gone. The path in
+// the DEL may now lead to the namespace of another pod. So endEgress does nothing if the namespace has no link of the
+// attachment, but has a first attachment of another pod.
 func endEgress(ns *nl.NS, name string, group uint32) error {
 	links, err := ns.Links()
 	if err != nil {

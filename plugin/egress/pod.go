@@ -21,7 +21,7 @@ const (
 	anyLink = ifname.Egress + "*" // the pattern of netfilter for both names
 )
 
-// A client or a router has a netfilter table of ours. Table is the name of this table, and its family is inet.
+// Table is the name of the netfilter table that this plugin adds to a client or a router. The table's family is inet.
 const Table = nl.OwnTable + "_egress"
 
 // The bits that we set in the marks of packets and connections in a pod. The default of nodePortMark has other bits.

@@ -188,8 +188,8 @@ func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 	return err
 }
 
-// wantedState returns the state that a tunnel of the pod must have. The state has an MTU only if the pod's table is of
-// another configuration, because in this case the tunnel's MTU may be wrong.
+// wantedState returns the state that a tunnel of the pod must have. If the pod's table is of another configuration, the
+// tunnel's MTU may be wrong. So wantedState sets the MTU of the state only in this case.
 func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	if !x.other {
 		t.MTU = 0 // another plugin may have changed it

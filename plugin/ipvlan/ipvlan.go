@@ -155,9 +155,9 @@ func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	return err
 }
 
-// delObjects deletes the attachment's objects in a pod. The result or the link shows whether the attachment has further
-// NICs. Without a result, delObjects assumes that the attachment has further NICs. delObjects deletes the rules of
-// further NICs before the link, because only the link shows that there may be rules.
+// delObjects deletes the attachment's objects in a pod. Either the result or the link shows whether the attachment has
+// further NICs. If there is no result, delObjects assumes that the attachment has further NICs. delObjects deletes the
+// rules of further NICs before the link, because only the link shows that there may be rules.
 func delObjects(r *plugin.Request[Config], pod *nl.NS) (failed error) {
 	own := nl.PodGroup(r.Digest())
 	l, err := pod.LinkByName(r.IfName)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package nic reads the requests of a pod for its network interfaces: an address, a subnet, security groups, an ENI.
-// Package ipam/lease decides which requests are permitted.
+// Package nic reads the requests of a pod about its network interfaces. A pod can ask for an address, a subnet,
+// security groups, or an ENI. Package ipam/lease decides which requests are permitted.
 //
 // There are two kinds of requests. A pod uses an annotation, [Annotation], to ask for all interfaces that one ADD
 // makes. The caller of the plugin, such as Multus, can ask for the one interface of an ADD. The caller uses CNI's

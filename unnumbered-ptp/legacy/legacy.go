@@ -29,8 +29,8 @@ type Pod struct {
 	Prev                 *types100.Result // prevResult, or nil
 }
 
-// The original plugin may have made a pod before an upgrade. Del deletes the original plugin's objects when such a pod
-// is deleted. The original plugin made a veth pair with a random name, a routing rule for the pair, and rules of
+// Del deletes the original plugin's objects for a pod that this plugin must delete. The original plugin made this pod
+// before an upgrade. The original plugin made a veth pair with a random name, a routing rule for the pair, and rules of
 // iptables for the pod.
 //
 // Del deletes the rules of iptables first. If this process is killed before it deletes the veth, the veth still shows
