@@ -42,7 +42,8 @@ type network struct {
 	PrevResult json.RawMessage `json:"prevResult"`
 }
 
-// These lists say which commands need a variable of the environment, see readCall.
+// Lists of commands. For each variable of the environment, readCall uses one of these lists to know which commands need
+// the variable.
 var (
 	verbsWithNS         = []string{"ADD", "CHECK"}
 	verbsWithAttachment = []string{"ADD", "CHECK", "DEL"}
@@ -197,7 +198,8 @@ func (c *call) refuseNodesNS() error {
 	return nil
 }
 
-// NodesNS returns the error for a command whose CNI_NETNS, the path, is the namespace of the node.
+// NodesNS returns the error for a CNI_NETNS that is the namespace of the node. The parameter path is the value of
+// CNI_NETNS.
 func NodesNS(path string) error {
 	return Errorf(types.ErrInvalidNetNS, "", "CNI_NETNS %s is the network namespace of the node, not of a pod", path)
 }

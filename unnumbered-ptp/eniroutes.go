@@ -16,10 +16,11 @@ import (
 // [fallbackRoutes]. So if the table lacks a route, another program has removed the route. CHECK reports the missing
 // route, and repair puts it back.
 //
-// The routes must agree with the network's nftables table, which serves the pods of all ENIs. If a packet leaves
-// through the boot ENI, the nftables table replaces the packet's source by the node's address. But the table does not
-// do this for the destinations of eniRoutes. If a packet to a destination of eniRoutes left through the boot ENI, EC2
-// would drop the packet. So an ADD changes the routes of all ENIs before it changes the nftables table.
+// The routes and the network's nftables table must be made from the same configuration. This table serves the pods of
+// all ENIs. If a packet leaves through the boot ENI, the nftables table replaces the packet's source by the node's
+// address. But the table does not replace the source if the destination is one of eniRoutes. If a packet to a
+// destination of eniRoutes left through the boot ENI, EC2 would drop the packet. So an ADD changes the routes of all
+// ENIs before it changes the nftables table.
 
 // eniRoutes returns the routes of an ENI's table in one family. There is a route through the gateway to each
 // destination that the ENI's pods reach through the ENI. For each prefix of hostCidrs, eniRoutes also returns a throw
@@ -136,10 +137,9 @@ func (s *scene) servesOnlyNetwork(eni nl.Link) bool {
 	return err == nil && !slices.ContainsFunc(pairs, otherNetwork)
 }
 
-// fallbackRoutes returns a route to each destination for which the routes present have a route, and the routes wanted
-// do not. Among the wanted routes that contain the destination, the new route takes the next hop of the one with the
-// longest prefix. If no wanted route contains the destination, the new route makes the kernel continue with the main
-// table.
+// fallbackRoutes returns a new route for each destination that is in the list present, but not in the list wanted. The
+// new route gets the next hop of a wanted route that contains the destination: the wanted route with the longest
+// prefix. If no wanted route contains the destination, the new route makes the kernel continue with the main table.
 func fallbackRoutes(present, wanted []nl.Route) (all []nl.Route) {
 	for _, r := range present {
 		if !slices.ContainsFunc(wanted, func(w nl.Route) bool { return w.Dst == r.Dst }) {

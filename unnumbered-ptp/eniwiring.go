@@ -115,7 +115,7 @@ func routedTable(r *request) nl.Table {
 //
 // A packet that leaves through another ENI keeps the pod's address. This is also true for a call to a NodePort of the
 // node: the last rules of the chain prevent kube-proxy's later masquerade. The chain does not prevent kube-proxy's
-// masquerade of packets to pods of the node, because a pod that calls itself through a Service needs this masquerade.
+// masquerade of packets to pods of the node. A pod that calls itself through a Service needs this masquerade.
 func routedPostrouting(r *request) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Varies: true}
 	if !r.Config.IPMasq {
@@ -161,9 +161,10 @@ const (
 // of those pods has a rule of its own, and the kernel must not compare the packets of routed pods with so many rules.
 // The rule with prefLoopless, which leads packets to routed pods of the node, comes before all these rules.
 //
-// prefStray: if a packet arrives through an ENI for an address that no pod of the node has, the pod with this address
-// has ended. The rule drops the packet. Without the rule, the main table or the ENI's table would send the packet back
-// to the VPC, with the sender's address. Then the VPC router would send the packet to the ENI again.
+// prefStray: a packet may arrive through an ENI for an address that no pod of the node has. In this case, the pod that
+// had the address has ended, and the rule drops the packet. Without the rule, the main table or the ENI's table would
+// send the packet back to the VPC, with the sender's address. Then the VPC router would send the packet to the ENI
+// again.
 //
 // prefUnmarked: a packet without a mark skips the rules for marks. Without this rule, the kernel would compare each
 // packet without a mark with the rule of each ENI.

@@ -52,9 +52,9 @@ func RemoveDetached(node *nl.NS) ([]nl.Rule, error) { return node.RemoveDetached
 // OfPair reports whether a rule is for a pair: a rule of ours, or of the original plugin.
 func OfPair(r nl.Rule) bool { return r.Protocol == nl.RouteProtocol || legacy.IsRule(r) }
 
-// isHalfMade reports whether a pair has no alias and is not up. Most often, its ADD was killed after the ADD had made
-// the pair. But an ADD of any network may have made the pair just now. If gc then deletes the pair, this ADD fails, and
-// the runtime tries again.
+// isHalfMade reports whether a pair has no alias and is not up. Most often, the ADD that made the pair was killed. But
+// the ADD may also still run, and it may be an ADD of any network. If gc then deletes the pair, this ADD fails, and the
+// runtime tries again.
 func isHalfMade(l nl.Link) bool {
 	return nl.IsPair(l.Group) && l.Alias == "" && !l.Up
 }

@@ -38,10 +38,10 @@ func blockedAddrs(r *request, p pair) (addrs []netip.Addr) {
 	return addrs
 }
 
-// metadataBlock returns the objects that keep the pod from the metadata service. A route refuses the destination, so a
-// program gets an error at once. Sockets that are bound to a link ignore the route, so a filter at each of the pod's
-// links drops their packets. A filter needs BPF, which a kernel may lack. So if a pod's loop needs no BPF, the pod gets
-// the filter only if blockInstanceMetadata is set. The pod always gets the route.
+// metadataBlock returns the objects that block the pod's packets to the metadata service. A route refuses the service's
+// address, so a program gets an error at once. Sockets that are bound to a link ignore the route, so a filter at each
+// of the pod's links drops their packets. A filter needs BPF, which a kernel may lack. So if a pod's loop needs no BPF,
+// the pod gets the filter only if blockInstanceMetadata is set. The pod always gets the route.
 func metadataBlock(r *request, p pair) (objects []nl.Object) {
 	addrs := blockedAddrs(r, p)
 	if len(addrs) == 0 {

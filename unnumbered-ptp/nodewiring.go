@@ -42,7 +42,7 @@ func nodeWiring(r *request, n node) nl.Wiring {
 	}
 	if r.Config.Loopless() {
 		objects = append(objects, r.Config.looplessMasquerade())
-		// The node's own packets use the main table, which has their source address.
+		// The node's own packets use the main table, because its routes give these packets their source address.
 		objects = append(objects, familyRules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
 			Protocol: nl.RouteProtocol})...)
 	}

@@ -101,7 +101,7 @@ func install(w nl.Wiring) error {
 }
 
 // checkNodeWiring returns an error if the node lacks objects of checkedWiring that are not minor. It also accepts an
-// object with an address of the node that the next ADD would not use. If anyConfig is true, checkNodeWiring also
+// object that has another address of the node than the next ADD would use. If anyConfig is true, checkNodeWiring also
 // accepts tables of another configuration.
 func checkNodeWiring(r *request, n node, anyConfig bool) error {
 	n, err := n.asInTable(r)

@@ -109,7 +109,8 @@ func (s *scene) comparePair(p pair, l *Loss) (there bool, err error) {
 // compareObjects compares the objects that belong to the pair, and adds the differences to the Loss. A pod may have one
 // of several forms (see possiblePairs). compareObjects assumes the form that lacks the fewest objects in the pod's
 // namespace. If several forms lack equally few objects in the pod's namespace, compareObjects assumes the form that
-// lacks the fewest objects on the node. So compareObjects does not report the objects of other forms as missing.
+// lacks the fewest objects on the node. So compareObjects does not report an object as missing if only another form has
+// this object.
 func (s *scene) compareObjects(p pair, l *Loss) error {
 	n, err := s.nodeWhenMade(p)
 	if err != nil {

@@ -56,8 +56,9 @@ func isToNextHop(r nl.Route) bool {
 // isRoutedPod reports whether the attachment belongs to a routed pod.
 func (r *request) isRoutedPod() bool { return r.eni != "" }
 
-// senderOf returns the IPv4 address that prevResult has at the link of the ENI, or else the pod's own IPv4 address. A
-// CHECK gets the final result of the ADD as prevResult, which has only the pod's address.
+// senderOf returns the IPv4 address that prevResult has at the link of the ENI. If prevResult has none there, senderOf
+// returns the pod's own IPv4 address. A CHECK gets the final result of the ADD as prevResult, which has only the pod's
+// address.
 func senderOf(prev *types100.Result, pod []netip.Addr) netip.Addr {
 	all := plugin.NIC{IPs: plugin.AtFirst(prev)}.Addrs()
 	return nl.FirstAddr(append(all, pod...), nl.IPv4)

@@ -64,7 +64,7 @@ func (c *Config) Validate() error {
 		Routed(&c.ipam, &c.ptp, len(c.egress.Egresses)))...)
 }
 
-// Routed returns the mistakes that are mistakes only because some pools of the configuration have routed pods.
+// Routed returns a mistake for each value that conflicts with pools whose pods are routed.
 func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	veth, ipvlan := ipam.Routed()

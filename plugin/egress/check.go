@@ -90,9 +90,9 @@ func (p *pod) checkOtherConfig() error {
 	return is.missingError()
 }
 
-// Lost returns an error that names the objects that are missing in a pod. Lost compares only the objects that a pod
-// with this role has in every configuration. name is the pod's link to the VPC. The error is fs.ErrNotExist if the pod
-// has no object of an egress.
+// Lost returns an error that names the objects that are missing in a pod. Lost compares only objects that do not depend
+// on the configuration. name is the pod's link to the VPC. The error is fs.ErrNotExist if the pod has no object of an
+// egress.
 func Lost(ns *nl.NS, name string) error {
 	p, err := podFromKernel(ns, name)
 	if err != nil {

@@ -154,10 +154,10 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // router. The second kind is packets to the backend of a Service, if the backend's address is in a destination.
 //
 // A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers that
-// belong to connections with the mark, and errors about these connections. If the pod accepted other packets from the
-// tunnel, any program that can send UDP to the pod could send the pod packets with any source address. For example, the
-// program could answer as if it were the pod's DNS server. It could also lower the path MTU of the pod's other
-// connections.
+// belong to connections with the mark, and errors about these connections. Suppose that the pod accepted other packets
+// from the tunnel. Then any program that can send UDP to the pod could send it packets with a forged source. For
+// example, the program could answer as if it were the pod's DNS server. It could also lower the path MTU of the pod's
+// other connections.
 //
 // The destinations may change while the pod runs, see renew.go. The far end of a TCP connection identifies the
 // connection by the source address. So a TCP connection that has begun outside of the tunnel stays outside. A TCP

@@ -197,9 +197,9 @@ func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	return nl.Up{Dev: t.Name, MTU: t.MTU}
 }
 
-// isUnfinished reports whether the pod may lack an object of a family. The UDP port is added last. So if a family lacks
-// its port, either the pod has not had the family before, or a renewal was killed before it had added all objects of
-// the family.
+// isUnfinished reports whether the pod may lack an object of a family. The UDP port is added last. So a missing port of
+// a family has one of two reasons. Either the pod did not have the family before, or a renewal was killed before it had
+// added all objects.
 func (p *pod) isUnfinished(f nl.Family, shown *pod) bool {
 	port := nl.FOU{Local: p.addr(f), Port: p.port}
 	return !slices.Contains(shown.addrs, port.Local) || isAbsent(nl.Step{NS: p.ns, Object: port})
@@ -238,8 +238,8 @@ func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	slices.SortStableFunc(x.stale, func(a, b nl.Route) int { return compareOrder(b, a) })
 }
 
-// A prefix covers the route r if it is shorter than r's prefix, and contains r's prefix. coveringRoute returns the
-// route with the longest prefix that covers r. If no prefix covers r, coveringRoute returns the zero route.
+// coveringRoute returns the route with the longest prefix that covers the route r, or the zero route if no prefix
+// covers r. A prefix covers r if it is shorter than r's prefix, and contains r's prefix.
 func coveringRoute(all []nl.Route, r nl.Route) (found nl.Route) {
 	for _, o := range all {
 		if o.Dst.Bits() < r.Dst.Bits() && o.Dst.Contains(r.Dst.Addr()) &&

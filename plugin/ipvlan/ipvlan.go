@@ -5,7 +5,7 @@
 // the pod, with the address and the routes that the ipam plugin chose. A pod that asks for the
 // whole ENI gets the ENI's own link instead: see card.go.
 //
-// Package ipvlan differs from the reference plugin ipvlan where a chain needs it:
+// Package ipvlan differs from the reference plugin ipvlan in these points, which a chain needs:
 //
 //   - It takes its master from prevResult. Its DEL deletes the link even without prevResult.
 //   - Its CHECK also works if later plugins have added interfaces to the result.
