@@ -60,7 +60,7 @@ func (s *scene) shareLists(p pair) (forget func(), err error) {
 }
 
 // checkShared returns an error if objects that serve all pods are missing. The ADD of a later pod may have made these
-// objects for another configuration, for example with other NodePorts. Or the node may have had no IPv6 during that
+// objects for another configuration, for example with other NodePorts. The node may also have had no IPv6 during that
 // ADD. In both cases, checkShared accepts the objects. The reason is CRI-O: when CRI-O starts, it calls CHECK with the
 // old configuration, from which the pod was made. If CHECK fails, CRI-O considers the pod broken.
 func (s *scene) checkShared(p pair) error {

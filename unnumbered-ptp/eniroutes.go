@@ -16,7 +16,7 @@ import (
 // [fallbackRoutes]. So if the table lacks a route, another program has removed the route. CHECK reports the missing
 // route, and repair puts it back.
 //
-// The routes and the network's nftables table must be made from the same configuration. This table serves the pods of
+// The routes and the network's nftables table must fit the same configuration. This table serves the pods of
 // all ENIs. If a packet leaves through the boot ENI, the nftables table replaces the packet's source by the node's
 // address. But the table does not replace the source if the destination is one of eniRoutes. If a packet to a
 // destination of eniRoutes left through the boot ENI, EC2 would drop the packet. So an ADD changes the routes of all

@@ -136,8 +136,8 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 }
 
 // deleteObjects deletes the objects that the first n plugins have made, in reverse order. deleteObjects stops at the
-// first failure. The reason is that the last step frees the address, and the address must not become free while the pod
-// still has it.
+// first failure. The reason is that the last step frees the address, and this address must not become free while the
+// pod still has the address.
 func deleteObjects(ctx context.Context, r *plugin.Request[Config], n int) error {
 	for _, c := range slices.Backward(plugins[:n]) {
 		if err := c.Del(ctx, r); err != nil {

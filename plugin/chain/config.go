@@ -22,7 +22,7 @@ import (
 )
 
 // A Config has the keys of all plugins. The plugins ipvlan and unnumbered-ptp both have the key mtu. One value applies
-// to both links of the pod. They also share the key containerInterface.
+// to both links of the pod. The two plugins also share the key containerInterface.
 type Config struct {
 	ipam   lease.Config
 	ipvlan ipvlan.Config

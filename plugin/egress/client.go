@@ -155,7 +155,7 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 //
 // A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers that
 // belong to connections with the mark, and errors about these connections. Suppose that the pod accepted other packets
-// from the tunnel. Then any program that can send UDP to the pod could send it packets with a forged source. For
+// from the tunnel. Then any program that can send UDP to the pod could send the pod packets with a forged source. For
 // example, the program could answer as if it were the pod's DNS server. It could also lower the path MTU of the pod's
 // other connections.
 //
