@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package ipam manages the addresses of a node. It leases them to pods, and gets more from EC2 when no address is free.
-// The plugins do not import package ipam. They execute [lease.GrowProgram], which imports package ipam. The program
-// cni-ipvlan-vpc-k8s-tool uses the same [Pool] to run collections, and to inspect the node.
+// The plugins do not import package ipam. They execute [lease.GrowProgram], which imports package ipam. The
+// operator's tool uses the same [Pool] to run collections, and to inspect the node.
 //
 // An ADD that finds a free address calls neither EC2 nor metadata: it writes a lease to the registry and is done
 // ([lease.Add]). If none is free, one process of the node asks EC2 for all waiting ADDs ([Pool.Acquire]). A DEL ends

@@ -179,8 +179,8 @@ func (policy Policy) derivedPolicy(r nic.Request, tags []map[string]string) Poli
 // requestSep separates the parts of the name of a derived pool.
 const requestSep = "/"
 
-// Nameable reports whether a configured pool may have this name. Only the program cni-ipvlan-vpc-k8s-tool refuses other
-// names. An ADD accepts them, because an earlier version of this suite accepted them.
+// Nameable reports whether a configured pool may have this name. Only the operator's tool refuses other names.
+// An ADD accepts them, because an earlier version of this suite accepted them.
 func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, requestSep+addrSep) }
 
 // derivedName returns the name of a derived pool: the name of the pod's pool, then the IDs in the pod's request. If the
