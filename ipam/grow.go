@@ -69,8 +69,8 @@ func (p *Pool) growOnce(ctx context.Context) error {
 }
 
 // creationError returns the error of a growth that could not create an ENI. The error includes the reasons why no
-// existing ENI could get more addresses. The hint is about the failed creation. If EC2 has refused to change an
-// existing ENI, the hint is also about this refusal.
+// existing ENI could get more addresses. Its hint tells what to do about the failed creation. If EC2 has
+// refused to change an existing ENI, the hint also tells what to do about this refusal.
 func creationError(reasons []error, err error) error {
 	if err == nil {
 		return nil

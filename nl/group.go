@@ -19,9 +19,10 @@ import (
 // machine wait. If each link was deleted by a request of its own, these changes would wait 10 ms for each link.
 func PodGroup(digest []byte) uint32 { return OwnGroup<<24 | binary.BigEndian.Uint32(digest)>>8 }
 
-// Foreign reports whether a link in a pod belongs to another attachment than the caller's. It counts only attachments
-// to our networks. group is the link's group, and podGroup is the [PodGroup] of the caller's attachment. If Foreign
-// returns true, either the pod has several attachments, or the caller's path now leads to another pod's namespace.
+// Foreign reports whether a link in a pod belongs to another attachment than the caller's. Foreign ignores attachments
+// to networks of other plugins. group is the link's group, and podGroup is the [PodGroup] of the caller's attachment.
+// If Foreign returns true, either the pod has several attachments, or the caller's path now leads to another pod's
+// namespace.
 func Foreign(group, podGroup uint32) bool {
 	group = Attachment(group)
 	return (group>>24 == OwnGroup || group>>24 == furtherGroupByte) && group&attachmentMask != podGroup&attachmentMask

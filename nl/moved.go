@@ -19,7 +19,7 @@ import (
 // itself. The link of the card may have another name and index in the pod, so a MovedLink names the card by its MAC
 // address.
 //
-// One request moves the link, renames it and sets it up. The kernel sets the link down before the move
+// One request moves the link, renames it and brings it up. The kernel sets the link down before the move
 // (dev_change_net_namespace). Kernels before 6.2 rename only links that are down. Because the link is down during the
 // move, these kernels can also rename it. The kernel completes the request even if the process is killed meanwhile. So
 // the link is either on the node, or in the pod with its name and up.
@@ -222,9 +222,10 @@ func (v MovedLink) Check(*NS) error {
 }
 
 // delAltNames deletes the alternative names of a link before the link gets its name on the node. A pod can choose
-// alternative names. If a link on the node has such a name, the kernel refuses to move the card to the node. If an
-// alternative name is equal to the card's name on the node, the kernel moves the card, but then refuses to rename it.
-// udev gives the card its own alternative names again when the card is back (systemd.link(5), AlternativeNamesPolicy=).
+// alternative names. If an alternative name of the card is the name of a link on the node, the kernel refuses to move
+// the card to the node. If an alternative name is equal to the card's name on the node, the kernel moves the card, but
+// then refuses to rename it. udev gives the card its own alternative names again when the card is back
+// (systemd.link(5), AlternativeNamesPolicy=).
 func (n *NS) delAltNames(l Link) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)

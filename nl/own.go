@@ -88,7 +88,7 @@ func removeUnused(
 	return len(shared) > 0, checkUnused()
 }
 
-// ErrPods reports that the node still has pods, because it has veth pairs of pods or routes to pods.
+// ErrPods means that the node still has pods: there are veth pairs of pods, or routes to pods.
 var ErrPods = errors.New("there are pods on the node")
 
 // Vacant returns nil if the node has no pod of ours, and otherwise [ErrPods]. If a list of links or routes may be

@@ -78,8 +78,8 @@ func (n NIC) Addrs() (all []netip.Addr) {
 }
 
 // Routed returns the link of the ENI of a routed pod. In the result for a routed pod, the ENI's link is the first
-// interface, and the pod's own interface follows, in the container. In other results, the first interface is in the
-// container, or no interface is.
+// interface, and the pod's own interface follows, in the container. In other results, either the first interface
+// is in the container, or no interface is in the container.
 func Routed(r *types100.Result, ifName string) (eni string, is bool) {
 	if r == nil || len(r.Interfaces) < 2 || r.Interfaces[0].Sandbox != "" {
 		return "", false

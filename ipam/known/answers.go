@@ -63,7 +63,8 @@ func recentAnswer[T any](
 	return a, false, err
 }
 
-// keptAnswer returns the answer in a file, if EC2 throttles this node and the answer is less than KeptLife old.
+// keptAnswer reads an earlier answer of EC2 from a file. It returns the answer only if EC2 throttles this node and the
+// answer is less than KeptLife old.
 func keptAnswer[T any](p *Node, file string) (a reply[T], ok bool) {
 	s, err := p.Registry.View()
 	if err != nil || !Throttled(s) {

@@ -96,7 +96,8 @@ func (p *Pool) askWhileHeld(ctx context.Context, o Owner, from Source) (Allocati
 	}
 }
 
-// IsHeld reports whether err means that another node has the address that the pod has chosen, and may release it.
+// IsHeld reports whether err means that another node has the address that the pod has chosen. The other node might
+// release the address.
 func IsHeld(err error) bool {
 	e, ok := errors.AsType[*plugin.Error](err)
 	return ok && e.Code == plugin.CodeHeld

@@ -80,8 +80,8 @@ func (a *slots) nextFree() (best Slot, found bool) {
 
 // recordRefusal records EC2's refusal of a slot, and reports whether the caller is to try another slot. If the card may
 // be the reason, nextFree no longer returns slots of this card. From then on, nextFree returns slots of the card with
-// the lowest number, among the cards with a free slot. This is card 0, unless card 0 is full. Card 0 certainly takes
-// ENIs like ours.
+// the lowest number, among the cards with a free slot. This is card 0, unless card 0 is full. Each instance
+// type accepts ENIs like ours on card 0.
 func (a *slots) recordRefusal(at Slot, err error) (again bool) {
 	e, _ := errors.AsType[*aws.Error](err)
 	switch {

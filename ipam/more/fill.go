@@ -25,8 +25,8 @@ func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) 
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
 	}
-	// the refusal for a family of which the ENI has a free address; fillOnce returns full if no other family gets
-	// addresses
+	// full is EC2's refusal of a family, although the ENI has a free address of this family. fillOnce returns full if
+	// no other family gets addresses.
 	var full error
 	asked := false
 	for _, f := range p.Policy.Families {

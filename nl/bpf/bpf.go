@@ -25,8 +25,8 @@ const InsnSize = 8
 
 // Maps has the file descriptors of the BPF maps that the two programs of a Splice share: see src/memory.h.
 type Maps struct {
-	// Kept is a map that remembers packets of one kind: the sockets of the namespace alone do not show whether a socket
-	// awaits such a packet.
+	// Kept is a map that remembers packets. The programs put a packet into it only if the sockets of the namespace do
+	// not show whether one of the sockets awaits the packet.
 	Kept int
 	// Looped is a map with the newest TCP connections that packets from the veth have begun. With this map, the
 	// programs recognise the answers of these connections.

@@ -207,7 +207,8 @@ func anySourceSysctl(link string) nl.Sysctl {
 // packets, each end would have two more entries for each of these connections. A client recognizes the tunnel's
 // outgoing packets, because their destination is a gateway. A router recognizes the tunnel's outgoing packets, because
 // their source is the router's own address. If the service loop is masquerade, a client's tunnel packets come back
-// through its pair on their way to a router. The client tracks these packets, to translate them.
+// through its pair on their way to a router. The client tracks these packets, because the masquerade must translate
+// their addresses.
 func (p *pod) untrackedChains(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}

@@ -11,8 +11,8 @@ import (
 )
 
 // measureByPodCount measures each chain on two nodes, and each chain has its own two nodes. The measurements of all
-// nodes take turns. On the first node of a chain, the measured pod is the only pod. On the second node, the measured
-// pod is the last of -pods pods.
+// nodes take turns. On the first node of a chain, the measured pod is the only pod. The second
+// node has as many pods as the flag -pods says, and the measured pod is the last of them.
 func measureByPodCount(ctx context.Context, o options, r *report) error {
 	w, err := newWorld(o.nodeSize())
 	if err != nil {

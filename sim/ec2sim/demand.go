@@ -56,7 +56,7 @@ func (d demand) check(family string, minimum int) error {
 	return nil
 }
 
-// checkAssign refuses a demand that does not have exactly one field set (API: AssignPrivateIpAddresses: "You must
+// checkAssign accepts only a demand in which exactly one field has a value (API: AssignPrivateIpAddresses: "You must
 // specify either the IP addresses or the IP address count in the request"). The API says the same about prefixes, and
 // so does the page of AssignIpv6Addresses.
 func (d demand) checkAssign(family string) error {

@@ -152,8 +152,8 @@ func (f nodeFile) putLink() error {
 }
 
 // unfinishedSuffix is the end of the name of an unfinished file (see package atomicfile). When the unfinished file is
-// complete, it replaces the file without this suffix. A killed run may leave an unfinished file. The next run
-// overwrites it.
+// complete, it is renamed: it loses the suffix, and replaces the file with that name. A killed run may leave an
+// unfinished file. The next run overwrites it.
 const unfinishedSuffix = ".new"
 
 // removeFile removes a file. It also removes the unfinished file that a killed run may have left beside the file. It

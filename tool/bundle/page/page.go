@@ -109,7 +109,8 @@ type page struct {
 	Kernel           []fold
 }
 
-// A group has the findings of one check and one severity. A letter shows the severity in addition to the colour.
+// A group has the findings of one check and one severity. The page shows the severity by a letter and by a
+// colour.
 type group struct {
 	Severity, Letter, Check, About string
 	First, More                    []finding
