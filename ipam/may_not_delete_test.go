@@ -24,6 +24,19 @@ func (w *world) stranded() (n int) {
 	return n
 }
 
+// podsOfTwo is the number of pods that fill two ENIs besides the boot ENI.
+const podsOfTwo = 2 * 4
+
+// emptyENIs makes two ENIs whose pods have ended.
+func (w *world) emptyENIs() {
+	for n := range podsOfTwo {
+		w.mustAcquire(n)
+	}
+	for n := range podsOfTwo {
+		w.end(n)
+	}
+}
+
 // collectOld collects when everything has been free for long.
 func (w *world) collectOld() error {
 	time.Sleep(2 * time.Hour)
@@ -35,13 +48,7 @@ func (w *world) collectOld() error {
 // for new ENIs, and no collection detaches a further ENI. When the role may delete, all are deleted.
 func TestMayNotDelete(t *testing.T) {
 	inBubbleOf(t, "t9.old", func(c *ec2sim.Config) { c.InstanceTypes = capacityTypes }, func(w *world, _ *wires) {
-		const pods = 2 * 4 // two ENIs beside the boot ENI
-		for n := range pods {
-			w.mustAcquire(n)
-		}
-		for n := range pods {
-			w.end(n)
-		}
+		w.emptyENIs()
 		w.EC2.Fail("DeleteNetworkInterface", "UnauthorizedOperation", always)
 		for range 3 {
 			if err := w.collectOld(); err == nil || !strings.Contains(err.Error(), "DeleteNetworkInterface") {
@@ -51,14 +58,14 @@ func TestMayNotDelete(t *testing.T) {
 				w.Errorf("%d ENIs are detached, want 1", n)
 			}
 		}
-		for n := range pods {
+		for n := range podsOfTwo {
 			w.mustAcquire(n)
 		}
 		if n := len(w.EC2.ENIs()); n != 3+1 {
 			w.Errorf("there are %d ENIs, want three and the detached one", n)
 		}
 		w.EC2.Fail("DeleteNetworkInterface", "", 0)
-		for n := range pods {
+		for n := range podsOfTwo {
 			w.end(n)
 		}
 		must(w, w.collectOld())
@@ -73,13 +80,7 @@ func TestMayNotDelete(t *testing.T) {
 // the ENI. A growth needs the slot.
 func TestMayNotDeleteKilled(t *testing.T) {
 	inBubbleOf(t, "t9.old", func(c *ec2sim.Config) { c.InstanceTypes = capacityTypes }, func(w *world, _ *wires) {
-		const pods = 2 * 4 // two ENIs beside the boot ENI
-		for n := range pods {
-			w.mustAcquire(n)
-		}
-		for n := range pods {
-			w.end(n)
-		}
+		w.emptyENIs()
 		w.EC2.Fail("DeleteNetworkInterface", "UnauthorizedOperation", always)
 		if err := w.collectOld(); err == nil {
 			w.Error("the collection has deleted the ENI")
@@ -89,7 +90,7 @@ func TestMayNotDeleteKilled(t *testing.T) {
 				s.Edit(id, (*registry.ENI).Attach)
 			}
 		}))
-		for n := range pods {
+		for n := range podsOfTwo {
 			w.mustAcquire(n)
 		}
 		if w.EC2.Asked("DeleteNetworkInterface") < 2 {
