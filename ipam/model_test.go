@@ -151,6 +151,7 @@ type model struct {
 	primaries map[string]netip.Addr // by ENI
 
 	denied    []string        // actions that the role may not call: a process that calls one is wrong
+	tagless   bool            // the role may not call CreateTags
 	provision lease.Provision // that collections find in the configuration
 
 	second *ec2sim.Instance         // another node; nil: none
@@ -220,6 +221,9 @@ func newModel(t *testing.T, k *kernel, dir string, seed uint64, atOnce bool) *mo
 		m.giveCards()
 	}
 	c := m.config()
+	if m.tagless = seed%22 == 10; m.tagless {
+		c.Denied = []string{"CreateTags"}
+	}
 	m.EC2 = simtest.Sim(t, c)
 	m.EC2.OnChange(m.plug)
 	run := ec2sim.RunInstance{Type: m.limits.Name, Subnet: "subnet-node"}
@@ -353,4 +357,5 @@ func (m *model) originals() {
 		m.kernel.wire(m, p.ContainerID, p.Key.String(), p.addrs, len(p.addrs), true)
 		m.logf("%s is the original's, and has %s", p.ContainerID, a)
 	}
+	m.EC2.ResetCalls()
 }

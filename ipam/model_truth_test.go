@@ -128,6 +128,7 @@ func (m *model) verifyCalls() {
 			m.wrong("%v: it is the boot ENI", c)
 		}
 		m.verifyKept(c)
+		m.verifyTagged(c)
 		m.noteOutlives(c)
 		for name, v := range c.Params {
 			a, err := netip.ParseAddr(v)
@@ -138,6 +139,14 @@ func (m *model) verifyCalls() {
 		}
 	}
 	m.EC2.ResetCalls()
+}
+
+// verifyTagged checks that a node with several pools creates no ENI without tags, because only a tag names the pool.
+func (m *model) verifyTagged(c ec2sim.Call) {
+	if c.Action == book.CreateAction && m.policies[0].Pools && c.Code == "" &&
+		c.Params["TagSpecification.1.ResourceType"] == "" && !m.operated {
+		m.wrong("%v: it has no tags, and there are several pools", c)
+	}
 }
 
 // attached are the ENIs of the node.
@@ -303,7 +312,8 @@ func (m *model) room(policy lease.Policy) string {
 			return e.ID + " has a slot"
 		}
 	}
-	if m.slots() > m.detached(policy.Pool) && policy.Provision == lease.ProvisionFull {
+	creates := policy.Provision == lease.ProvisionFull && !(m.tagless && policy.Pools)
+	if creates && m.slots() > m.detached(policy.Pool) {
 		for _, subnet := range []string{"subnet-pod0", "subnet-pod1"} {
 			if m.left(subnet) > 0 {
 				return subnet + " has room for an ENI"
