@@ -20,8 +20,8 @@ type Addr struct {
 	Prefix netip.Prefix
 	Dev    string
 	// NoDAD makes an IPv6 address usable at once, without duplicate address detection. The detection is not necessary,
-	// because EC2 gives an address to one ENI only. Between slaves of one link, the detection would not work: each
-	// slave would take the other slave's probe for its own.
+	// because EC2 gives an address to one ENI only. Between slaves of one link, the detection would not work, because
+	// each slave would treat the other slave's probe as its own probe.
 	NoDAD bool
 	// Apart makes the kernel never choose the address as the source of a packet: only a program that binds to the
 	// address uses it. To this end, Add gives an IPv4 address the scope "link", and makes an IPv6 address deprecated
@@ -32,7 +32,7 @@ type Addr struct {
 	// The method Addrs of an NS sets the following fields. Add ignores these fields.
 	Secondary  bool // IPv4: the link already had an address of the same subnet; IPv6: a temporary address, for privacy
 	Dynamic    bool // the address has a lifetime, like an address from DHCP
-	Deprecated bool // new connections do not use the address, because preferred_lft is over
+	Deprecated bool // new connections do not use the address, because its preferred lifetime (preferred_lft) is over
 	Tentative  bool // IPv6: duplicate address detection has not ended
 	Duplicate  bool // IPv6: another host has the address
 }
@@ -92,8 +92,8 @@ func broadcastAddr(p netip.Prefix) (netip.Addr, bool) {
 	return lastAddr(p), true
 }
 
-// Check returns an error if the address is missing, or if duplicate address detection has found that another host has
-// it.
+// Check returns an error if the link does not have the address. Check also returns an error if duplicate address
+// detection has found that another host has the address.
 func (a Addr) Check(n *NS) error {
 	index, err := n.linkIndex(a.Dev)
 	if err != nil {
@@ -170,8 +170,8 @@ type kernelAddr struct {
 // bothFamilies in a request makes the kernel list IPv4 addresses, and then IPv6 addresses (rtnl_dump_all).
 const bothFamilies = Family(unix.AF_UNSPEC)
 
-// kernelAddrs lists the addresses of the link with the given index, or of all links if index is 0. kernelAddrs calls
-// the parameter send to send the request.
+// kernelAddrs lists the addresses of the link with the given index, or of all links if index is 0. The function send
+// sends the request.
 func (n *NS) kernelAddrs(send sender, family Family, index int) ([]kernelAddr, error) {
 	msg := nl.NewIfAddrmsg(int(family))
 	msg.Index = uint32(index)

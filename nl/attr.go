@@ -110,9 +110,9 @@ func bigEndianUint(b []byte) uint32 {
 	return binary.BigEndian.Uint32(b)
 }
 
-// attrAt returns the value of a nested attribute, or nil if there is none. The parameter types is the path from the
-// list to the nested attribute. Its first element is the type of an attribute in the list. Each further element is the
-// type of an attribute inside the previous attribute.
+// attrAt returns the value of a nested attribute, or nil if there is none. The slice "types" is the path to the nested
+// attribute. Its first element is the type of an attribute in the list. Each further element is the type of an
+// attribute inside the previous attribute.
 func attrAt(list []byte, types ...int) (value []byte) {
 	for _, want := range types {
 		value = nil

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Branch is a chain of nftables for packets that have arrived by links of one group. The table has a map from groups
-// to such chains, so the cost of a packet does not grow with the number of Branches. The table must have a rule with
-// [ByIIFGroup], which uses this map. If two processes add Branches with the same chain and different groups, only one
-// process succeeds.
+// A Branch is a chain of nftables for packets that have arrived through links of one group. The Branch's table has a
+// map from each group to the group's chain. The kernel looks up the chain in this map, so the cost of a packet does not
+// grow with the number of Branches. The table must have a rule with [ByIIFGroup], which uses the map. If two processes
+// add Branches with the same chain and different groups, only one process succeeds.
 //
-// A Branch may have a second chain, for packets that have arrived by one link. For this second chain, the table must
-// also have a rule with [ByIIF], which uses another map, from links to chains.
+// A Branch may have a second chain, for packets that have arrived through one particular link. For this second chain,
+// the table must also have a rule with [ByIIF], which uses another map, from links to chains.
 type Branch struct {
 	Table   Table
 	Group   uint32
@@ -36,22 +36,22 @@ const (
 	mostBranches = 1 << 10
 )
 
-// ByIIFGroup sends a packet to the chain of the [Branch] whose Group is the group of the link by which the packet has
-// arrived. If no Branch has this group, the kernel goes on with the next rule.
+// ByIIFGroup sends a packet to the chain of the [Branch] whose Group is the group of the link through which the packet
+// has arrived. If no Branch has this group, the kernel goes on with the next rule.
 func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branchMap, 35) }
 
-// ByIIF sends a packet to the second chain of the [Branch] whose Link is the link by which the packet has arrived. If
-// no Branch has this link, the kernel goes on with the next rule.
+// ByIIF sends a packet to the second chain of the [Branch] whose Link is the link through which the packet has arrived.
+// If no Branch has this link, the kernel goes on with the next rule.
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivalMap, 20) }
 
-// byMap returns a Term that looks up a property of the packet in a map, and sends the packet to the chain that it finds
-// there. The parameter set is the name of the map, and key is the kernel's number of the property. nft(8) has a type
-// for this property (devgroup or ifindex), and typ is nft(8)'s number of the type. nft(8) needs this number to print
-// the elements of the map.
+// byMap returns a Term that looks up a property of the packet in a map, and sends the packet to the chain that the map
+// has for the property. The name of the map is "set", and the kernel's number of the property is "key". nft(8) has a
+// type for this property (devgroup or ifindex), and typ is nft(8)'s number of the type. nft(8) needs this number to
+// print the elements of the map.
 func byMap(word string, key uint32, set string, typ uint32) Term {
 	return Term{word + " vmap @" + set, func(x *transaction) ([]attribute, error) {
 		const size = 4
-		hostEndian := []byte{0, 4, 1, 0, 0, 0} // NFTNL_UDATA_SET_KEYBYTEORDER, also for nft(8)
+		hostEndian := []byte{0, 4, 1, 0, 0, 0} // NFTNL_UDATA_SET_KEYBYTEORDER: only nft(8) needs it
 		x.sets++
 		x.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_TABLE, x.table),
 			attrString(unix.NFTA_SET_NAME, set), attrBigEndian(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP),
@@ -67,8 +67,8 @@ func byMap(word string, key uint32, set string, typ uint32) Term {
 	}}
 }
 
-// A branchPart is one chain of a Branch, with the element that leads to the chain. The field set has the name of the
-// map to which the element belongs. The field key has the element's key.
+// A branchPart is one chain of a Branch, with the map element that leads to the chain. The map's name is "set", and the
+// element's key is "key".
 type branchPart struct {
 	set   string
 	key   uint32
@@ -154,7 +154,7 @@ func (b Branch) install(n *NS, flags int) error {
 	for i, l := range b.parts() {
 		x.add(unix.NFT_MSG_NEWCHAIN, flags, attrString(unix.NFTA_CHAIN_TABLE, x.table),
 			attrString(unix.NFTA_CHAIN_NAME, l.chain.Name))
-		if i == 0 { // not before NEWCHAIN: if another group has the chain, the first error must be that of NEWCHAIN
+		if i == 0 { // add this after NEWCHAIN: if another group has the chain, NEWCHAIN must fail first
 			b.delElements(x, stale)
 		}
 		x.emptyChain(l.chain.Name)
@@ -164,7 +164,7 @@ func (b Branch) install(n *NS, flags int) error {
 		x.add(unix.NFT_MSG_NEWSETELEM, flags, l.elementAttrs(b.Table, nested(unix.NFTA_SET_ELEM_DATA,
 			nested(unix.NFTA_DATA_VERDICT, attrBigEndian(unix.NFTA_VERDICT_CODE, verdictGoto),
 				attrString(unix.NFTA_VERDICT_CHAIN, l.chain.Name))))...)
-		flags = unix.NLM_F_CREATE // not addNew: if the second chain exists, it belongs to this group
+		flags = unix.NLM_F_CREATE // without NLM_F_EXCL, because an existing second chain belongs to this group
 	}
 	return n.commit(x)
 }
@@ -231,8 +231,8 @@ func (b Branch) Del(n *NS) error {
 }
 
 // arrivalParts returns two kinds of elements of arrivalMap: elements whose key is b.Link, and elements that lead to the
-// second chain of a Branch. The parameter chain is the name of the first chain of this Branch. Several elements are
-// possible, because another program may have deleted only a part of an earlier Branch.
+// second chain of a Branch. The caller passes the name of that Branch's first chain. There can be several elements,
+// because another program may have deleted only a part of an earlier Branch.
 func (b Branch) arrivalParts(n *NS, chain string) (found []branchPart, err error) {
 	all, err := b.Table.setElements(n, arrivalMap)
 	for _, e := range all {
@@ -256,7 +256,7 @@ func (b Branch) delElements(x *transaction, all []branchPart) {
 func secondChainName(chain string) string { return chain + "_arrived" }
 
 // Restore adds the Branch again if another program has deleted the whole Branch, or only the element that leads to the
-// Branch's chain. If the chain belongs to another group, Restore changes nothing, and taken is true.
+// Branch's chain. If the chain belongs to another group, Restore changes nothing and returns true.
 func (b Branch) Restore(n *NS) (taken bool, err error) {
 	if err = b.Add(n); !errors.Is(err, fs.ErrExist) {
 		return false, err
@@ -272,10 +272,10 @@ func (b Branch) Restore(n *NS) (taken bool, err error) {
 	return false, b.Put(n)
 }
 
-// Claim returns the chain of the group's Branch. If the group has no Branch, Claim adds the Branch b. If the chain of b
-// belongs to another group, Claim changes nothing, and taken is true.
+// Claim returns the chain of the group's Branch. If the group has no Branch, Claim adds the Branch b. If another group
+// already uses the chain b.Chain, Claim changes nothing and returns true.
 func (b Branch) Claim(n *NS) (chain string, taken bool, err error) {
-	for range 2 { // Add fails if another process has just added the group's Branch: then ask for that Branch
+	for range 2 { // if Add fails because another process has just added the group's Branch, the second try finds it
 		if chain, err = b.Table.Branch(n, b.Group); !errors.Is(err, fs.ErrNotExist) {
 			return chain, false, err
 		}

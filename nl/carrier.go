@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Carrier is a link that can have addresses of an ENI. It also has the list of all addresses of this link.
+// A Carrier is a link that can have addresses of an ENI. Addrs has all addresses of the link.
 type Carrier struct {
 	Link
 	Addrs []netip.Addr
@@ -24,15 +24,16 @@ type Carrier struct {
 //
 // The owner of a namespace (a pod, for example) can make links of all kinds in the namespace, and chooses their names,
 // indices, groups and MAC addresses. But only a process with privileges in masterNS can make a link whose master is in
-// masterNS. So Slaves relies only on the master's namespace, which the kernel reports.
+// masterNS. So Slaves decides only by the namespace of the master. The kernel reports this namespace for each link.
 //
 // When the kernel first describes a link of n whose master is in masterNS, the kernel gives masterNS an ID in n, and
 // this ID stays (peernet2id_alloc). So if masterNS has no ID in n, no link of n has its master in masterNS. In this
 // case, Slaves does not ask for a list of the links.
 //
 // If links change all the time, each list of the kernel may be incomplete. In this case, Slaves asks for several lists,
-// and returns all slaves that are in any of the lists. The owner of a namespace can change links all the time to hide
-// slaves, but only slaves in that namespace. While a slave is hidden, no other slave can have its addresses.
+// and returns all slaves that are in any of the lists. By changing links all the time, the owner of a namespace can
+// hide slaves of this namespace, but not those of other namespaces. A hidden slave keeps its addresses, and no other
+// slave can have the same addresses.
 func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	number, err := n.nsNumber(masterNS)
 	if err != nil {
@@ -46,9 +47,9 @@ func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 }
 
 // HasOn reports whether the namespace n has a link whose master is the link l of the namespace masterNS. HasOn first
-// lists the links of n, because the master may have moved to masterNS after its slave was made. This is so if the
-// master is a network card that has come back from a pod. After the move, masterNS has no ID in n (see Slaves) until
-// the kernel lists the links of n.
+// lists the links of n, because the master may have moved to masterNS after the slave was made. For example, the master
+// may be a network card that has come back from a pod. After the move, masterNS has no ID in n (see Slaves) until the
+// kernel lists the links of n.
 func (n *NS) HasOn(masterNS *NS, l Link) (bool, error) {
 	if _, err := n.Links(); err != nil {
 		return false, err
@@ -63,7 +64,7 @@ func (n *NS) CardsOf(kinds ...string) ([]Carrier, error) {
 	return n.listCarriers(func(l Link) bool { return l.Index != loopback && slices.Contains(kinds, l.Kind) })
 }
 
-// listCarriers lists the links for which isWanted returns true, with their addresses.
+// listCarriers lists those links for which isWanted returns true. Each Carrier has the addresses of its link.
 func (n *NS) listCarriers(isWanted func(Link) bool) ([]Carrier, error) {
 	links := map[int]Link{}
 	err := n.requestSeveral(unix.RTM_GETLINK, unix.RTM_NEWLINK, func(m []byte) {

@@ -80,8 +80,8 @@ func (c Chain) addRules(x *transaction) error {
 const revision = "1"
 
 // A ruleFingerprint is the name of a rule's chain and the comment of the rule. Check compares rules by their
-// fingerprints. The comment of our rules is a hash. The hashed text contains the rule's text, the chain's name, type,
-// hook, priority and policy, and revision.
+// fingerprints. The comment of our rules is a hash. The hashed text contains the rule's text, the revision, and the
+// chain's name and properties: type, hook, priority and policy.
 type ruleFingerprint struct{ chain, comment string }
 
 // isOurs reports whether the rule is ours. A rule is ours if its comment has the length of our hashes.

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// dropCounterNames has the names of counters of packets that IP drops: see snmp and netstat in proc_net(5). Each
-// namespace has its own counters.
+// dropCounterNames has the names of counters. Each of them counts packets that IP drops: see snmp and netstat in
+// proc_net(5). Each namespace has its own counters.
 var dropCounterNames = []string{"InNoRoutes", "OutNoRoutes", "IPReversePathFilter", "InAddrErrors", "FragFails",
 	"InHdrErrors"}
 

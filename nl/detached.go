@@ -18,9 +18,9 @@ import (
 // veth7e00 [detached]".
 //
 // RemoveDetached may run while plugins add links and rules. A plugin adds a link before its rules. So the link of a
-// detached rule may exist again. For this reason, RemoveDetached asks the kernel for the link before it deletes the
-// rule. A plugin may add the link even later, just before the deletion. The new rules of the link stay, because
-// RemoveDetached deletes only a rule with the same properties, and the new rules have another table.
+// detached rule may exist again, and RemoveDetached asks the kernel for the link before it deletes the rule. A plugin
+// may also add the link after this question, just before the deletion. RemoveDetached deletes only a rule that equals
+// the detached rule. The link's new rules stay, because they have another table.
 func (n *NS) RemoveDetached(isOurs func(Rule) bool) (removed []Rule, failed error) {
 	rules, err := n.detachedRules()
 	if err != nil {

@@ -16,18 +16,18 @@ import (
 
 // A DroppingChain is a chain of another program that may drop packets of pods, for one of three reasons. If From is
 // valid, the chain drops all packets from this range of addresses. If Source is true, the chain drops a packet if the
-// link by which the packet arrives has no route to the packet's source. If From is not valid and Source is false, the
-// chain drops or rejects forwarded packets that no earlier rule accepts.
+// link through which the packet arrives has no route to the packet's source. If From is not valid and Source is false,
+// the chain drops or rejects forwarded packets that no earlier rule accepts.
 type DroppingChain struct {
 	Name   string       // as nft(8) writes it: "ip filter FORWARD"
 	Empty  bool         // the chain has no rules, so it drops all packets
 	Source bool         // true only for chains with the hook prerouting
-	From   netip.Prefix // only for chains with the hook input, forward or prerouting, or chains to which these jump
+	From   netip.Prefix // only for a chain with the hook input, forward or prerouting, or for a target of its jumps
 }
 
 // DroppingChains lists the chains that may drop packets of a family. It does not find out which packets earlier rules
 // accept. DroppingChains sees the rules of nftables and iptables-nft. It does not see the rules of iptables-legacy,
-// because the kernel does not keep these in nftables.
+// because the kernel keeps those rules outside nftables.
 func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	chains, err := n.dumpObjects(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
 	if err != nil {
@@ -105,8 +105,8 @@ func droppedSources(t Table, chain string, rules [][]byte, family uint8) []Dropp
 }
 
 // droppedSource returns the range of source addresses whose packets a rule drops or rejects. The rule may have an
-// exception for packets that arrive by some links. For example, Tailscale's rule does not drop packets that arrive by
-// Tailscale's link. If the rule has any other condition, droppedSource returns a Prefix that is not valid.
+// exception for packets that arrive through some links. For example, Tailscale's rule does not drop packets that arrive
+// through Tailscale's link. If the rule has any other condition, droppedSource returns a Prefix that is not valid.
 func droppedSource(rule []byte, family uint8) (from netip.Prefix) {
 	var register string // what the last expression has loaded into the register
 	var mask []byte
@@ -154,8 +154,8 @@ func isSource(payload []byte, family uint8) bool {
 		bigEndianUint(attrAt(payload, unix.NFTA_PAYLOAD_OFFSET)) == offset
 }
 
-// prefixOf returns the prefix of the addresses that begin with the bytes in value. The slice value may be shorter than
-// an address. If mask is not nil, it is the netmask of the prefix.
+// prefixOf returns the prefix that contains all addresses with the given first bytes. If mask is not nil, it is the
+// netmask of the prefix.
 func prefixOf(value, mask []byte, family uint8) netip.Prefix {
 	size := map[uint8]int{unix.NFPROTO_IPV4: 4, unix.NFPROTO_IPV6: 16}[family]
 	if len(value) > size {
@@ -193,9 +193,9 @@ func chainName(m []byte) string {
 		unix.ByteSliceToString(attrAt(m[nl.SizeofNfgenmsg:], unix.NFTA_CHAIN_NAME))
 }
 
-// checksSource reports whether a rule checks the sources of the packets of a family. Such a rule drops a packet if the
-// link by which the packet arrives has no route to the packet's source. firewalld has such a rule of nftables. A rule
-// of iptables checks the source with the match "rpfilter".
+// checksSource reports whether a rule checks the source of each packet of a family. Such a rule drops a packet if the
+// link through which the packet arrives has no route to the packet's source. firewalld has such a rule in nftables. A
+// rule of iptables checks the source with the match "rpfilter".
 func checksSource(rule []byte, family uint8) bool {
 	checks, ofFamily := false, false // ofFamily: the register has the family of the packet
 	for name, data := range expressions(rule) {

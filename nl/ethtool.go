@@ -14,26 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A cardSetting is a setting of ethtool(8). Its value has the bytes of a C structure of linux/ethtool.h. The value
-// lacks only the first four bytes of the structure, which are the number of the command. The command getCommand makes
-// the kernel fill the structure, and the command setCommand makes the kernel read it.
+// A cardSetting is a setting of ethtool(8). A C structure in linux/ethtool.h describes the setting. The first four
+// bytes of the structure are the command number, and the setting's value has the other bytes. The command getCommand
+// makes the kernel fill the structure, and the command setCommand makes the kernel read it.
 type cardSetting struct {
 	name                   string
 	getCommand, setCommand uint32
 	size                   int
-	args                   []uint32 // the numbers after the number of the command
+	args                   []uint32 // the numbers that follow the command number in a request
 }
 
 // Commands of linux/ethtool.h for the two settings that no cardSetting describes.
 const (
 	ethtoolGetRSS      = 0x46 // needs two requests: see readRSS
 	ethtoolSetRSS      = 0x47
-	ethtoolGetFeatures = 0x3a // fills another structure than ethtoolSetFeatures takes: see readFeatures
+	ethtoolGetFeatures = 0x3a // uses a different structure than ethtoolSetFeatures: see readFeatures
 	ethtoolSetFeatures = 0x3b
 )
 
 // cardSettings returns the settings that pods can change. Some of EC2's drivers lack some of these settings. If
-// setCommand is 0, no command can put the setting back.
+// setCommand is 0, no command can restore the setting.
 func cardSettings() []cardSetting {
 	const getHash, setHash, getTunable, setTunable, u32, u16 = 0x29, 0x2a, 0x48, 0x49, 3, 2
 	all := []cardSetting{
@@ -106,7 +106,7 @@ func (n *NS) readFeatures(l Link) (value []byte, err error) {
 }
 
 // readRSS returns the driver's settings of receive side scaling: the key of the hash, and the table that maps hashes to
-// queues. Its first request asks for the sizes of the table and the key.
+// queues. The first request of readRSS asks for the sizes of the table and the key.
 func (n *NS) readRSS(l Link) ([]byte, error) {
 	const header, indirAt, keyAt, most = 24, 8, 12, 1 << 12
 	sizes := structOf(header, ethtoolGetRSS)
@@ -125,7 +125,7 @@ func (n *NS) readRSS(l Link) ([]byte, error) {
 // setCard sets a setting of a link's driver.
 func (n *NS) setCard(l Link, name string, value []byte) error {
 	switch name {
-	case featuresSetting: // struct ethtool_set_features_block has the two masks of readFeatures
+	case featuresSetting: // struct ethtool_set_features_block has the two masks that readFeatures returns
 		return n.runEthtool(l, append(structOf(8, ethtoolSetFeatures, uint32(len(value)/8)), value...))
 	case rssSetting:
 		return n.runEthtool(l, append(structOf(4, ethtoolSetRSS), value...))

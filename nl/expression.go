@@ -58,7 +58,7 @@ func fib(flags, result uint32) attribute {
 		attrBigEndian(unix.NFTA_FIB_FLAGS, flags), attrBigEndian(unix.NFTA_FIB_RESULT, result))
 }
 
-// payload loads size bytes of a packet's header, from offset on, into register 1.
+// payload loads a part of a packet's header into register 1. The part begins at offset, and has size bytes.
 func payload(header, offset, size uint32) attribute {
 	return expression("payload", attrBigEndian(unix.NFTA_PAYLOAD_DREG, unix.NFT_REG_1),
 		attrBigEndian(unix.NFTA_PAYLOAD_BASE, header),

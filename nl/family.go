@@ -21,7 +21,7 @@ const (
 // Families has both families, in the order in which the functions of this package list objects.
 var Families = []Family{IPv4, IPv6}
 
-// FamilyOf returns the family of an address. For the zero netip.Addr, FamilyOf returns 0.
+// FamilyOf returns the family of an address. FamilyOf returns 0 for the zero netip.Addr.
 func FamilyOf(a netip.Addr) Family {
 	switch {
 	case !a.IsValid():
@@ -32,7 +32,7 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// String returns the name of the family in Kubernetes.
+// String returns the name that Kubernetes uses for the family.
 func (f Family) String() string {
 	switch f {
 	case IPv4:
@@ -43,7 +43,8 @@ func (f Family) String() string {
 	return "any family"
 }
 
-// Everywhere returns the prefix with all addresses of the family, which is the destination of a default route.
+// Everywhere returns the prefix that contains all addresses of the family. A default route has this prefix as its
+// destination.
 func (f Family) Everywhere() netip.Prefix {
 	return netip.PrefixFrom(ByFamily(f, netip.IPv4Unspecified(), netip.IPv6Unspecified()), 0)
 }

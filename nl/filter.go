@@ -19,9 +19,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A filter is a filter of tc with a BPF program at a link, tc-bpf(8). At ingress, the program sees a packet after
-// tcpdump(8) does, but before IP and netfilter. At egress, it sees a packet after IP and netfilter, but before the
-// link's queue.
+// A filter describes a filter of tc(8) that runs a BPF program on a link's packets: see tc-bpf(8). At ingress, the
+// program sees a packet after tcpdump(8) does, but before IP and netfilter. At egress, it sees a packet after IP and
+// netfilter, but before the link's queue.
 //
 // Since Linux 6.6, tcx runs programs at a link without tc. For each packet, tc executes 200 instructions of its own,
 // and tcx would execute less than half of that. We do not use tcx, because the kernel waits some 10 ms for RCU when it
@@ -31,9 +31,9 @@ import (
 type filter struct {
 	index  int       // the index of the link
 	name   string    // the name of the program, from programName
-	class  uint16    // the pod's number: with it, the programs of a Splice distinguish pods in their maps
-	hook   uint32    // tcEgress; 0 is tcIngress
-	pref   uint32    // the priority among the filters of the hook, lowest first; 0 is filterPref
+	class  uint16    // the pod's number, by which the programs of a Splice distinguish pods in their maps
+	hook   uint32    // tcEgress; 0 stands for tcIngress
+	pref   uint32    // the priority among the filters of the hook, lowest first; 0 stands for filterPref
 	police attribute // the action on packets that the program matches; nil: the program's result is the action
 }
 
@@ -75,8 +75,8 @@ func (f filter) options(program int) attribute {
 
 // qdiscKind returns the kind of qdisc that the filter needs. The qdisc ingress has only the hook ingress, and clsact
 // has both hooks. As soon as one link of the machine has a clsact, the kernel looks for a clsact when a packet leaves
-// by any link. This search makes a packet between two pods up to 0.5 % slower. So only a link with a filter at egress
-// gets a clsact, and this filter must be the link's first: see addQdisc.
+// through any link. This search makes a packet between two pods up to 0.5 % slower. So only a link with a filter at
+// egress gets a clsact, and this filter must be the link's first: see addQdisc.
 func (f filter) qdiscKind() string {
 	if f.hook == tcEgress {
 		return "clsact"
@@ -84,8 +84,9 @@ func (f filter) qdiscKind() string {
 	return "ingress"
 }
 
-// handle returns the handle of the filter, which differs between ingress and egress. If both handles were equal and the
-// link had the qdisc ingress, the kernel would answer a request for the filter at egress with the filter at ingress.
+// handle returns the handle of the filter. A filter at ingress has another handle than a filter at egress. If both
+// handles were equal and the link had the qdisc ingress, the kernel would answer a request for the filter at egress
+// with the filter at ingress.
 func (f filter) handle() uint32 {
 	if f.hook == tcEgress {
 		return 2
@@ -93,7 +94,8 @@ func (f filter) handle() uint32 {
 	return 1
 }
 
-// command returns the command of tc(8) that adds the qdisc and the filter to a link, without the filter's action.
+// command returns the command of tc(8) that adds the qdisc and the filter to a link. The returned command lacks the
+// filter's action.
 func (f filter) command(dev string) string {
 	direction := "ingress"
 	if f.hook == tcEgress {
@@ -171,7 +173,7 @@ func (f filter) check(n *NS) error {
 }
 
 // readProgram reads the kernel's filter at the position of f. The position of a filter is its link, hook, priority and
-// handle. readProgram returns a copy of f that has the class and the program's name of the kernel's filter.
+// handle. readProgram returns a copy of f. The copy has the class and the program name that the kernel's filter has.
 func (f filter) readProgram(n *NS) (filter, error) {
 	msgs, err := f.sendRequest(n, unix.RTM_GETTFILTER, 0, unix.RTM_NEWTFILTER)
 	if err == nil && len(msgs) == 0 {
@@ -189,7 +191,7 @@ func (f filter) readProgram(n *NS) (filter, error) {
 	return f, nil
 }
 
-// parse decodes the name of the program, and the class, from a filter's options.
+// parse reads a filter's options, and sets the program name and the class of f.
 func (f *filter) parse(b []byte) {
 	for typ, value := range attrsOf(b) {
 		switch typ {
@@ -205,7 +207,8 @@ func (f *filter) parse(b []byte) {
 // program does. The name has a hash of effect, and the revision of the program's source.
 func programName(effect string) string { return objectName(effect, bpf.Revision()) }
 
-// objectName returns the name of a BPF object: OwnTable, a hash of content in 16 digits, and suffix.
+// objectName returns the name of a BPF object: The name consists of OwnTable, a hash of the content in 16 hexadecimal
+// digits, and the suffix.
 func objectName(content, suffix string) string {
 	is := fnv.New64a()
 	io.WriteString(is, content)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onLinks returns one copy of the filter f for each link, with the index of the link.
+// onLinks returns one copy of the filter f for each link. Each copy has the index of its link.
 func (f filter) onLinks(n *NS, devs []string) (all []filter, err error) {
 	for _, dev := range devs {
 		if f.index, err = n.linkIndex(dev); err != nil {
@@ -21,7 +21,8 @@ func (f filter) onLinks(n *NS, devs []string) (all []filter, err error) {
 }
 
 // addFilters adds the filter f to each link, or replaces the link's old filter if the old filter differs from f. The
-// program of the filter is code. After an error, addFilters removes the filters that it has added.
+// slice named code has the instructions of the filter's program. After an error, addFilters removes the filters that it
+// has added.
 func addFilters(n *NS, devs []string, f filter, code []byte) error {
 	filters, err := f.onLinks(n, devs)
 	if err != nil {

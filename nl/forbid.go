@@ -13,13 +13,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Forbid drops a packet if it leaves by one of the links Devs and its destination is one of the addresses Addrs. It
-// drops the packets of all programs.
+// A Forbid drops each packet that leaves through one of the links Devs to one of the addresses Addrs, whichever program
+// sends the packet.
 //
 // An unreachable or blackhole route would not stop a socket that is bound to a link. If IPv4 finds no route for the
 // packets of such a socket, IPv4 assumes that their destination is on the socket's link (ip_route_output_key_hash_rcu,
 // "Apparently, routing tables are wrong"). So a Forbid is a BPF program at the egress of each link. This program sees
-// all packets that leave by the link, even those from packet sockets.
+// all packets that leave through the link, even those from packet sockets.
 //
 // Addrs may have one address of each family: see [bpf.Refuse].
 type Forbid struct {
@@ -49,7 +49,7 @@ func (f Forbid) Supported() error {
 	return unix.Close(program)
 }
 
-// filter returns the filter for the links of the Forbid, without the index of a link.
+// filter returns the filter for each link of the Forbid. The caller sets the filter's index.
 func (f Forbid) filter() filter {
 	return filter{name: programName(fmt.Sprint("refuse ", f.Addrs)), hook: tcEgress}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // A FOU is a UDP port at which the kernel unpacks the packets of a [Tunnel] (ip-fou(8)). The port is open only at the
-// address Local, and ends with its namespace.
+// address Local. When the namespace ends, the kernel closes the port.
 type FOU struct {
 	Local netip.Addr
 	Port  uint16

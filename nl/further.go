@@ -10,12 +10,12 @@ import (
 
 // A pod has one first attachment, with the pod's veth pair, default route and first NIC. Its other attachments to our
 // networks are further attachments, which have only NICs. Each of these NICs has a rule and a routing table of its own.
-// So the answers to packets that arrive by a NIC leave by the same NIC.
+// So the answers to packets that arrive through a NIC leave through the same NIC.
 //
-// The groups of a pod's links show which attachment is the first. A link gets its group when it is created. So the
-// groups show the first attachment even if an ADD was killed. An attachment never changes from first to further or
-// back, because Further looks at the links of the attachment itself before all others. If the first attachment ends
-// before the further attachments, the pod has no pair until the next new attachment, which becomes the first
+// The groups of a pod's links show which attachment is the first. Because the request that creates a link also sets its
+// group, even an ADD that was killed has left no link without a group. An attachment stays first or further as long as
+// it has links, because [Further] looks at these links before it looks at other attachments. If the first attachment
+// ends before the further attachments, the pod has no pair until the next new attachment, which becomes the first
 // attachment.
 
 // furtherGroupByte is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of

@@ -13,7 +13,8 @@ import (
 
 // PodGroup returns the group (ip-link(8)) of the links that a first attachment has in its pod. The links of a further
 // attachment have the [FurtherGroup]. digest is a hash that identifies the attachment, so no other attachment in the
-// namespace has this group. Operators do not choose groups with such large numbers.
+// namespace has this group. The group does not collide with groups of operators either, because they do not choose such
+// large numbers.
 //
 // One request deletes all links of a group, in some 10 ms. During this time, other changes of links and routes on the
 // machine wait. If each link was deleted by a request of its own, these changes would wait 10 ms for each link.
@@ -63,8 +64,9 @@ func (n *NS) DelGroup(group uint32) error {
 	return nil
 }
 
-// ungroup gives group 0 to those links of a group that cannot be deleted. To delete the other links one by one would
-// take 10 ms or more for each link. A pod may have put thousands of links into the group.
+// ungroup gives group 0 to those links of a group that cannot be deleted. The caller can then delete the group with one
+// request. It does not delete the remaining links one by one, because each deletion would take 10 ms or more. A pod may
+// have put thousands of links into the group.
 func (n *NS) ungroup(group uint32) error {
 	links, err := n.Links()
 	for _, l := range links {

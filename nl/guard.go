@@ -17,22 +17,23 @@ import (
 
 // A Guard drops packets that the slaves of an ipvlan master send to the master's namespace.
 //
-// In mode l2, ipvlan handles some frames of a slave as if they had arrived by the master (ipvlan_xmit_mode_l2). These
-// are the frames with equal source and destination MAC addresses. If the destination of such a frame is another host's
-// MAC address, the kernel drops the frame. So the kernel accepts such a frame in two cases only: the frame's source is
-// the master's own MAC address, or a multicast address such as ff:ff:ff:ff:ff:ff. Any program with a packet socket can
-// send such frames, with any IP address as the source. No frame from outside has one of these source addresses.
+// In mode l2, ipvlan handles some frames of a slave as if they had arrived through the master (ipvlan_xmit_mode_l2).
+// These are the frames with equal source and destination MAC addresses. If the destination of such a frame is another
+// host's MAC address, the kernel drops the frame. So the kernel accepts such a frame in two cases only: the frame's
+// source is the master's own MAC address, or a multicast address such as ff:ff:ff:ff:ff:ff. Any program with a packet
+// socket can send such frames, with any IP address as the source. No frame from outside has one of these source
+// addresses.
 //
-// So a Guard drops packets of IPv4, IPv6 and ARP that arrive by the master and have the master's MAC address as their
-// source. It also drops packets whose source is a multicast MAC address, by whichever link they arrive. The rules are
-// in netfilter hooks that come after ipvlan, so packets to slaves do not cost more. A filter of tc would see all
-// protocols, but would make each packet to a slave slower. A slave can also use a link of the type ifb to bypass a
+// So a Guard drops packets of IPv4, IPv6 and ARP that arrive through the master and have the master's MAC address as
+// their source. It also drops packets whose source is a multicast MAC address, through whichever link they arrive. The
+// rules are in netfilter hooks that come after ipvlan, so packets to slaves do not cost more. A filter of tc would see
+// all protocols, but would make each packet to a slave slower. A slave can also use a link of the type ifb to bypass a
 // filter of tc. When a packet comes from such a link, the kernel skips tc and netfilter's ingress hook at the next link
 // (tc_skip_classify).
 //
-// All Guards of a namespace are elements of a set. Two tables have this set, one of the family inet and one of the
-// family arp. Del does nothing, because another slave may need the Guard. Add deletes the elements of links that are
-// gone.
+// Each Guard of a namespace is an element of a set. This set is in two tables: one table has the family inet, and the
+// other table has the family arp. Del does nothing, because another slave may need the Guard. Add deletes the elements
+// of links that are gone.
 type Guard struct {
 	Link  string
 	Index int    // the index of the link; ignored if MAC is ""
@@ -62,7 +63,7 @@ func (g Guard) String() string {
 }
 
 // guardTables returns the two tables, with their sets. The chain of the family inet has a priority below -400, because
-// the kernel joins fragments at -400. The first rule of this chain accepts all packets that arrive by links of the
+// the kernel joins fragments at -400. The first rule of this chain accepts all packets that arrive through links of the
 // group OwnGroup. These links are ends of veth pairs, and have no slaves.
 func guardTables(elements []guardElement) []Table {
 	drop := []NFRule{{arrivedFromItself(elements), Count(), Drop()}, {fromGroupMAC(), Count(), Drop()}}
@@ -143,8 +144,9 @@ func (g Guard) Check(n *NS) error {
 }
 
 // installGuard replaces both tables in one transaction. The new sets have the element e, and each old element whose
-// link exists. If another process changes any table after installGuard has read the elements, that process may have
-// added another Guard. The kernel then refuses the transaction, and installGuard tries again.
+// link exists. Another process may add another Guard after installGuard has read the elements. So the transaction has
+// the generation number from before the reading. If any table has changed since, the kernel refuses the transaction,
+// and installGuard tries again.
 func (n *NS) installGuard(e guardElement) (err error) {
 	for range 100 {
 		var generation uint32
@@ -232,8 +234,8 @@ func (t Table) addReplacement(x *transaction) error {
 	return t.addContent(x)
 }
 
-// arrivedFromItself matches frames that have arrived by a link of the set and have this link's MAC address as their
-// source.
+// arrivedFromItself matches frames that have arrived through a link of the set and have this link's MAC address as
+// their source.
 func arrivedFromItself(elements []guardElement) Term {
 	return Term{"iif . ether saddr @" + GuardSet, func(x *transaction) ([]attribute, error) {
 		const first, second = unix.NFT_REG32_00, unix.NFT_REG32_01

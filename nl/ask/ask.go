@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ask has functions with which the commands of the tool ask the kernel questions. It uses vishvananda/netlink,
-// which would make each plugin larger and slower, so plugins do not import this package.
+// Package ask has the questions that our command-line tool asks the kernel. Plugins must not import this package,
+// because it uses vishvananda/netlink. That package would make each plugin larger and slower.
 package ask
 
 import (
@@ -16,20 +16,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// ErrSource reports that the kernel drops a packet because of its source (rp_filter). The packet arrived by one link,
-// but the route back to its source uses another link.
+// ErrSource reports that the kernel drops a packet because of its source (rp_filter). The packet arrived through one
+// link, but the route back to its source uses another link.
 var ErrSource = errors.New("the route back to the packet's source is not by the link by which the packet arrived")
 
-// Leaves returns the name of the link by which the kernel sends a packet of a program in the namespace. The source of
-// the packet is the parameter from, an address of the namespace. The destination of the packet is the parameter to.
-// Leaves does the same as "ip route get TO from FROM", and returns "" if there is no route.
+// Leaves returns the name of the link through which the kernel sends a packet of a program in the namespace. The packet
+// goes from the address "from", which the namespace has, to the address "to". Leaves does the same as "ip route get TO
+// from FROM", and returns "" if there is no route.
 func Leaves(n *nl.NS, from, to netip.Addr) (dev string, err error) {
 	return routeLink(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice()})
 }
 
-// Forwards returns the name of the link by which the namespace forwards a packet that arrives by the link iif. Forwards
-// does the same as "ip route get TO from FROM iif IIF", and returns "" if the namespace does not forward the packet.
-// Forwards assumes that the packet has no mark.
+// Forwards returns the name of the link through which the namespace forwards a packet that arrives through the link
+// iif. Forwards does the same as "ip route get TO from FROM iif IIF", and returns "" if the namespace does not forward
+// the packet. Forwards assumes that the packet has no mark.
 func Forwards(n *nl.NS, iif string, from, to netip.Addr) (dev string, err error) {
 	dev, err = routeLink(n, to, &netlink.RouteGetOptions{SrcAddr: from.AsSlice(), Iif: iif})
 	// If the kernel drops a packet because of its source, Linux before 6.14 reports EXDEV. Later kernels report EINVAL,

@@ -12,8 +12,9 @@ import (
 	"net/netip"
 )
 
-// The programs of a Splice translate each port from OwnPort to FirstPort - 1 into a port that is at least FirstPort,
-// and back. To translate a port, the programs set or clear the bit PortBit. src/program.h must have the same constants.
+// The programs of a Splice translate ports in both directions. When such a program sets the bit PortBit of a port, the
+// port moves from the range OwnPort to FirstPort - 1 into the range of FirstPort and above. When the program clears the
+// bit, the port moves back. src/program.h must have the same constants.
 const (
 	OwnPort   = 0x8000
 	FirstPort = OwnPort | PortBit
@@ -25,11 +26,11 @@ const InsnSize = 8
 
 // Maps has the file descriptors of the BPF maps that the two programs of a Splice share: see src/memory.h.
 type Maps struct {
-	// Kept is a map that remembers packets. The programs put a packet into it only if the sockets of the namespace do
-	// not show whether one of the sockets awaits the packet.
+	// Kept is a map that remembers packets. The programs remember a packet only if the namespace's sockets do not show
+	// whether any socket awaits the packet.
 	Kept int
-	// Looped is a map with the newest TCP connections that packets from the veth have begun. With this map, the
-	// programs recognise the answers of these connections.
+	// Looped is a map with the newest TCP connections whose first packet came from the veth. With this map, the
+	// programs recognise answers in these connections.
 	Looped int
 }
 
@@ -37,9 +38,9 @@ type Maps struct {
 func Revision() string { return sources[:16] }
 
 // Onward returns the program of a Splice for the veth. If the destination MAC address of a packet is mac, the program
-// sends the packet by the link with the index eni. If the source port of this packet is at least OwnPort and below
+// sends the packet through the link with the index eni. If the source port of this packet is at least OwnPort and below
 // FirstPort, the program also sets the bit PortBit in the source port. If a packet has another destination MAC address,
-// the program sets those bits of the packet's mark that are 1 in the parameter mark.
+// the program sets those bits of the packet's mark that are 1 in the argument mark.
 func Onward(mac net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.withValues(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(mac)),

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ifname checks the names of links: by the kernel's rules, and by our rules for names that pods or requests
-// choose. It imports no other package of ours, so a program that only checks names does not contain netlink.
+// Package ifname checks names of links. [Fault] applies the kernel's rules. [Refused] also applies our rules for names
+// that pods or requests choose. The package imports no other package of ours, so a program that only checks names does
+// not contain netlink.
 package ifname
 
 import (
@@ -19,7 +20,7 @@ const Egress = "egress"
 
 // Fault returns the reason why the kernel refuses a link name (dev_valid_name), for example "is too long". It returns
 // "" if the kernel accepts the name: 1 to 15 bytes without white space, / and :. Fault also refuses a name that
-// contains a zero byte, because the kernel would take this byte for the end of the name.
+// contains a zero byte, because the kernel would end the name at this byte.
 func Fault(name string) string {
 	switch {
 	case name == "":
@@ -39,9 +40,9 @@ func Fault(name string) string {
 // Wanted is a description of the names that Refused accepts, for messages.
 const Wanted = "1 to 15 bytes of printable ASCII without /, : and %"
 
-// Refused returns the reason why a pod or a request must not choose a name for a link of a pod. It returns "" if the
-// name is allowed. Use Refused for all names that come from pods or from requests. Refused refuses names that Fault
-// refuses, names with characters that could control a terminal, and names that the kernel or our plugins use.
+// Refused returns the reason why a link of a pod must not have a name that a pod or a request has chosen. It returns ""
+// if the name is allowed. Use Refused for all names that come from pods or from requests. Refused refuses names that
+// Fault refuses, names with characters that could control a terminal, and names that the kernel or our plugins use.
 func Refused(name string) string {
 	if fault := Fault(name); fault != "" {
 		return fault
