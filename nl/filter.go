@@ -207,7 +207,7 @@ func (f *filter) parse(b []byte) {
 // program does. The name has a hash of effect, and the revision of the program's source.
 func programName(effect string) string { return objectName(effect, bpf.Revision()) }
 
-// objectName returns the name of a BPF object: The name consists of OwnTable, a hash of the content in 16 hexadecimal
+// objectName returns the name of a BPF object. The name consists of OwnTable, a hash of the content in 16 hexadecimal
 // digits, and the suffix.
 func objectName(content, suffix string) string {
 	is := fnv.New64a()

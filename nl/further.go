@@ -12,11 +12,10 @@ import (
 // networks are further attachments, which have only NICs. Each of these NICs has a rule and a routing table of its own.
 // So the answers to packets that arrive through a NIC leave through the same NIC.
 //
-// The groups of a pod's links show which attachment is the first. Because the request that creates a link also sets its
-// group, even an ADD that was killed has left no link without a group. An attachment stays first or further as long as
-// it has links, because [Further] looks at these links before it looks at other attachments. If the first attachment
-// ends before the further attachments, the pod has no pair until the next new attachment, which becomes the first
-// attachment.
+// The groups of a pod's links show which attachment is the first. A link has its group from its creation on, so the
+// groups are right even after an ADD was killed. An attachment stays first or further as long as it has links, because
+// Further looks at these links before it looks at other attachments. If the first attachment ends before the further
+// attachments, the pod has no pair until the next new attachment, which becomes the first attachment.
 
 // furtherGroupByte is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
 // first attachments. The other three bytes (attachmentMask) are a number of the attachment.

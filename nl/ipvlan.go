@@ -24,8 +24,8 @@ type IPVlan struct {
 	Mode   string       // l2, l3 or l3s; "" is l2
 	MTU    int          // 0: the slave follows the MTU of its master, and Check accepts any MTU
 	Group  uint32       // see DelGroup; 0 is the default group
-	Down   bool         // Add leaves the slave down: a later Up of the Wiring sets it up
-	Only   []netip.Addr // Check accepts only these and link-local addresses on the slave; nil: all addresses
+	Down   bool         // Add leaves the slave down: a later Up in the Wiring brings it up
+	Only   []netip.Addr // Check accepts only these addresses and link-local ones on the slave; nil: all addresses
 	Fresh  bool         // the caller has made sure that NS has no link of this name, so Add does not look for one
 }
 
@@ -54,11 +54,12 @@ func (v IPVlan) mode() string {
 	return v.Mode
 }
 
-// Add creates the slave. One request creates the slave in its own namespace, gives the slave its name, and sets the
+// Add creates the slave. One request creates the slave in its own namespace, gives the slave its name, and brings the
 // slave up.
 //
-// The request goes to the master's namespace, and has the slave's namespace as an attribute. To move or rename the
-// slave later would take 10 ms or more, and all other changes of links would wait meanwhile (synchronize_rcu).
+// The request goes to the master's namespace, and has the slave's namespace as an attribute. If Add moved or renamed
+// the slave later, this would take 10 ms or more, and all other changes of links would wait meanwhile
+// (synchronize_rcu).
 //
 // Kernels before 6.15 look for a link of the same name in the namespace to which the request goes. So if the name is
 // eth0, they find the node's own eth0, and refuse the request. But if the request has an index, such a kernel does not
@@ -124,7 +125,7 @@ func (v IPVlan) create(n *NS, index int32) error {
 	return err
 }
 
-// rememberSlave makes v.NS remember the new slave, so that no method has to ask the kernel for it.
+// rememberSlave makes v.NS remember the new slave, so that no method has to ask the kernel for the slave.
 func (v IPVlan) rememberSlave(n *NS, index int) {
 	if v.NS.indices != nil {
 		v.NS.indices[v.Name] = index

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Jumps stands for some rules in a chain of another program. These are the rules whose comment contains Comment and
-// that jump to a chain whose name begins with To. Del deletes these rules without iptables(8). The reason is that
+// Jumps selects rules in a chain of another program. It selects a rule if the rule's comment contains the text Comment,
+// and if the rule jumps to a chain whose name begins with the text To. Del does not use iptables(8), because
 // iptables(8) refuses to change a table if it cannot print one of the table's rules.
 type Jumps struct {
 	Table, Chain string // a table of the family ip, and a chain of this table

@@ -23,8 +23,8 @@ import (
 // kernel deletes the action soon after the last filter is deleted.
 //
 // A Limit does not count the packets that a [Splice] sends from one link to the other. At ingress, the filters of the
-// Limit come after the filters of the Splice. At egress, the filters of the Limit ignore packets that have arrived by
-// another link. So each packet counts only once.
+// Limit come after the filters of the Splice. At egress, the filters of the Limit ignore packets that have arrived
+// through another link. So each packet counts only once.
 type Limit struct {
 	Devs   []string
 	Egress bool
@@ -32,8 +32,8 @@ type Limit struct {
 	Burst  uint64 // the size of the token bucket in bytes, at least 1
 }
 
-// limitPref is the priority of a Limit's filters. They come after the filters of a Splice or a Forbid, which have
-// filterPref.
+// limitPref is the priority of a Limit's filters. The kernel runs these filters after the filters of a Splice or a
+// Forbid, which have filterPref.
 const limitPref = filterPref + 1
 
 // programName returns the name of the program. Limits with different directions, rates or bursts have different names.
@@ -41,9 +41,9 @@ func (l Limit) programName() string { return programName(l.effectText()) }
 
 func (l Limit) effectText() string { return fmt.Sprint("limit ", l.Egress, l.Rate, l.Burst) }
 
-// actionIndex returns the index by which the filters share the action. Limits with different directions, rates or
-// bursts have different indices. An action outlives its filters for a while, so with a fixed index, new filters could
-// use an old action.
+// actionIndex returns the index of the police action. The filters share the action because all of them name this index.
+// Limits with different directions, rates or bursts have different indices. With a fixed index, new filters could use
+// an old action, because an action outlives its filters for a while.
 func (l Limit) actionIndex() uint32 {
 	h := fnv.New32a()
 	io.WriteString(h, l.effectText())
@@ -73,7 +73,7 @@ func (l Limit) position() filter {
 	return filter{hook: tcIngress, pref: limitPref}
 }
 
-// filter returns the filter for the links of the Limit, without the index of a link.
+// filter returns the filter for each link of the Limit. The caller sets the filter's index.
 func (l Limit) filter() filter {
 	f := l.position()
 	f.name, f.police = l.programName(), l.policeAction()

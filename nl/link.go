@@ -27,7 +27,7 @@ type Link struct {
 	Group uint32
 	Peer  int    // the index of a pair's other end or of a slave's master, perhaps in another namespace
 	Mode  string // the mode of an ipvlan link: l2, l3 or l3s
-	// Forwards reports whether the kernel forwards IPv4 packets that arrive by the link.
+	// Forwards reports whether the kernel forwards IPv4 packets that arrive through the link.
 	Forwards bool
 
 	props  []byte // a list of attributes: the alternative names
@@ -35,9 +35,9 @@ type Link struct {
 	peerNS uint32 // 1 + the ID of the namespace of the link Peer; 0 if Peer is in the link's own namespace
 }
 
-// Unhooked reports whether packets that arrive by the link bypass tc, XDP and the netfilter hooks of the link's
-// namespace. This is so for an ipvlan link in mode l3s: the kernel passes its packets through the hooks of the master's
-// namespace instead (ipvlan_l3_rcv).
+// Unhooked reports whether packets that arrive through the link bypass tc, XDP and the netfilter hooks of the link's
+// namespace. Only packets of ipvlan links in mode l3s bypass them. The kernel passes these packets through the hooks of
+// the master's namespace instead (ipvlan_l3_rcv).
 func (l Link) Unhooked() bool { return l.Kind == "ipvlan" && l.Mode == ipvlanModes[2] }
 
 // Names returns the name of the link, and then its alternative names (see altname in ip-link(8)). The kernel finds the
@@ -67,7 +67,7 @@ func (n *NS) Links() ([]Link, error) { return n.listLinks(n.sendRequest) }
 // exactLinks is like Links, but fails if the kernel's list is perhaps incomplete.
 func (n *NS) exactLinks() ([]Link, error) { return n.listLinks(n.sendExact) }
 
-// listLinks lists the links. listLinks calls the parameter send to send the request.
+// listLinks lists the links. The function send sends the request.
 func (n *NS) listLinks(send sender) ([]Link, error) {
 	msgs, err := send(unix.NETLINK_ROUTE, unix.RTM_GETLINK, unix.NLM_F_DUMP, unix.RTM_NEWLINK, linkMessage(),
 		skipStats())
@@ -99,8 +99,8 @@ func (n *NS) LinkByName(name string) (Link, error) {
 }
 
 // SeenLink is like LinkByName, but sometimes returns an earlier state of the link. If a context keeps the namespace
-// open (see [KeepOpen]), SeenLink returns a state that n has read earlier during the same command. So use SeenLink only
-// for properties that no program changes in the milliseconds of a command: the MAC address, the MTU, the group and
+// open (see [KeepOpen]), SeenLink returns a state that the same command has read earlier. So use SeenLink only for
+// properties that no program changes in the milliseconds of a command: the MAC address, the MTU, the group and
 // Forwards.
 func (n *NS) SeenLink(name string) (Link, error) {
 	if l, seen := n.seen[name]; seen {
@@ -172,13 +172,13 @@ func checkName(name string) error {
 	return nil
 }
 
-// setLink sets a link up, and sets its MTU (unless mtu is 0) and its alias (unless alias is empty). The slice named
-// more has attributes that set other properties of the link.
+// setLink brings a link up, and sets its MTU (unless mtu is 0) and its alias (unless alias is empty). The caller can
+// pass more attributes, which set other properties of the link.
 func (n *NS) setLink(name string, mtu int, alias string, more ...attribute) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	delete(n.seen, name) // the index of the link does not change
+	delete(n.seen, name) // but keep the link's index, which does not change
 	msg := linkMessage()
 	msg.Flags, msg.Change = unix.IFF_UP, unix.IFF_UP
 	attrs := []attribute{attrString(unix.IFLA_IFNAME, name)}
@@ -191,7 +191,7 @@ func (n *NS) setLink(name string, mtu int, alias string, more ...attribute) erro
 	return n.applyChange(unix.RTM_SETLINK, 0, msg, append(attrs, more...)...)
 }
 
-// SetDown sets a link down. The kernel then removes the link's routes.
+// SetDown brings a link down. The kernel then removes the link's routes.
 func (n *NS) SetDown(name string) error {
 	if err := checkName(name); err != nil {
 		return err

@@ -25,15 +25,15 @@ type ruleList struct {
 	set   map[Rule]bool
 }
 
-// A routeList maps the index of each link to the routes by this link. The index 0 stands for no link.
+// A routeList maps the index of each link to the routes that use this link. The index 0 has the routes without a link.
 type routeList struct {
 	byLink map[int][]kernelRoute
 	err    error
 }
 
-// List makes n remember the rules, and the routes by the link dev. If dev is "", n remembers the routes by all links.
-// The lists stay until the caller calls forget. So checks of many rules and routes read each list only once. The lists
-// do not show later changes, so call forget before you change a rule or a route.
+// List makes n remember the namespace's rules, and the routes that use the link dev. If dev is "", n remembers the
+// routes of all links. n remembers the lists until the caller calls forget. So checks of many rules and routes read
+// each list only once. The lists do not show later changes, so call forget before you change a rule or a route.
 func (n *NS) List(dev string) (forget func(), err error) {
 	l := &listCache{rules: map[Family]*ruleList{}, routes: map[Family]*routeList{}}
 	if dev != "" {
@@ -60,8 +60,8 @@ func (l *listCache) rulesOf(n *NS, f Family) *ruleList {
 	return list
 }
 
-// hasRoutesBy reports whether the listCache can answer a request for the routes by the link with the given index. The
-// index 0 stands for all links.
+// hasRoutesBy reports whether the listCache has the routes that use the link with the given index. The index 0 stands
+// for all links.
 func (l *listCache) hasRoutesBy(index int) bool { return l.dev == 0 || l.dev == index }
 
 // selectRoutes returns those routes of a family that the filter selects and that use the link with the given index. The

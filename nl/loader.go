@@ -20,8 +20,8 @@ type loader struct {
 	pods       uint32 // the number of pods for which new maps have room
 }
 
-// unsharedPods is the number of pods for which a map has room if only one pod uses the map. It is more than 1, because
-// each CPU reserves some free entries for itself.
+// unsharedPods is the number of pods for which a map has room if only one pod uses the map. The number is more than 1,
+// because each CPU reserves some of the map's free entries for itself.
 const unsharedPods = 8
 
 func newLoader(share bool) *loader {

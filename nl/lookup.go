@@ -32,9 +32,9 @@ func (n *NS) HostRoutes() (addrs []netip.Addr, err error) {
 	return addrs, err
 }
 
-// DefaultSource returns the source address (src) of the default route by the link dev. It does the same as "ip route
-// get ADDR oif DEV fibmatch". DefaultSource returns the zero netip.Addr if there is no such route, or if the route has
-// no src.
+// DefaultSource returns the source address (src) of the default route that uses the link dev. DefaultSource does the
+// same as "ip route get ADDR oif DEV fibmatch". DefaultSource returns the zero netip.Addr if there is no such route, or
+// if the route has no src.
 func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 	// an address for documentation (RFC 5737, RFC 3849): only the default route leads to it
 	far := netip.AddrFrom4([4]byte{192, 0, 2, 1})
@@ -53,7 +53,7 @@ func (n *NS) DefaultSource(dev string, family Family) (netip.Addr, error) {
 }
 
 // lookupRoute returns the route that the kernel chooses for packets to an address, or the zero kernelRoute if there is
-// none. The slice named more has attributes that restrict the kernel's choice.
+// none. The caller can pass more attributes, which restrict the kernel's choice.
 func (n *NS) lookupRoute(a netip.Addr, more ...attribute) (kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Dst_len, msg.Flags = uint8(FamilyOf(a)), uint8(a.BitLen()), unix.RTM_F_FIB_MATCH

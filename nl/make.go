@@ -12,9 +12,9 @@ import (
 	"github.com/vishvananda/netns"
 )
 
-// Make creates a network namespace that is mounted nowhere, and sets its lo up. name is for people. The namespace and
-// its links end when the caller calls Close, or when the process ends before that. Other processes can open the
-// namespace by [NS.Path].
+// Make creates a network namespace that is mounted nowhere, and brings its link lo up. Only messages use the name. The
+// kernel deletes the namespace and its links when the caller calls Close, or when the process ends before that. Other
+// processes can open the namespace by [NS.Path].
 func Make(name string) (*NS, error) {
 	fd, err := newNetNS()
 	if err != nil {

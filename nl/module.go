@@ -26,8 +26,8 @@ func (n *NS) loadModule(name string) {
 	}
 }
 
-// ErrMayNotLoad reports that the kernel lacks a part, and that this process lacks the privilege to load modules. A
-// process with this privilege perhaps can load the part.
+// ErrMayNotLoad reports that a module is missing in the kernel, and that this process lacks the privilege to load
+// modules. Perhaps a process with this privilege can load the module.
 var ErrMayNotLoad = errors.New("this process lacks CAP_SYS_MODULE, so the kernel does not load modules for it")
 
 // addMayNotLoad adds [ErrMayNotLoad] to an error about a missing part of the kernel, if this process lacks

@@ -22,7 +22,7 @@ import (
 // One request moves the link, renames it and brings it up. The kernel sets the link down before the move
 // (dev_change_net_namespace). Kernels before 6.2 rename only links that are down. Because the link is down during the
 // move, these kernels can also rename it. The kernel completes the request even if the process is killed meanwhile. So
-// the link is either on the node, or in the pod with its name and up.
+// the link is either on the node, or in the pod. In the pod, it has its new name and is up.
 //
 // A link loses its addresses, routes, neighbours, queueing disciplines and their filters when it moves, but keeps its
 // [Settings].
@@ -33,7 +33,7 @@ type MovedLink struct {
 	Home  string // the link's name on the node; "" if it is not known any more
 	MTU   int    // 0: Add does not change it
 	Group uint32 // the link's group in the pod; on the node, the group is 0
-	Down  bool   // Add leaves the link down: a later Up of the Wiring sets it up
+	Down  bool   // Add leaves the link down: a later Up in the Wiring brings it up
 }
 
 func (v MovedLink) String() string {
@@ -113,12 +113,12 @@ func (n *NS) moveLink(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...at
 }
 
 // Del first removes the alternative names, links and programs that the pod has attached to the link. Del then moves the
-// link back to the node, gives the link its name on the node, and sets the link down. Del does nothing if the link in
-// the pod belongs to another attachment (see [Foreign]).
+// link back to the node, renames it (see freeName), and brings it down. Del does nothing if the link in the pod belongs
+// to another attachment (see [Foreign]).
 //
 // When the pod's namespace ends, the kernel itself moves the link to the node, and perhaps renames it
 // (default_device_exit_net). The moved link keeps the group that it had in the pod. If Del finds a link with this group
-// on the node, Del removes the programs, and gives the link group 0 and its name on the node.
+// on the node, Del removes the programs, sets the link's group to 0, and renames the link.
 func (v MovedLink) Del(n *NS) error {
 	if v.NS != nil {
 		l, err := v.NS.findCard(v.MAC)
@@ -160,8 +160,8 @@ func (v MovedLink) bringBack(n *NS, l Link) error {
 // podFlags has the flags that a pod can set on a link, and that Del clears.
 const podFlags = unix.IFF_UP | unix.IFF_PROMISC | unix.IFF_ALLMULTI | unix.IFF_NOARP
 
-// freeName returns the name that the link gets on the node. This name is Home, unless Home is "" or another link has
-// the name Home. In these two cases, freeName returns the name that systemd makes of the MAC address
+// freeName returns the name for the link on the node. This name is Home, unless Home is "" or another link has the name
+// Home. In these two cases, freeName returns the name that systemd makes from the MAC address
 // (systemd.net-naming-scheme(7), ID_NET_NAME_MAC).
 func (v MovedLink) freeName(n *NS) (string, error) {
 	byMAC := "enx" + strings.ReplaceAll(v.MAC, ":", "")
@@ -178,9 +178,9 @@ func (v MovedLink) freeName(n *NS) (string, error) {
 	return "", err
 }
 
-// resetOnNode does the rest of Del for a link that the kernel has moved to the node. It removes the programs, and gives
-// the link group 0 and its name on the node (see freeName). But if another program has set the link up, the link keeps
-// its present name, because kernels before 6.2 cannot rename it.
+// resetOnNode completes Del for a link that the kernel itself has moved to the node. It removes the programs, sets the
+// link's group to 0, and renames the link (see freeName). But if another program has brought the link up, the link
+// keeps its present name, because kernels before 6.2 cannot rename a link that is up.
 func (v MovedLink) resetOnNode(n *NS, l Link) error {
 	left := n.delPrograms(l)
 	msg := linkMessage()
@@ -242,8 +242,8 @@ func (n *NS) delAltNames(l Link) error {
 }
 
 // findCard returns the network card with the given MAC address. Unlike [NS.FindMAC], it also works in a pod, which can
-// give the same MAC address to other links, even to lo. So findCard ignores lo, and prefers a RealLink to one end of a
-// veth pair, which is a card only in tests. The error is fs.ErrNotExist if there is no such card.
+// give the same MAC address to other links, even to lo. So findCard ignores lo. It prefers a RealLink to an end of a
+// veth pair, because only tests use veth pairs as cards. The error is fs.ErrNotExist if there is no such card.
 func (n *NS) findCard(mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {
@@ -269,8 +269,8 @@ func (n *NS) findCard(mac string) (Link, error) {
 	return veth, nil
 }
 
-// MayBeCard reports whether a link is a network card, or one end of a veth pair, which is a card in tests. An ipvlan
-// slave is not a card, but has the MAC address of its card.
+// MayBeCard reports whether a link can be a network card. Tests use ends of veth pairs as cards, so MayBeCard returns
+// true for these, too. An ipvlan slave has the MAC address of its card, but is not a card.
 func (l Link) MayBeCard() bool {
 	return l.Index != loopback && (l.Kind == RealLink || l.Kind == "veth")
 }

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An MTU6 ensures that IPv6's MTU of a link is not larger than the link's MTU. For each link, IPv6 has an MTU of its
-// own, which is a sysctl. If the MTU of an ENI becomes smaller, the kernel also lowers the MTU of its slaves, but does
-// not tell IPv6 (ipvlan_adjust_mtu). IPv6 on the slaves then sends packets that are too large: these are lost, and the
+// An MTU6 ensures that the IPv6 MTU of a link is not larger than the link's MTU. The IPv6 MTU is a separate sysctl of
+// each link. If the MTU of an ENI becomes smaller, the kernel also lowers the MTU of the ENI's slaves, but not their
+// IPv6 MTU (ipvlan_adjust_mtu). IPv6 on the slaves then sends packets that are too large: these are lost, and the
 // sender gets no ICMPv6 error.
 type MTU6 struct{ Dev string }
 
@@ -21,7 +21,7 @@ func (m MTU6) String() string {
 	return fmt.Sprintf("sysctl -w net.ipv6.conf.%s.mtu=$(cat /sys/class/net/%[1]s/mtu)", m.Dev)
 }
 
-// Add sets IPv6's MTU to the link's MTU, unless Check returns nil.
+// Add sets the IPv6 MTU to the link's MTU, unless Check returns nil.
 func (m MTU6) Add(n *NS) error {
 	l, err := n.LinkByName(m.Dev)
 	if err != nil {
@@ -36,7 +36,7 @@ func (m MTU6) Add(n *NS) error {
 // Del does nothing.
 func (m MTU6) Del(*NS) error { return nil }
 
-// Check returns an error if IPv6's MTU is larger than the link's MTU. If IPv6's MTU is smaller, no packets are lost.
+// Check returns an error if the IPv6 MTU is larger than the link's MTU. A smaller IPv6 MTU loses no packets.
 func (m MTU6) Check(n *NS) error {
 	l, err := n.LinkByName(m.Dev)
 	if err != nil {
@@ -45,7 +45,7 @@ func (m MTU6) Check(n *NS) error {
 	return l.checkMTU6()
 }
 
-// checkMTU6 returns an error if IPv6's MTU is larger than the link's MTU.
+// checkMTU6 returns an error if the IPv6 MTU is larger than the link's MTU.
 func (l Link) checkMTU6() error {
 	if l.MTU6 <= l.MTU {
 		return nil
@@ -56,8 +56,8 @@ func (l Link) checkMTU6() error {
 		l.MTU6, l.MTU)
 }
 
-// parseMTU6 returns IPv6's MTU of a link (DEVCONF_MTU6 of linux/ipv6.h), or 0 if the link has no IPv6. It takes the
-// value of the link's attribute IFLA_AF_SPEC.
+// parseMTU6 returns the IPv6 MTU of a link (DEVCONF_MTU6 of linux/ipv6.h), or 0 if the link has no IPv6. The caller
+// passes the value of the link's attribute IFLA_AF_SPEC.
 func parseMTU6(families []byte) int {
 	const conf, mtu = 2 /* IFLA_INET6_CONF */, 2
 	if values := attrAt(families, unix.AF_INET6, conf); len(values) >= 4*(mtu+1) {

@@ -18,9 +18,10 @@ type transaction struct {
 	family   uint8 // the family of the table to which the next requests apply
 	table    string
 	requests []batchRequest
-	sets     uint32 // how many sets the requests add; also the number of the last of these sets
-	// generation is 0, or a result of rulesetGeneration. If a table has changed since that result, the kernel refuses
-	// the transaction with ERESTART. If generation is 0, the kernel does not check this.
+	sets     uint32 // how many sets the requests add; the sets are numbered from 1 to this number
+	// generation is 0, or a result of rulesetGeneration. If any table has changed since rulesetGeneration returned this
+	// result, the kernel refuses the transaction with ERESTART. If generation is 0, the kernel does not look for
+	// changes.
 	generation uint32
 }
 
@@ -87,9 +88,9 @@ func (x *transaction) encodeMessages(seq uint32) (b []byte) {
 	return append(b, encodeMessage(unix.NFNL_MSG_BATCH_END, 0, seq+1, all, nil)...)
 }
 
-// commit sends the transaction, and returns the first error. The socket stays open until the NS n is closed. The reason
-// is that when a socket is closed, the kernel waits 10 ms or more until all deleted objects are freed
-// (nft_rcv_nl_event). When n is closed, the kernel has to wait in any case, for other reasons.
+// commit sends the transaction, and returns the first error. The socket stays open until the NS n is closed. If commit
+// closed the socket, the kernel would wait 10 ms or more until all deleted objects are freed (nft_rcv_nl_event). When n
+// is closed, the kernel has to wait in any case, for other reasons.
 func (n *NS) commit(x *transaction) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -39,11 +39,11 @@ const RouteProtocol = 72
 // in two cases only: in Do, and for the moment in which it opens a socket or a file. Only one goroutine at a time may
 // use an NS.
 type NS struct {
-	Name string // for people: "node", "pod"
+	Name string // for messages: "node", "pod"
 
 	fd        netns.NsHandle
 	isProcess bool   // all threads that no goroutine has locked are in this namespace
-	processNS *NS    // the NS of the process, if OpenOther of that NS has opened this NS; otherwise nil
+	processNS *NS    // the NS of the process, if its OpenOther has opened this NS; otherwise nil
 	keptOpen  bool   // Close does nothing, because release (see KeepOpen) closes the namespace
 	keptOther *NS    // the first namespace that OpenOther has opened, if keptOpen is true
 	keptPath  string // the path of keptOther
@@ -72,10 +72,10 @@ func Open(name, path string) (*NS, error) {
 	return newNS(name, fd), nil
 }
 
-// OpenOther opens the namespace at path like [Open]. If path leads to n itself, the error is fs.ErrNotExist. The reason
-// is that the kernel can reuse the PID of a container's process after the process has ended. A path like
-// /proc/PID/ns/net then leads to another namespace, perhaps to the node's. If a context keeps n open (see [KeepOpen]),
-// the context also keeps open the first namespace that OpenOther opens.
+// OpenOther opens the namespace at path like [Open]. After a container's process has ended, the kernel can reuse its
+// PID. A path like /proc/PID/ns/net then leads to another namespace, perhaps to the node's. So if path leads to n
+// itself, the error is fs.ErrNotExist. If a context keeps n open (see [KeepOpen]), the context also keeps open the
+// first namespace that OpenOther opens.
 func (n *NS) OpenOther(name, path string) (*NS, error) {
 	if n.keptOther != nil && n.keptPath == path {
 		return n.keptOther, nil
@@ -106,8 +106,8 @@ func (n *NS) IsAt(path string) bool {
 	return err == nil && there.Dev == own.Dev && there.Ino == own.Ino
 }
 
-// isNamespace reports whether a file is a namespace. It is necessary because an empty file remains when a namespace is
-// unmounted.
+// isNamespace reports whether a file is a namespace. A caller must check this, because an empty file remains when a
+// namespace is unmounted.
 func isNamespace(fd int) bool {
 	var s unix.Statfs_t
 	return unix.Fstatfs(fd, &s) == nil && s.Type == unix.NSFS_MAGIC
@@ -162,9 +162,9 @@ func (n *NS) Close() error {
 
 // Do runs f on a thread that is in the namespace. Use Do only if f needs more than a netlink socket or a file, because
 // other methods can open sockets and files in the namespace. Goroutines that f starts do not run in the namespace. The
-// function f must not use any NS. The reason is that the NS of the process assumes that the calling thread is in the
-// namespace of the process. While f runs, the calling thread is in another namespace. If f panics, Do panics on the
-// goroutine of the caller, where the caller can recover.
+// function f must not use any NS. The methods of the process's NS assume that the calling thread is in the process's
+// namespace, but while f runs, the thread is in another namespace. If f panics, Do panics on the goroutine of the
+// caller, where the caller can recover.
 func (n *NS) Do(f func() error) error {
 	if n.isProcess {
 		return f()
