@@ -60,8 +60,8 @@ func (l *listCache) rulesOf(n *NS, f Family) *ruleList {
 	return list
 }
 
-// hasRoutesBy reports whether the listCache has the routes that use the link with the given index. The index 0 stands
-// for all links.
+// hasRoutesBy reports whether the listCache can supply the routes that use the link with the given index. The index 0
+// stands for all links.
 func (l *listCache) hasRoutesBy(index int) bool { return l.dev == 0 || l.dev == index }
 
 // selectRoutes returns those routes of a family that the filter selects and that use the link with the given index. The

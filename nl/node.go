@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Node opens the namespace of the calling thread: plugins run in the node's namespace.
+// Node opens the namespace of the calling thread. This is the node's namespace, because runtimes start plugins there.
 func Node() (*NS, error) {
 	n, err := nodeBySocket()
 	if err != nil { // the kernel is older than 4.10, or the process lacks a capability
@@ -25,8 +25,8 @@ func Node() (*NS, error) {
 	return n, nil
 }
 
-// nodeBySocket opens the namespace of the calling thread by a netlink socket (ioctl_ns(2)), which nearly all callers
-// need anyway. To open the namespace by its path in /proc takes three times as long.
+// nodeBySocket opens a netlink socket, and gets the namespace of the calling thread from this socket (ioctl_ns(2)).
+// Nearly all callers need the socket anyway. To open the namespace at its path in /proc takes three times as long.
 func nodeBySocket() (*NS, error) {
 	n := &NS{Name: "node", isProcess: true, sockets: map[int]*socket{}}
 	s, err := n.openNetlink(unix.NETLINK_ROUTE)
@@ -48,9 +48,9 @@ type keeper struct{ node *NS }
 type keeperKey struct{}
 
 // KeepOpen is for a process in which several plugins answer one command, one after the other. With the returned
-// context, [NodeOf] opens the node's namespace only once, and OpenOther of this NS opens the pod's namespace only once.
-// The method Close of these two NSs does nothing. The returned function closes both NSs. All users of the context must
-// run in the namespace of the same node, and must work for the same pod.
+// context, these plugins open the node's namespace ([NodeOf]) and the pod's namespace (OpenOther) only once. The method
+// Close of both NSs does nothing. The function release closes both NSs. All users of the context must run in the
+// namespace of the same node, and must work for the same pod.
 func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	k := &keeper{}
 	return context.WithValue(ctx, keeperKey{}, k), func() {

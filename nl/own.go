@@ -64,11 +64,11 @@ func (n *NS) RemoveRouted() (removed bool, err error) {
 		func() error { return nil })
 }
 
-// removeUnused first calls checkUnused. If checkUnused returns an error, removeUnused removes nothing. It returns this
-// error, unless the error is [ErrPods]: it then returns nil. If checkUnused returns nil, removeUnused removes the
-// objects that listObjects returns, and calls removeMore. After the removal, removeUnused calls checkUnused again, and
-// returns any error of this second call, even [ErrPods]. The result removed reports whether there were objects to
-// remove.
+// removeUnused first calls checkUnused. If checkUnused returns [ErrPods], removeUnused removes nothing and returns nil.
+// If checkUnused returns another error, removeUnused removes nothing and returns this error. If checkUnused returns
+// nil, removeUnused removes the objects that listObjects returns, and calls removeMore. After the removal, removeUnused
+// calls checkUnused again, and returns any error of this second call, even [ErrPods]. The result removed reports
+// whether there were objects to remove.
 func removeUnused(
 	checkUnused func() error, listObjects func() (Wiring, error), removeMore func() error,
 ) (removed bool, err error) {
@@ -161,11 +161,11 @@ func (n *NS) sharedObjects(isWantedTable func(name string) bool, isWantedRule fu
 // isOwnRule reports whether a rule is ours.
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
-// isRoutedRule reports whether a rule is ours and serves only routed pods. Such a rule uses the routing table of an
-// ENI, or has Goto or Nop set. Such a rule can also apply to all packets, or to all packets that the node itself sends.
-// No other rule of ours has one of these properties. For example, we have rules that drop packets that arrive by an
-// ENI. For these rules, isRoutedRule returns false. These rules stay as long as the ENI's link, because the VPC still
-// delivers packets for pods that have ended.
+// isRoutedRule reports whether a rule is ours and serves only routed pods. Each rule for routed pods has at least one
+// of four properties. It uses the routing table of an ENI. It has Goto or Nop set. It applies to all packets. It
+// applies to all packets that the node itself sends. No other rule of ours has such a property. For example,
+// isRoutedRule returns false for our rules that drop packets that arrive through an ENI. These rules stay as long as
+// the ENI's link, because the VPC still delivers packets for pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
 	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.hasMark()

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pinDir is the directory where systemd and other programs mount the BPF file system. In it, we pin BPF objects under
-// names that identify their content. So all pods share the objects, and only the first pod waits until the kernel has
-// verified a program.
+// pinDir is the directory where systemd and other programs mount the BPF file system. We pin BPF objects in this
+// directory, under names that identify the content of the objects. So all pods share the objects, and only the first
+// pod waits until the kernel has verified a program.
 const pinDir = "/sys/fs/bpf"
 
 // makeUnpinned makes an object without pinning it, so that no other process uses it.

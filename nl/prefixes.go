@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inPrefixes matches packets whose address is in one of the prefixes. This address is the source if word is saddr, and
-// the destination if word is daddr. If the parameter "not" is true, inPrefixes matches packets of the same family whose
-// address is in none of the prefixes. The code compares the address with the prefix if there is only one, and otherwise
-// looks for it in an anonymous set.
+// inPrefixes matches packets whose address is in one of the prefixes. If word is "saddr", this address is the source.
+// If word is "daddr", it is the destination. If the parameter "not" is true, inPrefixes matches packets of the same
+// family whose address is in none of the prefixes. If there is only one prefix, the code compares the address with this
+// prefix. For several prefixes, the code looks up the address in an anonymous set.
 func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	prefixes = outermostPrefixes(prefixes)
 	if len(prefixes) == 0 {
@@ -72,11 +72,12 @@ func comparePrefixes(x *transaction, prefixes []netip.Prefix, not bool) []attrib
 	return exprs(network, equal(p.Addr().AsSlice()))
 }
 
-// anonymous is the name in a request for a set that belongs to one rule. The kernel replaces %d by a number.
+// anonymous is the set name in a request that makes an anonymous set. Such a set belongs to one rule. The kernel
+// replaces %d by a number.
 const anonymous = "__set%d"
 
-// mostElements is the maximum number of elements in one message. The reason is that an attribute must be smaller than
-// 64 kB. The kernel's report of an error must also be smaller than 64 kB, and this report repeats the message.
+// mostElements is the maximum number of elements in one message. With more elements, an attribute could become larger
+// than its limit of 64 kB. The kernel's error reports have the same limit, and such a report repeats the message.
 const mostElements = 1000
 
 // addSet adds requests that make an anonymous set of prefixes, for the rule that is added next. number identifies the
@@ -88,7 +89,7 @@ func (x *transaction) addSet(prefixes []netip.Prefix) (number uint32) {
 	if prefixes[0].Addr().Is6() {
 		typ, size = 8, 16 // ipv6_addr
 	}
-	bigEndian := []byte{0, 4, 2, 0, 0, 0} // NFTNL_UDATA_SET_KEYBYTEORDER, also for nft(8)
+	bigEndian := []byte{0, 4, 2, 0, 0, 0} // NFTNL_UDATA_SET_KEYBYTEORDER: only nft(8) needs it
 	x.add(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, attrString(unix.NFTA_SET_TABLE, x.table),
 		attrString(unix.NFTA_SET_NAME, anonymous),
 		attrBigEndian(unix.NFTA_SET_FLAGS, unix.NFT_SET_ANONYMOUS|unix.NFT_SET_CONSTANT|unix.NFT_SET_INTERVAL),
@@ -127,8 +128,8 @@ func outermostPrefixes(prefixes []netip.Prefix) []netip.Prefix {
 	return kept
 }
 
-// An intervalElement is an element of a set of intervals. It is the first address of an interval, or, if beyond is
-// true, the first address after an interval.
+// An intervalElement is an element of a set of intervals. If beyond is false, addr is the first address of an interval.
+// If beyond is true, addr is the first address after an interval.
 type intervalElement struct {
 	addr   netip.Addr
 	beyond bool

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// ErrNoBPF reports that the kernel cannot run a BPF program on a link's packets. The reason is that the kernel is too
-// old, was built without BPF, or is locked down. An error that wraps ErrNoBPF also has the kernel's reason.
+// ErrNoBPF reports that the kernel cannot run a BPF program on a link's packets. Such a kernel is too old, was built
+// without BPF, or is locked down. An error that wraps ErrNoBPF also has the text of the kernel's error.
 var ErrNoBPF = errors.New("this kernel does not run our BPF programs")
 
 // loadBPF loads a program into the kernel, and returns its file descriptor. If the kernel refuses the program, loadBPF

@@ -33,8 +33,8 @@ func (n *NS) sendRequest(
 }
 
 // sendExact is like sendRequest, but never returns a dump that is perhaps incomplete. If changes interrupt the dump in
-// each try, the error is nl.ErrDumpInterrupted. sendExact accepts an unmarked dump (see isUnmarkedDump) if it is equal
-// to the dump of the try before.
+// each try, the error is nl.ErrDumpInterrupted. sendExact accepts an unmarked dump (see isUnmarkedDump) if the previous
+// try had an equal dump.
 func (n *NS) sendExact(
 	family, typ, flags int, answerType uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Route is a route to Dst by the link Dev. If Dst is not on the link itself, packets go to the next hop Via.
+// A Route is a route to Dst that uses the link Dev. If Dst is not on the link itself, packets go to the next hop Via.
 type Route struct {
 	Dst      netip.Prefix
 	Via      netip.Addr
@@ -239,8 +239,8 @@ func (n *NS) listRoutes(f RouteFilter) (all []Route, err error) {
 	return all, err
 }
 
-// RoutesIn lists the routes of a table and a family. In the result, only routes by the link dev have Dev set. RoutesIn
-// does not look up the names of other links, because a list of all links is slow on a node with many pods.
+// RoutesIn lists the routes of a table and a family. In the result, only routes that use the link dev have Dev set.
+// RoutesIn does not look up the names of other links, because a list of all links is slow on a node with many pods.
 func (n *NS) RoutesIn(table uint32, f Family, dev string) (all []Route, err error) {
 	index, err := n.linkIndex(dev)
 	if err != nil {
@@ -284,8 +284,7 @@ func (n *NS) exactRoutes(f RouteFilter) (all []kernelRoute, err error) {
 	return all, nil
 }
 
-// requestRoutes is like selectRoutes, but always asks the kernel. requestRoutes calls the parameter send to send the
-// request.
+// requestRoutes is like selectRoutes, but always asks the kernel. The function send sends the request.
 func (n *NS) requestRoutes(send sender, f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	msg := &nl.RtMsg{}
 	msg.Family, msg.Protocol = uint8(family), uint8(f.Protocol)

@@ -48,7 +48,7 @@ func OfRoutedTable(table uint32) (eni int, ok bool) {
 	return int(table & attachmentMask), table&^uint32(attachmentMask) == routedTableBits
 }
 
-// routedPrefix returns the address that is in the result of RoutedAddr.
+// routedPrefix returns the address that all links of ENIs with routed pods get: see RoutedAddr.
 func routedPrefix() netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{169, 254, 72, 2}), 32)
 }
@@ -57,9 +57,9 @@ func routedPrefix() netip.Prefix {
 // but the value does not matter, so all these links get the same one. eni is the name of the link.
 func RoutedAddr(eni string) Addr { return Addr{Prefix: routedPrefix(), Dev: eni, Apart: true} }
 
-// The names of the tables of nftables for routed pods, or their beginnings. The table ENITable gives packets the mark
-// of their ENI. The table StrayTable drops packets that arrive by the boot ENI if their destination is a pod that has
-// ended. See [AskTable] and [RoutedTableOf] for the other tables.
+// Names of the nftables tables for routed pods, and prefixes of such names. The table ENITable gives packets the mark
+// of their ENI. The table StrayTable drops packets that arrive through the boot ENI if their destination is a pod that
+// has ended. [AskTable] and [RoutedTableOf] use the prefixes.
 const (
 	ENITable          = OwnTable + "._enis"
 	StrayTable        = OwnTable + "._strays"
@@ -67,8 +67,8 @@ const (
 	routedTablePrefix = OwnTable + "._routed."
 )
 
-// AskTable returns the name of the table for the ARP requests that the node sends by an ENI. eni is the name of the
-// ENI's link.
+// AskTable returns the name of the table for the ARP requests that the node sends through an ENI. eni is the name of
+// the ENI's link.
 func AskTable(eni string) string { return askTablePrefix + eni }
 
 // AskTables returns the names of the links for which the namespace has an [AskTable].
@@ -89,10 +89,10 @@ func isRoutedTable(name string) bool {
 	return name == ENITable || strings.HasPrefix(name, askTablePrefix) || strings.HasPrefix(name, routedTablePrefix)
 }
 
-// IIFRouted matches packets that have arrived by the veth pair of a routed pod.
+// IIFRouted matches packets that have arrived through the veth pair of a routed pod.
 func IIFRouted() Term { return routedTerm("iifgroup", unix.NFT_META_IIFGROUP) }
 
-// OIFRouted matches packets that leave by the veth pair of a routed pod.
+// OIFRouted matches packets that leave through the veth pair of a routed pod.
 func OIFRouted() Term { return routedTerm("oifgroup", unix.NFT_META_OIFGROUP) }
 
 func routedTerm(word string, key uint32) Term {
@@ -103,7 +103,7 @@ func routedTerm(word string, key uint32) Term {
 }
 
 // SetMarkBits changes only those bits of the packet's mark that are 1 in mask. SetMarkBits clears these bits, and then
-// sets the bits that are 1 in the parameter mark.
+// sets the bits that are 1 in the argument mark.
 func SetMarkBits(mark, mask uint32) Term {
 	return term("meta mark set meta mark & "+hexadecimal(^mask)+" | "+hexadecimal(mark), func() []attribute {
 		return exprs(meta(unix.NFT_META_MARK), bitwise(nativeBytes(^mask), nativeBytes(mark)),

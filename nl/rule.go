@@ -24,8 +24,8 @@ type Rule struct {
 	Not      bool   // invert the rule: it applies to packets that do not match the other fields
 	From, To netip.Prefix
 	OIF      string // match packets of the namespace's own sockets that are bound to this link
-	// IIF: match packets that arrive by this link. The name "lo" stands for packets that the namespace itself sends,
-	// and for the look-ups of rp_filter.
+	// IIF: match packets that arrive through this link. The name "lo" stands for packets that the namespace itself
+	// sends, and for the look-ups of rp_filter.
 	IIF   string
 	Mark  uint32
 	Mask  uint32 // 0 is all bits
@@ -118,8 +118,8 @@ func (r Rule) Del(n *NS) error {
 	return r.sendMessage(n, unix.RTM_DELRULE, 0, action)
 }
 
-// DelRules deletes all rules with a given IIF. DelRules does not list the rules, because a node has several rules for
-// each pod.
+// DelRules deletes all rules with a given IIF. DelRules does not list the rules first. Such a list would be long,
+// because a node has several rules for each pod.
 func (n *NS) DelRules(iif string) error {
 	if err := checkName(iif); err != nil { // without a name the kernel deletes any rule
 		return err

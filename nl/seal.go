@@ -19,7 +19,7 @@ import (
 // kernel's table has this second seal, the kernel also has all parts of nftables that these other chains need.
 
 // Sealed reports whether the kernel's table has the seal of the Table t. A table with this seal was made from a Table
-// with the same chains and the same Of.
+// whose Chains and Of were equal to those of t.
 func (t Table) Sealed(n *NS) bool {
 	_, _, err := t.getChain(n, t.sealName())
 	return err == nil
@@ -68,8 +68,8 @@ func (t Table) commitSeals(n *NS) error {
 func (t Table) sealName() string {
 	text := make([]byte, 0, 2<<10)
 	if slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Varies }) {
-		// Earlier releases made only one seal for a table with such chains. The names of our two seals must differ from
-		// the name of that one seal.
+		// Earlier releases made only one seal, even for a table with chains that have Varies set. The names of our two
+		// seals must differ from the name of that one seal.
 		text = append(text, "lasting\n"...)
 	}
 	for _, c := range t.Chains {

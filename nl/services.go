@@ -38,7 +38,7 @@ func (n *NS) ClusterIPs(family Family) (addrs []netip.Addr, err error) {
 	}
 	for _, m := range rules {
 		if !bytes.Contains(m, []byte(" cluster IP")) {
-			continue // the rule is for an external IP or a load balancer, perhaps with an address of a host outside
+			continue // the rule is for an external IP or a load balancer, perhaps outside the cluster
 		}
 		if a, ok := comparedAddr(m[nl.SizeofNfgenmsg:]); ok {
 			addrs = append(addrs, a)
@@ -108,7 +108,7 @@ func (t Table) natTargets(n *NS, rule []byte) (values [][]byte, err error) {
 	return nil, nil // the rule does not translate a destination
 }
 
-// setElements returns the elements of a set or map, or none if it does not exist.
+// setElements returns the elements of a set or map. If the set or map does not exist, setElements returns none.
 func (t Table) setElements(n *NS, set string) (all [][]byte, err error) {
 	dumped, err := n.dumpObjects(unix.NFT_MSG_GETSETELEM, t.family(),
 		attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name), attrString(unix.NFTA_SET_ELEM_LIST_SET, set))

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callIn makes three system calls: setns(ns), the call with the number trap, and setns(home). The results entered,
-// result and left are the kernel's results of the first, second and third call. If a call fails, its result is -errno.
-// If the first call fails, callIn does not make the other two.
+// callIn makes three system calls: setns(ns), the call whose number is trap, and setns(home). The kernel's results of
+// the three calls are entered, result and left. If a call fails, its result is -errno. If the first call fails, callIn
+// does not make the other two.
 //
 // The three calls must be on one thread. runtime.LockOSThread would ensure this, but then the runtime starts another
 // thread, which takes 3 % of the time of a short process. callIn is in assembly instead: Go does not preempt such a

@@ -134,13 +134,13 @@ func (n *NS) Kept(l Link, saved Settings) (err error) {
 	return err
 }
 
-// changedNames lists the names of those saved settings whose value in the Settings current is different.
+// changedNames lists the names of the saved settings that have another value in current.
 func (saved Settings) changedNames(current Settings) []string {
 	names := slices.Sorted(maps.Keys(saved))
 	return slices.DeleteFunc(names, func(name string) bool { return current[name] == saved[name] })
 }
 
-// putBackOne sets the setting with the given name. The parameter text is the value, in the form that a Settings has.
+// putBackOne sets the setting with the given name to a value. The text has the value in the form of a Settings.
 func (n *NS) putBackOne(l Link, name, text string) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)

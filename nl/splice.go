@@ -16,25 +16,28 @@ import (
 // two links. Packets that a Splice sends from one link to the other bypass the forwarding and netfilter of the pod's
 // namespace.
 //
-// From Veth to ENI: a packet that arrives by Veth with the destination MAC address MAC leaves by ENI, along the routes
-// of the namespace. If its TCP or UDP source port is from [SpliceOwn] to SpliceFirst - 1, the program adds
-// [SpliceFirst] - SpliceOwn to this port. From ENI to Veth: the destination port of a packet that arrives by ENI may be
-// at least SpliceFirst. If no socket of the namespace awaits such a packet, the program changes the port back. The
-// packet then goes to the other end of Veth, as if Veth had sent it. All other packets take their usual way.
+// The first program handles packets that arrive through Veth. If the destination MAC address of a packet is MAC, the
+// program sends the packet through ENI. The packet uses the routes of the namespace. If the packet's TCP or UDP source
+// port is at least [SpliceOwn] and below [SpliceFirst], the program adds SpliceFirst - SpliceOwn to the port. The
+// second program handles packets that arrive through ENI with a destination port of at least SpliceFirst. If no socket
+// of the namespace awaits such a packet, the program changes the port back. The packet then goes to the other end of
+// Veth, as if Veth had sent it. All other packets take their usual way.
 //
-// The kernel must not choose ports from SpliceFirst on for the namespace's own connections (see [LocalPorts]). But
+// The kernel must not choose SpliceFirst or a higher port for the namespace's own connections (see [LocalPorts]). But
 // programs in the namespace can listen on these ports. A socket awaits a packet in these cases:
 //
 //   - The packet belongs to a TCP connection of the namespace, or begins one.
 //   - A UDP socket is connected to the packet's source.
-//   - Any other socket has the port, and the packet does not answer a packet that the Splice has sent by ENI.
+//   - Any other socket has the packet's destination port, and the packet does not answer a packet that the Splice has
+//     sent through ENI.
 //
-// If a NAT rule translates the port of a TCP connection of the namespace, no socket has the port of the connection's
-// packets. The programs treat the packets of such a connection as awaited if they recognise the connection. The
-// programs recognise a connection if it begins from outside. They also recognise a connection that is answered and that
-// no packet by Veth has begun. The programs remember these few connections, and the connections that a packet by Veth
-// has begun, as long as their maps have room. An ICMP error is awaited if an answer to the packet inside the error
-// would be awaited. The fragments of a packet go where the first fragment goes.
+// A NAT rule may translate the port of the namespace's TCP connection. No socket then has the port that is in the
+// connection's packets. If the programs recognise such a connection, they treat its packets as awaited. They recognise
+// two kinds of connections: those that begin from outside, and those that are answered although their first packet did
+// not come through Veth. The programs remember these few connections as long as their maps have room. For the second
+// kind, they also remember the connections whose first packet came through Veth. An ICMP error contains a packet that
+// was sent. The programs treat the error like an answer to this packet. The fragments of a packet go where the first
+// fragment goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string
@@ -42,7 +45,8 @@ type Splice struct {
 	Pod       uint16
 }
 
-// A Splice translates each port from SpliceOwn to SpliceFirst - 1 into a port that is at least SpliceFirst, and back.
+// A Splice translates ports in both directions: each port in the range SpliceOwn to SpliceFirst - 1 corresponds to a
+// port that is at least SpliceFirst.
 const (
 	SpliceOwn   = bpf.OwnPort
 	SpliceFirst = bpf.FirstPort

@@ -48,8 +48,9 @@ func (n *NS) linksAbove(l Link) ([]Link, error) {
 }
 
 // delXDP detaches the XDP programs from a link. It ignores EOPNOTSUPP, because not all drivers have all modes of XDP.
-// The kernel refuses to detach a program that a bpf_link holds (EBUSY). The bpf_link ends with the processes that have
-// it open. The kernel also refuses if an upper link, such as a bond, has a program (EEXIST).
+// The kernel refuses to detach a program that a bpf_link holds (EBUSY). But such a program does not stay, because the
+// kernel frees the bpf_link when the processes that have it open end. The kernel also refuses if an upper link, such as
+// a bond, has a program (EEXIST).
 func (n *NS) delXDP(l Link) (failed error) {
 	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
 		msg := linkMessage()
@@ -88,9 +89,9 @@ func (n *NS) delTCX(l Link) error {
 	})
 }
 
-// queryTCX lists the IDs of the programs at a hook of tcx. The list links has, at the position of each program, the ID
-// of the bpf_link that holds the program, or 0 if no bpf_link holds it. On Linux before 6.6, which has no tcx, both
-// lists are empty.
+// queryTCX lists the IDs of the programs at a hook of tcx. The slices programs and links have the same length. For each
+// program, links has the ID of the bpf_link that holds the program, or 0 if no bpf_link holds it. On Linux before 6.6,
+// which has no tcx, both lists are empty.
 func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
 	programs, links = make([]uint32, mostTCX), make([]uint32, mostTCX)
 	query := struct { // of union bpf_attr, for BPF_PROG_QUERY

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Sysctl is a parameter of a network namespace below /proc/sys/net, and its value. Del does nothing. The reason is
-// that a link's parameters end with the link, and other programs may rely on the namespace's other parameters.
+// A Sysctl is a parameter of a network namespace below /proc/sys/net, and its value. Del does nothing, because the
+// kernel deletes a link's parameters with the link. Other programs may rely on the namespace's other parameters.
 type Sysctl struct {
 	// Key is the path below /proc/sys, such as "net/ipv4/ip_forward". Its separators are slashes and not dots, because
 	// the name of a link may contain a dot.
@@ -133,8 +133,8 @@ func (s Sysctl) writeTo(fd int, value string) error {
 }
 
 // openFile opens the parameter's file. The file belongs to the namespace in which it was opened
-// (net_ctl_header_lookup). openFile does not use package os, because os.Open registers the file with the runtime's
-// poller: this would double the cost of a read or write.
+// (net_ctl_header_lookup). openFile does not use package os, because os.Open would also register the file with the
+// runtime's poller, which would double the cost of a read or write.
 func (s Sysctl) openFile(n *NS, mode int) (int, error) {
 	fd, err := n.openSysctl(s.Key, mode)
 	if err != nil {
@@ -146,10 +146,10 @@ func (s Sysctl) openFile(n *NS, mode int) (int, error) {
 // openSysctl opens the file of a parameter. If n is the namespace of the process, openSysctl keeps the directory
 // /proc/sys/net/ipv4 or ipv6 open, and opens the file relative to this directory.
 //
-// The reason is that a lookup of this directory is slow for the node's namespace. In the kernel's dentry cache, one
-// list has an entry for this directory of each namespace. A lookup compares the entries one after the other, the newest
-// first (proc_sys_compare). On a node with 1500 pods, one lookup for the node takes a fiftieth of the time of an ADD. A
-// lookup for a pod is quick, because an ADD works on the newest namespace.
+// The reason is that a lookup of this directory is slow for the node's namespace. In the kernel's dentry cache, this
+// directory has one entry for each namespace, and all these entries are in one list. A lookup compares the entries one
+// after the other, the newest first (proc_sys_compare). On a node with 1500 pods, one lookup for the node takes a
+// fiftieth of the time of an ADD. A lookup for a pod is quick, because an ADD works on the newest namespace.
 func (n *NS) openSysctl(key string, mode int) (int, error) {
 	at := len("net/ipv4")
 	if !n.isProcess || len(key) <= at || key[at] != '/' {

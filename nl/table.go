@@ -24,13 +24,14 @@ type Table struct {
 	Chains []Chain
 	Of     string // a text that the seal depends on in addition to the chains: see [Table.Sealed]
 	More   bool   // the kernel's table may have other chains, which Check ignores
-	// Others makes Check accept a kernel's table that was made for another configuration. Check then ignores additional
-	// rules of ours. A chain with Alike set may be missing in the kernel's table. If such a chain exists, Check
-	// compares only the number of our rules in it, and not their content.
+	// Others makes Check also accept a table that one of our plugins has made for another configuration. Check then
+	// ignores additional rules of ours. A chain with Alike set may be missing in the kernel. If such a chain exists,
+	// Check compares only the number of our rules in this chain, and not their content.
 	Others bool
 }
 
-// An NFRule is a rule of nftables. The last Terms act on the packets that all Terms before them match.
+// An NFRule is a rule of nftables. Its first Terms are conditions. The Terms after them are actions on the packets that
+// meet all conditions.
 type NFRule []Term
 
 func (r NFRule) String() string {
@@ -56,9 +57,9 @@ func (t Table) String() string {
 	return b.String()
 }
 
-// Add installs the Table t, or replaces the kernel's table of the same name if that table differs from t. For example,
-// another program may have flushed the table, or another release may have made it. If the kernel's table does not
-// differ, Add is cheap, because it first looks for the seal.
+// Add installs the Table t, or replaces the kernel's table of the same name if that table differs from t. The kernel's
+// table can differ because another program has flushed it, or because another release has made it. If the kernel's
+// table does not differ, Add is cheap, because it first looks for the seal.
 func (t Table) Add(n *NS) error {
 	if t.isInstalled(n) {
 		return errSame
@@ -93,9 +94,9 @@ func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
 	return t.Add(n)
 }
 
-// Put is like Add, but if the kernel's table lacks the seal of the Table t, Put always replaces the whole table. This
-// matters if the kernel's table has the same rules, but was made from a Table with another Of. In this case, Add would
-// keep the old seals, and add those of t.
+// Put is like Add, but if the kernel's table lacks the seal of the Table t, Put always replaces the whole table. Put
+// and Add differ if the kernel's table has the same rules, but was made from a Table with another Of. In this case, Add
+// would only add the seals of t, and the old seals would stay.
 func (t Table) Put(n *NS) error {
 	if t.isInstalled(n) {
 		return errSame
@@ -127,8 +128,8 @@ func (t Table) addModuleNames(err error) error {
 	return fmt.Errorf("%w, one of the modules %s: %w", ErrNoModule, strings.Join(modules, ", "), err)
 }
 
-// install commits a transaction. The transaction has first the requests that addFirst adds, and then the requests that
-// addContent adds.
+// install commits a transaction. The requests that addFirst adds come first, and the requests that addContent adds come
+// after them.
 func (t Table) install(n *NS, addFirst func(*transaction)) error {
 	x, err := t.newTransaction()
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 )
 
 // A Tap records the packets from and to some addresses at some links of a namespace, like tcpdump(8). It does not
-// change packets. Other packets cost little, because the kernel filters them. A Tap ends with the process.
+// change packets. Other packets cost little, because the kernel filters them. When the process ends, the kernel closes
+// the Tap's sockets, so nothing of the Tap remains.
 type Tap struct {
 	links map[int]string // maps a socket's file descriptor to the name of the link
 	addrs []netip.Addr
@@ -26,7 +27,7 @@ type Tap struct {
 type Sighting struct {
 	At       time.Time
 	Link     string
-	Out      bool // the packet leaves the namespace by the link
+	Out      bool // the packet leaves the namespace through the link
 	From, To netip.Addr
 	Size     int // the size of the packet in bytes
 }

@@ -28,11 +28,11 @@ func term(text string, code func() []attribute) Term {
 // exprs returns its arguments as a slice, for the code of a Term.
 func exprs(code ...attribute) []attribute { return code }
 
-// IIFName matches packets that have arrived by the link with the given name. If the name ends with an asterisk, IIFName
-// matches packets that have arrived by any link whose name begins with the part before the asterisk.
+// IIFName matches packets that have arrived through the link with the given name. If the name ends with an asterisk,
+// IIFName matches packets that have arrived through any link whose name begins with the part before the asterisk.
 func IIFName(name string) Term { return linkName("iifname", unix.NFT_META_IIFNAME, name) }
 
-// OIFName matches packets that leave by the link with the given name, which may end with an asterisk: see IIFName.
+// OIFName matches packets that leave through the link with the given name, which may end with an asterisk: see IIFName.
 func OIFName(name string) Term { return linkName("oifname", unix.NFT_META_OIFNAME, name) }
 
 func linkName(word string, key uint32, name string) Term {
@@ -57,10 +57,10 @@ func nameBytes(name string) []byte {
 	return data
 }
 
-// IIFGroup matches packets that have arrived by a link of the group.
+// IIFGroup matches packets that have arrived through a link of the group.
 func IIFGroup(group uint32) Term { return ifgroup("iifgroup", unix.NFT_META_IIFGROUP, group) }
 
-// OIFGroup matches packets that leave by a link of the group.
+// OIFGroup matches packets that leave through a link of the group.
 func OIFGroup(group uint32) Term { return ifgroup("oifgroup", unix.NFT_META_OIFGROUP, group) }
 
 func ifgroup(word string, key uint32, group uint32) Term {
@@ -121,7 +121,7 @@ func DPort(proto string, first, last uint16) Term {
 	})
 }
 
-// NoRouteBack matches a packet if the link by which it has arrived has no route to the packet's source.
+// NoRouteBack matches a packet if the link through which the packet has arrived has no route to the packet's source.
 func NoRouteBack() Term {
 	return term("fib saddr . iif oif missing", func() []attribute {
 		return exprs(fib(unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, unix.NFT_FIB_RESULT_OIF),
@@ -177,30 +177,29 @@ func ctStatus(name string, bit uint32) Term {
 	})
 }
 
-// CTMark matches a packet if the mark of its connection has all bits that are 1 in the parameter mark.
+// CTMark matches a packet if the mark of its connection has all bits that are 1 in the argument mark.
 func CTMark(mark uint32) Term {
 	return term("ct mark & "+hexadecimal(mark)+" == "+hexadecimal(mark), func() []attribute {
 		return exprs(ct(unix.NFT_CT_MARK), keepBits(mark), equal(nativeBytes(mark)))
 	})
 }
 
-// CTUnmarked matches a packet if the mark of its connection has no bit that is 1 in the parameter mark.
+// CTUnmarked matches a packet if the mark of its connection has no bit that is 1 in the argument mark.
 func CTUnmarked(mark uint32) Term {
 	return term("ct mark & "+hexadecimal(mark)+" == 0x0", func() []attribute {
 		return exprs(ct(unix.NFT_CT_MARK), keepBits(mark), equal(nativeBytes(0)))
 	})
 }
 
-// SetCTMark sets those bits in the mark of the packet's connection that are 1 in the parameter mark. The other bits of
-// the connection's mark stay.
+// SetCTMark changes the mark of the packet's connection: it sets the bits that are 1 in the argument mark, and keeps
+// the other bits.
 func SetCTMark(mark uint32) Term {
 	return term("ct mark set ct mark | "+hexadecimal(mark), func() []attribute {
 		return exprs(ct(unix.NFT_CT_MARK), setBits(mark), setCT(unix.NFT_CT_MARK))
 	})
 }
 
-// SetMark sets those bits in the packet's mark that are 1 in the parameter mark. The other bits of the packet's mark
-// stay.
+// SetMark changes the packet's mark: it sets the bits that are 1 in the argument mark, and keeps the other bits.
 func SetMark(mark uint32) Term {
 	return term("meta mark set meta mark | "+hexadecimal(mark), func() []attribute {
 		return exprs(meta(unix.NFT_META_MARK), setBits(mark), setMeta(unix.NFT_META_MARK))
@@ -221,9 +220,9 @@ func Accept() Term {
 // Reset ends a rule about TCP: the kernel drops the packet, and sends a TCP reset to the packet's source.
 func Reset() Term { return term("reject with tcp reset", func() []attribute { return exprs(reset()) }) }
 
-// Masquerade ends a rule: the packet's source becomes an address of the link by which the packet leaves, with any free
-// port. The kernel chooses the port at random ("fully-random"). If two CPUs chose ports in order at the same time, both
-// could choose the same port, and one packet would be lost.
+// Masquerade ends a rule: the packet's source becomes an address of the link through which the packet leaves, with any
+// free port. The kernel chooses the port at random ("fully-random"). If two CPUs chose ports in order at the same time,
+// both could choose the same port, and one packet would be lost.
 func Masquerade() Term {
 	return term("masquerade fully-random", func() []attribute {
 		return exprs(masq(unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY))

@@ -21,10 +21,10 @@ import (
 // The kernel derives the outer source port from the inner packet's connection. So EC2 and the CPUs of the hosts see a
 // flow for each connection, and not a single flow.
 //
-// The UDP header has no checksum, even in IPv6 (RFC 6935, RFC 6936). The reason is that a host may translate the
-// addresses of the outer packet, and would have to correct an outer checksum at the same time. If the network card is
-// to compute the inner packet's checksum, the kernel cannot also correct an outer checksum. The inner packets have
-// checksums of their own, so the outer checksum is not necessary.
+// The UDP header of the outer packet has no checksum, even in IPv6 (RFC 6935, RFC 6936). If a host translates the
+// addresses of the outer packet, it would have to correct an outer checksum. The kernel cannot do this if the network
+// card is to compute the inner packet's checksum. An outer checksum is not necessary, because the inner packets have
+// checksums of their own.
 type Tunnel struct {
 	Name  string
 	Local netip.Addr // the source of the outer packets
@@ -39,7 +39,7 @@ const (
 	tunnelBytes6 = 40 + 8
 )
 
-// TunnelMTU returns the MTU of a Tunnel whose outer packets leave by a link with the MTU linkMTU.
+// TunnelMTU returns the MTU of a Tunnel whose outer packets leave through a link with the MTU linkMTU.
 func TunnelMTU(f Family, linkMTU int) int {
 	if f == IPv6 {
 		return linkMTU - tunnelBytes6
@@ -83,7 +83,7 @@ const (
 var ErrNoTunnel = errors.New("this kernel lacks ipip or ip6_tunnel, or their encapsulation by fou " +
 	"(CONFIG_NET_FOU_IP_TUNNELS, the module fou6)")
 
-// Add creates the tunnel, and sets it up.
+// Add creates the tunnel, and brings it up.
 func (t Tunnel) Add(n *NS) error {
 	if err := checkName(t.Name); err != nil {
 		return err
@@ -147,7 +147,8 @@ func (l Link) Tunnel() (local netip.Addr, port uint16, ok bool) {
 	return l.tunnel.local, l.tunnel.port, l.tunnel.port != 0
 }
 
-// A tunnel has the properties that only a link that is a [Tunnel] has. For other links, it is the zero value.
+// A tunnel has those properties of a [Tunnel] that no other link has. It is the zero value for a link that is no
+// Tunnel.
 type tunnel struct {
 	local netip.Addr
 	port  uint16 // the UDP port of the far ends

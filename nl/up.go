@@ -5,7 +5,7 @@ package nl
 
 import "errors"
 
-// An Up sets a link up, and sets its MTU unless MTU is 0. Del does nothing, so the link stays up.
+// An Up brings a link up, and sets the link's MTU unless MTU is 0. Del does nothing, so the link stays up.
 type Up struct {
 	Dev string
 	MTU int
@@ -15,7 +15,7 @@ func (u Up) String() string {
 	return command("ip link set").word(u.Dev).number("mtu", u.MTU).word("up").String()
 }
 
-// Add sets the link up and sets its MTU, if Check returns an error.
+// Add brings the link up and sets the link's MTU, if Check returns an error.
 func (u Up) Add(n *NS) error {
 	if u.Check(n) == nil {
 		return errSame

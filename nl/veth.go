@@ -29,8 +29,8 @@ import (
 type Veth struct {
 	Name string
 	// AltName is an alternative name of the near end, or "". Set AltName if pairs of different pods use the same Name
-	// one after the other. The request that sets the near end up then names the near end by AltName, and not by Name.
-	// So Add does not touch a pair of another pod. AltName needs Linux 5.5.
+	// one after the other. The request that brings the near end up then contains AltName, and not Name. So Add never
+	// changes the pair of another pod. AltName needs Linux 5.5.
 	AltName string
 	MAC     string
 	Peer    string
@@ -43,8 +43,8 @@ type Veth struct {
 	PeerGroup uint32
 	PeerDown  bool // Add leaves the far end down
 	// NoLinkLocal: the near end gets no IPv6 link-local address when it comes up. Without such an address, the kernel
-	// sends no redirects by the near end (RFC 4861, section 8.2). The kernel also cannot ask for neighbours at the near
-	// end, so the caller must add the neighbours (see [Neigh]).
+	// sends no redirects through the near end (RFC 4861, section 8.2). The kernel also cannot ask for neighbours at the
+	// near end, so the caller must add the neighbours (see [Neigh]).
 	NoLinkLocal bool
 	// NoRA: the near end ignores IPv6 router advertisements, which any process in PeerNS could send (RFC 4861, section
 	// 4.2). Without NoRA, the kernel ignores them only if the near end's own sysctl forwarding is 1 and its own sysctl
@@ -52,8 +52,8 @@ type Veth struct {
 	NoRA bool
 	// NoRedirects: the near end sends no ICMP redirects of IPv4. Add sets the near end's sysctl send_redirects to 0.
 	NoRedirects bool
-	// Forwards makes a new near end forward IPv4, even if default/forwarding is 0. To decide about a packet, the kernel
-	// looks only at the link by which the packet arrives (ip_mkroute_input).
+	// Forwards makes a new near end forward IPv4, even if default/forwarding is 0. The near end's own setting is
+	// enough, because the kernel looks only at the link through which a packet arrives (ip_mkroute_input).
 	Forwards bool
 }
 
@@ -79,7 +79,7 @@ func (v Veth) String() string {
 	return c.String()
 }
 
-// Add creates the pair and sets both ends up.
+// Add creates the pair and brings both ends up.
 func (v Veth) Add(n *NS) error {
 	if v.PeerNS == nil {
 		return errGone
@@ -92,7 +92,7 @@ func (v Veth) Add(n *NS) error {
 		return err
 	}
 	// The rest needs further requests. The kernel accepts alternative names and aliases only for existing links, and
-	// sets an end up only if the other end exists.
+	// brings an end up only if the other end exists.
 	if v.AltName != "" {
 		err = v.Alternative().Add(n)
 	}
@@ -104,7 +104,7 @@ func (v Veth) Add(n *NS) error {
 	}
 	switch {
 	case err == nil:
-	case v.AltName != "": // delete the far end: another pair may have the name of the near end
+	case v.AltName != "": // delete the far end, because the name of the near end may belong to another pair
 		n.forgetLink(v.Name)
 		_ = v.PeerNS.delLink(v.Peer)
 	default:
@@ -153,16 +153,17 @@ func (v Veth) endAttrs(name, mac string, group uint32) ([]attribute, error) {
 	return attrs, nil
 }
 
-// setNearUp sets the near end up, with its alias. For NoLinkLocal and NoRedirects, it also sets two properties that the
-// kernel accepts only for an existing link. One request does all this. The kernel first sets the link up, and then sets
-// these properties. This order does no harm, because the link carries no packets before the far end is up.
+// setNearUp brings the near end up, and sets its alias. For NoLinkLocal and NoRedirects, setNearUp also sets two
+// properties that the kernel accepts only for an existing link. One request does all this. The kernel first brings the
+// link up, and then sets these properties. This order does no harm, because the link carries no packets before the far
+// end is up.
 func (v Veth) setNearUp(n *NS) error {
 	if v.NoRA {
 		if err := v.acceptRASysctl().writeValue(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	// The request that sets the near end up also sets these properties. Another request, or a write to the sysctl's
+	// The request that brings the near end up also sets these properties. Another request, or a write to the sysctl's
 	// file, would take the kernel several times as long.
 	var spec, conf []attribute
 	const forwarding, sendRedirects = 1, 6 // IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_SEND_REDIRECTS of linux/ip.h
@@ -205,10 +206,10 @@ func (v Veth) acceptRASysctl() Sysctl {
 	return Sysctl{Key: "net/ipv6/conf/" + v.Name + "/accept_ra", Value: "0"}
 }
 
-// DelPair deletes a veth pair, and the rules whose IIF is the pair's near end. The parameter near is this end, a link
-// of the namespace n. The kernel removes the routes and neighbours with the link, but not the rules. DelPair deletes
-// the link by near.Index. So if another link has the name near.Name by now, that link stays. If near.Index is 0,
-// DelPair deletes the link by near.Name.
+// DelPair deletes a veth pair, and the rules whose IIF is the pair's near end. The argument near is the near end, which
+// is a link of the namespace n. The kernel removes the routes and neighbours with the link, but not the rules. DelPair
+// deletes the link by near.Index. So if another link has the name near.Name by now, that link stays. If near.Index is
+// 0, DelPair deletes the link by near.Name.
 func (n *NS) DelPair(near Link) error {
 	pair := Wiring{{n, Veth{Name: near.Name}}}
 	defer pair.rememberIndices()()

@@ -185,9 +185,9 @@ func (w Wiring) String() string {
 // errGone reports that the namespace of an Object is gone.
 var errGone error = &textError{"the namespace is gone", &fs.ErrNotExist}
 
-// A textError is an error with a text that wraps an error of package fs. Package variables are textErrors because the
-// compiler initialises a textError. With fmt.Errorf, each process would need time before main to initialise these
-// variables.
+// A textError is an error with a text that wraps an error of package fs. The error variables of this package are
+// textErrors, because the compiler can initialise a textError. If fmt.Errorf initialised these variables, each process
+// would need more time before main.
 type textError struct {
 	text string
 	of   *error

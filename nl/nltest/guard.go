@@ -48,9 +48,9 @@ func openPoller() {
 	}
 }
 
-// listLeftovers lists the things that countTraces finds now and did not find earlier. The earlier result of countTraces
-// is the parameter before. Some things take time to end: threads, connections, and namespaces that the kernel removes.
-// listLeftovers waits for these things, but no longer than patience.
+// listLeftovers lists the things that countTraces finds now, but did not find before the tests. Some things take time
+// to end: threads, connections, and namespaces that the kernel removes. listLeftovers waits for their end, but no
+// longer than patience.
 func listLeftovers(before map[string]int, patience time.Duration) (left []string) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		left = nil

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package nltest has namespaces for tests, and a kernel on which the tests run.
+// Package nltest makes namespaces for tests, and has scripts that run tests on a suitable kernel.
 //
 // [NS] makes a namespace, [Shell] runs a script in a namespace, and [Dump] returns the state of a namespace. [Need]
 // skips a test if the machine lacks a feature. A [Guard] fails if the tests leave something behind. The scripts in the
 // directory vm run a test binary on this machine's kernel if the kernel has ipvlan. If the kernel does not have ipvlan,
-// they run the test binary in user-mode Linux or a virtual machine:
+// the scripts run the test binary in user-mode Linux or a virtual machine:
 //
 //	go test -exec "$PWD/nl/nltest/vm/exec" ./nl/...
 //
@@ -42,8 +42,8 @@ const netnsDir = "/run/netns" // where ip-netns(8) looks for namespaces
 // that thread would stay in the namespace, and the namespace would exist as long as the process.
 func init() { runtime.LockOSThread() }
 
-// NS makes a network namespace with lo up, mounts it at path, and opens it. The namespace and the mount end with the
-// test. The field Name of n gets the value name.
+// NS makes a network namespace whose link lo is up, mounts the namespace at path, and opens it. When the test ends, NS
+// closes and unmounts the namespace. The argument name becomes the field Name of n.
 func NS(t testing.TB, name string) (n *nl.NS, path string) {
 	t.Helper()
 	Need(t, "netns")
@@ -100,9 +100,9 @@ func Without(t testing.TB, capability int, f func()) {
 	f()
 }
 
-// Remove unmounts a namespace that NS has made, and removes the file at path, before the test ends. Container runtimes
-// sometimes do so before they call DEL. The namespace exists as long as a process is in it, but nl.Open does not find
-// it any more. A second Remove does nothing.
+// Remove unmounts a namespace that NS has made, and removes the file at path, before the test ends. Remove imitates
+// container runtimes, which sometimes remove a namespace before they call DEL. The namespace exists as long as a
+// process is in it, but nl.Open does not find it any more. A second Remove does nothing.
 func Remove(t testing.TB, path string) {
 	t.Helper()
 	err := syscall.Unmount(path, syscall.MNT_DETACH)

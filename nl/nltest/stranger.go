@@ -13,8 +13,8 @@ import (
 )
 
 // Stranger starts a process without privileges, in a user namespace and a network namespace of its own. Any process on
-// a node can make such namespaces. Stranger returns this network namespace, with lo up, and its path. The process ends
-// with the test.
+// a node can make such namespaces. Stranger returns this network namespace and its path. In the namespace, lo is up.
+// The process ends when the test ends.
 func Stranger(t testing.TB) (n *nl.NS, path string) {
 	t.Helper()
 	Need(t, "root", "netns")
@@ -39,8 +39,8 @@ func Stranger(t testing.TB) (n *nl.NS, path string) {
 }
 
 // Idle starts a process that does nothing. The new process ends when the test calls the returned function, when the
-// test ends, or when this process ends. Idle does not use Pdeathsig, which would end the new process as soon as the
-// thread that has started it ends.
+// test ends, or when this process ends. Idle does not use Pdeathsig. With Pdeathsig, the new process would end together
+// with the thread that started it, perhaps before the test.
 func Idle(t testing.TB, attr *syscall.SysProcAttr) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command("cat")

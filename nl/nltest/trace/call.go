@@ -36,7 +36,7 @@ func (c Call) Text(n int) string {
 	return s
 }
 
-// Bytes returns n bytes of the traced program's memory, from addr on.
+// Bytes returns n bytes of the traced program's memory, beginning at addr.
 func (c Call) Bytes(addr uintptr, n int) ([]byte, error) {
 	b := make([]byte, n)
 	got, err := syscall.PtracePeekData(c.tid, addr, b)

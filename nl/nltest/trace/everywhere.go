@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Step is the value N of the flag -step. A test does not kill a program at each system call that counts, but only at
-// every N-th one. The command "make test-kill" sets the flag to 1.
+// Step is the value N of the flag -step. A test counts some of a program's system calls (see [Everywhere]), and kills
+// the program only at every N-th of them. The command "make test-kill" sets the flag to 1.
 var Step = flag.Int("step", 4, "kill after only one of `N` system calls, and, if a command makes many calls of "+
 	"services, at only one of N of these")
 
@@ -19,13 +19,14 @@ var everyCall = flag.Bool("trace.every", false,
 	"kill after every system call, not only after those that may leave something changed")
 
 // Everywhere runs a program several times, and kills it in each run. In the first run, it kills the program after the
-// first system call. In each further run, it kills the program [Step] calls later than in the run before. Everywhere
-// stops when the program has ended by itself in three runs in a row. One such run is not enough, because some runs make
-// fewer calls than others. Everywhere counts only the calls that [Lasting] names, unless the flag -trace.every is set.
+// first system call that it counts. In each further run, it kills the program [Step] counted calls later than in the
+// previous run. Everywhere stops when the program has ended by itself in three runs in a row. One such run is not
+// enough, because some runs make fewer calls than others. Everywhere counts only the calls that [Lasting] names, unless
+// the flag -trace.every is set.
 //
 // Each run is a subtest that calls runTrace. The function runTrace must prepare namespaces and files, run the Trace,
-// and check what the program has left. The name of the subtest has the number of the system call. Everywhere returns
-// the number of runs in which it killed the program.
+// and check what the program has left behind. The name of the subtest contains the number of the system call.
+// Everywhere returns the number of runs in which it killed the program.
 func Everywhere(t *testing.T, command string, runTrace func(*testing.T, *Trace)) (points int) {
 	t.Helper()
 	counts := Lasting

@@ -39,7 +39,7 @@ var harmless = slices.Concat(
 // no such effect if it writes to stdout or stderr, or if it wakes another thread of the same process.
 func Lasting(c Call) string {
 	switch {
-	case slices.Contains(harmless, c.Nr), c.Nr == unix.SYS_CLOSE, // the end of the process closes the file, too
+	case slices.Contains(harmless, c.Nr), c.Nr == unix.SYS_CLOSE, // a process that ends closes its files anyway
 		c.Nr == unix.SYS_OPENAT && c.Args[2]&(unix.O_ACCMODE|unix.O_CREAT|unix.O_TRUNC) == unix.O_RDONLY,
 		c.Nr == unix.SYS_WRITE && c.Args[0] <= 2,
 		c.Nr == unix.SYS_WRITE && strings.HasPrefix(c.File(0), "anon_inode:"):

@@ -33,7 +33,7 @@ type Trace struct {
 	// If Meets is not nil, Run calls Meets at the system call with the number Kill, and does not kill the program. The
 	// program waits until Meets returns, and then goes on.
 	Meets func()
-	Errno syscall.Errno // if not 0, make that system call fail with Errno, and do not kill the program
+	Errno syscall.Errno // if not 0, the call with the number Kill fails with Errno, and Run does not kill the program
 
 	Seen []string // the names of the calls that count, in the order in which they began
 
