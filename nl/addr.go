@@ -23,14 +23,14 @@ type Addr struct {
 	// because EC2 gives an address to one ENI only. Between slaves of one link, the detection would not work, because
 	// each slave would treat the other slave's probe as its own probe.
 	NoDAD bool
-	// Apart makes the kernel never choose the address as the source of a packet: only a program that binds to the
-	// address uses it. To this end, Add gives an IPv4 address the scope "link", and makes an IPv6 address deprecated
+	// With Apart, the kernel never chooses the address as the source of a packet, so only a program that binds to the
+	// address uses it. Add gives an IPv4 address the scope "link", and makes an IPv6 address deprecated
 	// (inet_select_addr; RFC 6724, section 5, rule 3). The kernel also adds no route to the address's subnet
 	// (IFA_F_NOPREFIXROUTE).
 	Apart bool
 
 	// The method Addrs of an NS sets the following fields. Add ignores these fields.
-	Secondary  bool // IPv4: the link already had an address of the same subnet; IPv6: a temporary address, for privacy
+	Secondary  bool // IPv4: the link already had an address of the same subnet; IPv6: a temporary address (RFC 8981)
 	Dynamic    bool // the address has a lifetime, like an address from DHCP
 	Deprecated bool // new connections do not use the address, because its preferred lifetime (preferred_lft) is over
 	Tentative  bool // IPv6: duplicate address detection has not ended
@@ -115,9 +115,9 @@ func (a Addr) Check(n *NS) error {
 	return fmt.Errorf("%s has no address %s: %w", a.Dev, a.Prefix, fs.ErrNotExist)
 }
 
-// Addrs lists the addresses of a link, or of all links if dev is "". The IPv4 addresses of a link are sorted: first the
-// addresses without Secondary, then the addresses with Secondary. Both groups are sorted from the oldest to the newest.
-// The IPv6 addresses of a link are sorted from the newest to the oldest (ipv6_link_dev_addr).
+// Addrs lists the addresses of a link, or of all links if dev is "". The IPv4 addresses of a link are sorted: first
+// those with Secondary false, then those with Secondary true. Both groups are sorted from the oldest to the newest. The
+// IPv6 addresses of a link are sorted from the newest to the oldest (ipv6_link_dev_addr).
 func (n *NS) Addrs(dev string) ([]Addr, error) {
 	index, names, err := n.indexOrNames(dev)
 	if err != nil {
@@ -167,7 +167,8 @@ type kernelAddr struct {
 	index int
 }
 
-// bothFamilies in a request makes the kernel list IPv4 addresses, and then IPv6 addresses (rtnl_dump_all).
+// bothFamilies is for requests. With this family, the kernel lists the IPv4 addresses first, and then the IPv6
+// addresses (rtnl_dump_all).
 const bothFamilies = Family(unix.AF_UNSPEC)
 
 // kernelAddrs lists the addresses of the link with the given index, or of all links if index is 0. The function send

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An attribute is a struct rtattr of rtnetlink(7) and its value, padded to a multiple of four bytes. A list of
-// attributes has the bytes of the first attribute, then those of the second, and so on. vishvananda/netlink builds a
-// tree of attributes instead, with several allocations for each attribute.
+// An attribute is a struct rtattr of rtnetlink(7) and its value, padded to a multiple of four bytes. In a list of
+// attributes, the bytes of the attributes follow each other. We do not use the attributes of vishvananda/netlink,
+// because that package builds a tree, with several allocations for each attribute.
 type attribute []byte
 
 func attr(typ int, value []byte) attribute {

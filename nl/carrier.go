@@ -30,10 +30,10 @@ type Carrier struct {
 // this ID stays (peernet2id_alloc). So if masterNS has no ID in n, no link of n has its master in masterNS. In this
 // case, Slaves does not ask for a list of the links.
 //
-// If links change all the time, each list of the kernel may be incomplete. In this case, Slaves asks for several lists,
-// and returns all slaves that are in any of the lists. By changing links all the time, the owner of a namespace can
-// hide slaves of this namespace, but not those of other namespaces. A hidden slave keeps its addresses, and no other
-// slave can have the same addresses.
+// If links change all the time, each of the kernel's lists may be incomplete. In this case, Slaves asks for several
+// lists, and returns each slave that is in at least one list. By changing links all the time, the owner of a namespace
+// can hide slaves of this namespace, but not those of other namespaces. A hidden slave keeps its addresses, and no
+// other slave can have the same addresses.
 func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	number, err := n.nsNumber(masterNS)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PriorityMangle is the Priority that nft(8) calls mangle. Chains that set marks have this Priority, so the kernel
-// calls them before the chains that translate addresses.
+// PriorityMangle is the Priority that nft(8) calls "mangle". Chains that set marks have this Priority, so that the
+// kernel calls these chains before the chains that translate addresses.
 const PriorityMangle = -150
 
 // A Chain is a chain in a table of nftables. A hook of netfilter calls the chain.
@@ -87,7 +87,7 @@ type ruleFingerprint struct{ chain, comment string }
 // isOurs reports whether the rule is ours. A rule is ours if its comment has the length of our hashes.
 func (f ruleFingerprint) isOurs() bool { return len(f.comment) == hex.EncodedLen(8) }
 
-// fingerprints returns the fingerprints that the chain's rules get when we install them.
+// fingerprints returns the fingerprint that each rule of the chain gets when we install the rule.
 func (c Chain) fingerprints() []ruleFingerprint {
 	chain := []byte(revision + " " + c.Name + " " + c.header())
 	all := make([]ruleFingerprint, len(c.Rules))
@@ -106,8 +106,8 @@ func (c Chain) fingerprints() []ruleFingerprint {
 }
 
 // check returns an error if the kernel's chain has another type, hook, priority or policy than c. check does not
-// compare the rules. check is necessary, because the fingerprints do not show these properties: if another program
-// changes the policy of a chain, the comments of the rules stay the same.
+// compare the rules. To compare the rules is not enough: if another program changes the policy of a chain, the
+// fingerprints of the rules stay the same.
 func (c Chain) check(n *NS, t Table) error {
 	is, _, err := t.getChain(n, c.Name)
 	if err != nil {
@@ -160,7 +160,8 @@ func (c *Chain) parseHook(hooks nameTable, msg []byte) {
 	}
 }
 
-// hooksOf returns the hooks of a family: their names in nft(8), and the kernel's numbers for them.
+// hooksOf returns the hooks of a family. The table has the name of each hook in nft(8), and the kernel's number of the
+// hook.
 func hooksOf(family uint8) nameTable {
 	if family == unix.NFPROTO_ARP {
 		return nameTable{{"input", 0}, {"output", 1}} // NF_ARP_IN, NF_ARP_OUT of linux/netfilter_arp.h

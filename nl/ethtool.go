@@ -32,7 +32,7 @@ const (
 	ethtoolSetFeatures = 0x3b
 )
 
-// cardSettings returns the settings that pods can change. Some of EC2's drivers lack some of these settings. If
+// cardSettings returns the settings that pods can change. A driver for EC2 may lack some of these settings. If
 // setCommand is 0, no command can restore the setting.
 func cardSettings() []cardSetting {
 	const getHash, setHash, getTunable, setTunable, u32, u16 = 0x29, 0x2a, 0x48, 0x49, 3, 2

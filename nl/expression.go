@@ -87,8 +87,8 @@ func inRange(first, last []byte) attribute {
 		dataAttr(unix.NFTA_RANGE_FROM_DATA, first), dataAttr(unix.NFTA_RANGE_TO_DATA, last))
 }
 
-// lookupSet matches if the value in register 1 is in an anonymous set of the same transaction. If the parameter "not"
-// is true, lookupSet matches if the value is not in the set. setNumber is the number that addSet has returned.
+// lookupSet matches if the value in register 1 is in an anonymous set of the same transaction. If "not" is true,
+// lookupSet matches if the value is not in the set. setNumber is the number that addSet has returned.
 func lookupSet(setNumber uint32, not bool) attribute {
 	of := []attribute{attrBigEndian(unix.NFTA_LOOKUP_SREG, unix.NFT_REG_1)}
 	if not {
@@ -98,8 +98,8 @@ func lookupSet(setNumber uint32, not bool) attribute {
 		attrBigEndian(unix.NFTA_LOOKUP_SET_ID, setNumber))...)
 }
 
-// keepBits clears each bit of register 1 that is 0 in the parameter bits. setBits sets each bit of register 1 that is 1
-// in the parameter bits.
+// keepBits clears each bit of register 1 that is 0 in the argument. setBits sets each bit of register 1 that is 1 in
+// the argument.
 func keepBits(bits uint32) attribute { return bitwise(nativeBytes(bits), nativeBytes(0)) }
 func setBits(bits uint32) attribute  { return bitwise(nativeBytes(^bits), nativeBytes(bits)) }
 
@@ -158,9 +158,9 @@ func masq(flags uint32) attribute {
 	return expression("masq", attrBigEndian(unix.NFTA_MASQ_FLAGS, flags))
 }
 
-// nat translates the source or the destination of a packet. kind is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT. The slice
-// targetAttrs has attributes that name the registers with the new address and the new ports. It also has an attribute
-// with the flags of the translation.
+// nat translates the source or the destination of a packet. kind is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT. Some of the
+// targetAttrs name the registers that have the new address and the new ports. Another one has the flags of the
+// translation.
 func nat(kind uint32, family byte, targetAttrs ...attribute) attribute {
 	return expression("nat", append([]attribute{attrBigEndian(unix.NFTA_NAT_TYPE, kind),
 		attrBigEndian(unix.NFTA_NAT_FAMILY, uint32(family))}, targetAttrs...)...)

@@ -46,11 +46,12 @@ const (
 	tcEgress  = 0xfffffff3
 )
 
-// filterPref is the priority of our filters among the filters of a link, lowest first. If a filter does not handle a
-// packet, the kernel goes on with the next filter.
+// filterPref is the priority of our filters. For each packet, the kernel runs the filters of a link in the order of
+// their priorities, lowest first, until a filter handles the packet.
 const filterPref = 72
 
-// add adds the filter to the kernel, or replaces its program. The parameter program is the program's file descriptor.
+// add adds the filter to the kernel, or replaces the filter's program. The caller passes the file descriptor of the
+// program.
 func (f filter) add(n *NS, program int) error {
 	err := f.addQdisc(n)
 	if err == nil {
@@ -76,7 +77,7 @@ func (f filter) options(program int) attribute {
 // qdiscKind returns the kind of qdisc that the filter needs. The qdisc ingress has only the hook ingress, and clsact
 // has both hooks. As soon as one link of the machine has a clsact, the kernel looks for a clsact when a packet leaves
 // through any link. This search makes a packet between two pods up to 0.5 % slower. So only a link with a filter at
-// egress gets a clsact, and this filter must be the link's first: see addQdisc.
+// egress gets a clsact. The filter at egress must be the link's first filter: see addQdisc.
 func (f filter) qdiscKind() string {
 	if f.hook == tcEgress {
 		return "clsact"

@@ -16,10 +16,10 @@ import (
 // A Forbid drops each packet that leaves through one of the links Devs to one of the addresses Addrs, whichever program
 // sends the packet.
 //
-// An unreachable or blackhole route would not stop a socket that is bound to a link. If IPv4 finds no route for the
-// packets of such a socket, IPv4 assumes that their destination is on the socket's link (ip_route_output_key_hash_rcu,
-// "Apparently, routing tables are wrong"). So a Forbid is a BPF program at the egress of each link. This program sees
-// all packets that leave through the link, even those from packet sockets.
+// An unreachable or blackhole route would not stop a socket that is bound to a link. If IPv4 finds no route for a
+// packet of such a socket, IPv4 assumes that the packet's destination is on the socket's link
+// (ip_route_output_key_hash_rcu, "Apparently, routing tables are wrong"). So a Forbid is a BPF program at the egress of
+// each link. This program sees all packets that leave through the link, even those from packet sockets.
 //
 // Addrs may have one address of each family: see [bpf.Refuse].
 type Forbid struct {

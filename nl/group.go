@@ -17,7 +17,7 @@ import (
 // large numbers.
 //
 // One request deletes all links of a group, in some 10 ms. During this time, other changes of links and routes on the
-// machine wait. If each link was deleted by a request of its own, these changes would wait 10 ms for each link.
+// machine wait. If a separate request deleted each link, these changes would wait 10 ms for each link.
 func PodGroup(digest []byte) uint32 { return OwnGroup<<24 | binary.BigEndian.Uint32(digest)>>8 }
 
 // Foreign reports whether a link in a pod belongs to another attachment than the caller's. Foreign ignores attachments

@@ -21,7 +21,7 @@ import (
 // These are the frames with equal source and destination MAC addresses. If the destination of such a frame is another
 // host's MAC address, the kernel drops the frame. So the kernel accepts such a frame in two cases only: the frame's
 // source is the master's own MAC address, or a multicast address such as ff:ff:ff:ff:ff:ff. Any program with a packet
-// socket can send such frames, with any IP address as the source. No frame from outside has one of these source
+// socket can send such frames, with any IP address as the source. A frame from outside has neither of these two source
 // addresses.
 //
 // So a Guard drops packets of IPv4, IPv6 and ARP that arrive through the master and have the master's MAC address as

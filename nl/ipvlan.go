@@ -137,7 +137,7 @@ func (v IPVlan) rememberSlave(n *NS, index int) {
 	}
 }
 
-// Supported returns an error if the kernel has neither ipvlan nor a module for it. It asks for a slave that has no
+// Supported returns an error if the kernel has neither ipvlan nor the module ipvlan. It asks for a slave that has no
 // master, and whose mode does not exist. A kernel with ipvlan loads the module, and then refuses the mode before it
 // creates a link.
 func (IPVlan) Supported(n *NS) error {
@@ -198,10 +198,10 @@ func (v IPVlan) Check(n *NS) error {
 	return v.checkAddrs()
 }
 
-// checkAddrs returns an error if the slave has an address that is not in Only. There are two possible reasons for such
-// an address. The pod itself may have added another pod's address, to get that pod's packets. It is also possible that
-// two ADDs of one attachment ran at the same time. If a DEL ran after the first ADD took an address and before the
-// second ADD took one, the two addresses can differ. Each ADD then adds its own address to the slave.
+// checkAddrs returns an error if the slave has an address that is not in Only. The slave can have such an address for
+// two reasons. The pod itself may have added another pod's address, to get that pod's packets. Or two ADDs of one
+// attachment may have run at the same time. If a DEL ran after the first ADD took an address and before the second ADD
+// took one, the two addresses can differ. Each ADD then adds its own address to the slave.
 func (v IPVlan) checkAddrs() error {
 	if v.Only == nil {
 		return nil

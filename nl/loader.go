@@ -32,8 +32,8 @@ func newLoader(share bool) *loader {
 	return l
 }
 
-// loadProgram returns the file descriptor of a program. name is the name of the program without the IDs of its maps,
-// and makeCode returns the program for these maps.
+// loadProgram returns the file descriptor of a program. The argument name is the program's name without the IDs of the
+// maps. The function makeCode returns the program's instructions for the maps.
 func (l *loader) loadProgram(name string, makeCode func(bpf.Maps) []byte) (int, error) {
 	if err := l.openMaps(); err != nil {
 		return -1, err

@@ -14,7 +14,7 @@ import (
 
 // Make creates a network namespace that is mounted nowhere, and brings its link lo up. Only messages use the name. The
 // kernel deletes the namespace and its links when the caller calls Close, or when the process ends before that. Other
-// processes can open the namespace by [NS.Path].
+// processes can open the namespace at [NS.Path].
 func Make(name string) (*NS, error) {
 	fd, err := newNetNS()
 	if err != nil {
@@ -27,11 +27,11 @@ func Make(name string) (*NS, error) {
 	return n, nil
 }
 
-// Path returns a path by which other processes can open the namespace, while this process has it open.
+// Path returns a path at which other processes can open the namespace as long as this process has it open.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.fd) }
 
-// newNetNS creates a namespace. The kernel puts the thread that creates a namespace into this namespace. The thread
-// then returns to its old namespace, or ends if it cannot return.
+// newNetNS creates a namespace. For this, newNetNS needs a thread, because the kernel puts the thread that creates a
+// namespace into the new namespace. The thread then returns to its old namespace, or ends if it cannot return.
 func newNetNS() (netns.NsHandle, error) {
 	type made struct {
 		fd  netns.NsHandle

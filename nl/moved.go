@@ -19,7 +19,7 @@ import (
 // itself. The link of the card may have another name and index in the pod, so a MovedLink names the card by its MAC
 // address.
 //
-// One request moves the link, renames it and brings it up. The kernel sets the link down before the move
+// One request moves the link, renames it and brings it up. The kernel brings the link down before the move
 // (dev_change_net_namespace). Kernels before 6.2 rename only links that are down. Because the link is down during the
 // move, these kernels can also rename it. The kernel completes the request even if the process is killed meanwhile. So
 // the link is either on the node, or in the pod. In the pod, it has its new name and is up.
@@ -202,7 +202,7 @@ func (v MovedLink) resetOnNode(n *NS, l Link) error {
 }
 
 // Check returns an error if the link is not in the pod, or has another name or MTU, or is down. Check ignores the
-// group, because the pod may change it.
+// group, because the pod can change the group.
 func (v MovedLink) Check(*NS) error {
 	if v.NS == nil {
 		return errGone
@@ -224,7 +224,7 @@ func (v MovedLink) Check(*NS) error {
 // delAltNames deletes the alternative names of a link before the link gets its name on the node. A pod can choose
 // alternative names. If an alternative name of the card is the name of a link on the node, the kernel refuses to move
 // the card to the node. If an alternative name is equal to the card's name on the node, the kernel moves the card, but
-// then refuses to rename it. udev gives the card its own alternative names again when the card is back
+// then refuses to rename it. When the card is back on the node, udev gives it udev's own alternative names again
 // (systemd.link(5), AlternativeNamesPolicy=).
 func (n *NS) delAltNames(l Link) error {
 	msg := linkMessage()

@@ -50,7 +50,7 @@ func (x *transaction) addTableRequest(typ, flags int) {
 	x.add(typ, flags, attrString(unix.NFTA_TABLE_NAME, x.table), attrBigEndian(unix.NFTA_TABLE_FLAGS, 0))
 }
 
-// replaceTable adds requests that replace the table by an empty one, or add an empty one if there is no such table.
+// replaceTable adds requests after which the table exists and is empty.
 func (x *transaction) replaceTable() {
 	// add the table first, because the deletion would fail if there is no such table
 	x.addTableRequest(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
@@ -118,11 +118,11 @@ func (s *socket) commit(x *transaction) error {
 	return s.firstFailure(first)
 }
 
-// firstFailure returns the first error that the kernel reports about the messages of a transaction, or nil. The
-// parameter first is the sequence number of the transaction's first message. The kernel reports each error before
-// write(2) returns, in the order of the messages (nfnl_err_deliver). So without such a report, the transaction has
-// succeeded, and no acknowledgement is necessary. If a module is missing, each message fails. If the socket has no room
-// for all these reports, read(2) first fails with ENOBUFS, and then returns the reports for which there was room.
+// firstFailure returns the first error that the kernel reports about the messages of a transaction, or nil. The number
+// first is the sequence number of the transaction's first message. The kernel reports each error before write(2)
+// returns, in the order of the messages (nfnl_err_deliver). So without such a report, the transaction has succeeded,
+// and no acknowledgement is necessary. If a module is missing, each message fails, and the socket may have no room for
+// all reports. In this case, read(2) first fails with ENOBUFS, and then returns the reports for which there was room.
 func (s *socket) firstFailure(first uint32) (failed error) {
 	var lost error
 	for {

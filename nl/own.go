@@ -39,14 +39,14 @@ func isOwnTable(name string) bool {
 }
 
 // RemoveShared removes the node's objects that serve all pods. These are our tables of nftables, our rules, the routes
-// and addresses for routed pods, and the BPF objects that pods share. It removes them only if no pod is left, and
-// otherwise returns false. Each pod has a veth pair and routes on the node. So RemoveShared looks for such a pair, and
+// and addresses for routed pods, and the BPF objects that pods share. If a pod is left, RemoveShared removes nothing
+// and returns false. Each pod has a veth pair and routes on the node. So RemoveShared looks for veth pairs of pods, and
 // for our routes to pods.
 //
-// RemoveShared never removes a pod's veth pair or routes. The pair and the routes end with the pod's namespace. So
-// while they exist, a pod uses them.
+// RemoveShared never removes a pod's veth pair or routes. The kernel deletes the pair and the routes with the pod's
+// namespace. So while the pair or a route exists, a pod uses it.
 //
-// If an ADD runs at the same time, the ADD first makes its pair, and then checks the objects that serve all pods. So
+// An ADD may run at the same time. Each ADD first makes its pair, and then checks the objects that serve all pods. So
 // either RemoveShared finds the pair, or the ADD finds that objects are missing. If RemoveShared finds a pair only
 // after the removal, the error is [ErrPods]: the caller must then repair the removed objects.
 func (n *NS) RemoveShared() (removed bool, err error) {

@@ -38,7 +38,7 @@ func openPinned(name string, makeObject func() (int, error)) (int, error) {
 		return -1, err
 	}
 	if _, err := objCommand(unix.BPF_OBJ_PIN, name, fd); errors.Is(err, fs.ErrExist) {
-		// Another process has pinned this object meanwhile: use that object, as all other processes do.
+		// If another process has just pinned the same object, use the pinned one, as all other processes do.
 		if other, err := objCommand(unix.BPF_OBJ_GET, name, 0); err == nil {
 			return other, unix.Close(fd)
 		}

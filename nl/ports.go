@@ -49,7 +49,7 @@ func (p LocalPorts) isAccepted(current string) bool {
 }
 
 // isChosen reports whether another program has set the present range, and whether the first port of this range is at
-// most Last. The parameter current is the text of the present range.
+// most Last. The string current has the present range.
 func (p LocalPorts) isChosen(current string) bool {
 	const byDefault = "32768 60999" // the range of each new namespace (inet_init_net)
 	first, _, _ := strings.Cut(current, " ")

@@ -14,9 +14,9 @@ import (
 )
 
 // inPrefixes matches packets whose address is in one of the prefixes. If word is "saddr", this address is the source.
-// If word is "daddr", it is the destination. If the parameter "not" is true, inPrefixes matches packets of the same
-// family whose address is in none of the prefixes. If there is only one prefix, the code compares the address with this
-// prefix. For several prefixes, the code looks up the address in an anonymous set.
+// If word is "daddr", it is the destination. If "not" is true, inPrefixes matches packets of the same family whose
+// address is in none of the prefixes. If there is only one prefix, the code compares the address with this prefix. For
+// several prefixes, the code looks up the address in an anonymous set.
 func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	prefixes = outermostPrefixes(prefixes)
 	if len(prefixes) == 0 {

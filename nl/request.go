@@ -20,8 +20,8 @@ type sender func(family, typ, flags int, answer uint16, head nl.NetlinkRequestDa
 
 // sendRequest sends a message of a netlink family, and returns the answers of the type answerType. For a dump, the
 // kernel sends only the objects that match head and attrs, for example the routes of one table
-// (NETLINK_GET_STRICT_CHK). vishvananda/netlink instead reads all objects, and then filters them. If changes interrupt
-// a dump in each try, sendRequest returns the last dump, which is perhaps incomplete.
+// (NETLINK_GET_STRICT_CHK). vishvananda/netlink reads all objects from the kernel, and filters them afterwards. If
+// changes interrupt a dump in each try, sendRequest returns the last dump, which is perhaps incomplete.
 func (n *NS) sendRequest(
 	family, typ, flags int, answerType uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {

@@ -27,8 +27,8 @@ type Route struct {
 	OnLink   bool   // assume that Via is on the link, even if no other route leads to Via
 	Type     string // "" is unicast; routes of the types unreachable and blackhole have no Dev
 	Protocol int    // 0 is boot, as with ip(8)
-	// Replace makes Add replace another route to Dst. This is necessary if a pod that has ended has left a route to its
-	// address.
+	// With Replace, Add replaces another route to Dst. Replace is necessary if a pod that has ended has left a route to
+	// its address.
 	Replace bool
 }
 
@@ -131,7 +131,7 @@ func (r Route) netlinkMessage(n *NS) (*nl.RtMsg, []attribute, error) {
 	return msg, append(attrs, attr32(unix.RTA_OIF, uint32(index))), err
 }
 
-// routeTypes has the types of routes (rtnetlink(7)) by their names in ip(8).
+// routeTypes has the name in ip(8) and the kernel's number of each type of routes (rtnetlink(7)).
 var routeTypes = nameTable{
 	{"local", unix.RTN_LOCAL}, {"broadcast", unix.RTN_BROADCAST}, {"anycast", unix.RTN_ANYCAST},
 	{"multicast", unix.RTN_MULTICAST},

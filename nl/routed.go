@@ -18,15 +18,15 @@ import (
 // 72 to 75.
 const routedGroupByte = OwnGroup + 4
 
-// RoutedGroup returns the group for the veth pairs of an ENI's routed pods. The node's end of each such pair has this
-// group. eni is the index of the ENI's link.
+// RoutedGroup returns the group for the veth pairs of an ENI's routed pods. The group is that of the pair's end on the
+// node. eni is the index of the ENI's link.
 func RoutedGroup(eni int) uint32 { return routedGroupByte<<24 | uint32(eni)&attachmentMask }
 
 // IsRouted reports whether RoutedGroup returns this group for an ENI.
 func IsRouted(group uint32) bool { return group>>24 == routedGroupByte }
 
-// OfRoutedGroup takes a group, and returns the index for which RoutedGroup returns this group. ok reports whether there
-// is such an index.
+// OfRoutedGroup does the opposite of RoutedGroup: it takes a group, and returns the index of the ENI's link. ok reports
+// whether the group is one that RoutedGroup returns.
 func OfRoutedGroup(group uint32) (eni int, ok bool) {
 	return int(group & attachmentMask), IsRouted(group)
 }
@@ -42,8 +42,8 @@ const routedTableBits = 3 << 30
 // the index of the ENI's link.
 func RoutedTable(eni int) uint32 { return routedTableBits | uint32(eni)&attachmentMask }
 
-// OfRoutedTable takes the number of a table, and returns the index for which RoutedTable returns this number. ok
-// reports whether there is such an index.
+// OfRoutedTable does the opposite of RoutedTable: it takes the number of a table, and returns the index of the ENI's
+// link. ok reports whether the number is one that RoutedTable returns.
 func OfRoutedTable(table uint32) (eni int, ok bool) {
 	return int(table & attachmentMask), table&^uint32(attachmentMask) == routedTableBits
 }

@@ -16,10 +16,11 @@ import (
 // the three calls are entered, result and left. If a call fails, its result is -errno. If the first call fails, callIn
 // does not make the other two.
 //
-// The three calls must be on one thread. runtime.LockOSThread would ensure this, but then the runtime starts another
-// thread, which takes 3 % of the time of a short process. callIn is in assembly instead: Go does not preempt such a
-// function (isAsyncSafePoint of package runtime), so the goroutine stays on its thread. No release of Go promises this.
-// If a release of Go preempts functions in assembly, replace callIn by a function that calls runtime.LockOSThread.
+// The three calls must be on one thread. With runtime.LockOSThread, the runtime would start another thread, which takes
+// 3 % of the time of a short process. So callIn is in assembly. Go does not preempt a function in assembly
+// (isAsyncSafePoint of package runtime), so the goroutine stays on its thread. But the documentation of Go does not
+// promise this. If a release of Go preempts functions in assembly, replace callIn by a function that calls
+// runtime.LockOSThread.
 //
 //go:noescape
 func callIn(ns, home, trap, a1, a2, a3, a4 uintptr) (entered, result, left uintptr)

@@ -21,10 +21,10 @@ import (
 // __dev_change_net_namespace does not change. A pod with CAP_NET_ADMIN can change these settings, and the next pod with
 // this card would get the changed settings.
 //
-// Settings does not have the following properties. Addresses, routes, neighbours, queueing disciplines and their
-// filters end with a move, and the link gets new sysctls. [MovedLink.Del] removes programs and alternative names. A pod
-// can change the values of RPS, XPS and NAPI only by sysfs. This needs a writable /sys, which only privileged pods
-// have. The MAC address cannot be changed, because the drivers for EC2 refuse it.
+// Settings does not have the following properties. When a link moves, the kernel deletes its addresses, routes,
+// neighbours, queueing disciplines and filters, and gives it new sysctls. [MovedLink.Del] removes programs and
+// alternative names. A pod can change the values of RPS, XPS and NAPI only by sysfs. This needs a writable /sys, which
+// only privileged pods have. The MAC address cannot be changed, because the drivers for EC2 refuse it.
 type Settings map[string]string
 
 // linkSettings has the attributes of a link that [NS.PutBack] can set.

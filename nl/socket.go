@@ -56,7 +56,7 @@ var ErrUnanswered = errors.New("netlink has not answered")
 // roundTrip sends a request, and returns the kernel's answers: several for a dump, otherwise one. If answerType is not
 // 0, roundTrip returns only answers of this type.
 //
-// The flag NLM_F_ACK says that the caller only wants to know whether the request succeeds. The kernel reports a failure
+// A caller sets the flag NLM_F_ACK if it only wants to know whether the request succeeds. The kernel reports a failure
 // before write(2) returns. So a request without such a report has succeeded, and roundTrip does not ask the kernel for
 // an acknowledgement. If the kernel has no memory for the report, read(2) fails with ENOBUFS (netlink_ack).
 func (s *socket) roundTrip(

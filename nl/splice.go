@@ -12,9 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Splice connects two links of a pod, ENI and Veth. To this end, it has a BPF program at the ingress of each of the
-// two links. Packets that a Splice sends from one link to the other bypass the forwarding and netfilter of the pod's
-// namespace.
+// A Splice connects two links of a pod, ENI and Veth. At the ingress of each of the two links, it has a BPF program.
+// Packets that a Splice sends from one link to the other bypass the forwarding and netfilter of the pod's namespace.
 //
 // The first program handles packets that arrive through Veth. If the destination MAC address of a packet is MAC, the
 // program sends the packet through ENI. The packet uses the routes of the namespace. If the packet's TCP or UDP source
@@ -70,8 +69,8 @@ func (s Splice) Supported() error {
 	return s.load(link, link, false, func(onward, unawaited int) error { return nil })
 }
 
-// load loads the programs of both filters. If share is true and the programs are pinned, load opens the pinned programs
-// instead. Finally, load calls attach with the file descriptors of both programs.
+// load loads the programs of both filters. But if share is true and the programs are pinned, load opens the pinned
+// programs. Finally, load calls attach with the file descriptors of both programs.
 func (s Splice) load(atVeth, atENI filter, share bool, attach func(onward, unawaited int) error) error {
 	l := newLoader(share)
 	defer l.close()
@@ -135,8 +134,8 @@ func (s Splice) Add(n *NS) error {
 	})
 }
 
-// isUsualIndex reports whether many pods have a link with this index: a namespace's first links and each [IPVlan] have
-// such an index.
+// isUsualIndex reports whether many pods have a link with this index. Such links are the first links of a namespace,
+// and each [IPVlan].
 func isUsualIndex(index int) bool {
 	const few = 8
 	return index < few || index >= firstSlaveIndex && index < firstSlaveIndex+few

@@ -24,8 +24,8 @@ func (n *NS) stripCard(l Link) error { return errors.Join(n.delLinksAbove(l), n.
 // the card. They stay attached even if no process has them open.
 func (n *NS) delPrograms(l Link) error { return errors.Join(n.delXDP(l), n.delTCX(l)) }
 
-// delLinksAbove deletes the links of the namespace whose master is l. A pod may have moved such a link to another
-// namespace. delLinksAbove does not delete that link, but [NS.Unshared] and [NS.Slaves] find it.
+// delLinksAbove deletes the links of the namespace whose master is l. A pod may have moved a link with this master to
+// another namespace. delLinksAbove does not delete the moved link, but [NS.Unshared] and [NS.Slaves] find it.
 func (n *NS) delLinksAbove(l Link) error {
 	above, failed := n.linksAbove(l)
 	for _, a := range above {
@@ -48,9 +48,8 @@ func (n *NS) linksAbove(l Link) ([]Link, error) {
 }
 
 // delXDP detaches the XDP programs from a link. It ignores EOPNOTSUPP, because not all drivers have all modes of XDP.
-// The kernel refuses to detach a program that a bpf_link holds (EBUSY). But such a program does not stay, because the
-// kernel frees the bpf_link when the processes that have it open end. The kernel also refuses if an upper link, such as
-// a bond, has a program (EEXIST).
+// The kernel refuses to detach a program that a bpf_link holds (EBUSY). The kernel frees a bpf_link when the last
+// process that has it open ends. The kernel also refuses if an upper link, such as a bond, has a program (EEXIST).
 func (n *NS) delXDP(l Link) (failed error) {
 	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
 		msg := linkMessage()

@@ -289,8 +289,8 @@ func (t Table) getObject(n *NS, typ int, selector ...attribute) ([]byte, error) 
 	return msgs[0][nl.SizeofNfgenmsg:], nil
 }
 
-// Has reads the rules of the kernel's table, and returns a function. This function takes a Chain, and reports whether
-// the kernel's table has all rules of the Chain.
+// Has reads the rules of the kernel's table. The returned function reports whether the kernel's table has all rules of
+// a Chain.
 func (t Table) Has(n *NS) (func(Chain) bool, error) {
 	got, err := t.readFingerprints(n)
 	if err != nil && !isNotExist(err) {

@@ -268,8 +268,8 @@ func Notrack() Term {
 	})
 }
 
-// ClampMSS lowers the maximum segment size in a TCP SYN, so that segments fit the MTU of the packet's route. This helps
-// if ICMP errors about the MTU of the path get lost.
+// ClampMSS lowers the maximum segment size in a TCP SYN, so that segments fit the MTU of the packet's route. ClampMSS
+// helps if ICMP errors about the MTU of the path get lost.
 func ClampMSS() Term {
 	const syn, maxseg = 0x02, 2 // RFC 9293, sections 3.1 and 3.2
 	return term("tcp flags syn tcp option maxseg size set rt mtu", func() []attribute {

@@ -24,7 +24,7 @@ import (
 // the kernel does not ask for neighbours.
 //
 // Each end has one queue in each direction. If a request does not give the number of queues, Linux since 5.15 makes a
-// queue for each possible CPU and tells udev about each queue. Linux then uses only one of these queues
+// queue for each possible CPU, and tells udev about each queue. But Linux uses only one of these queues
 // (veth_get_num_queues, veth_init_queues).
 type Veth struct {
 	Name string
@@ -39,7 +39,7 @@ type Veth struct {
 	MTU     int
 	Group   uint32 // the group of the near end; 0 is the default group
 	Alias   string // the alias of the near end, 255 bytes at most
-	// PeerGroup is the group of the far end. Check ignores it, because the pod may change it.
+	// PeerGroup is the group of the far end. Check ignores this group, because the pod can change it.
 	PeerGroup uint32
 	PeerDown  bool // Add leaves the far end down
 	// NoLinkLocal: the near end gets no IPv6 link-local address when it comes up. Without such an address, the kernel
@@ -153,18 +153,17 @@ func (v Veth) endAttrs(name, mac string, group uint32) ([]attribute, error) {
 	return attrs, nil
 }
 
-// setNearUp brings the near end up, and sets its alias. For NoLinkLocal and NoRedirects, setNearUp also sets two
-// properties that the kernel accepts only for an existing link. One request does all this. The kernel first brings the
-// link up, and then sets these properties. This order does no harm, because the link carries no packets before the far
-// end is up.
+// setNearUp brings the near end up, and sets its alias. For NoLinkLocal, NoRedirects and Forwards, the same request
+// sets properties that the kernel accepts only for an existing link. The kernel first brings the link up, and then sets
+// these properties. This order does no harm, because the link carries no packets before the far end is up.
 func (v Veth) setNearUp(n *NS) error {
 	if v.NoRA {
 		if err := v.acceptRASysctl().writeValue(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
-	// The request that brings the near end up also sets these properties. Another request, or a write to the sysctl's
-	// file, would take the kernel several times as long.
+	// The request that brings the near end up also sets these properties. With another request, or a write to the
+	// sysctl's file, the kernel would take several times as long.
 	var spec, conf []attribute
 	const forwarding, sendRedirects = 1, 6 // IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_SEND_REDIRECTS of linux/ip.h
 	if v.NoRedirects {

@@ -39,8 +39,8 @@ func Steps[O Object](ns *NS, objects []O) Wiring {
 	return w
 }
 
-// errSame is the error of an Object's Add if the namespace already has the object, with all its properties. It is also
-// fs.ErrExist, but tells Wiring.Add that Check is not necessary.
+// errSame is the error of an Object's Add if the namespace already has the object, with all its properties. errors.Is
+// finds fs.ErrExist in errSame. Unlike another fs.ErrExist, errSame tells Wiring.Add that Check is not necessary.
 var errSame error = &textError{"as it should be", &fs.ErrExist}
 
 // Add adds all Objects that do not exist yet. After an error, Add deletes the Objects that it has added, but no Object
@@ -66,7 +66,7 @@ func (w Wiring) Add() error {
 
 // rememberIndices makes the namespaces of the Steps remember the indices of links until forget is called. A namespace
 // that a context keeps open (see [KeepOpen]) remembers the indices for the whole command. If another process replaces a
-// link meanwhile, no link has the remembered index, and requests with this index fail.
+// link before that, no link has the remembered index, and requests with this index fail.
 func (w Wiring) rememberIndices() (forget func()) {
 	for _, s := range w {
 		if s.NS != nil && s.NS.indices == nil {

@@ -81,8 +81,8 @@ func Refuse(addrs []netip.Addr) []byte {
 	return refuseProgram.withValues(values)
 }
 
-// Count returns the program of a Limit. The program matches the packets that the Limit counts. If onlyOwn is true,
-// these are the packets that the namespace itself sends. If onlyOwn is false, these are all packets.
+// Count returns the program of a Limit. The program matches the packets that the Limit counts. If onlyOwn is true, it
+// matches only packets that the namespace itself sends. If onlyOwn is false, it matches all packets.
 func Count(onlyOwn bool) []byte {
 	var v uint64
 	if onlyOwn {

@@ -90,8 +90,8 @@ func routeLines(n *nl.NS) ([]string, error) {
 	return lines, err
 }
 
-// ruleLines returns a line for each rule. The rules stay in the kernel's order, because this is the order in which the
-// kernel applies them.
+// ruleLines returns a line for each rule. The rules stay in the kernel's order, because the kernel applies them in this
+// order.
 func ruleLines(n *nl.NS) ([]string, error) {
 	found, err := n.Rules()
 	lines := make([]string, len(found))

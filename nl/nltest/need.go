@@ -18,8 +18,8 @@ import (
 )
 
 // Need skips a test if this machine lacks one of the features that the test needs. Features are root, netns, ipvlan,
-// nftables, police, fib, fou, iptables, owner and tcx. If the environment variable CI is set, Need fails the test
-// instead, because a test that CI never runs is worse than no test.
+// nftables, police, fib, fou, iptables, owner and tcx. But if the environment variable CI is set, the test fails,
+// because a test that CI never runs is worse than no test.
 func Need(t testing.TB, features ...string) {
 	t.Helper()
 	for _, f := range features {
@@ -79,8 +79,8 @@ func probeRouteBack(n *nl.NS) error {
 	}}.Add(n)
 }
 
-// probeTunnels tries tunnels of both families. If the kernel loads modules for this, each new namespace then has the
-// links tunl0 and ip6tnl0.
+// probeTunnels tries tunnels of both families. For these tunnels, the kernel may load modules. Each namespace that is
+// made afterwards has the links tunl0 and ip6tnl0.
 func probeTunnels(n *nl.NS) error {
 	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: "lo"}}}
 	for _, local := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {

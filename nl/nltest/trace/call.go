@@ -49,7 +49,7 @@ func (c Call) Bytes(addr uintptr, n int) ([]byte, error) {
 	return b, nil
 }
 
-// The points of a system call at which a thread may have stopped: see PTRACE_GET_SYSCALL_INFO in ptrace(2).
+// The places at which a thread can stop: before or after a system call. See PTRACE_GET_SYSCALL_INFO in ptrace(2).
 const (
 	entry  = 1
 	exit   = 2

@@ -16,8 +16,8 @@ const (
 )
 
 // failCall makes a system call of a thread fail with errno. The thread must have stopped at the beginning of this call.
-// failCall replaces the number of the call by a number that no system call has. So the kernel does not execute the
-// call.
+// The kernel does not execute the call, because failCall replaces the call's number with a number that no system call
+// has.
 func failCall(tid int, errno syscall.Errno) error {
 	var regs syscall.PtraceRegs
 	if err := syscall.PtraceGetRegs(tid, &regs); err != nil {

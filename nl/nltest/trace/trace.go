@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package trace executes a program, and follows its system calls by ptrace(2). At a call that a test has chosen, the
-// package does one of three things. It kills the program, or makes the call fail, or lets the program wait at the call
-// while a function of the test runs.
+// Package trace executes a program, and observes the program's system calls with ptrace(2). A test chooses one of these
+// calls, and what happens at the call. The program is killed, or the call fails, or the program waits at the call while
+// a function of the test runs.
 //
 // strace(1) can also kill a program at its n-th call, or make this call fail. But strace counts the calls of each
 // thread separately, and a goroutine may run on a different thread in each run. This package counts the calls of all
@@ -27,7 +27,7 @@ import (
 // A Trace is one execution of a program. Before Run, set the exported fields. Do not set Seen: Run sets it.
 type Trace struct {
 	Counts func(Call) string // returns a name for a call that counts, and "" for all other calls
-	Every  bool              // also stop at the calls in harmless, which is slow
+	Every  bool              // also stop at the calls in harmless; this is slow
 	Kill   int               // kill the program at the call with this number, counted from 1; 0: do not kill it
 	After  bool              // kill the program after the call, and not before it
 	// If Meets is not nil, Run calls Meets at the system call with the number Kill, and does not kill the program. The
@@ -68,8 +68,8 @@ func (t *Trace) Run(cmd *exec.Cmd) (status syscall.WaitStatus, err error) {
 	return status, errors.Join(err, t.failed)
 }
 
-// startProgram starts the program. The kernel stops the program before its first instruction. startProgram then lets
-// the program run to its first system call.
+// startProgram starts the program. The kernel stops the program before its first instruction. After that, startProgram
+// lets the program run to the program's first system call.
 func (t *Trace) startProgram(cmd *exec.Cmd, stdin, stdout *os.File) (err error) {
 	env := cmd.Env
 	if !t.Every {
