@@ -177,7 +177,7 @@ func (x *transaction) emptyChain(chain string) {
 // verdictGoto is NFT_GOTO of linux/netfilter/nf_tables.h.
 const verdictGoto = 1<<32 - 4
 
-// Check returns an error if the table's maps lead the group or the link to another chain, or to no chain. Check also
+// Check returns an error if the table's maps have another chain, or no chain, for the group or the link. Check also
 // returns an error if the rules of a chain differ.
 func (b Branch) Check(n *NS) error {
 	for _, l := range b.parts() {
@@ -202,8 +202,8 @@ func (b Branch) Check(n *NS) error {
 	return nil
 }
 
-// Del deletes the Branch that the kernel's table has for the group. If this Branch has a second chain, Del also deletes
-// that chain, even if b.Arrived is nil.
+// Del deletes the Branch of the group b.Group from the kernel's table. If this Branch has a second chain, Del also
+// deletes the second chain, even if b.Arrived is nil.
 func (b Branch) Del(n *NS) error {
 	x, err := b.Table.newTransaction()
 	if err != nil {
@@ -275,7 +275,7 @@ func (b Branch) Restore(n *NS) (taken bool, err error) {
 // Claim returns the chain of the group's Branch. If the group has no Branch, Claim adds the Branch b. If another group
 // already uses the chain b.Chain, Claim changes nothing and returns true.
 func (b Branch) Claim(n *NS) (chain string, taken bool, err error) {
-	for range 2 { // if Add fails because another process has just added the group's Branch, the second try finds it
+	for range 2 { // if Add fails because another process has just added the group's Branch, the second try finds that one
 		if chain, err = b.Table.Branch(n, b.Group); !errors.Is(err, fs.ErrNotExist) {
 			return chain, false, err
 		}

@@ -24,7 +24,7 @@ type Carrier struct {
 //
 // The owner of a namespace (a pod, for example) can make links of all kinds in the namespace, and chooses their names,
 // indices, groups and MAC addresses. But only a process with privileges in masterNS can make a link whose master is in
-// masterNS. So Slaves decides only by the namespace of the master. The kernel reports this namespace for each link.
+// masterNS. So Slaves relies only on the namespace of a link's master. The kernel itself reports this namespace.
 //
 // When the kernel first describes a link of n whose master is in masterNS, the kernel gives masterNS an ID in n, and
 // this ID stays (peernet2id_alloc). So if masterNS has no ID in n, no link of n has its master in masterNS. In this

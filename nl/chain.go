@@ -75,8 +75,8 @@ func (c Chain) addRules(x *transaction) error {
 	return nil
 }
 
-// revision is a part of the text that we hash for the comment of a rule (see ruleFingerprint). Increase revision if,
-// after a change of this package, the same rule text compiles to other code.
+// revision is a part of the text that we hash for the comment of a rule (see ruleFingerprint). Increase revision when a
+// change of this package makes the same rule text compile to other code.
 const revision = "1"
 
 // A ruleFingerprint is the name of a rule's chain and the comment of the rule. Check compares rules by their

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A DroppingChain is a chain of another program that may drop packets of pods, for one of three reasons. If From is
-// valid, the chain drops all packets from this range of addresses. If Source is true, the chain drops a packet if the
-// link through which the packet arrives has no route to the packet's source. If From is not valid and Source is false,
-// the chain drops or rejects forwarded packets that no earlier rule accepts.
+// A DroppingChain is another program's chain that may drop packets of pods, for one of three reasons. If From is valid,
+// the chain drops all packets from this range of addresses. If Source is true, the chain drops a packet if the link
+// through which the packet arrives has no route to the packet's source. If From is not valid and Source is false, the
+// chain drops or rejects forwarded packets that no earlier rule accepts.
 type DroppingChain struct {
 	Name   string       // as nft(8) writes it: "ip filter FORWARD"
 	Empty  bool         // the chain has no rules, so it drops all packets

@@ -106,9 +106,9 @@ func (f filter) command(dev string) string {
 		dev, f.qdiscKind(), dev, direction, cmp.Or(f.pref, filterPref), f.handle())
 }
 
-// addQdisc adds the qdisc that the filter needs, unless the link has such a qdisc or a clsact. The qdisc ingress would
-// accept a filter at egress, and run it at ingress. So addQdisc returns an error if the filter is at egress and the
-// link has the qdisc ingress.
+// addQdisc adds the qdisc that the filter needs, unless the link already has a qdisc of this kind or a clsact. The
+// qdisc ingress would accept a filter at egress, and run it at ingress. So addQdisc returns an error if the filter is
+// at egress and the link has the qdisc ingress.
 func (f filter) addQdisc(n *NS) error {
 	err := n.applyChange(unix.RTM_NEWQDISC, unix.NLM_F_CREATE,
 		&nl.TcMsg{Ifindex: int32(f.index), Parent: tcHooks, Handle: tcHandle}, attrString(nl.TCA_KIND, f.qdiscKind()))
@@ -162,9 +162,9 @@ func (f filter) checkSame(n *NS) error {
 	return nil
 }
 
-// check returns an error if the kernel's filter is missing, or if its program has another effect. A program of another
-// release is right if it has the same effect. check does not compare the classes, because some releases gave the
-// filters no class.
+// check returns an error if the kernel's filter is missing, or if its program has another effect. check accepts a
+// program of another release if both programs have the same effect. check does not compare the classes, because some
+// releases gave the filters no class.
 func (f filter) check(n *NS) error {
 	is, err := f.readProgram(n)
 	if err == nil && !hasSameEffect(is.name, f.name) {

@@ -21,7 +21,7 @@ import (
 // (ip_route_output_key_hash_rcu, "Apparently, routing tables are wrong"). So a Forbid is a BPF program at the egress of
 // each link. This program sees all packets that leave through the link, even those from packet sockets.
 //
-// Addrs may have one address of each family: see [bpf.Refuse].
+// Addrs can have at most one address of each family: see [bpf.Refuse].
 type Forbid struct {
 	Devs  []string
 	Addrs []netip.Addr

@@ -30,8 +30,8 @@ func (f FOU) String() string {
 		f.Local.String()).String()
 }
 
-// proto returns the protocol number of the packets that the kernel unpacks. This is the number of IPv4 if Local is an
-// IPv4 address, and the number of IPv6 if Local is an IPv6 address.
+// proto returns the protocol number of the packets that the kernel unpacks. These are IPv6 packets if Local is an IPv6
+// address, and otherwise IPv4 packets.
 func (f FOU) proto() uint8 {
 	if f.Local.Is6() {
 		return unix.IPPROTO_IPV6

@@ -18,10 +18,11 @@ import (
 // attachments, the pod has no pair until the next new attachment, which becomes the first attachment.
 
 // furtherGroupByte is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
-// first attachments. The other three bytes (attachmentMask) are a number of the attachment.
+// first attachments. The other three bytes (attachmentMask) identify the attachment.
 const furtherGroupByte, attachmentMask = OwnGroup + 1, 1<<24 - 1
 
-// FurtherGroup returns the group of the links of a further attachment. podGroup is the [PodGroup] of the attachment.
+// FurtherGroup returns the group that all links of a further attachment have, except its network cards. podGroup is the
+// [PodGroup] of the attachment.
 func FurtherGroup(podGroup uint32) uint32 { return furtherGroupByte<<24 | podGroup&attachmentMask }
 
 // Further reports whether an attachment is a further attachment of its pod. links has all links of the pod, and
@@ -64,9 +65,9 @@ func Attachment(group uint32) uint32 {
 	return group
 }
 
-// Cards lists the network cards of an attachment that are in the namespace n. The namespace n is that of the pod or
-// that of the node, because the kernel moves a pod's cards to the node when the pod's namespace ends. podGroup is the
-// [PodGroup] of the attachment.
+// Cards lists those network cards of an attachment that are in the namespace n. This is the pod's namespace, or the
+// node's: when a pod's namespace ends, the kernel moves the pod's cards to the node. podGroup is the [PodGroup] of the
+// attachment.
 func (n *NS) Cards(podGroup uint32) (cards []MovedLink, err error) {
 	links, err := n.Links()
 	for _, l := range links {
@@ -86,7 +87,7 @@ func FurtherTable(podGroup uint32, i int) uint32 {
 
 const nicBits = 7
 
-// IsFurtherTable reports whether FurtherTable returns this number for an attachment and a NIC.
+// IsFurtherTable reports whether FurtherTable returns this number for any attachment and NIC.
 func IsFurtherTable(table uint32) bool { return table>>31 == 1 }
 
 // DelFurther deletes our rules and routes with a [FurtherTable] of an attachment, even if their links are gone.

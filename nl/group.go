@@ -40,9 +40,9 @@ func InGroup(links []Link, isWanted func(group uint32) bool) (first string) {
 	return first
 }
 
-// DelGroup deletes all links of a group, with the other ends of veth pairs. The error is fs.ErrNotExist if the group
-// has no links. If a link of the group cannot be deleted (lo or a network card), the kernel deletes no link of the
-// group. In this case, DelGroup gives group 0 to the links that cannot be deleted, and tries again.
+// DelGroup deletes all links of a group, and the other ends of their veth pairs. The error is fs.ErrNotExist if the
+// group has no links. If a link of the group cannot be deleted (lo or a network card), the kernel deletes no link of
+// the group. In this case, DelGroup gives group 0 to the links that cannot be deleted, and tries again.
 func (n *NS) DelGroup(group uint32) error {
 	if group == 0 {
 		return errors.New("group 0 is the default group of all links")

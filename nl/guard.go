@@ -26,10 +26,10 @@ import (
 //
 // So a Guard drops packets of IPv4, IPv6 and ARP that arrive through the master and have the master's MAC address as
 // their source. It also drops packets whose source is a multicast MAC address, through whichever link they arrive. The
-// rules are in netfilter hooks that come after ipvlan, so packets to slaves do not cost more. A filter of tc would see
-// all protocols, but would make each packet to a slave slower. A slave can also use a link of the type ifb to bypass a
-// filter of tc. When a packet comes from such a link, the kernel skips tc and netfilter's ingress hook at the next link
-// (tc_skip_classify).
+// kernel calls the netfilter hooks of the rules only after ipvlan, so the rules do not slow down packets to slaves. A
+// filter of tc would see all protocols, but would make each packet to a slave slower. A slave can also use a link of
+// the type ifb to bypass a filter of tc. When a packet comes from such a link, the kernel skips tc and netfilter's
+// ingress hook at the next link (tc_skip_classify).
 //
 // Each Guard of a namespace is an element of a set. This set is in two tables: one table has the family inet, and the
 // other table has the family arp. Del does nothing, because another slave may need the Guard. Add deletes the elements
@@ -144,9 +144,9 @@ func (g Guard) Check(n *NS) error {
 }
 
 // installGuard replaces both tables in one transaction. The new sets have the element e, and each old element whose
-// link exists. Another process may add another Guard after installGuard has read the elements. So the transaction has
-// the generation number from before the reading. If any table has changed since, the kernel refuses the transaction,
-// and installGuard tries again.
+// link exists. Another process may add another Guard after installGuard has read the elements. So the transaction
+// contains the generation number that the tables had before that. If any table has changed since then, the kernel
+// refuses the transaction, and installGuard tries again.
 func (n *NS) installGuard(e guardElement) (err error) {
 	for range 100 {
 		var generation uint32
@@ -180,7 +180,7 @@ func (n *NS) rulesetGeneration() (uint32, error) {
 	return bigEndianUint(attrAt(msg, unix.NFTA_GEN_ID)), err
 }
 
-// liveElements returns the elements of the kernel's set whose links exist.
+// liveElements returns those elements of the kernel's set whose links exist.
 func (n *NS) liveElements() (found []guardElement, err error) {
 	t := guardTables(nil)[0]
 	if _, err := t.getTable(n); isNotExist(err) {
@@ -204,7 +204,8 @@ func (n *NS) liveElements() (found []guardElement, err error) {
 	return found, err
 }
 
-// guardSetAttrs returns the attributes of a request about elements of the table's set GuardSet.
+// guardSetAttrs returns attributes for a request about set elements. The attributes name the table and its set
+// GuardSet.
 func (t Table) guardSetAttrs() []attribute {
 	return []attribute{attrString(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name),
 		attrString(unix.NFTA_SET_ELEM_LIST_SET, GuardSet)}

@@ -90,8 +90,8 @@ func (v IPVlan) Add(n *NS) error {
 }
 
 // firstSlaveIndex is the index of the first slave in each pod, and the next slaves have the next indices. The kernel
-// gives indices from 1 on, and does not reach firstSlaveIndex. Because the index is the same in all pods, pods can
-// share BPF programs that depend on it: see Splice. No instance has more than mostSlaves ENIs.
+// itself chooses indices from 1 upwards, and does not reach firstSlaveIndex. Because the index is the same in all pods,
+// pods can share BPF programs that depend on it: see Splice. No instance has more than mostSlaves ENIs.
 const firstSlaveIndex, mostSlaves = 1 << 24, 64
 
 // create asks the kernel to create the slave with the given index.
@@ -198,10 +198,10 @@ func (v IPVlan) Check(n *NS) error {
 	return v.checkAddrs()
 }
 
-// checkAddrs returns an error if the slave has an address that is not in Only. The slave can have such an address for
-// two reasons. The pod itself may have added another pod's address, to get that pod's packets. Or two ADDs of one
-// attachment may have run at the same time. If a DEL ran after the first ADD took an address and before the second ADD
-// took one, the two addresses can differ. Each ADD then adds its own address to the slave.
+// checkAddrs returns an error if the slave has an address that is not in Only. There are two ways in which the slave
+// gets such an address. In the first, the pod itself adds another pod's address, to get that pod's packets. In the
+// second, two ADDs of one attachment run at the same time. If a DEL runs after the first ADD has taken an address and
+// before the second ADD takes one, the two addresses can differ. Each ADD then adds its own address to the slave.
 func (v IPVlan) checkAddrs() error {
 	if v.Only == nil {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Limit limits the bandwidth of some links together, in one direction: the kernel drops packets above the rate
+// A Limit limits the total bandwidth of some links in one direction: the kernel drops packets above the rate
 // (tc-police(8)). Each link has a filter, and all these filters share one police action with one token bucket. The
 // kernel deletes the action soon after the last filter is deleted.
 //
@@ -125,7 +125,7 @@ func (l Limit) policeAction() attribute {
 }
 
 // ticks returns the time that Burst bytes take at the rate Rate, in the kernel's unit of 64 ns (see /proc/net/psched).
-// It is 4 minutes at most.
+// The result is 4 minutes at most.
 func (l Limit) ticks() uint32 {
 	return uint32(min(float64(l.Burst)/float64(l.Rate)*1e9/64, math.MaxUint32))
 }

@@ -81,8 +81,8 @@ func (n *NS) listLinks(send sender) ([]Link, error) {
 	return links, nil
 }
 
-// LinkByName returns the link that has the given name, or that has it as an alternative name. The error is
-// fs.ErrNotExist if there is no such link.
+// LinkByName returns the link with the given name or alternative name. The error is fs.ErrNotExist if there is no such
+// link.
 func (n *NS) LinkByName(name string) (Link, error) {
 	m, err := n.rawLinkByName(name)
 	if err != nil {

@@ -30,8 +30,8 @@ func Make(name string) (*NS, error) {
 // Path returns a path at which other processes can open the namespace as long as this process has it open.
 func (n *NS) Path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.fd) }
 
-// newNetNS creates a namespace. For this, newNetNS needs a thread, because the kernel puts the thread that creates a
-// namespace into the new namespace. The thread then returns to its old namespace, or ends if it cannot return.
+// newNetNS creates a namespace. The kernel puts the thread that creates a namespace into the new namespace. newNetNS
+// moves this thread back to its old namespace. If the move fails, the thread ends.
 func newNetNS() (netns.NsHandle, error) {
 	type made struct {
 		fd  netns.NsHandle

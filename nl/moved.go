@@ -102,8 +102,8 @@ func (v MovedLink) undoMove(n *NS) error {
 	return nil
 }
 
-// moveLink sends a request that moves a link from the namespace n to another namespace, and gives the link a name
-// there.
+// moveLink sends a request that moves a link from the namespace n to another namespace, and gives the link a new name
+// in that namespace.
 func (n *NS) moveLink(l Link, to *NS, name string, msg *nl.IfInfomsg, more ...attribute) error {
 	msg.Index = int32(l.Index)
 	n.forgetLink(l.Name)

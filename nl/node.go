@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Node opens the namespace of the calling thread. This is the node's namespace, because runtimes start plugins there.
+// Node opens the namespace of the calling thread. This is the node's namespace, because container runtimes start
+// plugins in it.
 func Node() (*NS, error) {
 	n, err := nodeBySocket()
 	if err != nil { // the kernel is older than 4.10, or the process lacks a capability

@@ -123,7 +123,7 @@ func (n *NS) checkNoPair(isPairGroup func(group uint32) bool) error {
 	return err
 }
 
-// isENIRoute reports whether one of our routes serves all routed pods of an ENI, and not a single pod.
+// isENIRoute reports whether one of our routes serves all routed pods of an ENI, and not only one pod.
 func isENIRoute(r Route) bool {
 	_, is := OfRoutedTable(r.Table)
 	return is

@@ -8,10 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsPeer reports whether nearEnd, a link of n, is one end of a veth pair with a certain other end. The other end must
-// be in the given namespace, and must have the given index there. IsPeer relies only on what the kernel says about
-// nearEnd. It does not look at the links in the other namespace, because a pod can give its links the names and indices
-// of another pod's links.
+// IsPeer reports whether nearEnd, a link of n, has its other end in the namespace "other", with the given index there.
+// IsPeer relies only on what the kernel says about nearEnd. It does not look at the links in the other namespace,
+// because a pod can give its links the names and indices of another pod's links.
 func (n *NS) IsPeer(nearEnd Link, other *NS, index int) bool {
 	if nearEnd.Kind != "veth" || nearEnd.Peer != index || nearEnd.peerNS == 0 {
 		return false

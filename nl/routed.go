@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The group of the node's end of a routed pod's veth pair identifies the pod's ENI. The first byte of the group is
-// routedGroupByte, and the other bytes are the index of the ENI's link. So the node needs only one rule for each ENI,
-// and not one for each pod, to find the ENI of a pod's packet.
+// Each routed pod has a veth pair. The group of the pair's end on the node identifies the pod's ENI. The first byte of
+// the group is routedGroupByte, and the other bytes are the index of the ENI's link. So the node needs only one rule
+// for each ENI, and not one for each pod, to find the ENI of a pod's packet.
 
 // routedGroupByte is the first byte of the groups that RoutedGroup returns. The first bytes of the groups in pods are
 // 72 to 75.
 const routedGroupByte = OwnGroup + 4
 
-// RoutedGroup returns the group for the veth pairs of an ENI's routed pods. The group is that of the pair's end on the
-// node. eni is the index of the ENI's link.
+// RoutedGroup returns the group for the veth pairs of an ENI's routed pods. Only the ends on the node have this group.
+// eni is the index of the ENI's link.
 func RoutedGroup(eni int) uint32 { return routedGroupByte<<24 | uint32(eni)&attachmentMask }
 
 // IsRouted reports whether RoutedGroup returns this group for an ENI.
@@ -31,7 +31,7 @@ func OfRoutedGroup(group uint32) (eni int, ok bool) {
 	return int(group & attachmentMask), IsRouted(group)
 }
 
-// IsPair reports whether a link with this group is the node's end of the veth pair of a pod, routed or not.
+// IsPair reports whether a link with this group is the node's end of a pod's veth pair. The pod may be routed or not.
 func IsPair(group uint32) bool { return group == OwnGroup || IsRouted(group) }
 
 // routedTableBits has the first two bits of the numbers that RoutedTable returns. The numbers that FurtherTable returns

@@ -112,7 +112,7 @@ func (r Rule) Add(n *NS) error {
 // Del deletes the rule.
 func (r Rule) Del(n *NS) error {
 	action := uint8(0)
-	if r.Goto != 0 { // for a rule with Goto, the kernel refuses a deletion that does not name this action
+	if r.Goto != 0 { // for a rule with Goto, the kernel refuses a deletion that does not contain the rule's action
 		action = r.kernelAction()
 	}
 	return r.sendMessage(n, unix.RTM_DELRULE, 0, action)

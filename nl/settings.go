@@ -140,7 +140,7 @@ func (saved Settings) changedNames(current Settings) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return current[name] == saved[name] })
 }
 
-// putBackOne sets the setting with the given name to a value. The text has the value in the form of a Settings.
+// putBackOne sets the setting with the given name. The text is the setting's value, as in a Settings.
 func (n *NS) putBackOne(l Link, name, text string) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)

@@ -23,7 +23,8 @@ var ErrShared = errors.New("other links use this link: slaves of ipvlan, maybe i
 //
 // So Unshared asks the kernel for a macvlan link on top of the link. The request has an option that does not fit the
 // mode of the macvlan link, so the kernel always refuses the request. If an ipvlan, bridge or bond uses the link, the
-// error is EBUSY (macvlan_port_create, since Linux 4.5). Otherwise the error is EINVAL, because of the option.
+// error is EBUSY (macvlan_port_create, since Linux 4.5). If no ipvlan, bridge or bond uses it, the error is EINVAL,
+// because of the option.
 //
 // Unshared does not find macvlan and VLAN links in other namespaces. To find these links, call [NS.Slaves] for the
 // other namespaces.

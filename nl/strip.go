@@ -90,7 +90,7 @@ func (n *NS) delTCX(l Link) error {
 
 // queryTCX lists the IDs of the programs at a hook of tcx. The slices programs and links have the same length. For each
 // program, links has the ID of the bpf_link that holds the program, or 0 if no bpf_link holds it. On Linux before 6.6,
-// which has no tcx, both lists are empty.
+// which has no tcx, both slices are empty.
 func queryTCX(index int, hook uint32) (programs, links []uint32, err error) {
 	programs, links = make([]uint32, mostTCX), make([]uint32, mostTCX)
 	query := struct { // of union bpf_attr, for BPF_PROG_QUERY

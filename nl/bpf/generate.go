@@ -25,8 +25,8 @@ import (
 	"strings"
 )
 
-// Another release of clang may generate different instructions. If you change the release, measure the new instructions
-// (make bench-traffic), and load them on the kernels of nodes (make test-kernels).
+// Another release of clang may generate different instructions. If you change the release, measure how fast the new
+// instructions are (make bench-traffic), and check that the kernels of nodes accept them (make test-kernels).
 const (
 	clang   = "clang-16"
 	release = "16.0.6"
@@ -102,8 +102,8 @@ func generate() []byte {
 }
 
 // sourcesHash returns the SHA-256 of all sources. generate.go writes this hash into programs.go. A test calculates the
-// hash of the present sources, and compares it with the hash in programs.go. This test does not need clang. It fails if
-// a source has changed since generate.go last ran.
+// hash of the present sources, and compares it with the hash in programs.go. This test does not need clang. The test
+// fails if a source has changed since generate.go last ran.
 func sourcesHash() string {
 	h := sha256.New()
 	files, err := filepath.Glob("src/*")
@@ -135,8 +135,8 @@ func compile(source string) []byte {
 	return object
 }
 
-// A program is one BPF program after linking. The code begins with the instructions of the program's own function. The
-// functions that the program calls come after them.
+// A program is one BPF program after linking. The code begins with the instructions of the program's own function.
+// After these instructions come the functions that the program calls.
 type program struct {
 	code     []byte
 	operands []operand

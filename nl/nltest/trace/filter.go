@@ -12,8 +12,8 @@ import (
 )
 
 // filterEnv is the name of an environment variable. If the variable is set, the traced program installs a seccomp
-// filter, so that the program does not stop at the system calls in harmless. For each call that is not in harmless, the
-// Go runtime makes about ten calls that are.
+// filter, so that the program does not stop at the system calls in harmless. For each other call, the Go runtime makes
+// about ten of these harmless calls.
 const filterEnv = "TRACE_FILTERED"
 
 // This function runs in the traced program, because the traced program is a test binary that contains this package.
