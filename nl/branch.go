@@ -275,7 +275,7 @@ func (b Branch) Restore(n *NS) (taken bool, err error) {
 // Claim returns the chain of the group's Branch. If the group has no Branch, Claim adds the Branch b. If another group
 // already uses the chain b.Chain, Claim changes nothing and returns true.
 func (b Branch) Claim(n *NS) (chain string, taken bool, err error) {
-	for range 2 { // if Add fails because another process has just added the group's Branch, the second try finds that one
+	for range 2 { // if Add fails because another process has just added the group's Branch, the second try finds it
 		if chain, err = b.Table.Branch(n, b.Group); !errors.Is(err, fs.ErrNotExist) {
 			return chain, false, err
 		}
