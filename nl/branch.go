@@ -44,10 +44,10 @@ func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branch
 // If no Branch has this link, the kernel goes on with the next rule.
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivalMap, 20) }
 
-// byMap returns a Term that looks up a property of the packet in a map, and sends the packet to the chain that the map
-// has for the property. The name of the map is "set", and the kernel's number of the property is "key". nft(8) has a
-// type for this property (devgroup or ifindex), and typ is nft(8)'s number of the type. nft(8) needs this number to
-// print the elements of the map.
+// byMap returns a Term that looks up a property of the packet in a map, and sends the packet to the chain in the map's
+// element. The name of the map is "set", and the kernel's number of the property is "key". nft(8) has a type for this
+// property (devgroup or ifindex), and typ is nft(8)'s number of the type. nft(8) needs this number to print the
+// elements of the map.
 func byMap(word string, key uint32, set string, typ uint32) Term {
 	return Term{word + " vmap @" + set, func(x *transaction) ([]attribute, error) {
 		const size = 4

@@ -26,9 +26,9 @@ type Carrier struct {
 // indices, groups and MAC addresses. But only a process with privileges in masterNS can make a link whose master is in
 // masterNS. So Slaves relies only on the namespace of a link's master. The kernel itself reports this namespace.
 //
-// When the kernel first describes a link of n whose master is in masterNS, the kernel gives masterNS an ID in n, and
-// this ID stays (peernet2id_alloc). So if masterNS has no ID in n, no link of n has its master in masterNS. In this
-// case, Slaves does not ask for a list of the links.
+// When the kernel first describes a link of n whose master is in masterNS, it gives masterNS an ID in n. This ID stays
+// (peernet2id_alloc). So if masterNS has no ID in n, no link of n has its master in masterNS. In this case, Slaves does
+// not ask for a list of the links.
 //
 // If links change all the time, each of the kernel's lists may be incomplete. In this case, Slaves asks for several
 // lists, and returns each slave that is in at least one list. By changing links all the time, the owner of a namespace

@@ -35,7 +35,7 @@ type ChainDump struct {
 }
 
 // A RuleDump has a string for each expression of a rule: the name of the expression, and its attributes in hexadecimal.
-// For an expression that our rules never have, the string has only the name, because the attributes of such an
+// For a kind of expression that our rules never have, the string has only the name. The attributes of such an
 // expression may contain text of other programs.
 type RuleDump []string
 

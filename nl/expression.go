@@ -159,8 +159,8 @@ func masq(flags uint32) attribute {
 }
 
 // nat translates the source or the destination of a packet. kind is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT. Some of the
-// targetAttrs name the registers that have the new address and the new ports. Another one has the flags of the
-// translation.
+// targetAttrs name the registers that have the new address and the new ports. Another of the targetAttrs has the flags
+// of the translation.
 func nat(kind uint32, family byte, targetAttrs ...attribute) attribute {
 	return expression("nat", append([]attribute{attrBigEndian(unix.NFTA_NAT_TYPE, kind),
 		attrBigEndian(unix.NFTA_NAT_FAMILY, uint32(family))}, targetAttrs...)...)

@@ -19,10 +19,9 @@ import (
 //
 // In mode l2, ipvlan handles some frames of a slave as if they had arrived through the master (ipvlan_xmit_mode_l2).
 // These are the frames with equal source and destination MAC addresses. If the destination of such a frame is another
-// host's MAC address, the kernel drops the frame. So the kernel accepts such a frame in two cases only: the frame's
-// source is the master's own MAC address, or a multicast address such as ff:ff:ff:ff:ff:ff. Any program with a packet
-// socket can send such frames, with any IP address as the source. A frame from outside has neither of these two source
-// addresses.
+// host's MAC address, the kernel drops the frame. So the kernel accepts such a frame only if the frame's source is the
+// master's own MAC address, or a multicast address such as ff:ff:ff:ff:ff:ff. Any program with a packet socket can send
+// such frames, with any IP address as the source. A frame from outside has neither of these two source addresses.
 //
 // So a Guard drops packets of IPv4, IPv6 and ARP that arrive through the master and have the master's MAC address as
 // their source. It also drops packets whose source is a multicast MAC address, through whichever link they arrive. The

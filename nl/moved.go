@@ -179,8 +179,8 @@ func (v MovedLink) freeName(n *NS) (string, error) {
 }
 
 // resetOnNode completes Del for a link that the kernel itself has moved to the node. It removes the programs, sets the
-// link's group to 0, and renames the link (see freeName). But if another program has brought the link up, the link
-// keeps its present name, because kernels before 6.2 cannot rename a link that is up.
+// link's group to 0, and renames the link (see freeName). Kernels before 6.2 cannot rename a link that is up. So if
+// another program has brought the link up, the link keeps its present name.
 func (v MovedLink) resetOnNode(n *NS, l Link) error {
 	left := n.delPrograms(l)
 	msg := linkMessage()
@@ -222,9 +222,9 @@ func (v MovedLink) Check(*NS) error {
 }
 
 // delAltNames deletes the alternative names of a link before the link gets its name on the node. A pod can choose
-// alternative names. If an alternative name of the card is the name of a link on the node, the kernel refuses to move
-// the card to the node. If an alternative name is equal to the card's name on the node, the kernel moves the card, but
-// then refuses to rename it. When the card is back on the node, udev gives it udev's own alternative names again
+// alternative names. If an alternative name of the card is the name of a link on the node, the kernel does not move the
+// card to the node. If an alternative name is equal to the card's name on the node, the kernel moves the card, but then
+// refuses to rename it. When the card is back on the node, udev gives it udev's own alternative names again
 // (systemd.link(5), AlternativeNamesPolicy=).
 func (n *NS) delAltNames(l Link) error {
 	msg := linkMessage()

@@ -118,11 +118,11 @@ func (s *socket) commit(x *transaction) error {
 	return s.firstFailure(first)
 }
 
-// firstFailure returns the first error that the kernel reports about the messages of a transaction, or nil. The number
-// first is the sequence number of the transaction's first message. The kernel reports each error before write(2)
-// returns, in the order of the messages (nfnl_err_deliver). So without such a report, the transaction has succeeded,
-// and no acknowledgement is necessary. If a module is missing, each message fails, and the socket may have no room for
-// all reports. In this case, read(2) first fails with ENOBUFS, and then returns the reports for which there was room.
+// firstFailure returns the first error that the kernel reports about the messages of a transaction, or nil. The caller
+// passes the sequence number of the transaction's first message. The kernel reports each error before write(2) returns,
+// in the order of the messages (nfnl_err_deliver). So without such a report, the transaction has succeeded, and no
+// acknowledgement is necessary. If a module is missing, each message fails, and the socket may have no room for all
+// reports. In this case, read(2) first fails with ENOBUFS, and then returns the reports for which there was room.
 func (s *socket) firstFailure(first uint32) (failed error) {
 	var lost error
 	for {

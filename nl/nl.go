@@ -163,7 +163,7 @@ func (n *NS) Close() error {
 // Do runs f on a thread that is in the namespace. Use Do only if f needs more than a netlink socket or a file, because
 // other methods can open sockets and files in the namespace. Goroutines that f starts do not run in the namespace. The
 // function f must not use any NS. The methods of the process's NS assume that the calling thread is in the process's
-// namespace, but while f runs, the thread is in another namespace. If f panics, Do panics on the goroutine of the
+// namespace. But while f runs, the thread is in another namespace. If f panics, Do panics on the goroutine of the
 // caller, where the caller can recover.
 func (n *NS) Do(f func() error) error {
 	if n.isProcess {

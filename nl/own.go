@@ -19,8 +19,8 @@ const (
 // OwnTableOf returns the name of a network's table on the node. Each network has a table of its own, because two
 // networks may have different configurations. For the network name in the example configurations, the table's name is
 // [OwnTable]. Any other table's name consists of OwnTable, an underscore, and the network's name with each dash
-// replaced by an underscore. But if the network's name contains an underscore or a dot, the table's name consists of
-// OwnTable, a dot, and the unchanged name of the network.
+// replaced by an underscore. But if the network's name contains an underscore or a dot, the table's name is OwnTable, a
+// dot, and the unchanged name of the network.
 func OwnTableOf(network string) string {
 	if strings.ContainsAny(network, "_.") {
 		return OwnTable + "." + network
@@ -53,8 +53,9 @@ func (n *NS) RemoveShared() (removed bool, err error) {
 	return removeUnused(n.Vacant, func() (Wiring, error) { return n.sharedObjects(isOwnTable, isOwnRule) }, removePins)
 }
 
-// RemoveRouted is like [NS.RemoveShared], but for routed pods: it removes the objects that serve only routed pods, if
-// no veth pair of a routed pod is left. If the node has no table for routed pods, RemoveRouted sends only one request.
+// RemoveRouted is like [NS.RemoveShared], but for routed pods. If no veth pair of a routed pod is left, RemoveRouted
+// removes the objects that serve only routed pods. If the node has no table for routed pods, RemoveRouted sends only
+// one request.
 func (n *NS) RemoveRouted() (removed bool, err error) {
 	tables, err := n.ownTables(isRoutedTable)
 	if err != nil || len(tables) == 0 {

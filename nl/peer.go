@@ -10,7 +10,7 @@ import (
 
 // IsPeer reports whether nearEnd, a link of n, has its other end in the namespace "other", with the given index there.
 // IsPeer relies only on what the kernel says about nearEnd. It does not look at the links in the other namespace,
-// because a pod can give its links the names and indices of another pod's links.
+// because a pod's links can have the names and indices of another pod's links.
 func (n *NS) IsPeer(nearEnd Link, other *NS, index int) bool {
 	if nearEnd.Kind != "veth" || nearEnd.Peer != index || nearEnd.peerNS == 0 {
 		return false
@@ -23,8 +23,8 @@ func (n *NS) IsPeer(nearEnd Link, other *NS, index int) bool {
 // With this map, a caller finds the namespace of a pair's other end without opening all namespaces again for each pair.
 type Namespaces map[uint32]string
 
-// Know adds the namespace at path to the map. The key is 1 + the ID of this namespace in the namespace n. Know does
-// nothing if the namespace is gone or has no ID in n, because no link of n has its other end in such a namespace.
+// Know adds the namespace at path to the map. The key is 1 + the ID of this namespace in the namespace n. Know ignores
+// a namespace that is gone or has no ID in n, because no link of n has its other end there.
 func (k Namespaces) Know(n *NS, path string) {
 	other, err := n.OpenOther("pod", path)
 	if err != nil {

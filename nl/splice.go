@@ -44,8 +44,8 @@ type Splice struct {
 	Pod       uint16
 }
 
-// A Splice translates ports in both directions: each port in the range SpliceOwn to SpliceFirst - 1 corresponds to a
-// port that is at least SpliceFirst.
+// A Splice translates each port that is at least SpliceOwn and below SpliceFirst. The resulting port is at least
+// SpliceFirst. A Splice also translates such ports back.
 const (
 	SpliceOwn   = bpf.OwnPort
 	SpliceFirst = bpf.FirstPort

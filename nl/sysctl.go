@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Sysctl is a parameter of a network namespace below /proc/sys/net, and its value. Del does nothing, because the
-// kernel deletes a link's parameters with the link. Other programs may rely on the namespace's other parameters.
+// A Sysctl is a parameter of a network namespace below /proc/sys/net, and its value. Del does nothing, for two reasons.
+// The kernel deletes a link's parameters with the link. Other programs may rely on the namespace's other parameters.
 type Sysctl struct {
 	// Key is the path below /proc/sys, such as "net/ipv4/ip_forward". Its separators are slashes and not dots, because
 	// the name of a link may contain a dot.
@@ -133,8 +133,8 @@ func (s Sysctl) writeTo(fd int, value string) error {
 }
 
 // openFile opens the parameter's file. The file belongs to the namespace in which it was opened
-// (net_ctl_header_lookup). openFile does not use package os, because os.Open would also register the file with the
-// runtime's poller, which would double the cost of a read or write.
+// (net_ctl_header_lookup). openFile does not use os.Open, because os.Open also registers the file with the runtime's
+// poller. The registration would double the cost of a read or write.
 func (s Sysctl) openFile(n *NS, mode int) (int, error) {
 	fd, err := n.openSysctl(s.Key, mode)
 	if err != nil {

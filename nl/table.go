@@ -204,8 +204,8 @@ func (t Table) Check(n *NS) error {
 
 // Intact returns an error if another program has changed the kernel's table. Unlike Check, it does not need to know the
 // right rules: it uses the Chains of the Table t, but not their Rules. Intact returns an error if the table is gone or
-// dormant. It also returns an error if a chain is gone or empty, or has another type, hook, priority or policy, or if a
-// rule is not ours.
+// dormant. It also returns an error if a chain is gone or empty, or has another type, hook, priority or policy. Intact
+// also returns an error if a rule is not ours.
 func (t Table) Intact(n *NS) error {
 	if err := t.checkAwake(n); err != nil {
 		return err

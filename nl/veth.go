@@ -23,9 +23,9 @@ import (
 // MACAddressPolicy=persistent). Because the caller knows the MAC addresses, it can also add a [Neigh]. With the Neigh,
 // the kernel does not ask for neighbours.
 //
-// Each end has one queue in each direction. If a request does not give the number of queues, Linux since 5.15 makes a
-// queue for each possible CPU, and tells udev about each queue. But Linux uses only one of these queues
-// (veth_get_num_queues, veth_init_queues).
+// Each end has one queue in each direction. Without a number of queues in the request, Linux since 5.15 makes a queue
+// for each possible CPU, and tells udev about each queue. But Linux uses only one of these queues (veth_get_num_queues,
+// veth_init_queues).
 type Veth struct {
 	Name string
 	// AltName is an alternative name of the near end, or "". Set AltName if pairs of different pods use the same Name
@@ -191,7 +191,7 @@ func (v Veth) setNearUp(n *NS) error {
 }
 
 // Near returns the kernel's state of the near end. Set fresh if this command has created the pair. If fresh is true,
-// Near makes PeerNS remember the index of the far end, so that no method has to ask the kernel for the index.
+// Near makes PeerNS remember the index of the far end, so no method has to ask the kernel for it.
 func (v Veth) Near(n *NS, fresh bool) (Link, error) {
 	l, err := n.LinkByName(v.Name)
 	if err == nil && fresh && v.PeerNS != nil && v.PeerNS.indices != nil {

@@ -64,7 +64,7 @@ func routeLink(n *nl.NS, to netip.Addr, how *netlink.RouteGetOptions) (dev strin
 }
 
 // Answered reports whether the kernel knows the MAC address for addr on the link dev. The kernel knows the MAC address
-// if a host has answered an ARP request or an IPv6 neighbour solicitation, or if the neighbour entry is permanent.
+// if a host has answered a request for it (ARP, or IPv6 neighbour discovery), or if the neighbour entry is permanent.
 // Answered itself sends no request.
 func Answered(n *nl.NS, dev string, addr netip.Addr) (is bool, err error) {
 	const valid = unix.NUD_REACHABLE | unix.NUD_STALE | unix.NUD_DELAY | unix.NUD_PROBE | unix.NUD_PERMANENT

@@ -12,9 +12,9 @@ import (
 	"net/netip"
 )
 
-// The programs of a Splice translate ports in both directions. When such a program sets the bit PortBit of a port, the
-// port moves from the range OwnPort to FirstPort - 1 into the range of FirstPort and above. When the program clears the
-// bit, the port moves back. src/program.h must have the same constants.
+// The programs of a Splice translate ports in both directions. They set the bit PortBit of a port that is at least
+// OwnPort and below FirstPort. The resulting port is at least FirstPort. To translate such a port back, the programs
+// clear the bit. src/program.h must have the same constants.
 const (
 	OwnPort   = 0x8000
 	FirstPort = OwnPort | PortBit

@@ -60,9 +60,9 @@ func Refused(name string) string {
 	return ""
 }
 
-// kernelNames returns the names that the kernel itself uses in each namespace: that of the link lo, and those of the
-// sysctl directories "all" and "default". Each other name belongs to the fallback device of one kind of tunnel. If a
-// link in any namespace has the name of this device, the kernel cannot load the module of this kind of tunnel.
+// kernelNames returns the names that the kernel itself uses in each namespace. The first three are the names of lo, and
+// of the sysctl directories "all" and "default". Each other name belongs to the fallback device of one kind of tunnel.
+// If a link in any namespace has the name of this device, the kernel cannot load the module of this kind of tunnel.
 func kernelNames() []string {
 	return []string{"lo", "all", "default", "tunl0", "ip6tnl0", "sit0", "gre0", "gretap0", "erspan0", "ip6gre0",
 		"ip_vti0", "ip6_vti0"}
