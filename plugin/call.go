@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ifname"
 )
 
-// A call is the command that a runtime gives to the plugin, in the environment and on standard input (CNI
+// A call is one command of a runtime. The plugin reads the command from its environment and from standard input (CNI
 // specification, section 2, "Parameters"). The package skel of the CNI project also reads calls, and a test compares
 // this code with skel. The plugins do not use skel, because skel decodes the configuration again for each value, and
 // compiles regular expressions. That work would be a tenth of all instructions that a plugin executes.
@@ -32,7 +32,7 @@ type call struct {
 	network     network
 }
 
-// A network has those keys of a network configuration that all plugins read.
+// A network has the keys that all plugins read in a network configuration.
 //
 //codec:describe exported
 type network struct {
@@ -42,8 +42,7 @@ type network struct {
 	PrevResult json.RawMessage `json:"prevResult"`
 }
 
-// Lists of commands. For each variable of the environment, readCall uses one of these lists to know which commands need
-// the variable.
+// Lists of commands. Each list has the commands that need a certain variable of the environment, see readCall.
 var (
 	verbsWithNS         = []string{"ADD", "CHECK"}
 	verbsWithAttachment = []string{"ADD", "CHECK", "DEL"}
@@ -141,12 +140,12 @@ func dispatch(c *call, stdout io.Writer, add, del, check, gc, status func(*call)
 	return types.NewError(types.ErrInvalidEnvironmentVariables, "unknown CNI_COMMAND: "+c.verb, "")
 }
 
-// firstVersion maps a command to the version of the CNI specification in which the command appeared. All versions have
-// the other commands.
+// firstVersion maps a command to the version of the CNI specification in which the command appeared. A command that is
+// not in this map exists in all versions.
 var firstVersion = map[string]string{"CHECK": "0.4.0", "GC": "1.1.0", "STATUS": "1.1.0"}
 
-// checkVersion refuses a configuration whose version this plugin does not support, or whose version does not have the
-// command.
+// checkVersion returns an error if this plugin does not support the configuration's version, or if this version does
+// not have the call's command.
 func (c *call) checkVersion() *types.Error {
 	v := c.network.CNIVersion
 	if v == "" {
@@ -171,15 +170,15 @@ func (c *call) checkVersion() *types.Error {
 }
 
 // refuseNodesNS returns an error if CNI_NETNS is the node's namespace, in which the plugin runs. Some plugins make this
-// check themselves, see the field Refuses of [Commands]. If CNI_NETNS_OVERRIDE is set, refuseNodesNS makes no check. In
-// this case, the code that opens the namespace refuses the node's namespace. refuseNodesNS never refuses a DEL. The
-// path of the namespace may contain the ID of a process of the pod. That process may have ended, and a process of the
-// node may have this ID now. In this case, a DEL finds the node's namespace at the path, and works as if the pod had no
-// namespace.
+// check themselves, see the field Refuses of [Commands]. If CNI_NETNS_OVERRIDE is set, refuseNodesNS makes no check,
+// but later the code that opens the namespace refuses the node's namespace. refuseNodesNS never refuses a DEL, because
+// the path of the namespace may be out of date. The path may contain the ID of a process of the pod. After that process
+// has ended, a process of the node may get the same ID. The path then leads to the node's namespace, and the DEL works
+// as if the pod had no namespace.
 //
-// The package ns of the CNI project makes the same check, but locks a thread for the check. If a thread is locked, Go's
-// runtime starts two more threads. refuseNodesNS needs no lock, because no thread of this process has left the
-// namespace yet.
+// The package ns of the CNI project makes the same check, but locks a thread for the check. Because of a locked thread,
+// Go's runtime starts two more threads. refuseNodesNS needs no lock, because no thread of this process has left the
+// node's namespace yet.
 func (c *call) refuseNodesNS() error {
 	if c.netns == "" || c.override || c.verb == "DEL" {
 		return nil
@@ -224,8 +223,8 @@ func validName(s string) bool {
 }
 
 // checkIfName refuses a name that the kernel does not accept. For an ADD, checkIfName also refuses the names that a pod
-// must not choose, see ifname.Refused. The reason is that the pod chooses the name if Multus calls the plugin. A DEL
-// and a CHECK accept the names of ifname.Refused, because ADDs of an earlier release accepted these names.
+// must not choose, see ifname.Refused. If Multus calls the plugin, the pod chooses the name. A DEL and a CHECK accept
+// the names of ifname.Refused, because ADDs of an earlier release accepted these names.
 func (c *call) checkIfName(name string) *types.Error {
 	fault, details := ifname.Fault(name), ""
 	if fault == "" && c.verb == "ADD" {

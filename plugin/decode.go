@@ -32,7 +32,7 @@ func (p Pod) String() string {
 }
 
 // checkNames returns an error if the runtime gives the pod a name that Kubernetes would not give. Without this check,
-// the name would get into messages, the registry and the lease log.
+// an invalid name could get into messages, the registry and the lease log.
 func (p Pod) checkNames() error {
 	const longest = 253 // length of a name (Kubernetes, "Object Names and IDs")
 	strange := func(r rune) bool { return r < '!' || r > '~' || r == '/' }
@@ -94,9 +94,9 @@ func decodeConfig[C any](stdin []byte, config *C) error {
 	return nil
 }
 
-// validAttachments returns the attachments that a GC keeps. A GC that keeps no attachment has the key
-// cni.dev/valid-attachments with an empty list. So a missing key does not mean an empty list, and validAttachments
-// returns an error.
+// validAttachments returns the attachments that a GC keeps. If the key cni.dev/valid-attachments is missing,
+// validAttachments returns an error. A missing key does not mean an empty list, because a GC that keeps no attachment
+// has the key with an empty list.
 func (n *network) validAttachments() (as []Attachment, err error) {
 	if n.Valid == nil {
 		return nil, Errorf(CodeInvalid,
@@ -134,7 +134,7 @@ func (n *network) prevResult() (*types100.Result, error) {
 	return r, nil
 }
 
-// parsePrevResult decodes the previous result as a result of the configuration's version.
+// parsePrevResult decodes the previous result in the format of the configuration's version.
 func (n *network) parsePrevResult() (types.Result, error) {
 	if slices.Contains(currentVersions, n.CNIVersion) {
 		if r, ok := parseResult(n.PrevResult); ok {

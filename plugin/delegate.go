@@ -27,12 +27,13 @@ import (
 var delegates sync.WaitGroup
 
 // Delegate executes another plugin for the request, as a runtime does (CNI specification, section 4, "Plugin
-// Delegation"). Delegate returns the result or the error of that plugin. The program of the other plugin is in a
-// directory of CNI_PATH. The program ends when ctx or this process ends. The parameters args are command-line arguments
-// for the program. Only our own programs accept such arguments, because a runtime starts a plugin without arguments.
+// Delegation"). Delegate returns the result or the error of that plugin. CNI_PATH names the directories in which
+// Delegate looks for the plugin's program. The program ends when ctx or this process ends. The parameters args are
+// command-line arguments for the program. Only our own programs accept such arguments, because a runtime starts a
+// plugin without arguments.
 //
-// A program that closes its standard output has answered, but may still run: see After of [Commands]. After the answer,
-// the end of ctx does not end the program, and Main waits for the program.
+// A program that closes its standard output has answered, but may still run: see the field After of [Commands]. After
+// the answer, the end of ctx does not end the program, and Main waits for the program.
 func (r *Request[C]) Delegate(ctx context.Context, name string, args ...string) (*types100.Result, error) {
 	program, err := findProgram(name, os.Getenv("CNI_PATH"))
 	if err != nil {
@@ -104,7 +105,7 @@ func (r *Request[C]) CanDelegate(name string) error {
 // installHint is the hint about a missing program.
 const installHint = "install it in the directory of this plugin, from the same release"
 
-// findProgram returns the file of a program in the first directory of path that has the program.
+// findProgram searches the directories in path for a program, and returns the first file that it finds.
 func findProgram(name, path string) (string, error) {
 	for _, dir := range filepath.SplitList(path) {
 		program := filepath.Join(dir, name)

@@ -28,9 +28,8 @@ const (
 	// specification, codes from 100 on are for plugins.
 	CodeRefused = 100
 
-	// CodeHeld is for two of our own programs: an ADD executes the program that asks EC2, and this program answers the
-	// ADD with CodeHeld. The code means that another node has the address that the pod has chosen. The other node may
-	// release the address soon. No runtime sees this code.
+	// CodeHeld means that another node has the address that the pod has chosen. The other node may release the address
+	// soon. An ADD gets this code from the program that asks EC2. No runtime sees this code.
 	CodeHeld = 101
 )
 

@@ -18,8 +18,8 @@ import (
 // This file describes the JSON of answers. The types of answers are in the CNI library. Tests compare each description
 // with the struct tags of its type. The keys are in alphabetical order, as runtimes and the CNI library write them.
 
-// A describer is a type that describes its JSON to a codec. The description must describe the same JSON as the type's
-// struct tags.
+// A describer is a type that describes its JSON to a codec. The description must agree with the struct tags of the
+// type.
 type describer interface{ Describe(*codec.Codec) }
 
 // unmarshal decodes compact JSON as encoding/json does. If v has a description, unmarshal first reads the text by the

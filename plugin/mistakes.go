@@ -26,9 +26,9 @@ func Decode(text []byte, config any) error {
 	return nil
 }
 
-// decodeMistakes returns the mistakes of a configuration that could not be decoded. encoding/json reports only the
-// first mistake, with the names of Go types. But encoding/json has decoded all other keys, so Validate finds the
-// mistakes in their values.
+// decodeMistakes returns the mistakes in a configuration that could not be decoded. encoding/json reports only the
+// first mistake, with the names of Go types. But encoding/json has decoded all keys without such mistakes, so Validate
+// can check the values of these keys.
 func decodeMistakes(text []byte, config any, first error) error {
 	m := mistyped{}
 	m.object(text, config)

@@ -10,7 +10,7 @@ import (
 	types100 "github.com/containernetworking/cni/pkg/types/100"
 )
 
-// A NIC is an interface of the pod to an ENI, as a CNI result describes the interface.
+// A NIC is one of the pod's interfaces to an ENI. Its fields are from a CNI result.
 type NIC struct {
 	Name, MAC string
 	IPs       []*types100.IPConfig
@@ -43,8 +43,8 @@ func Several(r *types100.Result) bool {
 	return slices.ContainsFunc(r.IPs, func(c *types100.IPConfig) bool { return At(c) != At(r.IPs[0]) })
 }
 
-// At returns the index of the interface that has an address. An address without an index belongs to the first
-// interface.
+// At returns the index of the interface to which an address of a result belongs. An address without an index belongs to
+// the first interface.
 func At(c *types100.IPConfig) int {
 	if c.Interface == nil {
 		return 0
@@ -77,9 +77,9 @@ func (n NIC) Addrs() (all []netip.Addr) {
 	return all
 }
 
-// Routed returns the link of the ENI of a routed pod. In the result for a routed pod, the ENI's link is the first
-// interface, and the pod's own interface follows, in the container. In other results, either the first interface
-// is in the container, or no interface is in the container.
+// Routed returns the link of a routed pod's ENI. In the result for a routed pod, the ENI's link is the first interface,
+// and the pod's own interface follows, in the container. In other results, either the first interface is in the
+// container, or no interface is in the container.
 func Routed(r *types100.Result, ifName string) (eni string, is bool) {
 	if r == nil || len(r.Interfaces) < 2 || r.Interfaces[0].Sandbox != "" {
 		return "", false

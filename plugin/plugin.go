@@ -37,11 +37,11 @@ import (
 // An Attachment is CNI's key for one interface of one container.
 type Attachment = types.GCAttachment
 
-// A Request is one CNI command about one attachment. STATUS and GC are about a network.
+// A Request is one CNI command. STATUS and GC are about a network, and the other commands are about one attachment.
 type Request[C any] struct {
 	Network    string           // the network's name
 	Attachment                  // container ID and interface name; zero for STATUS and GC
-	NetNS      string           // path of the container's namespace; empty for a DEL without one
+	NetNS      string           // path of the container's namespace; may be empty in a DEL
 	Pod        Pod              // the pod of the attachment; zero outside Kubernetes
 	Config     C                // the plugin's part of the configuration, validated
 	Prev       *types100.Result // prevResult; nil for the first plugin of a chain, and on a DEL after a failed ADD
@@ -49,8 +49,9 @@ type Request[C any] struct {
 	Began      time.Time        // when the command began; zero if the caller does not know
 	Waited     bool             // set by an ADD that has waited for EC2
 
-	// Added lists attachments that may be missing in Valid although they exist. For each of these attachments, an ADD
-	// has begun since this GC began, or may run now. Added is nil if the plugin cannot know these attachments.
+	// Added lists attachments that may be missing in Valid although they exist. Each of these attachments has an ADD
+	// that may still run, or that has begun since this GC began. Added is nil if the plugin cannot know these
+	// attachments.
 	Added func() ([]Attachment, error)
 
 	cniVersion string // of the configuration

@@ -23,7 +23,7 @@ var shortages = []error{
 	syscall.ETIMEDOUT,
 }
 
-// notReadyError returns the error with which STATUS answers. It returns nil if err is only temporary.
+// notReadyError returns the error with which STATUS answers. It returns nil if the cause of err is only temporary.
 func notReadyError(err error) error {
 	e, ok := errors.AsType[*Error](err)
 	again := ok && e.Code == CodeTryAgain

@@ -40,7 +40,7 @@ var plugins = []plugin.Commands[Config]{
 // ipvlanAt is the index of ipvlan in plugins.
 const ipvlanAt = 1
 
-// Commands are the commands of the plugin.
+// Commands returns the commands of the plugin cni-ipvlan-vpc-k8s.
 func Commands() plugin.Commands[Config] {
 	return lease.Counts(plugin.Commands[Config]{
 		Add: func(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, error) {
@@ -83,13 +83,13 @@ func sharingNS(
 	}
 }
 
-// add calls each plugin with the result of the plugin before it. If a plugin fails, add deletes the objects that the
-// earlier plugins have made. add deletes nothing if the attachment had an address before. add also deletes nothing if a
-// later ADD of the attachment has begun: that ADD may have made the objects.
+// add calls the plugins one after the other: each plugin gets the result of the plugin before it. If a plugin fails,
+// add deletes the objects that the earlier plugins have made. add deletes nothing if the attachment already had an
+// address when this ADD began. add also deletes nothing if a later ADD of the attachment has begun, because that ADD
+// may have made the objects.
 //
-// If the kernel reports that another link has the address, add tries again. The registry then has a lease for the
-// address in use, and this lease belongs to no pod. No later try gets a leased address, so each try gets another
-// address.
+// If the kernel reports that another link has the leased address, add tries again. The registry keeps a lease of this
+// address, although the lease then belongs to no pod. So no later try gets the same address.
 func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, err error) {
 	const tries = 8
 	for range tries {
@@ -122,7 +122,8 @@ func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result
 }
 
 // leaseAddress is the ADD of ipam. If no address is free, leaseAddress executes [lease.GrowProgram]. leaseBegan is the
-// time when the attachment's last lease began, or zero if the attachment had an address before.
+// time when the attachment's last lease began. leaseBegan is zero if the attachment already had an address when this
+// ADD began.
 func leaseAddress(
 	ctx context.Context, r *plugin.Request[Config],
 ) (result *types100.Result, leaseBegan time.Time, err error) {
@@ -136,8 +137,7 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 }
 
 // deleteObjects deletes the objects that the first n plugins have made, in reverse order. deleteObjects stops at the
-// first failure. The reason is that the last step frees the address, and this address must not become free while the
-// pod still has the address.
+// first failure, because the last step frees the address. The address must not become free while the pod still has it.
 func deleteObjects(ctx context.Context, r *plugin.Request[Config], n int) error {
 	for _, c := range slices.Backward(plugins[:n]) {
 		if err := c.Del(ctx, r); err != nil {
@@ -159,8 +159,8 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	return nil
 }
 
-// gc also keeps the objects of an ADD that runs at the same time. The reason is that a runtime may call GC during an
-// ADD, although the CNI specification forbids this (section 4).
+// gc keeps the objects of the valid attachments, and the objects of an ADD that runs at the same time. A runtime may
+// call GC during an ADD, although the CNI specification forbids this (section 4).
 func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	var failed error
 	r.Added = func() ([]plugin.Attachment, error) { return lease.Added(r) }

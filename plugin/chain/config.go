@@ -64,7 +64,7 @@ func (c *Config) Validate() error {
 		Routed(&c.ipam, &c.ptp, len(c.egress.Egresses)))...)
 }
 
-// Routed returns a mistake for each value that conflicts with pools whose pods are routed.
+// Routed returns a mistake for each value that conflicts with a pool of routed pods, whose dataPath is veth.
 func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	veth, ipvlan := ipam.Routed()
@@ -83,8 +83,8 @@ func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 	return m.Err()
 }
 
-// Unhooked returns the mistakes of a configuration that needs hooks in the pod although the mode of ipvlan is l3s. In
-// mode l3s, packets from the VPC do not pass the hooks of a pod.
+// If the mode of ipvlan is l3s, Unhooked returns a mistake for a service loop and for an egress. Both need hooks in the
+// pod, but in mode l3s, packets from the VPC do not pass these hooks.
 func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	if mode == "l3s" && pair.Loops() {

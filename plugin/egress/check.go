@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// check compares the objects that a pod has with the objects that it should have. check ignores MTUs and some sysctls,
-// which other plugins may change: see [checkedWiring].
+// check compares the objects that a pod has with the objects that the pod should have. check ignores MTUs and some
+// sysctls, which other plugins may change: see [checkedWiring].
 //
 // A changed configuration applies to new pods. It applies to a running pod only after a [Renewal]. The seal of the
 // nftables table shows whether the pod has the present configuration. If the pod has the present configuration, check
@@ -33,7 +33,8 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 		if err != nil || p == nil {
 			return err
 		}
-		p.routes = nil // these routes may have changed since the ADD, so check ignores their throw routes
+		// The pod's routes may have changed since the ADD, so check ignores the throw routes that follow from them.
+		p.routes = nil
 		w, err := p.wiring(r, role)
 		if err != nil {
 			return err
@@ -91,8 +92,8 @@ func (p *pod) checkOtherConfig() error {
 }
 
 // Lost returns an error that names the objects that are missing in a pod. Lost compares only objects that do not depend
-// on the configuration. name is the pod's link to the VPC. The error is fs.ErrNotExist if the pod has no object of an
-// egress.
+// on the configuration. The parameter name is the name of the pod's link to the VPC. The error is fs.ErrNotExist if the
+// pod has no object of an egress.
 func Lost(ns *nl.NS, name string) error {
 	p, err := podFromKernel(ns, name)
 	if err != nil {
@@ -111,7 +112,7 @@ func Lost(ns *nl.NS, name string) error {
 var ErrLost = errors.New("a part of the egress is lost")
 
 // podFromKernel returns a pod with only the facts that its tunnels show: their addresses, their UDP port and their
-// group. name is the pod's link to the VPC.
+// group. The parameter name is the name of the pod's link to the VPC.
 func podFromKernel(ns *nl.NS, name string) (*pod, error) {
 	links, err := ns.Links()
 	p := &pod{ns: ns, nic: plugin.NIC{Name: name}, links: []string{name}}

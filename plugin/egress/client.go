@@ -18,9 +18,9 @@ import (
 //
 // The table has routes of the type throw for the prefixes that do not use the tunnel. A throw route makes the kernel
 // continue with the pod's other tables. So the longest prefix decides whether a packet takes the tunnel. Each
-// destination has a second route, which refuses packets. The kernel uses this route if there is no tunnel. So each
-// packet that leaves for the destination has the address of a router as its source. The refusing routes are added
-// first, and the UDP port of the tunnel is added last.
+// destination has a second route, which refuses packets. The kernel uses this route if there is no tunnel. So no packet
+// leaves for the destination with the client's own address as its source. The refusing routes are added first, and the
+// UDP port of the tunnel is added last.
 func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 	families := p.families(all...)
 	objects := []nl.Object{p.clientTable(families, all)}
@@ -95,8 +95,8 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 }
 
 // refusingRoute returns the route that refuses packets to a destination. Its metric is larger than the metric of the
-// route through the tunnel. So the kernel uses the refusing route only when the route through the tunnel is gone. This
-// route may be gone alone, or because its link is gone.
+// route through the tunnel. So the kernel uses the refusing route only when the route through the tunnel is gone. For
+// example, this route ends with the tunnel's link.
 func refusingRoute(dst netip.Prefix) nl.Route {
 	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
@@ -116,7 +116,7 @@ func gatewayRoute(gw netip.Addr) nl.Route {
 // skipRule returns the rule for packets that leave through the ENI's link. With this rule, these packets skip the
 // tunnel's table. If the service loop is redirect, a BPF program sends packets out through the ENI's link. The kernel
 // looks up the next hop of each of these packets (bpf_redirect_neigh). In IPv6, this lookup does not skip routes
-// through other links. So without the rule, the kernel would find the tunnel's gateway.
+// through other links. So without the rule, the kernel would choose the tunnel's gateway as the next hop.
 func (p *pod) skipRule() nl.Rule {
 	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 }
@@ -149,9 +149,9 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // The pod's answers to other hosts must not use the tunnel. Examples are answers to probes, and to callers at a
 // NodePort or a load balancer. The address of the other host may be in a destination of the tunnel. So answers get a
 // mark (the constant mark), and the kernel does not use the tunnel's table for packets with this mark. Packets that
-// arrive through the pair and leave again also get the mark. The pod forwards these packets to the ENI if the service
-// loop is masquerade. There are two kinds of these packets. The first kind is the tunnel's own packets, which go to a
-// router. The second kind is packets to the backend of a Service, if the backend's address is in a destination.
+// arrive through the veth pair and leave again also get the mark. The pod forwards these packets to the ENI if the
+// service loop is masquerade. There are two kinds of these packets. The first kind is the tunnel's own packets, which
+// go to a router. The second kind is packets to the backend of a Service, if the backend's address is in a destination.
 //
 // A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers that
 // belong to connections with the mark, and errors about these connections. Suppose that the pod accepted other packets
@@ -190,8 +190,9 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	}, p.untrackedChains(families, func(f nl.Family) nl.Term { return nl.DAddr(gatewayPrefixes(f, all)...) })...)}
 }
 
-// routersOf returns a function. For a family, this function returns the CIDRs of the routers of all egresses. If an
-// egress has a gateway of this family, but no routerCidrs of this family, the function returns no CIDR.
+// routersOf returns a function. For a family, this function returns the routerCidrs of all egresses. If an egress has a
+// gateway of this family, but no routerCidrs of this family, the function returns no CIDR. The reason is that the
+// routers of this egress may have any address.
 func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	return func(f nl.Family) (routers []netip.Prefix) {
 		for _, e := range all {
@@ -208,10 +209,10 @@ func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	}
 }
 
-// onlyInUDP returns the rules that drop packets with IP in IP if they are not in UDP. Without these rules, the tunnel's
-// link would accept the packets. These rules do not drop the tunnel's packets, because the kernel takes a packet out of
-// UDP only after this hook. The parameter sources is a function. If this function returns CIDRs, the rules also check
-// each packet to the tunnel's UDP port. They drop the packet if its source is outside of these CIDRs.
+// onlyInUDP returns the rules that drop IP-in-IP packets without UDP. Without these rules, the tunnel's link would
+// accept such packets. The tunnel's own packets still have their UDP header when they pass these rules, so the rules do
+// not drop them. The parameter sources is a function. If this function returns CIDRs, the rules also check each packet
+// to the tunnel's UDP port. The rules drop the packet if its source is outside of these CIDRs.
 func (p *pod) onlyInUDP(families []nl.Family, sources func(nl.Family) []netip.Prefix) []nl.NFRule {
 	rules := []nl.NFRule{refuseRule(nl.L4Proto("4")), refuseRule(nl.L4Proto("41"))}
 	for _, f := range families {

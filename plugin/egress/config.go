@@ -42,9 +42,9 @@ type Egress struct {
 
 	// Kubernetes namespaces whose pods are clients: names, or the beginning of a name and a *
 	Namespaces []string `json:"namespaces"`
-	Selectable []string `json:"selectable"` // further namespaces, whose pods are clients if they ask for it
+	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask to be clients
 	Routers    []string `json:"routers"`    // namespaces whose pods are routers
-	// CIDRs of the clients' addresses; the default for IPv4: all destinations of routes in the router's prevResult
+	// CIDRs of the clients' addresses; only IPv4 has a default: all destinations of routes in the router's prevResult
 	Clients []string `json:"clients"`
 
 	// CIDRs of the routers' addresses: a client accepts tunnel packets only from these; the default is all addresses
@@ -87,7 +87,7 @@ func (c *Config) UDPPort() int { return int(c.port) }
 // A validation collects mistakes.
 type validation struct{ values.Mistakes }
 
-// parseEgress returns e with its values parsed.
+// parseEgress parses the values of an egress, and returns the egress with the parsed values.
 func (v *validation) parseEgress(e Egress) Egress {
 	e.gateways = v.parseGateways(e.Gateways)
 	e.destinations = v.Prefixes("destinations", e.Destinations)
@@ -130,9 +130,9 @@ func (v *validation) parseGateways(texts []string) (all []netip.Addr) {
 // vpc6 is the prefix length of the largest IPv6 CIDR that a VPC may have (VPC user guide, "VPC CIDR blocks").
 const vpc6 = 44
 
-// checkReachable refuses destinations that no packet could reach: no gateway has their family, or the tunnel's own
-// packets would go into the tunnel. It also refuses an egress without clients, and an egress whose routers would serve
-// every host.
+// checkReachable refuses a destination that no packet could reach. Either no gateway has the destination's family, or
+// the tunnel's own packets would enter the tunnel again. It also refuses an egress without clients, and an egress whose
+// routers would serve every host.
 func (v *validation) checkReachable(e Egress) {
 	for _, d := range e.destinations {
 		f := nl.FamilyOf(d.Addr())
@@ -170,7 +170,8 @@ func (v *validation) checkReachable(e Egress) {
 	}
 }
 
-// checkConflicts refuses two egresses if they have the same destination, and a pod could be a client of both.
+// checkConflicts refuses two egresses if they have the same destination, and the same namespace in the key namespaces.
+// Each pod of this namespace would be a client of both egresses.
 func (v *validation) checkConflicts(all map[string]Egress) {
 	names := slices.Sorted(maps.Keys(all))
 	for i, one := range names {
@@ -194,7 +195,7 @@ func commonDestination(a, b Egress) (netip.Prefix, bool) {
 	return a.destinations[i], true
 }
 
-// mayOverlap reports whether a namespace can exist that matches an entry of each of the two lists.
+// mayOverlap reports whether one namespace could match an entry of each of the two lists.
 func mayOverlap(a, b plugin.Namespaces) bool {
 	start := func(g string) string { return strings.TrimSuffix(g, "*") }
 	return slices.ContainsFunc(a, func(g string) bool { return b.Has(start(g)) || slices.Contains(b, g) }) ||
@@ -210,7 +211,7 @@ func (e Egress) Has(f nl.Family) bool { return e.gateway(f).IsValid() }
 // HasRouters reports whether the pods of a Kubernetes namespace are routers of the egress.
 func (e Egress) HasRouters(namespace string) bool { return plugin.Namespaces(e.Routers).Has(namespace) }
 
-// sealText returns the values of the egress on which the wiring of a pod depends, as one string.
+// sealText returns one string with those values of the egress on which the wiring of a pod depends.
 func (e Egress) sealText() string {
 	return fmt.Sprintln(e.gateways, e.destinations, e.except, e.MTU, e.clients, e.routerCIDRs)
 }

@@ -27,9 +27,9 @@ func privateNets() []netip.Prefix {
 	)
 }
 
-// neverTunnelled are networks in which no destination may be: their addresses have another meaning on each node, and on
-// each ENI. If a router forwarded packets to these networks, the router's clients could call the metadata service as if
-// they were the router. The clients would also bypass the node's proxy for the metadata service.
+// neverTunnelled are networks that must not contain a destination. The addresses of these networks have another meaning
+// on each node, and on each ENI. If a router forwarded packets to these networks, the router's clients could call the
+// metadata service as if they were the router. The clients would also bypass the node's proxy for the metadata service.
 func neverTunnelled() []netip.Prefix {
 	return prefixes("169.254.0.0/16", "127.0.0.0/8", "fd00:ec2::/32", "fe80::/10", "::1/128")
 }

@@ -72,7 +72,8 @@ func add(ctx context.Context, r *plugin.Request[Config]) (*types100.Result, erro
 	})
 }
 
-// unavailable adds STATUS' code and a hint to an error if the kernel lacks a part that an egress needs.
+// unavailable adds the code CodeNotAvailable and a hint to an error about a part that the kernel lacks. It returns all
+// other errors unchanged.
 func unavailable(err error) error {
 	if !errors.Is(err, nl.ErrNoFOU) && !errors.Is(err, nl.ErrNoTunnel) && !errors.Is(err, nl.ErrNoModule) {
 		return err
@@ -102,7 +103,7 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	return err
 }
 
-// status fails if pods of the node may get a tunnel, and the kernel has no FOU.
+// status returns an error if the configuration has an egress, but the kernel has no FOU.
 func status(ctx context.Context, r *plugin.Request[Config]) error {
 	if len(r.Config.Egresses) == 0 {
 		return nil

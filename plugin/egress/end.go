@@ -11,9 +11,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// endEgress deletes the egress and the links of an attachment. group is the group of these links. Even if the process
-// is killed at any point, each packet of a client leaves with the same source address as before, or is dropped. The
-// reason is the order of the steps:
+// endEgress deletes the egress and the links of an attachment. The parameter group identifies these links. Even if the
+// process is killed at any point, each packet of a client leaves with the same source address as before, or is dropped.
+// The reason is the order of the steps:
 //
 //   - First, endEgress closes the UDP ports. So no packet of a client enters a router any more.
 //   - Then endEgress deletes all links of the attachment in one request: the slave, the pair and the tunnels. The
@@ -23,7 +23,7 @@ import (
 //
 // Other plugins have made some of these links. The DELs of those plugins accept that the links are gone. The path in
 // the DEL may now lead to the namespace of another pod. So endEgress does nothing if the namespace has no link of the
-// attachment, but has a first attachment of another pod.
+// attachment, but has the links of another pod's first attachment.
 func endEgress(ns *nl.NS, name string, group uint32) error {
 	links, err := ns.Links()
 	if err != nil {

@@ -18,7 +18,7 @@ const (
 	Link4 = ifname.Egress + "4"
 	Link6 = ifname.Egress + "6"
 
-	anyLink = ifname.Egress + "*" // the pattern of netfilter for both names
+	anyLink = ifname.Egress + "*" // the netfilter pattern that matches both names
 )
 
 // Table is the name of the netfilter table that this plugin adds to a client or a router. The table's family is inet.
@@ -41,9 +41,10 @@ const (
 	prefAway = 1537 // router: packets out of the tunnel, to all other destinations
 	prefBack = 1538 // router: answers, into the tunnel
 
-	rules = 7 // the rules of an egress have this number of priorities, from prefPast on
+	rules = 7 // the number of priorities that an egress uses for its rules; the first one is prefPast
 
-	// TableOut has the routes into the tunnel in a client, and the routes for packets out of the tunnel in a router.
+	// In a client, TableOut has the routes into the tunnel. In a router, it has the routes for packets that come out of
+	// the tunnel.
 	TableOut  = 73
 	tableBack = 74
 )
@@ -82,9 +83,9 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 	return p.clientWiring(all)
 }
 
-// readPod reads a pod from prevResult and from the kernel. readPod returns nil for a further attachment of a pod:
-// Multus can make further attachments. A further attachment gets no role, because the tunnel already uses the address
-// of the first attachment.
+// readPod reads a pod from prevResult and from the kernel. readPod returns nil for a further attachment of a pod, which
+// Multus can make. A further attachment gets no role, because the tunnel already uses the address of the first
+// attachment.
 func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	own := nl.PodGroup(r.Digest())
 	p := &pod{ns: ns, nic: plugin.NICs(r.Prev, r.IfName)[0], group: own, port: r.Config.port}
@@ -95,8 +96,8 @@ func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	if nl.Attachment(eni.Group) == nl.FurtherGroup(own) {
 		return nil, nil
 	}
-	// Another project's plugin for a veth pair returns a result like the result for a routed pod. But the link that the
-	// other plugin makes has no group of ours.
+	// A veth plugin of another project may return a result that has the form of a routed pod's result. But the link
+	// that such a plugin makes does not have this attachment's group.
 	if _, routed := plugin.Routed(r.Prev, r.IfName); routed && nl.Attachment(eni.Group) == own {
 		return nil, plugin.Errorf(plugin.CodeRefused,
 			`serve the pod's namespace from a pool with dataPath "ipvlan", or remove the namespace from the egress`,
@@ -138,7 +139,7 @@ func (p *pod) readKernel(eni nl.Link) error {
 		case r.Dst.Bits() > 0 && !slices.Contains(p.routes, r.Dst):
 			p.routes = append(p.routes, r.Dst)
 		case r.Dst.Bits() == 0 && r.Dev == eni.Name && r.Via.IsValid() && !p.nextHop(f).IsValid():
-			p.hops = append(p.hops, r.Via) // other projects' results may name no gateway: amazon-vpc-cni-k8s
+			p.hops = append(p.hops, r.Via) // a result may lack gateways, for example the result of amazon-vpc-cni-k8s
 		}
 	}
 	return err
@@ -147,8 +148,8 @@ func (p *pod) readKernel(eni nl.Link) error {
 // addr returns the pod's address of a family, or the zero address if the pod has none.
 func (p *pod) addr(f nl.Family) netip.Addr { return nl.FirstAddr(p.addrs, f) }
 
-// nextHop returns the gateway for the pod's address of a family: the gateway of the subnet in which the address is. It
-// returns the zero address if there is none.
+// nextHop returns the gateway of the subnet that contains the pod's address of a family. It returns the zero address if
+// there is no such gateway.
 func (p *pod) nextHop(f nl.Family) netip.Addr { return nl.FirstAddr(p.hops, f) }
 
 // families returns the families in which both the pod and the gateways have an address.

@@ -37,7 +37,7 @@ type Renewal struct {
 	add     []nl.Route // new and changed routes, in the order of compareOrder
 	table   nl.Table
 	lost    bool // the pod has no table
-	other   bool // the pod's table is of another configuration
+	other   bool // the pod's table was made from another configuration
 	stale   []nl.Route
 	gone    nl.Wiring // the pod's objects of a family that no longer has a gateway
 }
@@ -108,7 +108,8 @@ func (r role) name() string {
 	return ""
 }
 
-// kernelRole returns the role that the pod's nftables table shows. If the table shows no role, the pod's rules show it.
+// kernelRole returns the role that the pod's nftables table shows. If the table shows no role, kernelRole finds the
+// role by the pod's tunnels and rules.
 func (p *pod) kernelRole() string {
 	switch router, client := p.tableRoles(); {
 	case router:
@@ -116,13 +117,13 @@ func (p *pod) kernelRole() string {
 	case client:
 		return Client
 	}
-	s, _ := Read(p.ns) // the error may be that there is no table
+	s, _ := Read(p.ns) // ignore the error, because the table may be missing
 	return s.Role
 }
 
 // checkSamePod compares the pod as the kernel shows it (the parameter shown) with the pod that the request describes.
-// checkSamePod returns an error if a renewal cannot remove their difference. It also returns an error if the pod has
-// lost a link, because the routes of this link are unknown.
+// checkSamePod returns an error if a renewal cannot remove the difference between the two. It also returns an error if
+// the pod has lost a link, because the routes of this link are unknown.
 func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
 	if len(shown.addrs) > 0 && shown.group != p.group {
 		return fmt.Errorf("the tunnels belong to another attachment: their group is %d, and the group of this "+
@@ -188,11 +189,12 @@ func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 	return err
 }
 
-// wantedState returns the state that a tunnel of the pod must have. If the pod's table is of another configuration, the
-// tunnel's MTU may be wrong. So wantedState sets the MTU of the state only in this case.
+// wantedState returns the state that a tunnel of the pod must have. If the pod's table was made from another
+// configuration, the tunnel's MTU may be wrong, so the state has an MTU. Otherwise, the state has no MTU, because
+// another plugin may have changed the tunnel's MTU.
 func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	if !x.other {
-		t.MTU = 0 // another plugin may have changed it
+		t.MTU = 0
 	}
 	return nl.Up{Dev: t.Name, MTU: t.MTU}
 }
@@ -282,7 +284,7 @@ func inKernelForm(r nl.Route) nl.Route {
 // metric6 is the kernel's default metric of an IPv6 route (IP6_RT_PRIO_USER).
 const metric6 = 1024
 
-// goneFamilies lists the pod's objects of families for which w has no tunnel.
+// goneFamilies lists the objects that the pod has for a family without a tunnel in the wiring w.
 func (p *pod) goneFamilies(shown *pod, w nl.Wiring) (gone nl.Wiring) {
 	for _, a := range shown.addrs {
 		f := nl.FamilyOf(a)

@@ -59,8 +59,8 @@ func (c *Config) roleOf(pod plugin.Pod) (r role, err error) {
 // is checked before it is read.
 const mostText = 4 << 10
 
-// mayHaveRole reports whether a pod may have a role. mayHaveRole does not parse an annotation: a DEL must not depend on
-// a pod's text.
+// mayHaveRole reports whether a pod may have a role. mayHaveRole does not parse annotations, because a pod's text must
+// not make a DEL fail.
 func (c *Config) mayHaveRole(pod plugin.Pod) bool {
 	if c.RuntimeConfig.Annotations[Annotation] != "" || c.RuntimeConfig.Annotations[RouterAnnotation] != "" {
 		return true
@@ -73,7 +73,7 @@ func (c *Config) mayHaveRole(pod plugin.Pod) bool {
 	return false
 }
 
-// egressOfRouter returns the name of the egress whose router the pod is, or "".
+// egressOfRouter returns the name of the egress for which the pod is a router, or "".
 func (c *Config) egressOfRouter(pod plugin.Pod) (string, error) {
 	var may []string
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
@@ -95,7 +95,7 @@ func (c *Config) egressOfRouter(pod plugin.Pod) (string, error) {
 	return strings.Join(may, ""), nil
 }
 
-// egressesOfClient returns the names of the egresses whose client the pod is.
+// egressesOfClient returns the names of the egresses that the pod uses as a client.
 func (c *Config) egressesOfClient(pod plugin.Pod) (all []string, err error) {
 	for _, name := range slices.Sorted(maps.Keys(c.Egresses)) {
 		if plugin.Namespaces(c.Egresses[name].Namespaces).Has(pod.Namespace) {
@@ -117,8 +117,8 @@ func (c *Config) egressesOfClient(pod plugin.Pod) (all []string, err error) {
 	return all, c.checkDestinations(pod, all)
 }
 
-// refusedError returns the error for a pod that asks for an unknown egress, or for an egress that its namespace is not
-// permitted to use.
+// refusedError returns the error for a pod that asks for an egress. Either the egress is unknown, or the pod's
+// namespace is not permitted to use it.
 func (c *Config) refusedError(pod plugin.Pod, annotation, name, keys string) error {
 	if _, known := c.Egresses[name]; !known {
 		return plugin.Errorf(plugin.CodeRefused,

@@ -60,8 +60,8 @@ func (p *pod) forwardingSysctls(f nl.Family) []nl.Object {
 }
 
 // routesOut returns the routes for packets that came out of the tunnel. The route to the ENI's subnet has no gateway.
-// So a packet for another pod of the ENI does not go through the VPC. The VPC would have to send such a packet back to
-// the same ENI.
+// So a packet for another pod of the ENI does not go through the VPC. The VPC does not send a packet back to the ENI
+// from which the packet came.
 func (p *pod) routesOut(f nl.Family) (objects []nl.Object) {
 	for _, c := range p.nic.IPs {
 		if dst, ok := plugin.Prefix(c.Address); ok && nl.FamilyOf(dst.Addr()) == f && !dst.IsSingleIP() {

@@ -37,8 +37,8 @@ func (home Home) moveToNode(c nl.MovedLink, node *nl.NS) error {
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
 // moveCardsBack moves the attachment's cards from the pod to the node. It finds a card by the card's group. If the pod
-// has changed the group, it finds the card by the result of the ADD. The result may also name slaves. A slave has the
-// MAC address of its ENI. No card in the pod has this address, so moveCardsBack moves no card for a slave.
+// has changed the group, it finds the card by the result of the ADD. The result may also name slaves, with the MAC
+// addresses of their ENIs. No card in the pod has such a MAC address, so moveCardsBack moves nothing for a slave.
 func moveCardsBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
 	if !mayHaveCard(r) {
 		return nil

@@ -103,10 +103,9 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 	return faults, nil
 }
 
-// neededObjects returns the objects that CHECK looks for at one NIC. An ADD makes these objects. neededObjects leaves
-// out objects that matter only in the ADD, and objects that a later plugin may have changed. A NIC must not have an
-// address that the ADD did not give it, because the address would belong to another pod. A NIC must also ignore router
-// advertisements.
+// neededObjects returns the objects of an ADD that CHECK looks for at one NIC. neededObjects leaves out objects that
+// matter only in the ADD, and objects that a later plugin may have changed. The NIC must have no other address than
+// those of the ADD, because another address would belong to another pod. A NIC must also ignore router advertisements.
 func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object

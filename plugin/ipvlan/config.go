@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
-// A Config is the plugin's part of a network configuration. The original plugin and the reference plugin also have the
-// keys from master to dns.
+// A Config is the plugin's part of a network configuration. The keys master, mode, mtu and dns also exist in this
+// project's original plugin and in CNI's reference plugin ipvlan.
 //
 //codec:describe exported
 type Config struct {
@@ -22,10 +22,10 @@ type Config struct {
 	MTU    int       `json:"mtu"`                    // 0: the master's
 	DNS    types.DNS `json:"dns" codec:"plugin.DNS"` // empty: that of prevResult
 
-	// the name of the pod's end of the veth pair: no NIC gets this name; "": eth1
+	// the name that the pod's end of the veth pair will have, so no NIC may get this name; "": eth1
 	ContainerInterface string `json:"containerInterface"`
 
-	nic.Asked // for the names of a pod's further NICs
+	nic.Asked // the pod's requests, which may name its further NICs
 
 	// The reference plugin supports the following keys, and this plugin does not. Validate refuses them instead of
 	// ignoring them.

@@ -62,7 +62,7 @@ func (s slave) further() (objects []nl.Object) {
 	return objects
 }
 
-// hasSubnet reports whether subnet is the subnet of one of the addresses.
+// hasSubnet reports whether one of the addresses belongs to a subnet.
 func hasSubnet(addrs []netip.Prefix, subnet netip.Prefix) bool {
 	for _, p := range addrs {
 		if p.Masked() == subnet {

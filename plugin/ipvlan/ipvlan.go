@@ -5,9 +5,9 @@
 // the pod, with the address and the routes that the ipam plugin chose. A pod that asks for the
 // whole ENI gets the ENI's own link instead: see card.go.
 //
-// Package ipvlan differs from the reference plugin ipvlan in these points, which a chain needs:
+// A chain needs some properties that CNI's reference plugin ipvlan does not have:
 //
-//   - It takes its master from prevResult. Its DEL deletes the link even without prevResult.
+//   - This plugin takes its master from prevResult. Its DEL deletes the link even without prevResult.
 //   - Its CHECK also works if later plugins have added interfaces to the result.
 //   - Its result has the DNS settings of prevResult.
 //   - An ADD that fails removes the objects that it has made.
@@ -103,7 +103,7 @@ func connect(
 	if err := w.Add(); err != nil {
 		fresh := func(s slave) bool { return s.link.Fresh }
 		if errors.Is(err, nl.ErrUnanswered) && allSlaves(slaves, fresh) {
-			// the kernel may have added the last rule although its answer was lost
+			// the answer was lost, but the kernel may have added the last rule
 			err = errors.Join(err, pod.DelFurther(slaves[0].link.Group))
 		}
 		if errors.Is(err, nl.ErrShared) {
@@ -140,7 +140,7 @@ func allSlaves(slaves []slave, predicate func(slave) bool) bool {
 // node. del does not need prevResult. An object that del does not find counts as deleted.
 //
 // del does not fail if it cannot delete an object in the pod, because the object ends with the namespace. A pod can
-// make the deletion of its objects fail. If del returned this error, the DEL of the pod would fail for ever.
+// make each deletion of its objects fail. If del then returned an error, the DEL of the pod would fail for ever.
 func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		if err := errors.Join(moveCardsBack(r, home, node, pod), delObjects(r, pod)); err != nil {
@@ -155,9 +155,9 @@ func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	return err
 }
 
-// delObjects deletes the attachment's objects in a pod. Either the result or the link shows whether the attachment has
-// further NICs. If there is no result, delObjects assumes that the attachment has further NICs. delObjects deletes the
-// rules of further NICs before the link, because only the link shows that there may be rules.
+// delObjects deletes the attachment's objects in a pod. If the result has several NICs, or the link has the group of a
+// further attachment, delObjects also deletes the objects of further NICs. It also does so if there is no result.
+// delObjects deletes the rules of further NICs before the link, because only the link shows that there may be rules.
 func delObjects(r *plugin.Request[Config], pod *nl.NS) (failed error) {
 	own := nl.PodGroup(r.Digest())
 	l, err := pod.LinkByName(r.IfName)

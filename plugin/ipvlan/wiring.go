@@ -140,8 +140,8 @@ func resultRoutes(prev *types100.Result, addrs []netip.Prefix, dev string) []nl.
 	return all
 }
 
-// isOutside reports whether a gateway is in none of the subnets of the addresses. The
-// link-local addresses of IPv6 are on every link.
+// isOutside reports whether a gateway is outside of the subnets of all addresses. An IPv6 link-local gateway is never
+// outside, because link-local addresses are valid on every link.
 func isOutside(gw netip.Addr, addrs []netip.Prefix) bool {
 	return gw.IsValid() && !(gw.Is6() && gw.IsLinkLocalUnicast()) &&
 		!slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(gw) })

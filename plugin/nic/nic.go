@@ -31,7 +31,7 @@ import (
 const Annotation = "cni-ipvlan-vpc-k8s/nics"
 
 // Primary is the name of a pod's first interface. All runtimes of Kubernetes use this name for the first interface, so
-// the annotation applies to the ADD with this name.
+// the annotation applies to the ADD for this interface.
 const Primary = "eth0"
 
 // The limits of the text of requests. A user of Kubernetes writes this text, so its length is checked before it is
@@ -91,8 +91,8 @@ func (a *Asked) Annotated(ifName string) bool {
 	return annotated && ifName == Primary
 }
 
-// Asks reports whether an ADD may have requests for its interfaces. Asks does not parse the requests, because a DEL
-// must not depend on a pod's text.
+// Asks reports whether an ADD may have requests for its interfaces. Asks does not parse the requests, because a pod's
+// text must not make a DEL fail.
 func (a *Asked) Asks(ifName string) bool { return a.Annotated(ifName) || !a.callerAsksNothing() }
 
 // Requests returns the requests for the interfaces of an ADD: first for the interface with the name ifName, and then
@@ -122,7 +122,7 @@ func (a *Asked) Requests(ifName string) ([]Request, error) {
 	return rs, nil
 }
 
-// callerAsksNothing reports whether the caller asks for nothing, because the capabilities and args.cni are empty.
+// callerAsksNothing reports whether the capabilities and args.cni are empty, so the caller asks for nothing.
 func (a *Asked) callerAsksNothing() bool {
 	c := &a.RuntimeConfig
 	return len(c.IPs) == 0 && c.MAC == "" && c.DeviceID == "" && (len(a.Args.CNI) == 0 || string(a.Args.CNI) == "null")
@@ -164,7 +164,7 @@ func parseAnnotation(text string) ([]Request, error) {
 	return rs, excerpt.Join(wrong)
 }
 
-// earlierRequests are the names, addresses and ENIs for which the earlier requests of an annotation ask.
+// earlierRequests has the names, addresses and ENIs of the annotation's earlier requests.
 type earlierRequests struct {
 	names map[string]bool
 	addrs map[netip.Addr]bool
