@@ -40,7 +40,8 @@ func add(r *request) (*types100.Result, error) {
 		return result(r, p), nil
 	}
 	if made && !there && (errors.Is(err, nl.ErrUnanswered) || !s.hasRouteTo(p)) {
-		// The kernel may have added the last rule, or the last route without a link, although its answer was lost.
+		// The kernel's answer may have been lost. In this case, the kernel may have added the last rule, or the last
+		// route without a link.
 		err = errors.Join(err, s.delPair(p),
 			nl.Steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
 	}
@@ -53,7 +54,8 @@ func (s *scene) explainDefaultRoute(err error) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	routes, _ := s.podNS.Routes(nl.RouteFilter{Table: nl.MainTable}) // without a list, the function returns only err
+	// If Routes fails, explainDefaultRoute returns err unchanged.
+	routes, _ := s.podNS.Routes(nl.RouteFilter{Table: nl.MainTable})
 	for _, r := range routes {
 		if r.Dst.Bits() == 0 && r.Dst.Addr().Is4() && r.Dev != s.IfName && r.Dev != s.Config.ContainerInterface {
 			return plugin.Errorf(plugin.CodeInvalid,
@@ -66,8 +68,8 @@ func (s *scene) explainDefaultRoute(err error) error {
 }
 
 // hasRouteTo reports whether the node has a route to the pod through the pair p. The failed ADD has already removed its
-// own routes. So if the node has such a route, another ADD of the attachment has added it. That ADD may also have made
-// the pair. If the kernel does not answer, hasRouteTo reports true. So the pair stays until the DEL deletes it.
+// own routes, so such a route is from another ADD of the attachment. That ADD may also have made the pair. If the
+// kernel does not answer, hasRouteTo returns true, so the pair stays until the DEL deletes it.
 func (s *scene) hasRouteTo(p pair) bool {
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0
@@ -76,9 +78,9 @@ func (s *scene) hasRouteTo(p pair) bool {
 // connect makes the veth pair if the pod has none. It also makes all objects that belong to the pair. If connect fails,
 // mayExist reports whether the pair may exist.
 //
-// connect makes the pair first. At the same time, a collection may remove the objects that serve all pods, and then
-// look for pairs (see [nl.NS.RemoveShared]). Either the collection finds this pair and repairs the shared objects, or
-// connect finds that shared objects are missing and adds these objects.
+// connect makes the pair before it looks for the objects that serve all pods. At the same time, a collection may remove
+// these objects, and then look for pairs (see [nl.NS.RemoveShared]). Because of this order, one of the two puts the
+// objects back. Either the collection finds the new pair, or connect finds that the objects are missing.
 func (s *scene) connect(p pair, existed bool) (mayExist bool, err error) {
 	w := nl.Wiring{{NS: s.nodeNS, Object: p.veth}}
 	if p.unnamed {
@@ -99,8 +101,8 @@ func (s *scene) connect(p pair, existed bool) (mayExist bool, err error) {
 	return true, s.addPodObjects(p, existed)
 }
 
-// addPodObjects adds all objects of the pod, but not the veth pair. The pair must exist, because the index of the
-// node's end determines the number of the pod's routing table.
+// addPodObjects adds all objects of the pod except the veth pair. The pair must exist, because the index of the node's
+// end determines the number of the pod's routing table.
 func (s *scene) addPodObjects(p pair, existed bool) error {
 	var err error
 	for _, loop := range s.Config.loopsOfNewPod() {

@@ -43,7 +43,7 @@ func check(r *request) error {
 		return err
 	}
 	// A pod that was made before an upgrade, or with another configuration, may have another loop, or another value of
-	// keepCaller. Each of these forms is right.
+	// keepCaller. CHECK accepts each of these forms.
 	return checkForms(r.Config.possiblePairs(p), func(p pair) error { return s.checkPod(p, n) })
 }
 
@@ -59,10 +59,11 @@ func (s *scene) shareLists(p pair) (forget func(), err error) {
 	return func() { near(); far() }, err
 }
 
-// checkShared returns an error if objects that serve all pods are missing. The ADD of a later pod may have made these
-// objects for another configuration, for example with other NodePorts. The node may also have had no IPv6 during that
-// ADD. In both cases, checkShared accepts the objects. The reason is CRI-O: when CRI-O starts, it calls CHECK with the
-// old configuration, from which the pod was made. If CHECK fails, CRI-O considers the pod broken.
+// checkShared returns an error if objects that serve all pods are missing. checkShared accepts objects that the ADD of
+// a later pod made from another configuration, for example with other NodePorts. IPv6 objects may be missing if the pod
+// has no IPv6 address, because the node may have had no IPv6 during that ADD. The reason is CRI-O: when CRI-O starts,
+// it calls CHECK with the old configuration, from which the pod was made. If CHECK fails, CRI-O considers the pod
+// broken.
 func (s *scene) checkShared(p pair) error {
 	if err := s.node.checkFamilies(s.request); err != nil || p.routed {
 		return err // the objects that routed pods share are in the list of each routed pod, see neededObjects
@@ -112,12 +113,12 @@ func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 // mayLack reports whether a pod may lack the object of a step. routes are the routes in the pod's main table.
 //
 // A later plugin may have added routes to prevResult, or may have changed the link through which the pod reaches a
-// destination. There are two consequences:
+// destination. So two kinds of objects may be missing:
 //
-//   - The node has routes that send packets back to the pod. The node needs such a route only if the pod sends these
+//   - A route of the node that sends packets back to the pod: the node needs this route only if the pod sends the
 //     packets out through its ENI.
-//   - The pod may lack one of our routes if the pod has a route to the same destination through a link that is not
-//     ours.
+//   - A route of the pod: the pod does not need it if the pod has a route to the same destination through another
+//     plugin's link.
 //
 // While ip_forward is 0, the pair's own sysctl for forwarding may also be 0. This is no fault, because the kernel sets
 // the sysctl of each pair when repair sets ip_forward to 1.
@@ -156,14 +157,14 @@ func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 	return false
 }
 
-// isReplaced reports whether r is a route of an ENI's table, and the table now has any route of ours to r's
-// destination. The ADD of a later pod may have replaced the route r. The reason is that a new configuration has changed
-// the path to the destination.
+// isReplaced reports whether the route r is of an ENI's table, and this table now has a route of ours to the same
+// destination. The ADD of a later pod may have replaced the route r, because a new configuration has changed the path
+// to the destination.
 func (s *scene) isReplaced(r nl.Route) bool {
 	if _, is := nl.OfRoutedTable(r.Table); !is {
 		return false
 	}
-	// after an error, the Check of r fails, too
+	// an error here needs no report, because the Check of r then fails, too
 	all, _ := s.nodeNS.RoutesIn(r.Table, nl.FamilyOf(r.Dst.Addr()), s.eni.Name)
 	return slices.ContainsFunc(all, func(o nl.Route) bool { return o.Dst == r.Dst && o.Protocol == r.Protocol })
 }
@@ -176,10 +177,10 @@ func (s *scene) hasWithAnyMTU(r nl.Route) bool {
 	return !s.repairs && r.Check(s.nodeNS) == nil
 }
 
-// mayLackBlock reports whether the pod may lack the block of the IPv4 metadata service. This is true if the pod has no
-// block now, and the pod's ADD may have made none. The ADD made no block if the configuration did not ask for a block,
-// and prevResult had no default route yet. A later plugin may have added the default route to prevResult. In IPv6,
-// prevResult already had the default route, because our ipam plugin returns it.
+// mayLackBlock reports whether the pod may lack the objects that block the IPv4 metadata service. This is true if the
+// pod has no block now, and the pod's ADD may have made none. The ADD made no block if the configuration did not ask
+// for a block, and prevResult had no default route yet. A later plugin may have added the default route to prevResult.
+// In IPv6, prevResult already had the default route, because our ipam plugin returns it.
 func (s *scene) mayLackBlock(p pair) bool {
 	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
 		return false

@@ -28,7 +28,7 @@ type Config struct {
 	NodePorts    *string `json:"nodePorts"`
 	NodePortMark *uint32 `json:"nodePortMark"` // mark bits of connections to NodePorts; nil: 0x2000
 
-	// at a NodePort, a pod sees the caller's own address, if the Service has externalTrafficPolicy Local
+	// a pod sees the own addresses of callers at a NodePort if the Service has externalTrafficPolicy Local
 	KeepCaller bool `json:"keepCaller"`
 
 	// how a pod reaches a Service's backend in the VPC: redirect, masquerade or none; "": redirect, or masquerade if
@@ -43,7 +43,7 @@ type Config struct {
 	// is [VethName]
 	VethPrefix string `json:"vethPrefix"`
 
-	// the pod cannot reach the metadata service; nil: only in a family whose default route is through the ENI
+	// whether the pod is kept from the metadata service; nil: yes in a family whose default route is through the ENI
 	BlockInstanceMetadata *bool `json:"blockInstanceMetadata"`
 
 	RuntimeConfig struct {
@@ -68,7 +68,8 @@ const (
 // ports is a range of ports. The range is empty if last is 0.
 type ports struct{ first, last uint16 }
 
-// maxTable is the highest routeTableStart. The number of a pod's table is routeTableStart plus the index of a link.
+// maxTable is the highest routeTableStart. The number of a pod's table is routeTableStart plus the index of the veth's
+// node end.
 const maxTable = 1 << 30
 
 // Validate sets the defaults and returns all mistakes together.

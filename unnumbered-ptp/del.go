@@ -20,7 +20,7 @@ import (
 // deleted.
 //
 // del fails only if it cannot delete an object on the node. An object in the pod ends with the namespace. A pod can
-// make the deletion of its objects fail. If del returned this error, the DEL of the pod would fail for ever.
+// make each deletion of its objects fail. If del then returned an error, the DEL of the pod would fail for ever.
 func del(ctx context.Context, r *request) error {
 	pod, err := r.nodeNS.OpenOther("pod", r.NetNS)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -76,11 +76,11 @@ func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 	group := nl.PodGroup(r.Digest())
 	var err error
 	if r.Prev == nil || plugin.Several(r.Prev) || nl.Attachment(eni.Group) == nl.FurtherGroup(group) {
-		err = pod.DelFurther(group) // before the link, because the link shows that there may be a further NIC
+		err = pod.DelFurther(group) // delete the link later: only the link shows that there may be a further NIC
 	}
 	gone := pod.DelGroup(group)
-	// The group may be missing for three reasons: a release without groups has made the pod, the attachment is a
-	// further one, or an earlier DEL has deleted the links.
+	// There may be no link of this group for three reasons: a release without groups has made the pod, the attachment
+	// is a further attachment, or an earlier DEL has deleted the links.
 	if errors.Is(gone, fs.ErrNotExist) {
 		gone = pod.DelGroup(nl.FurtherGroup(group))
 	}
@@ -100,7 +100,7 @@ func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 func remainingObjects(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 	w := append(nl.Wiring{{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}},
 		nl.Steps(pod, callerRules(r))...)
-	if eni.Name != "" && eni.Group != nl.PodGroup(r.Digest()) { // the link is of another plugin or of an older release
+	if eni.Name != "" && eni.Group != nl.PodGroup(r.Digest()) { // another plugin or an older release made it
 		w = append(w, nl.Step{NS: pod, Object: nl.Splice{ENI: r.IfName, Veth: r.Config.ContainerInterface}})
 		w = append(w, nl.Steps(pod, r.Config.RuntimeConfig.Bandwidth.objects(r.podLinks()))...)
 	}

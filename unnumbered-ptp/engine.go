@@ -17,16 +17,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
-// Some engines of NetworkPolicy find a pod by the name of the node's end of its pair: aws-network-policy-agent
+// Some engines of NetworkPolicy compute the name of a pod's link on the node: aws-network-policy-agent
 // (GetHostVethName) and Calico (VethNameForWorkload). If the key vethPrefix is set, the node's end of a routed pod's
-// pair has the name for which these engines look.
+// pair has this name, which this file calls the engine's name.
 //
-// The engine's name follows from the pod's name and the pod's Kubernetes namespace. So if a pod has two sandboxes,
-// their pairs would have the same name. All other code of this package identifies a pair by its attachment. So a pair
-// with an engine's name has [VethName] as its alternative name. All commands use the alternative name to find, change
-// and delete the pair. A link that has only the engine's name may belong to another sandbox, or to another program. If
-// another program removes the alternative name, the MAC address still shows the attachment of the pair. So [Restore]
-// can put the alternative name back.
+// The engine's name follows from the pod's name and the pod's Kubernetes namespace. So if a pod has two sandboxes, the
+// pairs of both sandboxes would have the same name. But all other code of this package finds a pair by its attachment.
+// So a pair with an engine's name also has an alternative name, [VethName], which follows from the attachment. All
+// commands use the alternative name to find, change and delete the pair. A link that has only the engine's name may
+// belong to another sandbox, or to another program. If another program removes the alternative name, the pair's MAC
+// address still shows the attachment, so [Restore] can put the alternative name back.
 
 // engineName returns the name by which engines find the pair of a pod. It is "" if the configuration has no vethPrefix,
 // or if the name of the pod is unknown.
@@ -84,7 +84,7 @@ func (s *scene) delPair(p pair) error {
 }
 
 // delUnnamed deletes a pair of the attachment that lacks its alternative name. Either the ADD was killed before it
-// added this name, or another program has removed it.
+// added this name, or another program has removed this name.
 func delUnnamed(r *request) error {
 	name := engineName(r)
 	if name == "" {

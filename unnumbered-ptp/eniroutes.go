@@ -12,20 +12,20 @@ import (
 
 // All routed pods of an ENI use the routes of the ENI's table. If the configuration changes, the ADD of the next pod
 // changes these routes for all pods. When a destination is removed from the configuration, the table keeps a route to
-// it. This route gives packets to the destination the path that they would have without the route, see
+// this destination. The kept route leads packets along the same path as if the table had no such route, see
 // [fallbackRoutes]. So if the table lacks a route, another program has removed the route. CHECK reports the missing
 // route, and repair puts it back.
 //
-// The routes and the network's nftables table must fit the same configuration. This table serves the pods of
+// These routes and the network's nftables table must fit the same configuration. The nftables table serves the pods of
 // all ENIs. If a packet leaves through the boot ENI, the nftables table replaces the packet's source by the node's
-// address. But the table does not replace the source if the destination is one of eniRoutes. If a packet to a
-// destination of eniRoutes left through the boot ENI, EC2 would drop the packet. So an ADD changes the routes of all
-// ENIs before it changes the nftables table.
+// address. But it does not replace the source if eniRoutes has a route to the packet's destination. If such a packet
+// left through the boot ENI, EC2 would drop it. So an ADD changes the routes of all ENIs before it changes the nftables
+// table.
 
-// eniRoutes returns the routes of an ENI's table in one family. There is a route through the gateway to each
-// destination that the ENI's pods reach through the ENI. For each prefix of hostCidrs, eniRoutes also returns a throw
-// route. This route makes the kernel continue with the main table, even if the prefix is also the CIDR of a VPC's peer.
-// All these routes replace existing ones, because the configuration may have changed since the last ADD.
+// eniRoutes returns the routes of an ENI's table in one family. Each destination that the ENI's pods reach through the
+// ENI has a route through the gateway. For each prefix of hostCidrs, eniRoutes also returns a throw route. This route
+// makes the kernel continue with the main table, even if the prefix is also the CIDR of a peered VPC. Each route
+// replaces an existing route to the same destination, because the configuration may have changed since the last ADD.
 func (s *scene) eniRoutes(p pair, eni nl.Link, gateway netip.Addr, f nl.Family) (routes []nl.Route) {
 	route := nl.Route{Table: nl.RoutedTable(eni.Index), Protocol: nl.RouteProtocol, Replace: true}
 	for _, dst := range sortedPrefixes(f, dstsByENI(s.request, p)) {
@@ -93,7 +93,7 @@ func (s *scene) installENIRoutes(p pair, eni nl.Link, f nl.Family) error {
 	if !own {
 		i := slices.IndexFunc(present, func(r nl.Route) bool { return r.Via.IsValid() })
 		if i < 0 {
-			return nil // the routes are lost, and only an ADD or a repair of a pod of this ENI knows the gateway
+			return nil // the routes are lost; only an ADD or a repair for a pod of this ENI knows the gateway
 		}
 		gateway = present[i].Via
 	}
@@ -129,8 +129,8 @@ func (s *scene) replaceRoutes(eni nl.Link, present, routes []nl.Route) error {
 	return install(nl.Steps(s.nodeNS, back))
 }
 
-// servesOnlyNetwork reports whether the kernel shows that all routed pods of an ENI are of the pod's network. A pair
-// whose ADD has just begun has no alias yet, and may be of any network.
+// servesOnlyNetwork reports whether the kernel shows that all routed pods of an ENI belong to the request's network. A
+// pair whose ADD has just begun has no alias yet, and may belong to any network.
 func (s *scene) servesOnlyNetwork(eni nl.Link) bool {
 	pairs, err := s.nodeNS.RoutedPairs(eni.Index)
 	otherNetwork := func(l nl.Link) bool { return networkInAlias(l.Alias) != s.Network }
@@ -160,7 +160,8 @@ func fallbackRoute(r nl.Route, want []nl.Route) nl.Route {
 	return h
 }
 
-// missingRoutes returns the routes in wanted that present lacks. It ignores the source, the MTU and the metric.
+// missingRoutes returns the routes that are in the list wanted, but not in the list present. It ignores the source, the
+// MTU and the metric of a route.
 func missingRoutes(present, wanted []nl.Route) (absent []nl.Route) {
 	for _, r := range wanted {
 		if !slices.ContainsFunc(present, func(t nl.Route) bool {

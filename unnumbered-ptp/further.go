@@ -26,9 +26,9 @@ import (
 //
 // A further attachment, see [nl.Further], gets only these two kinds of objects.
 
-// isFurther reports whether the attachment is a further one of its pod. The group of the attachment's link shows this.
-// But the pod may have changed the group, and other plugins set no group. In these cases, the attachment is a further
-// one if two conditions hold: it has no pair, and another attachment is the pod's first attachment.
+// isFurther reports whether the attachment is a further attachment of its pod. The group of the attachment's link shows
+// this. But the pod may have changed the group, and other plugins set no group. In these cases, isFurther returns true
+// if the attachment has no pair, and the pod has another first attachment.
 func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	own, group := nl.PodGroup(s.Digest()), nl.Attachment(eni.Group)
 	if group == own || group == nl.FurtherGroup(own) {

@@ -16,7 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// A node has the facts about the node that an ADD needs.
+// A node has what an ADD must know about the node.
 type node struct {
 	mtu            int          // of hostInterface
 	addrs          []netip.Addr // of hostInterface without link-local ones; the primary of each family is first
@@ -76,7 +76,7 @@ func conf6(link string) string { return "net/ipv6/conf/" + link + "/" }
 //
 // Pods use the primary address of the node, which is the instance's own address. keepalived and other programs add
 // addresses, and move them to another node. The kernel's order does not show which address is primary: if a program
-// removes an address and adds it again, the address is the last.
+// removes an address and adds it again, this address becomes the last in the kernel's list.
 func nodeAddrs(ns *nl.NS, link string) ([]nl.Addr, error) {
 	found, err := ns.Addrs(link)
 	if err != nil {
@@ -93,8 +93,8 @@ func nodeAddrs(ns *nl.NS, link string) ([]nl.Addr, error) {
 	return all, nil
 }
 
-// sortedAddrs returns those of the addresses found that have the family. It filters and sorts the addresses as
-// nodeAddrs needs them.
+// sortedAddrs selects and sorts the addresses of one family for nodeAddrs. The list found has the addresses of all
+// families.
 func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Addr, error) {
 	of := slices.DeleteFunc(slices.Clone(found), func(a nl.Addr) bool {
 		return nl.FamilyOf(a.Prefix.Addr()) != f || a.Prefix.Addr().IsLinkLocalUnicast() || a.Duplicate
@@ -116,10 +116,10 @@ func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Add
 //
 // A deprecated address comes last, but is better than none. keepalived adds deprecated IPv6 addresses. An address from
 // DHCP becomes deprecated when its lease ends. A tentative address comes before deprecated addresses, and after all
-// other addresses. If this does not decide, the address that is the source of the default route comes first. If this
-// does not decide either, the form of the addresses decides. The instance's own address has the prefix of its subnet,
-// or is a /128 from DHCPv6, and it has a lifetime. An address that other programs add is a /32, a /128, or secondary,
-// and it has no lifetime.
+// other addresses. If both addresses are equal so far, the address that is the source of the default route comes first.
+// If neither is this source, the form of the addresses decides. The instance's own address has the prefix of its
+// subnet, or is a /128 from DHCPv6, and it has a lifetime. An address that other programs add is a /32, a /128, or
+// secondary, and it has no lifetime.
 func compareAddrs(a, b nl.Addr, src netip.Addr) int {
 	return cmp.Or(
 		trueLast(a.Deprecated, b.Deprecated),

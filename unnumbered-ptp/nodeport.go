@@ -29,8 +29,8 @@ import (
 //
 //   - If the loop is redirect, the BPF program at eth1 marks all packets that it does not send on through eth0. The
 //     kernel copies the mark of the first packet of a TCP connection to the socket (tcp_fwmark_accept). Answers from
-//     Services to the pod may also get the mark. This does no harm, because the mark has no effect on their sockets,
-//     which exist already.
+//     Services to the pod may also get the mark. This does no harm, because the pod's sockets for these answers exist
+//     already, and an existing socket does not copy the mark.
 //   - If the loop is masquerade, the pod tracks its connections. If the first packet of a connection arrives through
 //     the veth, the connection has the mark. So all packets that the pod sends for this connection have the mark: TCP
 //     or UDP, with or without a socket.
@@ -91,16 +91,16 @@ func (r callerRule) Check(n *nl.NS) error {
 	return err
 }
 
-// delOldCallerRules deletes the caller rules of a running pod if one of them is of an earlier release. Beside the new
-// rule, the old rule would still lead forwarded packets to the veth. The ADD then adds the new rules. The kernel cannot
-// delete only the rule without IIF, so delOldCallerRules deletes all caller rules.
+// delOldCallerRules deletes the caller rules of a running pod if an earlier release made one of them. If the old rule
+// stayed beside the new rule, the old rule would still lead forwarded packets to the veth. The ADD then adds the new
+// rules. The kernel cannot delete only the rule without IIF, so delOldCallerRules deletes all caller rules.
 func (s *scene) delOldCallerRules(p pair) {
 	if !p.callers {
 		return
 	}
 	var own nl.Wiring
 	old := false
-	rules, _ := s.podNS.Rules() // without a list, the rules stay as they are, and CHECK accepts them
+	rules, _ := s.podNS.Rules() // if Rules fails, the old rules stay, and CHECK accepts them
 	for _, r := range rules {
 		if r.Pref == prefCaller && r.Table == tableCaller && r.Protocol == nl.RouteProtocol {
 			old = old || r.IIF == ""
@@ -114,9 +114,9 @@ func (s *scene) delOldCallerRules(p pair) {
 }
 
 // callerRules lists the rules that podCallerObjects may have made, for the DEL. The routes of podCallerObjects end with
-// the veth. A pod from an earlier release may have both forms of the rule. To the kernel, a deletion of the rule
-// without IIF matches both forms, so the DEL must delete this rule last. The DEL begins with the last rule in the list,
-// so callerRules puts this rule first.
+// the veth. A pod from an earlier release may have two forms of the rule: with and without IIF. A request to delete the
+// rule without IIF matches both forms, so the DEL must delete this form last. The DEL begins with the last rule in the
+// list, so callerRules puts this form first.
 func callerRules(r *request) (objects []nl.Object) {
 	if !r.Config.KeepCaller {
 		return nil

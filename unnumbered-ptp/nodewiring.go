@@ -34,7 +34,7 @@ const (
 	prefPod      = 1024
 )
 
-// nodeWiring lists the objects that serve all pods of the node that are not routed. For routed pods, see eniWiring.
+// nodeWiring lists the objects that serve all of the node's pods except routed pods. For routed pods, see eniWiring.
 func nodeWiring(r *request, n node) nl.Wiring {
 	objects := nodeSysctls(r.Config, n)
 	if t := nodeTable(r, n); len(t.Chains) > 0 {
@@ -42,7 +42,8 @@ func nodeWiring(r *request, n node) nl.Wiring {
 	}
 	if r.Config.Loopless() {
 		objects = append(objects, r.Config.looplessMasquerade())
-		// The node's own packets use the main table, because its routes give these packets their source address.
+		// The node's own packets use the main table, because the routes of the main table determine their source
+		// address.
 		objects = append(objects, familyRules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
 			Protocol: nl.RouteProtocol})...)
 	}
@@ -60,8 +61,9 @@ func nodeSysctls(c Config, n node) (objects []nl.Object) {
 		objects = forwardingSysctls(c, n)
 	}
 	if c.ports.last != 0 {
-		// For a packet to a NodePort, the check of sources looks for the route to the caller as if the pod sent the
-		// answer. So the check finds the pod's table, and a strict check would drop the packet.
+		// For a packet to a NodePort, the check of sources looks for the route that the pod's answer to the caller
+		// would take. A route in the pod's table does not lead to hostInterface, so a strict check would drop the
+		// packet.
 		objects = append(objects, nl.Sysctl{Key: conf4(c.HostInterface) + "rp_filter", Value: "2"})
 	}
 	return objects

@@ -10,7 +10,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// wiring lists the objects that an ADD makes for one pod after the veth pair.
+// wiring lists the objects of one pod that an ADD makes after the veth pair.
 func (s *scene) wiring(p pair, n node, table uint32) nl.Wiring {
 	r := s.request
 	if p.routed {
@@ -35,11 +35,11 @@ func podSysctls(c Config, p pair) (objects []nl.Object) {
 	return objects
 }
 
-// podAddrs returns the pod's IPv4 addresses as addresses of the pod's end of the pair. So the pod has each address at
-// two links. The reason is netfilter's REDIRECT: with REDIRECT, the sidecar of a service mesh gets packets that arrive
-// at the pod. REDIRECT sends a packet to an address of the link through which the packet has arrived. If this link has
-// no address, REDIRECT drops the packet (nf_nat_redirect_ipv4). In IPv6, REDIRECT takes the link-local address. The
-// kernel does not use these second addresses in any other way, because the field Apart is set, see [nl.Addr].
+// podAddrs copies the pod's IPv4 addresses to the pod's end of the pair. So the pod has each IPv4 address at two links.
+// The reason is netfilter's REDIRECT: with REDIRECT, the sidecar of a service mesh gets packets that arrive at the pod.
+// REDIRECT sends a packet to an address of the link through which the packet has arrived. If this link has no address,
+// REDIRECT drops the packet (nf_nat_redirect_ipv4). In IPv6, REDIRECT takes the link-local address. The kernel does not
+// use these copies in any other way, because the field Apart is set, see [nl.Addr].
 func podAddrs(c Config, p pair) (objects []nl.Object) {
 	for _, a := range p.addrs {
 		if a.Is4() {
@@ -54,15 +54,15 @@ func podAddrs(c Config, p pair) (objects []nl.Object) {
 type copiedAddr struct{ nl.Addr }
 
 // Del does nothing: the address ends with the pair. A link that loses its last IPv4 address also loses all IPv4 routes
-// and neighbours (fib_disable_ip). A repeated ADD for a pod of an earlier release adds this address. If the ADD fails,
-// the undo must not remove the pod's routes and neighbours.
+// and neighbours (fib_disable_ip). A repeated ADD adds the address to a running pod of an earlier release. If this ADD
+// fails, its undo must not remove the routes and neighbours of the running pod.
 func (copiedAddr) Del(*nl.NS) error { return nil }
 
 // podRoutes returns the pod's routes to the addresses of the node, and the routes to hostCidrs through the node. It
 // also returns the default routes. The next hop of a default route, or of a route to hostCidrs, is the node's primary
 // address. If the default route leads through the ENI, its next hop is the pod's gateway in the VPC. A prefix in
-// hostCidrs may also be the CIDR of a peer. In this case, the route through the node replaces the pod's route through
-// its ENI.
+// hostCidrs may also be the CIDR of a peered VPC. In this case, the route through the node replaces the pod's route
+// through its ENI.
 func podRoutes(r *request, p pair, n node) (objects []nl.Object) {
 	dev := r.Config.ContainerInterface
 	for _, a := range n.addrs {
@@ -122,7 +122,7 @@ func dstsByENI(r *request, p pair) []netip.Prefix {
 // nodeRoutes returns the node's routes to the pod, with the node's primary address as the source. The veth has no
 // address: if a route had no source, the kernel would take the first address of any link.
 func nodeRoutes(p pair, n node) (objects []nl.Object) {
-	if !p.fresh { // see nl.Veth.NoRedirects, and nl.Veth.NoRA: pairs of earlier releases may accept advertisements
+	if !p.fresh { // an earlier release may have made the pair without nl.Veth.NoRedirects and nl.Veth.NoRA
 		objects = append(objects, nl.Sysctl{Key: conf4(p.veth.Name) + "send_redirects", Value: "0"},
 			nl.Sysctl{Key: conf6(p.veth.Name) + "accept_ra", Value: "0", Optional: true})
 		if p.veth.Forwards && p.hasFamily(nl.IPv4) {
@@ -143,10 +143,10 @@ func nodeRoutes(p pair, n node) (objects []nl.Object) {
 	return objects
 }
 
-// spareRoute returns a second route to a pod, which the kernel uses when the first route is gone. When the node loses
-// an address, the kernel removes the IPv4 routes whose source is this address. DHCP, or a restart of the program that
-// configures the link, may remove the node's address and add it again. Until [Repair] puts the first route back,
-// packets take the second route, and the kernel chooses the source of these packets.
+// spareRoute returns the second route to a pod. The kernel uses the second route when the first route is gone. When the
+// node loses an address, the kernel removes the IPv4 routes whose source is this address. DHCP, or a restart of the
+// program that configures the link, may remove the node's address and add it again. Until [Repair] puts the first route
+// back, packets take the second route, and the kernel chooses the source of these packets.
 func spareRoute(route nl.Route) nl.Route {
 	route.Src, route.Metric = netip.Addr{}, SpareMetric
 	return route

@@ -13,9 +13,9 @@
 // Some objects on the node serve all pods: sysctls, routing rules, and tables of nftables. An ADD checks and repairs
 // these objects. A DEL leaves these objects on the node.
 //
-// The invariants: all objects of one pod on the node belong to the node's end of its veth pair. A name of that link
-// follows from the attachment alone, so DEL, CHECK and GC find the link without other data. The plugin deletes only
-// objects that have our names or our protocol number, and objects of the original plugin: see package legacy.
+// The invariants: all objects of one pod on the node belong to the node's end of the pod's veth pair. A name of that
+// link follows from the attachment alone, so DEL, CHECK and GC find the link without other data. The plugin deletes
+// only objects that have our names or our protocol number, and objects of the original plugin: see package legacy.
 package ptp
 
 //go:generate go run ../internal/codec/gen

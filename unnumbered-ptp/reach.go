@@ -13,8 +13,8 @@ import (
 
 // The chains "closed" and "callers" serve all pods of a network, and running pods may be older than the configuration.
 // So these chains must fit the destinations of each running pod. The node's routes and rules for the service loops show
-// these destinations. If the network's table is the one that follows from the present configuration alone, an ADD does
-// not read these routes and rules. So an ADD reads them only after a change of the configuration, and while pods with
+// these destinations. An ADD need not read these routes and rules if the network's table has no other content than the
+// present configuration demands. So an ADD reads them only after a change of the configuration, and while pods with
 // other destinations run.
 
 // A loopDsts has the destinations of one pod with a service loop.

@@ -101,8 +101,8 @@ func install(w nl.Wiring) error {
 }
 
 // checkNodeWiring returns an error if the node lacks objects of checkedWiring that are not minor. It also accepts an
-// object that has another address of the node than the next ADD would use. If anyConfig is true, checkNodeWiring also
-// accepts tables of another configuration.
+// object with an older primary address of the node, which the next ADD would not use any more. If anyConfig is true,
+// checkNodeWiring also accepts tables of another configuration.
 func checkNodeWiring(r *request, n node, anyConfig bool) error {
 	n, err := n.asInTable(r)
 	if err != nil {

@@ -209,9 +209,9 @@ func (l Loss) isGone(node *nl.NS) bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && l.index != 0 && near.Index != l.index
 }
 
-// Bare lists the node's ends of a network's pairs that have lost the routes to their pods. An end is in the list in two
-// cases: the end has no route at all, or the end has a pod's rule of a family but no route of this family. Bare is for
-// pods whose attachments neither the registry nor the runtime knows.
+// Bare lists the pairs of a network that have lost the routes to their pods. For each pair, the list has the node's
+// end. Either this end has no route at all, or the end has no route in a family in which the pod has a rule. Bare is
+// for pods whose attachments neither the registry nor the runtime knows.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()

@@ -56,15 +56,16 @@ func isToNextHop(r nl.Route) bool {
 // isRoutedPod reports whether the attachment belongs to a routed pod.
 func (r *request) isRoutedPod() bool { return r.eni != "" }
 
-// senderOf returns the IPv4 address that prevResult has at the link of the ENI. If prevResult has none there, senderOf
-// returns the pod's own IPv4 address. A CHECK gets the final result of the ADD as prevResult, which has only the pod's
-// address.
+// senderOf returns the IPv4 address of the ENI's link in prevResult. If this link has no IPv4 address in prevResult,
+// senderOf returns the pod's own IPv4 address. A CHECK gets the final result of the ADD as prevResult, which has only
+// the pod's address.
 func senderOf(prev *types100.Result, pod []netip.Addr) netip.Addr {
 	all := plugin.NIC{IPs: plugin.AtFirst(prev)}.Addrs()
 	return nl.FirstAddr(append(all, pod...), nl.IPv4)
 }
 
-// readRouted reads the link of the ENI. It fails if the pod has another network of ours already.
+// readRouted reads the link of the ENI. It returns an error if this plugin has already connected the pod to another
+// network.
 func (s *scene) readRouted() (err error) {
 	s.eni, err = s.nodeNS.SeenLink(s.request.eni)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -123,7 +124,7 @@ func (p *pair) makeRouted(s *scene) {
 	}
 }
 
-// addRouted adds all objects of a routed pod, but not its pair. If the kernel has no BPF, the result depends on
+// addRouted adds all objects of a routed pod except its pair. If the kernel has no BPF, the result depends on
 // blockInstanceMetadata: if this key is true, addRouted fails, and otherwise addRouted adds no filters.
 func (s *scene) addRouted(p pair) (err error) {
 	if err := s.installENIWiring(p); err != nil {
@@ -137,12 +138,12 @@ func (s *scene) addRouted(p pair) (err error) {
 	return err
 }
 
-// routedWiring lists the objects that an ADD makes for a routed pod after the pair.
+// routedWiring lists the objects of a routed pod that an ADD makes after the pair.
 func (s *scene) routedWiring(p pair, n node) nl.Wiring {
 	return append(s.eniWiring(p), s.routedPodWiring(p, n)...)
 }
 
-// routedPodWiring lists the objects of one routed pod, but not its pair.
+// routedPodWiring lists the objects of one routed pod except its pair.
 func (s *scene) routedPodWiring(p pair, n node) nl.Wiring {
 	inPod := slices.Concat(s.routedLink(p), metadataBlock(s.request, p),
 		s.Config.RuntimeConfig.Bandwidth.objects(s.podLinks()))

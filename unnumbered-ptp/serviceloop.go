@@ -25,7 +25,7 @@ import (
 // remembers what kube-proxy has changed. But the answers to the pod's direct connections to the VPC must stay in the
 // pod.
 //
-// The objects that serve all pods serve all kinds of loops. The kinds of loops differ only in the node's routes to the
+// The node's shared objects fit all kinds of loops. On the node, the kinds of loops differ only in the routes to the
 // pod: these routes have different next hops, or are in different tables. So pods that were made before an upgrade, or
 // before a change of the configuration, continue to work.
 const (
@@ -41,8 +41,8 @@ const (
 	none = "none"
 )
 
-// loopMAC is the MAC address of the neighbours that the node has for the loop's next hops, on every veth. No device has
-// this MAC address, and no link has the addresses of the next hops.
+// loopMAC is the MAC address of the loop's next hops. On every veth, the node has neighbours with this MAC address. No
+// device has this MAC address, and no link has the addresses of the next hops.
 const loopMAC = "02:00:00:00:00:48"
 
 var loopVia4, loopVia6 = netip.MustParseAddr("169.254.72.1"), netip.MustParseAddr("fe80::72")
@@ -81,8 +81,9 @@ func (s *scene) checkHooks() error {
 	return nil
 }
 
-// Loopless reports whether pods use Services without a service loop. If so, a backend sees the node's address as the
-// source of a call, and not the pod's address. A pod that other hosts call at a NodePort also sees the node's address.
+// Loopless reports whether pods use Services without a service loop. In this case, a backend sees the node's address as
+// the source of a call, and not the pod's address. A pod that other hosts call at a NodePort also sees the node's
+// address.
 func (c Config) Loopless() bool { return c.IPMasq && c.ServiceLoop == none }
 
 // possibleLoops returns the kinds of loops that a running pod may have. The loops that a new pod may get come first.
@@ -161,10 +162,11 @@ func podTable(r *request, p pair) nl.Table {
 // loopRoutes returns the node's routes and rules for packets that the pod sends to the VPC. These routes send the
 // packets back to the pod. If the pod has no loop, loopRoutes returns looplessRoutes.
 //
-// Because of the rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). The answer
-// comes to the node through the veth, with the backend's address as its source, and goes back to the pod through the
-// veth. The check looks for the route to the source as if a packet had arrived on the link through which the answer
-// leaves (fib_validate_source). This link is the veth, so the check uses the pod's rule, which leads to the veth.
+// Because of the pod's rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). The
+// answer comes to the node through the veth, with the backend's address as its source, and goes back to the pod through
+// the veth. The check looks up the route to the answer's source. In this lookup, the incoming link is the link through
+// which the answer leaves (fib_validate_source). This link is the veth, so the lookup uses the pod's rule, which leads
+// to the veth.
 func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case none:
@@ -223,8 +225,8 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 // tableLoopless is the node's routing table with the routes to pods without a loop. With these routes, the node sends
 // packets from any sender straight to these pods. Without these routes, the node would loop the answers that a pod with
 // a loop sends to a pod without a loop. Also, if the node checks sources, it would drop packets from a pod without a
-// loop to a pod with a loop. The check looks for the route back as if the answer had come in through the veth of the
-// pod with a loop (see [loopRoutes]). No pod's own table has this number.
+// loop to a pod with a loop. For the route back, the check uses the rule of the pod with a loop, which leads to this
+// pod itself (see [loopRoutes]). No pod's own table has this number.
 const tableLoopless = 1<<31 + 72
 
 // looplessRoutes returns the routes to a pod without a loop.

@@ -88,8 +88,8 @@ func sampleTables(r *request, n node) (tables []nl.Table) {
 	return tables
 }
 
-// withModuleHint adds STATUS' code and a hint to an error if the kernel lacks a module for a table. It returns all
-// other errors unchanged.
+// withModuleHint adds the code CodeNotAvailable and a hint to an error about a module that the kernel lacks. It returns
+// all other errors unchanged.
 func withModuleHint(err error) error {
 	if !errors.Is(err, nl.ErrNoModule) {
 		return err

@@ -83,7 +83,7 @@ func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 	return m.Err()
 }
 
-// If the mode of ipvlan is l3s, Unhooked returns a mistake for a service loop and for an egress. Both need hooks in the
+// Unhooked returns a mistake for a service loop and for an egress if the mode of ipvlan is l3s. Both need hooks in the
 // pod, but in mode l3s, packets from the VPC do not pass these hooks.
 func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes

@@ -25,17 +25,17 @@ import (
 type Pod struct {
 	Network, ContainerID string
 	Link                 string           // name of the pod's end of the pair
-	Veth                 string           // the name that this release gives the node's end
+	Veth                 string           // the name of the node's end in a pair of this release
 	Prev                 *types100.Result // prevResult, or nil
 }
 
-// Del deletes the original plugin's objects for a pod that this plugin must delete. The original plugin made this pod
-// before an upgrade. The original plugin made a veth pair with a random name, a routing rule for the pair, and rules of
-// iptables for the pod.
+// Del deletes the objects that the original plugin made for the pod before an upgrade. These are a veth pair with a
+// random name, a routing rule for the pair, and rules of iptables for the pod.
 //
 // Del deletes the rules of iptables first. If this process is killed before it deletes the veth, the veth still shows
 // that objects of the original plugin may be left. If Del cannot delete the rules of iptables, it still deletes the
-// veth. If rules of iptables stay, they do no harm, because the next pod with that address must also be masqueraded.
+// veth. If rules of iptables stay, they do no harm, because packets of the next pod with that address must also be
+// masqueraded.
 func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	if p.Prev != nil && !slices.ContainsFunc(p.Prev.Interfaces, p.mayBeNodeEnd) {
 		return nil // without this return, Del would list the rules of all pods
@@ -52,8 +52,9 @@ func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 }
 
 // find returns the node's end of the pair that the original plugin made for the pod, or "". If there is a prevResult,
-// find looks in prevResult for the link that has the original plugin's rule, or that has ended with the namespace. If
-// there is no prevResult, find returns the other end of the pod's link.
+// find looks in prevResult for a link that has the original plugin's rule. find also accepts a link that does not exist
+// any more, because the link may have ended with the namespace. If there is no prevResult, find returns the other end
+// of the pod's link.
 func (p Pod) find(node, pod *nl.NS, rules []nl.Rule) (string, error) {
 	if p.Prev == nil {
 		return nodeEnd(node, pod, p.Link, rules)
@@ -82,8 +83,8 @@ func (p Pod) mayBeNodeEnd(i *types100.Interface) bool {
 // prefPod is the priority of the rule that the original plugin makes for a pod.
 const prefPod = 1024
 
-// IsRule reports whether a rule is one that the original plugin makes for a pod. Such a rule has the original's
-// priority and no protocol, and is about a veth whose name has the form of the original's names.
+// IsRule reports whether a rule is one that the original plugin makes for a pod. Such a rule has the original plugin's
+// priority and no protocol. Its link is a veth with a name in the form of the original plugin's names.
 func IsRule(r nl.Rule) bool {
 	digits, is := strings.CutPrefix(r.IIF, "veth")
 	return is && len(digits) == 8 && strings.Trim(digits, "0123456789abcdef") == "" &&
