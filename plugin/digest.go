@@ -5,15 +5,15 @@ package plugin
 
 import "hash/fnv"
 
-// Digest identifies an attachment to a network by 16 bytes. Names and numbers that are made from the digest contain
-// fewer bytes, because not all 16 bytes fit. FNV is not a cryptographic hash, so an attacker can find two attachments
-// with the same digest. But the attacker gains nothing, because the ADDs of these two attachments have the same effect
-// as two ADDs of one attachment.
+// Digest returns 16 bytes that identify an attachment to a network. Names and numbers that are made from the digest
+// contain fewer bytes, because not all 16 bytes fit. FNV is not a cryptographic hash, so an attacker can find two
+// attachments with the same digest. But the attacker gains nothing, because the ADDs of these two attachments have the
+// same effect as two ADDs of one attachment.
 func Digest(network string, a Attachment) []byte {
 	h := fnv.New128a()
 	h.Write([]byte(network + "\x00" + a.ContainerID + "\x00" + a.IfName))
 	return h.Sum(nil)
 }
 
-// Digest is the [Digest] of the request's attachment.
+// Digest returns the 16 bytes of the function Digest for the request's network and attachment.
 func (r *Request[C]) Digest() []byte { return Digest(r.Network, r.Attachment) }

@@ -49,8 +49,8 @@ func Errorf(code uint, hint, format string, args ...any) error {
 	return &Error{code, hint, fmt.Errorf(format, args...)}
 }
 
-// encode turns err into CNI's error. If err wraps no *Error, the code is 999, "internal error". If a context has ended,
-// the code is 11, "try again later".
+// encode turns err into CNI's error. If err wraps no *Error, the code is 999, "internal error". If err says that a
+// context has ended, the code is 11, "try again later".
 func encode(verb string, err error) *types.Error {
 	if err == nil {
 		return nil

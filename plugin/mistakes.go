@@ -41,8 +41,8 @@ func decodeMistakes(text []byte, config any, first error) error {
 	return errors.Join(m.found...)
 }
 
-// Mistyped finds all values of an object that have the wrong type for their keys. It returns an error for each value,
-// with the place of the value.
+// Mistyped finds all values of an object that have the wrong type for their keys. It returns an error for each such
+// value, with the place of the value.
 func Mistyped(text []byte, config any) []error {
 	var m mistyped
 	m.object(text, config)

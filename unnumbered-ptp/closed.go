@@ -21,8 +21,9 @@ import (
 // connection would leave with the pod's address as the source, and EC2 drops such packets at the boot ENI.
 //
 // In another design, each pod would have a second rule, which drops the packets that would leave through the boot ENI.
-// But this rule would cost an ADD two messages. The kernel would compare a packet that uses the node's routes with
-// twice as many rules. Also, a program that removes the pod's first rule would also remove the second rule.
+// But this rule would cost an ADD two more messages to the kernel. The kernel would compare a packet that uses the
+// node's routes with twice as many rules. Also, a program that removes the pod's first rule would also remove the
+// second rule.
 //
 // Pods without a loop do send packets to the VPC through the boot ENI. These packets get the node's address in an
 // earlier chain, which is in a table of its own (looplessTable). The table looplessTable stays as long as the node has

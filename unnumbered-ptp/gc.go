@@ -19,7 +19,7 @@ func gc(r *request) error {
 		return err
 	}
 	existing := r.Valid
-	if r.Added != nil { // call Added after Links: an ADD first leases, and then makes its pair
+	if r.Added != nil { // call Added after Links, because an ADD leases before it makes its pair
 		added, err := r.Added()
 		if err != nil {
 			return err

@@ -16,8 +16,8 @@ import (
 // The default is one per second, and ten per second in newer kernels. Redirects count toward the same limit, but at
 // most one redirect per second does so. The kernel counts a redirect when a packet leaves through the link on which the
 // packet arrived. If the link has no link-local address, the kernel sends no redirect, but the count still grows
-// (ip6_forward). Packets of the service loop leave through the link on which they arrived. So little of the limit is
-// left for a pod that uses Services.
+// (ip6_forward). Packets of the service loop leave through the link on which they arrived. So a pod that uses Services
+// gets only a small part of the limit for its refusals.
 //
 // If the kernel waits refusalInterval between two refusals, nearly all refusals reach the pod. The kernel also limits
 // the refusals of the whole node (icmp_msgs_per_sec). refusalInterval is a whole number of ticks in every kernel.

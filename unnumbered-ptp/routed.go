@@ -18,10 +18,10 @@ import (
 )
 
 // A routed pod has no slave of its ENI. The pod's pair is its only link, and has the pod's address. The node forwards
-// all packets of the pod, even packets from and to the VPC. So a program that filters or watches forwarded packets sees
-// all of them: for example, an engine of NetworkPolicy. If the key dataPath of a pool is veth, its pods are routed. The
-// form of the ipam plugin's result shows that a pod is routed: see [plugin.Routed]. The addresses and routes of pod and
-// node follow the first proposal for amazon-vpc-cni-k8s:
+// all packets of the pod, even packets from and to the VPC. So a program that filters or watches forwarded packets,
+// such as an engine of NetworkPolicy, sees all packets of the pod. If the key dataPath of a pool is veth, the pool's
+// pods are routed. The form of the ipam plugin's result shows that a pod is routed: see [plugin.Routed]. The addresses
+// and routes of pod and node follow the first proposal for amazon-vpc-cni-k8s:
 //
 //   - In the pod, the address has no subnet (/32, /128). The default routes lead to 169.254.1.1 and fe80::1. No link
 //     has these addresses: in the pod, both are neighbours with the MAC address of the node's end.

@@ -21,7 +21,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// A Config has the keys of all plugins. The plugins ipvlan and unnumbered-ptp both have the key mtu. One value applies
+// A Config has the keys of all plugins. The plugins ipvlan and unnumbered-ptp share the key mtu, so its value applies
 // to both links of the pod. The two plugins also share the key containerInterface.
 type Config struct {
 	ipam   lease.Config

@@ -200,8 +200,8 @@ func (p *pod) lostRoutesError(families []nl.Family) (failed error) {
 	return failed
 }
 
-// differenceError returns an error about each prefix that is in dsts and not in others. meaning is the text of the
-// error.
+// differenceError returns an error about each prefix that is in dsts and not in others. The error's text contains the
+// parameter meaning.
 func differenceError(dsts, others map[netip.Prefix]bool, meaning string) (failed error) {
 	for dst := range dsts {
 		if !others[dst] {

@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// clientWiring lists the objects of a client: the tunnel, and a table of routes through the tunnel. A packet to a
-// destination goes to the gateway, which is the ClusterIP of the routers' Service.
+// clientWiring lists the objects of a client: the tunnel, and a table of routes through the tunnel. A packet to one of
+// the egress's destinations goes to the gateway, which is the ClusterIP of the routers' Service.
 //
 // The table has routes of the type throw for the prefixes that do not use the tunnel. A throw route makes the kernel
 // continue with the pod's other tables. So the longest prefix decides whether a packet takes the tunnel. Each
@@ -51,8 +51,8 @@ func (p *pod) clientRules(f nl.Family) (objects []nl.Object) {
 // The routes in byLink need the link of the tunnel.
 type clientRoutes struct{ withoutLink, byLink []nl.Object }
 
-// clientRoutes returns the routes of a family. A prefix may be in destinations of one egress, and in except of another
-// egress. In this case, clientRoutes treats the prefix as a destination.
+// clientRoutes returns the routes of a family. One egress may have a prefix in the key destinations, while another
+// egress has the same prefix in the key except. In this case, clientRoutes treats the prefix as a destination.
 func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err error) {
 	var out, spared, hops []nl.Route
 	for _, e := range all {
@@ -154,16 +154,15 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // go to a router. The second kind is packets to the backend of a Service, if the backend's address is in a destination.
 //
 // A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers that
-// belong to connections with the mark, and errors about these connections. Suppose that the pod accepted other packets
-// from the tunnel. Then any program that can send UDP to the pod could send the pod packets with a forged source. For
-// example, the program could answer as if it were the pod's DNS server. It could also lower the path MTU of the pod's
-// other connections.
+// belong to connections with the mark, and errors about these connections. If the pod accepted other packets from the
+// tunnel, any program that can send UDP to the pod could send it packets with a forged source. For example, the program
+// could answer as if it were the pod's DNS server. It could also lower the path MTU of the pod's other connections.
 //
 // The destinations may change while the pod runs, see renew.go. The far end of a TCP connection identifies the
 // connection by the source address. So a TCP connection that has begun outside of the tunnel stays outside. A TCP
 // connection that has begun through the tunnel ends when its destination is no longer a destination of the tunnel. The
-// program in the pod gets a reset at once. No packet of the connection leaves with an address that is not the router's.
-// Packets of all other protocols follow the present destinations.
+// program in the pod gets a reset at once. No packet of the connection leaves with another source address than the
+// router's. Packets of all other protocols follow the present destinations.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // answers of containers inside the pod

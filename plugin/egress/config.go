@@ -205,7 +205,7 @@ func mayOverlap(a, b plugin.Namespaces) bool {
 // gateway returns the gateway of a family, or the zero address if there is none.
 func (e Egress) gateway(f nl.Family) netip.Addr { return nl.FirstAddr(e.gateways, f) }
 
-// Has reports whether the egress has a gateway of a family. Its Config must be validated.
+// Has reports whether the egress has a gateway of a family. The egress must be part of a validated Config.
 func (e Egress) Has(f nl.Family) bool { return e.gateway(f).IsValid() }
 
 // HasRouters reports whether the pods of a Kubernetes namespace are routers of the egress.

@@ -42,8 +42,8 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 }
 
 // Tunnels reports whether clients reach an address through the tunnel, and returns the destination that contains the
-// address. The longest prefix decides, as in the table of routes that a client gets. That table also has the pod's
-// routes to the node and to the VPC, but Tunnels ignores these routes.
+// address. The longest prefix that contains the address decides, as in a client's table of routes. That table also has
+// throw routes for the pod's routes to the node and to the VPC, but Tunnels ignores them.
 func (e Egress) Tunnels(a netip.Addr) (d netip.Prefix, tunnelled bool) {
 	d, found := longestMatch(e.destinations, a)
 	if !found {
@@ -68,7 +68,8 @@ func longestMatch(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool
 
 // sparedPrefixes returns the prefixes of a family that do not use the tunnel although they are within a destination.
 // These are the gateways, the exceptions of the configuration, private networks, and networks of the pod's other
-// routes. But if the configuration names a private network or a network of a route, this network uses the tunnel.
+// routes. But if the configuration names a private network or a network of a route as a destination, this network uses
+// the tunnel.
 func (e Egress) sparedPrefixes(f nl.Family, podRoutes []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {
 		within := func(d netip.Prefix) bool { return d.Bits() <= p.Bits() && d.Contains(p.Addr()) }

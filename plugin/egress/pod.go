@@ -54,7 +54,7 @@ type pod struct {
 	ns    *nl.NS
 	nic   plugin.NIC
 	addrs []netip.Addr // of the first NIC
-	hops  []netip.Addr // gateways of the subnets in which addrs are
+	hops  []netip.Addr // gateways of the subnets that contain addrs
 	links []string     // of the attachment: first the NIC's link, then the pod's end of the pair
 	mtu   int          // smallest MTU of links
 	group uint32       // of the attachment's links
@@ -182,8 +182,8 @@ func (p *pod) tunnelObjects(f nl.Family, mtu int) (objects []nl.Object) {
 	return objects
 }
 
-// udpPorts returns the UDP ports to which the tunnels' packets are addressed. At these ports, the kernel takes the
-// tunnels' packets out of UDP.
+// udpPorts returns the UDP ports that receive the tunnels' packets. At these ports, the kernel takes the tunnels'
+// packets out of UDP.
 func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 	for _, f := range families {
 		objects = append(objects, nl.FOU{Local: p.addr(f), Port: p.port})

@@ -150,7 +150,7 @@ func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
 }
 
 // compare finds the differences. shown is the pod as the kernel shows it, and w is the wiring that an ADD would make
-// now. fixed are the routes of w that do not depend on the pod's own routes.
+// now. The list fixed has the routes of w that do not depend on the pod's own routes.
 func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 	unfinished := map[nl.Family]bool{}
 	for _, f := range nl.Families {
@@ -294,7 +294,7 @@ func (p *pod) goneFamilies(shown *pod, w nl.Wiring) (gone nl.Wiring) {
 		}) {
 			continue
 		}
-		// Del deletes the tunnel last: the tunnel shows that there are objects to delete
+		// Del deletes the tunnel last, because the tunnel shows that there are objects to delete.
 		gone = append(gone, nl.Step{NS: p.ns, Object: nl.Tunnel{Name: linkName(f), Local: a, Port: shown.port}})
 		for pref := prefPast; pref < prefPast+rules; pref++ {
 			gone = append(gone, nl.Step{NS: p.ns, Object: nl.Rule{Pref: pref, Family: f, Protocol: nl.RouteProtocol}})

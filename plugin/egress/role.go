@@ -13,7 +13,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// The annotations by which pods choose egresses. The runtime passes annotations to a plugin whose configuration
+// The annotations by which pods choose egresses. The runtime passes a pod's annotations to a plugin whose configuration
 // declares the capability io.kubernetes.cri.pod-annotations.
 const (
 	// Annotation names the egresses of a client, with commas in between.
@@ -32,8 +32,8 @@ type role struct {
 func (r role) isNone() bool { return r.router == "" && len(r.client) == 0 }
 
 // roleOf returns the role of a pod. If the configuration does not permit a request of the pod, the error names this
-// request. A router is never a client. This is also true if the router's namespace matches an entry for clients, for
-// example "*". A router that asks to be a client gets an error.
+// request. A router is never a client, even if the router's namespace matches an entry for clients, for example "*". A
+// router that asks to be a client gets an error.
 func (c *Config) roleOf(pod plugin.Pod) (r role, err error) {
 	if !c.mayHaveRole(pod) {
 		return r, nil

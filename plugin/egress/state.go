@@ -26,7 +26,7 @@ type State struct {
 	Sent     uint64       // packets into the tunnels
 	Refused  uint64       // packets that the pod's table has dropped
 
-	// Only a router has these two: the packets of clients, and the answers to clients, that the router has forwarded.
+	// the numbers of clients' packets, and of answers to clients, that a router has forwarded; 0 for a client
 	Forwarded, Answered uint64
 }
 

@@ -51,7 +51,7 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
 		// Detection of duplicate addresses is off, because the pod would wait a second for it. No address can be a
 		// duplicate: EC2 assigns an address to only one ENI, and ipvlan refuses an address that another slave has. The
-		// link-local addresses of slaves are different, because each slave has another dev_id (addrconf_ifid_eui48).
+		// link-local addresses of slaves are different, because each slave has its own dev_id (addrconf_ifid_eui48).
 		add(nl.Sysctl{Key: conf + "accept_dad", Value: "0"})
 		add(deaf)
 		add(nl.Up{Dev: s.link.Name})
@@ -147,8 +147,8 @@ func isOutside(gw netip.Addr, addrs []netip.Prefix) bool {
 		!slices.ContainsFunc(addrs, func(p netip.Prefix) bool { return p.Contains(gw) })
 }
 
-// result returns prevResult with the links of the NICs as its interfaces. A further attachment has no routes in the
-// main table.
+// result returns prevResult with the links of the NICs as its interfaces. The result of a further attachment has no
+// routes, because the pod's main table has no routes of this attachment.
 func result(r *plugin.Request[Config], slaves []slave, links []nl.Link) *types100.Result {
 	res := &types100.Result{DNS: r.Prev.DNS}
 	if slaves[0].table == 0 {

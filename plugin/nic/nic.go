@@ -338,9 +338,9 @@ func quotedTexts(texts []string) string {
 	return "[" + strings.Join(all, " ") + "]"
 }
 
-// fieldFor returns the field of a jsonRequest that gets the value of a key (into). It also returns the kind of JSON
-// value that the key must have (kind). If a request has no key of this name, into is nil. fieldFor uses no map, because
-// every command of a plugin would make the map when it starts.
+// fieldFor returns a pointer to the field for a key, as the result into. The result kind names the kind of JSON value
+// that the key must have. If a request has no key of this name, into is nil. fieldFor uses no map, because every
+// command of a plugin would make the map when it starts.
 func (o *jsonRequest) fieldFor(key string) (into any, kind string) {
 	switch key {
 	case "name":
