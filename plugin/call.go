@@ -20,7 +20,7 @@ import (
 // A call is one command of a runtime. The plugin reads the command from its environment and from standard input (CNI
 // specification, section 2, "Parameters"). The package skel of the CNI project also reads calls, and a test compares
 // this code with skel. The plugins do not use skel, because skel decodes the configuration again for each value, and
-// compiles regular expressions. This work would add a tenth to the instructions that a plugin executes.
+// compiles regular expressions. This work would take a tenth of all instructions that a plugin executes.
 type call struct {
 	verb        string // CNI_COMMAND
 	containerID string

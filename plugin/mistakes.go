@@ -27,8 +27,8 @@ func Decode(text []byte, config any) error {
 }
 
 // decodeMistakes returns the mistakes in a configuration that could not be decoded. encoding/json reports only the
-// first mistake, with the names of Go types. But encoding/json has decoded all keys without such mistakes, so Validate
-// can check the values of these keys.
+// first mistake, with the names of Go types. But encoding/json has decoded each key whose value has the right type, so
+// Validate can check the values of these keys.
 func decodeMistakes(text []byte, config any, first error) error {
 	m := mistyped{}
 	m.object(text, config)

@@ -10,8 +10,8 @@
 // reads only single variables of the environment, such as CNI_PATH.
 //
 // Standard output gets exactly one JSON object. The object is a result in the version that the configuration asks for,
-// or an error. An error has CNI's code, the cause, and a hint for the operator. A panic is error 999 with its stack. A
-// command that does not end before its deadline is error 11, "try again later".
+// or an error. An error has CNI's code, the cause, and a hint for the operator. After a panic, the error has the code
+// 999 and the stack. If a command does not end before its deadline, the error has the code 11, "try again later".
 package plugin
 
 //go:generate go run ../internal/codec/gen

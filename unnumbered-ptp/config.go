@@ -28,7 +28,8 @@ type Config struct {
 	NodePorts    *string `json:"nodePorts"`
 	NodePortMark *uint32 `json:"nodePortMark"` // mark bits of connections to NodePorts; nil: 0x2000
 
-	// a pod sees the own addresses of callers at a NodePort if the Service has externalTrafficPolicy Local
+	// a pod sees the address of the caller, not of the node, if a caller uses a NodePort of a Service with
+	// externalTrafficPolicy Local
 	KeepCaller bool `json:"keepCaller"`
 
 	// how a pod reaches a Service's backend in the VPC: redirect, masquerade or none; "": redirect, or masquerade if
@@ -43,7 +44,8 @@ type Config struct {
 	// is [VethName]
 	VethPrefix string `json:"vethPrefix"`
 
-	// whether the pod is kept from the metadata service; nil: yes in a family whose default route is through the ENI
+	// whether the pod's packets to the metadata service are blocked; nil: in each family whose default route is through
+	// the ENI
 	BlockInstanceMetadata *bool `json:"blockInstanceMetadata"`
 
 	RuntimeConfig struct {

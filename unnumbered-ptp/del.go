@@ -100,7 +100,7 @@ func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 func remainingObjects(r *request, pod *nl.NS, eni nl.Link) nl.Wiring {
 	w := append(nl.Wiring{{NS: pod, Object: nl.Table{Family: "inet", Name: nl.OwnTable}}},
 		nl.Steps(pod, callerRules(r))...)
-	if eni.Name != "" && eni.Group != nl.PodGroup(r.Digest()) { // another plugin or an older release made it
+	if eni.Name != "" && eni.Group != nl.PodGroup(r.Digest()) { // another plugin, or an older release, made the link
 		w = append(w, nl.Step{NS: pod, Object: nl.Splice{ENI: r.IfName, Veth: r.Config.ContainerInterface}})
 		w = append(w, nl.Steps(pod, r.Config.RuntimeConfig.Bandwidth.objects(r.podLinks()))...)
 	}

@@ -197,7 +197,7 @@ const markChain = "mark_"
 // ENI do not get the mark, because some of these packets are not for routed pods.
 //
 // The name of the branch's chain contains the number of the mark. So if two processes ask for the same number at the
-// same time, the kernel accepts only the chain of one of them. The search for a free number begins at a number that
+// same time, the kernel accepts only one of the two chains. The search for a free number begins at a number that
 // follows from the index of the ENI's link.
 type eniMark struct {
 	eni           int // index of the link

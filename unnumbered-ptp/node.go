@@ -19,7 +19,7 @@ import (
 // A node has what an ADD must know about the node.
 type node struct {
 	mtu            int          // of hostInterface
-	addrs          []netip.Addr // of hostInterface without link-local ones; the primary of each family is first
+	addrs          []netip.Addr // of hostInterface, but not link-local; in each family, the primary address is first
 	subnet         netip.Prefix // the IPv4 subnet of the boot ENI
 	acceptRA       bool         // hostInterface accepts router advertisements while the node does not forward IPv6
 	forwards       bool         // hostInterface forwards IPv4

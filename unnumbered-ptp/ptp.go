@@ -59,7 +59,7 @@ func Repeat(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// command adapts a function to CNI's requests.
+// command turns a function for this package's requests into a function for [plugin.Commands].
 func command(f func(context.Context, *request) error) func(context.Context, *plugin.Request[Config]) error {
 	return func(ctx context.Context, r *plugin.Request[Config]) error {
 		return onNode(ctx, r, func(r *request) error { return f(ctx, r) })
@@ -138,7 +138,7 @@ type scene struct {
 	podNS   *nl.NS
 	node    node
 	podMTU  int     // of the pod's link to the VPC; for a routed pod, of the ENI's link
-	further bool    // the attachment is a further one of its pod
+	further bool    // the attachment is a further attachment of its pod
 	eni     nl.Link // for a routed pod: the link of its ENI
 	linked  bool    // the namespace of a routed pod already has a link with the name IfName
 

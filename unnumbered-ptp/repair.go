@@ -13,11 +13,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Lost lists objects that serve all pods of a network, and that are missing on the node. Without them, a CHECK of the
-// pods fails. Many firewalls begin with "nft flush ruleset". This command deletes our table, and then no pod reaches
-// Services or the internet. Lost also lists the routes to pods that the kernel has removed with the node's address. For
-// example, DHCP may have removed the address and added it again. If the node has no pods of the network, Lost lists
-// nothing. The configuration must be validated.
+// Lost lists objects that serve all pods of a network, and that are missing on the node. Without these objects, a CHECK
+// of the pods fails. Many firewalls begin with "nft flush ruleset". This command deletes our table, and then no pod
+// reaches Services or the internet. Lost also lists the routes to pods that the kernel has removed with the node's
+// address. For example, DHCP may have removed the address and added it again. If the node has no pods of the network,
+// Lost lists nothing. The configuration must be validated.
 func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	veths, err := pairsOf(node, network)
 	if len(veths) == 0 || err != nil {

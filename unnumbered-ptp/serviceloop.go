@@ -135,7 +135,8 @@ func podLoop(r *request, p pair, table uint32) (objects []nl.Object) {
 				Also: true})
 	case masquerade:
 		if p.hasFamily(nl.IPv4) {
-			// A new namespace inherits ip_forward and default/forwarding from the node, and these may differ.
+			// A new namespace inherits ip_forward and default/forwarding from the node, and these two may differ from
+			// each other.
 			objects = append(objects, nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"},
 				forwards4(r.Config.ContainerInterface), forwards4(r.IfName))
 		}

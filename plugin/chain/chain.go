@@ -29,7 +29,7 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// plugins are the plugins of the chain, in the order in which ADD calls them.
+// plugins has the commands of the chain's plugins, in the order in which an ADD calls the plugins.
 var plugins = []plugin.Commands[Config]{
 	adapt(lease.Commands(), func(c Config) lease.Config { return c.ipam }), // its Add is not used: see leaseAddress
 	adapt(lease.NotesUse(ipvlan.Commands(lease.LinkName)), func(c Config) ipvlan.Config { return c.ipvlan }),
@@ -57,8 +57,8 @@ func Commands() plugin.Commands[Config] {
 }
 
 // refuseNode returns an error if CNI_NETNS is the namespace of the node. An ADD calls refuseNode before it leases an
-// address. refuseNode does not open the pod's namespace, because the ADD may wait for EC2, and the pod may end
-// meanwhile. If the pod's namespace is missing, the plugin that opens the namespace reports the error.
+// address. refuseNode does not keep the pod's namespace open, because the ADD may then wait for EC2, and the pod may
+// end meanwhile. If the pod's namespace is missing, the plugin that opens the namespace reports the error.
 func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	node, err := nl.NodeOf(ctx)
 	if err != nil {

@@ -55,7 +55,7 @@ type pod struct {
 	nic   plugin.NIC
 	addrs []netip.Addr // of the first NIC
 	hops  []netip.Addr // gateways of the subnets that contain addrs
-	links []string     // of the attachment: first the NIC's link, then the pod's end of the pair
+	links []string     // of the attachment: first the NIC's link, then the pod's end of the veth pair
 	mtu   int          // smallest MTU of links
 	group uint32       // of the attachment's links
 	port  uint16

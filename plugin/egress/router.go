@@ -102,12 +102,12 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 // translates the addresses of these packets.
 //
 // A router forwards packets that come out of the tunnel, from addresses of clients to destinations of the egress. It
-// also forwards the answers, and packets of the service loop, which arrive or leave through the pair. No packet out of
-// the tunnel leaves through the pair. The pair leads to the node, to the node's proxy for the metadata service, and to
-// all Services. A connection gets the mark when its first packet passes. So the router does not compare later packets
-// of the connection with the destinations. A packet that belongs to no connection (ct state invalid) would keep its
-// source, so the router drops it. The router also drops a packet from the tunnel if the packet's destination is the
-// router itself.
+// also forwards the answers, and packets of the service loop, which arrive or leave through the veth pair. No packet
+// out of the tunnel leaves through the veth pair. The veth pair leads to the node, to the node's proxy for the metadata
+// service, and to all Services. A connection gets the mark when its first packet passes. So the router does not compare
+// later packets of the connection with the destinations. A packet that belongs to no connection (ct state invalid)
+// would keep its source, so the router drops it. The router also drops a packet from the tunnel if the packet's
+// destination is the router itself.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	forward := []nl.NFRule{refuseRule(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark),

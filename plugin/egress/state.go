@@ -26,7 +26,7 @@ type State struct {
 	Sent     uint64       // packets into the tunnels
 	Refused  uint64       // packets that the pod's table has dropped
 
-	// the numbers of clients' packets, and of answers to clients, that a router has forwarded; 0 for a client
+	// for a router: how many packets of clients, and how many answers to clients, the router has forwarded
 	Forwarded, Answered uint64
 }
 

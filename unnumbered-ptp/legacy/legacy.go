@@ -129,9 +129,9 @@ func (p Pod) delMasquerade(ctx context.Context, node *nl.NS) error {
 // comment returns the comment in the original plugin's rules for the pod.
 func (p Pod) comment() string { return fmt.Sprintf("name: %q id: %q", p.Network, p.ContainerID) }
 
-// delFromOlderEngine deletes the chain and the rule from the older engine, in the namespace of the thread. Most nodes
-// do not use the older engine. On these nodes, the kernel's list of tables lacks the table nat, so delFromOlderEngine
-// does nothing.
+// delFromOlderEngine deletes the chain and the rule from the older engine, in the namespace of the current thread. Most
+// nodes do not use the older engine. On these nodes, the kernel's list of tables lacks the table nat, so
+// delFromOlderEngine does nothing.
 func (p Pod) delFromOlderEngine(ctx context.Context) error {
 	tables, err := os.ReadFile("/proc/thread-self/net/ip_tables_names")
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !slices.Contains(strings.Fields(string(tables)), "nat") {
@@ -181,8 +181,8 @@ func outputOf(cmd *exec.Cmd) ([]byte, error) {
 	return out, err
 }
 
-// deletionScript returns the input of iptables-restore(8) that deletes the rules with the pod's comment and the chains
-// that they jump to. The parameter all is the list of all rules, as iptables(8) prints it.
+// deletionScript returns an input for iptables-restore(8). This input deletes the rules with the pod's comment, and the
+// chains to which these rules jump. The parameter all is the list of all rules, as iptables(8) prints it.
 func (p Pod) deletionScript(all string) string {
 	comment := `--comment "` + strings.ReplaceAll(p.comment(), `"`, `\"`) + `"`
 	var jumps, chains []string
