@@ -10,7 +10,7 @@ import (
 )
 
 // A bandwidth is the value of CNI's capability bandwidth (CNI conventions, "Dynamic Plugin specific fields"). The rates
-// are in bits per second, and the bursts are in bits. A rate of 0 is no limit.
+// are in bits per second, and the bursts are in bits. A rate of 0 means no limit.
 //
 //codec:describe
 type bandwidth struct {

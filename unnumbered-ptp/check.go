@@ -95,7 +95,7 @@ func (s *scene) checkPod(p pair, n node) error {
 	return slices.DeleteFunc(needs, isMinor).Check()
 }
 
-// neededObjects lists the objects that a pod needs, without its pair and the objects of nodeWiring. The list has only
+// neededObjects lists the objects that a pod needs, except its pair and the objects of nodeWiring. The list has only
 // objects that each ADD makes, and no objects that a later plugin may have changed (CNI specification, CHECK).
 func (s *scene) neededObjects(p pair, n node) (nl.Wiring, error) {
 	table, err := s.tableAsMade(p)

@@ -25,9 +25,9 @@ import (
 // node's routes with twice as many rules. Also, a program that removes the pod's first rule would also remove the
 // second rule.
 //
-// Pods without a loop do send packets to the VPC through the boot ENI. These packets get the node's address in an
-// earlier chain, which is in a table of its own (looplessTable). The table looplessTable stays as long as the node has
-// pods. As long as this table exists, the service loops of all pods fail open.
+// Pods without a loop do send packets to the VPC through the boot ENI. An earlier chain replaces the source of these
+// packets by the node's address. This chain is in a table of its own (looplessTable), which stays as long as the node
+// has pods. As long as this table exists, the service loops of all pods fail open.
 
 // closedChain is the name of the chain that drops packets of pods with a loop, see failClosedChain. looplessTable is
 // the name of the table for pods without a loop. No table of a network has this name.

@@ -45,8 +45,8 @@ func loopDstsOf(veths map[string]nl.Link, routes []nl.Route, rules []nl.Rule) (a
 	return all
 }
 
-// allLoopDsts returns the destinations for which the two chains are made. These are the destinations of the request's
-// own pod, if the request has a pod, and the destinations of other pods.
+// allLoopDsts returns the destinations for which an ADD makes the chains "closed" and "callers". These are the
+// destinations of the request's own pod, if the request has a pod, and the destinations of other pods.
 func (r *request) allLoopDsts() []loopDsts {
 	if r.Prev == nil {
 		return r.others

@@ -30,11 +30,11 @@ import (
 //
 // The proposal has two rules for each pod, and the kernel compares a packet with one rule after the other. In our
 // design, no list of rules grows with the number of pods. One table has the routes to all routed pods. A packet from a
-// pod gets a mark that stands for the ENI. A map of nftables finds the mark by the group of the link through which the
-// packet arrives on the node. Each ENI has one rule for its mark, and packets without a mark skip these rules.
+// pod gets a mark that stands for the ENI. A map of nftables maps the group of the incoming link to the mark. Each ENI
+// has one rule for its mark, and packets without a mark skip these rules.
 //
-// For each packet that it forwards, the kernel also looks for the route back to the sender. So packets that arrive
-// through the ENI also get the ENI's mark. With this mark, the kernel finds the ENI without a search in other tables.
+// The kernel also looks for the route back to the sender of each forwarded packet. So packets that arrive through the
+// ENI also get the ENI's mark. With this mark, the kernel finds the ENI without a search in other tables.
 //
 // An answer gets no mark if the destination of its connection was translated. For example, a call to a NodePort or a
 // hostPort has come through the boot ENI. The answer to this call must leave through the boot ENI, so the answer must

@@ -95,8 +95,8 @@ func (p *pod) clientRoutes(f nl.Family, all []Egress) (routes clientRoutes, err 
 }
 
 // refusingRoute returns the route that refuses packets to a destination. Its metric is larger than the metric of the
-// route through the tunnel. So the kernel uses the refusing route only when the route through the tunnel is gone. For
-// example, this route ends with the tunnel's link.
+// route through the tunnel. So the kernel uses the refusing route only when the route through the tunnel is gone, for
+// example together with the tunnel's link.
 func refusingRoute(dst netip.Prefix) nl.Route {
 	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
@@ -162,7 +162,7 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // connection by the source address. So a TCP connection that has begun outside of the tunnel stays outside. A TCP
 // connection that has begun through the tunnel ends when its destination is no longer a destination of the tunnel. The
 // program in the pod gets a reset at once. No packet of the connection leaves with another source address than the
-// router's. Packets of all other protocols follow the present destinations.
+// router's. Packets of all other protocols use the tunnel only for the present destinations.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // answers of containers inside the pod

@@ -193,11 +193,12 @@ func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 
 // anySourceSysctl turns off rp_filter, the kernel's check of sources. The kernel looks up the route to the source of a
 // packet. The check compares the link of this route with the link through which the packet has arrived. If the links
-// differ, the check drops the packet. So the check would drop packets out of a tunnel. If the tunnel leads to the whole
-// internet, the check would also drop packets from a caller at a NodePort. A tunnel has no address. On a link without
-// addresses, the loose check is as strict as the strict check (__fib_validate_source). For a link, the kernel uses the
-// larger of two values: the link's own value, and the value for all links. A new link gets the value of "default". The
-// value of "default" matters if an operator or another program deletes the pair, and repair puts the pair back.
+// differ, the check drops the packet. So the check would drop packets out of a tunnel. If the whole internet is a
+// destination of the tunnel, the route to a caller at a NodePort also uses the tunnel. So the check would also drop the
+// packets of this caller. The loose check would not help: on a link without addresses, such as a tunnel, it is as
+// strict as the strict check (__fib_validate_source). For a link, the kernel uses the larger of two values: the link's
+// own value, and the value for all links. A new link gets the value of "default". The value of "default" matters if an
+// operator or another program deletes the pair, and repair puts the pair back.
 func anySourceSysctl(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"}
 }
