@@ -18,9 +18,9 @@ import (
 //
 // The table has routes of the type throw for the prefixes that do not use the tunnel. A throw route makes the kernel
 // continue with the pod's other tables. So the longest prefix decides whether a packet takes the tunnel. Each
-// destination has a second route, which refuses packets. The kernel uses this route if there is no tunnel. So no packet
-// leaves for the destination with the client's own address as its source. The refusing routes are added first, and the
-// UDP port of the tunnel is added last.
+// destination has a second route, which refuses packets. The kernel uses this route if there is no tunnel. So no
+// connection that the pod begins to the destination has the client's own address as its source. The refusing routes are
+// added first, and the UDP port of the tunnel is added last.
 func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 	families := p.families(all...)
 	objects := []nl.Object{p.clientTable(families, all)}

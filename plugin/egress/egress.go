@@ -23,7 +23,8 @@
 //
 // The invariants: if a pod is neither client nor router, the plugin changes nothing. All objects of the plugin are in
 // the pod's namespace. Only connections that the pod begins use the tunnel. If a part of the egress is missing, packets
-// for the tunnel are dropped. No packet to a destination leaves with the address of the client, or of a node.
+// for the tunnel are dropped. No connection that a client begins to a destination has the address of the client, or of
+// a node, as its source.
 package egress
 
 //go:generate go run ../../internal/codec/gen
