@@ -15,9 +15,9 @@ import (
 // Assign gives the ENI n more secondary private IPv4 addresses (AssignPrivateIpAddresses), and returns them. If EC2's
 // answer does not have exactly n addresses, Assign returns an error.
 //
-// This EC2 action has no client token, so a repeated call may assign more addresses. If Assign returns an error for
-// which [MaybeDone] returns true, EC2 may have assigned addresses. To find them, the caller must know which addresses
-// the ENI had before the call, and compare them with the addresses that the ENI has now.
+// This EC2 action has no client token, so a repeated call may assign more addresses. If Assign returns an error, and
+// [MaybeDone] returns true for this error, EC2 may have assigned addresses. To find these addresses, the caller must
+// compare two lists: the ENI's addresses before the call, and the ENI's addresses now.
 func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, SecondaryPrivateIpAddressCount: new(int32(n))}
@@ -51,8 +51,8 @@ func (c *Client) AssignAddr(ctx context.Context, eni string, addr netip.Addr) er
 }
 
 // AssignPrefixes gives the ENI n more delegated /28 prefixes (AssignPrivateIpAddresses), and returns them. This EC2
-// action has no client token. So after an error, the caller must find out which prefixes the ENI has, as after an error
-// of [Client.Assign].
+// action has no client token, so a repeated call may assign more prefixes. If AssignPrefixes returns an error, the
+// caller must find out which prefixes the ENI has: see [Client.Assign].
 func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, Ipv4PrefixCount: new(int32(n))}

@@ -14,8 +14,8 @@ import (
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 )
 
-// maxAnswer is the maximum size of an answer in bytes. If each ENI has fifty addresses with DNS names, an answer with a
-// full page of ENIs has about 16 MiB.
+// maxAnswer is the maximum size of an answer in bytes. An answer has at most [pageSize] ENIs. If each of them has fifty
+// addresses with DNS names, the answer has about 16 MiB.
 const maxAnswer = 64 << 20
 
 // maxRefusal is the maximum size of an error answer in bytes. EC2 needs much less: its error answer has one code and
@@ -23,11 +23,11 @@ const maxAnswer = 64 << 20
 // decodes this part.
 const maxRefusal = 256 << 10
 
-// A checkedClient makes requests to EC2. It returns an error if an answer cannot be from EC2. Without this check, the
-// SDK accepts an empty body, or a web page that happens to be XML, as an answer without content. Captive portals and
-// proxies send such pages with status 200. If a request describes an ENI, this package would understand an answer
-// without content as "no such ENI". EC2's answers to some changes never have content. After a request for such a
-// change, this package would understand an answer without content as "done".
+// A checkedClient makes requests to EC2. It returns an error if an answer cannot be from EC2. Captive portals and
+// proxies send web pages with status 200. Without this check, the SDK would accept an empty body, or a web page that
+// happens to be XML. The SDK would return an answer without content. After DescribeNetworkInterfaces, this package
+// would understand an answer without content as "no such ENI". After a change whose answer never has content, this
+// package would understand it as "done".
 //
 // EC2's answer to an action is a complete XML document. The name of its root element is the action's name followed by
 // "Response". If the root element contains an element "return" whose text is not "true", EC2 has not carried out the
@@ -74,7 +74,7 @@ func checkAnswer(document []byte, action string) error {
 	for {
 		token, err := d.Token()
 		if errors.Is(err, io.EOF) && roots == 1 {
-			return nil // before io.EOF, the decoder has checked that all elements are closed
+			return nil // the decoder returns io.EOF only if all elements are closed
 		}
 		if err != nil {
 			return fmt.Errorf("this is no answer of EC2: %w", err)

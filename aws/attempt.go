@@ -18,32 +18,32 @@ import (
 	"github.com/aws/smithy-go/middleware"
 )
 
-// MaybeDone reports whether EC2 may have carried out the call that failed with err. MaybeDone returns true if an
-// attempt got no answer, or an answer that does not prove that EC2 has refused the call. err may contain the errors of
-// several calls. In this case, MaybeDone returns true if EC2 may have carried out at least one of them.
+// MaybeDone reports whether EC2 may have carried out the call whose error is err. MaybeDone returns true if an attempt
+// got no answer, or an answer that does not prove that EC2 has refused the call. If err contains the errors of several
+// calls, MaybeDone returns true if EC2 may have carried out at least one of these calls.
 //
 // The SDK's error does not show whether EC2 has carried out the call. If the answer to the first attempt was lost, the
 // SDK makes a second attempt, and returns only the error of the second attempt. Even if this error is "throttled" or
 // "no such address", EC2 may have carried out the first attempt.
 func MaybeDone(err error) bool { return anyError(err, func(e *Error) bool { return e.MaybeDone }) }
 
-// Undone reports whether EC2 has certainly carried out none of the calls that failed with err. If err contains no
-// *Error, Undone returns false.
+// Undone reports whether it is certain that EC2 has carried out none of the calls whose errors are in err. If err
+// contains no *Error, Undone returns false.
 func Undone(err error) bool {
 	return !MaybeDone(err) && anyError(err, func(*Error) bool { return true })
 }
 
-// Unsent reports whether the calls that failed with err have sent no request to EC2. If Unsent returns true, EC2 has
-// refused nothing. For example, a call sends no request if its context has already ended. If an *Error has a code, the
-// code is usually from EC2, so the call has sent a request. But if metadata does not return the role's credentials, the
-// code is from metadata, and Unsent ignores it.
+// Unsent reports whether this process has sent no request to EC2 for the calls whose errors are in err. For example,
+// the process sends no request for a call whose context has already ended. If Unsent returns true, EC2 has not refused
+// these calls. If an *Error has a code, the code is usually from EC2, so the process has sent a request. But if
+// metadata does not return the role's credentials, the code is from metadata, and Unsent ignores this code.
 func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }
 
-// attempts is a middleware of the SDK that records the attempts of one call. The SDK calls attempts as the last
-// middleware before the SDK sends a request. If an earlier middleware fails, for example because there are no
-// credentials, the SDK sends no request, and attempts records no attempt.
+// attempts is a middleware of the SDK that records the attempts of one call. Before the SDK sends a request, it calls
+// attempts after all other middleware. If another middleware fails, for example because there are no credentials, the
+// SDK sends no request, and attempts records no attempt.
 type attempts struct {
 	changes   bool // the action may change something in EC2
 	begun     bool // there was an attempt
@@ -93,9 +93,9 @@ func (a *attempts) HandleFinalize(ctx context.Context, in middleware.FinalizeInp
 }
 
 // isRefusal reports whether an error proves that EC2 has not carried out the request. The error proves this if there
-// was no connection to EC2, or if EC2 has refused the request. A server error does not prove this. There are two
-// exceptions: if EC2 throttles, or if it lacks addresses, EC2 has refused the request. EC2 lists these two errors among
-// its server errors (API, "Error codes", the table "Server errors").
+// was no connection to EC2, or if EC2 has refused the request. A server error does not prove this. But two server
+// errors do prove it: EC2 throttles, and EC2 lacks addresses. EC2 lists these two errors among its server errors (API,
+// "Error codes", the table "Server errors").
 func isRefusal(err error) bool {
 	if o, ok := errors.AsType[*net.OpError](err); ok && (o.Op == "dial" || o.Op == "proxyconnect") {
 		return true

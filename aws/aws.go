@@ -55,8 +55,8 @@ type Options struct {
 
 	// Attempts is the maximum number of attempts of one call to EC2. If Attempts is 0, the maximum is 2. The second
 	// attempt follows within a second, so it succeeds if the account's token bucket was empty only for a moment. If EC2
-	// throttles for longer, the caller must wait, and must make the node's other processes wait, too. If each process
-	// repeated its calls without regard to the others, the processes would take each other's tokens.
+	// throttles for longer, the caller must wait, and must make the node's other processes wait, too. If only one
+	// process waited, the calls of the other processes would take the tokens for which it waits.
 	Attempts int
 
 	// Jitter returns a random duration less than d, for the wait before another attempt. If Jitter is nil, the Client
@@ -74,7 +74,7 @@ type Client struct {
 	options  Options
 	ec2      *ec2.Client // must never be converted to an interface: see the type named method
 	metadata *metadata
-	invalid  error    // says which environment variable about EC2 has an invalid value; nil if none has
+	invalid  error    // why an environment variable for EC2 is invalid; nil: all are valid
 	chosen   []string // the environment variables that choose the endpoint of EC2
 
 	mu       sync.Mutex
@@ -96,8 +96,8 @@ func New(o Options) *Client {
 // Jitter returns a random duration less than d: see [Options].
 func (c *Client) Jitter(d time.Duration) time.Duration { return c.options.Jitter(d) }
 
-// sdkOptions returns the SDK's options except the region. The function named call sets the region for each EC2 call. It
-// also returns the names of the environment variables that choose the endpoint.
+// sdkOptions returns the SDK's options except the region. For each EC2 call, the function named call sets the region.
+// sdkOptions also returns the names of the environment variables that choose the endpoint.
 func sdkOptions(o Options, m *metadata) (ec2.Options, []string, error) {
 	s := ec2.Options{
 		Credentials: credentialsOf(m),

@@ -30,10 +30,11 @@ const callTimeout = 10 * time.Second
 
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
 
-// A method is a method value of *ec2.Client. If a program uses *ec2.Client only by method values, the linker drops the
-// 700 methods that the program does not use. Therefore no code may convert *ec2.Client to an interface, or use
-// *ec2.Client in a type that depends on a type parameter. Such code would make the linker keep all methods in a program
-// that contains text/template, such as the tool. The program would be 30 MB larger.
+// A method is a method value of *ec2.Client. If all code of a program calls the methods of *ec2.Client through method
+// values, the linker drops the 700 methods that the program does not use. Therefore no code may convert *ec2.Client to
+// an interface, or use *ec2.Client in a type that depends on a type parameter. After such a conversion or use, the
+// linker would keep all methods in a program that contains text/template, such as the tool. The program would be 30 MB
+// larger.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
 // call makes one EC2 call. If the EC2 call fails, call returns an *Error.
@@ -66,8 +67,8 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 // retryer returns the SDK's standard retryer for one call, with three changes.
 //
 // First, for an action with the trait [api.Once], the retryer repeats the request only if EC2 has refused the last
-// attempt. If the answer to the last attempt was lost, EC2 may have carried out the request. Another attempt could then
-// assign more addresses, and no process would know the addresses from the last attempt.
+// attempt. If the answer to the last attempt was lost, EC2 may have carried out the request. A further attempt could
+// assign more addresses. No process would then know which addresses EC2 assigned in the last attempt.
 //
 // Second, if EC2 has refused a request because of the request's timestamp, the retryer repeats the request at once. The
 // SDK computes from EC2's answer how wrong this machine's clock is. So the SDK signs the next attempt with EC2's time.
@@ -78,11 +79,11 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = c.options.Attempts
-		o.RateLimiter = ratelimit.None // no retry budget: the SDK's budget is for long-lived processes
+		o.RateLimiter = ratelimit.None // the SDK's limit for retries is for long-lived processes
 		if api.Is(action, api.Once) {
 			o.Retryables = []retry.IsErrorRetryable{
 				retry.RetryableErrorCode{Codes: retry.DefaultThrottleErrorCodes},
-				retry.RetryableError{}, // if the clock is wrong, the SDK marks EC2's refusal: see isClockRefusal
+				retry.RetryableError{}, // the SDK marks errors that a wrong clock causes: see isClockRefusal
 			}
 		}
 		o.Retryables = append(o.Retryables, retry.IsErrorRetryableFunc(func(err error) sdk.Ternary {
@@ -107,8 +108,8 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 // isClockRefusal reports whether EC2 has refused a request because of the request's timestamp. A wrong timestamp is one
 // possible cause of AuthFailure and some other codes. If an error has such a code, and the SDK has found that the clock
 // is wrong, the SDK marks the error as retryable. For the codes in clockCodes, a wrong timestamp is the usual cause.
-// isClockRefusal also checks clockCodes itself, because the SDK does not mark RequestExpired as retryable
-// (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go, clockSkewCodes).
+// The SDK does not mark the code RequestExpired as retryable, so isClockRefusal also looks for the error's code in
+// clockCodes (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go, clockSkewCodes).
 func isClockRefusal(err error) bool {
 	if seen, ok := errors.AsType[interface {
 		error

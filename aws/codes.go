@@ -17,7 +17,7 @@ type meaning struct {
 	text       string
 	sentinel   error         // the sentinel; nil: none
 	scopes     scopes        // which other calls EC2 would refuse, too
-	remembered time.Duration // how long a node remembers the refusal at most; 0: not at all
+	remembered time.Duration // maximum time for which a node remembers the refusal; 0: not at all
 	hint       string        // for the operator; {action} stands for the action
 }
 
@@ -29,9 +29,9 @@ func (m *meaning) matches(code, message string) bool {
 		})
 }
 
-// These constants say how long a node remembers a refusal. The node uses passingTime if the cause disappears by itself.
-// The node uses lastingTime if an operator must change something. If the operator can make this change in a moment, for
-// example in a role, the node uses correctableTime, and calls EC2 again after a minute.
+// These constants say how long a node remembers a refusal. If the cause disappears by itself, the node uses
+// passingTime. If an operator must change something, the node uses lastingTime. But an operator can change a role, for
+// example, within seconds. For such a cause, the node uses correctableTime, so that it soon notices the change.
 const (
 	lastingTime     = 5 * time.Minute
 	correctableTime = time.Minute
@@ -62,8 +62,7 @@ var meanings = []meaning{
 	// IPv6 prefixes.
 	{[]string{"InvalidParameterValue"}, "sufficient free ipv", ErrSubnetFull, ofPlace, 0, hintFragmented},
 
-	// API. #989 has an example of the first code: EC2 answered with it because another program had changed the ENI's
-	// addresses.
+	// API. In #989, EC2 answered with the first code, because another program had changed the ENI's addresses.
 	{[]string{"PrivateIpAddressLimitExceeded", "InvalidInterface.IpAddressLimitExceeded"}, "", ErrENIFull,
 		ofENI, 0, ""},
 	// API. The source of the hint about EBS volumes: EC2 user guide, "Volume limits for Nitro-based instances".
@@ -168,7 +167,8 @@ var meanings = []meaning{
 	{serverErrors, "", ErrTransient, ofAll(ScopeUnknown), 0,
 		"EC2 has a problem in this region: see health.aws.amazon.com"},
 
-	// API. Some of these codes are also in rows above, together with a text of the message. Those rows come first.
+	// API. Some rows above have the same codes with a text. This row is only for messages that contain none of those
+	// texts.
 	{[]string{"InvalidParameterValue", "InvalidParameter", "InvalidParameterCombination", "InvalidParameterDependency",
 		"MissingParameter",
 		"UnknownParameter", "InvalidRequest", "ValidationError"}, "", nil, ofPlace, correctableTime,

@@ -14,8 +14,8 @@ import (
 )
 
 // pageSize is the maximum number of objects on a page. EC2's documentation calls a request without a page size
-// "unpaginated". The token bucket of an action has half the size for unpaginated requests. In large accounts, EC2
-// refuses unpaginated requests (EC2 developer guide, "Request throttling").
+// "unpaginated". For unpaginated requests, EC2's token bucket has half the size. In large accounts, EC2 refuses
+// unpaginated requests (EC2 developer guide, "Request throttling").
 const pageSize = 1000
 
 // A Filter selects objects that EC2 describes. If a call has several Filters, EC2 describes only objects that match all
@@ -41,7 +41,7 @@ func ByDescription(text string) Filter { return Filter{"description", []string{t
 // BySubnet selects the ENIs in one of the subnets.
 func BySubnet(ids ...string) Filter { return Filter{"subnet-id", ids} }
 
-// ByID selects the ENIs that have one of the IDs. An ID that no ENI has is no error.
+// ByID selects the ENIs that have one of the IDs. It is no error if no ENI has one of these IDs.
 func ByID(ids ...string) Filter { return Filter{"network-interface-id", ids} }
 
 // DescribeENIs returns the ENIs that match all filters (DescribeNetworkInterfaces), in no particular order. Without a
@@ -71,8 +71,8 @@ func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, er
 	return enis, nil
 }
 
-// isAsked returns an error if a ByID filter does not have the ENI's ID. isAsked does not check other filters, because
-// attributes other than the ID may have changed a moment ago (EC2 API reference, "Eventual consistency").
+// isAsked returns an error if there is a ByID filter without the ENI's ID. isAsked does not check other filters,
+// because attributes other than the ID may have changed a moment ago (EC2 API reference, "Eventual consistency").
 func isAsked(e ENI, filters []Filter) error {
 	for _, f := range filters {
 		if f.name == "network-interface-id" && !slices.Contains(f.values, e.ID) {
@@ -83,8 +83,8 @@ func isAsked(e ENI, filters []Filter) error {
 }
 
 // eachPage calls the function askPage for each page of EC2's answer. The argument of askPage is the token of the page
-// to ask for. askPage returns the token of the next page, or after the last page nil or an empty token. eachPage
-// returns an error if a page has the same token as the next page, or if there are more than 1000 pages.
+// that it must request. askPage returns the token of the next page. For the last page, it returns nil or an empty
+// token. eachPage returns an error if two successive pages have the same token, or if there are more than 1000 pages.
 func eachPage(action string, askPage func(token *string) (next *string, err error)) error {
 	const most = 1000
 	var token *string

@@ -13,7 +13,7 @@ import (
 )
 
 // A Target names the objects in DryRun's request. A policy may allow an action only for some objects, for example for
-// ENIs with certain tags. So the result of DryRun is valid only for objects similar to those of the Target.
+// ENIs with certain tags. So the result of DryRun is valid only for the Target and for similar objects.
 type Target struct {
 	ENI            string
 	Attachment     string // ID of the ENI's attachment
@@ -24,9 +24,9 @@ type Target struct {
 }
 
 // DryRun asks EC2 whether this process's credentials ("the caller") have the permission for an action on a Target. EC2
-// does not carry out the action. DryRun returns nil if the caller has the permission. If not, DryRun returns an error
-// that matches [ErrDenied], with EC2's reason. After any other error, it is unknown whether the caller has the
-// permission. DryRun supports all actions that the methods of a Client call.
+// does not carry out the action. DryRun returns nil if the caller has the permission. If the caller lacks the
+// permission, DryRun returns an error that matches [ErrDenied] and has EC2's reason. Any other error does not show
+// whether the caller has the permission. DryRun supports all actions that the methods of a Client call.
 //
 // Four of these actions have no parameter DryRun: AssignPrivateIpAddresses, UnassignPrivateIpAddresses,
 // AssignIpv6Addresses and UnassignIpv6Addresses (API reference). For these four actions, DryRun sends a real request

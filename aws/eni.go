@@ -13,7 +13,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// UnknownIndex is the Index of an ENI that is not attached, or whose device index metadata does not have yet.
+// UnknownIndex is the Index of an ENI that is not attached. It is also the Index of an attached ENI if metadata does
+// not show the ENI's device index yet.
 const UnknownIndex = -1
 
 // An ENI is an elastic network interface. Both metadata and EC2 report the first group of fields.
@@ -31,7 +32,7 @@ type ENI struct {
 	IPv6Prefixes   []netip.Prefix // delegated IPv6 prefixes, /80
 
 	// Only metadata reports this group of fields.
-	Boot         bool           // it is the boot ENI: it has the MAC that metadata has under the key "mac"
+	Boot         bool           // it is the boot ENI: its MAC is the value of the metadata key "mac"
 	CIDR         netip.Prefix   // IPv4 CIDR of the subnet; zero if the subnet has no IPv4
 	VPCCIDRs     []netip.Prefix // IPv4 CIDRs of the VPC, the primary CIDR first
 	IPv6CIDR     netip.Prefix   // IPv6 CIDR of the subnet; zero if the subnet has no IPv6
@@ -113,7 +114,7 @@ func (e *ENI) setAttachment(a *types.NetworkInterfaceAttachment) (err error) {
 }
 
 // checkAndSetMAC sets the MAC of the ENI. It returns an error if an address or a prefix appears twice, or if the MAC is
-// invalid. Only an ENI without addresses and prefixes may have no MAC.
+// invalid. The MAC may be missing only if the ENI has neither addresses nor prefixes.
 func (e *ENI) checkAndSetMAC(mac string) error {
 	errs := []error{checkUnique(e.Addrs), checkUnique(e.Prefixes), checkUnique(e.IPv6Addrs),
 		checkUnique(e.IPv6Prefixes)}

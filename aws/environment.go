@@ -112,7 +112,7 @@ func (v variable) checkRegion() error {
 // metadataURL returns the endpoint of the metadata service.
 func (env Environment) metadataURL() (string, error) {
 	at, err := env.firstSet("AWS_EC2_METADATA_SERVICE_ENDPOINT").urlValue()
-	// the SDK's own metadata client also heeds this variable
+	// the SDK's own metadata client also heeds $AWS_EC2_METADATA_DISABLED
 	if off := env.firstSet("AWS_EC2_METADATA_DISABLED"); strings.EqualFold(off.value, "true") {
 		err = cmp.Or(err, off.invalidError("this program needs metadata: want false, or no such variable"))
 	}
@@ -128,7 +128,7 @@ func (env Environment) metadataURL() (string, error) {
 	return at, err
 }
 
-// endpointVariable returns the variable that names the endpoint of EC2. If no such variable is set, or if
+// endpointVariable returns the variable that names the endpoint of EC2. If no variable names an endpoint, or if
 // $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true, the result has no value.
 func (env Environment) endpointVariable() (variable, error) {
 	ignore, err := env.firstSet("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").isTrue()
@@ -139,8 +139,9 @@ func (env Environment) endpointVariable() (variable, error) {
 	return v, err
 }
 
-// setEndpoint sets the options in s that choose the endpoint of EC2, and returns the names of the variables that
-// determine these options. If neither o nor a variable names an endpoint, the SDK derives the endpoint from the region.
+// setEndpoint sets the SDK's options for the endpoint of EC2. It returns the names of the variables that determine
+// these options. If neither the [Options] nor a variable names an endpoint, the SDK derives the endpoint from the
+// region.
 func (env Environment) setEndpoint(s *ec2.Options, o Options) (chosen []string, err error) {
 	named, err := env.endpointVariable()
 	at, e := named.urlValue()

@@ -59,7 +59,7 @@ type Error struct {
 	Message   string // EC2's message
 	RequestID string // for AWS's support
 	MaybeDone bool   // EC2 may have carried out the call: see the function MaybeDone
-	unsent    bool   // no request was sent, so a Code is not from EC2
+	unsent    bool   // this process has sent no request, so if there is a Code, it is not from EC2
 	Err       error  // the cause
 
 	Endpoint string   // the URL of EC2; empty if there is a Code
@@ -82,11 +82,11 @@ func (e *Error) Error() string {
 }
 
 // encodedStart is the text before the encoded part of EC2's message. The encoded part has one or two kilobytes. The STS
-// action sts:DecodeAuthorizationMessage decodes it.
+// action sts:DecodeAuthorizationMessage decodes this part.
 const encodedStart = "Encoded authorization failure message"
 
-// Brief returns EC2's message, shortened, and without the encoded part. If a caller stores the result of Brief as the
-// Message of the Error, Hint still returns the same hint.
+// Brief returns EC2's message, shortened, and without the encoded part. A caller can store the result in the field
+// Message. Hint then returns the same hint as before.
 func (e *Error) Brief() string {
 	m, _, is := strings.Cut(e.Message, encodedStart)
 	if m = clipText(m); is {
@@ -98,8 +98,8 @@ func (e *Error) Brief() string {
 // clipText shortens a text from AWS to a length that people can read in an event of a pod.
 func clipText(s string) string { return limitText(s, 600) }
 
-// limitText returns the text if the text has at most the given number of bytes. If not, limitText returns the first
-// bytes of the text, at most this number, and "...".
+// limitText returns the text if the text has at most the given number of bytes. If the text is longer, limitText
+// returns its beginning, which has at most this number of bytes, and then "...".
 func limitText(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -147,7 +147,8 @@ func newError(ctx context.Context, action string, err error) *Error {
 	return e
 }
 
-// doneError returns an error that says why ctx is done. The error matches ctx.Err(), and its text also has the cause.
+// doneError returns an error that says why ctx is done. The error matches ctx.Err(). The error's text contains the
+// cause of ctx.
 func doneError(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {
@@ -177,7 +178,7 @@ func anyError(err error, has func(*Error) bool) bool {
 }
 
 // NotAllowed reports whether a call failed because the instance role lacks the permission, or because the instance has
-// no role. In contrast, [ErrDenied] also has other causes, such as a wrong clock, wrong credentials or a closed
+// no role. An error may match [ErrDenied] for other reasons, such as a wrong clock, wrong credentials or a closed
 // account.
 func NotAllowed(err error) bool {
 	return anyError(err, func(e *Error) bool { return slices.Contains(unauthorizedCodes, e.Code) || e.hasNoRole() })
@@ -251,8 +252,8 @@ func Hint(err error) string {
 	return ""
 }
 
-// endpointHint returns the end of a hint: the endpoint, and what chose the endpoint. If the endpoint cannot be the
-// cause of the error, endpointHint returns "".
+// endpointHint returns the end of a hint. It names the endpoint, and the variables or the region that determined it. If
+// the endpoint cannot be the cause of the error, endpointHint returns "".
 func (e *Error) endpointHint() string {
 	if e.Endpoint == "" || e.meaning().sentinel != ErrTransient && !errors.Is(e.Err, errNoAnswer) {
 		return ""
@@ -264,9 +265,9 @@ func (e *Error) endpointHint() string {
 	return "; the endpoint is " + e.Endpoint + ", because of " + by
 }
 
-// deniedAction returns the action for which the role lacks the permission. This is the action that the program called,
-// or another action that the call needs: for example, CreateNetworkInterface also needs CreateTags. EC2's message has
-// the action's name after one of two phrases, or after both.
+// deniedAction returns the action for which the role lacks the permission. A call may need the permission for a second
+// action: for example, CreateNetworkInterface also needs CreateTags. In EC2's message, one of two phrases precedes the
+// action's name. Some messages contain both phrases.
 func (e *Error) deniedAction() string {
 	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
 		_, rest, _ := strings.Cut(e.Message, before)

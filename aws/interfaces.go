@@ -17,8 +17,8 @@ import (
 	"sync/atomic"
 )
 
-// macsPath is the metadata path of the list of the ENIs' MACs. The keys of an ENI are below the path that consists of
-// macsPath and the ENI's MAC (EC2 user guide, "Instance metadata categories").
+// macsPath is the metadata path of the list of the ENIs' MACs. The path of an ENI's key begins with macsPath and the
+// ENI's MAC (EC2 user guide, "Instance metadata categories").
 const macsPath = "network/interfaces/macs/"
 
 // eniKeys are the metadata keys that an ENI can have. Metadata omits keys that have no value. For example, an ENI that
@@ -33,10 +33,10 @@ var eniKeys = []string{
 // ENIs returns the ENIs that metadata shows for this instance. The boot ENI is the first. The other ENIs are sorted by
 // card, device index and MAC. On each card, ENIs with UnknownIndex come last.
 //
-// If ENIs cannot read all keys of an ENI, it omits the ENI, because the caller could think that the ENI has no
-// addresses. Metadata gets the ENI's ID only some seconds after the attachment, so a missing ID is no error. If a key
-// cannot be read or is invalid, ENIs logs a warning. If ENIs can read no ENI at all, it returns the errors about the
-// keys.
+// If ENIs cannot read one of an ENI's keys, or if the value of a key is invalid, ENIs logs a warning and omits the ENI.
+// With an incomplete ENI, the caller could think that the ENI has no addresses. After the attachment of an ENI, it
+// takes some seconds until metadata shows the ENI's ID. So if an ENI has no ID, ENIs omits the ENI without a warning.
+// If ENIs can read no ENI at all, it returns the errors about the keys.
 func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	primary, err := c.metadata.readPath(ctx, "mac")
 	if err != nil {
@@ -90,15 +90,15 @@ func compareENIs(a, b ENI) int {
 }
 
 // readENIValues reads the values of eniKeys for the ENIs with these MACs. Most ENIs have only half of eniKeys, and a
-// request for a missing key costs as much as any other request. So readENIValues first reads the list of each ENI's
-// keys. AWS does not document whether the list has the keys for prefixes, such as ipv4-prefix. So readENIValues
-// requests these keys for all ENIs.
+// request for a missing key costs as much as any other request. So for each ENI, readENIValues first reads the list of
+// the ENI's keys. AWS does not document whether this list contains the keys for prefixes, such as ipv4-prefix. So
+// readENIValues requests the keys for prefixes even if they are not in the list.
 func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 	all, has := make([]eniValues, len(macs)), make([][]string, len(macs))
 	doConcurrently(len(macs), func(i int) {
 		all[i] = eniValues{mac: strings.TrimSuffix(macs[i], "/"), text: make(map[string]string)}
 		listing, err := c.metadata.readPath(ctx, macsPath+all[i].mac+"/")
-		if has[i] = strings.Fields(listing); !isAbsent(err) { // if there is no list, the ENI is no longer attached
+		if has[i] = strings.Fields(listing); !isAbsent(err) { // without a list, the ENI is no longer attached
 			all[i].err = err
 		}
 	})
@@ -137,8 +137,8 @@ func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 }
 
 // doConcurrently calls the function do with each number from 0 to n-1, in metadataReads goroutines. It does not start
-// one goroutine for each number, because a goroutine's first request to metadata makes its stack grow, which takes a
-// tenth of the request's time.
+// one goroutine for each number, because the stack of each new goroutine would have to grow during its first request to
+// metadata. This growth takes a tenth of the request's time.
 func doConcurrently(n int, do func(int)) {
 	var wg sync.WaitGroup
 	var begun atomic.Int64

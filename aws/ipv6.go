@@ -12,15 +12,16 @@ import (
 )
 
 // AssignIPv6 gives the ENI n more IPv6 addresses (AssignIpv6Addresses), and returns them. This EC2 action has no client
-// token. So after an error, the caller must find out which addresses the ENI has, as after an error of [Client.Assign].
+// token, so a repeated call may assign more addresses. If AssignIPv6 returns an error, the caller must find out which
+// addresses the ENI has: see [Client.Assign].
 func (c *Client) AssignIPv6(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	addrs, _, err := c.assignIPv6(ctx, eni, n, 0)
 	return addrs, err
 }
 
 // AssignIPv6Prefixes gives the ENI n more delegated /80 prefixes (AssignIpv6Addresses), and returns them. This EC2
-// action has no client token. So after an error, the caller must find out which prefixes the ENI has, as after an error
-// of [Client.Assign].
+// action has no client token, so a repeated call may assign more prefixes. If AssignIPv6Prefixes returns an error, the
+// caller must find out which prefixes the ENI has: see [Client.Assign].
 func (c *Client) AssignIPv6Prefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	_, prefixes, err := c.assignIPv6(ctx, eni, 0, n)
 	return prefixes, err

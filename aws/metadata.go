@@ -34,12 +34,12 @@ const (
 
 	// silentAttempts is the maximum number of attempts of a request that gets no answer. Each attempt waits at most a
 	// second for the connection and a second for the answer. So on a machine outside EC2, a request fails after some
-	// seconds. The waits cannot be much shorter: when the runtime started all pods of a node at once, an answer took
-	// more than a quarter of a second.
+	// seconds. Much shorter waits would not be enough: when a runtime started all pods of a node at once, some answers
+	// took more than a quarter of a second.
 	silentAttempts = 3
 
-	// maxMetadata is the maximum size of an answer in bytes. The largest answer of metadata, user data, has at most 16
-	// KB (EC2 user guide, "Run commands at launch").
+	// maxMetadata is the maximum size of an answer in bytes. The largest answer of metadata is the user data, which has
+	// at most 16 KB (EC2 user guide, "Run commands at launch").
 	maxMetadata = 256 << 10
 
 	// busyAttempts is the maximum number of attempts of a request to which the service answers "not now" (see isBusy).
@@ -53,7 +53,7 @@ type MetadataError struct {
 	URL    string // the URL of the service
 	Path   string // the path that the caller wants, for example /latest/meta-data/mac
 	Status int    // HTTP status of the answer; 0 if there was none
-	Token  bool   // the SDK's request for the session token failed; this request precedes the one for Path
+	Token  bool   // the SDK's request for the session token failed, so the SDK has not requested Path
 	Err    error
 }
 
@@ -106,11 +106,12 @@ func (e *MetadataError) hint() string {
 	return ""
 }
 
-// modifyMetadata is the command that changes the metadata options (EC2 user guide, "Modify
-// instance metadata options for existing instances").
+// modifyMetadata is the command that changes the metadata options (EC2 user guide, "Modify instance metadata options
+// for existing instances").
 const modifyMetadata = "aws ec2 modify-instance-metadata-options --instance-id ID "
 
-// isMissingRole reports whether the request was for the credentials of the instance role, and metadata has none.
+// isMissingRole reports whether the SDK has requested the credentials of the instance role, but metadata has no such
+// credentials.
 func (e *MetadataError) isMissingRole() bool {
 	return e.Status == http.StatusNotFound && !e.Token && strings.Contains(e.Path, "iam/security-credentials")
 }
@@ -123,7 +124,7 @@ type metadata struct {
 	sdk   *imds.Client
 	slots chan struct{} // a request holds one element while it runs
 
-	invalid error // says which environment variable about metadata has an invalid value; nil if none has
+	invalid error // why an environment variable for metadata is invalid; nil: all are valid
 }
 
 func newMetadata(o Options) *metadata {
@@ -148,7 +149,7 @@ func newMetadata(o Options) *metadata {
 			DisableDefaultMaxBackoff: true,
 			Retryer: retry.NewStandard(func(o *retry.StandardOptions) {
 				o.MaxAttempts = busyAttempts
-				o.RateLimiter = ratelimit.None // no retry budget: the SDK's budget is for long-lived processes
+				o.RateLimiter = ratelimit.None // the SDK's limit for retries is for long-lived processes
 				o.Retryables = append(o.Retryables,
 					retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}})
 				o.Backoff = retry.BackoffDelayerFunc(metadataBackoff)
@@ -182,9 +183,9 @@ func directHTTP() HTTPClient {
 		})
 }
 
-// metadataTimeout returns how long an attempt waits for the connection, and then again for the answer. The time is
-// $AWS_METADATA_SERVICE_TIMEOUT seconds, or one second if this variable is not set. The AWS CLI and other SDKs also
-// read the variable.
+// metadataTimeout returns the maximum time that an attempt waits for the connection. After that, the attempt waits for
+// the answer, for at most the same time. This time is $AWS_METADATA_SERVICE_TIMEOUT seconds, or one second if this
+// variable is not set. The AWS CLI and other SDKs also read the variable.
 func metadataTimeout() time.Duration {
 	seconds, err := strconv.Atoi(os.Getenv("AWS_METADATA_SERVICE_TIMEOUT"))
 	if err != nil || seconds < 1 {
@@ -238,14 +239,15 @@ func (m *metadata) doRequest(ctx context.Context, path string, f func(context.Co
 	if seen.Err == nil {
 		seen.Err = err
 	}
-	if ctx.Err() != nil { // errors.Is must find ctx.Err(); the text of seen has the status, not Err
+	if ctx.Err() != nil { // so that errors.Is finds ctx.Err(); the text of seen has the status
 		seen.Err = doneError(ctx)
 	}
 	return seen
 }
 
-// A recorder records the status or the error of the last HTTP request in a doRequest. The SDK's error is not enough,
-// because it does not always wrap the cause. If the SDK gets no token, the SDK's error has only the text of the cause.
+// A recorder records the status or the error of the last HTTP request during a call of doRequest. The SDK's error is
+// not enough, because it does not always wrap the cause. For example, if the SDK gets no token, the SDK's error has
+// only the text of the cause.
 type recorder struct{ HTTPClient }
 
 type seenKey struct{} // key of a *MetadataError in a context; a recorder sets the fields of this error

@@ -24,8 +24,8 @@ func parseAll[T any](parse func(string) (T, error), texts []string) ([]T, error)
 	return all, nil
 }
 
-// fieldTexts returns one string of each struct in the list. The function field returns a struct's pointer to this
-// string.
+// fieldTexts returns one string for each struct in the list. The string is a field of the struct. The function "field"
+// returns the pointer to the string.
 func fieldTexts[S any](list []S, field func(S) *string) []string {
 	var all []string
 	for _, s := range list {

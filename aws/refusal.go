@@ -34,12 +34,13 @@ type scopes struct {
 func ofAll(s Scope) scopes { return scopes{s, s, s} }
 
 var (
-	ofENI = scopes{ScopeENI, ScopeSubnet, ScopeENI} // the subnet if the action creates an ENI; otherwise the ENI
-	// the subnet if the action creates or attaches an ENI, because EC2 would also refuse other ENIs of the subnet; the
-	// ENI for other actions
+	// if the action creates an ENI: the subnet; for other actions: the ENI
+	ofENI = scopes{ScopeENI, ScopeSubnet, ScopeENI}
+	// if the action creates or attaches an ENI: the subnet, because EC2 would also refuse other ENIs of this subnet.
+	// For other actions: the ENI
 	ofPlace = scopes{ScopeENI, ScopeSubnet, ScopeSubnet}
-	// the subnet if the action creates an ENI, because a policy may allow new ENIs only in certain subnets; the action
-	// itself for other actions
+	// if the action creates an ENI: the subnet, because a policy may allow new ENIs only in certain subnets. For other
+	// actions: the action itself
 	ofRole = scopes{ScopeAction, ScopeSubnet, ScopeAction}
 )
 
@@ -57,7 +58,7 @@ func (s scopes) scopeFor(action string) Scope {
 // A Refusal is the error of a call that EC2 has refused: EC2 has not carried out the call.
 type Refusal struct {
 	Scope Scope
-	Lasts time.Duration // how long the node remembers the refusal, at most; 0: not at all
+	Lasts time.Duration // maximum time for which the node remembers the refusal; 0: not at all
 	*Error
 }
 

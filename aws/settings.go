@@ -84,7 +84,7 @@ func (env Environment) proxySettings(endpoint string) []Setting {
 		{"hosts without proxy", direct.value, direct.setName()}}
 }
 
-// withoutUser removes user and password from the URL of a proxy. The URL may have no scheme.
+// withoutUser removes user and password from the URL of a proxy. It accepts a URL without a scheme.
 func withoutUser(proxy string) string {
 	if proxy == "" {
 		return ""
@@ -100,8 +100,8 @@ func withoutUser(proxy string) string {
 	return u.String()
 }
 
-// Unread returns the names of the environment variables that are set, but that this suite ignores, although other AWS
-// programs read them.
+// Unread returns the names of environment variables that are set, and that other AWS programs read. This suite ignores
+// these variables.
 func (env Environment) Unread() (names []string) {
 	for _, name := range []string{
 		"AWS_PROFILE", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",

@@ -23,7 +23,7 @@ type State struct {
 
 // Ended reports whether all processes of the instance have ended and cannot continue. For a State without a Name, Ended
 // returns true, because EC2 shows a terminated instance only for about an hour (EC2 user guide, "Terminate Amazon EC2
-// instances"). In this case, the result can be wrong, because EC2 perhaps does not show a new instance yet.
+// instances"). But this result is wrong if the instance is so new that EC2 does not show it yet.
 func (s State) Ended() bool {
 	switch s.Name {
 	case "", string(types.InstanceStateNameTerminated):

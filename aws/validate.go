@@ -12,8 +12,8 @@ import (
 )
 
 // This Go file validates the answers of EC2 and the metadata service. A wrong address in a pod is worse than a pod
-// without an address. So if a part of an answer is invalid, this package returns an error. A missing number is also an
-// error, and not 0. An answer must have these properties:
+// without an address. So if a part of an answer is invalid, this package returns an error. If a number is missing, the
+// package also returns an error, and does not use 0 instead. An answer must have these properties:
 //
 //   - An ID begins with the kind of its object: eni-..., subnet-..., vpc-....
 //   - An address is a unicast address of the expected family, without an IPv6 zone. It is not 0.0.0.0, loopback or
@@ -30,8 +30,8 @@ import (
 // The caller must check two more properties. First, an address is in the subnet of its ENI. Second, no other ENI has
 // the address. This package cannot check the second property, because it does not know the addresses of other ENIs.
 
-// The largest valid numbers. They are several times the largest numbers of EC2 today: a p5.48xlarge has 32 cards, and
-// an ENI of an m8i has 64 addresses.
+// The largest valid numbers. They are several times larger than the numbers that EC2 has today: a p5.48xlarge has 32
+// cards, and an ENI of an m8i has 64 addresses.
 const (
 	maxENIs  = 1024 // ENIs of an instance or of a card; also the largest device index
 	maxCards = 256
@@ -137,8 +137,8 @@ func checkSubject(asked string, answered *string) error {
 	return nil
 }
 
-// validate joins the errors that this package has found in an answer of EC2. If no argument is an error, validate
-// returns nil. If not, it returns an *Error. In this *Error, MaybeDone is true, because EC2 may have carried out the
+// validate joins the errors that this package has found in an answer of EC2, and returns them as one *Error. If all
+// arguments are nil, validate returns nil. The *Error's field MaybeDone is true, because EC2 may have carried out the
 // call although its answer is invalid.
 func validate(action string, wrong ...error) error {
 	if err := errors.Join(wrong...); err != nil {

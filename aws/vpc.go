@@ -24,7 +24,7 @@ type VPC struct {
 }
 
 // VPC returns a VPC (DescribeVpcs). EC2 also lists CIDRs that are not yet associated with the VPC, and CIDRs that are
-// no longer associated with it. The result has neither.
+// no longer associated with it. The result omits these CIDRs.
 func (c *Client) VPC(ctx context.Context, id string) (VPC, error) {
 	const action = "DescribeVpcs"
 	out, err := call(ctx, c, action, c.ec2.DescribeVpcs, &ec2.DescribeVpcsInput{VpcIds: []string{id}})

@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// Traits are yes-or-no properties of an action, as a bit set.
+// Traits is a set of yes-or-no properties of an action. Each property is one bit.
 type Traits uint8
 
 const (
@@ -33,7 +33,7 @@ const (
 	NoDryRun
 )
 
-// A Bucket is a token bucket by which EC2 limits the rate of requests for an action. Each request takes a token, even
+// A Bucket is a token bucket. EC2 uses it to limit the rate of an action's requests. Each request takes a token, even
 // if the request fails. Each second, EC2 adds Refill tokens, until the bucket has Size tokens.
 type Bucket struct {
 	Size   int // maximum and initial number of tokens
@@ -62,7 +62,7 @@ var table = map[string]Action{
 	"AuthorizeSecurityGroupIngress": {0, changing},
 	"CreateNetworkInterface":        {Node | Makes, often},
 	"CreateSecurityGroup":           {Makes, changing},
-	// no program calls this action, but a call that creates an object with tags needs the permission for CreateTags
+	// no program calls CreateTags, but an action that creates an object with tags needs the permission for CreateTags
 	"CreateTags":                      {0, Bucket{100, 10}},
 	"DeleteKeyPair":                   {0, changing},
 	"DeleteNetworkInterface":          {Node | OnENI, often},
@@ -86,7 +86,8 @@ var table = map[string]Action{
 	"UnassignPrivateIpAddresses":      {Node | OnENI | NoDryRun, changing},
 }
 
-// Is reports whether the action with this name has all of the traits. An action that is not in the table has no traits.
+// Is reports whether the action with this name has all of the given traits. An action that is not in the table has no
+// traits.
 func Is(name string, traits Traits) bool { return table[name].Traits&traits == traits }
 
 // Changes reports whether an action may change something in EC2. For an action that is not in the table, Changes
