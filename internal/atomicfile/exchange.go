@@ -15,15 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Old is the suffix in the name of the kept file. The kept file has the content that the last Exchange replaced.
+// Old is the suffix of the name under which Exchange keeps the replaced file.
 const Old = ".old"
 
-// Exchange does what [Replace] does, but is for a large file that changes often. Exchange keeps the replaced file, and
-// the next Exchange writes the new content into this kept file. If Exchange created a new file, the kernel would free
-// the pages of the old file and allocate new pages. This would take longer than a copy of the text into the kept file.
+// Exchange does what [Replace] does, but Exchange is faster for a large file that changes often. Exchange keeps the
+// replaced file, and the next Exchange writes the new content into this kept file. If Exchange created a new file each
+// time, the kernel would have to free the pages of the old file and allocate new pages. The kernel needs more time for
+// this than for a copy of the text into the kept file.
 //
-// Exchange sets the file's modification time to modified. If modified is zero, or if the file system cannot store the
-// time, Exchange does not set it.
+// The argument modified is the new modification time of the file. If this time is zero, or if the file system cannot
+// store it, the kernel determines the modification time.
 //
 // A process that has opened the old file still reads the whole old content: see isUnshared.
 //
@@ -61,8 +62,8 @@ func openKept(dir int, name string, mode fs.FileMode) (fd int, size int64, err e
 				return fd, st.Size, nil
 			}
 			unix.Close(fd)
-			// EAGAIN means that a killed process had a lease on the file, and that a child of that process still has
-			// the file open
+			// EAGAIN means that another process has a lease on the file. This can only be a child of a killed process,
+			// because a child inherits the open file and its lease
 		} else if errors.Is(err, unix.EAGAIN) && !again {
 			err = nil
 		}
@@ -80,9 +81,10 @@ func openKept(dir int, name string, mode fs.FileMode) (fd int, size int64, err e
 // kernel, which grants the lease only if no other process has the file open (fcntl(2)). If a process opens the file
 // later, its open(2) waits until this process ends the lease.
 //
-// There is a gap in Linux before 6.1. When a reader opens the file, Linux first looks for leases, and counts the reader
-// only later ("locks: fix TOCTOU race when granting write lease"). If isUnshared gets the lease between these two
-// steps, the reader may read a half-written text. So readers must detect half-written texts.
+// Linux before 6.1 does not notice all readers. When a reader opens the file, Linux first looks for leases, and then
+// counts the reader as a process that has the file open ("locks: fix TOCTOU race when granting write lease"). If
+// isUnshared gets the lease between these two steps, the reader may read a half-written text. So readers must detect
+// half-written texts.
 func isUnshared(fd int, st unix.Stat_t) bool {
 	if st.Nlink != 1 {
 		return false
@@ -91,8 +93,8 @@ func isUnshared(fd int, st unix.Stat_t) bool {
 	return err == nil
 }
 
-// writeParts writes the parts of data, one after another, as the new content of the file. The argument size is the size
-// of the old content. At the end, writeParts ends this process's lease on the file.
+// writeParts writes the parts of data, one after another, as the new content of the file. The argument size is the
+// file's size before that. At the end, writeParts ends this process's lease on the file.
 func writeParts(fd int, size int64, data [][]byte) error {
 	var all int64
 	for _, part := range data {
@@ -129,7 +131,7 @@ func setTime(fd int, t time.Time) error {
 }
 
 // exchangeNames exchanges the names of two files. If no file has the second name, or if the file system cannot exchange
-// names, exchangeNames renames the first file to the second name.
+// names, exchangeNames gives the second name to the first file.
 func exchangeNames(dir int, old, name string) error {
 	if unix.Renameat2(dir, old, dir, name, unix.RENAME_EXCHANGE) == nil {
 		return nil

@@ -40,12 +40,12 @@ type Codec struct {
 	exact     bool
 	seenNames []string // names already read in the current object and in the objects that contain it
 	ownNames  int      // index in seenNames where the names of the current object begin
-	// if this list is not nil, a description only adds the names of its members to the list, and does not read: see
-	// memberNames
+	// if this list is not nil, descriptions do not read: they only add the names of their members to this list (see
+	// memberNames)
 	names []string
 
 	out     []byte // nil: this codec reads
-	asParts bool   // Copy adds long texts to cuts, and does not copy them to out
+	asParts bool   // Copy does not copy a long text to out, but records it in cuts
 	cuts    []cut
 }
 
@@ -56,15 +56,17 @@ func Write(out []byte, value func(*Codec)) ([]byte, error) {
 	return c.out, c.err
 }
 
-// Read reads a value from the text in. Read accepts white space only in strings. Read reads null as the zero value.
+// Read reads a value from a text. The text may have white space only in strings. If the text is null, the value is the
+// zero value.
 func Read(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in)}
 	return c.readAll(value)
 }
 
-// ReadExactly reads a value as encoding/json would read it. ReadExactly returns an error for a text that this package
-// and encoding/json could read differently. This is a text that has a name twice, or a null, or a name that differs
-// only in case from a name in the description. The text must be the output of json.Compact.
+// ReadExactly reads a value as encoding/json would read it. The text must be the output of json.Compact. If this
+// package and encoding/json could read the text differently, ReadExactly returns an error. For example, it returns an
+// error if a name appears twice, if a value is null, or if a name differs from a described name only in upper and lower
+// case.
 func ReadExactly(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in), exact: true}
 	return c.readAll(value)
@@ -87,7 +89,7 @@ func (c *Codec) Fail(err error) {
 	}
 }
 
-// readByte reads the next byte and returns true, but only if this byte is b.
+// readByte compares the next byte with the byte b. If they are equal, it reads the byte and returns true.
 func (c *Codec) readByte(b byte) bool {
 	found := c.offset < len(c.in) && c.in[c.offset] == b
 	if found {
@@ -96,7 +98,7 @@ func (c *Codec) readByte(b byte) bool {
 	return found
 }
 
-// readWord reads the next bytes and returns true, but only if these bytes are the text.
+// readWord compares the next bytes with a text. If they are equal, it reads the bytes and returns true.
 func (c *Codec) readWord(text string) bool {
 	found := strings.HasPrefix(c.in[c.offset:], text)
 	if found {
@@ -105,8 +107,8 @@ func (c *Codec) readWord(text string) bool {
 	return found
 }
 
-// Each reads the same JSON value several times, because several descriptions describe different members of the value.
-// The arguments are these descriptions.
+// Each reads a JSON value once for each of several descriptions. It is for an object whose members several descriptions
+// describe.
 func (c *Codec) Each(values ...func(*Codec)) {
 	if c.Writes() {
 		c.Fail(errors.New("several descriptions of one value cannot write it"))
@@ -119,9 +121,9 @@ func (c *Codec) Each(values ...func(*Codec)) {
 }
 
 // Object describes a value that is a JSON object. The argument members is a function that describes the object's
-// members. Object writes the members in the order of this description, and reads them in any order. If the text has the
-// members in the order of the description, Object needs only one call of the function to read them all. Object skips
-// members that are not described.
+// members. Object writes the members in the order in which the function describes them. It reads the members in any
+// order, but faster in this order, because it then calls the function only once. Object skips members that are not
+// described.
 func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
 
 // ObjectAndRest does what Object does, but does not lose members that are not described. When it reads, it stores the
@@ -160,9 +162,9 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// memberNames returns the names of the members that the function members describes. It does so only for ReadExactly:
-// for Read and ReadTrusted, it returns nil. With these names, ReadExactly need not call the function for a member that
-// is not described. Most members of a configuration are not described, because a configuration is for several plugins.
+// memberNames returns the names of the members that the function members describes. Only ReadExactly needs the names,
+// so that it does not call the function for a member that is not described. Most members of a configuration are not
+// described, because a configuration is for several plugins. For Read and ReadTrusted, memberNames returns nil.
 func (c *Codec) memberNames(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil
@@ -174,8 +176,8 @@ func (c *Codec) memberNames(members func()) []string {
 	return names
 }
 
-// isDescribed reports whether the next member has one of the names. For Read and ReadTrusted, memberNames has returned
-// no names, and isDescribed returns true.
+// isDescribed reports whether the next member has one of the names. Read and ReadTrusted have no names, so for them
+// isDescribed always returns true.
 func (c *Codec) isDescribed(names []string) bool {
 	if !c.exact {
 		return true
@@ -218,8 +220,8 @@ func (c *Codec) readKey() (key string) {
 	return key
 }
 
-// readKeyIf reads the key of the next member and returns true if the key is the given key. If it is another key,
-// readKeyIf reads nothing and returns false.
+// readKeyIf compares the key of the next member with the given key. If the keys are equal, readKeyIf reads the key and
+// returns true. If they differ, readKeyIf reads nothing and returns false.
 func (c *Codec) readKeyIf(key string) bool {
 	if c.names != nil {
 		c.names = append(c.names, key)

@@ -19,10 +19,10 @@ func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 }
 
 // beginMember begins the member with this name. If the Codec writes, beginMember writes the key. If the Codec reads,
-// and the next key in the text is this name, beginMember reads the key. beginMember reports whether it has written or
-// read the key. A description calls functions for all members, but most of these members are not the next one in the
-// text. So a function that needs a closure first calls beginMember, and makes the closure only if beginMember returns
-// true. This saves the allocation of all other closures.
+// and the next key in the text is equal to the name, beginMember reads the key. beginMember reports whether it has
+// written or read the key. A description calls a function for each member, but only one of these members is the next
+// one in the text. So a function that needs a closure first calls beginMember, and allocates the closure only if
+// beginMember returns true.
 func (c *Codec) beginMember(name string) bool {
 	if !c.Writes() {
 		return c.readKeyIf(name)
@@ -145,7 +145,8 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 }
 
 // ReadEntries reads an object that is a map. For each entry, ReadEntries reads the key, and then calls the function
-// value with the key and with the offset of the entry in the text. The function must read the entry's value.
+// "value", which must read the entry's value. The arguments of this function are the key, and the offset of the entry
+// in the text.
 func ReadEntries[K comparable](c *Codec, keys Keys[K], value func(k K, from int)) {
 	for first := true; c.readSeparator(first, '{', '}'); first = false {
 		from := c.offset

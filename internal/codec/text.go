@@ -5,10 +5,10 @@ package codec
 
 import "unsafe"
 
-// The functions in this Go file are for kinds that need the JSON text of a value. Only package indexed has such kinds.
-// These kinds write the original text of an unchanged value. They also write indexes. An index has offsets in the text.
+// The functions in this Go file are only for the kinds of package indexed. Those kinds write the original text of an
+// unchanged value, so they need this text. Those kinds also write indexes, which have offsets in the text.
 
-// A cut is a text that belongs to the output at an offset, but that the codec does not copy into out.
+// A cut is a text that the codec does not copy into out. In the output, the text is at the offset "at" of out.
 type cut struct {
 	at   int
 	text string
@@ -30,7 +30,7 @@ func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 
 // ReadTrusted does what Read does, but the caller must be sure that Write or WriteParts has written the text, and that
 // no byte has changed since then. Because the text is certainly right, a kind may skip a part of the text, and parse
-// this part later. Because of such parts, the caller must not change the text after the call.
+// this part later. So the caller must not change the text, not even after the call.
 func ReadTrusted(in []byte, value func(*Codec)) error {
 	// do not copy the text, because a copy of a large text costs a page fault for each page
 	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), trusted: true}

@@ -24,11 +24,13 @@ func plainLen(s string) int {
 		b := s[n : n+8]
 		x := uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
 			uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
-		// quote has a zero byte where x has a quote; slash has a zero byte where x has a backslash
+		// if a byte of x is a quote, the same byte of quote is zero; if a byte of x is a backslash, the same byte of
+		// slash is zero
 		quote, slash := x^ones*'"', x^ones*'\\'
 		if odd := (x | (x - ones*' ') | (quote-ones)&^quote | (slash-ones)&^slash) & tops; odd != 0 {
-			// in the variable odd, a bit marks each byte that is not plain. A subtraction may borrow from the next byte
-			// and mark it wrongly, but only after a byte that is really not plain. So the first mark is right
+			// in the variable odd, a bit marks each byte that is not plain. A plain byte can also have a mark, because
+			// a subtraction borrows from the next byte. But this happens only after a byte that is not plain, so the
+			// first mark is right
 			return n + bits.TrailingZeros64(odd)/8
 		}
 	}

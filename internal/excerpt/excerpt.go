@@ -3,8 +3,7 @@
 
 // Package excerpt prepares foreign texts for messages and tables. Foreign texts are, for example, texts from pods, from
 // files and from EC2. A message shows only as much of a foreign text as fits on a line. The results contain no
-// characters that control a terminal. Examples are the characters of an escape sequence, and a mark that changes the
-// direction of writing.
+// characters that control a terminal, such as an escape sequence or a mark that changes the direction of writing.
 package excerpt
 
 import (
@@ -34,11 +33,12 @@ func Quote(text string) string {
 // printable.
 func Plain(text string) string { return escapeText(text, "") }
 
-// Lines does what Plain does, but newlines and tabs stay. It is for a text of several lines, such as a table.
+// Lines does what Plain does, but does not replace newlines and tabs. It is for a text of several lines, such as a
+// table.
 func Lines(text string) string { return escapeText(text, "\n\t") }
 
-// escapeText returns a text in which escapes replace all characters that are not printable. The characters in the
-// string unescaped stay.
+// escapeText returns a text in which escapes replace all characters that are not printable. It does not replace the
+// characters that are in the argument unescaped.
 func escapeText(text, unescaped string) string {
 	if isPlain(text, unescaped) {
 		return text
@@ -54,7 +54,8 @@ func escapeText(text, unescaped string) string {
 	return b.String()
 }
 
-// writeRune writes r, which is the first rune of the text. If r is not printable, writeRune writes an escape for r.
+// writeRune writes the first rune of the text, which is the argument r. If the rune is not printable, writeRune writes
+// an escape.
 func writeRune(b *strings.Builder, text string, r rune) {
 	switch {
 	case r == utf8.RuneError && !strings.HasPrefix(text, string(utf8.RuneError)):
@@ -66,8 +67,8 @@ func writeRune(b *strings.Builder, text string, r rune) {
 	}
 }
 
-// isPlain reports whether a text has only printable ASCII and characters in the string unescaped. Nearly all texts are
-// plain.
+// isPlain reports whether each character of a text is printable ASCII or is in the argument unescaped. Nearly all texts
+// are plain.
 func isPlain(text, unescaped string) bool {
 	for i := range len(text) {
 		if c := text[i]; (c < ' ' || c > '~') && strings.IndexByte(unescaped, c) < 0 {
@@ -77,7 +78,7 @@ func isPlain(text, unescaped string) bool {
 	return true
 }
 
-// Message returns a message with the escapes of Lines. If the message has more than 8 KiB, the result has only the
+// Message replaces characters of a message as Lines does. If the message has more than 8 KiB, the result has only the
 // first 8 KiB, and says how many bytes are missing.
 func Message(text string) string {
 	if cut := len(text) - maxMessage; cut > 0 {

@@ -3,9 +3,9 @@
 
 // Command judges writes the table of the judges in docs/judges.md. A judge is a program of another project that tests
 // this suite. The command reads the output of go test -json. A Go test that runs a judge has the attributes "judge",
-// "version" and "judged" (testing.T.Attr). Each subtest runs one case of the judge. If the Go test leaves out some
-// cases, it has an attribute "left" for each reason why it leaves out cases. The command prints each failed test. If a
-// test failed, the command fails.
+// "version" and "judged" (testing.T.Attr). Each subtest runs one case of the judge. If the Go test does not run some
+// cases of the judge, it has an attribute "left" for each reason. The command prints each failed test. If a test
+// failed, the command fails.
 //
 //	go test -json ./e2e -run TestJudge | judges -table docs/judges.md
 //
@@ -79,7 +79,8 @@ func readTests(events io.Reader, out io.Writer) (map[[2]string]*test, error) {
 	return tests, errors.Join(err, failureError(tests))
 }
 
-// failureError returns an error that names each test and each package that failed, or nil.
+// failureError returns an error that names each test and each package that failed. If none failed, failureError returns
+// nil.
 func failureError(tests map[[2]string]*test) error {
 	var failed []string
 	for key, t := range tests {
@@ -102,7 +103,7 @@ const (
 	columns = 6
 )
 
-// rowsOf returns a row for each test that ran a judge, sorted.
+// rowsOf returns a row for each test that ran a judge. The rows are sorted.
 func rowsOf(tests map[[2]string]*test) (rows table.Table) {
 	for key, t := range tests {
 		if t.attrs["judge"] == nil {
@@ -126,8 +127,8 @@ func rowsOf(tests map[[2]string]*test) (rows table.Table) {
 
 func attrText(t *test, attr string) string { return strings.Join(t.attrs[attr], "; ") }
 
-// testCases returns the subtests of a test that have no further subtests. If the test has no subtests, testCases
-// returns the test itself.
+// testCases returns the subtests of a test, except those that have subtests themselves. If the test has no subtests,
+// testCases returns the test itself.
 func testCases(tests map[[2]string]*test, of [2]string) (leaves []*test) {
 	for key, t := range tests {
 		if key[0] == of[0] && strings.HasPrefix(key[1]+"/", of[1]+"/") && !hasParts(tests, key) {

@@ -2,9 +2,9 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package stack makes the stack of a goroutine grow in one step. Without this package, a stack grows from 2 kB in many
-// steps. Each step copies the whole stack and adjusts its pointers. When Go's runtime makes the first stack of a new
-// size, it also writes to eight new pages of memory. In a process that runs for only some milliseconds, these writes
-// are a twentieth of all instructions.
+// steps. Each step copies the whole stack and adjusts its pointers. When Go's runtime makes the first stack of a
+// certain size, it also writes to eight new pages of memory. In a process that runs for only some milliseconds, these
+// writes need a twentieth of all CPU instructions.
 //
 // The initialization of this package makes the stack of the main goroutine grow. Go first initializes the packages that
 // import no other package, in the order of their paths. Because this package imports no other package, Go initializes

@@ -80,8 +80,9 @@ func Cut(text string) (before string, t Table, after string) {
 	return before, t, text[at:]
 }
 
-// Number looks for the first row that begins with the cells in the argument begins. It returns the number in this row,
-// in the column whose head is the argument column. If there is no such row or no such column, Number returns 0.
+// Number returns the number in one cell of the table. The argument column is the head of the cell's column. The cell's
+// row is the first row that begins with the other arguments. If there is no such row or no such column, Number returns
+// 0.
 func (t Table) Number(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0
@@ -89,15 +90,15 @@ func (t Table) Number(column string, begins ...string) float64 {
 	return t.cell(slices.Index(t[0], column), begins)
 }
 
-// Has reports whether the table has a row and a column like those for which [Table.Number] looks.
+// Has reports whether the table has the row and the column that [Table.Number] needs for these arguments.
 func (t Table) Has(column string, begins ...string) bool {
 	return len(t) > 0 && slices.Contains(t[0], column) && slices.ContainsFunc(t[1:], func(row []string) bool {
 		return len(row) >= len(begins) && slices.Equal(row[:len(begins)], begins)
 	})
 }
 
-// Ratio looks for the same row as Number, but returns a ratio. The columns with the head "x" have ratios. Ratio returns
-// the number in the first of these columns to the right of the given column.
+// Ratio returns the ratio that belongs to the cell of [Table.Number]. The columns with the head "x" have ratios. The
+// ratio is in the same row as the cell, in the first of these columns to the right of the cell.
 func (t Table) Ratio(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0

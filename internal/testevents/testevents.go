@@ -18,14 +18,13 @@ type Event struct {
 	Elapsed                                   float64
 }
 
-// Again is the Action of an Event that is not from go test: Read adds this Event. The Event means that the VM in which
-// a package's tests ran has died, and that all tests of the package run again. After this Event, the earlier results of
-// the package do not count.
+// Again is the Action of an Event that does not come from go test, but from Read. The Event means that a VM has died
+// while it ran a package's tests. All tests of the package now run again, so the caller must ignore the package's
+// earlier results.
 const Again = "again"
 
 // Read calls the function handle for each event, except for the events with output. Read prints the output of tests and
-// packages that fail. It also prints each line that is no event, because such lines are the output of make or of a
-// build.
+// packages that fail. A line that is no event is output of make or of a build, and Read prints it, too.
 func Read(events io.Reader, out io.Writer, handle func(Event)) error {
 	outputs := map[[2]string][]string{} // by package and test
 	lines := bufio.NewReader(events)
@@ -49,7 +48,7 @@ func Read(events io.Reader, out io.Writer, handle func(Event)) error {
 			if e.Action == "fail" {
 				fmt.Fprint(out, strings.Join(outputs[key], ""))
 			}
-		case strings.HasPrefix(e.Output, "exec: "): // of the program that runs the VM
+		case strings.HasPrefix(e.Output, "exec: "): // this output is from the program that runs the VM
 			fmt.Fprint(out, e.Output)
 			if strings.HasPrefix(e.Output, "exec: trying once more") {
 				handle(Event{Action: Again, Package: e.Package})

@@ -38,9 +38,8 @@ func Reads[T any](t *testing.T, describe func(*T, *codec.Codec)) {
 	}
 }
 
-// Same reads a text with a description and with encoding/json. Same fails the test if the description and encoding/json
-// read different values. Same also fails the test if only encoding/json returns an error. Same returns the error of the
-// description.
+// Same reads a text twice: with a description, and with encoding/json. The test fails if the two values differ, or if
+// only encoding/json returns an error. If the description returns an error, Same returns this error.
 func Same[T any](t *testing.T, text []byte, describe func(*T, *codec.Codec)) error {
 	t.Helper()
 	var dense bytes.Buffer

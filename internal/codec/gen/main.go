@@ -12,12 +12,12 @@
 //
 // For the directive //codec:describe, gen generates a method with the name describe, which describes an object whose
 // members are the fields of the type. For the directive //codec:members, gen generates a method with the name members,
-// which describes only the members, and not the object. Use //codec:members for a type that other types embed. If the
-// word "exported" follows "describe" or "members", the method's name begins with a capital letter. The members are in
-// the order of the fields. The type of a field determines the kind of its member. To choose another kind, give the
-// field a tag "codec" with the kind's name, for example codec:"plugin.DNS". The tag may also name a function that
-// describes the whole member, for example codec:"member indexed.Addrs". For an embedded type of another module, the tag
-// names the function that describes the members of that type.
+// which describes these members without the object around them. Use //codec:members for a type that other types embed.
+// If the word "exported" follows "describe" or "members", the method's name begins with a capital letter. The members
+// are in the order of the fields. The type of a field determines the kind of its member. To choose another kind, give
+// the field a tag "codec" with the kind's name, for example codec:"plugin.DNS". The tag may also name a function that
+// describes the whole member, for example codec:"member indexed.Addrs". If a type embeds a type of another module, the
+// tag of the embedded field must name the function that describes the members.
 //
 // If the directive ends with the word "kept", gen also generates methods with the names same and clone. With these two
 // methods, package indexed finds the values that have changed since a process read them.
@@ -195,7 +195,7 @@ func (s *packageSource) writeMethods(b *strings.Builder, d *describedType) error
 }
 
 // sameAndCloneFormat is the format of the source text of the methods same and clone. It has four arguments: the
-// receiver, the type, the expression that the method same returns, and the statements of the method clone.
+// receiver, the type, the expression after "return" in the method same, and the statements of the method clone.
 const sameAndCloneFormat = `
 // same compares all fields.
 func (%[1]s *%[2]s) same(other *%[2]s) bool {
