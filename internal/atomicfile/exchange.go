@@ -62,8 +62,8 @@ func openKept(dir int, name string, mode fs.FileMode) (fd int, size int64, err e
 				return fd, st.Size, nil
 			}
 			unix.Close(fd)
-			// EAGAIN means that another process has a lease on the file. This can only be a child of a killed process,
-			// because a child inherits the open file and its lease
+			// EAGAIN means that there is still a lease on the file. A killed process requested this lease, and a child
+			// of that process still has the file open
 		} else if errors.Is(err, unix.EAGAIN) && !again {
 			err = nil
 		}

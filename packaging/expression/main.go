@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Expression evaluates CEL expressions that give a number of pods, in the same way as Karpenter and nodeadm, and with
-// the same CEL library. It reads a JSON list of questions, and prints a JSON list of answers.
+// Expression evaluates CEL expressions that compute a number of pods. It evaluates them as Karpenter and nodeadm do,
+// with the CEL library that Karpenter and nodeadm use. It reads a JSON list of questions, and prints a JSON list of
+// answers.
 package main
 
 import (
@@ -16,7 +17,7 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 )
 
-// A Question is an expression, and an instance type for which to evaluate it.
+// A Question is an expression and an instance type. The answer is the value of the expression for this instance type.
 type Question struct {
 	Program     string // karpenter or nodeadm
 	Expression  string
@@ -43,7 +44,7 @@ func main() {
 	_ = json.NewEncoder(os.Stdout).Encode(answers)
 }
 
-// evaluate returns the number of pods that the program would use.
+// evaluate returns the number of pods that q.Program would use.
 func (q Question) evaluate() (int64, error) {
 	env, least := nodeadm, int64(1)
 	if q.Program == "karpenter" {
@@ -92,8 +93,8 @@ func karpenter() []cel.EnvOption {
 		choose("max", func(a, b types.Int) bool { return a > b }))
 }
 
-// choose declares a function of two numbers. It returns the first number if better returns true, and the second
-// otherwise.
+// choose declares a CEL function with two numbers as arguments. If better returns true for them, the CEL function
+// returns the first number. If better returns false, the CEL function returns the second number.
 func choose(name string, better func(a, b types.Int) bool) cel.EnvOption {
 	return cel.Function(name, cel.Overload(name+"_int_int", []*cel.Type{cel.IntType, cel.IntType}, cel.IntType,
 		cel.BinaryBinding(func(a, b ref.Val) ref.Val {

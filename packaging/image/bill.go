@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// cycloneDX is the media type of the software bill of materials (short: the bill). It is also the type of the artifact
-// (https://www.iana.org/assignments/media-types).
+// cycloneDX is the media type of the software bill of materials (short: the bill). The artifact with the bill has the
+// same type (https://www.iana.org/assignments/media-types).
 const cycloneDX = "application/vnd.cyclonedx+json"
 
 // An artifact is a manifest with one blob and without a configuration (OCI image specification 1.1, "Guidelines for
@@ -33,7 +33,7 @@ const (
 	noConfigType = types.MediaType("application/vnd.oci.empty.v1+json")
 )
 
-// bill returns the artifact with the bill of an image. The artifact is an entry of the index.
+// bill returns an entry for the index: the artifact with the bill of an image.
 func (r release) bill(image v1.Image, file string) (added mutate.IndexAddendum, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -45,7 +45,7 @@ func (r release) layer(root string) (v1.Layer, error) {
 		tarball.WithCompressedCaching)
 }
 
-// add adds a file, a directory or a symbolic link.
+// add writes a file, a directory or a symbolic link to the archive.
 func (r release) add(a *tar.Writer, name, path string, d fs.DirEntry) error {
 	info, err := d.Info()
 	if err != nil {

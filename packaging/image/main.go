@@ -5,11 +5,11 @@
 //
 //	image -o DIR -version VERSION -date SECONDS ARCH=ROOT...
 //
-// The image of an architecture has the files below ROOT in one layer, and nothing else. Beside each image there is an
-// artifact with the software bill of materials (CycloneDX) that is in ROOT. The subject of the artifact is the image,
-// so registries list the artifact as a referrer (OCI image specification 1.1, "Image Manifest"). As with BuildKit, the
-// artifact is also in the index, so a tool that copies the index copies the bill. The artifact has no platform, so no
-// runtime uses it as an image.
+// The image of an architecture has the files below ROOT in one layer, and nothing else. Each image has an artifact with
+// the software bill of materials (CycloneDX), which is a file below ROOT. The subject of the artifact is the image, so
+// registries list the artifact as a referrer (OCI image specification 1.1, "Image Manifest"). As with BuildKit, the
+// artifact is also in the index, so a tool that copies the index copies the bill. The artifact's platform is
+// unknown/unknown, so no runtime uses the artifact as an image.
 //
 // The result does not depend on the machine, the time or the order of a directory: the same files give the same
 // digests.
@@ -58,7 +58,7 @@ func main() {
 	}
 }
 
-// write writes the layout. Each root is Go's name of an architecture, then =, then a directory.
+// write writes the layout into dir. Each of roots has the form ARCH=ROOT. ARCH is Go's name of an architecture.
 func (r release) write(dir string, roots []string) error {
 	if dir == "" || r.version == "" || len(roots) == 0 {
 		return errors.New("want -o, -version, and ARCH=ROOT for each architecture")

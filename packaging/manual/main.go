@@ -4,8 +4,8 @@
 //go:build !urfave_cli_no_docs
 
 // Manual writes the manual page of the tool, and its completions for shells, into a directory like /usr/share. The
-// library urfave/cli makes the page and has the completions. The library's code for pages needs a Markdown library, so
-// the shipped tool leaves out that code, and this program has it.
+// library urfave/cli makes the page and the completions. The library's code for pages needs a Markdown library. To keep
+// this code out of the shipped tool, the page is made by this separate program.
 //
 //	manual DIR
 package main
@@ -23,7 +23,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// alias is the link to the program.
+// alias is the name of the link to the program.
 const alias = "cni-tool"
 
 func main() {
@@ -47,7 +47,8 @@ func write(dir string) error {
 	}
 	for name, text := range map[string]string{
 		"man/man8/" + tool.Name + ".8":                     page + sections,
-		"bash-completion/completions/" + tool.Name:         bash, // the file's name is the program's name for bash
+		// the script for bash takes the program's name from the file's name
+		"bash-completion/completions/" + tool.Name:         bash,
 		"zsh/site-functions/_" + tool.Name:                 strings.ReplaceAll(zsh, "$PROG", tool.Name+" "+alias),
 		"fish/vendor_completions.d/" + tool.Name + ".fish": fish,
 		"fish/vendor_completions.d/" + alias + ".fish":     "complete -c " + alias + " -w " + tool.Name + "\n",
@@ -71,7 +72,7 @@ func script(shell string) (string, error) {
 	return string(text), err
 }
 
-// replace writes a file, whole or not at all, and makes its directory.
+// replace makes the file's directory, and then writes the file, whole or not at all.
 func replace(file, text string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 		return err

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Sbom writes a software bill of materials of programs in CycloneDX 1.6, https://cyclonedx.org/docs/1.6/json. It reads
-// the modules that Go's linker has recorded in the programs.
+// Sbom writes a software bill of materials for Go programs. The format is CycloneDX 1.6
+// (https://cyclonedx.org/docs/1.6/json). The bill lists the modules that Go's linker has recorded in the programs.
 //
 //	sbom PROGRAM...
 //
