@@ -12,7 +12,8 @@ import (
 // An AddrSet is a set of addresses. For an IPv4 address, Add and Has take about ten CPU instructions. A Go map would
 // take eighty. The difference matters because a node has thousands of addresses.
 type AddrSet struct {
-	// a hash table, at most half full. A used place has 1 plus the address as a number. An empty place has 0
+	// a hash table that is at most half full. An empty place contains 0. A used place contains the number of an
+	// address: 1 plus the address's 32 bits
 	ipv4   []uint64
 	shift  int
 	others map[netip.Addr]bool
@@ -50,8 +51,8 @@ func (s *AddrSet) Has(a netip.Addr) bool {
 // the hash table.
 const goldenFactor = 0x9e3779b97f4a7c15
 
-// placeOf returns the place in the hash table for an IPv4 address, and the number for this address. If the set has the
-// address, the place has this number. If not, the place is empty.
+// placeOf returns the number of an IPv4 address, and the address's place in the hash table. If the set has the address,
+// the place contains this number. If the set does not have the address, the place is empty.
 func (s *AddrSet) placeOf(a netip.Addr) (place *uint64, n uint64) {
 	b := a.As4()
 	n = uint64(binary.BigEndian.Uint32(b[:])) + 1

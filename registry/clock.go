@@ -12,33 +12,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The times of a State are times of the wall clock, so that people can read them. But an operator or a program may set
-// the wall clock to another time, seconds or days away. For example, a machine may boot with a wrong clock, which NTP
-// then sets. If the clock was set back, a time of the State may be in the future, and a process that waits until this
-// time could stop the node for a day. If the clock was set forward, a time of the State seems to be longer ago than it
-// is, and a wait that is needed for safety could end too early.
+// The times of a State are times of the wall clock, so that people can read them. But an operator or a program can
+// change the wall clock by seconds or days. For example, a machine may boot with a wrong clock, which NTP then sets. If
+// the clock was set back, a time of the State may be in the future. If a process waited until this time, the node could
+// give no addresses to pods for a day. If the clock was set forward, a time of the State seems to be longer ago than it
+// is. A wait that is needed for safety could then end too early.
 //
-// So the registry's file also has the boot time of the machine. The process that writes the file measures this boot
-// time with the same clock setting as the other times in the file. A process that reads the file computes the boot time
-// again, with the current clock setting. If the two boot times differ, an operator or a program has set the clock after
-// the file was written, and the process moves all times of the State by the difference.
+// So the registry's file also has the boot time of the machine. The process that writes the file computes this boot
+// time with the wall clock. A process that reads the file computes the boot time again, with the wall clock at that
+// moment. If the two boot times differ, an operator or a program has set the clock after the file was written, and the
+// process moves all times of the State by the difference.
 //
 // A time in the file may still be too late, for two reasons: the file may have no boot time, or a person or another
-// program may have written the file. For each kind of time there is a maximum, for example now plus MostBackoff for
-// NotBefore. If a time is later than its maximum, the process replaces the time by the maximum. So each wait has a
-// maximum duration.
+// program may have written the file. So for each kind of time there is a maximum. For example, the maximum for
+// NotBefore is the current time plus MostBackoff. If a time is later than its maximum, the process replaces the time by
+// the maximum. So no process waits for longer than the maximum allows.
 //
-// The process does not move the times in the lease log. Instead, each snapshot in the lease log has the boot time,
-// measured with the same clock setting as the times of the lines that follow the snapshot.
+// The process does not move the times in the lease log. Instead, each snapshot in the lease log has a boot time. The
+// clock setting that determined this boot time also determined the times of the lines that follow the snapshot.
 
 // The maximum durations from now to the deadlines of a State. No process sets a later deadline.
 const (
-	MostBackoff = 8 * time.Second  // of NotBefore: EC2 throttles the action
-	MostQuota   = 3 * time.Minute  // of QuotaUntil
-	MostFull    = 5 * time.Minute  // of FullUntil
-	MostEmpty   = 30 * time.Second // of a Failure: a subnet is full
-	MostRefusal = 5 * time.Minute  // of a Refusal
-	MostWait    = 90 * time.Second // of a Waiter: the longest addTimeout
+	MostBackoff = 8 * time.Second  // for NotBefore, if EC2 throttles the action
+	MostQuota   = 3 * time.Minute  // for QuotaUntil
+	MostFull    = 5 * time.Minute  // for FullUntil
+	MostEmpty   = 30 * time.Second // for Failure.Until, if a subnet is full
+	MostRefusal = 5 * time.Minute  // for Refusal.Until
+	MostWait    = 90 * time.Second // for Waiter.Until: the longest addTimeout
 )
 
 // clockTolerance is the maximum change of the clock that this package ignores.
@@ -73,8 +73,9 @@ var BootID = func() string {
 	return strings.TrimSpace(string(id))
 }
 
-// nowAndBootTime returns the current time, and the machine's boot time. Both are times of the wall clock. It computes
-// the boot time from two clocks. If the process was delayed between the reads of the two clocks, it reads them again.
+// nowAndBootTime returns the current time, and the machine's boot time. Both are times of the wall clock. It reads two
+// clocks to compute the boot time. If the kernel delayed the process between these two reads, nowAndBootTime reads both
+// clocks again.
 func nowAndBootTime() (now, booted time.Time) {
 	const tries = 5
 	for range tries {
@@ -95,13 +96,13 @@ func blankState() *State {
 	return s
 }
 
-// BegunAfter reports whether the lease l began after the time t. This process must have got the time t from time.Now.
-// If t is zero, BegunAfter returns false. If l.Since was in the future when this process read the registry, no process
-// knows when the lease really began. In this case, BegunAfter also returns false.
+// BegunAfter reports whether the lease l began after the time t. The time t must be a result of time.Now in this
+// process. If t is zero, BegunAfter returns false. If l.Since was in the future when this process read the registry,
+// BegunAfter also returns false, because no process knows when the lease really began.
 func (s *State) BegunAfter(l Lease, t time.Time) bool { return s.isAfter(l.Since, t) }
 
-// FreedAfter reports whether the last lease of a free address ended after the time t, which this process got from
-// time.Now.
+// FreedAfter reports whether the last lease of a free address ended after the time t. The time t must be a result of
+// time.Now in this process.
 func (s *State) FreedAfter(a netip.Addr, t time.Time) bool {
 	since, free := s.Free.At(a)
 	return free && s.isAfter(since, t)
@@ -111,10 +112,10 @@ func (s *State) isAfter(since, t time.Time) bool {
 	return !t.IsZero() && since.After(toCurrentClock(t)) && since.Before(s.readAt)
 }
 
-// toCurrentClock converts a time t, which this process got from time.Now, to a time of the current wall clock. The
+// toCurrentClock converts the time t, a result of time.Now in this process, to a time of the current wall clock. The
 // times of a State are also times of this clock. If the machine was suspended between the start of the process and t,
 // the result is too early by the duration of the suspension. A result that is too early is safe: BegunAfter may wrongly
-// report that a lease began after t, and then the process does not end this lease.
+// report that a lease began after t, but this only means that the process does not end this lease.
 func toCurrentClock(t time.Time) time.Time {
 	now := time.Now()
 	// the time since t by the wall clock, minus the time since t by the monotonic clock
@@ -148,8 +149,8 @@ func (s *State) setClock(now, booted time.Time) {
 	s.bootTime = booted
 }
 
-// replaceTimes calls f with each nonzero time t of the state, and replaces t with the result. f also gets maxAhead,
-// which says how far in the future the time t may be at most.
+// replaceTimes calls the function f with each nonzero time t of the state, and replaces this time with the result. The
+// argument maxAhead of f is the maximum duration from now to t.
 func (s *State) replaceTimes(f func(t time.Time, maxAhead time.Duration) time.Time) {
 	until := func(t time.Time, maxAhead time.Duration) time.Time {
 		if t.IsZero() {

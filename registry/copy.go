@@ -31,6 +31,6 @@ func (s *State) Text() ([]byte, error) {
 	return bytes.Join(parts, nil), err
 }
 
-// Parse parses the text of a registry's file. The file may be from another node. Parse does not convert the times: they
-// stay times of the clock of that node.
+// Parse parses the text of a registry's file. The file may be from another node. Parse returns the times as they are in
+// the text, by the clock of the node that wrote them.
 func Parse(text []byte) (*State, error) { return parseState(text, time.Time{}) }

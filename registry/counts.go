@@ -50,9 +50,9 @@ var Bounds = [...]time.Duration{10 * time.Millisecond, 25 * time.Millisecond, 50
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
 	5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute}
 
-// The file of numbers has a row for each pair of command and outcome. The row begins with a count for each of Bounds:
-// the number of commands that took at most this bound, but more than the previous bound. The next number is the number
-// of commands that took more than the last bound. The last number is the sum of all durations in microseconds.
+// The file of numbers has a row for each pair of command and outcome. The row begins with one number for each of
+// Bounds: how many commands took longer than the previous bound, but not longer than this bound. The next number says
+// how many commands took longer than the last bound. The last number is the sum of all durations in microseconds.
 const (
 	countsPerRow = len(Bounds) + 2
 	countSize    = len(countedCommands) * len(outcomes) * countsPerRow * 8
@@ -68,8 +68,7 @@ type Tally struct {
 }
 
 // Count counts a command that has ended. The file of numbers is in dir, which is the registry's directory. Count
-// ignores commands other than ADD and DEL. It returns no error, because a problem with the count must not make the
-// command fail.
+// ignores commands other than ADD and DEL. Count returns no error, because the command must not fail if Count fails.
 func Count(dir, command, outcome string, took time.Duration) {
 	of, how := slices.Index(countedCommands[:], command), slices.Index(outcomes[:], outcome)
 	if of < 0 || how < 0 {
@@ -81,8 +80,8 @@ func Count(dir, command, outcome string, took time.Duration) {
 	if err != nil {
 		return
 	}
-	// If the file system is full, a write to the mapped file causes SIGBUS. The next two lines prevent that SIGBUS ends
-	// the process.
+	// If the file system is full, a write to the mapped file causes SIGBUS. Without the next two lines, SIGBUS would
+	// end the process.
 	defer func() { _ = recover() }()
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	add := func(i int, n uint64) {

@@ -110,8 +110,8 @@ func (d *directory) fd() int { return int(d.Fd()) }
 func (d *directory) path(name string) string { return filepath.Join(d.Name(), name) }
 
 // parseContent parses b, which is the content of the registry's file, and converts the times in the state to the
-// current clock. The argument written is the modification time of the file. The argument err is the error of the read
-// of the file.
+// current clock. The argument written is the modification time of the file. The argument err is the error that the
+// caller got when it read the file.
 func parseContent(path string, b []byte, written time.Time, err error) (*State, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return blankState(), nil
@@ -140,7 +140,7 @@ func (d *directory) replaceFile(written time.Time, data [][]byte) error {
 	return asDeleted(atomicfile.Exchange(d.File, fileName, 0o600, written, data...))
 }
 
-// asDeleted returns errDeleted if err says that a file does not exist. It returns all other errors unchanged.
+// asDeleted returns errDeleted if err means that a file does not exist. It returns all other errors unchanged.
 func asDeleted(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return errDeleted

@@ -42,9 +42,9 @@ func newState() *State {
 }
 
 // parseState parses a text that this release, an earlier release or the original plugin has written. The argument
-// modTime is the file's modification time, or zero if the text is not from a file. If the text does not end with
-// modTime, or if modTime is zero, any program may have written the text. In this case, parseState does not trust the
-// indexes in the text.
+// modTime is the file's modification time, or zero if the text is not from a file. If the text ends with this time, a
+// process of this suite has written it, so parseState trusts the indexes in the text. If not, any program may have
+// written the text, so parseState ignores the indexes.
 func parseState(b []byte, modTime time.Time) (*State, error) {
 	if !modTime.IsZero() && isSealed(b, modTime) {
 		if s, version, err := decodeState(b, codec.ReadTrusted); err == nil && version == schemaVersion {
@@ -106,15 +106,15 @@ func checkVersion(b []byte) error {
 }
 
 // encodeFile checks the state, and returns the text of the registry's file. The caller must set the file's modification
-// time to modTime. The text is one line, in parts. The last member of the text has the time modTime. Before this
-// member, the text has the fields of a later release.
+// time to modTime. The result is one line of text, in several parts. The last member of the text is the time modTime.
+// The fields that a later release wrote precede this member.
 func (s *State) encodeFile(modTime time.Time) ([][]byte, error) {
 	if err := s.checkInvariants(); err != nil {
 		return nil, err
 	}
 	const (
 		more = 1 << 10  // most changes add fewer bytes, so one allocation is enough
-		most = 64 << 10 // maximum size of the buffer: of a large file, WriteParts copies only little text
+		most = 64 << 10 // maximum size of the buffer: WriteParts copies only a small part of a large file
 	)
 	version := schemaVersion
 	parts, err := codec.WriteParts(make([]byte, 0, min(s.fileSize+more, most)), func(c *codec.Codec) {

@@ -36,8 +36,8 @@ type ENI struct {
 
 	Pool string `json:"pool,omitempty"` // the pool that the ENI serves; empty: the default pool
 	Keep bool   `json:"keep,omitempty"` // skipDeallocation: the node never unassigns its addresses
-	// an operator has retired the ENI, so new pods get none of its addresses. When no pod has an address of the ENI any
-	// more, a collection deletes the ENI if Managed is true
+	// an operator has retired the ENI, so new pods get none of its addresses. If Managed is true, a collection deletes
+	// the ENI as soon as no pod has an address of the ENI
 	Retired bool `json:"retired,omitempty"`
 	// a collection has found that the configuration no longer has the pool, and that no pod of the pool runs
 	PoolGone bool `json:"poolGone,omitempty"`
@@ -122,7 +122,7 @@ type Prefix struct {
 	Since time.Time    `json:"since"` // when EC2 delegated the prefix; zero if unknown
 }
 
-// describePrefixes describes the member that is the list of an ENI's prefixes. A long list has an index: see
+// describePrefixes describes the member with the list of an ENI's prefixes. A long list has an index: see
 // [indexed.List].
 func describePrefixes(c *codec.Codec, name string, v *[]Prefix) {
 	if c.Writes() && len(*v) == 0 {

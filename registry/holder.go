@@ -33,7 +33,7 @@ func (h Holder) String() string {
 }
 
 // Holder returns the process that holds the lock of the registry at this moment. If no process holds the lock, Holder
-// returns false. Holder itself takes no lock.
+// returns false. Holder does not wait for the lock, and does not take it.
 func (r *Registry) Holder() (Holder, bool) { return lockHolder(r.dir) }
 
 // A LockUse is a lock of the registry's directory that a process holds.

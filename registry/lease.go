@@ -55,15 +55,16 @@ func (l Lease) PodOf() string {
 	return l.PodNamespace + "/" + l.PodName
 }
 
-// leaseTextStart returns the text with which the JSON of each lease of the attachment k begins. With this text, a
-// process finds the attachment's leases, and need not parse the leases of other attachments.
+// leaseTextStart returns the beginning of the JSON text of the attachment's leases. All leases of an attachment have
+// the same beginning. With this beginning, a process finds the attachment's leases, and need not parse the leases of
+// other attachments.
 func (k Key) leaseTextStart() string {
-	// members writes only strings, which cannot fail
+	// the method members writes only strings, so it cannot fail
 	b, _ := codec.Write([]byte{}, func(c *codec.Codec) { c.Object(func() { k.members(c) }) })
 	return strings.TrimSuffix(string(b), "}")
 }
 
-// Held returns the addresses that are leased to the attachment k, in order.
+// Held returns the addresses that are leased to the attachment k. The addresses are sorted.
 func (s *State) Held(k Key) []netip.Addr {
 	var held []netip.Addr
 	for a, l := range s.Leases.Beginning(k.leaseTextStart()) {
@@ -74,8 +75,8 @@ func (s *State) Held(k Key) []netip.Addr {
 	return held
 }
 
-// HeldBy returns the addresses that are leased to one interface of the attachment k, in order. The argument nic is the
-// number of this interface: see [Lease].NIC.
+// HeldBy returns the addresses that are leased to one interface of the attachment k. The addresses are sorted. The
+// argument nic is the number of this interface: see [Lease].NIC.
 func (s *State) HeldBy(k Key, nic int) []netip.Addr {
 	var held []netip.Addr
 	for a, l := range s.Leases.Beginning(k.leaseTextStart()) {
@@ -86,8 +87,8 @@ func (s *State) HeldBy(k Key, nic int) []netip.Addr {
 	return held
 }
 
-// Reserve records l as the lease of the address a. If the address is leased to another attachment, Reserve returns
-// ErrLeased.
+// Reserve records that the address a has the lease l. If the address is already leased to another attachment, Reserve
+// returns ErrLeased.
 func (s *State) Reserve(a netip.Addr, l Lease) error {
 	if old, ok := s.Leases.At(a); ok && old.Key != l.Key {
 		return fmt.Errorf("reserve %s for %s: %w by %s", a, l.Key, ErrLeased, old.Key)
@@ -101,8 +102,8 @@ func (s *State) Reserve(a netip.Addr, l Lease) error {
 	return nil
 }
 
-// Found records a lease for an address that an unknown pod uses. The lease l has no key, because no process knows the
-// attachment. If the address already has a lease, Found replaces the old lease by l.
+// Found records a lease for an address that an unknown pod uses. The lease l has no key, because no process knows to
+// which attachment the address belongs. If the address already has a lease, Found replaces that lease with l.
 func (s *State) Found(a netip.Addr, l Lease) {
 	if old, ok := s.Leases.At(a); ok {
 		s.addEvent(End, a, old, l.Since)
@@ -125,8 +126,8 @@ func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []ne
 }
 
 // EndOf ends the leases of the attachment k, except leases that began after commandStart (see [State.BegunAfter]). The
-// argument hints has addresses that the attachment perhaps uses. If one of these addresses has a lease without a key,
-// EndOf also ends this lease.
+// argument hints has addresses that the attachment may use. If one of these addresses has a lease without a key, EndOf
+// also ends that lease.
 func (s *State) EndOf(k Key, now, commandStart time.Time, hints ...netip.Addr) {
 	for _, a := range s.Held(k) {
 		if l, _ := s.Leases.At(a); !s.BegunAfter(l, commandStart) {
@@ -141,15 +142,15 @@ func (s *State) EndOf(k Key, now, commandStart time.Time, hints ...netip.Addr) {
 }
 
 // EndWaiters removes the waiters of all interfaces of the attachment k from State.Waiters. It does not change
-// State.GaveUp, because the entries of GaveUp must survive a DEL. The reason is that after a failed ADD, a runtime
-// calls DEL, and then repeats the ADD with another container ID.
+// State.GaveUp: after a failed ADD, a runtime calls DEL, and then repeats the ADD with another container ID. So the
+// entries of GaveUp must survive the DEL.
 func (s *State) EndWaiters(k Key) {
 	name := k.String()
 	maps.DeleteFunc(s.Waiters, func(w string, _ Waiter) bool { return w == name || strings.HasPrefix(w, name+"/") })
 }
 
 // End ends the lease of an address. If an ENI still has the address, the address gets an entry in State.Free. The
-// address cools since the time cooledSince. If cooledSince is zero, the address need not cool.
+// argument cooledSince is the time when the address begins to cool. If this time is zero, the address need not cool.
 func (s *State) End(a netip.Addr, cooledSince time.Time) {
 	l, ok := s.Leases.At(a)
 	if ok {
@@ -164,8 +165,8 @@ func (s *State) End(a netip.Addr, cooledSince time.Time) {
 	}
 }
 
-// Exclusive returns the IDs of the ENIs that have an exclusive lease: one pod has the whole ENI. The links of these
-// ENIs are in the pods, not on the node.
+// Exclusive returns the IDs of the ENIs that have an exclusive lease. A pod with an exclusive lease has the whole ENI,
+// so the ENI's link is in the pod and not on the node.
 func (s *State) Exclusive() map[string]bool {
 	all := map[string]bool{}
 	for _, l := range s.Leases.Containing(`"exclusive":true`) {

@@ -22,10 +22,10 @@ var errDeleted = errors.New("another program keeps deleting the files of the reg
 // processes delete the directory again and again.
 const maxAttempts = 100
 
-// Lock takes the lock with this name, which excludes all other processes and goroutines of the node. If another process
-// holds the lock, Lock waits until it gets the lock or until ctx is done. It waits in the kernel, which gives the lock
-// to the waiters in turn and without a delay. When a process that holds the lock ends for any reason, the kernel
-// releases the lock.
+// Lock takes the lock with this name. Only one process or goroutine of the node can hold the lock at a time. If another
+// process holds the lock, Lock waits until it gets the lock or until ctx is done. It waits in the kernel, which gives
+// the lock to the waiters in turn and without a delay. When a process that holds the lock ends for any reason, the
+// kernel releases the lock.
 func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err error) {
 	l, err := r.lockNamed(ctx, name+".lock", unix.O_CREAT)
 	if err != nil {
@@ -48,8 +48,8 @@ func (r *Registry) lockNamed(ctx context.Context, name string, flag int) (*flock
 		if errors.Is(err, fs.ErrNotExist) {
 			err = os.MkdirAll(r.dir, 0o700)
 		}
-		// Also try again after ErrExist: MkdirAll returns it if other processes create and delete the directory at the
-		// same time.
+		// Also try again after ErrExist: MkdirAll returns ErrExist if other processes create and delete the directory
+		// at the same time.
 		if err != nil && !errors.Is(err, errDeleted) && !errors.Is(err, fs.ErrExist) {
 			return nil, err
 		}
@@ -80,7 +80,7 @@ func openAndLock(ctx context.Context, path string, flag int) (*flock.Flock, erro
 	return l, nil
 }
 
-// checkSameFile returns errDeleted if the lock l is on a different file.
+// checkSameFile returns errDeleted if the lock l is not on the given file.
 func checkSameFile(l *flock.Flock, file fs.FileInfo) error {
 	locked, err := l.Stat()
 	if err == nil && !os.SameFile(locked, file) {

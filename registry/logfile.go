@@ -22,8 +22,7 @@ import (
 // are more lines, the oldest lines are lost. A later snapshot then shows which leases have ended.
 const maxUnwritten = 256
 
-// A logAppend has the text that an Update appends to the log. The Update first replaces the registry's file, and then
-// appends the text.
+// A logAppend has the text that an Update appends to the log after it has replaced the registry's file.
 type logAppend struct {
 	file      *os.File
 	text      []byte
@@ -74,9 +73,9 @@ func (s *State) prepareLog() (w logAppend) {
 	return w
 }
 
-// logText returns the text that this Update appends to the log. The argument broken says that the log is empty or may
-// lack lines. In this case, the text begins with the lines of the previous Update. If the log already has these lines,
-// a reader finds them twice, but the numbers of the lines show that they are the same.
+// logText returns the text that this Update appends to the log. If the argument broken is true, the log is empty or may
+// lack lines. The text then begins with the lines of the previous Update. If the log already has these lines, a reader
+// finds them twice. But the reader sees that they are the same lines, because their numbers are equal.
 func (s *State) logText(broken, snapshot bool) []byte {
 	text := []byte{}
 	if broken {
@@ -88,7 +87,8 @@ func (s *State) logText(broken, snapshot bool) []byte {
 	return appendLines(text, s.events)
 }
 
-// postponeLines keeps the lines of this Update in the registry. prepareLog calls it if the log cannot be opened.
+// postponeLines keeps the lines of this Update in the registry. prepareLog calls postponeLines if it cannot open the
+// log, or cannot rotate the log's files.
 func (s *State) postponeLines(err error) {
 	warnLog(s.Log.File, err)
 	s.LogLines = append(s.LogLines, s.events...)
@@ -172,10 +172,10 @@ func openLog(path string) (f *os.File, size int, err error) {
 	return f, int(fi.Size()), nil
 }
 
-// rotateFiles begins a new file of the log. First, it deletes the oldest files, so that at most MaxFiles files stay. It
-// renames File.1 to File.2, File.2 to File.3 and so on, up to the first number that no file has. A number in the middle
-// can be without a file, because a killed process may have renamed only some files. Finally, rotateFiles renames File
-// to File.1, and creates a new File.
+// rotateFiles begins a new file of the log. First, it deletes the oldest files, so that at most MaxFiles files stay.
+// Then it renames File.1 to File.2, File.2 to File.3 and so on, but only up to the first number without a file. After a
+// process was killed, a number in the middle can be without a file, because the process renamed only some files.
+// Finally, rotateFiles renames File to File.1, and creates a new File.
 func (l LeaseLog) rotateFiles() (*os.File, error) {
 	named := func(n int) string {
 		if n == 0 {
@@ -185,7 +185,7 @@ func (l LeaseLog) rotateFiles() (*os.File, error) {
 	}
 	most := max(l.MaxFiles, 1)
 	n := most
-	for fileExists(named(n)) { // there are more files than MaxFiles if MaxFiles was larger before
+	for fileExists(named(n)) { // if MaxFiles was larger before, there may be more than MaxFiles files
 		n++
 	}
 	for n--; n >= most; n-- { // begin with the highest number, so that a killed process leaves no gap

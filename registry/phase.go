@@ -72,8 +72,8 @@ func (e *ENI) Origin() Origin {
 	return Operator
 }
 
-// Wrong returns a text about fields of the ENI that contradict each other, or "" if there are none. The methods below
-// never set fields so that they contradict each other.
+// Wrong returns a text about fields of the ENI that contradict each other. If no fields contradict each other, Wrong
+// returns "". The methods below never set fields so that they contradict each other.
 func (e *ENI) Wrong() string {
 	switch phase := e.Phase(); {
 	case !e.Detaching.IsZero() && !e.Draining:
@@ -152,8 +152,8 @@ func (e *ENI) Attach() {
 	e.Detached = false
 }
 
-// Reattach records that a detached ENI was attached again. As for a new ENI, the ENI's link may be missing for
-// LinkPatience.
+// Reattach records that a detached ENI was attached again. The ENI's link may then be missing for LinkPatience, as the
+// link of a new ENI may be.
 func (e *ENI) Reattach() {
 	if e.Detached {
 		e.Detached, e.Missed, e.Link = false, time.Time{}, ""
@@ -165,8 +165,8 @@ func (e *ENI) Find(link string) {
 	e.Link, e.Missed, e.Detached = link, time.Time{}, false
 }
 
-// Miss records the time when the link of the ENI was not on the node. If an earlier call of Miss has recorded a time,
-// that earlier time stays.
+// Miss records a time when the link of the ENI was not on the node. If an earlier call of Miss has recorded a time,
+// Miss does not change that time.
 func (e *ENI) Miss(at time.Time) {
 	if e.Missed.IsZero() {
 		e.Missed = at

@@ -7,9 +7,9 @@
 // There is no daemon, so the registry is a file that many short processes share. [Registry.Update] holds an exclusive
 // lock on the directory while it reads, changes and replaces the file. Update replaces the file by rename(2). So
 // [Registry.View] needs no lock: a reader sees the whole old file or the whole new file (see readSteady). While Update
-// holds the lock, it only works in memory and on tmpfs. This work takes half a millisecond. On a node with 1500 pods,
-// this work takes one and a half milliseconds. Never hold the lock during a call to EC2, the metadata service or
-// netlink. For calls to EC2, the metadata service or netlink, use the locks of [Registry.Lock].
+// holds the lock, it only works in memory and on tmpfs. Usually, Update holds the lock for half a millisecond. On a
+// node with 1500 pods, it holds the lock for one and a half milliseconds. The function that Update calls must make no
+// call to EC2, the metadata service or netlink. Use the locks of [Registry.Lock] around these calls.
 //
 // The registry is only a record: the true state is in EC2 and in the kernel. The registry is on /run, so a reboot
 // deletes it. If an operator or another program deletes the registry, only time is lost, because the next process
@@ -83,8 +83,8 @@ func (r *Registry) openFile() (*os.File, error) {
 // Update does not change the file, and returns ErrVersion.
 //
 // If another process deletes the directory during the Update, the Update writes nothing, and calls f again with the new
-// state. So f may run several times. Each call of f must replace the results of the call before, for example in
-// variables of the caller. f must not append to these results.
+// state. So Update may call f several times. If f stores results in variables of the caller, each call must overwrite
+// the results of the previous call. The function f must not append to the previous results.
 func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	var err error
 	for range maxAttempts {
@@ -130,10 +130,10 @@ func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 }
 
 // Usable returns nil if processes can change the registry. If processes cannot change the registry, Usable returns the
-// reason as an error. Usable does not wait for the lock, because a process that holds the lock for long may be only
-// slow. To test the free space on the file system, Usable makes a file without a name, and writes as many bytes into
-// this file as an Update needs. An Update writes into the file that the last Update replaced. So the Update needs new
-// space only for the bytes that do not fit into this replaced file.
+// reason as an error. Usable does not wait for the lock: if another process holds the lock for long, the registry may
+// still be usable, because that process may only be slow. To test the free space on the file system, Usable makes a
+// file without a name, and writes as many bytes into this file as an Update needs. An Update writes into the file that
+// the last Update replaced. So the Update needs new space only for the bytes that do not fit into this replaced file.
 func (r *Registry) Usable() error {
 	size, err := r.readableSize()
 	if err != nil {
@@ -199,8 +199,8 @@ func (r *Registry) Mark(name string) error {
 	return f.Close()
 }
 
-// Marked reports whether the file exists that Mark creates. Marked also returns true if stat(2) fails with any other
-// error than "no such file".
+// Marked reports whether Mark has created the file with this name. If stat(2) fails with any other error than "no such
+// file", Marked also returns true.
 func (r *Registry) Marked(name string) bool {
 	_, err := os.Stat(filepath.Join(r.dir, name))
 	return !errors.Is(err, fs.ErrNotExist)

@@ -48,14 +48,14 @@ type State struct {
 	Rebuilt   Rebuilt
 	Instance  Instance
 	Log       Logging
-	LogLines  []Line // lines of the last change; if Log.File has the size Log.Size, Log.File has these lines
+	LogLines  []Line // the log's lines about the last change; if the size of Log.File is Log.Size, the file has them
 
 	// The following fields are about the registry's file as this process has read it.
 	keptENIs      indexed.Kept[ENI]
 	unknownFields map[string]string // top-level fields of a later release, unparsed
 	fileSize      int
 	isOurs        bool      // a process of this suite has written the file: see isSealed
-	bootTime      time.Time // boot time of the machine, by the clock of the State's times; zero if the file has none
+	bootTime      time.Time // boot time, by the same clock as the other times of the State; zero: not in the file
 	readAt        time.Time // when this process read the file; zero if there was no file
 	clockSet      bool      // an operator or a program has set the clock since the file was written
 
@@ -84,11 +84,11 @@ func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.
 //
 //codec:describe
 type OnRequest struct {
-	Network string            `json:"network,omitempty"` // whose pods may ask; empty: the conflists' networks
+	Network string            `json:"network,omitempty"` // its configuration has Tags; empty: from all conflists
 	Tags    map[string]string `json:"tags,omitempty"`
 }
 
-// Equal reports whether r and o are equal.
+// Equal reports whether two OnRequests have the same Network and Tags.
 func (r OnRequest) Equal(o OnRequest) bool {
 	return r.Network == o.Network && maps.Equal(r.Tags, o.Tags)
 }
@@ -122,7 +122,7 @@ type Instance struct {
 	ID   string `json:"id,omitempty"`
 	Type string `json:"type,omitempty"`
 	Zone string `json:"zone,omitempty"`
-	// the BootID that the machine had when metadata last confirmed that the node is this instance; "" if not known
+	// the BootID at the time when metadata last confirmed that the node is this instance; "" if not known
 	Boot string `json:"boot,omitempty"`
 	ENIs int    `json:"enis,omitempty"` // maximum number of ENIs on all cards together; 0 if not known yet
 	// maximum number of private IPv4 addresses of an ENI, including its primary one; 0 if not known yet
@@ -131,8 +131,8 @@ type Instance struct {
 	IPv6PerENI int `json:"ipv6PerENI,omitempty"`
 	// the instance is not a Nitro instance, so EC2 delegates no prefixes to its ENIs
 	NoPrefixes bool `json:"noPrefixes,omitempty"`
-	// the element with the index of a network card is the maximum number of ENIs with addresses on this card; empty if
-	// the instance has one card
+	// for each network card, the maximum number of ENIs with addresses on this card; the card's index is the index in
+	// this slice; empty if the instance has one card
 	Cards []int `json:"cards,omitempty"`
 
 	// This node attaches no ENI before FullUntil, because EC2 has refused to attach one more ENI to this instance, or
@@ -192,7 +192,7 @@ type Tracking struct {
 	UDP            int `json:"udpTimeout"`
 }
 
-// Over returns a copy of t in which the values of base replace the values that are zero in t.
+// Over returns the timeouts of t. If a timeout of t is zero, the result has the timeout of base instead.
 func (t Tracking) Over(base Tracking) Tracking {
 	return Tracking{cmp.Or(t.TCPEstablished, base.TCPEstablished), cmp.Or(t.UDPStream, base.UDPStream),
 		cmp.Or(t.UDP, base.UDP)}
@@ -209,8 +209,8 @@ type Rebuilt struct {
 	Unconfirmed bool      `json:"unconfirmed,omitempty"` // the free addresses are unconfirmed, so no ADD takes them
 
 	// Changes is true if a process of this node may have released addresses before the node rebuilt the registry. If
-	// Changes is false, an ADD takes unconfirmed addresses if its configuration does not allow any change in EC2
-	// (provision none).
+	// Changes is false, an ADD whose configuration does not allow any change in EC2 (provision none) takes unconfirmed
+	// addresses.
 	Changes bool `json:"changes,omitempty"`
 }
 
@@ -239,12 +239,12 @@ type Failure struct {
 	// a new request is running
 	Began time.Time `json:"began,omitzero"`
 	Since time.Time `json:"since"`
-	Until time.Time `json:"until,omitzero"` // because the subnet is full, no ADD asks EC2 again before this time
+	Until time.Time `json:"until,omitzero"` // if the subnet is full, no ADD asks EC2 again before this time
 }
 
-// A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. If the role lacks the
-// permission for the action on all objects, the refusal has no object. Before Until, growth does not try the action on
-// this object, but tries other objects.
+// A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. Before Until, growth does
+// not try the action on this object, but tries other objects. If the role lacks the permission for the action on any
+// object, the refusal has no object, and growth does not try the action at all.
 //
 //codec:describe
 type Refusal struct {
@@ -255,8 +255,8 @@ type Refusal struct {
 	Until   time.Time `json:"until"`
 }
 
-// RefusalKey returns the key in State.Refusals for an EC2 action and an object. The argument about is the ID of the
-// object: an ENI or a subnet. If the refusal has no object, about is empty.
+// RefusalKey returns the key in State.Refusals for an EC2 action and an object. The second argument is the ID of the
+// object, which is an ENI or a subnet. If the refusal has no object, this argument is empty.
 func RefusalKey(action, about string) string { return strings.TrimSpace(action + " " + about) }
 
 // PruneRefusals removes the refusals whose time Until is in the past.
@@ -275,9 +275,9 @@ func (s *State) Forget(addrs ...netip.Addr) {
 	}
 }
 
-// ForgetStray removes an address from State.Free if no ENI of the state has the address. The file of the original
-// plugin has such addresses. After the DEL of the original plugin unassigns an address, it adds the address to the
-// file. The plugin's registry-gc never removes this address from the file.
+// ForgetStray removes an address from State.Free if no ENI of the state has the address. The original plugin's file can
+// have addresses without an ENI: the plugin's DEL unassigns an address, and then adds the address to the file. The
+// plugin's registry-gc never removes the address from the file.
 func (s *State) ForgetStray() {
 	for a := range s.Free.Keys() {
 		if id, _ := s.ENIOf(a); id == "" {

@@ -20,8 +20,8 @@ import (
 // In earlier releases, the last member was a checksum of all bytes. On a large node, an Update needed a third of its
 // time for the checksum. The checksum also found errors of the memory, which the modification time does not find.
 //
-// A later release perhaps writes leases that do not begin with their key, or that this release would misread. If so,
-// the later release must give the last member another name, so that this release does not trust the file.
+// This release trusts a file whose last member has this name. If a later release writes leases that do not begin with
+// their key, or that this release would misread, it must give the last member another name.
 
 // writtenMember is the beginning of the last member, up to the time.
 const writtenMember = `,"written":"`
@@ -62,8 +62,8 @@ func readContent(f *os.File, err error) (b []byte, written time.Time, _ error) {
 }
 
 // readSteady returns the content of the registry's file for a process that does not hold the lock. It reads the file up
-// to five times. It stops as soon as the text is sealed, or as soon as two reads in a row give the same text and the
-// same time.
+// to five times. It stops when the text is sealed, or when two successive reads give the same text and the same
+// modification time.
 //
 // Usually, a writer writes into a file only if no other process has the file open: see [atomicfile.Exchange]. But Linux
 // before 6.1 does not always notice that a reader opens the file. In this case, the reader may read a half-written

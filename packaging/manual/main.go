@@ -46,7 +46,7 @@ func write(dir string) error {
 		return err
 	}
 	for name, text := range map[string]string{
-		"man/man8/" + tool.Name + ".8":                     page + sections,
+		"man/man8/" + tool.Name + ".8": page + sections,
 		// the script for bash takes the program's name from the file's name
 		"bash-completion/completions/" + tool.Name:         bash,
 		"zsh/site-functions/_" + tool.Name:                 strings.ReplaceAll(zsh, "$PROG", tool.Name+" "+alias),

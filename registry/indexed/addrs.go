@@ -46,8 +46,8 @@ func Addrs(c *codec.Codec, name string, v *[]netip.Addr) {
 }
 
 // List describes a member that is a list. Because a node's list may have thousands of elements, a long list has an
-// index, which precedes the list. The index begins with eight hexadecimal digits for the length of the list's text.
-// After them, the index has the rows. The argument describeList is a function that describes only the list.
+// index, which precedes the list. The index consists of eight hexadecimal digits for the length of the list's text, and
+// then the rows. The argument describeList is a function that describes only the list.
 func List(c *codec.Codec, name string, r Rows, describeList func()) {
 	if c.Writes() {
 		r.writeList(c, name, describeList)
@@ -61,7 +61,8 @@ func List(c *codec.Codec, name string, r Rows, describeList func()) {
 	}
 }
 
-// An indexedList has the index of a list that a codec reads, and the functions that read the rows.
+// An indexedList is for reading a list that has an index. It has the index, and the Rows whose function Read reads the
+// index.
 type indexedList struct {
 	index
 	Rows
@@ -82,7 +83,7 @@ func (l *indexedList) readFromIndex(c *codec.Codec) {
 	l.Read(l.rows[wordSize:])
 }
 
-// writeList writes a list. If the list is long, writeList writes its index first.
+// writeList writes a list. If the list is long, writeList first writes the list's index.
 func (r *Rows) writeList(c *codec.Codec, name string, describeList func()) {
 	const few = 8
 	if r.Len < few {

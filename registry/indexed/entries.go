@@ -35,8 +35,8 @@ type entries struct {
 	entryList []entry       // in the order of the keys
 	keys      *[]netip.Addr // the keys of the known entries; copies of the Entries share keys and entryList
 	moves     int           // how many changes have moved entries within entryList
-	// the index where indexOf looks first. This is the index after the last result of indexOf, because many callers
-	// look for one key after another, in order
+	// the position in entryList where indexOf looks first. This position follows the last result of indexOf, because
+	// many callers look for the keys in order
 	next int
 }
 
@@ -44,8 +44,8 @@ type entries struct {
 // is "known" if Entries have parsed its key and its value. If an entry is not known, its key is in the entry's row of
 // the index.
 type entry struct {
-	// offsets in the text. The entry's text begins at from and ends at to. The entry's value begins at value. If the
-	// entry has changed, to is 0
+	// offsets in the text: the beginning of the entry (from), the beginning of the entry's value (value), and the end
+	// of the entry (to). The end is 0 if the entry has changed
 	from, value, to int32
 	row             int32 // offset of the entry's row in the text; 0 if the text has no index
 	knownNumber     int32 // 1 + the entry's index in entries.keys and Entries.values; 0: not known
@@ -67,8 +67,8 @@ func (e *entries) entryRank(one *entry) uint64 {
 	return rowRank(e.in[one.row:])
 }
 
-// addKnown adds a key to keys, and its value to values. It returns the knownNumber of an entry with this key and this
-// value.
+// addKnown adds a key to keys, and its value to values. An entry with this key and this value must get the result as
+// its knownNumber.
 func (e *Entries[V]) addKnown(k netip.Addr, v *V) int32 {
 	if e.keys == nil {
 		e.keys, e.values = new([]netip.Addr), new([]*V)
@@ -208,7 +208,7 @@ func (e *entries) indexSize(runs [][]entry) (n int) {
 	return n
 }
 
-// runRows returns the rows of a run. The rows are in the index of the original text.
+// runRows returns the rows of a run from the index in the original text.
 func (e *entries) runRows(run []entry) string {
 	last := &run[len(run)-1]
 	return e.in[run[0].row : int(last.row)+rowSize(e.entryKey(last))]
@@ -228,9 +228,9 @@ func (e *entries) copyRun(c *codec.Codec, run []entry, x *indexer) {
 	}
 }
 
-// addrRank returns the rank of an address. The rank is a number. If one address has a smaller rank than another
-// address, it comes before the other address in the order of netip.Addr.Compare. Different IPv6 addresses may have the
-// same rank. A comparison of two ranks takes a fraction of the time of netip.Addr.Compare.
+// addrRank returns the rank of an address. The rank is a number. Of two addresses, the address with the smaller rank
+// comes first in the order of netip.Addr.Compare. Two different IPv6 addresses can have the same rank. A comparison of
+// two ranks takes a fraction of the time of netip.Addr.Compare.
 func addrRank(k netip.Addr) uint64 {
 	if k.Is4() {
 		b := k.As4()
@@ -246,8 +246,8 @@ func addrRank(k netip.Addr) uint64 {
 // wideRank returns the rank of an IPv6 address from the first eight bytes of the address.
 func wideRank(half uint64) uint64 { return 1<<63 | half>>1 }
 
-// indexOf looks in entryList for the entry with the key k, and returns its index. If there is no such entry, indexOf
-// returns the index where a new entry with this key belongs.
+// indexOf returns the position in entryList of the entry with the key k. If there is no entry with this key, indexOf
+// returns the position where a new entry with this key belongs.
 func (e *entries) indexOf(k netip.Addr) (i int, found bool) {
 	i, end := e.searchBounds(k)
 	for i < end {
@@ -265,8 +265,8 @@ func (e *entries) indexOf(k netip.Addr) (i int, found bool) {
 	return i, found
 }
 
-// searchBounds returns the bounds of the binary search in indexOf. If e.next is already the result of the search, both
-// bounds are e.next, so that indexOf need not search.
+// searchBounds returns the bounds of the binary search in indexOf. If the position e.next is the result, both bounds
+// are e.next, and indexOf need not search.
 func (e *entries) searchBounds(k netip.Addr) (from, end int) {
 	switch next := e.next; {
 	case next >= len(e.entryList):
@@ -316,7 +316,7 @@ func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
 // Len returns the number of entries.
 func (e *entries) Len() int { return len(e.entryList) }
 
-// At returns the value of the entry with the key k, and whether there is such an entry.
+// At returns the value of the entry with the key k. The result ok says whether there is an entry with this key.
 func (e *Entries[V]) At(k netip.Addr) (v V, ok bool) {
 	i, ok := e.indexOf(k)
 	if ok {

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// When [codec.Write] writes Entries, it first writes their index, as a separate member of the object. The index has a
-// row for each entry, with the entry's key and length. So a process that needs only a few entries need not read the
-// text of the thousands of other entries. A row consists of hexadecimal digits:
+// When [codec.Write] writes a member whose value is Entries, it first writes another member with their index. The index
+// has a row for each entry. The row has the entry's key and length. So if a process needs only a few entries, it need
+// not read the text of the thousands of other entries. A row consists of hexadecimal digits:
 //
 //	offset of the value in the entry, 3 digits | length of the entry, 5 digits | key, 8 or 32 digits
 //
@@ -29,7 +29,7 @@ import (
 // indexName returns the name of an index. The argument name is the name of the member to which the index belongs.
 func indexName(name string) string { return name + "Index" }
 
-// A row is the row of one entry in an index.
+// A row has the values of one row in an index.
 type row struct {
 	key           netip.Addr
 	value, length int
@@ -47,7 +47,7 @@ var errIndex = errors.New("the index is wrong")
 // rowSize returns the number of digits of the row of an entry with this key.
 func rowSize(key netip.Addr) int { return wordSize + key.BitLen()/4 }
 
-// putRow writes the row to the beginning of text.
+// putRow writes the row over the beginning of the argument text.
 func (r row) putRow(text []byte) {
 	if r.key.Is4() {
 		b := r.key.As4()
@@ -62,7 +62,8 @@ func (r row) putRow(text []byte) {
 	}
 }
 
-// wideKey converts the first 32 digits of text to an IPv6 address. If text is shorter, wideKey returns the zero Addr.
+// wideKey converts the first 32 digits of a text to an IPv6 address. If the text is shorter, wideKey returns the zero
+// Addr.
 func wideKey(text string) netip.Addr {
 	var b [16]byte
 	if len(text) < 2*len(b) {
@@ -106,7 +107,7 @@ func addrFromNumber(n uint32) netip.Addr {
 // an index has thousands of numbers.
 func parseWord(s string) uint32 { return parseDigits(eightBytes(s)) }
 
-// parseDigits converts eight hexadecimal digits to a number. The digits are the bytes of x.
+// parseDigits converts eight hexadecimal digits to a number. The eight bytes of the argument x are these digits.
 func parseDigits(x uint64) uint32 {
 	x = x&0x0f0f0f0f0f0f0f0f + 9*(x>>6&0x0101010101010101) // bit 6 is set in a letter
 	x = (x | x>>4) & 0x00ff00ff00ff00ff
@@ -122,7 +123,7 @@ func eightBytes(s string) uint64 {
 		uint64(s[3])<<32 | uint64(s[2])<<40 | uint64(s[1])<<48 | uint64(s[0])<<56
 }
 
-// putWord writes a number as eight hexadecimal digits to the beginning of text.
+// putWord writes a number as eight hexadecimal digits over the beginning of the argument text.
 func putWord(text []byte, n uint32) {
 	x := uint64(n)
 	x = (x | x<<16) & 0x0000ffff0000ffff
@@ -132,8 +133,8 @@ func putWord(text []byte, n uint32) {
 	binary.BigEndian.PutUint64(text, x+'0'*0x0101010101010101+letters*('a'-'0'-10))
 }
 
-// An index is the index in the text that a codec reads. It has the text of all rows, and the offset of this text in the
-// codec's input.
+// An index has the text of all rows of an index that a codec has read, and the offset of this text in the codec's
+// input.
 type index struct {
 	rows   string
 	offset int
@@ -161,8 +162,8 @@ func (x *index) readIndex(c *codec.Codec) {
 // An indexer writes rows into the space that newIndexer has reserved. The zero indexer writes nothing.
 type indexer struct{ offset int }
 
-// newIndexer writes the member that is the index of another member. The argument name is the name of that other member.
-// The index has space for this number of digits. If the number is 0, newIndexer writes nothing.
+// newIndexer writes a member that is an index with space for the given number of digits. The argument name is the name
+// of the member to which the index belongs. If the number is 0, newIndexer writes nothing.
 func newIndexer(c *codec.Codec, name string, digits int) (x indexer) {
 	if digits == 0 {
 		return x
@@ -187,7 +188,7 @@ func (x *indexer) addRow(c *codec.Codec, r row) {
 	x.offset += rowSize(r.key)
 }
 
-// copyRows writes rows that are from the index of the original text.
+// copyRows writes rows that a caller has read from the index of the original text.
 func (x *indexer) copyRows(c *codec.Codec, rows string) {
 	if x.offset > 0 {
 		x.offset += copy(c.Output()[x.offset:], rows)

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// forEach calls f for entryList[i] and each entry after it, until f returns false.
+// forEach calls the function f for entryList[i] and each later entry, until f returns false.
 func (e *entries) forEach(i int, f func(i int, k netip.Addr) bool) {
 	for i < len(e.entryList) {
 		k, moves := e.entryKey(&e.entryList[i]), e.moves
@@ -24,9 +24,9 @@ func (e *entries) forEach(i int, f func(i int, k netip.Addr) bool) {
 	}
 }
 
-// currentIndex returns the current index of the entry with the key k. The argument i is the old index. It may be wrong
-// now, because the body of a range loop may have set or deleted entries. If the loop's body has deleted the entry with
-// the key k, currentIndex returns the index of the last entry before k.
+// currentIndex returns the current position in entryList of the entry with the key k. The argument i is the entry's old
+// position, which can be wrong if the body of a range loop has set or deleted entries. If the loop's body has deleted
+// the entry with the key k, currentIndex returns the position of the last entry before k.
 func (e *entries) currentIndex(i int, k netip.Addr) int {
 	if i < len(e.entryList) && e.entryKey(&e.entryList[i]) == k {
 		return i
@@ -81,9 +81,9 @@ func (e *Entries[V]) All() iter.Seq2[netip.Addr, V] {
 	}
 }
 
-// Beginning iterates, in order, over the entries whose encoded value begins with the text. It also yields all entries
-// that are already parsed, so the caller must check the values. Beginning parses no entry whose encoded value begins
-// differently.
+// Beginning iterates, in order, over the entries whose encoded value begins with the given text. It also yields each
+// entry that was parsed before, so the caller must check the values. If the encoded value of an entry does not begin
+// with the given text, Beginning does not parse the entry.
 func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		for i := e.nextCandidate(0, text); i < len(e.entryList); i = e.nextCandidate(i+1, text) {
@@ -96,9 +96,9 @@ func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	}
 }
 
-// Containing iterates, in order, over the entries whose encoded value contains the text. It also yields all entries
-// that are already parsed, so the caller must check the values. Containing parses no entry whose encoded value does not
-// contain the text.
+// Containing iterates, in order, over the entries whose encoded value contains the given text. It also yields each
+// entry that was parsed before, so the caller must check the values. If the encoded value of an entry does not contain
+// the given text, Containing does not parse the entry.
 func (e *Entries[V]) Containing(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		e.forEach(0, func(i int, k netip.Addr) bool {
@@ -108,8 +108,8 @@ func (e *Entries[V]) Containing(text string) iter.Seq2[netip.Addr, V] {
 	}
 }
 
-// nextCandidate looks at entryList[i] and the entries after it. It returns the index of the first entry that is known,
-// or whose value begins with the text.
+// nextCandidate looks at entryList[i] and the later entries. It returns the position of the first entry that is known,
+// or whose encoded value begins with the given text.
 func (e *entries) nextCandidate(i int, text string) int {
 	p := newProbe(text)
 	for ; i < len(e.entryList); i++ {
@@ -129,9 +129,9 @@ func (e *entries) nextCandidate(i int, text string) int {
 	return i
 }
 
-// A probe compares eight bytes of a value with eight bytes of a text, in one step and at one offset. The offset is
-// where the previous value differed from the text, because the next value probably differs from the text at the same
-// offset.
+// A probe compares a value with a text, but only the eight bytes at one offset. It needs one step for these eight
+// bytes. The offset is where the previous value differed from the text, because the next value probably differs at the
+// same offset.
 type probe struct {
 	text   string
 	offset int // -1: the text is too short
@@ -152,8 +152,8 @@ func (p *probe) moveTo(at int) {
 	}
 }
 
-// moveToDifference sets the probe's offset to the first byte in which the value differs from the text. A caller calls
-// it if the value and the text are equal at the probe's old offset, but differ elsewhere.
+// moveToDifference sets the probe's offset to the first byte in which the value differs from the text. A caller needs
+// moveToDifference if the value and the text are equal at the probe's old offset, but not everywhere.
 func (p *probe) moveToDifference(value string) {
 	n := 0
 	for n < min(len(value), len(p.text)) && value[n] == p.text[n] {

@@ -11,8 +11,7 @@ import (
 )
 
 // Kept keeps the values of a table that [codec.ReadTrusted] has read, and the original texts of these values. So a
-// process can write the original text of an unchanged value. If the process encoded the value again, it would need ten
-// times as long.
+// process can write the original text of an unchanged value. To encode the value again would take ten times as long.
 type Kept[V any] struct {
 	values map[string]kept[V]
 	text   string // the text of the whole table
@@ -30,7 +29,7 @@ type ValueFuncs[V any] struct {
 	Clone func(*V) *V
 }
 
-// Unchanged reports whether the table m still has exactly the values that k keeps.
+// Unchanged reports whether the values of the table m are exactly the kept values.
 func (k *Kept[V]) Unchanged(m map[string]V, by ValueFuncs[V]) bool {
 	if k.text == "" || len(m) != len(k.values) {
 		return false
@@ -48,9 +47,9 @@ func (k *Kept[V]) lookup(key string, v *V, by ValueFuncs[V]) (text string, same 
 	return old.text, ok && by.Same(old.value, v)
 }
 
-// KeptTable describes a member as [codec.Table] does if the Keys are [codec.ByName]. When [codec.ReadTrusted] reads the
-// table, k keeps the values. When a process later writes the table, KeptTable writes the original text of each value
-// that has not changed.
+// KeptTable describes a member as [codec.Table] does with the Keys [codec.ByName]. When [codec.ReadTrusted] reads the
+// table, KeptTable stores the values and their texts in the argument k. When a process later writes the table,
+// KeptTable writes the original text of each value that has not changed.
 func KeptTable[V any](c *codec.Codec, name string, m *map[string]V, k *Kept[V], by ValueFuncs[V],
 	kind func(*V, *codec.Codec)) {
 	codec.Field(c, name, m, func(m *map[string]V, c *codec.Codec) {
