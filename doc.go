@@ -5,33 +5,33 @@
 //
 // Three CNI plugins, in one process or chained, give a Kubernetes pod a native address of an AWS VPC:
 //
-//	plugin/         code of all plugins: decode, dispatch, encode, errors
+//	plugin/         code that all plugins share: decode, dispatch, encode, errors
 //	plugin/nic/     requests of pods for their interfaces; plugin/values/ the rules for values of the configuration
 //	ipam/           addresses: the program that the plugins execute to ask EC2, and the functions of the tool
 //	  lease/        the first plugin: leases the addresses that the node has; all of the warm path
 //	  more/         gets more addresses and ENIs from EC2, and finishes what a killed process has begun
-//	  asked/        gets an ENI or an address for which a single pod asks
+//	  asked/        gets the ENI or the address for which a pod asks
 //	  less/         releases to EC2 addresses and ENIs that the node does not need
-//	  known/        finds out the truth about ENIs and addresses, by metadata, EC2 and the kernel
+//	  known/        asks metadata, EC2 and the kernel about the node's ENIs and addresses
 //	  call/         makes the calls to EC2, and waits while EC2 throttles
-//	  book/         edits of the registry's state, and questions about it: no I/O
-//	plugin/ipvlan/  the second plugin: an ipvlan slave of the address's ENI, in the pod
-//	unnumbered-ptp/ the third plugin: a veth pair between pod and node, routes, masquerade
+//	  book/         functions that read or edit the registry's state in memory, without I/O
+//	plugin/ipvlan/  the second plugin: puts an ipvlan slave of the address's ENI into the pod
+//	unnumbered-ptp/ the third plugin: adds a veth pair between pod and node, routes, and masquerade rules
 //	  legacy/       removes what the original plugin has left on a node
-//	plugin/egress/  a further plugin: packets of chosen pods leave with the addresses of routers
+//	plugin/egress/  an additional plugin: packets of chosen pods leave with the address of a router pod
 //	plugin/chain/   all plugins in one process
 //	tool/           the tool for people, cloud-init and systemd timers: a file per command
-//	tool/cli/       code of all commands: output, messages, progress, exit codes
-//	tool/conf/      conflists: load them, once for a command, and validate them
-//	tool/view/      registry, kernel, metadata and EC2 side by side
+//	tool/cli/       code that all commands share: output, messages, progress, exit codes
+//	tool/conf/      loads the conflists, once for each run of a command, and validates them
+//	tool/view/      shows what registry, kernel, metadata and EC2 say, side by side
 //	tool/repair/    puts back objects that a node has lost
 //	tool/doctor/    finds faults of the pods' network: a file per check
-//	tool/bundle/    the state of a node in one file
-//	  page/         explains such a file: repeats the checks, and makes a page of HTML
-//	tool/connectivity/ makes pods, sends packets on each path, and finds where they stop
-//	tool/iam/       the permissions that the role of a node needs; tool/install/ puts the suite on a node
-//	tool/kube/      the one request to the API server, with the kubelet's credentials
-//	tool/history/   which pod had which address: the lease log
+//	tool/bundle/    writes the state of a node to one file
+//	  page/         explains this file: repeats the checks, and writes an HTML page
+//	tool/connectivity/ makes pods, sends packets on each path, and finds where packets are lost
+//	tool/iam/       has the permissions that a node's role needs; tool/install/ puts the suite on a node
+//	tool/kube/      makes the suite's only request to the API server, with the kubelet's credentials
+//	tool/history/   reads the lease log, and finds out which pod had which address
 //
 // The packages above use the following packages. The packages aws, nl and registry do not import each other:
 //
@@ -42,11 +42,11 @@
 //	nl/ifname/      the kernel's rules for the name of a link; nl/ask/ has queries that no plugin needs
 //	registry/       the locked directory that all processes of a node share; the only package that uses flock
 //	  indexed/      the registry's large lists and tables, from which a process reads one entry
-//	internal/release/ the release of a program; internal/excerpt/ shows texts of others in messages and tables
-//	internal/atomicfile/ replaces a file, whole or not at all; internal/stack/ lets a goroutine's stack grow at once
-//	internal/trace/ the distributed trace of a call
+//	internal/release/ the release of a program; internal/excerpt/ prepares foreign texts for messages and tables
+//	internal/atomicfile/ replaces a file, whole or not at all; internal/stack/ makes a stack grow in one step
+//	internal/trace/ finds the distributed trace to which a CNI call belongs
 //	internal/codec/ JSON without the reflection of encoding/json
-//	  gen/          writes the descriptions of types from struct tags; codectest/ compares descriptions and tags
+//	  gen/          generates descriptions of types from struct tags; codectest/ compares descriptions with tags
 //
 // The tests use a simulated cloud and a real kernel. All code that simulates AWS, or a cluster on AWS, is in sim:
 //
@@ -65,10 +65,10 @@
 //	  compare/      makes the same calls to two EC2s, and compares their answers field by field
 //	  ends/         makes pods and sends packets on an instance
 //	nl/nltest/      namespaces for tests, programs killed at any system call, and a VM whose kernel has ipvlan
-//	internal/kernels/, judges/ test results by kernel, and by programs of others (sim/judge/); internal/table/ tables
-//	internal/testevents/ reads the output of go test -json for both
+//	internal/kernels/ the results of the tests on each kernel; internal/table/ Markdown tables
+//	internal/judges/ the results of other projects' test programs; internal/testevents/ the output of go test -json
 //
-// The table of the imports between packages is in repo_test.go. A test there checks the table. To read the source,
+// A table in repo_test.go lists the imports between packages, and a test there checks the table. To read the source,
 // begin with plugin.Main and chain.Commands, then lease.Pool.Take and ipam.Pool.Acquire, then nl.Wiring.Add.
 //
 // # Glossary
@@ -81,11 +81,11 @@
 //	boot ENI        the ENI with which EC2 launched the instance; metadata's "mac" is its MAC (registry.ENI.IsBoot)
 //	slot            a device index of a network card, where one ENI can be attached
 //	prefix          a block that EC2 delegates to an ENI: a /28 of IPv4, a /80 of IPv6
-//	pool            a named set of ENIs with subnets and security groups of its own; "default" has the top-level keys
-//	derived pool    a pool that a pod's request makes from the pod's pool
+//	pool            a named set of ENIs with its own subnets and security groups; top-level keys define "default"
+//	derived pool    a pool that the suite makes from a pod's pool, because the pod requests something
 //	ENI on request  an ENI for which a pod has asked: only pods that ask for it get its addresses
-//	managed         an ENI that this suite created, and may delete; EC2 has this as a tag
-//	foreign         an ENI whose owner forbids changes, or that had no address when first found: it serves no pods
+//	managed         an ENI that this suite created, and may delete; a tag in EC2 says so
+//	foreign         an ENI that serves no pods: its owner forbids changes, or it had no address when first found
 //	peer            a VPC that is peered with the node's VPC
 //	metadata        EC2's instance metadata service (IMDS); it may lag behind EC2
 //
@@ -96,14 +96,14 @@
 //	link          a network interface of the kernel, as in ip-link(8)
 //	slave         an ipvlan link; the ENI's link is its master
 //	pair          the veth pair of a pod: one end in the pod, the other on the node
-//	data path     how a pod's packets reach its ENI: by a slave (ipvlan), or by its pair and the node (veth)
-//	routed pod    a pod whose data path is veth: its pair is its only link
+//	data path     how a pod's packets reach its ENI: through a slave (ipvlan), or through its pair and the node (veth)
+//	routed pod    a pod whose data path is veth; its pair is its only link
 //	family        IPv4 or IPv6
-//	attachment    one interface of one container, as in the CNI specification; the network's name completes the key
+//	attachment    one interface of one container, as in the CNI specification; its key also has the network's name
 //	wiring        the list of kernel objects that a plugin adds, checks and deletes
-//	service loop  the path of a pod's packet to a Service: to the node, back into the pod, and out by its ENI
-//	direct        traffic that leaves by the pod's ENI and not through the node
-//	egress        destinations that some pods (clients) reach by other pods (routers), with the routers' addresses
+//	service loop  the path of a pod's packet to a Service: to the node, back into the pod, and out through its ENI
+//	direct        traffic that leaves through the pod's ENI and not through the node
+//	egress        destinations that client pods reach through router pods, with the address of a router
 //
 // Addresses:
 //
@@ -113,18 +113,18 @@
 //	bound         a lease names the address, and the kernel has it in the pod
 //	cooling       the last lease of the address ended less than reuseIPWait ago, so no pod gets the address yet
 //	free          the node has the address, no lease names it, and it is not cooling
-//	used          leased, or seen in a namespace or in a route to the single address
+//	used          leased, or a process has seen the address in a namespace, or in a route to only this address
 //	warm          free in advance: a warm ADD makes no EC2 call and no metadata call
 //	unconfirmed   metadata or EC2 shows the address, but may lag; no ADD takes it yet
 //
 // Changes in EC2:
 //
-//	growth        getting more addresses for a pool; one process at a time, under the lock "grow"
-//	waiter        an ADD that waits for an address; growth asks EC2 for all waiters in one call
-//	intent        the record of an EC2 call in the registry; it stays from before the call until the outcome is known
-//	throttled     EC2 has refused a call because of its rate; all processes of the node then wait
+//	growth        getting more addresses for a pool; only the process that holds the lock "grow" does this
+//	waiter        an ADD that waits for an address; growth makes one EC2 call for all waiters
+//	intent        the registry's record of an EC2 call: written before the call, removed when the outcome is known
+//	throttled     EC2 has refused a call because there were too many calls; all processes of the node then wait
 //	draining      an ENI that will be deleted: it gets no new leases
-//	release       to return free addresses, prefixes or ENIs to EC2; not a word for leases: a lease ends
-//	collection    a run of registry-gc: it ends leases of pods that are gone, and releases free addresses and ENIs
+//	release       to return free addresses, prefixes or ENIs to EC2; a lease is not released: it ends
+//	collection    a run of registry-gc: ends the leases of pods that are gone, and releases free addresses and ENIs
 //	repair        to put back objects of the wiring that the node has lost: rules, routes, veth pairs
 package vpc

@@ -316,7 +316,7 @@ func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
 // Len returns the number of entries.
 func (e *entries) Len() int { return len(e.entryList) }
 
-// At returns the value of the entry with the key k. The result ok says whether there is an entry with this key.
+// At returns the value of the entry with the key k. If there is no entry with this key, ok is false.
 func (e *Entries[V]) At(k netip.Addr) (v V, ok bool) {
 	i, ok := e.indexOf(k)
 	if ok {
