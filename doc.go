@@ -82,7 +82,7 @@
 //	slot            a device index of a network card, where one ENI can be attached
 //	prefix          a block that EC2 delegates to an ENI: a /28 of IPv4, a /80 of IPv6
 //	pool            a named set of ENIs with its own subnets and security groups; top-level keys define "default"
-//	derived pool    a pool that the suite makes from a pod's pool, because the pod requests something
+//	derived pool    a pool for pods with the same request (security groups or an ENI), made from the pods' own pool
 //	ENI on request  an ENI for which a pod has asked: only pods that ask for it get its addresses
 //	managed         an ENI that this suite created, and may delete; a tag in EC2 says so
 //	foreign         an ENI that serves no pods: its owner forbids changes, or it had no address when first found

@@ -12,8 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// Assign gives the ENI n more secondary private IPv4 addresses (AssignPrivateIpAddresses), and returns them. If EC2's
-// answer does not have exactly n addresses, Assign returns an error.
+// Assign assigns n more secondary private IPv4 addresses to the ENI (AssignPrivateIpAddresses), and returns them. If
+// EC2's answer does not have exactly n addresses, Assign returns an error.
 //
 // This EC2 action has no client token, so a repeated call may assign more addresses. If Assign returns an error, and
 // [MaybeDone] returns true for this error, EC2 may have assigned addresses. To find these addresses, the caller must
@@ -34,8 +34,8 @@ func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, e
 	return addrs, nil
 }
 
-// AssignAddr gives the ENI the address addr as a secondary address (AssignPrivateIpAddresses). If another ENI has the
-// address, AssignAddr changes nothing, and returns [ErrInUse]. It is safe to repeat the call.
+// AssignAddr assigns the address addr to the ENI as a secondary address (AssignPrivateIpAddresses). If another ENI has
+// the address, AssignAddr changes nothing, and returns [ErrInUse]. It is safe to repeat the call.
 func (c *Client) AssignAddr(ctx context.Context, eni string, addr netip.Addr) error {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, PrivateIpAddresses: []string{addr.String()}}
@@ -50,8 +50,8 @@ func (c *Client) AssignAddr(ctx context.Context, eni string, addr netip.Addr) er
 	return nil
 }
 
-// AssignPrefixes gives the ENI n more delegated /28 prefixes (AssignPrivateIpAddresses), and returns them. This EC2
-// action has no client token, so a repeated call may assign more prefixes. If AssignPrefixes returns an error, the
+// AssignPrefixes assigns n more delegated /28 prefixes to the ENI (AssignPrivateIpAddresses), and returns them. This
+// EC2 action has no client token, so a repeated call may assign more prefixes. If AssignPrefixes returns an error, the
 // caller must find out which prefixes the ENI has: see [Client.Assign].
 func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	const action = "AssignPrivateIpAddresses"

@@ -41,9 +41,9 @@ func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }
 
-// attempts is a middleware of the SDK that records the attempts of one call. Before the SDK sends a request, it calls
-// attempts after all other middleware. If another middleware fails, for example because there are no credentials, the
-// SDK sends no request, and attempts records no attempt.
+// attempts is a middleware of the SDK that records the attempts of one call. The SDK calls attempts directly before it
+// sends a request. If another middleware fails before that, for example because there are no credentials, the SDK sends
+// no request, and attempts records no attempt.
 type attempts struct {
 	changes   bool // the action may change something in EC2
 	begun     bool // there was an attempt
@@ -94,8 +94,8 @@ func (a *attempts) HandleFinalize(ctx context.Context, in middleware.FinalizeInp
 
 // isRefusal reports whether an error proves that EC2 has not carried out the request. The error proves this if there
 // was no connection to EC2, or if EC2 has refused the request. A server error does not prove this. But two server
-// errors do prove it: EC2 throttles, and EC2 lacks addresses. EC2 lists these two errors among its server errors (API,
-// "Error codes", the table "Server errors").
+// errors do prove it: the error that EC2 throttles, and the error that EC2 lacks addresses. EC2's documentation lists
+// these two errors among the server errors (API, "Error codes", the table "Server errors").
 func isRefusal(err error) bool {
 	if o, ok := errors.AsType[*net.OpError](err); ok && (o.Op == "dial" || o.Op == "proxyconnect") {
 		return true

@@ -41,7 +41,7 @@ func ByDescription(text string) Filter { return Filter{"description", []string{t
 // BySubnet selects the ENIs in one of the subnets.
 func BySubnet(ids ...string) Filter { return Filter{"subnet-id", ids} }
 
-// ByID selects the ENIs that have one of the IDs. It is no error if no ENI has one of these IDs.
+// ByID selects the ENIs that have one of the IDs. An ID without an ENI is not an error.
 func ByID(ids ...string) Filter { return Filter{"network-interface-id", ids} }
 
 // DescribeENIs returns the ENIs that match all filters (DescribeNetworkInterfaces), in no particular order. Without a
@@ -71,7 +71,7 @@ func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, er
 	return enis, nil
 }
 
-// isAsked returns an error if there is a ByID filter without the ENI's ID. isAsked does not check other filters,
+// isAsked returns an error if a ByID filter does not contain the ENI's ID. isAsked does not check other filters,
 // because attributes other than the ID may have changed a moment ago (EC2 API reference, "Eventual consistency").
 func isAsked(e ENI, filters []Filter) error {
 	for _, f := range filters {

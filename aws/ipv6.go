@@ -11,15 +11,15 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
-// AssignIPv6 gives the ENI n more IPv6 addresses (AssignIpv6Addresses), and returns them. This EC2 action has no client
-// token, so a repeated call may assign more addresses. If AssignIPv6 returns an error, the caller must find out which
-// addresses the ENI has: see [Client.Assign].
+// AssignIPv6 assigns n more IPv6 addresses to the ENI (AssignIpv6Addresses), and returns them. This EC2 action has no
+// client token, so a repeated call may assign more addresses. If AssignIPv6 returns an error, the caller must find out
+// which addresses the ENI has: see [Client.Assign].
 func (c *Client) AssignIPv6(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	addrs, _, err := c.assignIPv6(ctx, eni, n, 0)
 	return addrs, err
 }
 
-// AssignIPv6Prefixes gives the ENI n more delegated /80 prefixes (AssignIpv6Addresses), and returns them. This EC2
+// AssignIPv6Prefixes assigns n more delegated /80 prefixes to the ENI (AssignIpv6Addresses), and returns them. This EC2
 // action has no client token, so a repeated call may assign more prefixes. If AssignIPv6Prefixes returns an error, the
 // caller must find out which prefixes the ENI has: see [Client.Assign].
 func (c *Client) AssignIPv6Prefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
@@ -42,7 +42,7 @@ func (c *Client) AssignIPv6Addr(ctx context.Context, eni string, addr netip.Addr
 	return nil
 }
 
-// assignIPv6 gives the ENI more addresses or more prefixes. One of the two numbers must be 0, because EC2 does not
+// assignIPv6 assigns more addresses or more prefixes to the ENI. One of the two numbers must be 0, because EC2 does not
 // allow addresses and prefixes in one call.
 func (c *Client) assignIPv6(
 	ctx context.Context, eni string, addresses, delegated int,

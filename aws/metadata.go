@@ -122,7 +122,7 @@ func (e *MetadataError) isMissingRole() bool {
 type metadata struct {
 	url   string
 	sdk   *imds.Client
-	slots chan struct{} // a request holds one element while it runs
+	slots chan struct{} // has one element for each running request
 
 	invalid error // why an environment variable for metadata is invalid; nil: all are valid
 }
@@ -183,9 +183,9 @@ func directHTTP() HTTPClient {
 		})
 }
 
-// metadataTimeout returns the maximum time that an attempt waits for the connection. After that, the attempt waits for
-// the answer, for at most the same time. This time is $AWS_METADATA_SERVICE_TIMEOUT seconds, or one second if this
-// variable is not set. The AWS CLI and other SDKs also read the variable.
+// metadataTimeout returns the maximum duration of each of the two waits of an attempt: the wait for the connection, and
+// the wait for the answer. The duration is $AWS_METADATA_SERVICE_TIMEOUT seconds, or one second if this variable is not
+// set. The AWS CLI and other SDKs also read the variable.
 func metadataTimeout() time.Duration {
 	seconds, err := strconv.Atoi(os.Getenv("AWS_METADATA_SERVICE_TIMEOUT"))
 	if err != nil || seconds < 1 {

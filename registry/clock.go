@@ -112,10 +112,11 @@ func (s *State) isAfter(since, t time.Time) bool {
 	return !t.IsZero() && since.After(toCurrentClock(t)) && since.Before(s.readAt)
 }
 
-// toCurrentClock converts the time t, a result of time.Now in this process, to a time of the current wall clock. The
-// times of a State are also times of this clock. If the machine was suspended between the start of the process and t,
-// the result is too early by the duration of the suspension. A result that is too early is safe: BegunAfter may wrongly
-// report that a lease began after t, but this only means that the process does not end this lease.
+// toCurrentClock converts the time t to a time of the current wall clock. The time t must be a result of time.Now in
+// this process. The times of a State are also times of the current wall clock. If the machine was suspended between the
+// start of the process and t, the result is too early by the duration of the suspension. A result that is too early is
+// safe: BegunAfter may wrongly report that a lease began after t, but this only means that the process does not end
+// this lease.
 func toCurrentClock(t time.Time) time.Time {
 	now := time.Now()
 	// the time since t by the wall clock, minus the time since t by the monotonic clock

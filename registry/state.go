@@ -84,7 +84,8 @@ func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.
 //
 //codec:describe
 type OnRequest struct {
-	Network string            `json:"network,omitempty"` // its configuration has Tags; empty: from all conflists
+	// the network whose configuration has the tags; empty: the tags are from all conflists of the node
+	Network string            `json:"network,omitempty"`
 	Tags    map[string]string `json:"tags,omitempty"`
 }
 

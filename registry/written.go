@@ -20,8 +20,8 @@ import (
 // In earlier releases, the last member was a checksum of all bytes. On a large node, an Update needed a third of its
 // time for the checksum. The checksum also found errors of the memory, which the modification time does not find.
 //
-// This release trusts a file whose last member has this name. If a later release writes leases that do not begin with
-// their key, or that this release would misread, it must give the last member another name.
+// This release trusts a file whose last member has the name "written". If a later release writes leases that do not
+// begin with their key, or that this release would misread, it must give the last member another name.
 
 // writtenMember is the beginning of the last member, up to the time.
 const writtenMember = `,"written":"`

@@ -107,8 +107,8 @@ func (c *Codec) readWord(text string) bool {
 	return found
 }
 
-// Each reads a JSON value once for each of several descriptions. It is for an object whose members several descriptions
-// describe.
+// Each reads a JSON value once for each of several descriptions. Use Each if each description describes different
+// members of the value.
 func (c *Codec) Each(values ...func(*Codec)) {
 	if c.Writes() {
 		c.Fail(errors.New("several descriptions of one value cannot write it"))

@@ -4,8 +4,8 @@
 //go:build !urfave_cli_no_docs
 
 // Manual writes the manual page of the tool, and its completions for shells, into a directory like /usr/share. The
-// library urfave/cli makes the page and the completions. The library's code for pages needs a Markdown library. To keep
-// this code out of the shipped tool, the page is made by this separate program.
+// library urfave/cli makes the page and the completions. The library's code for pages needs a Markdown library. The
+// shipped tool must not contain this code, so this separate program makes the page.
 //
 //	manual DIR
 package main

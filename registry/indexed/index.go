@@ -29,7 +29,7 @@ import (
 // indexName returns the name of an index. The argument name is the name of the member to which the index belongs.
 func indexName(name string) string { return name + "Index" }
 
-// A row has the values of one row in an index.
+// A row has the decoded values of one row of an index.
 type row struct {
 	key           netip.Addr
 	value, length int
@@ -133,8 +133,7 @@ func putWord(text []byte, n uint32) {
 	binary.BigEndian.PutUint64(text, x+'0'*0x0101010101010101+letters*('a'-'0'-10))
 }
 
-// An index has the text of all rows of an index that a codec has read, and the offset of this text in the codec's
-// input.
+// An index has the text of all rows of one index, and the offset of this text in the codec's input.
 type index struct {
 	rows   string
 	offset int
