@@ -37,14 +37,13 @@ import (
 // Options are the options of a Client. In production, use the zero value.
 type Options struct {
 	// EC2URL is the endpoint of the EC2 API. If EC2URL is empty, $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL names the
-	// endpoint. If neither variable is set, or if $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true, the endpoint is one of
-	// the region's endpoints. $AWS_USE_FIPS_ENDPOINT and $AWS_USE_DUALSTACK_ENDPOINT choose among the region's
-	// endpoints. The region is $AWS_REGION or $AWS_DEFAULT_REGION. If neither is set, the region is the instance's
-	// region.
+	// endpoint, unless $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true. If no variable names the endpoint, the region
+	// determines the endpoint, and $AWS_USE_FIPS_ENDPOINT and $AWS_USE_DUALSTACK_ENDPOINT choose its variant. The
+	// region is $AWS_REGION or $AWS_DEFAULT_REGION. If neither variable is set, the region is the instance's region.
 	EC2URL string
 
 	// MetadataURL is the endpoint of the instance metadata service. If MetadataURL is empty,
-	// $AWS_EC2_METADATA_SERVICE_ENDPOINT names the endpoint. If this is not set, the endpoint is
+	// $AWS_EC2_METADATA_SERVICE_ENDPOINT names the endpoint. If this variable is not set, the endpoint is
 	// http://169.254.169.254, or http://[fd00:ec2::254] if $AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is IPv6.
 	MetadataURL string
 

@@ -100,8 +100,8 @@ func dryCall[I, O any](ctx context.Context, c *Client, action string, f method[I
 	return notDoneError(action, err)
 }
 
-// inconclusive lists the errors that do not prove that the caller has the permission. ErrNotFound is in this list,
-// because EC2 may look for the ENI before it checks the permission.
+// inconclusive lists the errors that EC2 may return even if the caller lacks the permission. One of them is
+// ErrNotFound, because EC2 may look for the ENI before it checks the permission.
 var inconclusive = []error{ErrDenied, ErrNotFound, ErrThrottled, ErrTransient}
 
 // refusedCall makes a call that EC2 must refuse. If EC2 refuses the call with an error that is not in the list

@@ -79,8 +79,8 @@ func (d *directory) loadState() (*State, error) {
 	return blankState(), nil
 }
 
-// setAside renames the registry's file, and returns the new path. The argument why is a word about the reason, such as
-// "bad". The new name contains this word.
+// setAside renames the registry's file, and returns the new path. The new name contains the argument, which is a word
+// for the reason, such as "bad".
 func (d *directory) setAside(why string) (path string, err error) {
 	aside := fileName + "." + why + "-" + time.Now().UTC().Format("20060102T150405.000000000")
 	if err := unix.Renameat(d.fd(), fileName, d.fd(), aside); err != nil {

@@ -131,7 +131,7 @@ func (e *ENI) Request() {
 	e.Serving, e.OnRequest = false, true
 }
 
-// Doubt records that the ENI's tags are unknown. The argument why is the reason: NotAsked or NotAllowed.
+// Doubt records that the ENI's tags are unknown. The argument is the reason: NotAsked or NotAllowed.
 func (e *ENI) Doubt(why string) {
 	e.TagsUnknown = why
 }

@@ -230,7 +230,7 @@ type Waiter struct {
 	Until time.Time `json:"until"` // in Waiters: the latest time when the ADD gives up; in GaveUp: when the ADD gave up
 }
 
-// A Failure says why EC2 has not given a pool the addresses for which ADDs wait.
+// A Failure says why EC2 has not assigned the addresses for which the ADDs of a pool wait.
 //
 //codec:describe
 type Failure struct {

@@ -14,9 +14,9 @@ package stack
 func init() { Deepen(0) }
 
 // Deepen grows the stack of the calling goroutine at once to the size that a command needs. Deepen declares a large
-// array, so the stack already grows when Deepen begins. If the argument i is 0, Deepen returns before it reaches the
-// declaration. Callers must pass 0. For any other number, Go would write zeros to the whole array, and the kernel would
-// have to provide each page of the array.
+// array, so Go makes the stack grow when a goroutine calls Deepen. The argument must be 0, so that Deepen returns
+// before it reaches the declaration. For any other number, Go would write zeros to the whole array, and the kernel
+// would have to provide each page of the array.
 //
 //go:noinline
 func Deepen(i int) byte {
