@@ -101,8 +101,8 @@ func publishNumbers(c *cli.Context, rows []offerRow) error {
 	return patchNode(c, rows)
 }
 
-// patchNode sends the numbers of the resources to the API server. Then it removes resources from the node: those of
-// pools that the configuration no longer has.
+// patchNode sends the numbers of the resources to the API server. Then it removes from the node the resources whose
+// pools are no longer configured.
 func patchNode(c *cli.Context, rows []offerRow) error {
 	path := c.String("kubeconfig")
 	if path == "" {
@@ -146,8 +146,8 @@ func patchNode(c *cli.Context, rows []offerRow) error {
 	return patchError(err, node, path)
 }
 
-// patchError describes an error of a request to the API server. The result names the request, and may have a hint. If
-// err is nil, patchError returns nil.
+// patchError describes an error of a request to the API server. The result names the request. For some errors, it also
+// has a hint. If err is nil, patchError returns nil.
 func patchError(err error, node, kubeconfig string) error {
 	if err == nil {
 		return nil
@@ -172,9 +172,9 @@ func patchError(err error, node, kubeconfig string) error {
 	return err
 }
 
-// featureText returns the text of the file for the local source of node-feature-discovery. Each line with a number
-// follows a line with the directive +no-label (customization guide, "Local feature source"). So the number becomes a
-// feature, but not a label.
+// featureText returns the file's text. The file is for node-feature-discovery, whose "local source" reads such files.
+// Each line with a number follows a line with the directive +no-label (customization guide, "Local feature source"). So
+// the number becomes a feature, but not a label.
 func featureText(rows []offerRow) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "# By", cli.Program+" advertise, for the NodeFeatureRule of docs/scheduler.md.")

@@ -70,8 +70,8 @@ that do not ask EC2, for Prometheus.` +
 	}
 }
 
-// chosenChecks returns the checks that the command line names. If the command line names no check, it returns all
-// checks. With --local, it then leaves out those that ask EC2.
+// chosenChecks returns the checks that the command line names. If the command line names no check, chosenChecks returns
+// all checks, or with --local, all checks that do not ask EC2.
 func chosenChecks(c *cli.Context) ([]doctor.Check, error) {
 	wanted := c.StringSlice("check")
 	var chosen []doctor.Check

@@ -95,7 +95,7 @@ func setDraining(s *registry.State, ids []string, retire bool) error {
 	return nil
 }
 
-// A drainRow is an ENI, with the mark that it drains, and with the reason why it differs from the configuration.
+// A drainRow is an ENI. The row says whether the ENI drains, and why the ENI differs from the configuration.
 type drainRow struct {
 	ID       string `json:"id"`
 	Iface    string `json:"iface"`
@@ -124,14 +124,16 @@ func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyD
 	return rows
 }
 
-// isReplaceable reports whether an ENI serves the pods of its pool, and another ENI could replace it on the node.
+// isReplaceable reports whether a new ENI of the pool could replace an ENI. No new ENI can replace the boot ENI, a
+// requested ENI or a foreign ENI.
 func isReplaceable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && !e.Foreign }
 
-// misfitReasons compares the ENIs of the node with the configuration. It treats each ENI as if an operator had attached
-// it. The result has a text for each ENI: why no pod would get an address of this ENI, or "" if the ENI fits.
+// misfitReasons compares the ENIs of the node with the configuration, by the rules for an ENI that an operator has
+// attached. For each ENI, the result says why no pod would get an address of the ENI. For an ENI that fits, the text is
+// "".
 //
 // The security groups of the ENIs come from metadata. If the groups do not show whether an ENI fits, misfitReasons asks
-// EC2 for the tags of the subnets. If the role may not ask, the ENI counts as fitting.
+// EC2 for the tags of the subnets. If the role does not permit this EC2 call, the ENI counts as fitting.
 func misfitReasons(
 	c *cli.Context, p *ipam.Pool, s *registry.State, conflists *conf.Conflists,
 ) (reasons map[string]string, _ error) {
@@ -167,8 +169,8 @@ func misfitReasons(
 	return reasons, nil
 }
 
-// subnetTags asks EC2 for the subnets in a zone. It asks for each VPC that has one of the ENIs. The result has the tags
-// of each subnet, by the subnet's ID. It is nil if the role may not ask.
+// subnetTags asks EC2 for the subnets in a zone, for each VPC that has one of the ENIs. The result has the tags of each
+// subnet, by the subnet's ID. If the role does not permit the EC2 call, the result is nil.
 func subnetTags(
 	c *cli.Context, cloud *aws.Client, enis []aws.ENI, zone string,
 ) (map[string]map[string]string, error) {

@@ -25,10 +25,10 @@ import (
 //go:embed egress.yaml
 var egressYAML string
 
-// manifestTemplate is the parsed egress.yaml. It writes names (of type yamlName) without quotes, because newManifest
-// refuses names that Kubernetes does not allow. It writes all other values as JSON. The program parses the template at
-// its first use, so that the other commands do not spend time on it. For the same reason, it compiles the regular
-// expressions of this package at their first use.
+// manifestTemplate is the parsed egress.yaml. The template writes a name (type yamlName) without quotes, because
+// newManifest refuses names that Kubernetes does not allow. The template writes all other values as JSON. The program
+// parses the template at its first use, so that the other commands do not spend time on the parsing. The regular
+// expressions of this package are compiled at their first use for the same reason.
 var manifestTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("egress").Funcs(template.FuncMap{"json": inlineJSON}).Parse(egressYAML))
 })
@@ -74,8 +74,8 @@ type manifest struct {
 	Lacks            []missingPart
 }
 
-// A workload runs routers. It is a Deployment, or a StatefulSet. Each StatefulSet has one router, which has an address
-// of its own.
+// A workload runs routers. It is a Deployment, or a StatefulSet. A StatefulSet has one router, and this router has an
+// address of its own.
 type workload struct {
 	Kind     string
 	Name     yamlName
@@ -83,8 +83,8 @@ type workload struct {
 	IP, Zone string
 }
 
-// A missingPart is a part that the conflist lacks. Means says where to add the part, and why. Lines are the lines to
-// add.
+// A missingPart is a part that the conflist lacks. Means says where to add the part, and why. Lines has the text of the
+// part.
 type missingPart struct {
 	Means string   `json:"means"`
 	Lines []string `json:"lines"`
@@ -104,8 +104,8 @@ func printManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *con
 		func(w io.Writer) { _, _ = b.WriteTo(w) }) // ignore the error: w is in memory
 }
 
-// newManifest returns the manifest of the egress that --manifest names. This is either an egress of the configuration,
-// or a new egress that other flags describe.
+// newManifest returns the manifest of the egress that --manifest names. The configuration has this egress, or other
+// flags describe a new egress.
 func newManifest(c *cli.Context, networks []conf.NetworkEgress, conflists *conf.Conflists) (*manifest, error) {
 	name := c.String("manifest")
 	m := &manifest{Name: yamlName(name), Image: c.String("image"), Probe: c.String("probe"),
@@ -148,8 +148,8 @@ func (w yamlName) String() string {
 	return string(w)
 }
 
-// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123). RFC 1123 allows 63 characters,
-// and dnsLabel only 40, because addWorkloads appends an address to the name of the egress.
+// dnsLabel matches the names that namespaces, Services and labels may have (RFC 1123). RFC 1123 allows 63 characters.
+// dnsLabel allows only 40 characters, because addWorkloads appends an address to the name of the egress.
 var dnsLabel = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$`)
 })
@@ -203,8 +203,8 @@ func newEgress(n conf.NetworkEgress, name string, e egress.Egress) missingPart {
 	return missingPart{means, strings.Split(text, "\n")}
 }
 
-// newEgressNetwork returns the network for a new egress. This is the first network that already has an egress. If there
-// is none, it is the first network that can have an egress.
+// newEgressNetwork returns the network for a new egress: the first network that already has an egress. If no network
+// has an egress, newEgressNetwork returns the first network that can have one.
 func newEgressNetwork(conflists *conf.Conflists, networks []conf.NetworkEgress) (conf.NetworkEgress, error) {
 	if len(networks) > 0 {
 		return networks[0], nil
@@ -246,8 +246,8 @@ func inlineJSON(v any) string {
 	return strings.ReplaceAll(string(b), `","`, `", "`)
 }
 
-// routersNamespace returns the namespace of the routers. This is the value of the flag --routers. Without the flag, it
-// is the first namespace without a wildcard in the key routers of the egress.
+// routersNamespace returns the namespace of the routers. The flag --routers has precedence. Without the flag,
+// routersNamespace looks at the egress's key routers, and takes the first namespace without a wildcard.
 func routersNamespace(c *cli.Context, e egress.Egress) (string, error) {
 	if c.IsSet("routers") {
 		return c.String("routers"), nil
@@ -297,7 +297,7 @@ func (m *manifest) addWorkloads(c *cli.Context) error {
 // digits to the name, and writes the result into a label. A label has at most 63 characters.
 const maxStatefulSetName = 52
 
-// addMissing finds out what the conflist lacks for the routers of the manifest, and appends these parts to m.Lacks.
+// addMissing appends to m.Lacks the parts that the conflist lacks for the routers of the manifest.
 func (m *manifest) addMissing(c *cli.Context, n conf.NetworkEgress, e egress.Egress) error {
 	if !e.HasRouters(string(m.Namespace)) {
 		m.Lacks = append(m.Lacks, missingPart{fmt.Sprintf("The conflist of all nodes needs this namespace in "+

@@ -27,8 +27,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// leastGrace is the least value of --grace, which is the time between the first run that sees a leaked ENI and the run
-// that deletes it. leastGrace is longer than the time that an intent stays in the registry. It is also longer than the
+// leastGrace is the smallest value of --grace. A leaked ENI exists at least for the time of --grace after a run has
+// first seen it. leastGrace is longer than the time that an intent stays in the registry. It is also longer than the
 // delay with which EC2's describe calls show a change.
 const leastGrace = 20 * time.Minute
 
@@ -127,7 +127,7 @@ func (l *leakSearch) print(w io.Writer) {
 }
 
 // deleteOld deletes a leaked ENI if the time of --grace has passed since the first run that saw the ENI. It records the
-// other leaked ENIs in the file of sightings.
+// other leaked ENIs in the file sightings.
 func (l *leakSearch) deleteOld(ctx context.Context) error {
 	enis, err := l.findLeaks(ctx)
 	if err != nil {
@@ -142,7 +142,7 @@ func (l *leakSearch) deleteOld(ctx context.Context) error {
 	var failed error
 	for _, e := range enis {
 		first, again := seen[e.ID]
-		if !again || first.After(now) { // the second condition: the clock was set back
+		if !again || first.After(now) { // a first run in the future means that the clock was set back
 			first = now
 		}
 		row := leakRow{e.ID, e.Tags[book.TagInstance], e.Subnet, first}
@@ -205,10 +205,11 @@ func (l *leakSearch) findLeaks(ctx context.Context) ([]aws.ENI, error) {
 	return idle, nil
 }
 
-// aliveInstances returns which instances still exist, by their IDs. It checks this instance, and the instances in the
-// tags of the ENIs. It also returns the VPC of this instance. An instance has an attached ENI from its launch to its
-// end, so it exists if EC2 shows such an ENI. If EC2 does not show the boot ENI of this instance, EC2's answer is
-// incomplete, and aliveInstances returns an error.
+// aliveInstances checks whether instances still exist: this instance, and the instances that the tags of the ENIs name.
+// The keys of the map are the IDs of the existing instances. The result vpc is the VPC of this instance. An instance
+// has an attached ENI from its launch to its end. So an instance exists if EC2 shows an ENI that is attached to the
+// instance. If EC2 does not show the boot ENI of this instance, EC2's answer is incomplete, and aliveInstances returns
+// an error.
 func (l *leakSearch) aliveInstances(
 	ctx context.Context, self aws.Instance, enis []aws.ENI,
 ) (alive map[string]bool, vpc string, err error) {
@@ -257,8 +258,8 @@ func (l *leakSearch) mayUse() (func(id string) bool, error) {
 	}, nil
 }
 
-// sightings is a file with the time at which eni-gc first saw each leaked ENI. If the file is lost, the next run of
-// eni-gc counts as the first that sees these ENIs, so eni-gc deletes them later.
+// sightings is a file with the time at which eni-gc first saw each leaked ENI. If the file is lost, eni-gc only deletes
+// leaked ENIs later, because it counts the time of --grace from its next run.
 type sightings struct{ file string }
 
 func sightingsAt(file string) sightings {

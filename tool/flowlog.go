@@ -51,8 +51,9 @@ func newFlowFormat(names []string) (f flowFormat, err error) {
 	return f, err
 }
 
-// podsOf returns the pods that had the two addresses of a record during the record's time. For an address that no pod
-// had, the result is "-". If a lost line of the lease log may name a pod, the result has the word "unknown".
+// podsOf returns the pods that had a record's two addresses at the time of the record. If no pod had an address, the
+// result for this address is "-". If a lost line of the lease log may name another pod, the result has the word
+// "unknown".
 func (f flowFormat) podsOf(h *history.History, record []string) (src, dst string) {
 	start, errStart := strconv.ParseInt(record[f.start], 10, 64)
 	end, errEnd := strconv.ParseInt(record[f.end], 10, 64)
@@ -130,7 +131,7 @@ func (a *annotator) annotateLine(fields []string) error {
 		}
 	}
 	if slices.Equal(fields, a.format.names) {
-		return nil // the input is several files in a row, each with a header
+		return nil // a second header: the input is several files, one after the other
 	}
 	if len(fields) != len(a.format.names) {
 		return fmt.Errorf("the record has %d fields, but the format of the flow log has %d: %q",

@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// An allowance has the words and tags that may leave this node. In addition, words that match the patterns below may
-// leave any node.
+// An allowance has the words and tags that may leave this node. Words that match the patterns in this file may leave
+// any node.
 type allowance struct {
 	words map[string]bool   // names of pods, links and networks; keptText keeps these words
 	tags  map[string]string // tags of the conflists, by key; other tags do not leave the node
@@ -62,7 +62,7 @@ func (w *allowance) keptState(s *registry.State) *registry.State {
 	enis := map[string]registry.ENI{}
 	for id, e := range s.ENIs {
 		e.Tags, e.SubnetTags = w.keptTags(e.Tags), w.keptTags(e.SubnetTags)
-		e.Settings = nil // settings that the link had before a pod got the whole ENI
+		e.Settings = nil // the link's settings from before a pod got the whole ENI must not leave the node
 		enis[id] = e
 	}
 	intents := map[string]registry.Intent{}
@@ -102,7 +102,8 @@ func (w *allowance) keptSubnets(all []aws.Subnet) (kept []aws.Subnet) {
 	return kept
 }
 
-// keptLinks returns the parts of links that may leave the node. An alias may leave only if it is our own.
+// keptLinks returns the parts of links that may leave the node. An alias may leave the node only if our plugins have
+// set the alias.
 func (w *allowance) keptLinks(all []nl.Link) []nl.Link {
 	kept := slices.Clone(all)
 	for i, l := range kept {
@@ -122,8 +123,7 @@ func lazyRegexp(expression string) func() *regexp.Regexp {
 // ownAlias matches the alias of one of our pairs: our name, the network, the container, the interface, and the pod.
 var ownAlias = lazyRegexp(`^cni-ipvlan-vpc-k8s [\w.-]{1,64} [\w.-]{1,128} [\w.-]{1,15}( [\w./-]{1,128})?$`)
 
-// mostText is the largest size of a text that another program wrote, in bytes. The bundle has only the beginning of a
-// longer text.
+// mostText is a number of bytes. If another program has written a longer text, the bundle has only its first bytes.
 const mostText = 4 << 10
 
 // Some patterns match words that cannot be a secret. Other patterns match words that name a secret.
@@ -142,7 +142,7 @@ var (
 	request  = lazyRegexp(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 )
 
-// keptText returns the text, but replaces each word that may be a secret by withheld.
+// keptText returns the text. If a word may be a secret, keptText writes withheld in place of the word.
 func (w *allowance) keptText(text string) string {
 	if len(text) > mostText {
 		text = text[:mostText] + " " + withheld
@@ -214,8 +214,8 @@ func isAddress(word string) bool {
 	return err == nil
 }
 
-// hasPlainParts splits a text at its separators, and reports whether no part can be a secret. Ordinary words, numbers,
-// abbreviations, and names that may leave the node cannot be secrets.
+// hasPlainParts splits a text at its separators, and reports whether all parts are harmless. Harmless parts are
+// ordinary words, numbers, abbreviations, and names that may leave the node.
 func (w *allowance) hasPlainParts(word string) bool {
 	for known := range strings.SplitSeq(word, "/") {
 		if w.words[known] || cloudID().MatchString(known) || isAddress(known) {

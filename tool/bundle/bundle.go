@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package bundle writes one file about the network of a node's pods. The package also reads this file, on any machine.
+// Package bundle writes a support bundle: one file about a node and the network of its pods. It also reads this file,
+// on any machine.
 //
 // A bundle has sources: the registry, the kernel, EC2 and so on (see sources.go). Each source has a deadline, and a
 // share of the bundle's size. If a source cannot be read, or is larger than its share, the manifest says so. A missing
@@ -100,8 +101,8 @@ func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 	return doctor.Review(ctx, r)
 }
 
-// missingSource returns "" if the bundle has the sources that every check needs. If one of these sources is missing or
-// cut, missingSource says which one. The bundle may lack all conflists, but must not have only a part of the conflists.
+// missingSource names a source that every check needs, if the source is missing or cut. If there is no such source,
+// missingSource returns "". Checks work without any conflist, but not with only a part of the conflists.
 func (b *Bundle) missingSource() string {
 	for name, has := range map[string]bool{sourceRegistry: b.State != nil, sourceKernel: b.Kernel != nil} {
 		if !has {

@@ -128,7 +128,8 @@ func callWithin[T any](ctx context.Context, deadline time.Duration, f func(conte
 type cutter interface{ Cut() bool }
 
 // fittingJSON returns the JSON of a value. The parameter share is a number of bytes. If the compressed JSON is larger,
-// fittingJSON cuts the value until the JSON fits. The result why then says how much is left. Otherwise why is empty.
+// fittingJSON cuts the value until the JSON fits. If fittingJSON has cut the value, the result "why" says how much is
+// left. If not, "why" is empty.
 func fittingJSON(v any, share int) (text []byte, why string, err error) {
 	whole := 0
 	for {

@@ -37,7 +37,7 @@ var units = []string{"cni-gc.service", "cni-gc.timer", "cni-warm.service", "cni-
 // node: an operator's drop-in may run any program in our units.
 var speakers = []string{"systemd", cli.Program, "cni-tool", "cni-ipvlan-vpc-k8s-links"}
 
-// The bundle reads no more lines and bytes of the journal than this.
+// The maximum numbers of lines and bytes that the bundle reads from the journal.
 const (
 	journalLines = 3000
 	journalBytes = 16 << 20
@@ -111,7 +111,8 @@ func programOutput(ctx context.Context, limit int64, program string, args ...str
 	return text, err
 }
 
-// endOfLog reads the last lines of a lease log, from its last two files.
+// endOfLog reads the last lines of a lease log. The log is in several files, and endOfLog reads the ends of the last
+// two.
 func endOfLog(file string) (lines []registry.Line, err error) {
 	const last = 4 << 20
 	for _, name := range []string{file + ".1", file} {

@@ -17,7 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Limits for the sizes and the number of the files in an archive. An attacker may have made an archive that would fill
+// Limits for the sizes and the number of the files in an archive. Without limits, the archive of an attacker could fill
 // the memory.
 const (
 	mostFile  = 64 << 20

@@ -79,7 +79,7 @@ type gathering struct {
 	compared *view.Observation
 }
 
-// openError returns why the node could not be opened, or nil.
+// openError returns an error if the node could not be opened.
 func (g *gathering) openError() error {
 	if g.node == nil {
 		return fmt.Errorf("the registry or the network namespace of the node cannot be opened: %w", g.unopened)

@@ -18,7 +18,7 @@ import (
 	urfave "github.com/urfave/cli/v2"
 )
 
-// The types of the library that the commands use.
+// Types of the library urfave/cli that the commands use.
 type (
 	// App is a program with commands.
 	App = urfave.App
@@ -38,7 +38,7 @@ type (
 	StringSliceFlag = urfave.StringSliceFlag
 	// StringSlice is the value of a StringSliceFlag.
 	StringSlice = urfave.StringSlice
-	// DurationFlag takes a time such as 15m.
+	// DurationFlag takes a duration such as 15m.
 	DurationFlag = urfave.DurationFlag
 )
 
@@ -101,11 +101,11 @@ func CompleteEndless(c *Command) {
 	}
 }
 
-// JSON returns the last paragraph of a command's description. It lists the fields of the command's answer with --output
-// json. If the list begins with [], the answer is a list of objects. If not, the answer is one object. Fields in braces
-// are within the field before the braces. A field keeps its name and type from release to release, but a release may
-// add fields. The tests compare these names with the answers in the transcripts of tool/testdata. Times have the form
-// of RFC 3339, in UTC.
+// JSON returns the last paragraph of a command's description. The paragraph lists the fields of the command's answer
+// with --output json. If the list begins with [], the answer is a list of objects. If not, the answer is one object.
+// Braces after a field contain the fields of that field's value. A field keeps its name and type from release to
+// release, but a release may add fields. The tests compare these names with the answers in the transcripts of
+// tool/testdata. Times have the form of RFC 3339, in UTC.
 func JSON(fields string) string { return "\n\nWith --output json: " + fields }
 
 // checkArgs refuses arguments that the command would ignore, and unknown formats in --output. If hasOwnOutput is true,

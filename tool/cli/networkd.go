@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// UnreadByNetworkd returns the first of the files that was written after systemd-networkd had started. The running
-// systemd-networkd has not read such a file, because it reads networkd.conf(5) only when it starts. UnreadByNetworkd
-// returns "" if there is no such file, or if no systemd-networkd runs in the network namespace of this process.
+// UnreadByNetworkd returns the first file that the running systemd-networkd has not read. systemd-networkd reads
+// networkd.conf(5) only when it starts, so it has not read a file that was written later. UnreadByNetworkd returns ""
+// if systemd-networkd has read all files, or if no systemd-networkd runs in the network namespace of this process.
 //
 // UnreadByNetworkd compares the change time of a file (inode(7)). The modification time would be wrong, because package
 // managers set it to an earlier time.
@@ -41,8 +41,9 @@ func UnreadByNetworkd(files []string) (string, error) {
 	return "", nil
 }
 
-// isBetween reports whether a file was written after a process had started. A change time in the future tells nothing:
-// the clock was wrong. A new start of the process would not make the file older.
+// isBetween reports whether a file was written after a process had started. isBetween ignores a change time in the
+// future, because the clock was wrong when the file was written. Without this rule, the file would count as unread even
+// after a new start of the process.
 func isBetween(written, started, now time.Time) bool {
 	return written.After(started) && !written.After(now)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 )
 
-// Answer writes v as JSON if the command line asks for JSON. If not, the function text writes the answer as text. In
-// this text, Answer escapes the characters that are not printable.
+// Answer writes v as JSON if the command line asks for JSON. If not, Answer calls the function in the parameter "text",
+// which writes the answer as text. Answer then escapes the characters that are not printable.
 func Answer(c *Context, v any, text func(w io.Writer)) error {
 	var b bytes.Buffer
 	if c.String("output") == "json" {
@@ -77,8 +77,8 @@ func heading(f reflect.StructField) string {
 	return f.Tag.Get("json")
 }
 
-// Cell returns the text of a value in a table. The text of an invalid CIDR is empty, because the ENI then has no CIDR
-// of this kind.
+// Cell returns the text of a value in a table. An invalid CIDR means that an ENI has no such CIDR, so its text is
+// empty.
 func Cell(v any) string {
 	// Most cells are strings. Sprint would be slow for them.
 	text, ok := v.(string)

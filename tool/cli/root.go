@@ -58,8 +58,8 @@ func Unreadable(err error) string {
 	return ""
 }
 
-// Rooted adds the error of NeedRoot to an error about permissions if the process does not run as root. It returns any
-// other error unchanged.
+// Rooted checks whether an error is about permissions, and the process does not run as root. If so, Rooted puts the
+// error of NeedRoot before this error. Rooted returns any other error unchanged.
 func Rooted(err error) error {
 	if !errors.Is(err, fs.ErrPermission) || NeedRoot() == nil {
 		return err

@@ -2,14 +2,14 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package conf reads network configuration lists. [Load] reads the conflists at a path once, and finds our plugins in
-// them. All questions about the conflists are methods of [Conflists]. The types into which the plugins decode their
-// configurations define the keys and the allowed values.
+// them. All questions about the conflists are methods of [Conflists]. Each plugin decodes its configuration into a Go
+// type. These types define the keys and the allowed values.
 //
-// All methods treat mistakes in the same way. The answer of a method is about the networks without a mistake. The error
-// beside the answer has the mistakes of the other networks. A file that Load cannot parse may belong to another
-// program. So this file counts as a mistake only if no other file has our plugins. [Conflists.Unread] always names this
-// file. [Conflists.Whole] must answer for all networks, because an answer without one of our networks would be wrong.
-// So if Load cannot parse a file, or a network has a mistake, Whole returns no answer.
+// All methods treat mistakes in the same way. A method returns an answer and an error. The answer is about the networks
+// without a mistake. The error has the mistakes of the other networks. A file that Load cannot parse may belong to
+// another program. So this file counts as a mistake only if no other file has our plugins. [Conflists.Unread] always
+// names this file. [Conflists.Whole] must answer for all networks, because an answer without one of our networks would
+// be wrong. So if Load cannot parse a file, or a network has a mistake, Whole returns no answer.
 package conf
 
 import (
@@ -106,9 +106,9 @@ type Member struct {
 	Type         string
 	Capabilities map[string]bool // declared capabilities; the runtime passes a value for each capability
 	Raw          json.RawMessage
-	File         string // path of the drop-in that has the plugin, relative to the list's directory; else ""
+	File         string // path of the plugin's drop-in in the list's directory; "": the list has the plugin
 
-	mistake error // in Capabilities: runtimes refuse the list, but our commands still show its other parts
+	mistake error // a mistake in Capabilities; runtimes refuse the list, but our commands show its other parts
 }
 
 // UnmarshalJSON keeps the text of the object, and decodes only its type and its capabilities.

@@ -68,8 +68,8 @@ func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	}
 }
 
-// withholdValues returns an object with the same keys. In this object, each value is Withheld. If the parameter is not
-// an object whose values are texts, withholdValues returns nil.
+// withholdValues returns an object with the keys of the JSON object value. In the returned object, each value is
+// Withheld. If value is no object, or not all of its values are texts, withholdValues returns nil.
 func withholdValues(value json.RawMessage) any {
 	var tags map[string]string
 	if json.Unmarshal(value, &tags) != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Installed is a key of a list. Its value names the plugins of others that were in the list when the tool installed the
-// list. If the list now has a further plugin of others, another program has added that plugin.
+// Installed is a key of a list. Its value names the plugins of other projects that were in the list when the tool
+// installed the list. If the list now has a further plugin of another project, another program has added that plugin.
 const Installed = "cni-ipvlan-vpc-k8s/installed"
 
 // listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration format"). Other methods review
@@ -105,8 +105,8 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// suggestion returns the end of a mistake's text: the question whether the author meant the known key that is most
-// similar to the mistaken key. If no known key is similar, suggestion returns "".
+// suggestion returns the end of the text about an unknown key. This end asks the author whether the most similar known
+// key was meant. If no known key is similar, suggestion returns "".
 func suggestion(key string, known map[string]reflect.Type) string {
 	best := cli.Nearest(key, slices.Sorted(maps.Keys(known)))
 	if best == "" {

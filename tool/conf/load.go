@@ -21,7 +21,7 @@ import (
 //   - NAME.conflist is a list. The files NAME-OF-THE-NETWORK/*.conf in the same directory are its drop-ins. libcni
 //     appends their plugins to the plugins of the list.
 //   - NAME.conf and NAME.json each have one plugin. libcni makes a list of this plugin.
-//   - A file of Multus may have whole networks, its delegates. Each delegate is a list or one plugin.
+//   - A file of Multus may have whole networks, which Multus calls delegates. Each delegate is a list or one plugin.
 
 // Conflists are the network configurations at a path: those of one file, or of all files of a directory.
 type Conflists struct {

@@ -84,8 +84,8 @@ func (r *review) reviewENIUse(f string, other List) {
 	}
 }
 
-// replaces reports whether a file with the name newName is meant to replace the file oldName by a rename:
-// 10-pods.conflist.new or .10-pods.conflist.swp replaces 10-pods.conflist. If runtimes read files with the ending of
+// replaces reports whether a program will probably rename the file newName to oldName. For example,
+// 10-pods.conflist.new and .10-pods.conflist.swp replace 10-pods.conflist. If runtimes read files with the ending of
 // newName, the new file replaces nothing, because runtimes read both files.
 func replaces(newName, oldName string) bool {
 	target := strings.TrimPrefix(strings.TrimSuffix(newName, filepath.Ext(newName)), ".")

@@ -39,7 +39,7 @@ func networksOf(lists []List) (all []Network, failed error) {
 		if l.Plugin(TypePTP) == nil || seen[l.Name] {
 			continue
 		}
-		seen[l.Name] = true // also if the list has a mistake, because later lists of this name are older versions
+		seen[l.Name] = true // even if the list has a mistake: later lists of this name are older versions
 		n, err := NetworkOf(l)
 		if err != nil {
 			failed = errors.Join(failed, err)

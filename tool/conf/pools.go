@@ -64,8 +64,8 @@ func (c *Conflists) Wanted(s *registry.State) map[string]int {
 }
 
 // Pools returns, for each pool, the policy for filling the pool. If networks share a pool, Pools returns the policy of
-// the first network, with the largest warm.min and warm.max of these networks. A collection uses the same two maxima to
-// decide how many free addresses it keeps.
+// the first network, with the largest warm.min and warm.max of these networks. A collection also uses the largest
+// warm.min and warm.max, to decide how many free addresses it keeps.
 func (c *Conflists) Pools() (pools []lease.Policy) {
 	for _, p := range c.policies {
 		i := slices.IndexFunc(pools, func(q lease.Policy) bool { return q.Pool == p.Pool })
@@ -79,8 +79,8 @@ func (c *Conflists) Pools() (pools []lease.Policy) {
 	return pools
 }
 
-// Routed returns the CIDRs for which the configuration of at least one network gives pods routes by their ENI. Pods
-// have these routes even if metadata does not show the CIDRs.
+// Routed returns the CIDRs that the networks' configurations name as routes by the pod's ENI. Pods have these routes
+// even if metadata does not show the CIDRs.
 func (c *Conflists) Routed() (all []netip.Prefix) {
 	for _, p := range c.policies {
 		all = append(all, p.Routes...)
@@ -109,9 +109,9 @@ func (c *Conflists) LowestIndex() (int, error) {
 	}).MinIndex, nil
 }
 
-// MostENIs returns how many ENIs the instance may have. The instance type and the networks' maxENIs limit this number.
-// A network whose provision is not full can have no more ENIs than are attached. MostENIs returns 0 if the registry
-// does not know the type's limits yet.
+// MostENIs returns how many ENIs the instance may have, within the limits of the instance type and of the networks'
+// maxENIs. A network whose provision is not full can have no more ENIs than are attached. MostENIs returns 0 if the
+// registry does not know the type's limits yet.
 func (c *Conflists) MostENIs(s *registry.State) int {
 	most := 0
 	for _, p := range c.Whole() {
@@ -132,8 +132,8 @@ func (c *Conflists) Assigns() bool {
 		slices.ContainsFunc(all, func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone })
 }
 
-// Misfit returns why pods get no addresses of an ENI that others have attached. Misfit returns "" if pods of a network
-// get these addresses, or if there is no configuration.
+// Misfit says why no pod gets an address of the ENI e, which an operator or another program has attached. Misfit
+// returns "" if pods of a network get these addresses, or if there is no configuration.
 func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	for _, p := range c.policies {
 		if p.Pool != e.Pool {
@@ -148,14 +148,15 @@ func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	return why
 }
 
-// Unclear reports whether the tags of the ENI's subnet are the only reason why pods of a network get no addresses of
-// the ENI e. Others have attached this ENI.
+// Unclear reports whether only the tags of its subnet keep pods of a network from addresses of the ENI e. An operator
+// or another program has attached this ENI.
 func (c *Conflists) Unclear(e registry.ENI) bool {
 	return slices.ContainsFunc(c.policies, func(p lease.Policy) bool { return p.Pool == e.Pool && p.Unclear(e) })
 }
 
-// ReuseWait returns how long the addresses of a pool cool: the longest time, if networks share the pool. A derived pool
-// has the time of the pool from which it is derived. If no configuration has the pool, ReuseWait returns the default.
+// ReuseWait returns how long the addresses of a pool cool. If networks share the pool, the longest time counts. A
+// derived pool has the time of the pool from which it is derived. If no configuration has the pool, ReuseWait returns
+// the default.
 func (c *Conflists) ReuseWait(pool string) time.Duration {
 	if from, ok := lease.Derived(pool); ok {
 		pool = from

@@ -3,14 +3,14 @@
 
 // Package connectivity makes pods, sends packets on each path of pods, and says where a packet has stopped. It makes
 // two pods on this node. Like a container runtime, it calls the plugins of a conflist for them. The network namespaces
-// of these pods have no names in the file system, so the namespaces end with this process, even if it is killed. A
-// killed process leaves leases and routing rules, like a pod without a DEL. A collection or a GC removes these leases
+// of these pods have no names in the file system, so the namespaces end with this process, even if it is killed. If
+// this process is killed, it calls no DEL, so leases and routing rules stay. A collection or a GC removes these leases
 // and rules.
 //
 // For a path that works, the test only sends the packets of the path. If a path fails, the test sends the packets
-// again, and observes them in two ways. It opens taps at links (see [nl.Tap]), which show the links that the packets
-// pass. It also makes netfilter report which rules drop packets. Both observe only the addresses of this test, and both
-// end with the process.
+// again, and observes them in two ways. It opens a tap at each link (see [nl.Tap]), to see which links the packets
+// pass. It also makes netfilter report which rules drop packets. Taps and reports are only about the addresses of this
+// test, and end with the process.
 package connectivity
 
 import (

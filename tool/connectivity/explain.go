@@ -155,9 +155,9 @@ func (s *scene) presentLinks(links []string) []string {
 	return slices.DeleteFunc(links, func(l string) bool { _, err := s.node.LinkByName(l); return err != nil })
 }
 
-// furthestSighting compares the places of the sightings on the path to the receiver and back to the sender. It returns
-// the sighting at the furthest place. This need not be the last sighting, because the sender may have repeated a packet
-// just before the taps were closed.
+// furthestSighting returns the sighting that is furthest on the path: to the receiver, and then back to the sender. The
+// furthest sighting need not be the last one, because the sender may have repeated a packet just before the taps were
+// closed.
 func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
 	for _, seen := range f.sightings {
 		if !any || s.progressOf(f, seen) >= s.progressOf(f, l) {
@@ -169,8 +169,8 @@ func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
 
 // progressOf returns a number for the place of a sighting. The number is higher if the place is further on the path.
 // The order of the places is: out of a pod, into the node, out of the node, into a pod. For the answer, the same four
-// places follow, in the same order. The node sends a pod's packet for a Service back into this pod. There, the packet
-// counts like a packet into the node.
+// places follow, in the same order. If a pod sends a packet to a Service, the node may send the packet back into this
+// pod. Then a tap sees the packet enter the pod, and this place has the number of "into the node".
 func (s *scene) progressOf(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.isRequest(l) && l.ns == f.from:

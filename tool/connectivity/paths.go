@@ -117,8 +117,8 @@ func acceptRefusal(err error) error {
 	return err
 }
 
-// toServer returns a path to a pod of this test. The sender is the pod in the parameter "from". If this is nil, the
-// sender is the node. The test tries the path with small packets and with large packets.
+// toServer returns a path to a pod of this test. The parameter "from" is the pod that sends. If "from" is nil, the node
+// sends. The test tries the path with small packets and with large packets.
 func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 	sender := s.node
 	if from != nil {
@@ -136,8 +136,8 @@ const groupsAdvice = "the security groups of the ENIs at both ends, and the netw
 
 // callSmallAndLarge calls a server twice: first with little data, and then with much data. Each call has its own
 // timeout. If the calls shared one timeout, a slow first call would leave no time for the second, and this would look
-// like a loss of large packets. A connection begins with small packets. So if the second call gets no connection, it
-// does not fail because of large packets.
+// like a loss of large packets. A connection begins with small packets. So if the second call gets no connection, large
+// packets are not the cause.
 func callSmallAndLarge(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	if _, err := callServer(ctx, n, to, call{Size: smallCall}); err != nil {
 		return connError(err)

@@ -76,8 +76,8 @@ func (t Test) addTimeout() time.Duration {
 	return min(t.addWithin()-3*time.Second, conf.MostAddTimeout)
 }
 
-// hastyConflist returns the conflist of the test, in which it has set a short addTimeout. So an ADD stops waiting for
-// an address, and returns an error, before this program would kill it.
+// hastyConflist returns the conflist of the test, with a short addTimeout. So an ADD that waits for an address returns
+// an error before this program would kill the ADD.
 func (t Test) hastyConflist() ([]byte, error) {
 	l := t.Network.List
 	plugins := make([]json.RawMessage, len(l.Plugins))
@@ -100,9 +100,9 @@ func (t Test) hastyConflist() ([]byte, error) {
 		"plugins": plugins, "loadOnlyInlinedPlugins": true})
 }
 
-// newMemoryFS makes a file system in memory. It is mounted nowhere, and it ends with the process. In it, libcni stores
-// the results of the ADDs. The usual place, /var/lib/cni, would keep these results if this process was killed. The
-// command repair would then treat them as results of a pod.
+// newMemoryFS makes a file system in memory. The file system is mounted nowhere, and ends with the process. libcni
+// stores the results of the ADDs in this file system. If libcni stored the results in /var/lib/cni, they would stay
+// after this process was killed. The command repair would then treat these results as results of a real pod.
 func newMemoryFS() (int, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -171,7 +171,7 @@ func (p *pod) readResult(result types.Result, node *nl.NS) error {
 	for _, ip := range r.IPs {
 		a, _ := netip.AddrFromSlice(ip.Address.IP)
 		if i := ip.Interface; i != nil && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == "" {
-			continue // not the pod's: the node uses this address to ask the VPC router
+			continue // the node has this address, not the pod: the node asks the VPC router with it
 		}
 		p.addrs = append(p.addrs, a.Unmap())
 		if gw, ok := netip.AddrFromSlice(ip.Gateway); ok {

@@ -92,7 +92,7 @@ func (s *scene) whyLarge() (cause, do string) {
 			"set the MTUs of new pods"
 }
 
-// whyKept explains why a packet has reached the node, but the node has not forwarded it.
+// whyKept explains why the node has not forwarded a packet that has reached the node.
 func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	dev, err := ask.Forwards(s.node, l.Link, l.From, l.To)
 	forward := s.blockingSysctl(f.family, l.Link)
@@ -142,8 +142,8 @@ func (s *scene) whyOutside(f finding) (cause, do string) {
 	return "the packet is lost outside of this node's kernel", cmp.Or(f.advice, groupsAdvice)
 }
 
-// downLink returns the first link that is down among those that a path needs, or "". A path needs the host interface,
-// and the link of each pod's ENI.
+// downLink looks at the links that a path needs: the host interface, and the link of each pod's ENI. It returns the
+// first of these links that is down, or "".
 func (s *scene) downLink(f finding) string {
 	links := []string{s.Network.Pair.HostInterface}
 	for _, p := range []*pod{f.pod, f.target} {
@@ -159,10 +159,10 @@ func (s *scene) downLink(f finding) string {
 	return ""
 }
 
-// unassignedCause returns a cause if a pod of the path has an address that no ENI of this instance has. It returns ""
-// if the path has no such pod, or if metadata does not answer. It asks metadata first. If metadata lacks the address,
-// it also asks EC2, because metadata may lack a new address for minutes. EC2's source/destination check drops a packet
-// if the ENI does not have the packet's source address.
+// unassignedCause returns a cause if a pod of the path has an address that no ENI of this instance has. EC2's
+// source/destination check then drops the pod's packets. unassignedCause asks metadata first. If metadata lacks the
+// address, unassignedCause also asks EC2, because metadata may lack a new address for minutes. If metadata does not
+// answer, or there is no such pod, the result is "".
 func (s *scene) unassignedCause(f finding) string {
 	enis, err := s.enis()
 	if err != nil {

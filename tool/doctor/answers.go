@@ -14,10 +14,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// checkAnswers checks that the node's answers to pods leave by the pods' veths. The check is about the addresses of the
-// links that the networks name as hostInterface. For each pod and each of these addresses, the check asks the kernel by
-// which link a packet from the address to the pod leaves. On a node with several ENIs, cloud-init, amazon-ec2-net-utils
-// and others add rules for packets from one of these addresses. The rules lead to a table without routes to the pods.
+// checkAnswers checks that the node's answers to pods leave by the pods' veths. The answers have an address of a link
+// that a network names as hostInterface. For each of these addresses and each pod, the check asks the kernel for a
+// route from the address to the pod. The route must be by the pod's veth. On a node with several ENIs, programs such as
+// cloud-init and amazon-ec2-net-utils add rules for packets from these addresses. The rules lead to a table without
+// routes to the pods.
 func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	rules, err := p.kernel.Rules()
 	if err != nil {
@@ -100,9 +101,8 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	}), err
 }
 
-// firstStray asks the kernel for each pod by which link a packet from nodeAddr to the pod leaves. If the link is not
-// the pod's veth, firstStray returns a finding about this pod, and stops. If all packets leave by the pods' veths,
-// firstStray returns nil.
+// firstStray asks the kernel, for each pod, for the link of the route from nodeAddr to the pod. It returns a finding
+// about the first pod for which this link is not the pod's veth. If there is no such pod, firstStray returns nil.
 func (p *Node) firstStray(nodeAddr netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
 	for _, r := range pods {
 		if pod := r.Dst.Addr(); pod.Is6() == nodeAddr.Is6() && !nodeAddr.IsLinkLocalUnicast() {

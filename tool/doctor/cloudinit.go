@@ -25,9 +25,9 @@ const (
 const cloudInitConf = "updates:\n  network:\n    when: [boot-new-instance]\ndatasource:\n  Ec2:\n    " +
 	"apply_full_imds_network_config: false\n"
 
-// checkCloudInit checks that cloud-init does not configure the ENIs of pods: neither the ENIs at the first boot
-// (apply_full_imds_network_config), nor ENIs that are attached later (hotplug). See cloud-init, "Events and updates"
-// and "Amazon EC2".
+// checkCloudInit checks that cloud-init does not configure the ENIs of pods. The setting apply_full_imds_network_config
+// is about ENIs at the first boot. The setting hotplug is about ENIs that are attached later. See cloud-init, "Events
+// and updates" and "Amazon EC2".
 func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	if !p.hasFile(cloudConfig) || p.hasFile("/etc/cloud/cloud-init.disabled") {
 		return nil, nil

@@ -137,10 +137,10 @@ func lostEgress(pod string, err error) Finding {
 			"Pods of an earlier release have fewer objects, so doctor reports them, too"}
 }
 
-// egressKernel tries to make a tunnel of each family that the gateways have. It returns a finding for each family for
-// which the kernel makes no tunnel. A tunnel needs kernel modules. If doctor is not permitted to load a module, the
-// finding is only a note, because the runtime may have the permission. For example, doctor lacks this permission if a
-// unit of systemd runs doctor.
+// egressKernel tries to make a tunnel of each family that the gateways have. If the kernel makes no tunnel of a family,
+// egressKernel returns a finding. A tunnel needs kernel modules. If doctor is not permitted to load a module, the
+// finding is only a note, because the runtime may have the permission. Doctor lacks the permission, for example, in a
+// unit of systemd.
 func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	for _, f := range nl.Families {
 		if !slices.ContainsFunc(networks, func(n conf.NetworkEgress) bool {
@@ -169,7 +169,7 @@ func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 
 // refusingGateways sends a datagram to each gateway of an egress, and returns a finding for each gateway that refuses
 // the datagram. If a gateway's Service has no endpoint, kube-proxy's rules refuse the datagram at once. A router
-// neither refuses the datagram nor answers, because the datagram has no packet inside.
+// accepts the datagram. But it does not answer, because the datagram contains no packet for it to forward.
 func refusingGateways(ctx context.Context, name string, e egress.Egress, port int) (found []Finding) {
 	for _, gw := range e.Gateways {
 		err := exchangeDatagram(ctx, net.Dialer{}, net.JoinHostPort(gw, fmt.Sprint(port)), 500*time.Millisecond)
@@ -202,8 +202,8 @@ func exchangeDatagram(ctx context.Context, d net.Dialer, to string, timeout time
 	return err
 }
 
-// egressPods checks that a router behind each gateway answers each client of this node. It also checks that this node's
-// routers get answers.
+// egressPods checks, for each client of this node and each gateway, that a router answers the client. It also checks
+// that the destinations answer this node's routers.
 func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Finding, err error) {
 	pods, err := view.EgressPods(p.state)
 	for _, pod := range pods {
@@ -219,7 +219,7 @@ func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Fi
 		}
 		l, leased := p.state.Leases.At(s.Addrs[0])
 		if !leased || silent >= enoughUnanswered {
-			return nil // no lease has the address, or there are enough findings
+			return nil // the client's address has no lease, or there are enough findings
 		}
 		routes, err := ns.Routes(nl.RouteFilter{Table: egress.TableOut, Protocol: nl.RouteProtocol})
 		for _, r := range onePerGateway(routes) {
@@ -246,8 +246,8 @@ func onePerGateway(routes []nl.Route) (first []nl.Route) {
 	return first
 }
 
-// silentRouter returns the finding that the clients of a router get no answers. The bool is false if the pod is no
-// router, if its clients get answers, or if it has forwarded few packets.
+// silentRouter returns the finding that the clients of a router get no answers. It reports whether the finding is true.
+// A router that has forwarded only a few packets may have no answers yet, so the finding is not true for it.
 func silentRouter(p view.EgressPod) (Finding, bool) {
 	const enough = 20
 	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0
@@ -269,13 +269,13 @@ func unansweredFinding(client string, r nl.Route, port int) Finding {
 }
 
 // routerAnswers sends a packet into the tunnel, and reports whether a router answers. The packet has the lowest hop
-// limit, so the router must not forward it. The router reports the exceeded hop limit by ICMP, and this report returns
-// by the tunnel.
+// limit, so the router must not forward it. The router reports the exceeded hop limit with an ICMP message, which comes
+// back through the tunnel.
 func routerAnswers(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answers bool) {
 	const port = "33434" // of traceroute(8)
 	to, err := tunnelledAddr(client, s, r)
 	if err != nil || !to.IsValid() {
-		return true // other routes cover the whole destination, so there is no packet to send
+		return true // no address uses this route, because narrower routes cover its destination
 	}
 	hop := net.Dialer{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		failed := c.Control(func(fd uintptr) { err = setOneHop(int(fd), to) })

@@ -23,9 +23,9 @@ type place struct {
 	correct  string // how to give the place the environment of the runtime
 }
 
-// checkEndpoint looks at the variables that choose the endpoint of EC2, a proxy, and so on. A plugin has the variables
-// of the container runtime that executes the plugin. The units of the tool and a shell have variables of their own. If
-// the variables differ, perhaps only the plugins reach EC2, or only the tool.
+// checkEndpoint looks at the variables that choose how a program asks EC2, for example the endpoint and a proxy. A
+// plugin has the variables of the container runtime that executes the plugin. The tool has the variables of its unit,
+// or of a shell. If these variables differ, the plugins may reach EC2 while the tool does not, or the reverse.
 func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	here := place{"this process", os.Getenv, warning, "this tool cannot ask EC2",
 		"run doctor with the same variables: set -a; . " + environmentFile + "; " + cli.Name + " doctor"}
@@ -36,7 +36,7 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	var region string
 	if self, err := p.pool.Cloud.Instance(ctx); err == nil {
 		region = self.Region
-	} // other checks report an error; this check then goes on, and does not know the region
+	} // other checks report the error; this check goes on without the region
 	var found []Finding
 	var first place
 	var wanted []aws.Setting
@@ -53,7 +53,7 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 		case err != nil:
 			found = append(found, Finding{Severity: at.severity, About: at.name, Means: at.fails + ": " + err.Error(),
 				Do: aws.Hint(err)})
-		case len(runtimes) == 0: // no runtime is visible, for example from a container: there is nothing to compare
+		case len(runtimes) == 0: // nothing to compare: this process sees no runtime, for example in a container
 		case wanted == nil:
 			first, wanted = at, settings
 		default:
@@ -67,7 +67,8 @@ func (p *Node) checkEndpoint(ctx context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// settingDifferences returns what differs between two lists of the same settings, for people.
+// settingDifferences returns a text about the settings that have different values in two places. Both lists have the
+// same settings, in the same order.
 func settingDifferences(these, those []aws.Setting) string {
 	var all []string
 	for i, s := range these {

@@ -73,7 +73,7 @@ func runtimePlaces() ([]place, error) {
 }
 
 // environmentOf makes an environment from assignments of the form NAME=VALUE. If a name has two assignments, the last
-// one counts, as for systemd.
+// one counts, because systemd has the same rule.
 func environmentOf(assignments []string) aws.Environment {
 	values := map[string]string{}
 	for _, a := range assignments {
@@ -104,8 +104,9 @@ func (p *Node) unitPlaces(ctx context.Context) []place {
 	return found
 }
 
-// unitVariables returns the variables of a unit, from the answer of systemctl show. The variables of the unit's
-// environment files come last, because they override the unit's other variables (systemd.exec(5), EnvironmentFile=).
+// unitVariables returns the variables of a unit. The parameter shown is the output of the command systemctl show. The
+// variables of the unit's environment files come last, because they override the unit's other variables
+// (systemd.exec(5), EnvironmentFile=).
 func unitVariables(shown string, read func(string) ([]byte, error)) (all []string) {
 	var files []string
 	for line := range strings.Lines(shown) {

@@ -15,8 +15,8 @@ import (
 )
 
 // checkFirewall looks for chains of other programs that may drop packets that the node forwards for pods. Docker,
-// firewalld and hardened images have such chains. The check does not evaluate the rules in these chains, because the
-// effect of a rule depends on more than the links of a packet.
+// firewalld and hardened images have such chains. The check does not evaluate the rules in these chains, because it
+// does not know all properties of packets on which rules may depend.
 func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	if len(networks) == 0 {
@@ -71,8 +71,8 @@ func (p *Node) droppingSources(c nl.DroppingChain) []Finding {
 }
 
 // isAccepted reports whether the upstream plugin "firewall" makes an nft chain accept the packets of all pods. For each
-// pod's address, that plugin adds rules to the chain "filter FORWARD". So all pods are accepted only if the conflist of
-// each network has that plugin.
+// pod's address, this plugin adds rules to the chain "filter FORWARD". So the chain accepts the packets of all pods
+// only if the conflist of each network has the plugin.
 func isAccepted(chain string, networks []conf.Network) bool {
 	return strings.HasSuffix(chain, " filter FORWARD") &&
 		!slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Chains("firewall") })
@@ -99,8 +99,8 @@ func droppingFinding(c nl.DroppingChain, family string) Finding {
 
 // sourceCheckFinding returns the finding about a chain that checks the sources of packets. An ipvlan pod sends a
 // request to a Service, and a backend of the Service sends an answer. This answer arrives at the node by the pod's
-// veth, and its source is still the backend's address. The node has no route to the backend by this veth, so the chain
-// drops the answer.
+// veth, and its source is still the backend's address. The node's route to the backend uses another link than this
+// veth, so the chain drops the answer.
 func sourceCheckFinding(c nl.DroppingChain, family string) Finding {
 	return Finding{Severity: warning, About: "nft chain " + c.Name,
 		Means: "the chain drops packets if the node has no route to their source by the link on which they arrive. " +

@@ -89,7 +89,7 @@ func policyCommand(region string, untagged bool) string {
 // targets are the objects in EC2 on which doctor tries the EC2 actions that this instance needs.
 type targets struct {
 	aws.Target              // an ENI that serves pods
-	creations  []aws.Target // a new ENI of each pool: its subnet, security groups and tags
+	creations  []aws.Target // for each pool, the subnet, security groups and tags of a new ENI
 	requested  aws.Target   // an ENI for which a pod has asked
 	untagged   bool         // the ENI that serves pods has none of our tags, and is not the boot ENI
 }
@@ -127,7 +127,7 @@ func (p *Node) findTargets(ctx context.Context, n iam.Needs, self aws.Instance) 
 	on.Target = aws.Target{Instance: self.ID}
 	attached, err := p.pool.Cloud.DescribeENIs(ctx, aws.ByInstance(self.ID))
 	if aws.NotAllowed(err) {
-		err = nil // the dry run of DescribeNetworkInterfaces reports that the role does not permit it
+		err = nil // the dry run of DescribeNetworkInterfaces reports the missing permission
 	}
 	for _, e := range attached {
 		known := p.state.ENIs[e.ID]

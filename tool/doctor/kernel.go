@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// checkKernel tries the kernel features that pods need, even if the plugins are not installed yet. The STATUS of the
-// plugins checks what else a configuration needs.
+// checkKernel tries the kernel features that pods need, even if the plugins are not installed yet. If a configuration
+// needs further features, the plugins check them in STATUS.
 func (p *Node) checkKernel(context.Context) ([]Finding, error) {
 	var found []Finding
 	if err := (nl.IPVlan{}).Supported(p.pool.Host); err != nil {
@@ -44,8 +44,8 @@ func (p *Node) poolsByPath() (veth, ipvlan []string) {
 	return veth, ipvlan
 }
 
-// servedText says which pools work if the kernel has no ipvlan, and which pools do not. If no pool works, servedText
-// returns "".
+// servedText is for a kernel without ipvlan. It says which pools work with this kernel, and which pools do not work. If
+// no pool works, servedText returns "".
 func servedText(veth, ipvlan []string) string {
 	if len(veth) == 0 {
 		return ""

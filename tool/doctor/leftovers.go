@@ -28,9 +28,10 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	return append(found, lost...), err
 }
 
-// stillLeft looks again, with the present registry, and returns those findings of leftBehind that are still true. Some
-// findings may be wrong. A pod may have started after the registry was read, and its ADD makes the lease before the
-// veth. A pod may also have ended while the kernel listed the rules and the links.
+// stillLeft calls leftBehind again, with the present registry. It returns only the findings that both calls have. A
+// finding of the first call may be wrong, because a pod may have started after the registry was read. The present
+// registry has the lease of this pod, because an ADD makes the lease before the veth. A pod may also have ended while
+// the kernel listed the rules and the links.
 func (p *Node) stillLeft(found []Finding) ([]Finding, error) {
 	if len(found) == 0 {
 		return nil, nil
@@ -81,10 +82,10 @@ func (p *Node) removeDetached(context.Context) (string, error) {
 	return "deleted", err
 }
 
-// strayVeth returns the attachment of the link l if l is one of our veths, and the attachment has no lease. Otherwise
-// strayVeth returns "". The alias of l names the attachment: our name, the network, the container and the interface.
-// After a loss of the registry, a lease may have no container. The link l may belong to this lease, so strayVeth then
-// returns "".
+// strayVeth returns the attachment of a link if the link is one of our veths, and its attachment has no lease. In other
+// cases, strayVeth returns "". The link's alias names the attachment: our name, the network, the container and the
+// interface. After a loss of the registry, a lease may have no container. The link may belong to this lease, so
+// strayVeth returns "".
 func strayVeth(s *registry.State, l nl.Link) string {
 	words := strings.Fields(l.Alias)
 	if !nl.IsPair(l.Group) || l.Kind != "veth" || len(words) < 4 {

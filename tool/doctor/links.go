@@ -92,7 +92,8 @@ func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (fo
 }
 
 // checkGuards finds the links of ENIs that have lost their guard (see [nl.Guard]). Without a guard, pods on the link
-// can send packets to the node past security groups, and with any source address.
+// can send packets directly to the node. No security group filters these packets, and the pods can choose any source
+// address.
 func (p *Node) checkGuards() (found []Finding, err error) {
 	lost, err := repair.Unguarded(p.pool.Host, p.state)
 	for _, g := range lost {
@@ -121,7 +122,8 @@ func (p *Node) checkBoot(pods map[string]bool) (found []Finding) {
 	return found
 }
 
-// checkRouters reports a link of a secondary ENI if the node takes IPv6 routes and addresses from routers on this link.
+// checkRouters returns a finding if the node takes IPv6 routes and addresses from routers on the link of a secondary
+// ENI.
 func (p *Node) checkRouters(eni string, l nl.Link) (found []Finding) {
 	k := nl.Sysctl{Key: "net/ipv6/conf/" + l.Name + "/accept_ra", Value: "0", Optional: true}
 	if err := p.checkSysctl(k); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -147,9 +149,9 @@ func (p *Node) poolMTUs() map[string]int {
 	return all
 }
 
-// checkFamilies returns a finding for each family that pods must have, if the link of the boot ENI has no address of
-// this family. Without such an address, each ADD fails. The plugin's STATUS only checks that the link has an address of
-// any family.
+// checkFamilies checks that the boot ENI's link has an address of each family that pods must have. If one of these
+// addresses is missing, each ADD fails. The plugin's STATUS does not find this fault if the link has an address of
+// another family.
 func (p *Node) checkFamilies() ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	var found []Finding
@@ -178,8 +180,8 @@ func (p *Node) checkFamilies() ([]Finding, error) {
 	return found, nil
 }
 
-// checkUnshared returns nl.ErrShared if another link uses l. A record does not show this, so each link of a record
-// counts as shared.
+// checkUnshared returns nl.ErrShared if another link uses the link l. A record does not show whether another link uses
+// it, so each link of a record counts as shared.
 func (p *Node) checkUnshared(l nl.Link) error {
 	if p.pool == nil {
 		return nl.ErrShared

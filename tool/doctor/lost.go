@@ -107,8 +107,8 @@ func (p *Node) acceptsRouters(link string) bool {
 	return accepts == "2" || accepts == "1" && forwards == "0"
 }
 
-// unknownPod returns the finding about a pod whose routes the node has lost, if neither the registry nor the runtime
-// knows the pod. The parameter l is the node's end of the pod's pair.
+// unknownPod returns the finding about a pod whose routes the node has lost, and which neither the registry nor the
+// runtime knows. The parameter l is the node's end of the pod's pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
 		Means: "the node has lost its routes to this pod, and repair cannot put them back. Neither the registry nor " +
@@ -182,7 +182,7 @@ func lossConsequence(l repair.Loss) string {
 	return "The pod still works, but further losses may cut it off"
 }
 
-// isThereWithoutMTU reports whether the kernel has the route r, perhaps without its MTU or with another MTU.
+// isThereWithoutMTU reports whether the kernel has the route r, with any MTU or without an MTU.
 func isThereWithoutMTU(r nl.Route, n *nl.NS) bool {
 	r.MTU = 0
 	return r.Check(n) == nil
@@ -238,8 +238,8 @@ func (p *Node) routeConsequence(r nl.Route) string {
 		"Services and the internet"
 }
 
-// networkFix returns a fix that puts back all objects that a network has lost, also the object of step s. If this
-// object is there afterwards, the fix returns no error, even if another object could not be put back.
+// networkFix returns a fix for the finding about the object of the step s. The fix puts back all objects of the network
+// that the node has lost. If the object of the step is there afterwards, the fix returns no error about other objects.
 func (p *Node) networkFix(n conf.Network, s nl.Step) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		_, err := ptp.Repair(p.pool.Host, n.Name, n.Pair)

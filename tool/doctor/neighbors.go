@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// sysctlFile has the limits of the neighbour table, so that systemd sets them again at each boot (sysctl.d(5)).
+// sysctlFile is a file with the limits of the neighbour table. systemd sets these limits at each boot (sysctl.d(5)).
 const sysctlFile = "/etc/sysctl.d/80-cni-ipvlan-vpc-k8s.conf"
 
 // neighborsPerPod is how many entries of the neighbour table a pod may need: one for the gateway, two for the veth
@@ -54,7 +54,7 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 			Means: fmt.Sprintf("the limit for all pods together is %d neighbours, but %d pods may need %d. Above the "+
 				"limit, connections fail at random (in dmesg: neighbour table overflow)", limit, pods, want)}, want
 		if entries := p.neighborCount(family); entries > limit*9/10 {
-			to = max(want, 2*limit) // the limit may be high already
+			to = max(want, 2*limit) // the table is nearly full even with the present limit, which may be more than want
 			a.Severity, a.Means = severe, fmt.Sprintf("the table has %d neighbours, and its limit is %d. At the "+
 				"limit, connections fail at random", entries, limit)
 		} else if limit >= want {

@@ -23,7 +23,8 @@ const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPol
 // networkdDropIn is the file that gets networkdConf.
 const networkdDropIn = "/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf"
 
-// foreignKeys are the keys of these settings, and what systemd-networkd removes if such a setting is not "no".
+// foreignKeys has the keys of networkdConf. The value says what systemd-networkd removes if the key's setting is not
+// "no".
 var foreignKeys = map[string]string{"ManageForeignRoutes": "routes", "ManageForeignRoutingPolicyRules": "rules"}
 
 // checkNetworkd reads how systemd-networkd treats routes and rules that other programs have made (networkd.conf(5)). By
@@ -99,8 +100,8 @@ func (p *Node) networkdSettings() (settings map[string]networkdSetting, deciding
 	return settings, deciding, nil
 }
 
-// NetworkdRemovalError returns an error if a systemd-networkd that starts now removes routes or rules of pods. The
-// error names the file with this setting.
+// NetworkdRemovalError returns an error if the settings make systemd-networkd remove routes or rules of pods at its
+// next start. The error names the file with the setting.
 func NetworkdRemovalError() error { return (&Node{}).networkdRemovalError() }
 
 func (p *Node) networkdRemovalError() error {
@@ -126,7 +127,7 @@ func (p *Node) networkdRemovalError() error {
 // with our settings, routes and rules of pods stay.
 const networkdRestart = "systemctl try-restart systemd-networkd.service"
 
-// unreadSettings returns a finding if the running systemd-networkd has perhaps not read one of the files.
+// unreadSettings returns a finding about the first file that is newer than the start of the running systemd-networkd.
 func unreadSettings(files []string) ([]Finding, error) {
 	file, err := cli.UnreadByNetworkd(files)
 	if err != nil || file == "" {
@@ -143,7 +144,7 @@ func unreadSettings(files []string) ([]Finding, error) {
 
 // networkdFix returns a fix that writes our settings for systemd-networkd, and makes a running systemd-networkd read
 // these settings. If a file overrides our settings, the fix returns an error, and does not restart systemd-networkd.
-// Several findings have this one fix. So it does its work only once.
+// Several findings share this fix, so the fix does its work only at the first call.
 func (p *Node) networkdFix(ctx context.Context) func() (string, error) {
 	write := p.fileFix(networkdDropIn, networkdConf, "")
 	return sync.OnceValues(func() (string, error) {

@@ -11,9 +11,9 @@ import (
 	"strings"
 )
 
-// An engine is a program that enforces NetworkPolicy on a node. checkPolicy finds an engine by a chain of nftables, or
-// by pinned objects of BPF. The fields chain and pins are patterns of [path.Match], with names from the source code of
-// the engines.
+// An engine is a program that enforces NetworkPolicy on a node. Each engine makes a chain of nftables, or pins objects
+// of BPF, and checkPolicy looks for these. The fields chain and pins are patterns of [path.Match]. Their names are in
+// the source code of the engines.
 type engine struct{ name, chain, pins string }
 
 var engines = []engine{

@@ -19,9 +19,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// checkProxy looks for Services that pods do not reach, because of kube-proxy's mode or of the pods' routes. It also
-// looks for Services that lead packets past a tunnel. If a client of an egress uses one of these Services, the client's
-// packets do not enter the tunnel.
+// checkProxy looks for Services that pods do not reach. The cause can be the mode of kube-proxy, or the pods' routes.
+// It also looks for Services that lead packets past a tunnel. If a client of an egress uses one of these Services, the
+// client's packets do not enter the tunnel.
 func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	found, failed = p.checkIPVS()
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
@@ -37,8 +37,8 @@ func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 
 // checkIPVS looks for the link that kube-proxy makes in IPVS mode. IPVS rewrites a packet, and then routes it as if the
 // node had sent it. So the packet does not match the rule for packets from the pod's veth. If the backend is a pod of
-// the same node, the packet arrives by the backend's veth. But the backend answers by its ENI, so the answer does not
-// reach the node's IPVS.
+// the same node, the node sends the packet to the backend by the backend's veth. But the backend answers by its ENI, so
+// the answer does not reach the node's IPVS.
 func (p *Node) checkIPVS() ([]Finding, error) {
 	const link = "kube-ipvs0"
 	_, err := p.kernel.LinkByName(link)
@@ -59,7 +59,7 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 		return nil, nil // another plugin gives the addresses, or checkConfig finds the mistake
 	}
 	policy := n.IPAM.Policies()[0]
-	lost := map[netip.Prefix][]netip.Addr{} // addresses of Services; the key is the destination that contains them
+	lost := map[netip.Prefix][]netip.Addr{} // addresses of Services, by the destination that contains these addresses
 	for _, family := range policy.Families {
 		services, err := p.kernel.ClusterIPs(family)
 		if err != nil {
@@ -84,8 +84,9 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	return found, nil
 }
 
-// pastTunnels looks for Services with an endpoint among the destinations of an egress. A packet to a ClusterIP goes to
-// the node, which translates the address. No tunnel leads from the node to the endpoint.
+// pastTunnels looks for Services whose endpoint an egress has among its destinations. A client's packet to the Service
+// goes to the node, which changes the ClusterIP to the endpoint's address. The node then sends the packet without the
+// tunnel, because only the client has the tunnel.
 func (p *Node) pastTunnels() (found []Finding, err error) {
 	networks, _ := p.conflists.Egress() // checkConfig reports mistakes in networks
 	if len(networks) == 0 {

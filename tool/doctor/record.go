@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A Record is the state of a node at one moment. The checks find the same faults in a Record as on the node, except for
-// the checks in onNode and partOnNode.
+// A Record is the state of a node at one moment. A check finds the same faults in a Record as on the node. The
+// exceptions are the checks in onNode and partOnNode.
 type Record struct {
 	Made      time.Time
 	State     *registry.State
@@ -40,13 +40,13 @@ const (
 	itsOthers = "the check looks for chains and programs of others, which do not leave the node"
 )
 
-// onNode are the checks that cannot be made on a record, with the reasons.
+// onNode has the checks that cannot be made on a record. The value is the reason.
 var onNode = map[string]string{"config": itsFiles, "plugins": itsFiles, "networkd": itsFiles, "netutils": itsFiles,
 	"cloudinit": itsFiles, "cloudsetup": itsFiles, "ifupdown": itsFiles, "nodeadm": itsFiles, "manager": itsFiles,
 	"timers": itsFiles, "kernel": itsPods, "state": itsDisk, "endpoint": itsEnv, "iam": itsPods, "egress": itsPods,
 	"policy": itsOthers}
 
-// partOnNode are the checks that can be made only in part on a record, with the reasons.
+// partOnNode has the checks that can be made only in part on a record. The value is the reason.
 var partOnNode = map[string]string{"links": itsPods, "leftovers": itsPods, "firewall": itsLegacy}
 
 // An Unmade is a check that could not be made, or that could be made only in part.
@@ -66,7 +66,7 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 			}
 			return r.Observed.Compare(r.Conflists.ReuseWait), nil
 		}}
-	n.ours, _ = n.conflists.All() // the findings of the node itself name mistakes in networks
+	n.ours, _ = n.conflists.All() // the node's own checks have reported mistakes in networks
 	n.lists = n.conflists.Networked()
 	unmade := []Unmade{}
 	report := reportOf(checks, func(c Check) (found []Finding, made bool) {
@@ -121,9 +121,9 @@ func (r *Report) Missing(other Report) (added []Finding) {
 	return added
 }
 
-// A cloud asks EC2 and the metadata service the questions of the checks. It has only questions whose answers a record
-// keeps. A cloud is a struct of functions and not an interface. If an interface held the AWS SDK's client, the linker
-// would keep all methods of the client (see [Checks]).
+// A cloud has a function for each question that the checks ask EC2 or the metadata service. A record keeps the answers
+// to these questions. A cloud is a struct of functions and not an interface. If an interface held the AWS SDK's client,
+// the linker would keep all methods of the client (see [Checks]).
 type cloud struct {
 	instance func(context.Context) (aws.Instance, error)
 	attached func(ctx context.Context, instance string) ([]aws.ENI, error)

@@ -60,9 +60,9 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 }
 
 // failureFinding returns the finding about the last failed ADD of a network and pool. If a later ADD of this network
-// and pool succeeds, this ADD removes the failure from the registry. If the cause is a full subnet, the failure has a
-// time Until, and an ADD before this time does not remove the failure. Any ADD removes failures that are older than
-// [registry.MostWait]. If the pool has free addresses again, the next ADD will succeed, so the finding is only a note.
+// and pool succeeds, it removes the failure from the registry. If the cause is a full subnet, no ADD removes the
+// failure before the time in its field Until. Any ADD removes failures that are older than [registry.MostWait]. If the
+// pool has free addresses again, the next ADD will succeed, so the finding is only a note.
 func (p *Node) failureFinding(concern string, now time.Time) Finding {
 	f := p.state.Failures[concern]
 	network, pool, _ := strings.Cut(concern, "/")

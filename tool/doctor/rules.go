@@ -45,8 +45,8 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// podAddrs returns the addresses that pods have. It also returns all other addresses of an ENI, if pods get addresses
-// of this ENI, except the addresses of the node itself.
+// podAddrs returns the addresses that pods have, and the addresses that pods can get. Pods can get the addresses of the
+// ENIs that serve pods, except the addresses of the node itself.
 func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 	pods := map[netip.Addr]view.Holding{}
 	for _, h := range view.Tally(p.state, p.conflists.ReuseWait, p.now()) {
@@ -61,7 +61,7 @@ func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 const fromPodPref = 1536
 
 // isNeeded reports whether the rule r is for a pod of amazon-vpc-cni-k8s that still runs. While this pod runs, the node
-// has a route to it, and another program has made this route.
+// has a route to the pod that our plugins have not made.
 func isNeeded(r nl.Rule, routes []nl.Route) bool {
 	return r.Pref == fromPodPref && slices.ContainsFunc(routes, func(to nl.Route) bool {
 		return to.Dst == r.From && to.Protocol != nl.RouteProtocol

@@ -11,9 +11,9 @@ import (
 	"strconv"
 )
 
-// fixedPatches has, for each series of containerd, the first patch release without the fault containerd#12923. Because
-// of this fault, containerd calls no DEL for a pod if containerd has not recorded the end of the pod's ADD. All
-// releases of later series lack the fault.
+// fixedPatches has the first patch release without the fault containerd#12923. The key is the major and minor release
+// of containerd. With this fault, containerd calls no DEL for a pod if containerd was killed before it recorded the
+// pod's ADD. Later minor releases never had the fault.
 var fixedPatches = map[[2]int]int{{1, 7}: 31, {2, 0}: 10, {2, 1}: 7, {2, 2}: 2}
 
 // checkRuntime looks for a runtime that may end a pod without a DEL. checkRuntime executes the containerd in PATH. It
@@ -39,8 +39,8 @@ func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 		Do: "keep cni-gc.timer, or install containerd 1.7.31, 2.0.10, 2.1.7, 2.2.2, 2.3.0 or a later release"}}, nil
 }
 
-// faultyRelease returns the release in containerd's answer to --version, if containerd of this release may end a pod
-// without a DEL.
+// faultyRelease reads a release from containerd's answer to --version. It returns the release if this release may end a
+// pod without a DEL. If not, it returns "".
 func faultyRelease(answer string) string {
 	m := regexp.MustCompile(`\bv?(\d+)\.(\d+)\.(\d+)`).FindStringSubmatch(answer)
 	if m == nil {

@@ -25,7 +25,7 @@ func slaveConfig(n conf.List) (c ipvlan.Config) {
 	return c
 }
 
-// checkSlaves compares the MTU and the mode of pods' links with the pods' conflist. These values may change while a pod
+// checkSlaves compares the MTU and the mode of pods' links with the pods' conflist. These values can change while a pod
 // runs. If the MTU of an ENI changes, the kernel changes the MTU of all slaves of the ENI. If a new slave has another
 // mode, all slaves of its ENI get this mode.
 func (p *Node) checkSlaves() (found []Finding, failed error) {
@@ -46,7 +46,7 @@ func (p *Node) checkSlaves() (found []Finding, failed error) {
 	return found, failed
 }
 
-// checkSlave checks the link of one attachment.
+// checkSlave checks the pod's link of one attachment.
 func checkSlave(l registry.Lease, config ipvlan.Config) (found []Finding, err error) {
 	pod, err := nl.Open(l.NetNS, l.NetNS)
 	if errors.Is(err, fs.ErrNotExist) {

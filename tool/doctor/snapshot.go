@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/ask"
 )
 
-// A Kernel answers what the checks ask about the node's network namespace. It is the kernel itself, or a [Snapshot] of
-// the namespace.
+// A Kernel answers the questions of the checks about the node's network namespace. It is the kernel itself, or a
+// [Snapshot] of the namespace.
 type Kernel interface {
 	Links() ([]nl.Link, error)
 	LinkByName(name string) (nl.Link, error)
@@ -55,8 +55,8 @@ type Snapshot struct {
 	// why a list is missing or not complete, by the name of the list
 	Lacks map[string]string `json:"lacks"`
 
-	Answers    map[string]string             `json:"answers"` // values of sysctls, links of routes; "": no value
-	Names      map[string]string             `json:"names"`   // own name of a link, by the name that a check used
+	Answers    map[string]string             `json:"answers"` // values of sysctls, and links of routes; "": no value
+	Names      map[string]string             `json:"names"`   // key: a name that a check used; value: the own name
 	Chains     map[string][]nl.DroppingChain `json:"chains"`  // chains that may drop packets, by family
 	Services   map[string][]netip.Addr       `json:"services"`
 	Endpoints  map[string][]netip.Addr       `json:"endpoints"`
@@ -125,7 +125,8 @@ var errNotAsked = errors.New("the bundle does not have this answer of the node's
 // Links lists the links.
 func (s *Snapshot) Links() ([]nl.Link, error) { return s.Link, s.listError(listLinks) }
 
-// LinkByName finds a link by its own name, or by a name for which a check has asked on the node.
+// LinkByName finds a link. The parameter name is the link's own name, or another name that a check on the node has
+// used.
 func (s *Snapshot) LinkByName(name string) (nl.Link, error) {
 	if err := s.listError(listLinks); err != nil {
 		return nl.Link{}, err

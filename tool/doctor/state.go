@@ -46,8 +46,9 @@ func (p *Node) checkState(context.Context) ([]Finding, error) {
 	return slices.Concat(found, p.checkLock(), p.checkLog()), nil
 }
 
-// checkLock looks for a process that keeps the lock of the registry. A change holds the lock for milliseconds. So if a
-// process holds the lock at each of several looks, the process is stopped or hangs.
+// checkLock looks for a process that keeps the lock of the registry. A process that changes the registry holds the lock
+// only for milliseconds. So checkLock looks several times within a second. If the same process holds the lock each
+// time, the process is stopped or hangs.
 func (p *Node) checkLock() []Finding {
 	const looks, between = 5, 200 * time.Millisecond
 	first, held := p.pool.Registry.Holder()

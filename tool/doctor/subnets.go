@@ -16,15 +16,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkSubnets checks that the subnet of the next ENI has free addresses, for each pool of each network.
+// checkSubnets checks, for each pool, that the subnets of the pool's next ENI have free addresses.
 func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	seen := map[string]bool{}
 	for _, pool := range p.poolPolicies() { // without a pool, checkConfig reports the cause
 		key := fmt.Sprint(pool.Pool, pool.SubnetTags, pool.Families, pool.Warm) // fmt sorts maps
 		if pool.Provision != lease.ProvisionFull || seen[key] {
-			// The pool gets no new ENIs, so the role need not have the permission to list subnets. If a subnet is
-			// full, EC2 reports that.
+			// If a pool gets no new ENIs, the role may lack the permission to list subnets. If a subnet of this pool is
+			// full, EC2 refuses new addresses, and checkRefusals reports the refusal.
 			continue
 		}
 		seen[key] = true

@@ -50,8 +50,7 @@ func (p *Node) dropIns(program, dir string) []string {
 	return files
 }
 
-// isEnabled reports whether a unit is started at boot, because a target or another unit wants
-// it.
+// isEnabled reports whether systemd starts a unit at boot, because a target or another unit wants the unit.
 func (p *Node) isEnabled(unit string) bool {
 	for _, layer := range configLayers {
 		links, _ := filepath.Glob(p.pathOf(filepath.Join(layer, "systemd/system/*.wants", unit)))

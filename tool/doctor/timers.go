@@ -32,7 +32,7 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 		delete(why, "cni-gc.timer") // another program collects
 	}
 	if p.root == "" && view.MaintainedLately() {
-		delete(why, "cni-warm.path") // the command maintain does the work of this unit
+		delete(why, "cni-warm.path") // the command maintain runs, and does the work of this unit
 	}
 	var found []Finding
 	for _, unit := range slices.Sorted(maps.Keys(why)) {
@@ -65,8 +65,8 @@ func (p *Node) withoutWarm() (means []string) {
 	return means
 }
 
-// releasesRequested reports whether the node releases requested addresses and ENIs to EC2. This is the case if pods of
-// the network may ask for addresses or ENIs, and if provision allows the release.
+// releasesRequested reports whether pods of the network may ask for addresses or ENIs, and the node releases them to
+// EC2. If provision is "none", the node releases nothing.
 func releasesRequested(l conf.List) bool {
 	return l.IPAM.Policies()[0].Provision != lease.ProvisionNone && slices.ContainsFunc(l.IPAM.Permissions,
 		func(r lease.Permission) bool { return r.IPs || len(r.ENIs) > 0 })
@@ -74,7 +74,7 @@ func releasesRequested(l conf.List) bool {
 
 // checkTool checks the program that systemd starts for our units. The units name the program without a directory, so
 // systemd looks for it in several directories (systemd.exec(5), ExecSearchPath=). A package installs the tool in
-// /usr/bin. The original's tool is in /usr/local/bin, where systemd looks first.
+// /usr/bin. The original project's tool is in /usr/local/bin, and systemd searches this directory before /usr/bin.
 func (p *Node) checkTool() []Finding {
 	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"} {
 		file := p.pathOf(filepath.Join(dir, cli.Program))
@@ -96,8 +96,8 @@ func (p *Node) checkTool() []Finding {
 // repairCommand matches the command repair, with either name of the tool.
 var repairCommand = regexp.MustCompile(`\bcni-(ipvlan-vpc-k8s-)?tool repair\b`)
 
-// checkRepairs checks that cni-gc.service runs repair, too. The README of the original has a unit of this name that
-// does not run repair. If that unit is in /etc, it hides the unit of a package.
+// checkRepairs checks that cni-gc.service runs repair, too. In the original project's README, cni-gc.service does not
+// run repair. If a file from that README is in /etc, it hides the unit of our package.
 func (p *Node) checkRepairs() []Finding {
 	const unit = "cni-gc.service"
 	file, installed := p.lookUp("systemd/system", unit)

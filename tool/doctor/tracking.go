@@ -14,13 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A timeout below idleEnough, in seconds, is a finding. Programs keep connections that are idle for minutes, and Linux
-// sends no keepalive for two hours (tcp(7)). One hour is our choice.
+// idleEnough is a number of seconds. A shorter timeout is a finding, because programs keep connections that are idle
+// for minutes. Linux sends a keepalive only after two hours (tcp(7)). One hour is our choice.
 const idleEnough = 3600
 
-// checkTracking looks for ENIs whose security groups soon forget idle TCP connections. The short timeout may be the
-// default of the instance type, or set on the ENI. If the role does not permit the EC2 call, there is no finding:
-// checkIAM names the missing permissions.
+// checkTracking looks for ENIs whose security groups soon forget idle TCP connections. The short timeout is the default
+// of the instance type, or an operator has set it on the ENI. If the role does not permit the EC2 call, there is no
+// finding, because checkIAM names the missing permission.
 func (p *Node) checkTracking(ctx context.Context) ([]Finding, error) {
 	me, err := p.cloud.instance(ctx)
 	if err != nil {

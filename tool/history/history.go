@@ -3,11 +3,11 @@
 
 // Package history reads lease logs. The logs show which pod had which address at a time in the past.
 //
-// A log has a line for every begin and every end of a lease. But a program that copies logs may deliver the lines in
-// pieces, twice, in another order, or damaged. So package history ignores a line that it has read before. It sorts the
-// lines of a node into series, by the numbers of the lines (see series.go). Each line shows which pod had an address
-// before the line, and which pod after it (see walk.go). If a number is missing, a line is lost. For the time around
-// the lost line, it is unknown which pod had an address.
+// A log has a line for every begin and every end of a lease. But a program that copies logs may cut a line, damage a
+// line, write a line twice, or change the order of lines. So package history ignores a line that it has read before. It
+// sorts the lines of a node into series, by the numbers of the lines (see series.go). From the lines about an address,
+// the package learns which pod had the address at which time (see walk.go). If a number is missing, a line is lost. For
+// the time around the lost line, the package does not know which pod had an address.
 package history
 
 import (
@@ -21,12 +21,13 @@ import (
 
 // A Lease is a past lease of an address, from Begin until End.
 type Lease struct {
-	registry.Line // the log's line about the lease; it names the pod
+	registry.Line // a line of the log that is about the lease, and names the pod
 
 	Begin time.Time
 	End   time.Time // zero: the log does not have the end
 
-	// lastShown is for a lease whose end no line has: it is the time of the node's last line in the boot of the lease.
+	// lastShown is the time of the node's last line before the next boot of the node. Only a lease that no line ends
+	// has this time.
 	lastShown time.Time
 }
 
@@ -35,11 +36,11 @@ func (l *Lease) covers(from, to time.Time) bool {
 	return l.Begin.Before(to) && (l.End.IsZero() || from.Before(l.End))
 }
 
-// A doubt is a time for which it is unknown which pod had an address, because a lost line may have begun or ended a
-// lease.
-type doubt struct{ from, to time.Time } // zero to: the doubt has no end
+// A doubt is a period for which the logs do not show which pod had an address. In this period, a lease may have begun
+// or ended, and the line about it is lost.
+type doubt struct{ from, to time.Time } // if the field "to" is zero, the doubt has no end
 
-// A tenancy has all that the logs show of one address.
+// A tenancy has all that the logs show about one address.
 type tenancy struct {
 	leases []*Lease    // sorted by Begin
 	ends   []time.Time // ends[i] is the latest end of leases[:i+1]; zero: one of these leases has no end
@@ -51,8 +52,8 @@ type tenancy struct {
 type History struct {
 	nodes     []*node
 	hasUnread bool // a file is unreadable, and its lines may be about any address
-	// known has the tenancies of the addresses that callers have asked for. All addresses that are in no line share one
-	// tenancy, which known has under the zero address.
+	// known has the tenancies of the addresses that callers have asked for. All addresses that no line names share one
+	// tenancy, and its key is the zero address.
 	known map[netip.Addr]*tenancy
 }
 
@@ -96,8 +97,8 @@ func (h *History) newTenancy(a netip.Addr) *tenancy {
 }
 
 // endCrashedLeases ends the leases of nodes that have crashed, because a crashed node writes no line about the ends of
-// its leases. It ends such a lease at the time when another node got the address. This time must be after the last line
-// of the crashed node.
+// its leases. A lease of a crashed node ends when another node gets the address, if this is after the crashed node's
+// last line.
 func endCrashedLeases(ls []*Lease) {
 	for i, l := range ls {
 		for _, next := range ls[i+1:] {
@@ -129,9 +130,9 @@ func (h *History) LeasesBetween(a netip.Addr, from, to time.Time) (found []*Leas
 // At returns the leases that an address had at one moment: none, or one, or more if the clocks of two nodes differ.
 func (h *History) At(a netip.Addr, at time.Time) []*Lease { return h.LeasesBetween(a, at, at.Add(1)) }
 
-// Sure reports whether the logs show all leases of an address in [from, to). The result is false if a lost line may
-// have named another pod. A lost line does not matter while a known lease has the address, because no other pod can
-// then have the address.
+// Sure reports whether the logs show all leases of an address in [from, to). The result is false if a lost line may be
+// about another pod that had the address. While one pod has the address, no other pod can have it, so a lost line at
+// this time does not matter.
 func (h *History) Sure(a netip.Addr, from, to time.Time) bool {
 	doubts := h.tenancyOf(a).doubts
 	if h.hasUnread {

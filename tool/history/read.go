@@ -54,7 +54,7 @@ type reader struct {
 	series    map[string]*series            // by instance and name of the series
 	seen      map[uint64]bool               // hashes of the lines that the reader has read
 	logs      map[string]*fileState         // by name of the log
-	fragments map[string]map[int]netip.Addr // addresses of damaged lines, by series and number
+	fragments map[string]map[int]netip.Addr // addresses of damaged lines; the keys are the series and the number of a line
 	damage    []Damage
 	hasUnread bool // Read can read no line of a file, so the file may be the log of any node
 }
@@ -64,8 +64,8 @@ func newReader() *reader {
 		logs: map[string]*fileState{}, fragments: map[string]map[int]netip.Addr{}}
 }
 
-// A fileState is the state of the reader in one file. Another fileState is for all files of a log together. The reader
-// uses only its field nodes.
+// A fileState is the state of the reader in one file. The reader also has one fileState for each log, but uses only the
+// field nodes of that fileState.
 type fileState struct {
 	nodes         map[string]*node
 	last          map[string]int // the last number of each series
@@ -73,8 +73,8 @@ type fileState struct {
 	id            string         // key of the node that wrote the last line
 	mixed         bool           // lines of the same series are not in the order of their numbers
 	hasTorn       bool           // damaged lines follow the last line, and do not show their series or number
-	fragmentNames []string       // names of the series that damaged lines name
-	tornNotes     []func()       // each function notes that a damaged line may follow a certain line of a series
+	fragmentNames []string       // the series that damaged lines name
+	tornNotes     []func()       // each function notes that a damaged line may follow one line of a series
 }
 
 func newContent() *fileState { return &fileState{nodes: map[string]*node{}, last: map[string]int{}} }
@@ -97,11 +97,12 @@ func (r *reader) newHistory() *History {
 	return h
 }
 
-// readFile reads the lines of a file. For each line, forLines calls the function that readFile passes to it.
+// readFile reads the lines of a file. The function forLines calls its parameter "line" for each line of the file.
 //
 // In two cases, the number of lost lines is unknown: the reader can read no line of the file, or it cannot assign the
-// damaged lines to one series. Then readFile sets endLost for each node that has a line in this file, or in an earlier
-// file of the same log. If no node has such a line, the file may be the log of any node, so readFile sets hasUnread.
+// damaged lines to one series. In these cases, readFile sets endLost for each node that has a line in this file, or in
+// an earlier file of the same log. If no node has a line in these files, the file may be the log of any node, so
+// readFile sets hasUnread.
 func (r *reader) readFile(f logFile, forLines func(line func(number int, text []byte) error) error) {
 	c := newContent()
 	err := forLines(func(number int, text []byte) error {
@@ -187,7 +188,7 @@ func (r *reader) addFragment(c *fileState, text []byte) {
 		c.fragmentNames = append(c.fragmentNames, f.Series)
 	}
 	switch {
-	case f.Series != "" && !isChange(f): // a line of a snapshot, whose first line has the number of lines
+	case f.Series != "" && !isChange(f): // a line of a snapshot: the snapshot's first line shows how many lines follow
 	case f.Series != "" && f.Number > 0 && isChange(f):
 		if r.fragments[f.Series] == nil {
 			r.fragments[f.Series] = map[int]netip.Addr{}
@@ -200,14 +201,14 @@ func (r *reader) addFragment(c *fileState, text []byte) {
 	}
 }
 
-// noteTorn adds a function to c.tornNotes if c.hasTorn is true. The function is called later. It then notes that a
-// damaged line may follow the line that is the last one now, in the same series.
+// noteTorn adds a function to c.tornNotes if c.hasTorn is true. When readFile later calls the function, the function
+// notes that a damaged line may follow the line c.line, in the same series.
 func (r *reader) noteTorn(c *fileState) {
 	if !c.hasTorn || len(c.nodes) == 0 {
 		return
 	}
 	c.hasTorn = false
-	if c.id == "" { // the damage is before the first line, whose number shows what is lost
+	if c.id == "" { // the damage is before the first line, and the number of the first line shows what is lost
 		c.tornNotes = append(c.tornNotes, func() {})
 		return
 	}
@@ -254,14 +255,14 @@ func newLogFile(path string, first time.Time) logFile {
 	return f
 }
 
-// Rotated reports whether a path is that of an older file of a log. The parameter log is the path of the log's newest
-// file. The older file may be compressed. Callers need Rotated because other programs, such as one that copies logs,
-// may keep files with similar names beside the log.
+// Rotated reports whether the file at path is an older file of a log. The parameter log is the path of the log's newest
+// file. The older file may be compressed. Callers need Rotated because other programs may keep files with similar names
+// beside the log. An example is a program that copies logs.
 func Rotated(path, log string) bool { return path != log && newLogFile(path, time.Time{}).name == log }
 
-// listFiles returns the files of the logs at the paths, in the order of sortFiles. In a directory, it leaves out files
-// that do not begin like a log. In the result, it keeps a file that it cannot read, because the file may be a log. If
-// one of the paths is a file, this file must be a log.
+// listFiles returns the log files at the paths, in the order of sortFiles. If a path is a directory, listFiles leaves
+// out files that do not begin like a log. It keeps files that it cannot read, because they may be logs. If a path is a
+// file, this file must be a log.
 func (r *reader) listFiles(paths []string) (files []logFile, err error) {
 	for _, path := range paths {
 		fi, err := os.Stat(path)

@@ -20,8 +20,8 @@ type node struct {
 	instance      string // "" if the lines do not name the instance
 	series        []*series
 	endLost       bool     // an unknown number of lines is lost at the end of a file of the node
-	fragmentNames []string // names of the series that damaged lines name
-	lost          bool     // for a name in fragmentNames, no undamaged line is left
+	fragmentNames []string // the series that damaged lines name
+	lost          bool     // all lines of one of the series in fragmentNames are damaged or lost
 }
 
 // A series has lines of a node. While the node wrote them, its registry, its boot and its clock remained the same. The
@@ -38,8 +38,8 @@ type series struct {
 	snapshots []wholeSnapshot
 	lostAddrs map[int]netip.Addr // addresses of damaged lines, by number
 
-	// The highest number that a damaged line may have, or 0. In an old series, it is at least the number of the last
-	// change.
+	// The highest number that a damaged line may have, or 0. In an old series, tornNumber is never lower than the
+	// number of the last change.
 	tornNumber   int
 	lastSnapshot int // index of the line with which the last snapshot begins
 }
@@ -48,18 +48,17 @@ type series struct {
 type hole struct {
 	at       int
 	addr     netip.Addr // address of all lost lines; zero: the lost lines may have any address
-	from, to time.Time  // the node wrote the lost lines in this time; zero to: no line follows the hole
+	from, to time.Time  // the node wrote the lost lines in this period; if "to" is zero, no line follows the hole
 }
 
 // A wholeSnapshot is a snapshot without lost lines: the log has a line for each lease that the snapshot had.
 type wholeSnapshot struct{ from, to int } // the indices of its first line, and of the first line after it
 
-// maxBootDiff is the greatest difference between two boot times of the same boot. They differ because each process
-// computes the boot time itself.
+// maxBootDiff is the greatest difference between the times that two processes compute for the same boot.
 const maxBootDiff = 2 * time.Second
 
-// maxLateness is how much earlier the time of a line can be than the time of the line before it. The times can be in
-// this order because a process first takes the time, and then waits for the lock of the registry.
+// A line can have an earlier time than the line before it, because a process first takes the time, and then waits for
+// the lock of the registry. maxLateness is the greatest difference between the two times.
 const maxLateness = time.Minute
 
 func newSeries(name string) *series {
@@ -70,8 +69,8 @@ func newSeries(name string) *series {
 func isChange(l registry.Line) bool { return l.Event == registry.Begin || l.Event == registry.End }
 
 // addOld adds a line that an earlier release wrote, and gives the line a number. In logs of earlier releases, a
-// snapshot can come before changes that it already includes. addOld then gives the snapshot's lines the number of the
-// last such change, so that sortLines puts the snapshot after these changes.
+// snapshot can come before the lines of changes that the snapshot already includes. In this case, the snapshot's lines
+// get the number of the last of these changes. So sortLines puts the snapshot after these changes.
 func (n *node) addOld(l registry.Line) {
 	last := n.lastOld()
 	boots := !l.Booted.IsZero() && last.booted.Sub(l.Booted).Abs() > maxBootDiff
@@ -132,7 +131,7 @@ func (n *node) findHoles() {
 			n.addHoleBefore(n.series[i-1], s)
 		case s.changesBefore() > 0 || s.previous != "": // the log has lost its first lines
 			s.holes = slices.Insert(s.holes, 0, hole{to: s.firstTime()})
-		case !s.old: // the first leases are unknown until a line shows them
+		case !s.old: // the leases at the first line are unknown, until later lines show them
 			s.holes = slices.Insert(s.holes, 0, hole{from: s.firstTime(), to: s.firstTime()})
 		}
 	}
@@ -150,14 +149,14 @@ func (n *node) findHoles() {
 	}
 }
 
-// maxTornNumber returns the highest number that a damaged line may have, or 0 if no line is damaged. A fragment shows
-// the number of its line. If damaged lines follow the last line, they may have the next number. In an old series, the
-// result is at least the number of the last change.
+// maxTornNumber returns the highest number that a damaged line may have, or 0 if no line is damaged. A damaged line may
+// still show its number. A damaged line after the last line may have the next number. In an old series, the result is
+// never lower than the number of the last change.
 func (s *series) maxTornNumber() int {
 	return max(s.tornNumber, slices.Max(append(slices.Collect(maps.Keys(s.lostAddrs)), 0)))
 }
 
-// numberBefore returns the number that the line before l has, if no line is lost between them.
+// numberBefore returns a number. If the line before the line l has this number, no line is lost between the two.
 func numberBefore(l registry.Line) int {
 	if isChange(l) {
 		return l.Number - 1
@@ -186,7 +185,7 @@ func eventOrder(l registry.Line) int {
 }
 
 // sortLines sorts the lines. If two different changes have the same number, they contradict each other, and sortLines
-// drops them. A log can have such changes after a disk was restored, for example.
+// drops them. For example, a log can have two changes with the same number after a disk was restored.
 func (s *series) sortLines() {
 	slices.SortStableFunc(s.lines, func(a, b registry.Line) int {
 		if a.Number != b.Number || isChange(a) || isChange(b) {
@@ -229,8 +228,8 @@ func (s *series) readSnapshots() {
 	}
 }
 
-// setClocks makes the times of a boot comparable, because the series of one boot may have different clocks. It converts
-// their times to the clock of the last of these series. It returns the last series of each boot.
+// The series of one boot may have different clocks. setClocks converts their times to the clock of the boot's last
+// series, so that the times can be compared. It returns the last series of each boot.
 func (n *node) setClocks() map[string]*series {
 	follows := func(s, l *series) bool {
 		than := cmp.Compare(s.lastTime().Sub(s.booted), l.lastTime().Sub(l.booted))
@@ -252,8 +251,8 @@ func (n *node) setClocks() map[string]*series {
 	return last
 }
 
-// dropUnclear drops series whose times it cannot compare with those of other series. This is so if no snapshot of the
-// series' boot is left, or if a lost series of the same boot may have had another clock.
+// dropUnclear drops a series if its times cannot be compared with the times of other series. There are two reasons: no
+// snapshot of the series' boot is left, or a lost series of the same boot may have had another clock.
 func (n *node) dropUnclear(clocks map[string]*series) {
 	if len(n.series) == 0 {
 		return
@@ -283,8 +282,8 @@ func (s *series) previousName() string {
 	return name
 }
 
-// latestSeries returns the last series of the node. It returns nil if several boots end with a series that no other
-// series follows, because it is then unknown which boot was the latest.
+// latestSeries returns the last series of the node, which no other series follows. If the last series of several boots
+// have no series after them, latestSeries does not know which boot was the latest. In this case, it returns nil.
 func latestSeries(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })
@@ -332,14 +331,14 @@ func (s *series) indexLines() {
 	}
 }
 
-// newHole returns the hole before a line. The parameter "at" is the index of this line. The lost lines have the numbers
-// from after+1 to until. The parameter "from" is the time of the line before the hole.
+// newHole returns the hole before a line. The parameter "at" is the index of this line. The first lost line has the
+// number after+1, and the last has the number "until". The parameter "from" is the time of the line before the hole.
 func (s *series) newHole(at, after, until int, from time.Time) hole {
 	return hole{at: at, addr: s.lostAddr(after, until), from: from.Add(-maxLateness), to: s.lines[at].Time}
 }
 
-// lostAddr returns the address of the lost lines that have the numbers from after+1 to until. If the fragments do not
-// show the same address for all these lines, lostAddr returns the zero address.
+// lostAddr returns the address of lost lines. The first lost line has the number after+1, and the last has the number
+// "until". If the fragments do not show the same address for all these lines, lostAddr returns the zero address.
 func (s *series) lostAddr(after, until int) netip.Addr {
 	a := s.lostAddrs[until]
 	if until-after > len(s.lostAddrs) {
@@ -353,8 +352,8 @@ func (s *series) lostAddr(after, until int) netip.Addr {
 	return a
 }
 
-// addHoleBefore adds a hole to the beginning of s if lines may be lost between the series prev and s. In old series,
-// nothing shows such a loss, because their lines have no numbers.
+// addHoleBefore adds a hole to the beginning of s if lines may be lost between the series prev and s. The lines of an
+// old series have no numbers, so they do not show whether lines are lost.
 func (n *node) addHoleBefore(prev, s *series) {
 	_, number, _ := strings.Cut(s.previous, ".")
 	end, _ := strconv.Atoi(number)

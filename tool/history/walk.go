@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A walker finds the leases of one address, and the doubts about this address. It goes through the node's snapshots,
-// and through the node's lines about the address.
+// A walker finds the leases of one address, and the doubts about this address. For this, it reads the node's snapshots,
+// and the node's lines about the address.
 type walker struct {
 	addr   netip.Addr
 	leases []*Lease
@@ -22,7 +22,7 @@ type walker struct {
 	lastSeen   time.Time     // the time of the last line or snapshot that shows who has the address
 	curHole    *doubt        // the time that the holes after lastSeen cover; nil: no hole
 	isFresh    bool          // no line of this series has shown yet who has the address
-	endedLease *Lease        // a lease that a rebuilt registry lacks, although its pod may still run
+	endedLease *Lease        // a lease that a rebuilt registry lacks, but whose pod may still run
 }
 
 // hasAddr reports whether a line of the node is about the address.
@@ -57,8 +57,8 @@ func (n *node) walkAddr(a netip.Addr) ([]*Lease, []doubt) {
 	return w.leases, w.doubts
 }
 
-// enterSeries goes from one series to the next series, s. If the two series are of different boots, enterSeries ends
-// the current lease, because the reboot has ended all leases.
+// enterSeries goes from one series to the next series, s. If the node has booted between the two series, enterSeries
+// ends the current lease, because the boot has ended all leases.
 func (w *walker) enterSeries(before, s *series) {
 	w.endedLease = nil
 	if s.boot == before.boot || s.booted.Sub(before.booted).Abs() <= maxBootDiff {
@@ -80,7 +80,7 @@ func (w *walker) enterSeries(before, s *series) {
 // only those about the address.
 func (w *walker) walkSeries(s *series) {
 	holes, whole := s.holes, s.snapshots
-	pass := func(at int) { // goes through the holes and the snapshots before a line, by the line's index
+	pass := func(at int) { // handles the holes and the snapshots before the line with the index "at"
 		for {
 			switch {
 			case len(holes) > 0 && holes[0].at <= at && (len(whole) == 0 || holes[0].at <= whole[0].from):
@@ -151,8 +151,8 @@ func (w *walker) beginLease(l registry.Line) {
 	w.lastLine, w.lastSeen, w.isFresh, w.endedLease = l, l.Time, false, nil
 }
 
-// recordHolder records which lease has the address at a time. The parameter l is a line about this lease, and the time
-// of l is the begin of the lease. If l is nil, no lease has the address at this time.
+// recordHolder records which lease has the address at a time. The parameter l is a line about this lease, with the time
+// when the lease began. If l is nil, no lease has the address at this time.
 func (w *walker) recordHolder(l *registry.Line, at time.Time) {
 	if same := l != nil && w.cur != nil && w.isCurrent(*l); !same {
 		since := at
@@ -160,7 +160,8 @@ func (w *walker) recordHolder(l *registry.Line, at time.Time) {
 			since = l.Time
 		}
 		switch {
-		// A line without a container is of a rebuilt registry, which does not know the true begin of the lease.
+		// A rebuilt registry writes lines without a container, because it does not know the pod. It does not know the
+		// true begin of the lease, either.
 		case w.curHole != nil && l != nil && (since.Before(w.curHole.to) || w.isFresh && l.Container == ""):
 			w.endInHole(since)
 		case w.curHole != nil:
@@ -190,8 +191,8 @@ func (w *walker) isCurrent(l registry.Line) bool {
 	return onlyKey(w.lastLine) == onlyKey(l) && (w.curHole == nil || isNear(w.lastLine.Time, l.Time))
 }
 
-// endInHole ends the current lease where curHole begins. From this time to the time until, it is unknown which pod had
-// the address. If until is zero, the doubt has no end.
+// endInHole ends the current lease where curHole begins, and adds a doubt from this time to the time "until". If
+// "until" is zero, the doubt has no end.
 func (w *walker) endInHole(until time.Time) {
 	from := later(w.curHole.from, w.lastSeen)
 	if !until.IsZero() && until.Before(from) {

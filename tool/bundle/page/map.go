@@ -51,7 +51,7 @@ type eni struct {
 	Boot, Wrong                                      bool
 	Counts                                           []kindCount
 	Blocks                                           []block
-	Next                                             string // anchor of the part after the map
+	Next                                             string // anchor of the section that follows the map on the page
 }
 
 // A kindCount is the number of addresses of a kind.

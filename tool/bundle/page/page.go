@@ -41,8 +41,8 @@ type Review struct {
 	Unmade []doctor.Unmade  `json:"unmade"`
 }
 
-// ReviewOf makes the checks on the data of a bundle. It adds the findings that doctor had on the node, if the data of
-// the bundle does not show them.
+// ReviewOf makes the checks on the data of a bundle. The bundle also has the findings of doctor on the node. ReviewOf
+// adds the findings that only doctor had.
 func ReviewOf(ctx context.Context, b *bundle.Bundle) Review {
 	report, unmade := b.Review(ctx)
 	r := Review{Report: report, Node: []doctor.Finding{}, Unmade: append(unmade, b.Unmade...)}
@@ -158,7 +158,7 @@ func pageOf(b *bundle.Bundle, r Review) page {
 // mostNamed is a number of addresses. If the page has more addresses, its cells do not show the names of pods.
 const mostNamed = 400
 
-// mostOfGroup is how many findings of a group are shown at once.
+// mostOfGroup is how many findings of a group a reader sees before unfolding the others.
 const mostOfGroup = 3
 
 // groups puts the findings of one check and one severity together, the worst first.
@@ -244,7 +244,7 @@ func facts(b *bundle.Bundle, held []view.Holding) []fact {
 	return all
 }
 
-// kernelFolds returns the links, addresses, routes and rules of the node, a line for each.
+// kernelFolds returns a line for each link, address, route and rule of the node.
 func kernelFolds(s *doctor.Snapshot) (all []fold) {
 	if s == nil {
 		return nil
@@ -300,7 +300,7 @@ func pods(b *bundle.Bundle, held []view.Holding) (all []pod) {
 	return all
 }
 
-// podLines returns the kernel's objects in a namespace, a line for each.
+// podLines returns a line for each object of the kernel in a namespace.
 func podLines(b *bundle.Bundle, netns string) (lines []string) {
 	i := slices.IndexFunc(b.Pods, func(p bundle.PodObjects) bool { return p.NetNS == netns })
 	if i < 0 {
@@ -318,8 +318,8 @@ func podLines(b *bundle.Bundle, netns string) (lines []string) {
 	return lines
 }
 
-// pairsOf returns the node's ends of veth pairs. The key of an end is the container and the interface that its alias
-// names.
+// pairsOf returns the node's ends of veth pairs. The alias of an end names a container and an interface, and these two
+// are the key of the end.
 func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
 	pairs := map[string]nl.Link{}
 	if s == nil {
@@ -361,7 +361,7 @@ type difference struct {
 	Findings []view.Finding
 	Rows     []row
 	Agree    int             // number of addresses about which the sources agree
-	about    map[string]bool // by address or ENI; true: the disagreement does not end by itself
+	about    map[string]bool // the key is an address or an ENI; true: the disagreement does not end by itself
 	silent   []string
 }
 

@@ -134,8 +134,8 @@ func registryEvents(s *registry.State) (all []event) {
 	return all
 }
 
-// journalEvents returns the warnings about EC2 in the journal. Some of these warnings are about refusals that have
-// ended. The registry has only the refusals that are still in force.
+// journalEvents returns the warnings about EC2 in the journal. The page needs them, because the registry no longer has
+// a refusal that has ended.
 func journalEvents(journal []bundle.Entry) (all []event) {
 	const warning = "4" // the level of a warning in syslog
 	for _, e := range journal {
