@@ -24,11 +24,12 @@ type launchPlan struct {
 	lease.Policy
 	kind   string // the instance type
 	limits aws.Limits
-	eni    launchENI // the model of each ENI for pods
-	except int       // number of ENIs that are not in the template, for pods that ask for ENIs
+	eni    launchENI // all ENIs for pods are copies of this ENI
+	except int       // number of ENIs to leave out of the template, because pods ask for them
 }
 
-// planOf reads the command line and the configuration. It asks EC2 for the values that neither of them has.
+// planOf reads the command line and the configuration. If the command line and the configuration lack a value, planOf
+// asks EC2.
 func planOf(c *cli.Context) (launchPlan, error) {
 	p := launchPlan{eni: launchENI{Description: "pods", SubnetID: c.String("subnet"), DeleteOnTermination: true}}
 	networks, err := conf.Load(c.String("config")).All()
@@ -102,8 +103,8 @@ func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy,
 
 // mergePolicies merges the policies of networks that share a pool, because the ENIs of the pool serve the pods of all
 // these networks. The result has all families of the networks, their highest interfaceIndex, and their highest maxENIs.
-// Its maxPods is the sum of theirs: with Multus, one pod may be in several of these networks, and each network gives it
-// an address of the pool.
+// The maxPods of the networks are added: with Multus, one pod may be in several of these networks, and gets an address
+// of the pool from each network.
 func mergePolicies(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)
@@ -126,8 +127,8 @@ func mergePolicies(sharing []lease.Policy) lease.Policy {
 	return p
 }
 
-// fillENI decides how many prefixes or addresses each ENI has, within the limits of the instance type. A prefix counts
-// as one address in EC2's limit of addresses for an ENI. A new ENI can have prefixes or addresses, but not both. Only
+// fillENI decides how many prefixes or addresses each ENI has, within the limits of the instance type. EC2 limits the
+// addresses of an ENI, and counts a prefix as one address. A new ENI can have prefixes or addresses, but not both. Only
 // Nitro types can have prefixes.
 func (p *launchPlan) fillENI(c *cli.Context) error {
 	room := p.limits.IPv4PerENI - 1
@@ -185,8 +186,8 @@ func (p *launchPlan) podsPerENI() int {
 	return min(n, 1+p.eni.Secondary+size*p.eni.Prefixes)
 }
 
-// bootPods returns the number of pods that the boot ENI can serve. The caller checks whether it serves pods at all. The
-// node itself uses the primary address and the first IPv6 address of this ENI.
+// bootPods returns the number of pods that the boot ENI can serve. The caller must check that the configuration lets
+// the boot ENI serve pods. The node itself uses the primary address and the first IPv6 address of this ENI.
 func (p *launchPlan) bootPods() int {
 	n := p.podsPerENI() - 1
 	if slices.Contains(p.Families, lease.IPv6) {
@@ -204,7 +205,7 @@ func (p *launchPlan) maxPodENIs() int {
 }
 
 // eniSlots returns the network card and the device index of each ENI for pods. It fills all cards evenly, because the
-// ENIs of a card share its bandwidth.
+// ENIs of a card share the bandwidth of the card.
 func (p *launchPlan) eniSlots() ([][2]int, error) {
 	var all [][2]int
 	for card, n := range p.limits.Cards {
@@ -260,8 +261,8 @@ func (p *launchPlan) eniTags() []launchTag {
 	return all
 }
 
-// chooseSubnet compares the subnets in this zone that have the tags of the pool. It returns the ID of the subnet with
-// the most free addresses.
+// chooseSubnet looks at the subnets in this zone, and only at those with the tags of the pool. It returns the ID of the
+// subnet with the most free addresses.
 func (p *launchPlan) chooseSubnet(c *cli.Context, cloud *aws.Client) (string, error) {
 	fit, _, err := view.PodSubnets(c.Context, cloud, p.Policy)
 	if errors.Is(err, more.ErrNoSubnet) {

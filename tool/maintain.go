@@ -116,8 +116,8 @@ func maintenanceOf(c *cli.Context) (*maintenance, error) {
 // commandTimeout is the time after which maintain ends a command, like TimeoutStartSec= of the units.
 const commandTimeout = 3 * time.Minute
 
-// markInterval is how often maintain looks for the marks that plugins leave. A look is cheap: one stat of a file on
-// tmpfs for each mark. metricsInterval is how often maintain runs metrics and advertise.
+// markInterval is how often maintain looks for the marks that plugins leave. This is cheap, because maintain needs only
+// one stat of a file on tmpfs for each mark. metricsInterval is how often maintain runs metrics and advertise.
 const (
 	markInterval    = time.Second
 	metricsInterval = time.Minute
@@ -135,7 +135,7 @@ func (m *maintenance) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			if hasMark(lease.Release) { // release before warm, because a pod on another node may wait
+			if hasMark(lease.Release) { // first release: a pod on another node may wait for the address
 				m.runRelease(ctx)
 			}
 			if hasMark(lease.Refill) {
@@ -151,7 +151,7 @@ func (m *maintenance) loop(ctx context.Context) {
 	}
 }
 
-// hasMark reports whether a plugin has left a mark. A mark is a file with this name, in the directory of the registry.
+// hasMark reports whether a plugin has left a mark. The mark is a file in the directory of the registry.
 func hasMark(name string) bool {
 	_, err := os.Stat(filepath.Join(registry.Dir(), name))
 	return err == nil
@@ -237,7 +237,7 @@ func (m *maintenance) runMetrics(ctx context.Context) []commandRow {
 	return []commandRow{m.runCommand(ctx, "metrics", "--config", m.config, "--file", m.metrics)}
 }
 
-// runCommand runs a command of this tool in a separate process. If that process dies or takes much memory, it does not
+// runCommand runs a command of this tool in a separate process. So a command that dies or takes much memory does not
 // affect maintain and the other commands.
 func (m *maintenance) runCommand(ctx context.Context, command string, args ...string) commandRow {
 	limited, cancel := context.WithTimeout(ctx, commandTimeout)
@@ -257,16 +257,16 @@ func (m *maintenance) runCommand(ctx context.Context, command string, args ...st
 	return commandRow{Command: command}
 }
 
-// BPF programs that pods share stay pinned in bpffs until the node boots, because later pods may use them. Like
-// cni-gc.service, maintain removes a pin that no ADD has opened for a week. If pods still use the program, it stays in
-// the kernel without the pin.
+// Pods share BPF programs. The plugins pin these programs in bpffs until the node boots, because later pods may use
+// them. Like cni-gc.service, maintain removes a pin that no ADD has opened for a week. If pods still use the program of
+// the pin, the program stays in the kernel.
 const (
 	bpffs      = "/sys/fs/bpf"
 	pinPattern = "cni_ipvlan_vpc_k8s:*"
 	maxPinAge  = 7 * 24 * time.Hour
 )
 
-// removeOldPins removes a pin in dir if no process has opened it since a time.
+// removeOldPins removes the pins in a directory that no process has opened after the time since.
 func removeOldPins(dir string, since time.Time) error {
 	found, err := filepath.Glob(filepath.Join(dir, pinPattern))
 	for _, pin := range found {

@@ -106,12 +106,13 @@ ipFamilies has IPv6, use it for types with IPv6. For other types, use
 	}
 }
 
-// A podNode is the node whose pods the command counts. The command line and the configuration describe this node.
+// A podNode is the node whose pods the command maxpods counts. The command line and the configuration describe this
+// node.
 type podNode struct {
 	path   string // path of the configuration
 	pools  []lease.Policy
 	kind   string // the instance type; "": the type of this instance
-	except int    // number of ENIs not to count: those for pods that ask for ENIs, and for other programs
+	except int    // number of ENIs not to count, because requesting pods or other programs use them
 	host   int    // number of pods on the host network
 	most   int    // greatest number of pods; 0: no limit
 	format string
@@ -196,7 +197,7 @@ func (n podNode) podCount(c *cli.Context) (int, error) {
 	return n.limitedPods(pods + n.host), nil
 }
 
-// limitedPods returns a number of pods. If --max or maxPods sets a lower limit, it returns this limit.
+// limitedPods returns the parameter pods, or the limit of --max or maxPods if this limit is lower.
 func (n podNode) limitedPods(pods int) int {
 	if n.most > 0 {
 		return min(pods, n.most)
@@ -204,8 +205,8 @@ func (n podNode) limitedPods(pods int) int {
 	return pods
 }
 
-// limits asks EC2 for the limits of the instance type. If this instance gets no addresses from EC2, it returns no
-// limits, because only the ENIs that are already attached count.
+// limits asks EC2 for the limits of the instance type. If this instance gets no addresses from EC2, the result is
+// empty, because only the ENIs that are already attached count.
 func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	grows := func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone }
 	switch {
@@ -259,9 +260,9 @@ func (n podNode) templatePods(c *cli.Context, l aws.Limits) (int, error) {
 	return pods, nil
 }
 
-// limitsOf returns the limits of an instance type, for a command that runs on any machine. A machine that is no EC2
-// instance has no metadata service, so the region and the credentials may be missing. The error of limitsOf then has a
-// hint.
+// limitsOf returns the limits of an instance type. The command may run on a machine that is no EC2 instance. This
+// machine has no metadata service, so the region and the credentials may be missing. In this case, the error of
+// limitsOf has a hint.
 func limitsOf(ctx context.Context, cloud *aws.Client, kind string) (aws.Limits, error) {
 	l, err := cloud.Limits(ctx, kind)
 	if errors.Is(err, aws.ErrNoMetadata) {

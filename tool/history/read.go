@@ -54,7 +54,7 @@ type reader struct {
 	series    map[string]*series            // by instance and name of the series
 	seen      map[uint64]bool               // hashes of the lines that the reader has read
 	logs      map[string]*fileState         // by name of the log
-	fragments map[string]map[int]netip.Addr // addresses of damaged lines; the keys are the series and the number of a line
+	fragments map[string]map[int]netip.Addr // address of a damaged line, by its series and its number
 	damage    []Damage
 	hasUnread bool // Read can read no line of a file, so the file may be the log of any node
 }

@@ -57,8 +57,8 @@ type wholeSnapshot struct{ from, to int } // the indices of its first line, and 
 // maxBootDiff is the greatest difference between the times that two processes compute for the same boot.
 const maxBootDiff = 2 * time.Second
 
-// A line can have an earlier time than the line before it, because a process first takes the time, and then waits for
-// the lock of the registry. maxLateness is the greatest difference between the two times.
+// maxLateness limits how much earlier than the line before it a line can be. A line can be earlier, because a process
+// first takes the time, and then waits for the lock of the registry.
 const maxLateness = time.Minute
 
 func newSeries(name string) *series {

@@ -33,7 +33,8 @@ type Permission struct {
 // Needs are the inputs for a policy.
 type Needs struct {
 	Networks []Network
-	// Mode is what the node may ask EC2 for. If it is empty, each network has the mode of its configuration.
+	// Mode is the mode of all networks: what the node may change in EC2. "": the configuration sets the mode of each
+	// network.
 	Mode      lease.Provision
 	ENIGC     bool   // also allow the calls of the command eni-gc
 	Untagged  bool   // also allow changes of ENIs without our tags
@@ -67,7 +68,7 @@ func (n Needs) changingPools() []lease.Policy {
 	return n.Pools(lease.ProvisionFull, lease.ProvisionAssign)
 }
 
-// A request is the permission of a network's pods to ask for an interface, together with the network's mode.
+// A request is something for which a network's pods may ask, together with the network's mode.
 type request struct {
 	lease.Permission
 	mode lease.Provision
@@ -93,8 +94,8 @@ func hasFamily(pools []lease.Policy, f lease.Family) bool {
 }
 
 // Policy returns the policy that allows the calls of the node. The conditions and resource types of actions are in the
-// Service Authorization Reference, "Actions, resources, and condition keys for Amazon EC2". AWS's own policy
-// AmazonEKSNetworkingPolicy has conditions with tags for the same actions.
+// Service Authorization Reference, "Actions, resources, and condition keys for Amazon EC2". For an example of
+// conditions with tags for the same actions, see AWS's own policy AmazonEKSNetworkingPolicy.
 func (n Needs) Policy() Policy {
 	p := Policy{Version: "2012-10-17", Statement: []Permission{}}
 	allow := func(sid string, condition map[string]map[string]string, actions, resources []string) {
@@ -107,7 +108,7 @@ func (n Needs) Policy() Policy {
 	enis := n.arns("network-interface", "*")
 	own := n.tagCondition(book.TagManaged)
 	if anyPool(n.changingPools(), func(p lease.Policy) bool { return p.MinIndex == 0 }) {
-		allow("Addresses", nil, n.assignActions(), enis) // also for the boot ENI, which has none of our tags
+		allow("Addresses", nil, n.assignActions(), enis) // without a condition, because the boot ENI has none of our tags
 	} else {
 		allow("Addresses", own, n.assignActions(), enis)
 	}
@@ -125,7 +126,8 @@ func (n Needs) Policy() Policy {
 			[]string{"CreateTags"}, enis)
 		allow("OwnENI", own, []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute", "DeleteNetworkInterface"}, enis)
-		// These actions also name an instance. The condition allows only the instance that makes the call.
+		// A call of these actions also names an instance. The condition allows a call only if the instance names
+		// itself.
 		allow("AtInstance", n.ownInstanceCondition(), []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute"}, n.arns("instance", "*"))
 	}
@@ -183,7 +185,7 @@ func (n Needs) readActions() []string {
 	if changes {
 		actions = append(actions, "DescribeInstanceTypes")
 	}
-	// the node takes over a chosen address only if the instance that had it has ended
+	// before the node takes over a chosen address, the node checks that the old instance has ended
 	if n.takesOver() {
 		actions = append(actions, "DescribeInstances")
 	}
@@ -198,9 +200,9 @@ func (n Needs) readActions() []string {
 }
 
 // assignActions returns the actions that assign addresses to an ENI and unassign them. IPv6 addresses cost nothing, so
-// the node keeps them as long as their ENI. It unassigns only IPv6 addresses that pods have chosen. With the key
-// skipDeallocation, the node unassigns none of its own addresses. But if the key takeover is set, it takes chosen
-// addresses from ended instances.
+// the node keeps an IPv6 address as long as its ENI. The node unassigns an IPv6 address only if a pod has chosen the
+// address. With the key skipDeallocation, the node unassigns none of its own addresses. With the key takeover, the node
+// unassigns chosen addresses from ended instances.
 func (n Needs) assignActions() []string {
 	var actions []string
 	pools := n.changingPools()
@@ -237,14 +239,14 @@ func (n Needs) arns(kind string, ids ...string) []string {
 	return arns
 }
 
-// ownInstanceCondition returns the condition that an instance may make calls only about itself. So no instance can
-// detach an ENI from another instance. The condition compares two keys. ec2:SourceInstanceARN is the instance that
-// makes the call: it comes from the credentials, which the instance gets from its metadata service. ec2:InstanceID is
-// the instance that the call is about. For DeleteNetworkInterface, EC2 has no key that names an instance, but EC2 does
-// not delete an ENI that is attached.
+// ownInstanceCondition returns a condition: the instance that makes a call is the instance that the call names. So no
+// instance can detach an ENI from another instance. The condition compares two keys. The key ec2:SourceInstanceARN is
+// the instance that makes the call. EC2 knows this instance from the credentials, because the instance gets them from
+// its metadata service. The key ec2:InstanceID is the instance that the call names. For DeleteNetworkInterface, EC2 has
+// no key that names an instance, but EC2 does not delete an ENI that is attached.
 //
-// AWS's own AWSEC2VssSnapshotPolicy has the same condition for calls of an instance (AWS managed policy reference). The
-// keys are in the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance". They are also in the Service
+// AWS's own AWSEC2VssSnapshotPolicy has the same condition for calls of an instance (AWS managed policy reference). Two
+// documents describe the keys: the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance", and the Service
 // Authorization Reference, at the resource type instance.
 func (n Needs) ownInstanceCondition() map[string]map[string]string {
 	return map[string]map[string]string{"ArnLike": {"ec2:SourceInstanceARN": n.arns("instance",
@@ -266,7 +268,7 @@ func (n Needs) requestTagsCondition() map[string]map[string]string {
 }
 
 // absenceCondition returns a condition about the keys of a request. If value is "true", the request must have none of
-// the keys. If value is "false", it must have all of them.
+// the keys. If value is "false", the request must have all keys.
 func absenceCondition(value string, keys ...string) map[string]map[string]string {
 	null := map[string]string{}
 	for _, k := range keys {
@@ -275,8 +277,8 @@ func absenceCondition(value string, keys ...string) map[string]map[string]string
 	return map[string]map[string]string{"Null": null}
 }
 
-// tagValuesCondition returns the condition that a resource has the tags. If the value of a tag has a text that IAM
-// would read as a variable, tagValuesCondition escapes this text (IAM user guide, "Policy variables": ${$}).
+// tagValuesCondition returns the condition that a resource has the tags. IAM would read ${ in the value of a tag as the
+// begin of a variable. So tagValuesCondition writes ${$}{ in place of it (IAM user guide, "Policy variables").
 func tagValuesCondition(tags map[string]string) map[string]map[string]string {
 	if len(tags) == 0 {
 		return nil

@@ -32,9 +32,9 @@ func ReadConflist(file string) (*Conflist, error) {
 	return &Conflist{filepath.Base(file), text}, nil
 }
 
-// autoHostInterface matches the key hostInterface of a conflist if its value is "auto". Such a conflist is for several
-// nodes, whose boot ENIs' links have different names. No such link can have the name "auto", because udev and Linux
-// name links by their kind or place.
+// autoHostInterface matches the key hostInterface of a conflist if its value is "auto". The value "auto" makes one
+// conflist work on several nodes, although the links of their boot ENIs have different names. No link of a boot ENI has
+// the name "auto", because udev and Linux name links by their kind or place.
 var autoHostInterface = regexp.MustCompile(`("hostInterface"\s*:\s*)"auto"`)
 
 // WantsHostInterface reports whether the conflist has the hostInterface "auto".
@@ -45,7 +45,7 @@ func (c *Conflist) SetHostInterface(link string) {
 	c.Text = autoHostInterface.ReplaceAll(c.Text, fmt.Appendf(nil, "${1}%q", link))
 }
 
-// otherNames returns the node's files that have another name and the same conflist. If other programs have added
+// otherNames returns the node's files that have the same conflist as c, but another name. If other programs have added
 // plugins to such a file, otherNames ignores these plugins.
 func (c *Conflist) otherNames(p Place) (old []string) {
 	for _, f := range conf.Load(p.ConfDir).Files {
@@ -62,8 +62,8 @@ func (c *Conflist) otherNames(p Place) (old []string) {
 }
 
 // checkMistakes returns an error with all mistakes of the conflist, except the tolerated mistakes. It only warns of
-// tolerated mistakes, because a node may already have a conflist with such a mistake. With an error, this node would
-// get no new release.
+// tolerated mistakes, because a node may already have a conflist with a tolerated mistake. An error would keep new
+// releases from this node.
 func (c *Conflist) checkMistakes(p Place) error {
 	file := filepath.Join(p.ConfDir, c.Name)
 	found, err := conf.MistakesIn(file, c.Text, p.BinDir, c.otherNames(p), pluginPrograms...)
@@ -105,7 +105,7 @@ func (i *Installation) putConflist() error {
 	}
 	target := filepath.Join(i.ConfDir, i.Conflist.Name)
 	old := i.Conflist.otherNames(i.Place)
-	from := target // take over plugins that other programs have added to this file
+	from := target // the new conflist gets the plugins that other programs have added to this file
 	if len(old) > 0 && !(nodeFile{path: target}).exists() {
 		from = old[0]
 	}

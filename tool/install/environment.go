@@ -19,8 +19,8 @@ import (
 // may have written it.
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
-// environmentHeader is the first line of an environmentFile that install has written. The program may replace or remove
-// only such a file.
+// environmentHeader is the first line of an environmentFile that install has written. install must not replace or
+// remove an environmentFile without this line.
 const environmentHeader = "# Written by " + cli.Program + " install: its --env names the variables.\n"
 
 // Lookup copies variables of this process into the environment of the units. It leaves out variables with an empty
@@ -44,10 +44,9 @@ func (i *Installation) Lookup(names []string) error {
 	return nil
 }
 
-// putEnvironment writes environmentFile. If the units need no variable, it removes the file if an earlier run has
-// written it. It keeps a file that an administrator has written, because the runtime may also read this file, and
-// perhaps does not start without it. Only root may read the new file, because it may have secrets: the URL of a proxy
-// can have a password.
+// putEnvironment writes environmentFile. If the units need no variable, putEnvironment removes a file that an earlier
+// run has written. It keeps a file that an administrator has written, because the runtime may need this file, too. Only
+// root may read the new file, because the file may have secrets. For example, the URL of a proxy can have a password.
 func (i *Installation) putEnvironment() error {
 	if len(i.env) == 0 || !i.Systemd {
 		return i.removeEnvironment()

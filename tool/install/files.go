@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Directories of the image (with names that begin with from), and directories of the node. In the image, the files are
-// in the same directories as in a package.
+// Directories of the image, and directories of the node. The constants fromBin, fromTool and fromSystemd are
+// directories of the image, which has the files in the same directories as a package.
 const (
 	fromBin     = "opt/cni/bin"
 	fromTool    = "usr/bin"
@@ -114,7 +114,8 @@ func (i *Installation) putFile(f nodeFile) error {
 	return cli.ReplaceFile(f.path, f.text, f.mode)
 }
 
-// neededChange returns the change that the node needs to have the file: create, replace, or "" for none.
+// neededChange returns the change that puts the file on the node: create or replace. If the node has the file already,
+// neededChange returns "".
 func (f nodeFile) neededChange() (string, error) {
 	fi, err := os.Lstat(f.path)
 	switch {
@@ -152,8 +153,8 @@ func (f nodeFile) putLink() error {
 }
 
 // unfinishedSuffix is the end of the name of an unfinished file (see package atomicfile). When the unfinished file is
-// complete, it is renamed: it loses the suffix, and replaces the file with that name. A killed run may leave an
-// unfinished file. The next run overwrites it.
+// complete, the program removes the suffix from its name. In this way, the complete file replaces the old file. A
+// killed run may leave an unfinished file. The next run overwrites it.
 const unfinishedSuffix = ".new"
 
 // removeFile removes a file. It also removes the unfinished file that a killed run may have left beside the file. It
@@ -174,7 +175,8 @@ func (i *Installation) removeFile(path string) error {
 	return nil
 }
 
-// removeEmptyDir removes dir if it is empty and is a directory of drop-ins (.d) or of links that enable units (.wants).
+// removeEmptyDir removes an empty directory of drop-ins (.d), or of links that enable units (.wants). It leaves other
+// directories.
 func (i *Installation) removeEmptyDir(dir string) {
 	if !i.Check && (strings.HasSuffix(dir, ".d") || strings.HasSuffix(dir, ".wants")) {
 		_ = os.Remove(dir) // ignore the error: other programs may have files in dir

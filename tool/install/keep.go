@@ -24,10 +24,10 @@ import (
 // pod without such a plugin would start outside the mesh.
 //
 // A conflist of ours may itself have plugins of others, such as portmap. If our next conflist has no portmap, the
-// installation must remove portmap from the node's file. So it must know that no other program has added portmap. For
-// this, the installed file has the key conf.Installed, which names the plugins of others that came with our conflist.
-// This key is in the same file as the plugins. So one rename replaces both, and a killed run cannot leave one without
-// the other.
+// installation must remove portmap from the node's file. So the installation must know that portmap came with our
+// conflist, and that no other program has added it. For this, the installed file has the key conf.Installed, which
+// names the plugins of other projects that came with our conflist. The key and the plugins are in one file. So one
+// rename replaces the key and the plugins together, even if the run is killed.
 
 // A foundConflist has the keys of a conflist that this package reads.
 type foundConflist struct {
@@ -36,7 +36,7 @@ type foundConflist struct {
 }
 
 // addedPlugins returns the plugins that other programs have added to a conflist of ours. The parameter text is the text
-// of this conflist. If it has no plugin of ours, addedPlugins returns no plugins.
+// of this conflist. If the conflist has no plugin of ours, addedPlugins returns no plugins.
 func addedPlugins(text []byte) (others []conf.Member) {
 	var has foundConflist
 	if json.Unmarshal(text, &has) != nil {
@@ -58,10 +58,9 @@ func pluginTypes(plugins []conf.Member) (types []string) {
 	return types
 }
 
-// textWithAdded adds plugins to the text of c, and returns the new text. These are the plugins that other programs have
-// added to the node's conflist. The parameter "has" is the text of the node's conflist. If c itself has a plugin of the
-// same type, textWithAdded leaves the added plugin out. The result kept has the types of the plugins that textWithAdded
-// has added.
+// textWithAdded returns the text of c with further plugins: those that other programs have added to the node's
+// conflist. The parameter "has" is the text of the node's conflist. If c already has a plugin of a type, textWithAdded
+// adds no second plugin of this type. The result kept has the types of the plugins that textWithAdded has added.
 func (c *Conflist) textWithAdded(has []byte) (text []byte, kept []string, err error) {
 	var fresh foundConflist
 	if err := json.Unmarshal(c.Text, &fresh); err != nil {
@@ -128,7 +127,7 @@ func pluginEnds(text []byte) (last, end int, err error) {
 }
 
 // textFor returns the text that a conflist of the node must have. The parameter target is the path of this conflist. If
-// the file there already has the same JSON, textFor returns the text of the file. Its caller then changes nothing,
+// the file at target already has the same JSON, textFor returns the text of that file. So the caller changes nothing,
 // because a new file would only make the runtime read the conflist again.
 func (c *Conflist) textFor(target string) ([]byte, error) {
 	has, err := os.ReadFile(target)

@@ -31,8 +31,8 @@ type platform struct {
 	isHere func() bool
 }
 
-// platforms are all platforms that install knows. PlaceOf takes the first one that fits this node. The last one fits
-// every node.
+// platforms are all platforms that install knows. PlaceOf takes the first platform that fits this node. The last
+// platform fits every node.
 //
 // Sources and reasons:
 //
@@ -49,7 +49,7 @@ type platform struct {
 //
 // On Flatcar, /usr is read-only, and /opt/bin is for the administrator.
 //
-// The directories of CRI-O are in crio.conf(5), plugin_dirs and network_dir. On EKS, the AMI's containerd has the
+// For the directories of CRI-O, see plugin_dirs and network_dir in crio.conf(5). On EKS, the AMI's containerd has the
 // directories of most runtimes.
 var platforms = []platform{
 	{Place{"k3s", conf.K3sBinDir, conf.K3sDir, localBin, true}, hasPath("/var/lib/rancher/k3s/agent")},

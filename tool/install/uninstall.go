@@ -30,8 +30,8 @@ var metricsFiles = []string{
 
 // Uninstall removes everything that Install may have installed, the conflist first. It also removes all other conflists
 // that have a plugin of ours. It removes the metrics, because node_exporter would export their last values for ever. It
-// does not remove the state in /run, because the next boot removes this state. Uninstall returns what it has removed,
-// even if it also returns an error.
+// does not remove the state in /run, because the next boot removes this state. Uninstall always returns what it has
+// removed, even with an error.
 //
 // If checkUnused returns an error, Uninstall removes nothing. Uninstall calls checkUnused after it has got the lock,
 // because pods may start while it waits for the lock.

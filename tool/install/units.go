@@ -26,8 +26,8 @@ import (
 // unitDir is the directory for units that an administrator has installed (systemd.unit(5)).
 const unitDir = toSystemd + "/system"
 
-// systemdPath are the directories that systemd searches for a program. It does this if a unit gives the program's name
-// without a directory (systemd.exec(5), ExecSearchPath=).
+// systemdPath are the directories in which systemd searches for a program if a unit names the program without a
+// directory (systemd.exec(5), ExecSearchPath=).
 var systemdPath = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
 
 // unitFiles returns the units, their drop-ins, and the links that enable units.
@@ -98,7 +98,7 @@ func (i *Installation) linksScript() nodeFile {
 
 var wantedBy = regexp.MustCompile(`(?m)^WantedBy=(.+)$`)
 
-// enablingLinks returns the links that enable a unit: those that systemctl enable would make.
+// enablingLinks returns the links that the command "systemctl enable" would make for a unit.
 func enablingLinks(units []nodeFile, unit string) ([]nodeFile, error) {
 	at := slices.IndexFunc(units, func(f nodeFile) bool { return f.path == path.Join(unitDir, unit) })
 	if at < 0 {
@@ -117,8 +117,8 @@ func enablingLinks(units []nodeFile, unit string) ([]nodeFile, error) {
 	return links, nil
 }
 
-// warnOfEnabled warns of units of ours that are enabled although --enable does not name them. They stay enabled,
-// because an operator may have enabled them.
+// warnOfEnabled warns of units of ours that are enabled although --enable does not name them. install does not disable
+// these units, because an operator may have enabled them.
 func (i *Installation) warnOfEnabled(units []nodeFile) {
 	for _, unit := range enableable(units) {
 		links, err := enablingLinks(units, unit)
@@ -134,7 +134,7 @@ func (f nodeFile) exists() bool {
 	return err == nil
 }
 
-// enableable returns the names of the units that can be enabled: those with WantedBy=.
+// enableable returns the names of the units that can be enabled, because they have WantedBy=.
 func enableable(units []nodeFile) (names []string) {
 	for _, u := range units {
 		if wantedBy.Match(u.text) {
@@ -148,8 +148,8 @@ func enableable(units []nodeFile) (names []string) {
 func systemdRuns() bool { return hasPath("/run/systemd/system")() }
 
 // startUnits makes systemd read the units again, starts all enabled units except warmUnit, and makes systemd-networkd
-// read its drop-in. It does this even if this run has changed no file. An earlier run may have written the files, and
-// may then have been killed.
+// read its drop-in. startUnits does this even if this run has changed no file. The reason is that an earlier run may
+// have written the files, and may have been killed before it called startUnits.
 func (i *Installation) startUnits(ctx context.Context) error {
 	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -165,8 +165,9 @@ func (i *Installation) startUnits(ctx context.Context) error {
 	return restartNetworkd(ctx)
 }
 
-// restartNetworkd restarts a running systemd-networkd if it has not read our drop-in yet. A systemd-networkd that
-// starts with this drop-in keeps the routes and rules of pods, if no other file overrides the drop-in.
+// restartNetworkd restarts a running systemd-networkd that has not read our drop-in yet. With the drop-in,
+// systemd-networkd keeps the routes and rules of pods when it starts. If another file overrides the drop-in,
+// restartNetworkd only warns.
 func restartNetworkd(ctx context.Context) error {
 	file, err := cli.UnreadByNetworkd([]string{toSystemd + "/networkd.conf.d/" + programPrefix + ".conf"})
 	if err != nil || file == "" {
@@ -180,12 +181,12 @@ func restartNetworkd(ctx context.Context) error {
 	return systemctl(ctx, "try-restart", "systemd-networkd.service")
 }
 
-// warmUnit is the unit that fills the pools. It fails if there is no conflist, so startUnits does not start it.
-// startWarm starts it later, and does not wait for it, because it may work for minutes while EC2 throttles.
+// warmUnit is the unit that fills the pools. Without a conflist, warmUnit fails, so startUnits does not start it. Only
+// startWarm starts warmUnit, after the installation of the conflist.
 const warmUnit = "cni-warm.service"
 
 // startWarm starts warmUnit if this unit is enabled. The caller must have installed the conflist. startWarm does not
-// wait until warmUnit ends.
+// wait until warmUnit ends, because warmUnit may work for minutes while EC2 throttles.
 func (i *Installation) startWarm(ctx context.Context) error {
 	if !slices.Contains(i.Enable, warmUnit) || !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -193,8 +194,8 @@ func (i *Installation) startWarm(ctx context.Context) error {
 	return systemctl(ctx, "start", "--no-block", warmUnit)
 }
 
-// stopUnits stops all units of ours that can be enabled. It also stops the services that write metrics, because such a
-// service could write its metrics again after Uninstall has removed them.
+// stopUnits stops all units of ours that can be enabled. It also stops the services that write metrics. A running
+// service could write its file of metrics again after Uninstall has removed the file.
 func (i *Installation) stopUnits(ctx context.Context, units []nodeFile) error {
 	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -211,8 +212,8 @@ func (i *Installation) stopUnits(ctx context.Context, units []nodeFile) error {
 	return systemctl(ctx, append([]string{"stop"}, installed...)...)
 }
 
-// systemctl runs the node's program systemctl. If a process has changed its root directory, systemctl ignores its
-// commands unless SYSTEMD_IGNORE_CHROOT is set.
+// systemctl runs the node's program systemctl. This process may have changed its root directory. In this case, the
+// program ignores commands unless SYSTEMD_IGNORE_CHROOT is set.
 func systemctl(ctx context.Context, args ...string) error {
 	c := exec.CommandContext(ctx, "systemctl", args...)
 	c.Env = append(os.Environ(), "SYSTEMD_IGNORE_CHROOT=1")

@@ -33,8 +33,7 @@ type execPlugin struct {
 	dir string // directory of the kubeconfig
 }
 
-// An execCredential is the JSON object that the program gets as input. The object that the program prints has the same
-// type.
+// An execCredential is a JSON object: the input or the output of the program of an execPlugin.
 type execCredential struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       string      `json:"kind"`

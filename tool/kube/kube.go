@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package kube makes one kind of request to the API server of Kubernetes: it changes the status of this node. It takes
-// the credentials from the kubelet's kubeconfig: a certificate, a token, or a program that prints one of these. From
-// the answer, it reads only the status of the node.
+// Package kube makes one kind of request to the API server of Kubernetes: it changes the status of this node. The
+// credentials are in the kubelet's kubeconfig: a certificate, a token, or a program that prints one of these. Package
+// kube reads only the node's status from the answer.
 package kube
 
 import (
@@ -67,12 +67,12 @@ func (r *Refusal) Error() string {
 	return fmt.Sprintf("the API server answers %d %s: %s", r.Status, http.StatusText(r.Status), r.Message)
 }
 
-// Resources has the number of each extended resource of a node, by the resource's name. If the number is nil, PatchNode
-// removes the resource.
+// Resources has a number for each extended resource of a node. The key is the name of the resource. If the number is
+// nil, PatchNode removes the resource.
 type Resources map[string]*int
 
-// PatchNode sets extended resources in the status of a node, in capacity and in allocatable. It changes nothing else of
-// the node. PatchNode returns the new capacity of the node, by resource name.
+// PatchNode sets extended resources in a node's status, in the fields capacity and allocatable. It changes no other
+// field of the node. PatchNode returns the new capacity of the node, by resource name.
 func (c *Client) PatchNode(ctx context.Context, node string, resources Resources) (map[string]string, error) {
 	values := map[string]any{}
 	for name, n := range resources {
@@ -123,8 +123,8 @@ func (c *Client) patch(ctx context.Context, at *url.URL, body []byte, into any) 
 	return json.Unmarshal(text, into)
 }
 
-// messageOf returns the message of a Status object. If text is no Status object, a server that is no API server has
-// answered. messageOf then returns the beginning of text.
+// messageOf returns the message of a Status object. If text is no Status object, messageOf returns the beginning of
+// text, because a server that is no API server has answered.
 func messageOf(text []byte) string {
 	const some = 200
 	var status struct{ Message string }

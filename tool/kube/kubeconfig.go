@@ -21,7 +21,7 @@ import (
 )
 
 // A kubeconfig has the keys of a kubeconfig file (Kubernetes reference, "kubeconfig (v1)"). Some keys are in this type
-// only so that Load can refuse them. If Load ignored such a key, a request would lack credentials, or it would go to
+// only so that Load can refuse them. If Load ignored these keys, a request would lack credentials, or would go to
 // another server.
 type kubeconfig struct {
 	CurrentContext string                     `json:"current-context"`
@@ -69,8 +69,8 @@ type contextEntry struct {
 	User    string `json:"user"`
 }
 
-// Load reads a kubeconfig, and gets the credentials of the user in its current context. If the file has a relative
-// path, this path begins at the directory of the file.
+// Load reads a kubeconfig, and gets the credentials of the user in the kubeconfig's current context. A relative path in
+// the file is relative to the directory of the file.
 func Load(ctx context.Context, path string) (*Client, error) {
 	c, err := load(ctx, path)
 	if err != nil {
@@ -101,8 +101,7 @@ func load(ctx context.Context, path string) (*Client, error) {
 	return newClient(ctx, at, as)
 }
 
-// resolvePath returns a path that is written in a file. If the path is relative, it begins at the directory of the
-// file.
+// resolvePath returns a path that a file names. A relative path is relative to the directory of the file.
 func resolvePath(file, path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
@@ -129,8 +128,8 @@ func entry[T any](all []namedEntry[T], kind, name string) (one namedEntry[T], er
 	return all[i], nil
 }
 
-// newClient returns a client that makes requests to a server, the parameter "at". For these requests, it uses the
-// credentials of a user, the parameter "as".
+// newClient returns a client that makes requests to the server in the parameter "at". The client uses the credentials
+// of the user in the parameter "as".
 func newClient(ctx context.Context, at server, as user) (*Client, error) {
 	address, err := url.Parse(at.Server)
 	if err != nil || address.Scheme != "https" || address.Host == "" {
@@ -224,8 +223,8 @@ func (u user) certificate() (*tls.Certificate, error) {
 	return keyPair(cert, key)
 }
 
-// dataOrFile returns data if it is not empty. If data is empty, it returns the content of the file. If there is no
-// file, it returns nothing.
+// dataOrFile returns the parameter data, or the content of the file if data is empty. If data and the file's name are
+// both empty, the result is empty.
 func dataOrFile(data []byte, file string) ([]byte, error) {
 	if len(data) > 0 || file == "" {
 		return data, nil
