@@ -103,8 +103,8 @@ func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy,
 
 // mergePolicies merges the policies of networks that share a pool, because the ENIs of the pool serve the pods of all
 // these networks. The result has all families of the networks, their highest interfaceIndex, and their highest maxENIs.
-// The maxPods of the networks are added: with Multus, one pod may be in several of these networks, and gets an address
-// of the pool from each network.
+// With Multus, one pod may be in several of these networks, and gets an address of the pool from each network. So
+// mergePolicies adds the maxPods of the networks.
 func mergePolicies(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)

@@ -144,7 +144,7 @@ func templateFor(c *cli.Context) (launchData, error) {
 	}
 	if p.MinIndex == 0 { // the boot ENI serves pods, too
 		boot.Secondary, boot.Prefixes, boot.Tracking = p.eni.Secondary, p.eni.Prefixes, p.eni.Tracking
-		boot.IPv6 *= p.limits.IPv6PerENI // the boot ENI gets no IPv6 prefix, because EC2 creates an ENI with addresses or with prefixes, not with both
+		boot.IPv6 *= p.limits.IPv6PerENI // no IPv6 prefix: it has an address, and EC2 creates no ENI with both
 	}
 	slots, err := p.eniSlots()
 	if err != nil {

@@ -15,10 +15,11 @@ import (
 )
 
 // This file writes the number of pods as an expression in CEL, for programs that launch nodes of many instance types:
-// Karpenter and nodeadm. Both know two variables: default_enis is the number of ENIs of the default network card, and
-// ips_per_eni is the number of IPv4 addresses of an ENI. Karpenter (pkg/cel/environment.go) has min and max of two
-// numbers, and refuses a negative result. Nodeadm (nodeadm/doc/examples.md) has only the functions of CEL. If the
-// result is not positive, nodeadm ignores it, and uses the number of pods for amazon-vpc-cni-k8s.
+// Karpenter and nodeadm. Both programs know two variables. The variable default_enis is the number of ENIs of the
+// default network card. The variable ips_per_eni is the number of IPv4 addresses of an ENI. Karpenter
+// (pkg/cel/environment.go) has the functions min and max for two numbers, and refuses a negative result. Nodeadm
+// (nodeadm/doc/examples.md) has only the functions of CEL. If the result is not positive, nodeadm ignores it, and uses
+// the number of pods for amazon-vpc-cni-k8s.
 
 // A format is the output for a program that launches nodes.
 type format struct {
@@ -201,8 +202,8 @@ func (n podNode) differError(key string) error {
 		"give one conflist with --config FILE, or one type with --instance-type TYPE")
 }
 
-// warmSum returns how many free addresses all pools together keep. For a single pool, it returns 0, because the next
-// pods get the free addresses of this pool.
+// warmSum returns how many free addresses all pools together keep. For a single pool, it returns 0, because all next
+// pods can get the free addresses of this pool.
 func (n podNode) warmSum() (sum int) {
 	if len(n.pools) > 1 {
 		for _, p := range n.pools {
@@ -212,8 +213,8 @@ func (n podNode) warmSum() (sum int) {
 	return sum
 }
 
-// worstCasePods returns how many pods get an address in the worst case, which is the worst distribution of the pods
-// over the pools (see [more.Pods]). If pools keep free addresses, worstCasePods returns a lower number than more.Pods.
+// worstCasePods returns how many pods get an address if the pods are distributed over the pools in the worst way (see
+// [more.Pods]). If pools keep free addresses, the number is lower than the result of more.Pods.
 func (n podNode) worstCasePods(d dialect) term {
 	pools := n.pools
 	if pools[0].Provision == lease.ProvisionNone {
@@ -224,7 +225,7 @@ func (n podNode) worstCasePods(d dialect) term {
 	isDefault := func(p lease.Policy) bool { return p.Pool == "" }
 	if i := slices.IndexFunc(pools, isDefault); i >= 0 && pools[0].MinIndex == 0 {
 		pods = plus(n.podsOnBootENI(pools[i]), pods)
-		if others > 0 { // if no pod is of the default pool, the boot ENI serves no pod
+		if others > 0 { // if no pod uses the default pool, the boot ENI serves no pod
 			pods = d.min(pods, n.podsBesideBoot(d, slices.Delete(slices.Clone(pools), i, i+1), others-1))
 		}
 	}
@@ -234,9 +235,9 @@ func (n podNode) worstCasePods(d dialect) term {
 	return pods
 }
 
-// podsBesideBoot returns the number of pods on all ENIs except the boot ENI, in the worst case. In the worst case, some
-// pools have only one pod, and take a whole ENI for it. The parameter others is the number of these pools. All other
-// ENIs belong to the pool whose ENIs serve the fewest pods.
+// podsBesideBoot returns the number of pods on all ENIs except the boot ENI, in the worst case. In this case, some
+// pools have only one pod, and each of these pods takes a whole ENI. The parameter others is the number of these pools.
+// All other ENIs belong to the pool whose ENIs serve the fewest pods.
 func (n podNode) podsBesideBoot(d dialect, pools []lease.Policy, others int) term {
 	enis, each := n.eniCount(d), podsOnENI(pools)
 	if others == 0 {
@@ -262,7 +263,7 @@ func (n podNode) eniCount(d dialect) term {
 	return all
 }
 
-// podsOnENI returns how many pods an ENI serves in the pool whose ENIs serve the fewest pods.
+// podsOnENI returns how many pods an ENI serves. If the pools differ, the smallest number counts.
 func podsOnENI(pools []lease.Policy) term {
 	if slices.ContainsFunc(pools, func(p lease.Policy) bool { return !p.Prefixes }) {
 		return term{cel: "ips_per_eni"}

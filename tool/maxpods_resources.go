@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// This file prints the resources that a new node of an instance type will advertise. An autoscaler must know them
-// before it launches such a node, to decide whether the node would help waiting pods.
+// This file prints the resources that a new node of an instance type will advertise. An autoscaler must know these
+// resources before it launches the node. Otherwise it cannot decide whether the node would help waiting pods.
 
 // templateTag is the first part of a tag's key. The second part is the name of a resource (Cluster Autoscaler, "Scaling
 // a node group to 0" on AWS).

@@ -62,8 +62,8 @@ metrics are gauges, except two that count the plugins' commands.` + cli.JSON("[]
 	}
 }
 
-// writeMetrics writes the metrics to a file that all users may read. It replaces a regular file as a whole, so that a
-// collector never reads a file that is written only in part.
+// writeMetrics writes the metrics to a file that all users may read. It replaces a regular file as a whole, so that
+// node_exporter never reads a half-written file.
 func writeMetrics(c *cli.Context, file string, all []view.Metric) error {
 	r, err := registry.Open(registry.Dir())
 	if err != nil {
@@ -79,8 +79,8 @@ func writeMetrics(c *cli.Context, file string, all []view.Metric) error {
 	return cli.Rooted(cli.WriteFile(file, b.Bytes(), 0o644))
 }
 
-// subnetMetric asks EC2 for the subnets in this zone. It returns a metric, which has the number of free addresses for
-// each subnet.
+// subnetMetric asks EC2 for the subnets in this zone. The returned metric has the number of free addresses of each
+// subnet.
 func subnetMetric(c *cli.Context, s *registry.State) (view.Metric, error) {
 	m := view.Metric{Name: "subnet_free_addresses",
 		Help: "Free IPv4 addresses of a subnet in this node's zone, by EC2."}

@@ -23,10 +23,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// This file counts the addresses that the node has or can get for pods. The scheduler relies on this number. If the
-// number is too high, the node gets pods whose sandbox fails until an address is free. If it is too low, the node gets
-// too few pods. The number is never lower than the number of leased addresses, because a kubelet that restarts would
-// then reject running pods. If the command does not know whether EC2 can still give an address, it counts this address.
+// This file counts the addresses for pods: those that the node has, and those that the node can get. The scheduler
+// relies on this number. If the number is too high, the node gets pods whose sandbox fails until an address is free. If
+// the number is too low, the node gets too few pods. The number is never lower than the number of leased addresses,
+// because a kubelet that restarts would then reject running pods. The command also counts an address if it does not
+// know whether EC2 can still give the address.
 
 // Resource is the extended resource of the default pool. The resource of another pool is named Resource-POOL.
 const Resource = "cni-ipvlan-vpc-k8s/addresses"
@@ -52,7 +53,7 @@ type offerRow struct {
 	Free     int    `json:"free"`     // addresses that the next pods can get at once
 	More     int    `json:"more"`     // addresses that EC2 can still give
 	Cooling  int    `json:"cooling"`  // addresses that no pod gets yet, because they were used a short time ago
-	Reserved int    `json:"reserved"` // the most addresses that cooled at one moment within --window
+	Reserved int    `json:"reserved"` // the highest number of cooling addresses within --window
 }
 
 // offerRows returns a row for each pool of this node.
@@ -90,7 +91,7 @@ func offerRows(c *cli.Context) ([]offerRow, error) {
 	return rows, nil
 }
 
-// A countedNode is the node whose addresses the command counts.
+// A countedNode is the node whose addresses the command advertise counts.
 type countedNode struct {
 	pool   *ipam.Pool
 	state  *registry.State
@@ -98,9 +99,9 @@ type countedNode struct {
 	except int // number of ENIs not to count, because they are for pods that ask for ENIs
 }
 
-// countedNodeOf reads the configuration and the registry. If the registry is empty, countedNodeOf builds it, as an ADD
-// would. It must not wait for the first ADD to do so, because the scheduler sends no pod to a node that has advertised
-// no number.
+// countedNodeOf reads the configuration and the registry. If the registry is empty, countedNodeOf builds the registry,
+// as an ADD would. It must not leave this to the first ADD, because the scheduler sends no pod to a node that has
+// advertised no number.
 func countedNodeOf(c *cli.Context) (n countedNode, err error) {
 	conflists := conf.Load(c.String("config"))
 	networks, err := conflists.All()
@@ -126,8 +127,8 @@ func countedNodeOf(c *cli.Context) (n countedNode, err error) {
 	return n, err
 }
 
-// knownState returns the state of the registry. It first makes sure that the state describes this instance. If the node
-// gets addresses from EC2, it also makes sure that the state has the limits of the instance type.
+// knownState returns the state of the registry. If the state does not describe this instance, knownState first corrects
+// the state. If the node gets addresses from EC2, knownState also adds missing limits of the instance type.
 func (n countedNode) knownState(ctx context.Context) (*registry.State, error) {
 	if err := n.pool.OfThisInstance(ctx); err != nil {
 		return nil, err
@@ -150,18 +151,18 @@ func (n countedNode) grows() bool {
 	return slices.ContainsFunc(n.pools, func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone })
 }
 
-// subnetsMaxAge is the age at which EC2's last description of the subnets is too old, so that the node asks EC2 again.
-// If the subnets limit how many addresses the node can get, the node uses the shorter age scarceSubnetsMaxAge instead.
-// The ages are not even shorter, because all nodes of an account share EC2's limit for describe calls.
+// If EC2's last description of the subnets is older than subnetsMaxAge, the node asks EC2 again. If the subnets limit
+// how many addresses the node can get, scarceSubnetsMaxAge counts in place of subnetsMaxAge. All nodes of an account
+// share EC2's limit for describe calls, so the node must not ask more often.
 const (
 	scarceSubnetsMaxAge = 10 * time.Minute
 	subnetsMaxAge       = time.Hour
 )
 
-// currentSubnets returns the subnets with their numbers of free addresses. It takes them from EC2's last description.
-// It asks EC2 again if the description is too old. If the subnets limit the node, it also asks again after an ENI has
-// got addresses. If EC2 does not answer, it returns the old description. If the role may not ask, it returns nil, and
-// the command then assumes that the subnets have enough addresses.
+// currentSubnets returns the subnets with their numbers of free addresses, from EC2's last description. If the
+// description is too old, currentSubnets asks EC2 again. If the subnets limit the node, currentSubnets also asks EC2
+// after an ENI has got addresses. If EC2 does not answer, the old description counts. If the role does not permit the
+// EC2 call, the result is nil, and the command assumes that the subnets have enough addresses.
 func (n countedNode) currentSubnets(ctx context.Context) ([]aws.Subnet, error) {
 	if !n.grows() {
 		return nil, nil
@@ -213,12 +214,12 @@ const coolingsFile = "advertised.json"
 // A coolingSample has the numbers of addresses that cooled at the time of a run.
 type coolingSample struct {
 	Boot    string         // ID of the boot of the machine
-	Up      time.Duration  // time since that boot, of a clock that no process can set
+	Up      time.Duration  // time since that boot, from a clock that no process can set
 	Cooling map[string]int // number of addresses, by resource
 }
 
-// mostCooling returns, for each resource, the most addresses that cooled at one moment: now, or at the time of an
-// earlier run within window. The parameter now has the numbers of addresses that cool now. If dryRun is false,
+// mostCooling returns, for each resource, the highest number of addresses that cooled at the same time. It looks at
+// this run, and at earlier runs within the window. The parameter "now" has the numbers of this run. If dryRun is false,
 // mostCooling also records these numbers.
 func mostCooling(
 	r *registry.Registry, now map[string]int, window time.Duration, dryRun bool,

@@ -31,8 +31,8 @@ refuses these ENIs:
 			if !c.Args().Present() {
 				return cli.Misuse(c, "Insufficient Arguments: please specify an interface")
 			}
-			// The configuration says for which ENIs pods may ask. The command must not delete such an ENI, because an
-			// operator has created it, and no program would create it again.
+			// The configuration says for which ENIs pods may ask. The command must not delete these ENIs, because an
+			// operator has created them, and no program would create them again.
 			conflists := conf.Load(c.String("config"))
 			if _, err := conflists.All(); err != nil && (c.IsSet("config") || !conf.Absent(err)) {
 				return err
@@ -41,7 +41,7 @@ refuses these ENIs:
 			if err != nil {
 				return err
 			}
-			policy.Provision = "" // the key provision limits only plugins, but here an operator asks
+			policy.Provision = "" // an operator may do what the key provision forbids the plugins
 			p, err := cli.OpenPool(policy)
 			if err != nil {
 				return err

@@ -68,8 +68,8 @@ uses EC2's defaults: your account may have other limits. With "provision": "none
 	}
 }
 
-// sizingFlags returns the flags of the command sizing. It has the flags of maxpods except --format and --instance-type,
-// and flags for the load.
+// sizingFlags returns the flags of the command sizing: the flags of maxpods except --format and --instance-type, and
+// flags for the load.
 func sizingFlags() []cli.Flag {
 	var flags []cli.Flag
 	for _, f := range maxPods().Flags {
@@ -100,7 +100,7 @@ type sizingRow struct {
 	Seconds   int    `json:"seconds"`
 }
 
-// sizingRow returns the row for the instance type of n.
+// sizingRow returns the row for the instance type of the node n.
 func (n podNode) sizingRow(c *cli.Context) (sizingRow, error) {
 	row := sizingRow{Type: n.kind}
 	l, err := n.limits(c)
@@ -128,7 +128,7 @@ func (n podNode) sizingRow(c *cli.Context) (sizingRow, error) {
 }
 
 // setNeeds sets the row's numbers of ENIs and addresses. The parameter nodes is the number of nodes. The parameter
-// wanted is the number of addresses that each node needs: all that are leased, warm or cooling.
+// wanted is the number of addresses that each node needs: the leased, the warm and the cooling addresses.
 func (n podNode) setNeeds(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	boot := n.podsExcept(l, math.MaxInt) // pods that the boot ENI serves: more than 0 if interfaceIndex is 0
 	most := 0                            // ENIs that the instance can have for pods, without the boot ENI
@@ -146,7 +146,7 @@ func (n podNode) setNeeds(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	for row.Used < row.ENIs && with(row.Used) < wanted {
 		row.Used++
 	}
-	const block, spare = 16, 4 // a /28 has 16 addresses; a node with a new ENI asks for a quarter more
+	const block, spare = 16, 4 // a /28 has 16 addresses; a node asks for a quarter more than it needs
 	one := min(wanted+(wanted+spare-1)/spare, with(row.Used))
 	if n.pools[0].Prefixes && !l.NoPrefixes {
 		one = row.Used + (max(0, one-row.Used)+block-1)/block*block
@@ -164,10 +164,10 @@ func (n podNode) podsExcept(l aws.Limits, enis int) int {
 	return more.Pods(more.Launched(l, families), n.pools, enis)
 }
 
-// setCalls sets the row's numbers of EC2 calls, for nodes that start at the same time. EC2 has a separate limit for
-// each action. So the numbers depend on the action that reaches its limit first.
+// setCalls sets the row's numbers of EC2 calls. All nodes start at the same time. EC2 has a separate limit for each
+// action, so the action that reaches its limit first decides.
 func (row *sizingRow) setCalls(nodes int) {
-	asked := map[string]int{ // the calls that one node makes, for each ENI and for a collection
+	asked := map[string]int{ // the calls of one node: for its ENIs, and for one collection
 		"DescribeNetworkInterfaces": 1 + row.Used, "DescribeSubnets": 1, "DescribeInstanceTypes": 1,
 	}
 	for _, a := range []string{"CreateNetworkInterface", "AttachNetworkInterface", "ModifyNetworkInterfaceAttribute"} {

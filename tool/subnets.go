@@ -27,7 +27,7 @@ answer.` + cli.JSON("[] id cidr default addresses_available tags"),
 			for _, s := range all {
 				tags := map[string]string{}
 				maps.Copy(tags, s.Tags)
-				delete(tags, "Name") // the tag Name is for people, so the key subnetTags should not need it
+				delete(tags, "Name") // the tag Name is for people, so no subnetTags should have it
 				rows = append(rows, subnetRow{s.ID, s.CIDR, s.Default, s.Free, tags})
 			}
 			return cli.Table(c, rows)

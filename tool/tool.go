@@ -39,12 +39,12 @@
 //	bugs                      which known bugs the metadata service has here
 //
 // The names, flags, tables and exit codes are the same as in the original tool, so scripts and units still work. A
-// command writes only its answer to standard output. It writes all other lines to standard error. Each of these lines
-// begins with the name of the program. For a failure, a command writes "error:" with the error, and "hint:" with what
-// an operator can do. It also writes warnings. For each change that it makes in EC2, it writes a line with the request
-// ID. The exit status is 0 after a success, 1 after an error, and 3 if the command line names a command that does not
-// exist. Help and the version need neither root nor EC2. Commands that read the namespaces of pods or the registry in
-// /run need root. The others need only metadata and the instance's role.
+// command writes only its answer to standard output. All other lines go to standard error, and begin with the name of
+// the program. After a failure, a line with "error:" has the error, and a line with "hint:" says what an operator can
+// do. Warnings also go to standard error. For each change in EC2, the command writes a line with the request ID to
+// standard error. The exit status is 0 after a success, 1 after an error, and 3 if the command line names a command
+// that does not exist. Help and the version need neither root nor EC2. Commands that read the namespaces of pods or the
+// registry in /run need root. The others need only metadata and the instance's role.
 //
 // # JSON
 //

@@ -81,7 +81,7 @@ func mistakesAt(conflists *conf.Conflists, binDir string, together bool) (all []
 	return all, nil
 }
 
-// forRuntimes reports whether a runtime may read the directory: its name is net.d.
+// forRuntimes reports whether the name of the directory is net.d, because a runtime may read a directory of this name.
 func forRuntimes(conflists *conf.Conflists) bool {
 	dir, err := filepath.Abs(conflists.Path)
 	if !conflists.IsDir {

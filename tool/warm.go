@@ -42,8 +42,8 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 			if _, err := conflists.All(); len(pools) == 0 {
 				return err
 			}
-			// Remove the mark before the work, because an ADD may leave the mark again meanwhile. Do not restore it if
-			// the work fails, because systemd would start the work again at once.
+			// Remove the mark before the work, because an ADD may leave the mark again meanwhile. If the work fails, do
+			// not restore the mark, because systemd would start the work again at once.
 			mark := filepath.Join(registry.Dir(), lease.Refill)
 			if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -51,8 +51,8 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 			var rows []warmRow
 			ctx, cancel := context.WithTimeout(c.Context, fillTimeout)
 			defer cancel()
-			// Detach unused ENIs before filling the pools, because a pod on another node may wait for such an ENI, and
-			// filling may take minutes.
+			// Detach unused ENIs first, because a pod on another node may wait for one of these ENIs. Only then fill
+			// the pools, because this may take minutes.
 			common, failed := conflists.Common()
 			if failed == nil {
 				failed = detachUnused(ctx, common)
@@ -71,9 +71,9 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 // so that the command has time to report its result.
 const fillTimeout = cli.Patience - 10*time.Second
 
-// detachUnused detaches ENIs for which pods had asked and that no pod uses any more. If a collection runs, detachUnused
-// waits for it, because a collection also detaches these ENIs. It may have to wait for minutes while EC2 throttles. So
-// detachUnused takes at most half of fillTimeout, and leaves the other half for filling the pools.
+// detachUnused detaches requested ENIs that no pod uses any more. If a collection runs, detachUnused waits for its end,
+// because a collection also detaches these ENIs. The wait may take minutes while EC2 throttles. So detachUnused takes
+// at most half of fillTimeout, and leaves the other half for filling the pools.
 func detachUnused(ctx context.Context, policy lease.Policy) error {
 	p, err := cli.OpenPool(policy)
 	if err != nil {
@@ -93,7 +93,7 @@ func detachUnused(ctx context.Context, policy lease.Policy) error {
 type warmRow struct {
 	Pool string `json:"pool"`
 	Free int    `json:"free"` // addresses that a pod could have now; a /80 counts as a million
-	Min  int    `json:"min"`  // addresses to keep free: warm.min, or less near maxPods
+	Min  int    `json:"min"`  // addresses to keep free: warm.min, or less if the node has nearly maxPods pods
 }
 
 // fillPool gets addresses for a pool until it has as many free addresses as its configuration wants.

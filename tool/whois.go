@@ -94,9 +94,9 @@ named another pod, the answer is "unknown".` +
 	}
 }
 
-// readHistory reads the logs at the paths. Without paths, it reads this node's log. The node's image may have been made
-// on another instance. The node's log then also has the lines of that instance. readHistory drops these lines, because
-// they do not show how the leases of that instance ended.
+// readHistory reads the logs at the paths. Without paths, it reads this node's log. If the node's image was made on
+// another instance, the node's log also has lines of that instance. readHistory drops these lines, because the log does
+// not show how the leases of that instance ended.
 func readHistory(config string, paths []string) (*history.History, error) {
 	instance := ""
 	if len(paths) == 0 {
@@ -116,8 +116,8 @@ func readHistory(config string, paths []string) (*history.History, error) {
 	return h, nil
 }
 
-// logDamage writes a message for each of the first ten damaged lines and files, and one message with the number of the
-// others.
+// logDamage writes a message for each of the first ten damaged lines and files. If there are more, it writes one
+// message with the number of the remaining ones.
 func logDamage(damage []history.Damage) {
 	const few = 10
 	for _, d := range damage[:min(few, len(damage))] {
@@ -208,7 +208,7 @@ type tenure struct {
 	Instance  string     `json:"instance"`
 	Trace     string     `json:"trace" head:"-"`    // ID of the ADD's trace, if the runtime traces its calls
 	FoundIn   string     `json:"found_in" head:"-"` // where the pod was found: a namespace, or a route of the node
-	// Missing is the time at which a collection found that the pod was gone. nil: a DEL ended the lease.
+	// Missing is the time at which a collection found that the pod was gone. nil: no collection has found this.
 	Missing *time.Time `json:"missing" head:"-"`
 	Unsure  bool       `json:"unsure" head:"-"` // with --at: a lost line may name another pod
 }

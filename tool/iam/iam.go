@@ -108,7 +108,7 @@ func (n Needs) Policy() Policy {
 	enis := n.arns("network-interface", "*")
 	own := n.tagCondition(book.TagManaged)
 	if anyPool(n.changingPools(), func(p lease.Policy) bool { return p.MinIndex == 0 }) {
-		allow("Addresses", nil, n.assignActions(), enis) // without a condition, because the boot ENI has none of our tags
+		allow("Addresses", nil, n.assignActions(), enis) // no condition: the boot ENI has none of our tags
 	} else {
 		allow("Addresses", own, n.assignActions(), enis)
 	}
@@ -246,8 +246,8 @@ func (n Needs) arns(kind string, ids ...string) []string {
 // no key that names an instance, but EC2 does not delete an ENI that is attached.
 //
 // AWS's own AWSEC2VssSnapshotPolicy has the same condition for calls of an instance (AWS managed policy reference). Two
-// documents describe the keys: the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance", and the Service
-// Authorization Reference, at the resource type instance.
+// documents have the keys. One is the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance". The other is
+// the Service Authorization Reference, at the resource type instance.
 func (n Needs) ownInstanceCondition() map[string]map[string]string {
 	return map[string]map[string]string{"ArnLike": {"ec2:SourceInstanceARN": n.arns("instance",
 		"${ec2:InstanceID}")[0]}}

@@ -31,9 +31,9 @@ import (
 //     started. The file stays if the registry is lost.
 //   - The lease, and the present configuration. From both, repair computes the answer that the plugin would give now.
 //     The ADD of a lease may be under way for five minutes, so repair uses only older leases.
-//   - The alias of the node's end of the pair, and a lease without a key. The alias names the attachment, and the lease
-//     has the namespace and the addresses. If the registry was rebuilt, and no runtime keeps a file, there is no other
-//     source.
+//   - The alias of the node's end of the pair, together with a lease without a key. The alias names the attachment. The
+//     lease has the namespace and the addresses. If the registry was rebuilt, and no runtime keeps a file, there is no
+//     other source.
 //
 // This package does not ask the pod, because the pod could name the addresses of another pod.
 
@@ -46,13 +46,13 @@ type Attachment struct {
 	lease registry.Lease
 	pair  *plugin.Request[ptp.Config]
 	slave *plugin.Request[ipvlan.Config] // nil: no source has all inputs of this plugin, or the plugin was not called
-	// unlimited means that the pod may have had limits of its bandwidth, and no source knows which.
+	// unlimited means that the pod may have had limits of its bandwidth, but no source knows these limits.
 	unlimited bool
 }
 
 // attachmentsOf lists the attachments of a network, the oldest first. Repairs are made in this order, because pods
-// share objects. So after all repairs, the shared objects are as the ADD of the youngest pod has made them. The
-// function isUnknown reports whether a link is the node's end of a pair whose pod no source knows.
+// share objects. The repair of the youngest pod comes last, so the shared objects become as its ADD has made them. The
+// function isUnknown gets the node's end of a pair, and reports whether no source knows the pod of the pair.
 func attachmentsOf(host *nl.NS, n conf.Network, s *registry.State) (
 	all []Attachment, isUnknown func(nl.Link) bool, failed error,
 ) {
@@ -132,8 +132,9 @@ func leasesOf(network string, s *registry.State) map[registry.Attachment]registr
 	return all
 }
 
-// fromKept returns an attachment with the inputs from a runtime's file. The parameter t has the data of this file. The
-// bool is false if the file lacks a necessary value, or if another attachment now has one of the addresses in the file.
+// fromKept returns an attachment with the inputs from a runtime's file. The parameter t has the data of this file. If
+// the file lacks a necessary value, the boolean result is false. It is also false if another attachment now has one of
+// the addresses in the file.
 func fromKept(n conf.Network, t keptADD, l registry.Lease, s *registry.State) (Attachment, bool) {
 	l.NetNS = cmp.Or(l.NetNS, t.NetNS)
 	added := t.addResult()
@@ -166,10 +167,10 @@ func isOthers(s *registry.State, a netip.Addr, key registry.Key) bool {
 	return leased && l.ContainerID != "" && l.Key != key
 }
 
-// fromLease returns the attachment of the lease l, whose addresses are addrs. Its request for the ipvlan plugin has no
-// routes, so repair does not compare the routes by the pod's link to the VPC. The reason is that the VPC may have got
-// further CIDRs since the ADD. The parameter links has the links of the node. If the pod's pair is one of these links,
-// the pair shows the pod's data path.
+// fromLease returns the attachment of the lease l, whose addresses are addrs. The VPC may have got further CIDRs since
+// the ADD. So the attachment's request for the ipvlan plugin has no routes, and repair does not compare the routes that
+// use the pod's link to the VPC. The parameter links has the links of the node. If the pod's pair is one of these
+// links, the pair shows the pod's data path.
 func fromLease(
 	n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State, links []nl.Link,
 ) (Attachment, error) {
@@ -197,9 +198,8 @@ func fromLease(
 	return a, nil
 }
 
-// leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The bool is true on
-// two conditions. First, nearEnd is the node's end of a pair of the network. Second, the name or the MAC address of
-// nearEnd fits the attachment.
+// leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The result "is"
+// reports whether nearEnd is the node's end of a pair of the network, and its name or MAC address fits the attachment.
 func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(nearEnd.Alias)
 	if !nl.IsPair(nearEnd.Group) || nearEnd.Kind != "veth" || len(words) < 4 || words[1] != network {
@@ -213,8 +213,9 @@ func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool)
 	return l, is
 }
 
-// A keyless has the leases that do not name their attachment. A registry that was rebuilt has leases of this kind. The
-// keys of the maps are the paths of the leases' namespaces. Leases of a pod's further NICs are not in the maps.
+// A keyless has the leases without a key: they do not name their attachment. A registry that was rebuilt has leases
+// without a key. The keys of the maps are the paths of the leases' namespaces. Leases of a pod's further NICs are not
+// in the maps.
 type keyless struct {
 	paths nl.Namespaces
 	lease map[string]registry.Lease
@@ -238,8 +239,9 @@ func keylessOf(host *nl.NS, s *registry.State) keyless {
 	return k
 }
 
-// leaseAt returns a lease and its addresses. The parameter nearEnd is the node's end of a pair, and the pair's other
-// end is in the namespace of the lease. The returned lease has the attachment that the alias of nearEnd names.
+// leaseAt returns the lease of a pod, and the lease's addresses. The parameter nearEnd is the node's end of the pod's
+// pair. The other end is in the namespace of the lease. The returned lease has the attachment that the alias of nearEnd
+// names.
 func (k keyless) leaseAt(nearEnd nl.Link, network string) (l registry.Lease, addrs []netip.Addr, is bool) {
 	named, is := leaseFromAlias(nearEnd, network)
 	path := k.paths.At(nearEnd)

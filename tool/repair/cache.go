@@ -17,8 +17,8 @@ import (
 // A keptADD is the data that a runtime keeps about an ADD.
 type keptADD struct{ lease.Kept }
 
-// fillConfig changes config: it adds the values that the runtime passed to a plugin. These are the values of the
-// capabilities that the plugin declares.
+// fillConfig adds to config the values that the runtime passed to a plugin. The runtime passes a value for each
+// capability that the plugin declares.
 func (t keptADD) fillConfig(capabilities map[string]bool, config any) {
 	given := map[string]json.RawMessage{}
 	for name, arg := range t.Args {
@@ -27,7 +27,7 @@ func (t keptADD) fillConfig(capabilities map[string]bool, config any) {
 		}
 	}
 	if text, err := json.Marshal(given); err == nil {
-		_ = json.Unmarshal(text, config) // no error: the plugin could read the values in the ADD
+		_ = json.Unmarshal(text, config) // no error: the plugin has read the same values
 	}
 }
 
@@ -60,7 +60,7 @@ func (t keptADD) addResult() *types100.Result {
 }
 
 // networkAtADD returns the network with the configuration of the ADD. If the runtime does not keep this configuration,
-// networkAtADD returns present, the network with the present configuration.
+// networkAtADD returns the parameter present, which is the network with the present configuration.
 func (t keptADD) networkAtADD(present conf.Network) conf.Network {
 	list, err := conf.Cached(present.File, t.Config)
 	if err != nil {

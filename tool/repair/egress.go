@@ -20,9 +20,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// This file brings the running clients and routers of egresses to the present configuration. Only the runtime keeps the
-// inputs of a pod's ADD: its annotations, and the answer of the plugins. If no runtime keeps the inputs, repair does
-// not change the pod.
+// This file changes running clients and routers of egresses, so that they have the present configuration. Only the
+// runtime keeps the inputs of a pod's ADD: its annotations, and the answer of the plugins. If no runtime keeps the
+// inputs, repair does not change the pod.
 
 // An Outdated is a running client or router that differs from the configuration.
 type Outdated struct {
@@ -46,8 +46,9 @@ func (o Outdated) String() string {
 	return o.differs
 }
 
-// OutdatedBy lists the running pods whose egress differs from the configuration of a network, routers first. Routers
-// must change first, because a router refuses packets from clients to a destination that the router does not have yet.
+// OutdatedBy lists the running pods whose egress differs from the configuration of a network. Routers come first in the
+// list, and must change first, because a router refuses packets from clients to a destination that the router does not
+// have yet.
 func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
 	s, _ := readRegistry() // if another plugin gives addresses, there is no registry
 	leased := leasesOf(n.List.Name, s)
@@ -78,8 +79,8 @@ func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
 	return all
 }
 
-// comparePod compares the pod with the configuration. If they differ, comparePod passes the differences to the function
-// change. A pod that has ended has no differences.
+// comparePod compares the pod with the configuration. If they differ, comparePod calls its parameter change with the
+// differences. A pod that has ended has no differences.
 func (o *Outdated) comparePod(host *nl.NS, change func(*egress.Renewal) error) error {
 	pod, err := host.OpenOther("pod", o.NetNS)
 	if errors.Is(err, fs.ErrNotExist) {

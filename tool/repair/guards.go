@@ -12,9 +12,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Unguarded lists the links that have slaves in pods and have lost their guard (see [nl.Guard]). Without a guard, such
-// a link accepts frames from these pods to the node. A link that is in a pod with a whole ENI has no slaves, so it
-// needs no guard. A routed pod has no slave, so its ENI's link needs no guard for this pod.
+// Unguarded lists the links that have slaves in pods and have lost their guard (see [nl.Guard]). Without a guard, the
+// link accepts frames from these pods to the node. If a pod has the whole ENI, the link is in the pod and has no
+// slaves, so the link needs no guard. A routed pod has no slave, so the link of its ENI needs no guard because of this
+// pod.
 func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	links, err1 := host.Links()
 	routes, err2 := host.Routes(nl.RouteFilter{Table: nl.MainTable, Protocol: nl.RouteProtocol})

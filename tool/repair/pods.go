@@ -33,8 +33,8 @@ type Loss struct {
 func (l Loss) Owner() string { return view.Owner(l.lease) }
 
 // LostBy lists what the running pods of a network have lost. LostBy reads the node's rules and routes once for all
-// pods, and then each pod's namespace. The result unknown has the node's ends of pairs that have lost their routes, if
-// no source knows the pods of these pairs.
+// pods, and then each pod's namespace. If a pair has lost its routes, and no source knows the pair's pod, the result
+// unknown has the node's end of the pair.
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
 	all, isUnknown, failed := attachmentsOf(host, n, s)
 	if isUnknown == nil {
@@ -58,9 +58,9 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 	return lost, unknown, errors.Join(failed, err)
 }
 
-// barePairs returns the node's ends of pairs that have no routes, and whose pods no source knows. A pod may have
-// started after the sources were read, and may have a pair without routes. The ADD of this pod has made the lease
-// before the pair, so barePairs reads the sources again.
+// barePairs returns the node's ends of pairs without routes, if no source knows the pods of the pairs. A pod that has
+// started after the sources were read may have a pair without routes. An ADD makes the lease before the pair. So
+// barePairs reads the sources again, to find the lease of this pod.
 func barePairs(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.Link, error) {
 	all, err := ptp.Bare(host, n.Name)
 	known := func(l nl.Link) bool { return !unclaimed(l) }
@@ -74,8 +74,9 @@ func barePairs(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.
 	return slices.DeleteFunc(all, known), nil
 }
 
-// findLoss returns what the attachment has lost. If the pod's namespace is gone, the pod has ended. If the pod's link
-// to the VPC and its pair are gone, the pod has ended, too: a DEL deletes both links at once.
+// findLoss returns what the attachment has lost. A pod that has ended has lost nothing. The pod has ended if its
+// namespace is gone. It has also ended if its link to the VPC and its pair are both gone, because a DEL deletes both at
+// once.
 func (a Attachment) findLoss(host *nl.NS) (l Loss, err error) {
 	l.Attachment = a
 	pod, err := host.OpenOther("pod", a.lease.NetNS)
@@ -112,8 +113,8 @@ func (a Attachment) findLoss(host *nl.NS) (l Loss, err error) {
 	return l, nil
 }
 
-// withoutLink completes the loss of a pod whose link to the VPC is gone. If the pair is gone, too, there is no loss,
-// because the pod has ended.
+// withoutLink adds to the loss l that the pod has lost its link to the VPC. If the pair is gone, too, withoutLink adds
+// nothing, because the pod has ended.
 func (a Attachment) withoutLink(host, pod *nl.NS, l *Loss, missing error) error {
 	links, err := host.Links()
 	near, is := ptp.NearOf(links, a.pair.Network, a.pair.Attachment)
@@ -135,8 +136,8 @@ func hasOneAddr(pod *nl.NS, link string, added *types100.Result) bool {
 	return slices.ContainsFunc(found, func(f nl.Addr) bool { return slices.Contains(wanted, f.Prefix.Addr()) })
 }
 
-// Pods looks for objects that running pods of a network need and that the node has lost. It puts these objects back,
-// and returns them. Pods reports what is lost in the pods' namespaces, and does not change these namespaces.
+// Pods puts back objects on the node, and returns them: those that the node has lost, and running pods of the network
+// need. If objects in a pod's namespace are lost, Pods only reports them, and does not change the namespace.
 func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
 	s, unread := readRegistry()
 	lost, unknown, failed := LostBy(host, n, s)
@@ -168,8 +169,8 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 			slog.Warn("the runtime does not report the limits of a pod's bandwidth, so the pod's new veth pair has "+
 				"no limits; if the pod needs limits, delete the pod", "pod", pod)
 		}
-		// The kernel knows a rule's link by the link's name. So the rule of the old pair would lead packets of the new
-		// pair to the old table.
+		// A rule of the kernel has the name of a link, and the new pair has the same name as the old pair. So the rule
+		// of the old pair would lead packets of the new pair to the old table.
 		if _, err := ptp.RemoveDetached(host); err != nil {
 			return nil, err
 		}

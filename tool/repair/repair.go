@@ -2,10 +2,10 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package repair puts back objects of the pods' network that a node has lost. Some of these objects serve all pods, and
-// others belong to one pod. Package repair also brings the egress of running pods to the present configuration. To find
-// the lost objects, it compares what the kernel has with what pods need. It learns the needs from the conflist, the
-// registry, and the files that the runtime keeps for the DEL. It asks neither EC2 nor the metadata service. It makes
-// the same objects as an ADD, from the same wirings.
+// others belong to one pod. Package repair also changes the egress of running pods to the present configuration. To
+// find the lost objects, it compares the kernel's objects with the objects that pods need. The conflist, the registry,
+// and the runtime's files for the DEL show which objects pods need. Package repair asks neither EC2 nor the metadata
+// service. An ADD makes the objects from the same wirings.
 package repair
 
 import (
@@ -19,8 +19,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// Node puts back the objects that this node has lost, and returns these objects. It does so for each configured network
-// that has pods on this node. It waits for no other process.
+// Node puts back the objects that this node has lost, and returns these objects. It looks at each configured network
+// that has pods on this node. It takes no lock, so it waits for no other process.
 func Node(ctx context.Context, conflists *conf.Conflists) ([]string, error) {
 	did := []string{}
 	host, err := nl.Node()

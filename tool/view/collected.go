@@ -23,7 +23,7 @@ func MarkCollected() error {
 // work.
 const maintainedMark = "maintained"
 
-// MarkMaintained records that the command maintain is at work: maintain collects, and refills pools.
+// MarkMaintained records that the command maintain is at work. The command does collections, and refills pools.
 func MarkMaintained() error {
 	return os.WriteFile(filepath.Join(registry.Dir(), maintainedMark), nil, 0o600)
 }
@@ -37,6 +37,6 @@ func CollectedLately() bool { return isRecent(collectedMark) }
 func isRecent(mark string) bool {
 	const most = 30 * time.Minute // cni-gc.timer runs every 5 minutes
 	fi, err := os.Stat(filepath.Join(registry.Dir(), mark))
-	// an operator may have set the clock back, so Abs also rejects a mark far in the future
+	// Abs also rejects a mark that is far in the future, because an operator may have set the clock back
 	return err == nil && time.Since(fi.ModTime()).Abs() < most
 }

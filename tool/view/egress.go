@@ -32,8 +32,8 @@ type EgressPod struct {
 	Answered  uint64 `json:"answered" head:"-"`  // routers only: forwarded answers to clients
 }
 
-// EgressPods finds the clients and routers of egresses in all network namespaces. The registry has the names of their
-// pods. The error is about namespaces that could not be read. The list has the pods of all other namespaces.
+// EgressPods finds the clients and routers of egresses in all network namespaces. It takes the pods' names from the
+// registry. If a namespace cannot be read, EgressPods returns an error, together with the pods of all other namespaces.
 func EgressPods(s *registry.State) (all []EgressPod, err error) {
 	err = lease.EachNetNS(func(ns *nl.NS) error {
 		state, err := egress.Read(ns)
@@ -88,8 +88,8 @@ func (n EgressStatus) print(w io.Writer) {
 	}
 }
 
-// EgressMetrics returns metrics about the sum of all clients, and about the sum of all routers. There are no metrics of
-// single pods, because a node may have many clients.
+// EgressMetrics returns metrics about all clients together, and about all routers together. It returns no metrics about
+// a single pod, because a node may have many clients.
 func EgressMetrics(all []EgressPod) []Metric {
 	pods := Metric{Name: "egress_pods", Help: "Pods of the node that are clients or routers of an egress."}
 	packets := Metric{Name: "egress_packets",

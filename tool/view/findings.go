@@ -32,7 +32,7 @@ const longestLag = 10 * time.Minute
 // longestADD is a little more than the time that an ADD may take.
 const longestADD = 2 * time.Minute
 
-// waitForEC2 is what to do if EC2 does not show yet what it has just done.
+// waitForEC2 is what to do if EC2 does not show its own last change yet.
 const waitForEC2 = "wait half a minute"
 
 // mayLack reports whether EC2's answer may still lack a change that EC2 made at the time changedAt.
@@ -178,8 +178,8 @@ func (k *Comparison) judgePrefixes(id string) (fs []Finding) {
 	return fs
 }
 
-// inPrefix reports whether an address is in one of the prefixes that the registry has on the ENI of the address. If so,
-// the finding about this prefix is enough.
+// inPrefix reports whether an address is in one of the prefixes that the registry has on the ENI of the address. An
+// address in a prefix needs no finding of its own, because the finding about the prefix is enough.
 func (k *Comparison) inPrefix(h Holding) bool {
 	return slices.ContainsFunc(k.state.ENIs[h.ENI].Prefixes, func(p registry.Prefix) bool {
 		return p.CIDR.Contains(h.Addr)
@@ -268,7 +268,7 @@ func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 		"run " + cli.Name + " registry-gc --free-after=15m, which finds addresses in use and leases them", false}}
 }
 
-// judgeFree returns the findings about an address that has no lease, and that the registry would give to a pod.
+// judgeFree returns the findings about an address that has no lease, and that the next pod could get.
 func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 	on := k.EC2.eniOf(h.Addr)
 	switch {

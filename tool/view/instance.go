@@ -51,9 +51,9 @@ func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit 
 }
 
 // Attached returns a state with the ENIs that this instance has now. Attached leaves out ENIs that the registry marks
-// as foreign or draining. The addresses come from metadata. In the returned state, the addresses are free, also
-// addresses that pods have. Only the node's own addresses are not free. If tagged is true, the caller needs the tags of
-// the ENIs. Attached then asks EC2 for the tags if the registry lacks one of the ENIs.
+// as foreign or draining. The addresses come from metadata. In the returned state, all addresses are free except the
+// node's own addresses, even if a pod has the address. If tagged is true, the caller needs the tags of the ENIs. In
+// this case, Attached asks EC2 for the tags if the registry lacks one of the ENIs.
 func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)
@@ -88,9 +88,9 @@ func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, 
 	return s, nil
 }
 
-// addAttached adds an ENI that metadata shows. Metadata lacks some values of the ENI. addAttached takes these values
-// from recorded, which is the ENI in the registry. If recorded is empty, addAttached takes them from described, which
-// is EC2's description of the ENI. Both may be empty.
+// addAttached adds an ENI that metadata shows. Metadata lacks some values of the ENI, and addAttached takes these
+// values from another source. The first source is the parameter recorded, the ENI in the registry. If it is empty, the
+// second source is the parameter described, EC2's description of the ENI. The second source may be empty, too.
 func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described aws.ENI) {
 	if recorded.MAC == "" {
 		recorded = book.Label(registry.ENI{Boot: e.Boot}, described)
@@ -111,7 +111,7 @@ func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described 
 }
 
 // Limits asks EC2 for the limits of this instance's type. If EC2 does not report the limits, Limits reads them from the
-// registry. For example, EC2 throttles the call if many nodes boot at once.
+// registry. One cause is that EC2 throttles the call, because many nodes boot at the same time.
 func Limits(ctx context.Context) (aws.Limits, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)

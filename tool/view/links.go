@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// LinkNames returns the names of the node's links by MAC address. An ipvlan or VLAN link has the MAC address of the
-// link beneath it. For such a MAC address, LinkNames returns the link beneath. This is the link with the lowest index,
-// because it is the oldest.
+// LinkNames returns the names of the node's links by MAC address. An ipvlan or VLAN link has the same MAC address as
+// the link beneath it. If several links have a MAC address, LinkNames returns the link beneath the others. This link
+// has the lowest index, because it is the oldest.
 func LinkNames() (map[string]string, error) {
 	links, err := net.Interfaces() // package nl would need root for its socket
 	if err != nil {

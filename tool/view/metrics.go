@@ -127,7 +127,8 @@ func reservedMetric(s *registry.State, all []Holding) Metric {
 
 func familyLabel(f nl.Family) string { return strings.ToLower(f.String()) }
 
-// growthMetrics show how many ENIs and addresses the node can have, and until when EC2 refuses growth.
+// growthMetrics show how many ENIs and addresses the node can have. They also show the times until which the node does
+// not ask EC2 for more.
 func growthMetrics(s *registry.State, most Most, now time.Time) []Metric {
 	limit := Metric{Name: "enis_max",
 		Help: "How many ENIs the instance may have, by its type and by maxENIs, with the boot ENI. If provision is " +
@@ -156,7 +157,8 @@ func growthMetrics(s *registry.State, most Most, now time.Time) []Metric {
 	return append([]Metric{limit, each, throttled, full, quota}, workMetrics(s, now)...)
 }
 
-// workMetrics show waiting ADDs, unfinished EC2 calls, when ENIs were read, and lines that the lease log lacks.
+// workMetrics show the numbers of waiting ADDs, of unfinished EC2 calls, and of lines that the lease log lacks. They
+// also show when each ENI was last read.
 func workMetrics(s *registry.State, now time.Time) []Metric {
 	waiting := Metric{Name: "waiting_pods", Help: "ADDs that wait for an address."}
 	waiting.Add(float64(waitingADDs(s, now)))
@@ -188,15 +190,15 @@ func CommandMetrics(all []registry.Tally) []Metric {
 	for _, c := range all {
 		labels := []string{"command", c.Command, "outcome", c.Outcome}
 		ended.Add(float64(c.Total), labels...)
-		if c.Total > 0 { // an outcome that never happened needs no series for each bound
+		if c.Total > 0 { // an outcome that never happened needs no histogram
 			took.addHistogram(registry.Bounds[:], c.Within, c.Total, c.Took, labels...)
 		}
 	}
 	return []Metric{ended, took}
 }
 
-// fileMetrics show when the registry was written, when a collection was complete, and how many registries were set
-// aside.
+// fileMetrics show when the registry was written, and when a collection was complete. They also show how many damaged
+// registries a process has renamed to registry.json.bad-*.
 func fileMetrics() []Metric {
 	written := Metric{Name: "registry_modified_timestamp_seconds", Help: "When the registry was last written."}
 	collected := Metric{Name: "last_gc_timestamp_seconds",

@@ -34,7 +34,7 @@ type Observation struct {
 	Changing []string                  `json:"changing"` // ENIs that came or went during Observe
 }
 
-// A UsedAddr is an address in use, and the place that has it: a namespace or another place.
+// A UsedAddr is an address in use. Where is the place that has the address, for example a namespace.
 type UsedAddr struct {
 	MAC   string     `json:"mac"` // of the ENI; "": not known
 	Addr  netip.Addr `json:"ip"`
@@ -94,8 +94,8 @@ func (o *Observation) addKernel(host *nl.NS, before *registry.State) error {
 	return err
 }
 
-// hostRoutes returns the addresses to which the node has a host route. A host route also shows the address of a pod in
-// a namespace that this process cannot see.
+// hostRoutes returns the addresses to which the node has a host route. Even if this process cannot see a pod's
+// namespace, a host route shows the pod's address.
 func hostRoutes(host *nl.NS) (map[netip.Addr]string, error) {
 	routes, err := host.Routes(nl.RouteFilter{Table: nl.MainTable})
 	routed := map[netip.Addr]string{}
@@ -107,8 +107,8 @@ func hostRoutes(host *nl.NS) (map[netip.Addr]string, error) {
 	return routed, err
 }
 
-// recordChanges compares the present state of the registry with an earlier state, which is the parameter before. It
-// records which addresses and ENIs have changed.
+// recordChanges compares the present state of the registry with the earlier state in the parameter "before". It records
+// which addresses and ENIs have changed.
 func (o *Observation) recordChanges(before *registry.State, wait func(string) time.Duration) {
 	was, is := map[netip.Addr]Holding{}, map[netip.Addr]Holding{}
 	for _, h := range Tally(before, wait, o.Now) {

@@ -28,8 +28,8 @@ type Status struct {
 }
 
 // StatusOf returns the status of the node, as the registry shows it. The parameter maxENIs is the number of ENIs that
-// the node may have. The function reuseWait returns how long the addresses of a pool cool. The function misfitOf
-// returns why an ENI that others have attached serves no pods. The map linkNames has the names of the node's links, by
+// the node may have. The function reuseWait returns how long the addresses of a pool cool. The function misfitOf says
+// why an ENI of an operator or another program serves no pods. The map linkNames has the names of the node's links, by
 // MAC address.
 func StatusOf(
 	s *registry.State, maxENIs int, reuseWait func(pool string) time.Duration, misfitOf func(registry.ENI) string,
@@ -54,7 +54,7 @@ func instanceOf(s *registry.State, most int) instanceStatus {
 	return instanceStatus{s.Instance.ID, s.Instance.Type, s.Instance.Zone, s.Attached(), most}
 }
 
-// A workStatus has the work that is under way, and the obstacles to it: throttled and refused EC2 calls, and locks.
+// A workStatus has the work that is under way, and what stops work: throttled and refused EC2 calls, and locks.
 type workStatus struct {
 	Waiting    int              `json:"waiting"` // ADDs without an address
 	Unfinished []unfinishedCall `json:"unfinished"`
@@ -76,8 +76,8 @@ type throttledCall struct {
 	Until  time.Time `json:"until"`
 }
 
-// A refusedCall is an EC2 action that EC2 has refused for an ENI or a subnet. This node does not make the refused call
-// again for a while.
+// A refusedCall is an action that EC2 has refused for an ENI or a subnet. This node does not call the action again for
+// this ENI or subnet until the time Until.
 type refusedCall struct {
 	Action string    `json:"action"`
 	About  string    `json:"about"` // "": all ENIs and subnets
@@ -127,9 +127,9 @@ type LockStatus struct {
 	Waiting int    `json:"waiting"` // processes that wait for the lock
 }
 
-// LocksOf looks at the locks twice, and lists the locks that the same process holds both times. A change of the
-// registry takes milliseconds. So if a process holds the lock "registry" both times, the process is slow or stopped, or
-// it hangs. A process with another lock may wait for EC2.
+// LocksOf looks at the locks twice. It lists a lock if the same process holds it the first time and the second time. A
+// change of the registry takes milliseconds. So a process that holds the lock "registry" both times is slow, is
+// stopped, or hangs. A process with another lock may wait for EC2.
 func LocksOf(dir string) ([]LockStatus, error) {
 	const between = 200 * time.Millisecond
 	before, err := registry.Locks(dir)
@@ -158,8 +158,8 @@ func (l LockStatus) print(w io.Writer) {
 		l.Waiting)
 }
 
-// print writes how many ADDs wait, and a line for each unfinished, throttled or refused call, and for each lock. If
-// there are none of these, it writes nothing.
+// print writes how many ADDs wait. It writes a line for each unfinished, throttled or refused call, and a line for each
+// lock. If there are no waiting ADDs, calls and locks, print writes nothing.
 func (n workStatus) print(w io.Writer, now time.Time) {
 	if n.Waiting > 0 {
 		fmt.Fprintf(w, "%d ADDs wait for an address\n", n.Waiting)
@@ -274,7 +274,8 @@ func stateOf(e registry.ENI, exclusive bool, now time.Time) string {
 	return "idle"
 }
 
-// printMissed writes a line if the link of the ENI is missing on the node: for how long, and what the consequences are.
+// printMissed writes a line if the link of the ENI is missing on the node. The line says for how long, and with which
+// consequences.
 func (e eniStatus) printMissed(w io.Writer, now time.Time) {
 	if e.Missed == nil {
 		if e.State == "no-link" {
@@ -335,7 +336,7 @@ func (n Status) Print(w io.Writer, now time.Time) {
 	cli.Tabulate(w, rows)
 }
 
-// A holdingRow is a holding for people.
+// A holdingRow is a [Holding] as a row of the table for people.
 type holdingRow struct {
 	Addr      string `json:"ip"`
 	State     string `json:"state"`

@@ -36,8 +36,8 @@ type Holding struct {
 	NetNS     string     `json:"netns"`
 	ENI       string     `json:"eni"` // "": on no ENI that the registry knows
 	Pool      string     `json:"pool"`
-	Since     *time.Time `json:"since"` // when it was leased or became free; null: never used, or the node's own
-	Until     *time.Time `json:"until"` // when it becomes free; null: it does not cool
+	Since     *time.Time `json:"since"` // when the address was leased or became free; null: never used, or the node's own
+	Until     *time.Time `json:"until"` // when the address becomes free; null: it does not cool
 }
 
 // Leased reports whether a pod has the address.
@@ -82,7 +82,7 @@ func Tally(s *registry.State, wait func(pool string) time.Duration, now time.Tim
 	return all
 }
 
-// addrsIn yields the addresses of a prefix. The prefix must not be a /80, which has too many.
+// addrsIn yields the addresses of a prefix. The prefix must not be a /80, because a /80 has too many addresses.
 func addrsIn(p netip.Prefix) iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
 		for a := p.Masked().Addr(); p.Contains(a) && yield(a); {

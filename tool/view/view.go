@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package view shows what the registry, the kernel, the metadata service and EC2 know of this node. As a status or as
-// metrics, it shows the registry alone. As a comparison, it shows all four sources side by side, and explains their
-// differences.
+// Package view shows what the registry, the kernel, the metadata service and EC2 know of this node. The status and the
+// metrics show the registry alone. The comparison shows all four sources side by side, and explains their differences.
 package view
 
 import (
@@ -56,7 +55,7 @@ type Comparison struct {
 	own      map[netip.Addr]bool       // addresses of the node's links
 	links    map[string]string         // names of links by MAC
 	Metadata Source                    // of this instance's ENIs
-	EC2      Source                    // of this instance's ENIs, and of ours that are not attached
+	EC2      Source                    // of this instance's ENIs, attached or not
 	holdings map[netip.Addr]Holding    // what the registry knows of each address
 	moving   map[netip.Addr]bool       // addresses that other processes changed during Observe
 	changing map[string]bool           // ENIs that came or went during Observe
@@ -91,10 +90,10 @@ func lackingOf(
 	return lacking
 }
 
-// usePlace returns the place at which the kernel shows an address in use: a namespace, or a route. The other sources
-// may name the ENI of the address. If so, usePlace returns a namespace only if the namespace has the address on this
-// ENI. If no other source knows the ENI, usePlace returns any namespace with the address. If there is no such
-// namespace, usePlace returns the host route to the address. If the address is not in use, usePlace returns "".
+// usePlace returns the place at which the kernel shows an address in use: a namespace, or a route. If another source
+// names the ENI of the address, usePlace returns a namespace that has the address on this ENI. If no other source names
+// an ENI, usePlace returns any namespace with the address. If usePlace finds no namespace, it returns the host route to
+// the address. If the address is not in use, usePlace returns "".
 func (k *Comparison) usePlace(a netip.Addr) string {
 	l, _ := k.state.Leases.At(a)
 	own, _ := k.state.ENIOf(a)
@@ -148,7 +147,8 @@ func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Said {
 	return Said{true, enis}
 }
 
-// sourceOf makes two maps of a source's answer: from the ENI's ID to the ENI, and from an address to its ENI.
+// sourceOf puts a source's answer into two maps. One map has the ENIs by ID. The other map has the ID of the ENI of
+// each address.
 func sourceOf(said Said) Source {
 	w := Source{said.Answered, map[string]aws.ENI{}, map[netip.Addr]string{}}
 	for _, e := range said.ENIs {
@@ -196,7 +196,7 @@ func (k *Comparison) Difference() Difference {
 	return d
 }
 
-// rank returns the number by which rows are sorted: addresses with findings come first, in the order of the findings.
+// rank returns a number for the order of the rows. Addresses with findings come first, in the order of the findings.
 func (d Difference) rank(r Row) int {
 	i := slices.IndexFunc(d.Findings, func(f Finding) bool { return f.About == r.Addr.String() })
 	if i < 0 {
@@ -233,8 +233,8 @@ func (k *Comparison) allRows() []Row {
 	return rows
 }
 
-// columnOf returns what the table of all addresses shows for an address in the source's column. If the source did not
-// answer, columnOf returns a question mark.
+// columnOf returns the text for an address in the source's column of the table: the ENI that has the address. If the
+// source did not answer, the text is a question mark.
 func (s Source) columnOf(a netip.Addr) string {
 	if !s.Answered {
 		return "?"
@@ -251,9 +251,9 @@ func (k *Comparison) kernelColumn(a netip.Addr) string {
 }
 
 // allAddrs returns the addresses that the registry, metadata or EC2 know. It also returns an address in use in a
-// namespace, if the address is in the subnet of one of this node's ENIs. Other addresses of namespaces are not ours.
-// allAddrs leaves out an address that only a route shows. A route alone shows no pod: with systemd-networkd, a node has
-// such routes to the gateway and to the DNS server of its subnet.
+// namespace, if the address is in the subnet of one of this node's ENIs. Other addresses in namespaces are not from our
+// ENIs. allAddrs leaves out an address that only a route shows, because a route alone shows no pod. For example,
+// systemd-networkd makes routes to the gateway and to the DNS server of the subnet.
 func (k *Comparison) allAddrs() []netip.Addr {
 	all := map[netip.Addr]bool{}
 	for a := range k.holdings {

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// EachVPC calls the function report once for each ENI. It passes the name of the ENI's link, the ENI, and the CIDRs of
-// the ENI's VPC. It gets the CIDRs from the function cidrsOf, which it calls once for each VPC.
+// EachVPC calls its parameter report once for each ENI. The arguments are the name of the ENI's link, the ENI, and the
+// CIDRs of the ENI's VPC. To get the CIDRs, EachVPC calls its parameter cidrsOf once for each VPC.
 func EachVPC(ctx context.Context, cloud *aws.Client, cidrsOf func(context.Context, string) ([]netip.Prefix, error),
 	report func(iface string, e aws.ENI, cidrs []netip.Prefix)) error {
 	enis, err := cloud.ENIs(ctx)
@@ -35,8 +35,8 @@ func EachVPC(ctx context.Context, cloud *aws.Client, cidrsOf func(context.Contex
 	return nil
 }
 
-// Lacking returns, for each VPC of the ENIs, the CIDRs that EC2 shows and the metadata service does not. The metadata
-// service left out CIDRs on the first m5 and c5 instances.
+// Lacking returns, for each VPC of the ENIs, the CIDRs that EC2 shows and the metadata service does not. There may be
+// such CIDRs: on the first m5 and c5 instances, the metadata service left out CIDRs.
 func Lacking(ctx context.Context, cloud *aws.Client, enis []aws.ENI) (map[string][]netip.Prefix, error) {
 	known, lacking := map[string][]netip.Prefix{}, map[string][]netip.Prefix{}
 	for _, e := range enis {
