@@ -86,8 +86,8 @@ node-feature-discovery, and does not call the API server:
 	}
 }
 
-// publishNumbers publishes the number of each resource. If the command line has --feature-file, it writes the numbers
-// to this file. Without the flag, it sends the numbers to the API server. With --dry-run, it does nothing.
+// publishNumbers publishes the number of each resource. With --feature-file, publishNumbers writes the numbers to the
+// named file. Without this flag, it sends the numbers to the API server. With --dry-run, it does nothing.
 func publishNumbers(c *cli.Context, rows []offerRow) error {
 	switch file := c.String("feature-file"); {
 	case c.Bool("dry-run"):
@@ -172,9 +172,9 @@ func patchError(err error, node, kubeconfig string) error {
 	return err
 }
 
-// featureText returns the file's text. The file is for node-feature-discovery, whose "local source" reads such files.
-// Each line with a number follows a line with the directive +no-label (customization guide, "Local feature source"). So
-// the number becomes a feature, but not a label.
+// featureText returns the text of a file that node-feature-discovery reads (customization guide, "Local feature
+// source"). Before each line with a number, the text has a line with the directive +no-label. So the number becomes a
+// feature, but not a label.
 func featureText(rows []offerRow) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "# By", cli.Program+" advertise, for the NodeFeatureRule of docs/scheduler.md.")

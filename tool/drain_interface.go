@@ -95,7 +95,8 @@ func setDraining(s *registry.State, ids []string, retire bool) error {
 	return nil
 }
 
-// A drainRow is an ENI. The row says whether the ENI drains, and why the ENI differs from the configuration.
+// A drainRow is an ENI. Draining reports whether the ENI drains. Why is the reason why the ENI differs from the
+// configuration.
 type drainRow struct {
 	ID       string `json:"id"`
 	Iface    string `json:"iface"`

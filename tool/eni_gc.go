@@ -258,8 +258,8 @@ func (l *leakSearch) mayUse() (func(id string) bool, error) {
 	}, nil
 }
 
-// sightings is a file with the time at which eni-gc first saw each leaked ENI. If the file is lost, eni-gc only deletes
-// leaked ENIs later, because it counts the time of --grace from its next run.
+// sightings is a file with the time at which eni-gc first saw each leaked ENI. If the file is lost, eni-gc deletes
+// leaked ENIs later, because the time of --grace then begins with the next run.
 type sightings struct{ file string }
 
 func sightingsAt(file string) sightings {

@@ -112,7 +112,7 @@ type podNode struct {
 	path   string // path of the configuration
 	pools  []lease.Policy
 	kind   string // the instance type; "": the type of this instance
-	except int    // number of ENIs not to count, because requesting pods or other programs use them
+	except int    // number of ENIs not to count, because pods ask for them, or other programs use them
 	host   int    // number of pods on the host network
 	most   int    // greatest number of pods; 0: no limit
 	format string

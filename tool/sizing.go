@@ -146,7 +146,7 @@ func (n podNode) setNeeds(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	for row.Used < row.ENIs && with(row.Used) < wanted {
 		row.Used++
 	}
-	const block, spare = 16, 4 // a /28 has 16 addresses; a node asks for a quarter more than it needs
+	const block, spare = 16, 4 // a /28 has 16 addresses; with a new ENI, a node asks for a quarter more
 	one := min(wanted+(wanted+spare-1)/spare, with(row.Used))
 	if n.pools[0].Prefixes && !l.NoPrefixes {
 		one = row.Used + (max(0, one-row.Used)+block-1)/block*block

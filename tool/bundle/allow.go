@@ -135,7 +135,7 @@ var (
 	mixed      = lazyRegexp(`^(IPv|ipv|ip|l|L|eth|ens|enp|veth|lo|EC|ec|k|K|v|V|t|c|m|r|HTTP|TLS|RFC|arm|amd)` +
 		`\d{1,4}(s|n|gn|i|a|g|d|Z|T|xlarge)?\d?$|^k[38]s$|^\d{1,2}xlarge$|^\d[a-f]$|^[12]\d{3}-\d\d-\d\dT\d\d$|^\d\dT\d\d$|^netns\d*$`)
 	clock = lazyRegexp(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$`)
-	// words that name a secret: the word after such a name never leaves the node
+	// words that name a secret; the next word is then the secret, and never leaves the node
 	secretName = lazyRegexp(`(?i)(passw|passphrase|secret|token|credential|authoriz|bearer|api[-_]?key|` +
 		`private[-_]?key|cookie|session|signature|access[-_]?key|pwd$|basic$)`)
 	variable = lazyRegexp(`^["']?[A-Z][A-Z0-9_]{2,}=`)

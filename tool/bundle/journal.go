@@ -34,7 +34,7 @@ var units = []string{"cni-gc.service", "cni-gc.timer", "cni-warm.service", "cni-
 	"cni-metrics.service", "cni-metrics.timer", "cni-doctor.service", "cni-doctor.timer"}
 
 // speakers are the programs whose lines about our units may leave the node. Lines of other programs do not leave the
-// node: an operator's drop-in may run any program in our units.
+// node, because a drop-in of an operator may run any program in our units.
 var speakers = []string{"systemd", cli.Program, "cni-tool", "cni-ipvlan-vpc-k8s-links"}
 
 // The maximum numbers of lines and bytes that the bundle reads from the journal.

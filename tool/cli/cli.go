@@ -63,8 +63,8 @@ func programName(arg0 string) string {
 	return Program
 }
 
-// Patience is how long a command may take. EC2 may throttle an account for a minute, and a link needs seconds to
-// appear.
+// Patience is how long a command may take. It is so long because EC2 may throttle an account for a minute, and a new
+// link may need seconds to appear.
 const Patience = 2 * time.Minute
 
 // Complete completes a command: it adds the flag --output, a time limit, and a check of the arguments. A command
@@ -158,7 +158,7 @@ func wantedValue(f Flag) string {
 	return "another value"
 }
 
-// unknownCommand returns the error for a command that does not exist. Its exit status is 3.
+// unknownCommand returns the error for a command that does not exist. The error sets the exit status 3.
 func unknownCommand(command string, app *App) error {
 	var known []string
 	for _, c := range app.VisibleCommands() {

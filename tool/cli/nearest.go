@@ -18,8 +18,8 @@ func Nearest(word string, known []string) string {
 	return best
 }
 
-// likeness returns how similar two words are, from 0 to 1. It compares the length of their longest common subsequence
-// with their own lengths.
+// likeness returns how similar two words are, from 0 to 1. It divides the length of the longest common subsequence by
+// the average length of the two words.
 func likeness(a, b string) float64 {
 	// row[j] is the length of the longest common subsequence of a[:i] and b[:j].
 	row := make([]int, len(b)+1)

@@ -81,8 +81,8 @@ func startOf(dir string) (time.Time, error) {
 	if err = errors.Join(err, err2); err != nil {
 		return time.Time{}, err
 	}
-	// The time at which a process started is the field starttime (proc_pid_stat(5)). Its index counts from the field
-	// after the name. Its unit is 1/100 second.
+	// The field starttime has the time at which the process started, in units of 1/100 second (proc_pid_stat(5)). The
+	// index of this field counts from the field after the name.
 	const field, perSecond = 19, 100
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	up, _, _ := strings.Cut(string(uptime), " ")

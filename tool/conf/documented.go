@@ -15,9 +15,9 @@ const Withheld = "[withheld]"
 // these values.
 var privateKeys = map[string]bool{"eniTags": true, "runtimeConfig": true, "args": true, "prevResult": true, "dns": true}
 
-// Documented returns the part of a list that may leave the node. From a configuration of our plugins, the part has each
-// documented key whose value has the documented type. From the configuration of another plugin, the part has only the
-// type of the plugin. The plugins of drop-ins are in this part, too.
+// Documented returns the part of a list that may leave the node. From the configuration of one of our plugins, the part
+// has the documented keys, but not a key whose value has a wrong type. From the configuration of another plugin, the
+// part has only the type of the plugin. The plugins of drop-ins are in this part, too.
 func (c List) Documented() (json.RawMessage, error) {
 	plugins := []map[string]any{}
 	for _, m := range c.Plugins {
@@ -68,8 +68,8 @@ func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	}
 }
 
-// withholdValues returns an object with the keys of the JSON object value. In the returned object, each value is
-// Withheld. If value is no object, or not all of its values are texts, withholdValues returns nil.
+// withholdValues expects a JSON object whose values are texts. It returns an object with the same keys, in which each
+// value is Withheld. If it gets anything else, it returns nil.
 func withholdValues(value json.RawMessage) any {
 	var tags map[string]string
 	if json.Unmarshal(value, &tags) != nil {

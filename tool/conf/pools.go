@@ -148,8 +148,8 @@ func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	return why
 }
 
-// Unclear reports whether only the tags of its subnet keep pods of a network from addresses of the ENI e. An operator
-// or another program has attached this ENI.
+// Unclear is about an ENI that an operator or another program has attached. It reports whether pods of a network get no
+// addresses of the ENI only because of the tags of the ENI's subnet.
 func (c *Conflists) Unclear(e registry.ENI) bool {
 	return slices.ContainsFunc(c.policies, func(p lease.Policy) bool { return p.Pool == e.Pool && p.Unclear(e) })
 }

@@ -102,8 +102,8 @@ func egressFix(o repair.Outdated) func(context.Context) (string, error) {
 }
 
 // egressLost returns a finding for each pod whose egress has lost an object. If repair can put the object back, the
-// finding has a fix. egressLost then deletes the pod from outdated, because one finding about a pod is enough. The
-// parameter ports has the UDP port of each network.
+// finding has a fix. In this case, egressLost deletes the pod from the map outdated, so that doctor reports the pod
+// only once. The parameter ports has the UDP port of each network.
 func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outdated) (found []Finding, failed error) {
 	seen := map[registry.Key]bool{} // a pod has a lease for each address
 	for _, l := range p.state.Leases.All() {
@@ -169,7 +169,7 @@ func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 
 // refusingGateways sends a datagram to each gateway of an egress, and returns a finding for each gateway that refuses
 // the datagram. If a gateway's Service has no endpoint, kube-proxy's rules refuse the datagram at once. A router
-// accepts the datagram. But it does not answer, because the datagram contains no packet for it to forward.
+// accepts the datagram, but does not answer, because the datagram contains no packet to forward.
 func refusingGateways(ctx context.Context, name string, e egress.Egress, port int) (found []Finding) {
 	for _, gw := range e.Gateways {
 		err := exchangeDatagram(ctx, net.Dialer{}, net.JoinHostPort(gw, fmt.Sprint(port)), 500*time.Millisecond)

@@ -188,7 +188,7 @@ func isThereWithoutMTU(r nl.Route, n *nl.NS) bool {
 	return r.Check(n) == nil
 }
 
-// podFix returns a fix that puts back the objects of a pod that the node has lost.
+// podFix returns a fix that puts a pod's lost objects back on the node.
 func (p *Node) podFix(l repair.Loss) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		did, err := l.Repair(ctx, p.pool.Host)

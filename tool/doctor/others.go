@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// checkOthers names the ENIs that others have attached and whose addresses no pod gets. Such an ENI is a fault only if
-// the operator wants it to serve pods. checkOthers also names the ENIs that an operator drains.
+// checkOthers returns a note about each ENI of an operator or another program whose addresses no pod gets. This is a
+// fault only if the operator wants the ENI to serve pods. checkOthers also names the ENIs that an operator drains.
 func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {

@@ -51,7 +51,7 @@ func (p *Node) checkPolicy(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// unrestrictedFinding returns the finding about an engine that does not see the packets of these pools.
+// unrestrictedFinding returns the finding about an engine that does not see the packets of the pools with ipvlan.
 func unrestrictedFinding(engine string, pools []string) Finding {
 	return Finding{Severity: warning, About: engine,
 		Means: "this engine for NetworkPolicy is, or was, on the node. It does not see packets between ipvlan pods " +

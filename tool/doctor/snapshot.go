@@ -224,7 +224,7 @@ func familyAnswer[T any](answers map[string][]T, f nl.Family) ([]T, error) {
 
 func routeQuestion(from, to netip.Addr) string { return from.String() + " to " + to.String() }
 
-// A recorder is the kernel of the node. The recorder writes the kernel's answers to the checks into a snapshot.
+// A recorder is a [Kernel] that asks the node's kernel. It also writes the answers into a snapshot.
 type recorder struct {
 	liveKernel
 	snapshot *Snapshot

@@ -62,7 +62,7 @@ func (p *Node) checkSysctl(k nl.Sysctl) error {
 // podSysctls returns the sysctls that a configuration relies on.
 func (p *Node) podSysctls(c ptp.Config) []podSysctl {
 	if l, err := p.kernel.LinkByName(c.HostInterface); err == nil {
-		c.HostInterface = l.Name // it may have an alternative name, which /proc/sys does not know
+		c.HostInterface = l.Name // /proc/sys does not know a link's alternative names
 	}
 	var all []podSysctl
 	need := func(key, value, severity, means string) {

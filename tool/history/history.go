@@ -26,8 +26,8 @@ type Lease struct {
 	Begin time.Time
 	End   time.Time // zero: the log does not have the end
 
-	// lastShown is the time of the node's last line before the next boot of the node. Only a lease that no line ends
-	// has this time.
+	// lastShown is only for a lease that no line ends. It is the time of the last line that the node wrote in the same
+	// boot.
 	lastShown time.Time
 }
 

@@ -57,8 +57,8 @@ type wholeSnapshot struct{ from, to int } // the indices of its first line, and 
 // maxBootDiff is the greatest difference between the times that two processes compute for the same boot.
 const maxBootDiff = 2 * time.Second
 
-// maxLateness limits how much earlier than the line before it a line can be. A line can be earlier, because a process
-// first takes the time, and then waits for the lock of the registry.
+// maxLateness is the longest time by which a line can be older than the line before it. Lines can be in this order
+// because a process first takes the time, and then waits for the lock of the registry.
 const maxLateness = time.Minute
 
 func newSeries(name string) *series {
@@ -228,8 +228,8 @@ func (s *series) readSnapshots() {
 	}
 }
 
-// The series of one boot may have different clocks. setClocks converts their times to the clock of the boot's last
-// series, so that the times can be compared. It returns the last series of each boot.
+// setClocks converts the times of all series of a boot to the clock of the boot's last series. Without this, the times
+// could not be compared, because the series may have different clocks. setClocks returns the last series of each boot.
 func (n *node) setClocks() map[string]*series {
 	follows := func(s, l *series) bool {
 		than := cmp.Compare(s.lastTime().Sub(s.booted), l.lastTime().Sub(l.booted))

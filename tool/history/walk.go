@@ -160,8 +160,8 @@ func (w *walker) recordHolder(l *registry.Line, at time.Time) {
 			since = l.Time
 		}
 		switch {
-		// A rebuilt registry writes lines without a container, because it does not know the pod. It does not know the
-		// true begin of the lease, either.
+		// A line without a container shows that the registry was rebuilt. A rebuilt registry does not know the true
+		// begin of the lease.
 		case w.curHole != nil && l != nil && (since.Before(w.curHole.to) || w.isFresh && l.Container == ""):
 			w.endInHole(since)
 		case w.curHole != nil:

@@ -6,9 +6,9 @@
 //
 // An installation has this order: programs, then units, then the conflist. When the conflist is there, the runtime
 // reports the node as ready. A removal has the reverse order. Each new file replaces the old file by a rename. So if
-// the runtime starts a program during an installation, it starts either the whole old program or the whole new one. A
-// step does nothing if the node already has its result. So if a run is killed, the next run does only the remaining
-// work. If two runs begin at the same time, one waits until the other has ended.
+// the runtime starts a program during an installation, it starts either the whole old program or the whole new one. If
+// the node already has the result of a step, the step does nothing. So if a run is killed, the next run does only the
+// remaining work. If two runs begin at the same time, one waits until the other has ended.
 //
 // All paths are paths of the node: the process enters the node's root directory (chroot(2)) after it has opened the
 // files of the image. So the node's symbolic links lead to the right files.

@@ -168,9 +168,9 @@ func isOthers(s *registry.State, a netip.Addr, key registry.Key) bool {
 }
 
 // fromLease returns the attachment of the lease l, whose addresses are addrs. The VPC may have got further CIDRs since
-// the ADD. So the attachment's request for the ipvlan plugin has no routes, and repair does not compare the routes that
-// use the pod's link to the VPC. The parameter links has the links of the node. If the pod's pair is one of these
-// links, the pair shows the pod's data path.
+// the ADD. So the attachment's request for the ipvlan plugin has no routes. As a result, repair does not compare the
+// routes that use the pod's link to the VPC. The parameter links has the links of the node. If the pod's pair is one of
+// these links, the pair shows the pod's data path.
 func fromLease(
 	n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State, links []nl.Link,
 ) (Attachment, error) {

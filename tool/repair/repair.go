@@ -5,7 +5,7 @@
 // others belong to one pod. Package repair also changes the egress of running pods to the present configuration. To
 // find the lost objects, it compares the kernel's objects with the objects that pods need. The conflist, the registry,
 // and the runtime's files for the DEL show which objects pods need. Package repair asks neither EC2 nor the metadata
-// service. An ADD makes the objects from the same wirings.
+// service. It makes the objects from the same wirings as an ADD.
 package repair
 
 import (

@@ -15,8 +15,8 @@ import (
 )
 
 // LinkNames returns the names of the node's links by MAC address. An ipvlan or VLAN link has the same MAC address as
-// the link beneath it. If several links have a MAC address, LinkNames returns the link beneath the others. This link
-// has the lowest index, because it is the oldest.
+// the link beneath it. If several links have the same MAC address, LinkNames returns the link beneath the others. The
+// link beneath the others is the oldest, so it has the lowest index.
 func LinkNames() (map[string]string, error) {
 	links, err := net.Interfaces() // package nl would need root for its socket
 	if err != nil {

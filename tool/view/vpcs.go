@@ -35,8 +35,8 @@ func EachVPC(ctx context.Context, cloud *aws.Client, cidrsOf func(context.Contex
 	return nil
 }
 
-// Lacking returns, for each VPC of the ENIs, the CIDRs that EC2 shows and the metadata service does not. There may be
-// such CIDRs: on the first m5 and c5 instances, the metadata service left out CIDRs.
+// Lacking returns, for each VPC of the ENIs, the CIDRs that EC2 shows and the metadata service does not. On the first
+// m5 and c5 instances, the metadata service left out some CIDRs.
 func Lacking(ctx context.Context, cloud *aws.Client, enis []aws.ENI) (map[string][]netip.Prefix, error) {
 	known, lacking := map[string][]netip.Prefix{}, map[string][]netip.Prefix{}
 	for _, e := range enis {

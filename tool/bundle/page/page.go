@@ -34,7 +34,8 @@ var pageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page").Parse(pageHTML))
 })
 
-// A Review has the findings of the checks in a bundle, and the findings of the node itself.
+// A Review has the findings of the checks on a bundle's data. It also has further findings of doctor on the node
+// itself.
 type Review struct {
 	doctor.Report
 	Node   []doctor.Finding `json:"node_findings"` // findings that the data of the bundle does not show
@@ -103,7 +104,7 @@ type page struct {
 	Differences      difference
 	Timeline         timeline
 	Sources          []bundle.Source
-	Missing          int // sources that are not whole
+	Missing          int // number of sources that are not whole
 	Versions         []fact
 	Journal          []bundle.Entry
 	Kernel           []fold
