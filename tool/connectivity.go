@@ -19,7 +19,7 @@ import (
 )
 
 // usualInternet is the host to which the test connects by default, to try the path to the internet. If the VPC has an
-// endpoint for this host, the host's name resolves to a private address. The test then skips the path.
+// endpoint for this host, the host's name resolves to a private address, and the test skips the path.
 const usualInternet = "sts.amazonaws.com:443"
 
 func connectivityTest() *cli.Command {

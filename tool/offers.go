@@ -25,9 +25,9 @@ import (
 
 // This file counts the addresses for pods: those that the node has, and those that the node can get. The scheduler
 // relies on this number. If the number is too high, the node gets pods whose sandbox fails until an address is free. If
-// the number is too low, the node gets too few pods. The number is never lower than the number of leased addresses,
-// because a kubelet that restarts would then reject running pods. The command also counts an address if it does not
-// know whether EC2 can still give the address.
+// the number is too low, the node gets too few pods. With a number lower than the number of leased addresses, a kubelet
+// that restarts would reject running pods. So the number is never so low. The command also counts an address if it does
+// not know whether EC2 can still give the address.
 
 // Resource is the extended resource of the default pool. The resource of another pool is named Resource-POOL.
 const Resource = "cni-ipvlan-vpc-k8s/addresses"

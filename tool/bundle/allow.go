@@ -85,7 +85,7 @@ func (w *allowance) keptState(s *registry.State) *registry.State {
 	return s
 }
 
-// keptENIs returns descriptions of ENIs, from EC2 or metadata, without the parts that must not leave the node.
+// keptENIs returns ENIs as EC2 or metadata describe them. It leaves out the parts that must not leave the node.
 func (w *allowance) keptENIs(all []aws.ENI) (kept []aws.ENI) {
 	for _, e := range all {
 		e.Tags, e.Description = w.keptTags(e.Tags), ""

@@ -9,8 +9,7 @@
 // source is never a failure. So a bundle of a broken node has all sources that still work.
 //
 // The code selects and filters the data that may leave the node (see allow.go). Some fields have texts that other
-// programs or people may have written ("texts of others"). In such a text, the bundle keeps only words that cannot be
-// a secret.
+// programs or people may have written. In these texts, the bundle keeps only words that cannot be a secret.
 package bundle
 
 import (

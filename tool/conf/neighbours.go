@@ -101,7 +101,7 @@ func logOf(c List) registry.LeaseLog {
 	return c.IPAM.Policies()[0].Log
 }
 
-// pairOf returns the configuration of the veth pair in a list, if it has one.
+// pairOf returns the configuration of the veth pair in a list, and reports whether the list has this configuration.
 func pairOf(c List) (p ptp.Config, has bool) {
 	raw := c.Plugin(TypePTP)
 	has = raw != nil && json.Unmarshal(raw, &p) == nil

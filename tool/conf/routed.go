@@ -28,7 +28,7 @@ func (r *review) reviewDataPaths(at map[string]int) {
 	}
 	veth, slaves := ipam.Routed()
 	k, paired := at[TypePTP]
-	lonely := len(veth) > 0 || paired && k == i+1 // no plugin of others makes the pod's link
+	lonely := len(veth) > 0 || paired && k == i+1 // no plugin of another project makes the pod's link
 	if _, there := at[TypeIPVlan]; !there && lonely && len(slaves) > 0 {
 		r.report("", `there is no %s, which the pools with dataPath "ipvlan" need: %s`, TypeIPVlan,
 			strings.Join(slaves, ", "))

@@ -117,8 +117,8 @@ func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 }
 
 // blockingSysctl returns a sysctl that forbids the node to forward packets from a link, because the sysctl's value is
-// 0. For IPv4, the node has such a sysctl, and the link has another. For IPv6, only the node has one. If none of them
-// is 0, the key of the result is empty.
+// 0. For IPv4, there is a sysctl of the node and a sysctl of the link. For IPv6, there is only a sysctl of the node. If
+// no sysctl is 0, the key of the result is empty.
 func (s *scene) blockingSysctl(f nl.Family, link string) nl.Sysctl {
 	keys := []string{"net/ipv4/ip_forward", "net/ipv4/conf/" + link + "/forwarding"}
 	if f == nl.IPv6 {

@@ -11,7 +11,7 @@ import (
 )
 
 // checkAddresses looks for addresses of pods on the node's own links. If the node has the address of a pod, the node
-// answers instead of the pod. amazon-ec2-net-utils, DHCP and cloud-init add such addresses.
+// answers instead of the pod. For example, amazon-ec2-net-utils, DHCP and cloud-init add addresses of pods to the node.
 func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 	own, err := p.kernel.Addrs("")
 	if err != nil {

@@ -78,7 +78,7 @@ func (p *Node) missingMainRules(rules []nl.Rule) (found []Finding) {
 const prefMain = 32766
 
 // podRoutes returns the node's routes to the addresses of its pods. It leaves out routes to addresses that the node
-// itself has, because checkAddresses reports such addresses.
+// itself has, because checkAddresses reports these addresses.
 func (p *Node) podRoutes() ([]nl.Route, error) {
 	links, err := p.kernel.Links()
 	if err != nil {

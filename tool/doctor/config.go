@@ -52,8 +52,8 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 }
 
 // secondConflist returns a finding if CRI-O's directory has another file beside ours, and CRI-O's configuration names
-// no network. CRI-O then uses the first file of the directory. If CRI-O starts while the other file is the first one,
-// CRI-O treats the running pods as ended pods of another network.
+// no network. In this case, CRI-O uses the first file of the directory. If CRI-O starts while the other file is the
+// first one, CRI-O treats the running pods as ended pods of another network.
 func (p *Node) secondConflist(files []conf.File) []Finding {
 	_, err := os.Stat(p.pathOf("/etc/crio"))
 	others := slices.DeleteFunc(slices.Clone(files), func(f conf.File) bool { return f.Path == p.file })

@@ -15,7 +15,7 @@ import (
 )
 
 // checkFirewall looks for chains of other programs that may drop packets that the node forwards for pods. Docker,
-// firewalld and hardened images have such chains. The check does not evaluate the rules in these chains, because it
+// firewalld and hardened images make these chains. The check does not evaluate the rules in these chains, because it
 // does not know all properties of packets on which rules may depend.
 func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
@@ -56,7 +56,7 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	return append(found, p.legacyTables()...), nil
 }
 
-// droppingSources returns a finding if the chain drops packets from the address of a pod. Otherwise it returns nil.
+// droppingSources returns a finding if the chain drops packets from the address of a pod. If not, it returns nil.
 func (p *Node) droppingSources(c nl.DroppingChain) []Finding {
 	for a := range p.state.Leases.Keys() {
 		if c.From.Contains(a) {

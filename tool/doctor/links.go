@@ -69,7 +69,7 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 }
 
 // checkSettings looks for changes that a pod made to the link of an ENI while the pod had the whole ENI. It returns a
-// finding for each link that still has such changes.
+// finding for each link that still has changes of a pod.
 func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (found []Finding) {
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
 		e := p.state.ENIs[id]

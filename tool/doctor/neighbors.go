@@ -88,8 +88,8 @@ func entryCount(stat string) int {
 	return int(n)
 }
 
-// limitFix returns a fix that raises the limits of the neighbour tables of both families, now and after a boot. If a
-// limit is higher already, it stays.
+// limitFix returns a fix that raises the limits of the neighbour tables of both families, now and after a boot. The fix
+// does not lower a limit that is already higher.
 func (p *Node) limitFix(limit int) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		var w nl.Wiring

@@ -12,8 +12,8 @@ import (
 )
 
 // An engine is a program that enforces NetworkPolicy on a node. Each engine makes a chain of nftables, or pins objects
-// of BPF, and checkPolicy looks for these. The fields chain and pins are patterns of [path.Match]. Their names are in
-// the source code of the engines.
+// of BPF. checkPolicy looks for the chain in the field chain, or for the objects in the field pins. Both fields are
+// patterns of [path.Match], and have names from the source code of the engines.
 type engine struct{ name, chain, pins string }
 
 var engines = []engine{

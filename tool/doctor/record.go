@@ -86,8 +86,8 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 	return report, unmade
 }
 
-// runSafely makes a check on the data of a record. A record may have data that no real node has, and a check may panic
-// because of such data. runSafely turns a panic into an error.
+// runSafely makes a check on the data of a record. A record may have data that no real node has, and this data may make
+// a check panic. runSafely turns a panic into an error.
 func (p *Node) runSafely(ctx context.Context, c Check) (found []Finding, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -212,7 +212,7 @@ func (a *Answers) Copy() *Answers {
 // Failures say, for each question without an answer, why it has none.
 type Failures map[string]string
 
-// errorOf returns why there is no answer to a question, or nil if there is one.
+// errorOf returns why there is no answer to a question. If there is an answer, it returns nil.
 func (a *Answers) errorOf(question string) error {
 	if !slices.Contains(a.Asked, question) {
 		return errors.New("no check has asked EC2 for " + question)

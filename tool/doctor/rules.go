@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// checkRules looks for rules of other programs that match packets from addresses of pods. Such a rule leads these
-// packets to a table that has no routes to Services and to other pods of the node.
+// checkRules looks for rules of other programs that match packets from addresses of pods. The rule leads the packets to
+// a table that has no routes to Services and to other pods of the node.
 func (p *Node) checkRules(context.Context) ([]Finding, error) {
 	rules, err := p.kernel.Rules()
 	if err != nil {

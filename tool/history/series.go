@@ -65,7 +65,7 @@ func newSeries(name string) *series {
 	return &series{name: name, linesOf: map[netip.Addr][]int{}}
 }
 
-// isChange reports whether a line begins or ends a lease. Only such a line has a number of its own.
+// isChange reports whether a line begins or ends a lease. Other lines have no number of their own.
 func isChange(l registry.Line) bool { return l.Event == registry.Begin || l.Event == registry.End }
 
 // addOld adds a line that an earlier release wrote, and gives the line a number. In logs of earlier releases, a

@@ -121,7 +121,7 @@ func (n Needs) Policy() Policy {
 			allow(sid("NewENIInGroup"), nil, []string{"CreateNetworkInterface"},
 				n.arns("security-group", pool.SecurityGroups...))
 		}
-		// The condition allows tags only for a new ENI, because the role must not give our tags to ENIs of others.
+		// The condition allows tags only for a new ENI, because the role must not give our tags to other ENIs.
 		allow("TagNewENI", map[string]map[string]string{"StringEquals": {"ec2:CreateAction": "CreateNetworkInterface"}},
 			[]string{"CreateTags"}, enis)
 		allow("OwnENI", own, []string{"AttachNetworkInterface", "DetachNetworkInterface",

@@ -46,7 +46,7 @@ func (c *Conflist) SetHostInterface(link string) {
 }
 
 // otherNames returns the node's files that have the same conflist as c, but another name. If other programs have added
-// plugins to such a file, otherNames ignores these plugins.
+// plugins to one of these files, otherNames ignores the added plugins.
 func (c *Conflist) otherNames(p Place) (old []string) {
 	for _, f := range conf.Load(p.ConfDir).Files {
 		if filepath.Base(f.Path) == c.Name || !slices.ContainsFunc(f.Lists, isOurs) {

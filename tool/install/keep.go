@@ -21,10 +21,10 @@ import (
 
 // Other programs put plugins of their own after ours: istio-cni, linkerd-cni and antrea edit the conflist of the node.
 // An installation runs at each restart of the DaemonSet. It keeps the plugins that these programs have added, because a
-// pod without such a plugin would start outside the mesh.
+// pod without the plugin of a mesh would start outside the mesh.
 //
-// A conflist of ours may itself have plugins of others, such as portmap. If our next conflist has no portmap, the
-// installation must remove portmap from the node's file. So the installation must know that portmap came with our
+// A conflist of ours may itself have plugins of other projects, such as portmap. If our next conflist has no portmap,
+// the installation must remove portmap from the node's file. So the installation must know that portmap came with our
 // conflist, and that no other program has added it. For this, the installed file has the key conf.Installed, which
 // names the plugins of other projects that came with our conflist. The key and the plugins are in one file. So one
 // rename replaces the key and the plugins together, even if the run is killed.

@@ -42,7 +42,7 @@ type platform struct {
 // (https://docs.siderolabs.com/talos).
 //
 // On Bottlerocket, /opt/cni and /etc/cni are writable. All other directories in / and /usr are read-only, and /etc is
-// empty after a boot. Bottlerocket does not allow units of others in its systemd.
+// empty after a boot. Bottlerocket allows only its own units in its systemd.
 //
 // On Talos and Bottlerocket, the tool is in the directory of the plugins, where a debug container finds it (kubectl
 // debug node/NODE).

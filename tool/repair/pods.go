@@ -169,8 +169,8 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 			slog.Warn("the runtime does not report the limits of a pod's bandwidth, so the pod's new veth pair has "+
 				"no limits; if the pod needs limits, delete the pod", "pod", pod)
 		}
-		// A rule of the kernel has the name of a link, and the new pair has the same name as the old pair. So the rule
-		// of the old pair would lead packets of the new pair to the old table.
+		// Remove the rules of the old pair, because the new pair has the same name. The rules would match packets of
+		// the new pair, and lead them to the old table.
 		if _, err := ptp.RemoveDetached(host); err != nil {
 			return nil, err
 		}

@@ -273,7 +273,7 @@ func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 	on := k.EC2.eniOf(h.Addr)
 	switch {
 	case h.ENI == "" && on == "":
-		return nil // the original plugin leaves such addresses behind, and no pod gets them
+		return nil // the original plugin leaves addresses without an ENI behind, and no pod gets them
 	case !k.EC2.Answered || on == h.ENI || k.state.ENIs[h.ENI].Draining || on == "" && k.inPrefix(h):
 		return nil
 	case k.mayLackAddr(h):

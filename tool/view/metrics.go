@@ -21,8 +21,8 @@ type Most struct {
 	Assigns bool // the node asks EC2 for addresses
 }
 
-// Metrics returns what the registry knows of the node. The function reuseWait returns how long the addresses of a pool
-// cool. The map warmMin has the number of free addresses that each pool should have.
+// Metrics returns what the registry knows about the node. The function reuseWait returns how long the addresses of a
+// pool cool. The map warmMin has the number of free addresses that each pool should have.
 func Metrics(
 	s *registry.State, most Most, reuseWait func(string) time.Duration, warmMin map[string]int, now time.Time,
 ) []Metric {

@@ -68,7 +68,7 @@ func Observe(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Obs
 	return o, nil
 }
 
-// addKernel adds what the kernel shows of the node and of pods.
+// addKernel adds what the kernel shows about the node and its pods.
 func (o *Observation) addKernel(host *nl.NS, before *registry.State) error {
 	used := lease.UsedAddrs(host, lease.MACs(before)...)
 	o.Partial = used.Partial

@@ -219,8 +219,8 @@ type eniStatus struct {
 	counts
 	Prefixes int `json:"prefixes"`
 	// serving; requested: a pod has asked for this ENI; exclusive: a pod has the whole ENI, and its link; idle: the ENI
-	// has served no pod yet; draining; foreign; no-link; detached; unused: others have attached the ENI, and it serves
-	// no pods
+	// has served no pod yet; draining; foreign; no-link; detached; unused: an operator or another program has attached
+	// the ENI, and the ENI serves no pods
 	State string `json:"state"`
 
 	// time since which the node lacks the link of the ENI; null: the node has the link

@@ -91,7 +91,7 @@ func addrsIn(p netip.Prefix) iter.Seq[netip.Addr] {
 	}
 }
 
-// holdingOf returns what the registry knows of an address on an ENI.
+// holdingOf returns what the registry knows about an address on an ENI.
 func holdingOf(s *registry.State, a netip.Addr, eni string, wait func(string) time.Duration, now time.Time) Holding {
 	e := s.ENIs[eni]
 	h := Holding{Addr: a, ENI: eni, Pool: conf.PoolName(e.Pool)}

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package view shows what the registry, the kernel, the metadata service and EC2 know of this node. The status and the
-// metrics show the registry alone. The comparison shows all four sources side by side, and explains their differences.
+// Package view shows what the registry, the kernel, the metadata service and EC2 know about this node. The status and
+// the metrics show the registry alone. The comparison shows all four sources side by side, and explains their
+// differences.
 package view
 
 import (
@@ -45,7 +46,7 @@ func (s Source) eniOf(a netip.Addr) string {
 	return ""
 }
 
-// A Comparison has what the four sources show of this node, at about the same time.
+// A Comparison has the answers of the four sources about this node, from about the same time.
 type Comparison struct {
 	now      time.Time
 	state    *registry.State
@@ -56,7 +57,7 @@ type Comparison struct {
 	links    map[string]string         // names of links by MAC
 	Metadata Source                    // of this instance's ENIs
 	EC2      Source                    // of this instance's ENIs, attached or not
-	holdings map[netip.Addr]Holding    // what the registry knows of each address
+	holdings map[netip.Addr]Holding    // what the registry knows about each address
 	moving   map[netip.Addr]bool       // addresses that other processes changed during Observe
 	changing map[string]bool           // ENIs that came or went during Observe
 	lacking  map[string][]netip.Prefix // by VPC: CIDRs that EC2 shows and metadata does not
