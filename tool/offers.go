@@ -127,8 +127,9 @@ func countedNodeOf(c *cli.Context) (n countedNode, err error) {
 	return n, err
 }
 
-// knownState returns the state of the registry. If the state does not describe this instance, knownState first corrects
-// the state. If the node gets addresses from EC2, knownState also adds missing limits of the instance type.
+// knownState returns the state of the registry. If the registry is empty, or belongs to another instance, knownState
+// first builds a new one. If the node gets addresses from EC2, knownState also asks EC2 for missing limits of the
+// instance type.
 func (n countedNode) knownState(ctx context.Context) (*registry.State, error) {
 	if err := n.pool.OfThisInstance(ctx); err != nil {
 		return nil, err

@@ -58,8 +58,8 @@ func Unreadable(err error) string {
 	return ""
 }
 
-// Rooted checks whether an error is about permissions, and the process does not run as root. If so, Rooted puts the
-// error of NeedRoot before this error. Rooted returns any other error unchanged.
+// Rooted puts the error of NeedRoot before an error about permissions. If the error is about something else, or if the
+// process runs as root, Rooted returns the error unchanged.
 func Rooted(err error) error {
 	if !errors.Is(err, fs.ErrPermission) || NeedRoot() == nil {
 		return err

@@ -135,8 +135,8 @@ func (m Member) neededPrograms() []string {
 	return []string{m.Type}
 }
 
-// Plugin returns the first configuration of our plugin of this type, or nil. A configuration of TypeAll counts, too,
-// because it has the keys of all our plugins.
+// Plugin returns the configuration of our plugin of this type, or nil. If the list has several of them, the first one
+// counts. A configuration of TypeAll counts, too, because it has the keys of all our plugins.
 func (c List) Plugin(typ string) json.RawMessage { return c.member(typ).Raw }
 
 // member returns the same configuration as Plugin, but with its type and capabilities. If Plugin would return nil,

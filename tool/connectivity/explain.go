@@ -170,7 +170,7 @@ func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
 // progressOf returns a number for the place of a sighting. The number is higher if the place is further on the path.
 // The order of the places is: out of a pod, into the node, out of the node, into a pod. For the answer, the same four
 // places follow, in the same order. If a pod sends a packet to a Service, the node may send the packet back into this
-// pod. Then a tap sees the packet enter the pod, and this place has the number of "into the node".
+// pod. progressOf gives this place the same number as "into the node".
 func (s *scene) progressOf(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.isRequest(l) && l.ns == f.from:

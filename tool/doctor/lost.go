@@ -238,8 +238,9 @@ func (p *Node) routeConsequence(r nl.Route) string {
 		"Services and the internet"
 }
 
-// networkFix returns a fix for the finding about the object of the step s. The fix puts back all objects of the network
-// that the node has lost. If the object of the step is there afterwards, the fix returns no error about other objects.
+// networkFix returns the fix for a lost object of a network, which is the object of the step s. The fix puts back all
+// lost objects of the network. If the object of the step is there afterwards, the fix returns no error about other
+// objects.
 func (p *Node) networkFix(n conf.Network, s nl.Step) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		_, err := ptp.Repair(p.pool.Host, n.Name, n.Pair)

@@ -70,8 +70,8 @@ func (p *Node) checkLock() []Finding {
 			"you may end the process: no address is lost", first.PID)}}
 }
 
-// checkLog looks for lines of the lease log that wait in the registry. checkLog looks twice, because a process may
-// write these lines to the log at this moment.
+// checkLog looks for lines of the lease log that wait in the registry. checkLog looks twice, because another process
+// may be about to write these lines to the log.
 func (p *Node) checkLog() []Finding {
 	if p.state.Unwritten() == 0 {
 		return nil

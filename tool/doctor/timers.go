@@ -65,8 +65,8 @@ func (p *Node) withoutWarm() (means []string) {
 	return means
 }
 
-// releasesRequested reports whether pods of the network may ask for addresses or ENIs, and the node releases them to
-// EC2. If provision is "none", the node releases nothing.
+// releasesRequested reports whether the node releases the addresses and ENIs for which pods of the network have asked.
+// This needs a configuration in which pods may ask for them, and a provision other than "none".
 func releasesRequested(l conf.List) bool {
 	return l.IPAM.Policies()[0].Provision != lease.ProvisionNone && slices.ContainsFunc(l.IPAM.Permissions,
 		func(r lease.Permission) bool { return r.IPs || len(r.ENIs) > 0 })

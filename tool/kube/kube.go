@@ -112,7 +112,7 @@ func (c *Client) patch(ctx context.Context, at *url.URL, body []byte, into any) 
 		return err
 	}
 	defer response.Body.Close()
-	const most = 16 << 20 // a node with many images has 100 kB
+	const most = 16 << 20 // the answer about a node with many images has 100 kB
 	text, err := io.ReadAll(io.LimitReader(response.Body, most))
 	if err != nil {
 		return fmt.Errorf("read the answer of the API server: %w", err)

@@ -278,7 +278,7 @@ func linesOf[T fmt.Stringer](name string, items []T) fold {
 type pod struct {
 	ID, Name, Addr, State, Age string
 	Path, Pair                 []string
-	Inside                     []string // the objects in the pod's namespace, a line for each
+	Inside                     []string // a line for each object in the pod's namespace
 }
 
 // pods returns the interfaces of pods with leases, sorted by the pods' names.
