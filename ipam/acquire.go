@@ -21,8 +21,8 @@ func (p *Pool) Acquire(ctx context.Context, o lease.Owner) (lease.Allocation, er
 	return a, err
 }
 
-// Lease does what Acquire does, but its caller must call Finish afterwards. The owner can use the addresses before that
-// call.
+// Lease does what Acquire does, but its caller must call Finish afterwards. The owner can use the addresses before its
+// caller calls Finish.
 func (p *Pool) Lease(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
 	return p.Pool.Acquire(ctx, o, inProcessSource(func(q *lease.Pool) *Pool { return New(*q, p.Cloud) }))
 }
@@ -42,8 +42,8 @@ func inProcessSource(grows func(*lease.Pool) *Pool) lease.Source {
 // give an address.
 const unpausedRounds = 4
 
-// getMore asks EC2 until the owner has its addresses, or until a further try is useless. The error lack says what the
-// owner lacks.
+// getMore asks EC2 until the owner has its addresses, or until a further try is useless. The argument lack is an error
+// that says what the owner still needs.
 func (p *Pool) getMore(ctx context.Context, o lease.Owner, lack error) (lease.Allocation, error) {
 	for attempt, well := 0, 0; ; attempt++ {
 		if well >= unpausedRounds {
@@ -66,15 +66,15 @@ func (p *Pool) getMore(ctx context.Context, o lease.Owner, lack error) (lease.Al
 	}
 }
 
-// addError returns the error of a failed ADD. The error lack says what the ADD lacks, and cause says why EC2 has not
-// given it.
+// addError returns the error of a failed ADD. The argument lack is an error that says what the ADD still needs. The
+// argument cause is the reason why EC2 has not given this to the node.
 func addError(lack, cause error) error {
 	return call.Explain(fmt.Errorf("%w: %w", lease.Lacking(lack), cause))
 }
 
-// askEC2 tries once to get from EC2 what the ADD lacks. If this try fails, but the next one may succeed, askEC2 pauses,
-// and returns true without an error. If a further try is useless, askEC2 returns an error. The next try first finds out
-// what EC2 has done during the failed try.
+// askEC2 asks EC2 once for what the ADD still needs. If this try fails, but another try may succeed, askEC2 pauses, and
+// returns true without an error. If another try is useless, askEC2 returns an error. The next try first finds out what
+// EC2 has done during the failed try.
 func (p *Pool) askEC2(ctx context.Context, o lease.Owner, attempt int, lack error) (failed bool, _ error) {
 	askedSince := time.Now()
 	enough, err := p.askOnce(ctx, lack)
@@ -82,7 +82,7 @@ func (p *Pool) askEC2(ctx context.Context, o lease.Owner, attempt int, lack erro
 		return false, nil
 	}
 	again := isTransient(err, attempt)
-	if again || lease.IsHeld(err) { // a process will ask EC2 again: see recordFailure
+	if again || lease.IsHeld(err) { // zero, because a process will ask EC2 again: see recordFailure
 		askedSince = time.Time{}
 	}
 	if e := p.recordFailure(ctx, o, err, askedSince); e != nil {
@@ -94,8 +94,8 @@ func (p *Pool) askEC2(ctx context.Context, o lease.Owner, attempt int, lack erro
 	return true, nil
 }
 
-// askOnce asks for what an ADD lacks: the peers of the VPC, the ENIs, or addresses. enough is true if the registry may
-// now have what the ADD lacks.
+// askOnce asks for what an ADD still needs: the peers of the VPC, the ENIs, or addresses. It returns true if the
+// registry may now have all that the ADD needs.
 func (p *Pool) askOnce(ctx context.Context, lack error) (enough bool, err error) {
 	if err := p.OfThisInstance(ctx); err != nil {
 		return false, err

@@ -26,7 +26,7 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	if p.Policy.Provision == lease.ProvisionNone {
 		return p.confirmAddrs(ctx)
 	}
-	p.Look(ctx) // otherwise growth may ask for addresses on an ENI that an operator or another program has detached
+	p.Look(ctx) // finds ENIs that an operator or another program has detached: EC2 gives no address to such an ENI
 	if sure, err := p.Resume(ctx); err != nil || sure {
 		return err // the addresses that are now confirmed may be enough
 	}
@@ -69,8 +69,8 @@ func (p *Pool) growOnce(ctx context.Context) error {
 }
 
 // creationError returns the error of a growth that could not create an ENI. The error includes the reasons why no
-// existing ENI could get more addresses. Its hint tells what to do about the failed creation. If EC2 has
-// refused to change an existing ENI, the hint also tells what to do about this refusal.
+// existing ENI could get more addresses. The error's hint says what an operator can do about the failed creation. If
+// EC2 has refused to change an existing ENI, the hint also says what an operator can do about this refusal.
 func creationError(reasons []error, err error) error {
 	if err == nil {
 		return nil
@@ -90,10 +90,10 @@ func creationError(reasons []error, err error) error {
 		"; or: "), "%w", all)
 }
 
-// confirmAddrs replaces the growth in a network with "provision": "none". In such a network, the node must change
-// nothing in EC2. If the registry was rebuilt, confirmAddrs compares the unconfirmed addresses of the registry with
-// EC2. If EC2 confirms some of these addresses, confirmAddrs returns nil. In all other cases, confirmAddrs returns an
-// error that says why no address is free.
+// confirmAddrs replaces the growth if the network has "provision": "none", because the node must then change nothing in
+// EC2. If the registry was rebuilt, confirmAddrs compares the unconfirmed addresses of the registry with EC2. If EC2
+// confirms some of these addresses, confirmAddrs returns nil. In all other cases, confirmAddrs returns an error that
+// says why no address is free.
 func (p *Pool) confirmAddrs(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ipam manages the addresses of a node. It leases them to pods, and gets more from EC2 when no address is free.
-// The plugins do not import package ipam. They execute [lease.GrowProgram], which imports package ipam. The
-// operator's tool uses the same [Pool] to run collections, and to inspect the node.
+// Package ipam manages the addresses of a node. It leases addresses to pods, and gets more addresses from EC2 when no
+// address is free. The plugins do not import package ipam. They execute [lease.GrowProgram], which imports package
+// ipam. The operator's tool uses the same [Pool] to run collections, and to inspect the node.
 //
 // An ADD that finds a free address calls neither EC2 nor metadata: it writes a lease to the registry and is done
-// ([lease.Add]). If none is free, one process of the node asks EC2 for all waiting ADDs ([Pool.Acquire]). A DEL ends
-// the lease, and calls neither EC2 nor metadata. A collection unassigns free addresses ([Pool.Collect]). If a pod had
-// chosen an address, [Pool.ReleaseChosen] unassigns it soon after the DEL.
+// ([lease.Add]). If no address is free, one process of the node asks EC2 for all waiting ADDs ([Pool.Acquire]). A DEL
+// ends the lease, and calls neither EC2 nor metadata. A collection unassigns free addresses ([Pool.Collect]). If a pod
+// had chosen an address, [Pool.ReleaseChosen] unassigns it soon after the DEL.
 //
 // There are three invariants. The first invariant: a leased address has exactly one owner. This owner has the address
 // before its ADD answers, and keeps it until its DEL has begun. The second invariant: the node never unassigns an

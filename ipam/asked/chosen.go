@@ -22,17 +22,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file get an address that a pod has chosen. They call AssignPrivateIpAddresses or
-// AssignIpv6Addresses with that address. Before this call, the node asks EC2 which ENI has the address. The node never
-// sets AllowReassignment. With AllowReassignment, EC2 would take the address from any ENI that has it at that moment.
-// But after this node asked EC2, another ENI may have got the address, and a pod may use it there. See follow.go.
+// The functions of this file get an address that a pod has chosen. First, the node asks EC2 which ENI has the address.
+// After that, it calls AssignPrivateIpAddresses or AssignIpv6Addresses with the address. Between these two steps,
+// another ENI may get the address, and a pod may use the address there. So the node never sets AllowReassignment. With
+// AllowReassignment, EC2 would take the address from that ENI. See follow.go.
 
-// GrowChosen gets the addresses that the pod has chosen, all on one ENI of the pool. If no ENI can take these
-// addresses, GrowChosen creates an ENI in their subnet. The next call of GrowChosen then assigns the addresses.
-// deniedENIs are the ENIs that EC2 has refused to change.
+// GrowChosen gets the addresses that the pod has chosen. It assigns all of them to the same ENI of the pool. If no ENI
+// can take these addresses, GrowChosen creates an ENI in their subnet. The next call of GrowChosen then assigns the
+// addresses. deniedENIs are the ENIs that EC2 has refused to change.
 func (p *Node) GrowChosen(ctx context.Context, s *registry.State, deniedENIs ...string) error {
 	at, found := p.placeFor(s, deniedENIs)
-	if found { // while another node has the address, each ADD calls only checkTaken here
+	if found { // saves the call of SubnetFor while another node has the address, because checkTaken then fails
 		if corrected, err := p.checkTaken(ctx, s, at.Subnet); corrected || err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func (p *Node) checkTaken(ctx context.Context, s *registry.State, subnet string)
 		was, ours := s.ENIs[enis[i].ID]
 		switch gone, given := s.Gone[a]; {
 		case ours && given && time.Since(gone) < known.LagOfEC2:
-			continue // this node has just released the address, and EC2 may not show the release yet
+			continue // this node has just released the address, and EC2 perhaps still shows it on the ENI
 		case ours && !was.Foreign:
 			return true, p.Compare(ctx, enis[i].ID)
 		}
@@ -165,7 +165,8 @@ func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 		func(*registry.State, string) (func(*registry.State), error) {
 			return func(s *registry.State) {
 				since := time.Time{}
-				// the address cools for all other pods, so that none of these pods takes the address first
+				// The address cools for all pods except its owner. So no other pod can take the address before the
+				// owner takes it.
 				if pod := p.Policy.Choice.Pod; pod.Name != "" && !s.Rebuilt.Unconfirmed {
 					since, s.Owners[a] = time.Now(), pod
 				}
@@ -173,7 +174,7 @@ func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 			}, do(ctx, eni, a)
 		})
 	if errors.Is(err, aws.ErrInUse) && !aws.MaybeDone(err) {
-		return plugin.Errorf(plugin.CodeHeld, hintHeld, // EC2 has not shown yet that the other ENI has the address
+		return plugin.Errorf(plugin.CodeHeld, hintHeld, // EC2's descriptions lag, so checkTaken did not see this
 			"the pod asks for the address %s, which another ENI has: %w", a, err)
 	}
 	return p.CorrectAfter(ctx, eni, err)

@@ -19,21 +19,23 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about a chosen address that an ENI of another node has. A pod of that node, the old node, may still use
-// the address, even if the old node has no network. Only two events prove that no pod uses the address. In the first
-// event, the old node looks at its kernel and releases the address. In the second event, EC2 says that the instance of
-// the old node has ended. After the second event, this node unassigns the address from the ENI of the ended instance,
-// and from no other ENI. So if a third ENI has got the address meanwhile, this node takes nothing from that ENI.
+// This file is about a chosen address that is on an ENI of another node. Here, that node is called the old node. A pod
+// of the old node may still use the address, even if the old node has no network. Only two events prove that no pod
+// uses the address. In the first event, the old node looks at its kernel and releases the address. In the second event,
+// EC2 says that the instance of the old node has ended. After the second event, this node unassigns the address from
+// the ENI of the ended instance, and from no other ENI. So if a third ENI has got the address meanwhile, this node
+// takes nothing from that ENI.
 //
-// An ENI that is attached to no instance proves nothing. A running node may be about to attach the ENI, and may already
-// have leased the ENI's addresses. So the instance for which the ENI was made must also have ended.
+// If the ENI with the address is attached to no instance, a pod may still get the address. A running node may be about
+// to attach the ENI, and may already have leased the ENI's addresses. So in this case, the instance for which the ENI
+// was made must have ended.
 
 const hintHeld = "wait until the pod on the other node has ended: that node then releases the address. If no pod " +
 	"there has the address, because that node has booted meanwhile, run cni-tool deallocate there. If that node is " +
 	"lost, terminate its instance, and allow this node to take the address (takeover in requests)"
 
 // followAddr unassigns a chosen address from the ENI of another node. Before that, followAddr proves that no pod has
-// the address. Without a proof, it returns an error, which says why the pod cannot have the address now.
+// the address. If followAddr cannot prove this, it returns an error that says why the pod cannot have the address now.
 func (p *Node) followAddr(ctx context.Context, e aws.ENI, a netip.Addr) error {
 	if err := p.fixedAddrError(e, a); err != nil {
 		return err
@@ -78,8 +80,8 @@ func (p *Node) isOfCluster(e aws.ENI) bool {
 	return book.ForPods(e) && !book.Foreign(e)
 }
 
-// takenError returns the error for an address that another ENI has. relation is the part of the text after "has", for
-// example " in a prefix".
+// takenError returns the error for an address that another ENI has. The error's text has the argument relation after
+// the word "has". An example of a relation is " in a prefix".
 func takenError(e aws.ENI, a netip.Addr, relation, hint string) error {
 	return plugin.Errorf(plugin.CodeRefused, hint,
 		"the pod asks for the address %s, which %s has%s. This ENI is %s, and its description is %.80q", a, e.ID,
@@ -98,17 +100,17 @@ func placeText(e aws.ENI) string {
 }
 
 // maxAnswerAge is the greatest age of an answer in which EC2 says that an instance has ended. If the answer is older,
-// this node takes no address of the instance, because a stopped instance may start again. The boot of a stopped
-// instance takes longer than the sum of maxAnswerAge and the lag of EC2's answers. After the boot, the first ADD on the
-// instance asks EC2 which addresses the instance has.
+// this node takes no address of the instance, because a stopped instance may start again. A younger answer is safe for
+// two reasons. The boot of a stopped instance takes longer than the sum of maxAnswerAge and the lag of EC2's answers.
+// And after the boot, the first ADD on the instance asks EC2 which addresses the instance has.
 const maxAnswerAge = 5 * time.Second
 
-// takeOverAddr unassigns an address from an ENI whose instance has ended. If the instance may still run, taken is
-// false.
+// takeOverAddr unassigns an address from an ENI whose instance has ended. If the instance may still run, takeOverAddr
+// leaves the address on the ENI, and returns false.
 func (p *Node) takeOverAddr(ctx context.Context, e aws.ENI, a netip.Addr) (taken bool, _ error) {
 	instance := cmp.Or(e.Instance, book.MadeFor(e))
 	if instance == "" || e.Attachment != "" && e.Instance == "" {
-		return false, nil // it is not known which instance may use the ENI
+		return false, nil // EC2 does not say which instance may use the ENI
 	}
 	action := book.UnassignActionOf(a)
 	if err := p.AwaitTurn(ctx, action); err != nil { // wait here, because StateOf's answer must not become old
@@ -116,7 +118,7 @@ func (p *Node) takeOverAddr(ctx context.Context, e aws.ENI, a netip.Addr) (taken
 	}
 	asked, up := time.Now(), registry.Uptime()
 	state, err := p.StateOf(ctx, instance)
-	// if EC2 does not show the instance of an attached ENI, the instance may be new
+	// If the ENI is attached, and EC2 does not show the ENI's instance, the instance may be new, and not ended.
 	if err != nil || !state.Ended() || state.Name == "" && e.Instance != "" {
 		return false, err
 	}
@@ -136,7 +138,7 @@ func (p *Node) takeOverAddr(ctx context.Context, e aws.ENI, a netip.Addr) (taken
 		return do(ctx, e.ID, a)
 	})
 	if call.IsPartial(err) || errors.Is(err, aws.ErrNotFound) {
-		return true, nil // another node was faster, or the ENI is deleted: EC2 gives the address to only one node
+		return true, nil // another node was faster, or the ENI is deleted. EC2 then gives the address to only one node
 	}
 	if err != nil {
 		return false, err

@@ -21,16 +21,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about ENIs that an operator or another program has created, and for which pods ask by ID. The node
+// This file is about ENIs for which pods ask by ID. An operator or another program has created these ENIs. The node
 // attaches such an ENI for the first pod, and detaches it after the last pod: see package less. The node changes
 // nothing else of the ENI: no addresses, no tags, no DeleteOnTermination. The node never deletes the ENI.
 //
-// The tags in requests.enis distinguish such ENIs from all others, even if the registry is lost. So no other pod gets
-// their addresses. A collection also detaches such ENIs if an operator has attached them and no pod uses them.
+// Such an ENI has the tags in requests.enis, and no other ENI has these tags. So even if the registry is lost, a pod
+// that does not ask for the ENI gets no address of it. If an operator has attached such an ENI, and no pod uses it, a
+// collection detaches it.
 
 // AttachChosen attaches the ENI for which the pod asks, and records the ENI with its addresses. If the registry shows
-// the ENI as attached already, AttachChosen only updates the ENI's addresses in the registry. If even then no address
-// of the ENI is free, the error says which pods use the addresses.
+// the ENI as attached already, AttachChosen only updates the ENI's addresses in the registry. If no address of the ENI
+// is free after this update, the error says which pods use the addresses.
 func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	id := p.Policy.Choice.ENI
 	if user := p.Policy.Choice.Apart(s, id); user != "" {
@@ -76,8 +77,8 @@ func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	return p.recordChosen(ctx, e, true)
 }
 
-// endRefused removes the intent of an attachment if EC2 has refused the attachment. It returns err, joined with an
-// error of this removal.
+// endRefused removes the intent of an attachment if EC2 has refused the attachment. It returns err. If it cannot remove
+// the intent, it joins the reason to err.
 func (p *Node) endRefused(ctx context.Context, token string, err error) error {
 	if aws.MaybeDone(err) {
 		return err
@@ -142,8 +143,8 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	return e, nil
 }
 
-// tagSetsText formats sets of tags, to show them to people. Each set is sufficient: an ENI must have all tags of at
-// least one set.
+// tagSetsText formats sets of tags, to show them to people. A pod can have an ENI that has all tags of at least one
+// set.
 func tagSetsText(all []map[string]string) string {
 	var texts []string
 	for _, tags := range all {
@@ -180,7 +181,7 @@ func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 		}
 		book.Record(s, e, false)
 		was := s.ENIs[e.ID]
-		was.Pool = p.Policy.Pool // only for people: a pod finds the ENI by its ID
+		was.Pool = p.Policy.Pool // this pool name is only for people, because a pod finds the ENI by the ENI's ID
 		s.ENIs[e.ID] = was
 		if justAttached {
 			book.AddAddrs(s, e.ID, addrs, time.Time{})
@@ -194,15 +195,14 @@ func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 	})
 }
 
-// detachingError returns the error for an ENI that another process or an operator has begun to detach. The process is
-// nearly always a collection.
+// detachingError returns the error for an ENI that a collection, another process or an operator has begun to detach.
 func detachingError(id string) error {
 	return plugin.Errorf(plugin.CodeTryAgain, "wait until the ENI is detached: this node then attaches it again",
 		"the pod asks for %s, which is about to be detached", id)
 }
 
-// updateChosen updates an ENI of the registry from EC2's description. If even then no address of the ENI is free, the
-// error says which pods use the addresses.
+// updateChosen updates an ENI of the registry from EC2's description. If no address of the ENI is free after this
+// update, the error says which pods use the addresses.
 func (p *Node) updateChosen(ctx context.Context, s *registry.State, e aws.ENI) error {
 	if s.ENIs[e.ID].Draining {
 		return detachingError(e.ID)

@@ -28,9 +28,9 @@ func Room(s *registry.State, e registry.ENI, f lease.Family) int {
 // BlocksFor returns how many /28 prefixes are enough for the given number of addresses.
 func BlocksFor(addrs int) int { return (addrs + BlockSize - 1) / BlockSize }
 
-// AddAddrs records addresses of an ENI as free. freeSince is the time when the addresses became free. For addresses
-// that EC2 has just assigned, freeSince is zero. These addresses need not cool, because no pod of this node has had
-// them.
+// AddAddrs records addresses of an ENI as free. The argument freeSince is the time when the addresses became free. If
+// EC2 has just assigned the addresses, freeSince is zero. Such addresses need not cool, because no pod of this node has
+// had them.
 func AddAddrs(s *registry.State, id string, addrs []netip.Addr, freeSince time.Time) {
 	e, known := s.ENIs[id]
 	if !known {
@@ -50,7 +50,8 @@ func AddAddrs(s *registry.State, id string, addrs []netip.Addr, freeSince time.T
 	s.ENIs[id] = e
 }
 
-// AddPrefixes records prefixes of an ENI. delegatedSince is the time when this node first saw the prefixes.
+// AddPrefixes records prefixes of an ENI. The argument delegatedSince is the time when this node first saw the
+// prefixes.
 func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, delegatedSince time.Time) {
 	e, known := s.ENIs[id]
 	if !known {
@@ -63,16 +64,16 @@ func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, delegatedSi
 		}
 	}
 	if e.Grown.IsZero() && len(cidrs) > 0 {
-		e.Grown = time.Now() // the ENI is new, and in an IPv6-only subnet it perhaps has no single address
+		e.Grown = time.Now() // AddAddrs does not set Grown if a new ENI has only prefixes, as in an IPv6-only subnet
 	}
 	s.ENIs[id] = e
 }
 
 // A Releasable has the addresses, or the prefixes, that one call to EC2 is to unassign from an ENI.
 type Releasable struct {
-	Addrs    map[netip.Addr]time.Time // the values: since when each address has been free
+	Addrs    map[netip.Addr]time.Time // each address, with the time when it became free
 	Prefixes []registry.Prefix
-	Within   map[netip.Addr]time.Time // free addresses within Prefixes, and since when each has been free
+	Within   map[netip.Addr]time.Time // the free addresses within Prefixes, with the time when each became free
 }
 
 // AddPrefix adds a prefix to Prefixes, and the prefix's free addresses to Within.
@@ -111,7 +112,7 @@ func (x Releasable) CIDRs() (cidrs []netip.Prefix) {
 	return cidrs
 }
 
-// Only returns the addresses of x for which keepAddr returns true, and the prefixes for which keepPrefix returns true.
+// Only returns a part of x. For the addresses and prefixes in this part, keepAddr or keepPrefix returns true.
 func (x Releasable) Only(keepAddr func(netip.Addr) bool, keepPrefix func(netip.Prefix) bool) Releasable {
 	some := Releasable{Addrs: map[netip.Addr]time.Time{}, Within: x.Within}
 	for a, since := range x.Addrs {
@@ -135,7 +136,8 @@ func (x Releasable) Without(other Releasable) Releasable {
 }
 
 // Withdraw removes the addresses and prefixes in x from the registry. A process calls Withdraw before it asks EC2 to
-// unassign x, or when EC2 shows that x has left the ENI. Leases of such addresses stay until their pods end.
+// unassign x, or when EC2 shows that x has left the ENI. If a pod has a lease of one of these addresses, the lease
+// stays until the pod ends.
 func Withdraw(s *registry.State, id string, x Releasable) {
 	e, known := s.ENIs[id]
 	now := time.Now()
@@ -190,18 +192,18 @@ func NoteNamed(s *registry.State, id string, x Releasable) {
 	}
 }
 
-// EndRelease removes the intents that NoteRelease or NoteNamed has written for x.
+// EndRelease removes the intents that NoteRelease or NoteNamed has written for the addresses in x.
 func EndRelease(s *registry.State, x Releasable) {
 	for a := range x.Addrs {
 		delete(s.Intents, releaseKey(a))
 	}
 }
 
-// LeftReleases returns the intents of releases that a process still has to finish, because an earlier process was
-// killed or got no answer. The earlier process removed the address of the release from the registry. If the registry
-// has this address again, LeftReleases deletes the intent. A pod can then get the address, or a collection releases the
-// address like any other address. LeftReleases also deletes an intent if the registry no longer has the ENI, because
-// the address is gone with its ENI.
+// LeftReleases returns the intents of unfinished releases. An earlier process began such a release, but was killed or
+// got no answer, so a later process has to finish the release. The earlier process removed the address of the release
+// from the registry. If the registry has this address again, LeftReleases deletes the intent. A pod can then get the
+// address, or a collection releases the address like any other address. LeftReleases also deletes an intent if the
+// registry no longer has the ENI, because the address is gone with its ENI.
 func LeftReleases(s *registry.State) (left []registry.Intent) {
 	for token, i := range s.Intents {
 		if !lease.ReleasesChosen(i) {
@@ -219,8 +221,8 @@ func LeftReleases(s *registry.State) (left []registry.Intent) {
 	return left
 }
 
-// LeftRelease returns the intent to release the address. left reports whether a process still has to finish this
-// release: see LeftReleases.
+// LeftRelease returns the intent to release the address, and true if a process still has to finish this release: see
+// LeftReleases.
 func LeftRelease(s *registry.State, a netip.Addr) (i registry.Intent, left bool) {
 	i, begun := s.Intents[releaseKey(a)]
 	id, _ := s.ENIOf(a)

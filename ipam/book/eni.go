@@ -45,17 +45,17 @@ func Serve(s *registry.State, id, pool string) {
 	})
 }
 
-// IsBoot reports whether an ENI is the boot ENI of this instance. known is the registry's entry of this ENI, and e is
-// EC2's description of the ENI. IsBoot reads the slot of the ENI from e. Only metadata says which ENI is the boot ENI,
-// and the entry known records what metadata has said.
+// IsBoot reports whether an ENI is the boot ENI of this instance. The argument known is the registry's entry of this
+// ENI. This entry has what metadata has said about the boot ENI, because EC2 does not say which ENI it is. The argument
+// e is EC2's description of the ENI, from which IsBoot reads the ENI's slot.
 func IsBoot(known registry.ENI, e aws.ENI) bool {
 	known.Index, known.Card = e.Index, e.Card
 	return known.IsBoot()
 }
 
-// Label returns known, the registry's entry of an ENI, with the changes that follow from EC2's description e and the
-// tags in e. A missing tag changes nothing, because a node makes ENIs without tags if its role has no permission to
-// create tags.
+// Label updates known, the registry's entry of an ENI, from EC2's description e and the tags in e. It returns the
+// updated entry. If a tag is missing, Label leaves the field for this tag as it is, because a node without permission
+// to create tags makes ENIs without tags.
 func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.Tags[TagPool] != "" {
 		known.Pool = PoolOf(e)
@@ -80,12 +80,13 @@ func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// Leaving reports whether EC2 is detaching the ENI e, and the registry does not have e. No pod may get an address of
-// such an ENI.
+// Leaving reports whether EC2 is detaching an ENI that the registry does not have. Its addresses must not go to pods.
+// The argument known is true if the registry has the ENI e.
 func Leaving(known bool, e aws.ENI) bool { return !known && e.AttachmentStatus == aws.Detaching }
 
-// NodesOwn reports whether an address of an ENI is the node's own: the first address of its family on the boot ENI. e
-// is what metadata or EC2 shows of the ENI, and known is the registry's entry of the ENI.
+// NodesOwn reports whether the address a of an ENI belongs to the node itself. The node's own addresses are the first
+// address of each family on the boot ENI. The argument e is what metadata or EC2 shows of the ENI, and known is the
+// registry's entry of the ENI.
 func NodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
 	first := func(all []netip.Addr) bool { return len(all) > 0 && a == all[0] }
 	return IsBoot(known, e) && (first(e.Addrs) || first(e.IPv6Addrs))
@@ -98,13 +99,14 @@ func Carries(e aws.ENI, a netip.Addr) bool {
 			func(c netip.Prefix) bool { return c.Contains(a) })
 }
 
-// Delegates reports whether the ENI e has exactly this prefix. A single address of e that is within the prefix proves
-// nothing.
+// Delegates reports whether the ENI e has exactly this prefix. If e has only a single address within the prefix,
+// Delegates returns false.
 func Delegates(e aws.ENI, c netip.Prefix) bool {
 	return slices.Contains(e.Prefixes, c) || slices.Contains(e.IPv6Prefixes, c)
 }
 
-// MarkOnRequest returns known, the registry's entry of the ENI e, with the mark that a pod has asked for the ENI.
+// MarkOnRequest marks known, the registry's entry of the ENI e, because a pod has asked for this ENI. It returns the
+// marked entry.
 func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	known.Request()
 	known.Confirm()
@@ -112,8 +114,8 @@ func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// MarkProvisioning records whether a Provision is still making the ENI. A Provision makes the ENI until it returns the
-// ENI to the operator.
+// MarkProvisioning records whether a Provision is still working on the ENI. The work ends when the Provision returns
+// the ENI to the operator.
 func MarkProvisioning(s *registry.State, id string, provisioning bool) {
 	s.Edit(id, func(e *registry.ENI) { e.Provisioning = provisioning })
 }

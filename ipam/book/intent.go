@@ -16,7 +16,7 @@ import (
 const (
 	CreateAction    = "CreateNetworkInterface"
 	AttachAction    = "AttachNetworkInterface"          // an intent for a new ENI stays until the registry has the ENI
-	ModifyAction    = "ModifyNetworkInterfaceAttribute" // sets DeleteOnTermination; this call can wait
+	ModifyAction    = "ModifyNetworkInterfaceAttribute" // sets DeleteOnTermination; a pod needs no answer to this call
 	UnassignAction  = "UnassignPrivateIpAddresses"
 	Unassign6Action = "UnassignIpv6Addresses"
 )
@@ -39,9 +39,10 @@ func ForgetAttachment(s *registry.State, token string) {
 }
 
 // EndIntent removes the intent of a call that has returned err. If the outcome of the call is unknown, the intent
-// stays. repeated is true if the call was a repetition of a call with an unknown outcome. If EC2 refuses the repetition
-// or gives an invalid answer, EndIntent calls LookOnly, because the first call may have created an ENI. If EC2 got no
-// request, for example because the time of the ADD was over, the next process repeats the call.
+// stays. The argument repeated is true if this call has repeated an earlier call with an unknown outcome. The earlier
+// call may have created an ENI. So if EC2 refuses the repeated call or gives an invalid answer, EndIntent calls
+// LookOnly. If the repeated call did not reach EC2, for example because the time of the ADD was over, the next process
+// repeats the call again.
 func EndIntent(s *registry.State, token string, repeated bool, err error) {
 	switch {
 	case err == nil, aws.Undone(err) && !repeated:
@@ -69,7 +70,7 @@ func AssignAction(f lease.Family) string {
 }
 
 // Begun reports whether the registry has an intent to attach the ENI. Such an intent means that this node has begun to
-// attach the ENI, and has not recorded the ENI since. So no pod of this node has had an address of the ENI.
+// attach the ENI, but has not recorded the ENI yet. So no pod of this node has had an address of the ENI.
 func Begun(s *registry.State, id string) bool {
 	for _, i := range s.Intents {
 		if i.Action == AttachAction && i.ENI == id {
@@ -95,8 +96,8 @@ func Provisions(s *registry.State, e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[TagManaged] != "true" && !known
 }
 
-// Unknowns returns the intents for which a process has to ask EC2 what the call did. The other intents have all that a
-// process needs to finish the call.
+// Unknowns returns the intents of calls about whose outcome a process has to ask EC2. For each other intent, a process
+// can finish the call without this question.
 func Unknowns(s *registry.State) (all []registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Attachment == "" && !lease.ReleasesChosen(i) {
@@ -117,14 +118,14 @@ func LeftAny(s *registry.State) bool {
 	return false
 }
 
-// PreventSecond makes sure that no process repeats a creation whose ENI exists already. enis are the ENIs that EC2
-// shows as attached to this instance, or as created for this instance. The parameter earlier is the state before this
-// process finished intents. Suppose that an ENI in enis is unattached, and that this earlier state has neither the ENI
-// nor an intent about the ENI. An unfinished creation may have made this ENI, so PreventSecond calls LookOnly for all
-// intents.
+// PreventSecond makes sure that no process repeats a creation if the ENI of the creation exists already. The argument
+// enis has the ENIs that EC2 shows as attached to this instance, or as created for this instance. The argument earlier
+// is the registry's state from before this process finished the calls of other processes. Suppose that EC2 shows an
+// unattached ENI, and that the earlier state has neither this ENI nor an intent about it. An unfinished creation may
+// have made this ENI, so PreventSecond calls LookOnly for all intents.
 func PreventSecond(s, earlier *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
-		_, detached := earlier.ENIs[e.ID] // if true, an operator or another program has detached the ENI
+		_, detached := earlier.ENIs[e.ID] // an operator or another program has detached the ENI
 		if e.Status != "available" || detached || TokenOf(earlier, e.ID) != "" {
 			continue
 		}

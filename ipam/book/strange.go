@@ -12,8 +12,8 @@ import (
 )
 
 // Strange returns why an ENI cannot have one of the addresses or prefixes that EC2 or metadata reports for this ENI. If
-// the ENI can have all these addresses and prefixes, Strange returns nil. No pod gets such an address, because the
-// pod's packets would be lost, or another host would also have the address.
+// the ENI can have all of them, Strange returns nil. A pod must not get an address that its ENI cannot have. The pod's
+// packets would be lost, or another host would also have the address.
 //
 // All addresses must be in the ENI's subnet, if the subnet is known. AWS reserves the first four addresses of a subnet,
 // for example for the VPC router, and the last address (VPC user guide, "Subnet sizing"). No ENI can have such a
@@ -33,8 +33,9 @@ func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 }
 
 // StrangeNew checks the ENI e in EC2's answer to a creation. If e cannot be the new ENI, StrangeNew returns the reason,
-// and otherwise nil. e is not the new ENI if the registry has e already, if e has another description than wanted, or
-// if e is attached. Without this check, pods could get addresses of an ENI that does not belong to this instance.
+// and otherwise nil. There are three such reasons: the registry has e already, e has another description than the
+// wanted one, or e is attached. Without this check, pods could get addresses of an ENI that does not belong to this
+// instance.
 func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	if _, known := s.ENIs[e.ID]; known {
 		return fmt.Errorf("EC2 returned %s as a new ENI, but this node has had it before", e.ID)
@@ -48,7 +49,7 @@ func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	return nil
 }
 
-// strangeBlock does what Strange does, for one block: an address or a prefix.
+// strangeBlock does what Strange does, for one address or prefix.
 func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) error {
 	subnet := e.CIDR
 	if b.Addr().Is6() {
@@ -68,8 +69,8 @@ func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) 
 	return nil
 }
 
-// Reserves reports whether AWS reserves an address of the block b in the subnet: one of the subnet's first four
-// addresses, or the last.
+// Reserves reports whether AWS reserves an address of the block b. In each subnet, AWS reserves the first four
+// addresses and the last address.
 func Reserves(subnet, b netip.Prefix) bool {
 	const first = 4
 	a := subnet.Masked().Addr()

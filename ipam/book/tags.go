@@ -12,19 +12,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// The tags of an ENI that this suite has created. The call that creates the ENI also sets these tags. So if the role
-// has the permission to create tags, even a killed process leaves no ENI without these tags: see Untagged.
+// The tags of an ENI that this suite has created. The call that creates the ENI also sets these tags. So even a killed
+// process leaves no ENI without these tags, unless the role has no permission to create tags: see Untagged.
 const (
 	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
 	TagPool     = "cni-ipvlan-vpc-k8s/pool"
 
-	// TagKeep is the tag that shows a collection without the configuration what it must keep. After a boot, the
-	// collection follows the tag until the first ADD of the ENI's pool. From this ADD on, the collection follows the
-	// ADD's configuration. The value "false" means that the collection may release the ENI and its addresses if no pod
-	// uses them. If the tag has any other value, or is missing, the collection releases nothing before the first ADD.
-	// Only ENIs that a growth has created have this tag. An operator may later add skipDeallocation to the
-	// configuration. A collection without the configuration then follows the new key only after the next ADD.
+	// TagKeep is the tag that says whether a collection must keep an ENI and its addresses. Only a collection without
+	// the configuration needs this tag. After a boot, the collection follows the tag until the first ADD of the ENI's
+	// pool. From this ADD on, the collection follows the ADD's configuration. The value "false" allows the collection
+	// to release the ENI and its addresses if no pod uses them. If the tag has any other value, or is missing, the
+	// collection releases nothing of the ENI before the first ADD. Only ENIs that a growth has created have this tag.
+	// If an operator later adds skipDeallocation to the configuration, a collection without the configuration follows
+	// this key only after the next ADD.
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )
 
@@ -60,8 +61,8 @@ func taggedForPods(e aws.ENI) bool { return e.Tags[TagManaged] != "" || e.Tags[T
 func PoolUnknown(e aws.ENI) bool { return ForPods(e) && !taggedForPods(e) }
 
 // GroupsOf returns the security groups of an ENI that lease.Policy.Misfit has to check. If the tags show that the ENI
-// was created for pods, GroupsOf returns nil. No caller records the groups of the boot ENI, because the boot ENI is the
-// node's own.
+// was created for pods, GroupsOf returns nil. Misfit does not check the boot ENI, so the callers do not record the boot
+// ENI's groups.
 func GroupsOf(e aws.ENI) []string {
 	if taggedForPods(e) {
 		return nil
@@ -82,9 +83,8 @@ func MadeFor(e aws.ENI) string {
 	return instance
 }
 
-// Untagged reports whether an ENI lacks the tag [TagManaged]. Such an ENI may be one that a Provision or a growth has
-// made without tags, because the role has no permission to create tags. The ENIs of the original plugin also lack the
-// tag.
+// Untagged reports whether an ENI lacks the tag [TagManaged]. All ENIs of the original plugin lack this tag. If the
+// role has no permission to create tags, the ENIs of a Provision or a growth also lack the tag.
 func Untagged(e aws.ENI) bool { return e.Tags[TagManaged] == "" }
 
 // TagText formats tags for people.

@@ -3,8 +3,8 @@
 
 // Package call makes the calls of a node to EC2. Each call waits for its turn: while EC2 throttles an action, all
 // processes of the node wait before they call that action. Before a changing call, the node writes an intent into the
-// registry. The intent stays until the outcome of the call is recorded. If EC2 refuses a call, the registry has the
-// refusal for a while, and no process repeats the call in this time.
+// registry. The intent stays until a process has recorded the outcome of the call. If EC2 refuses a call, the registry
+// has the refusal for a while, and no process repeats the call in this time.
 package call
 
 import (
@@ -14,18 +14,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// A Node is what a command works on: the registry and the kernel of this node, and EC2.
+// A Node gives a command access to the registry and the kernel of this node, and to EC2.
 type Node struct {
 	lease.Pool
 	Cloud *aws.Client
 	Mode  Mode
 }
 
-// A Mode says what the calling command, or the calling part of a command, needs from EC2. The zero mode is for an ADD
-// that waits for an address, and for a command of an operator.
+// A Mode says for which command a Node calls EC2, or for which part of a command. The zero Mode is for an ADD that
+// waits for an address, and for a command of an operator.
 type Mode struct {
 	Ahead    bool      // the command gets addresses for which no pod waits: see yieldToADDs
 	Finishes bool      // a collection finishes calls of other processes: see yieldToADDs
 	Defers   bool      // pods get their addresses before DeleteOnTermination is set: see package more, Finish
-	Until    time.Time // until when the command waits for EC2 to detach ENIs; zero: until ctx is done
+	Until    time.Time // the command stops waiting for EC2 to detach ENIs at this time; zero: when ctx is done
 }

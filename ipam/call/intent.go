@@ -37,15 +37,15 @@ func NewIntent(i registry.Intent) IntentWriter {
 	}
 }
 
-// A CallFunc makes the EC2 call for which an intent was written. token is the key of that intent. A CallFunc returns
-// the function record, which writes the result of the call to a state. If the error is not an *aws.Error, EC2's answer
-// is invalid.
+// A CallFunc makes the EC2 call for which an intent was written. The argument token is the key of that intent. A
+// CallFunc returns a function that writes the result of the call to a state. If the error is not an *aws.Error, EC2's
+// answer is invalid.
 type CallFunc func(s *registry.State, token string) (record func(*registry.State), err error)
 
-// Call waits for its turn, and then makes a changing call to EC2. The intent is on disk before the call. The result is
-// recorded in the same update that removes the intent. While EC2 throttles the action, Call waits and tries again,
-// until ctx is done. Call passes the state with the new intent to makeCall. makeCall computes the parameters of the
-// call from this state, because it is the latest state.
+// Call waits for its turn, and then makes a changing call to EC2. Before the call, Call writes the intent to disk.
+// After the call, one update of the registry removes the intent and records the result. While EC2 throttles the action,
+// Call waits and tries again, until ctx is done. Call passes the state with the new intent to the function makeCall.
+// This state is the latest one, so makeCall computes the parameters of the call from it.
 //
 // If EC2 refuses the call, the same update records the refusal: see Object. Until the recorded refusal expires, Call
 // fails without a call to EC2.

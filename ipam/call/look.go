@@ -14,7 +14,7 @@ import (
 
 // Look waits for its turn, and then makes a call to EC2 that changes nothing. ([Node.Call] makes changing calls.) While
 // EC2 throttles the action, Look waits and tries again, until ctx is done. If ctx has no deadline, as in a collection,
-// Look waits only for a moment, because the collection will run again.
+// Look waits only for a moment. The next collection will ask EC2 again.
 func Look[T any](
 	ctx context.Context, p *Node, action string, ask func(context.Context) (T, error),
 ) (answer T, err error) {

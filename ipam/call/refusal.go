@@ -22,10 +22,11 @@ import (
 // time. So later processes also pass over the ENI or the subnet, and do not ask again at once. An ADD that needs
 // neither this ENI nor this subnet, for example an ADD of another pool, does not see the refusal.
 //
-// This file does not record that something is full. For a full subnet, the registry has a registry.Failure. For a full
-// instance, it has FullUntil of registry.Instance. For a full account, it has QuotaUntil of registry.Instance.
+// Such a refusal never means that a subnet, the instance or the account is full. The registry has other records of
+// these cases: a registry.Failure for a full subnet, FullUntil of registry.Instance for a full instance, and QuotaUntil
+// of registry.Instance for an account whose quota is used up.
 
-// Explain adds a CNI error code and a hint to err, if err has none. The container runtime shows both.
+// Explain adds a CNI error code and a hint to err, if err has none. The container runtime shows the code and the hint.
 func Explain(err error) error {
 	if err == nil {
 		return nil
@@ -51,8 +52,8 @@ type Object struct {
 	Handled func(error) bool
 }
 
-// refusalOf returns the refusal in err. about is the ID of the refused ENI or subnet. If EC2 refused the action itself,
-// about is "". If the node must not remember the refusal, ok is false.
+// refusalOf returns the refusal in err, and the ID of the refused ENI or subnet. If EC2 refused the action itself, the
+// ID is "". If the node must not remember the refusal, ok is false.
 func (o Object) refusalOf(s *registry.State, err error) (about string, r aws.Refusal, ok bool) {
 	r, ok = aws.RefusalOf(err)
 	if !ok || r.Lasts == 0 || o.Handled != nil && o.Handled(err) {
@@ -91,8 +92,8 @@ func addRefusal(s *registry.State, action, about string, e *aws.Error, lasts tim
 		"action", action, "about", about, "error", e)
 }
 
-// StandingRefusal returns EC2's error if the registry has an unexpired refusal. It looks for refusals of the action
-// itself, and for refusals of the action for an ENI or a subnet in about.
+// StandingRefusal returns EC2's error if the registry has an unexpired refusal of the action. The refusal must be of
+// the action in general, or for one of the given ENIs and subnets.
 func StandingRefusal(s *registry.State, action string, about ...string) error {
 	now := time.Now()
 	for _, id := range append(about, "") {
@@ -114,7 +115,7 @@ func standingError(action, refusedID string, r registry.Refusal) error {
 }
 
 // Refused returns the parts of a recorded refusal, to show them to people. The parts are the action, the ID of the
-// refused ENI or subnet, and EC2's error. If EC2 refused the action itself, about is "".
+// refused ENI or subnet, and EC2's error. If EC2 refused the action itself, the ID is "".
 func Refused(s *registry.State, key string) (action, about string, err error) {
 	action, about, _ = strings.Cut(key, " ")
 	return action, about, standingError(action, about, s.Refusals[key])
@@ -139,8 +140,7 @@ func (p *Node) ForgetRefusals(ctx context.Context) error {
 	return p.Registry.Change(ctx, func(s *registry.State) { clear(s.Refusals) })
 }
 
-// NoteRefusal calls RecordRefusal in an update of the registry, and returns err. err is the error of a call about the
-// object o.
+// NoteRefusal records the refusal in err: see RecordRefusal. It returns err unchanged.
 func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err error) error {
 	s, e := p.Registry.View()
 	if e != nil {

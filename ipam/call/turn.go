@@ -29,8 +29,8 @@ func (p *Node) AwaitTurn(ctx context.Context, action string) error {
 	return nil
 }
 
-// Sleep waits for the duration d. If the deadline of ctx is earlier, Sleep fails at once. The parameter reason says why
-// the caller waits, and begins the error text.
+// Sleep waits for the duration d. If the deadline of ctx is earlier, Sleep fails at once. The error text begins with
+// the argument reason, which says why the caller waits.
 func Sleep(ctx context.Context, d time.Duration, reason string) error {
 	if d <= 0 {
 		return nil
@@ -47,8 +47,8 @@ func Sleep(ctx context.Context, d time.Duration, reason string) error {
 }
 
 // Backoff returns how long to wait after the n-th throttled answer in a row. The time is random, up to 1, 2, 4, 8
-// seconds (full jitter). So nodes that EC2 throttled together do not ask again together. With waits of up to 32
-// seconds, EC2 refuses fewer calls, but the last of 200 nodes waits too long (docs/fleet.md).
+// seconds (full jitter). So nodes that EC2 throttled together do not ask again together. The limit is 8 seconds. With a
+// limit of 32 seconds, EC2 would refuse fewer calls, but the last of 200 nodes would wait too long (docs/fleet.md).
 func (p *Node) Backoff(n int) time.Duration {
 	return p.Cloud.Jitter(min(time.Second<<min(n, 10), registry.MostBackoff))
 }
@@ -59,10 +59,10 @@ var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call t
 	"first")
 
 // yieldToADDs lets ADDs go first, before a process repeats a call that EC2 has throttled. Outside the modes Ahead and
-// Finishes, yieldToADDs does nothing. In the mode Ahead, yieldToADDs waits up to a minute. The reason is that EC2
-// counts the calls of the whole account, and pods of other nodes may wait. yieldToADDs ends its wait as soon as an ADD
-// of this node waits. If that ADD is of another pool, the error is ErrGivesWay. If the node has no pods, yieldToADDs
-// does not wait: the node has just started, and its pods come soon.
+// Finishes, yieldToADDs does nothing. In the mode Ahead, yieldToADDs waits up to a minute. So pods of other nodes,
+// which may also wait for EC2, can get their addresses first: EC2 limits the calls of the whole account. yieldToADDs
+// ends its wait as soon as an ADD of this node waits. If that ADD waits for another pool, the error is ErrGivesWay. If
+// the node has no pods, yieldToADDs does not wait: the node has just started, and its pods come soon.
 //
 // In the mode Finishes, yieldToADDs does not wait. If any ADD waits, the error is ErrGivesWay.
 func (p *Node) yieldToADDs(ctx context.Context, action string) error {

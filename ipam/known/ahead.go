@@ -13,22 +13,23 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A growth asks EC2 which subnets there are, which ENIs are attached, and what the limits of the instance type are.
-// None of these questions needs the answer to another question. So if a growth will need all answers, it asks all
-// questions at the same time.
+// A growth asks EC2 which subnets there are, which ENIs are attached, and what the limits of the instance type are. A
+// growth needs no answer to ask the other questions. So if it will need all answers, it asks all questions at the same
+// time.
 
-// An Ahead has the questions that a growth has asked EC2 in advance. The key is the name of the answer to the question.
-// A growth uses each answer only once, because a later step may need a newer answer.
+// An Ahead has the questions that a growth has asked EC2 in advance. A growth uses each answer only once, because a
+// later step may need a newer answer.
 type Ahead struct {
-	asked map[string]any // functions that wait for the answers
+	asked map[string]any // functions that wait for the answers, by the names of the answers
 	all   sync.WaitGroup
 }
 
-// limitsAnswer is the name of the answer with the limits of the instance type. No file keeps this answer.
+// limitsAnswer is the name of the answer with the limits of the instance type. Unlike the other answers, no process
+// keeps this answer in a file.
 const limitsAnswer = "limits"
 
-// AskAhead asks EC2 in advance for all that the creation of an ENI needs. Before the caller returns, it must call the
-// function wait, which waits for all answers.
+// AskAhead asks EC2 in advance all questions that come before the creation of an ENI. Before the caller of AskAhead
+// returns, it must call the returned function, which waits for all answers.
 func (p *Node) AskAhead(ctx context.Context, s *registry.State) (wait func()) {
 	a := &Ahead{asked: map[string]any{}}
 	if s.Instance.ENIs == 0 {

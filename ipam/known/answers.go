@@ -16,10 +16,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. Suppose that each ADD
-// described all ENIs and subnets again. In this case, the nodes of a large cluster would spend more time on describe
-// calls than on changing calls. So a process keeps EC2's answers in files for the next process. An old answer does no
-// harm: a process uses it only to prepare a changing call. EC2 refuses this call if the answer is too old.
+// While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. If each ADD described
+// all ENIs and subnets again, the nodes of a large cluster would spend more time on describe calls than on changing
+// calls. So a process keeps EC2's answers in files for the next process. An old answer does no harm, because a process
+// uses it only to prepare a changing call. If the answer is too old, EC2 refuses the changing call.
 
 // The files of answers, in the registry's directory.
 const (
@@ -28,13 +28,13 @@ const (
 	madeAnswer    = "ec2-made.json"    // the new ENI that a process could not attach because EC2 throttled
 )
 
-// lastSubnets is the file with EC2's last description of the zone's subnets, for [Node.LastSubnets]. A process writes
-// this file even if EC2 does not throttle. No process uses it for a call to EC2.
+// lastSubnets is the file with EC2's last description of the zone's subnets, for [Node.LastSubnets]. Unlike the files
+// above, a process writes this file even if EC2 does not throttle, and no process prepares a call to EC2 with it.
 const lastSubnets = "ec2-last-subnets.json"
 
 const (
 	KeptLife = 10 * time.Minute // the greatest age of a kept answer that a process uses
-	JustNow  = 2 * time.Minute  // EC2 still counts as throttling for this time after a time in NotBefore
+	JustNow  = 2 * time.Minute  // how long EC2 still counts as throttling after a time in NotBefore has passed
 )
 
 // A reply is EC2's answer to a question, with the question and the time when a process asked it.
@@ -44,8 +44,8 @@ type reply[T any] struct {
 	All      []T
 }
 
-// recentAnswer returns EC2's answer to a question. If keptAnswer returns an answer to this question, recentAnswer
-// returns the kept answer, and earlier is true. If there is no kept answer, recentAnswer asks EC2.
+// recentAnswer returns EC2's answer to a question. If a file has a usable answer (see keptAnswer), recentAnswer returns
+// this answer and true. In all other cases, recentAnswer asks EC2, or uses an answer from p.Ahead.
 func recentAnswer[T any](
 	ctx context.Context, p *Node, file, question string, ask func(context.Context) ([]T, error),
 ) (a reply[T], earlier bool, err error) {
@@ -107,7 +107,7 @@ func Throttled(s *registry.State) bool {
 }
 
 // ForgetUnlessThrottled deletes the kept answers, because an old answer may have caused err. If err means that EC2
-// throttles, or that a context is done, the answers are not the cause and stay.
+// throttles, or that a context is done, the answers have not caused err, and they stay.
 func (p *Node) ForgetUnlessThrottled(err error) {
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if err != nil && !late && !errors.Is(err, aws.ErrThrottled) {
@@ -125,17 +125,17 @@ func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Sub
 	if a.All, err = p.Node.DescribeSubnets(ctx, vpc, zone); err != nil {
 		return nil, err
 	}
-	if unlock, err := p.Registry.Lock(ctx, "subnets"); err == nil { // a growth and a collection may ask together
+	if unlock, err := p.Registry.Lock(ctx, "subnets"); err == nil { // a growth and a collection may ask at the same time
 		defer unlock()
 		writeAnswer(p, lastSubnets, a)
 	}
 	return a.All, nil
 }
 
-// LastSubnets returns EC2's last description of the subnets in the instance's zone, and the time askedAt when a process
-// of this node asked for it. askedAt is zero if no process has asked about this VPC and zone, or if EC2 has said since
-// then that a subnet is full. askedAt is also zero if the time of the description is in the future, because an operator
-// or another program has set the clock back.
+// LastSubnets returns EC2's last description of the subnets in the instance's zone. It also returns the time when a
+// process of this node asked for the description. If there is no usable description, this time is zero. There are three
+// such cases. No process has asked about this VPC and zone. EC2 has said since then that a subnet is full. The time is
+// in the future, because an operator or another program has set the clock back.
 func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, askedAt time.Time) {
 	var a reply[aws.Subnet]
 	b, err := p.Registry.Kept(lastSubnets)
@@ -149,8 +149,8 @@ func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, askedAt time.Ti
 // ForgetSubnets deletes the description that LastSubnets returns, because EC2 has just said that a subnet is full.
 func (p *Node) ForgetSubnets() { p.Registry.Drop(lastSubnets) }
 
-// ZoneSubnets lists the subnets in which a new ENI can be: those of the VPC in the zone. While EC2 throttles, the list
-// may be a kept answer.
+// ZoneSubnets lists the subnets of the VPC in the zone. A new ENI can only be in one of these subnets. While EC2
+// throttles, the list may be a kept answer.
 func (p *Node) ZoneSubnets(ctx context.Context, vpc, zone string) ([]aws.Subnet, error) {
 	ask := func(ctx context.Context) ([]aws.Subnet, error) { return p.DescribeSubnets(ctx, vpc, zone) }
 	a, _, err := recentAnswer(ctx, p, subnetsAnswer, vpc+" "+zone, ask)
@@ -178,7 +178,7 @@ func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.
 }
 
 // KeepMade keeps two answers for the next process, if EC2 throttles. One answer is the new ENI e, which this process
-// could not attach. The other answer is EC2's list of the attached ENIs, in the parameter attached.
+// could not attach. The other answer is the argument attached, EC2's list of the attached ENIs.
 func (p *Node) KeepMade(instance string, e aws.ENI, attached Attached) {
 	if before, ok := p.keptENI(instance); ok && before.ID == e.ID {
 		return // the ENI is kept already, and no process has asked EC2 since
@@ -199,9 +199,9 @@ func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
 	return a.All[0], true
 }
 
-// Made returns the ENI that an earlier process has created, could not attach, and has kept in a file. It returns no ENI
-// if [book.Unknowns] returns any intent besides the intent to attach this ENI. Such a second intent may be for an
-// attach call with an unknown outcome.
+// Made returns the ENI that KeepMade has kept for the next process. But if the registry has another unfinished intent
+// besides the intent to attach this ENI, Made returns no ENI. The other intent may be for an attach call with an
+// unknown outcome.
 func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
 	begun := book.Unknowns(s)
 	if len(begun) != 1 || begun[0].Action != book.AttachAction || s.Rebuilt.Unconfirmed {
@@ -219,7 +219,8 @@ func (p *Node) ownENIs(ctx context.Context, s *registry.State) ([]aws.ENI, error
 		return nil, err
 	}
 	strays, err := p.DescribeENIs(ctx, aws.ByDescription(book.Description(s.Instance.ID)), aws.ByStatus("available"))
-	// these ENIs have the description of our ENIs, but their tags may name another instance or forbid changes
+	// These ENIs have the description of our ENIs. But the tags of such an ENI may name another instance, or forbid
+	// changes.
 	strays = slices.DeleteFunc(strays, func(e aws.ENI) bool {
 		return book.MadeFor(e) != s.Instance.ID || book.Foreign(e)
 	})

@@ -12,16 +12,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An Attached is EC2's answer to the question which ENIs are attached to this instance.
+// An Attached has the ENIs that are attached to this instance, as EC2 has answered.
 type Attached struct {
 	ENIs  []aws.ENI
 	Asked time.Time // zero: EC2 was not asked
 	Kept  bool      // an earlier process has asked, and has kept the answer
 }
 
-// LastAttached returns the ENIs that are attached to this instance, from a kept answer of EC2 or from a new one. If the
-// answer is new, LastAttached records in the registry which ENIs the answer shows as attached. The returned state
-// includes this record.
+// LastAttached returns the ENIs that are attached to this instance. It takes them from a kept answer of EC2, or from a
+// new answer. If the answer is new, LastAttached also records in the registry which ENIs are attached, and returns the
+// changed state.
 func (p *Node) LastAttached(ctx context.Context, s *registry.State) (seen Attached, _ *registry.State, err error) {
 	if seen, err = p.attachedENIs(ctx, s.Instance.ID); err != nil || seen.Kept {
 		return seen, s, err

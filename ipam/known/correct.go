@@ -21,10 +21,10 @@ import (
 // An operator or another program may unassign an address, in the console or with another tool. The node gets no message
 // about this change, and the next pod with that address would have no network.
 //
-// So a collection compares the registry with metadata. If metadata does not show an address, the ENI may still have it,
-// because metadata forgets ENIs and may lag by minutes. So the collection asks EC2, and EC2's answer decides. But the
-// answer does not decide about addresses that EC2 has assigned in the last seconds. Perhaps EC2's descriptions do not
-// show these addresses yet.
+// So a collection compares the registry with metadata. If metadata does not show an address, the ENI may still have the
+// address, because metadata forgets ENIs and may lag by minutes. So the collection asks EC2, and EC2's answer decides.
+// If EC2 has assigned an address in the last seconds, EC2's answer does not decide about this address, because EC2's
+// descriptions perhaps do not show it yet.
 
 // Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. shownENIs
 // are the ENIs that the metadata service shows. If the shown ENIs have all addresses and prefixes of the registry,
@@ -74,8 +74,9 @@ func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 }
 
 // lostAddrs compares known, the registry's entry of an ENI, with e, which metadata or EC2 shows of this ENI. It returns
-// the addresses and prefixes that known has and e lacks. lostAddrs leaves out an address or a prefix that was so new at
-// askedAt that e may lack it. It also leaves out the primary address, which cannot leave its ENI.
+// the addresses and prefixes that known has and e lacks. A process asked for e at the time askedAt. If an address or a
+// prefix was then too new for e, lostAddrs leaves it out. lostAddrs also leaves out the primary address, which cannot
+// leave its ENI.
 func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	for _, a := range known.Addrs {
@@ -91,13 +92,14 @@ func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Ti
 	return x
 }
 
-// MayLack reports whether EC2's answer to a question asked at askedAt may lack a change that EC2 made at changedAt.
+// MayLack reports whether EC2's answer may lack a change, because EC2's descriptions lag. EC2 made the change at the
+// time changedAt. A process asked EC2 at the time askedAt.
 func MayLack(changedAt, askedAt time.Time) bool { return !changedAt.Before(askedAt.Add(-Settled)) }
 
-// MayLackAddr reports whether EC2's answer may lack an address of the ENI e because the address is too new. askedAt is
-// the time when a process asked EC2. An address is not too new if the ENI has not grown lately, or if the address is in
-// an old prefix. On a busy node, an ENI grows all the time. So an address is also not too new if its lease is old, or
-// if its last lease ended long ago.
+// MayLackAddr reports whether an address of the ENI e is too new, so that EC2's answer may lack it. The argument
+// askedAt is the time when a process asked EC2. An address is not too new if the ENI has not grown lately, or if the
+// address is in an old prefix. On a busy node, an ENI grows all the time. So an address is also not too new if its
+// lease is old, or if its last lease ended long ago.
 func MayLackAddr(s *registry.State, e registry.ENI, a netip.Addr, askedAt time.Time) bool {
 	since := e.Grown
 	for _, b := range e.Prefixes {
@@ -118,8 +120,8 @@ func usedBefore(s *registry.State, a netip.Addr, t time.Time) bool {
 }
 
 // Missing asks EC2 again about an ENI that EC2 has reported as not found. If EC2 again does not find the ENI, Missing
-// removes the ENI from the registry. It asks again because EC2's first answer may be wrong: EC2 lags. If the ENI is
-// new, both answers may be wrong, so Missing does nothing.
+// removes the ENI from the registry. Missing asks again because EC2's descriptions lag, so the first answer may be
+// wrong. If the ENI is new, both answers may be wrong, so Missing does nothing.
 func (p *Node) Missing(ctx context.Context, id string) error {
 	s, err := p.Registry.View()
 	if err != nil || time.Since(s.ENIs[id].Grown) < Settled {
@@ -156,8 +158,8 @@ func (p *Node) Compare(ctx context.Context, id string) error {
 	})
 }
 
-// AddAll records the addresses and prefixes that EC2 reports for an ENI. AddAll treats new addresses and prefixes as
-// Learn does, because a pod may use them already, and EC2's answer may be old.
+// AddAll records the addresses and prefixes that EC2 reports for an ENI. New addresses cool first, as in Learn, because
+// a pod may use them already, or EC2's answer may be old.
 func AddAll(s *registry.State, e aws.ENI, used lease.Used) {
 	had := s.ENIs[e.ID]
 	if had.Foreign {

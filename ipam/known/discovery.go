@@ -18,14 +18,14 @@ import (
 // A discovery has the data with which Learn decides what to record of each ENI.
 type discovery struct {
 	*registry.State
-	described      map[string]aws.ENI // EC2's description of the ENIs, by ID; nil: not asked, or no answer
+	described      map[string]aws.ENI // EC2's descriptions of the ENIs, by ID; nil: no process has asked EC2, or EC2 has not answered
 	tagsUnknown    string             // why EC2 has not returned the tags of new ENIs
 	doubtsMetadata bool               // the node must not trust what only metadata shows
 	used           lease.Used
 	links          map[string]nl.Link // the node's links by MAC address; nil if they were not read
 	now            time.Time
 	noPodYet       bool          // no pod has had an address, so new addresses need not cool
-	lag            time.Duration // how long the source, metadata or EC2, may still show an unassigned address
+	lag            time.Duration // how long metadata or EC2, the source of this discovery, may still show an unassigned address
 }
 
 // LagOfEC2 is how long EC2 may still list an address after this node has begun to unassign it. The unassign call takes
@@ -40,13 +40,13 @@ func (l discovery) learnENI(e aws.ENI) {
 	known, again := l.ENIs[e.ID]
 	waits := !again && l.doubtsMetadata && l.tagsUnknown == registry.NotAsked && hasNews(l.State, e)
 	if waits {
-		l.doubtsMetadata = false // the ENI serves no pods until EC2 answers: see withDescription
+		l.doubtsMetadata = false // does no harm, because the ENI serves no pods until EC2 answers: see withDescription
 	}
 	if isPartial(e, known, l.described[e.ID]) {
 		return
 	}
 	if known.Boot = e.Boot; known.Boot {
-		known.Groups, known.Tags = nil, nil // recorded by an earlier version, which did not know the boot ENI
+		known.Groups, known.Tags = nil, nil // an earlier version of this suite recorded them, because it did not know the boot ENI
 	}
 	later := e.Index > 0 && !e.Boot // the ENI may have been attached after the boot
 	d, asked := l.described[e.ID]
@@ -59,10 +59,10 @@ func (l discovery) learnENI(e aws.ENI) {
 	}
 	if !again {
 		if l.described != nil && !asked && later {
-			return // metadata may show an ENI long after it was detached
+			return // metadata may still show an ENI long after the ENI was detached
 		}
 		if l.described == nil && l.tagsUnknown == "" && later {
-			return // describeNew found the ENI in the registry, so it did not ask EC2: the next Learn asks
+			return // the registry had the ENI when describeNew looked, so EC2 was not asked; the next Learn asks EC2
 		}
 		if hasNoAddrs(e) && !(asked && hasNoAddrs(d)) {
 			return // metadata does not show the ENI's addresses yet
@@ -124,14 +124,15 @@ func (l discovery) learnAddrs(e aws.ENI) {
 			known.Addrs = append(known.Addrs, a)
 			l.ENIs[e.ID] = known
 		}
-		// Neither metadata nor EC2 says which IPv6 address of the boot ENI the node itself has got by DHCPv6. The
-		// kernel shows this address.
+		// The node itself gets an IPv6 address of the boot ENI by DHCPv6. Metadata and EC2 do not say which address
+		// this is, but the kernel shows it.
 		boot, first := l.ENIs[e.ID].IsBoot(), book.NodesOwn(e, l.ENIs[e.ID], a)
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
 			l.Free.Delete(a) // an earlier version of this suite recorded the node's own address as free
-		// The first IPv6 address of the boot ENI is the node's own, unless the address is free or a pod has it. In
-		// these two cases, the boot ENI had no IPv6 address at the boot, and EC2 has assigned this address for pods.
+		// The first IPv6 address of the boot ENI is the node's own, unless the address is free or a pod has it. If it
+		// is free or a pod has it, the boot ENI had no IPv6 address at the boot, and EC2 has assigned this address for
+		// pods.
 		case first && !l.Free.Has(a) && l.used.Of(e.MAC, a) == "":
 		default:
 			l.learnAddr(e.ID, a)
@@ -144,8 +145,8 @@ func (l discovery) learnAddrs(e aws.ENI) {
 	}
 }
 
-// plausible reports whether metadata or EC2 can be right that the ENI e has the address. For example, the source is
-// wrong if this node has just unassigned the address, or if another ENI has the address.
+// plausible reports whether the ENI e can have the address that metadata or EC2 shows on e. It returns false, for
+// example, if this node has just unassigned the address, or if another ENI has the address.
 func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
 	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) &&
 		book.Strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
@@ -162,7 +163,7 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	netns := l.used.Of(l.ENIs[eni].MAC, a)
 	switch {
 	case l.Leases.Has(a):
-	case l.FreedAfter(a, l.used.Looked): // the kernel may have shown a pod whose DEL has come since
+	case l.FreedAfter(a, l.used.Looked): // the kernel may have shown the address in a pod whose DEL has come meanwhile
 	case netns != "":
 		found := l.used.FoundLease(netns, a)
 		found.ENI, found.Exclusive, found.Since = eni, l.used.InPod(l.ENIs[eni].MAC), l.now

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The registry belongs to another instance if an operator has made an image from a used node whose registry directory
-// is on a disk. In this case, the ENIs and the intents in the registry belong to the other instance. So before a
+// An operator may make an image from a used node. If the registry's directory of that node is on a disk, the image has
+// the registry of another instance. The ENIs and the intents in this registry belong to the other instance. So before a
 // process uses the registry's ENIs or intents in a call to EC2, it asks metadata which instance this machine is. One
 // question after each boot is enough, because an instance cannot become another one without a boot.
 //

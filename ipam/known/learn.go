@@ -31,10 +31,10 @@ func (p *Node) InUse() (lease.Used, error) {
 }
 
 // Learn adds to the registry what the metadata service and the kernel show of this node's addresses. It removes
-// nothing. Metadata forgets ENIs, shows new ENIs late, and still shows detached ENIs. So if metadata shows an address,
-// Learn checks it, and if metadata does not show an address, Learn does nothing.
+// nothing. Metadata forgets ENIs, shows new ENIs late, and still shows detached ENIs. So Learn checks each address that
+// metadata shows. An address that metadata does not show stays as it is in the registry.
 //
-// An address that is in use gets a lease without a key, if it has no lease. Any other address that is new to the
+// If an address without a lease is in use, the address gets a lease without a key. Any other address that is new to the
 // registry cools first. But if no pod of the node has had an address yet, the new address is free at once.
 //
 // If no process of the node changes anything in EC2, and there is one pool, Learn does not ask EC2 for tags. A
@@ -47,8 +47,8 @@ func (p *Node) Learn(ctx context.Context) error {
 }
 
 // LearnWith does what Learn does, and returns the ENIs that the metadata service shows. If ask is false, LearnWith does
-// not ask EC2. LearnWith calls usedOf with these ENIs. usedOf reads the namespaces, or reports that all addresses count
-// as used.
+// not ask EC2. LearnWith calls the function usedOf with these ENIs, to learn which addresses are in use. If usedOf does
+// not read the namespaces, it returns a partial [lease.Used], and then each address counts as used.
 func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease.Used) ([]aws.ENI, error) {
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
@@ -69,7 +69,7 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 		}
 	}
 	used := usedOf(enis)
-	// Perhaps metadata does not show the ENIs of running pods yet. But the node has the veth pairs of these pods.
+	// Perhaps metadata does not show the ENIs of running pods yet. But the veth pairs of these pods are on the node.
 	links, paired, err := p.linksOf(enis)
 	if err != nil {
 		return nil, fmt.Errorf("list the links of the node: %w", err)
@@ -117,8 +117,8 @@ func (p *Node) linksOf(enis []aws.ENI) (links map[string]nl.Link, paired bool, _
 }
 
 // UsedIfNew reads the namespaces if metadata shows an ENI, an address or a prefix that the registry does not have. If
-// metadata shows nothing new, Learn does not need the namespaces, and UsedIfNew reports that all addresses count as
-// used. A collection reads the namespaces once more before it releases anything.
+// metadata shows nothing new, Learn does not need the namespaces, and UsedIfNew returns a partial [lease.Used]: each
+// address counts as used. A collection reads the namespaces once more before it releases anything.
 func (p *Node) UsedIfNew(enis []aws.ENI) lease.Used {
 	if s, err := p.Registry.View(); err == nil && !slices.ContainsFunc(enis,
 		func(e aws.ENI) bool { return isNew(s, e) }) {
@@ -160,7 +160,7 @@ func (p *Node) describeNew(
 	}
 	enough := func(e registry.ENI) bool {
 		// Suppose that the node changes nothing in EC2, and that its role has no permission to make this call. In this
-		// case, the node makes the call only once, so that collections do not repeat the call.
+		// case, one refused call is enough, and collections do not repeat the call.
 		refused := e.TagsUnknown == registry.NotAllowed && p.TrustsMetadata() && !p.Policy.Pools
 		return e.TagsUnknown == "" || refused
 	}
@@ -201,8 +201,8 @@ func (p *Node) describeNew(
 }
 
 // whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI]. If no process of
-// the node changes anything in EC2, whyTagsUnknown logs no warning. On such a node, all ENIs serve pods whatever their
-// tags, and no ENI is released. So the node needs no route to EC2.
+// the node changes anything in EC2, whyTagsUnknown logs no warning. On such a node, the tags of an ENI do not matter:
+// all ENIs serve pods, and the node releases no ENI. So the node needs no route to EC2.
 func (p *Node) whyTagsUnknown(err error) string {
 	denied, trusts := aws.NotAllowed(err), p.TrustsMetadata()
 	switch {

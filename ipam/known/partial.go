@@ -13,10 +13,10 @@ import (
 // For some seconds, metadata shows only some of the keys of a new ENI.
 
 // isPartial reports whether metadata lacks keys of an ENI. The keys of a new ENI appear one after another, within half
-// a minute (amazon-ec2-net-utils, lib/lib.sh). e is what metadata shows of the ENI. isPartial compares e with earlier,
-// the registry's earlier entry of the ENI, and with described, EC2's description. isPartial uses two rules. In a subnet
-// with IPv4, each ENI has an IPv4 address. While an ENI has addresses of a family, its subnet has a CIDR of this
-// family.
+// a minute (amazon-ec2-net-utils, lib/lib.sh). The argument e is what metadata shows of the ENI. The argument earlier
+// is the registry's entry of the ENI, and described is EC2's description. isPartial returns true if e contradicts one
+// of two rules. First, in a subnet with IPv4, each ENI has an IPv4 address. Second, if an ENI has addresses of a
+// family, its subnet has a CIDR of this family.
 func isPartial(e aws.ENI, earlier registry.ENI, described aws.ENI) bool {
 	had := func(is func(netip.Addr) bool, described int) bool { return earlier.Assigned(is) > 0 || described > 0 }
 	v4 := had(netip.Addr.Is4, len(described.Addrs))

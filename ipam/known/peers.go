@@ -17,12 +17,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// peersLife is how old the registry's list of a VPC's peers becomes before a collection or a growth asks EC2 for the
-// peers again. An ADD uses the list in the registry, however old it is.
+// peersLife is the age from which on a list of a VPC's peers is old. If the registry's list is old, a collection or a
+// growth asks EC2 for the peers again. An ADD also uses an old list.
 const peersLife = time.Hour
 
-// NeedPeers asks EC2 for the peers of each VPC for which the registry has no list of peers, because an ADD needs such a
-// list.
+// NeedPeers asks EC2 for the peers of each VPC for which the registry has no list of peers. An ADD calls NeedPeers if
+// it cannot succeed without this list.
 func (p *Node) NeedPeers(ctx context.Context) error {
 	err := p.readPeers(ctx, func(v registry.VPC) bool { return v.PeersRead.IsZero() })
 	if err != nil {
@@ -46,14 +46,16 @@ func (p *Node) RenewPeers(ctx context.Context) {
 	}
 }
 
-// isStale reports whether RenewPeers is to ask for the peers of a VPC. Without a configuration, RenewPeers asks only if
-// the registry has a list, because another process has asked before.
+// isStale reports whether RenewPeers must ask for the peers of a VPC. Without a configuration, isStale does not know
+// whether pods need routes to the peers. In this case, pods need them if the registry already has a list, because a
+// process with a configuration has asked for it.
 func (p *Node) isStale(v registry.VPC) bool {
 	wanted := p.Policy.Peers || p.Policy.Provision == "" && !v.PeersRead.IsZero()
 	return wanted && time.Since(v.PeersRead) >= peersLife
 }
 
-// readPeers asks EC2 for the peers of each VPC of this node for which needed returns true, and records these peers.
+// readPeers asks EC2 for the peers of this node's VPCs, and records these peers. It leaves out a VPC for which the
+// function needed returns false.
 func (p *Node) readPeers(ctx context.Context, needed func(registry.VPC) bool) error {
 	s, err := p.Registry.View()
 	if err != nil {

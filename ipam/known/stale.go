@@ -16,20 +16,20 @@ import (
 
 // After a collection has unassigned an address, metadata still shows the address for a while, in rare cases for hours.
 // The registry records which addresses this node has unassigned in the last minutes. But after a boot, the registry is
-// new, and nothing on the node shows which addresses these were.
+// new, and nothing on the node shows which addresses the node has unassigned.
 //
-// So the node trusts metadata about an address that is new to the registry only if EC2 also shows it or a pod has it.
-// This check costs a call to EC2, but only when metadata shows something new. Addresses that this node gets from EC2
-// are in the registry before metadata shows them.
+// So if metadata shows an address that is new to the registry, the node does not trust metadata alone. EC2 must also
+// show the address, or a pod must have it. This check costs a call to EC2, but only when metadata shows something new.
+// Addresses that this node gets from EC2 are in the registry before metadata shows them.
 //
 // If EC2 does not answer, the node continues with what the registry has, and the next process asks EC2. Until EC2
-// answers, a new ENI serves no pods. The boot ENI also serves no pods, if it has more addresses than the node's own.
+// answers, a new ENI serves no pods. If the boot ENI has more addresses than the node's own, it also serves no pods.
 //
-// In two cases, the node trusts metadata alone. In the first case, no process of the node unassigns anything: see
-// TrustsMetadata. In the second case, the role has no permission to ask EC2, so the node has no other source.
+// In two cases, the node trusts metadata alone. The first case: no process of the node unassigns anything (see
+// TrustsMetadata). The second case: the role has no permission to ask EC2, so the node has no other source.
 
-// TrustsMetadata reports whether metadata cannot lag behind a change of this node, because no process of the node
-// changes anything in EC2. It is not enough that one network has "provision": "none", because another network may allow
+// TrustsMetadata reports whether no process of this node changes anything in EC2. Metadata can then not lag behind a
+// change of this node. If one network has "provision": "none", this proves nothing, because another network may allow
 // changes. A collection knows all networks of the conflists, and sets the field Changes of its policy if one of these
 // networks allows changes. An ADD knows only its own network. But the mark ReleasedMark shows the ADD whether the node
 // has released something since the boot.
@@ -43,8 +43,8 @@ func (p *Node) doubtsMetadata(tagsUnknown string) bool {
 	return tagsUnknown != registry.NotAllowed && !p.TrustsMetadata()
 }
 
-// hasNews reports whether metadata shows an address or a prefix that is new to the registry, and that the ENI can have.
-// hasNews also returns true for a boot ENI that EC2 has not confirmed.
+// hasNews reports whether metadata shows an address or a prefix of the ENI that is new to the registry. It ignores an
+// address that the ENI cannot have. hasNews also returns true for a boot ENI that EC2 has not confirmed.
 func hasNews(s *registry.State, e aws.ENI) bool {
 	known := s.ENIs[e.ID]
 	known.Boot = known.Boot || e.Boot
@@ -63,7 +63,8 @@ func hasNews(s *registry.State, e aws.ENI) bool {
 
 // confirmed reports whether the node can trust that an ENI has an address. The node trusts an address that the kernel
 // shows in use on the ENI. For any other address, EC2's description of the ENI decides. If EC2 has not described the
-// ENI, the node trusts metadata, unless doubtsMetadata is true and the address is not in the registry.
+// ENI, the node trusts metadata about addresses in the registry. About other addresses, the node trusts metadata only
+// if doubtsMetadata is false.
 func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 	known := l.ENIs[e.ID]
 	d, asked := l.described[e.ID]
@@ -77,9 +78,9 @@ func (l discovery) confirmed(e aws.ENI, a netip.Addr) bool {
 }
 
 // confirmedPrefix reports whether the node can trust that an ENI has a prefix. EC2's description of the ENI decides. If
-// EC2 has not described the ENI, the node trusts metadata, unless doubtsMetadata is true and the prefix is not in the
-// registry. A pod with an address of the prefix proves nothing, because the ENI may have that address as a single
-// address.
+// EC2 has not described the ENI, the node trusts metadata about prefixes in the registry. About other prefixes, the
+// node trusts metadata only if doubtsMetadata is false. A pod with an address within the prefix proves nothing, because
+// the ENI may have that address as a single address.
 func (l discovery) confirmedPrefix(e aws.ENI, c netip.Prefix) bool {
 	if d, asked := l.described[e.ID]; asked {
 		return book.Delegates(d, c)
@@ -87,16 +88,17 @@ func (l discovery) confirmedPrefix(e aws.ENI, c netip.Prefix) bool {
 	return !l.doubtsMetadata || l.ENIs[e.ID].HasPrefix(c)
 }
 
-// recentlyGone reports whether this node has unassigned an address so recently that a source may still list the
-// address. lag is how long the source may lag.
+// recentlyGone reports whether this node has unassigned an address within the last time lag. During this time, metadata
+// or EC2 may still list the address.
 func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Duration) bool {
 	gone, unassigned := s.Gone[a]
 	return unassigned && now.Sub(gone) < lag
 }
 
-// tagsUnknownOf returns the TagsUnknown of an ENI whose tags EC2 has not returned. reason says why. The boot ENI needs
-// no tags: its TagsUnknown only says that EC2 has not yet confirmed the ENI's addresses. If the role has no permission
-// to ask EC2, EC2 never confirms these addresses, so tagsUnknownOf returns "" for the boot ENI.
+// tagsUnknownOf returns the TagsUnknown of an ENI whose tags EC2 has not returned. The argument reason says why EC2 has
+// not returned them. The boot ENI needs no tags, so its TagsUnknown only says that EC2 has not yet confirmed the ENI's
+// addresses. If the role has no permission to ask EC2, EC2 never confirms these addresses, so tagsUnknownOf returns ""
+// for the boot ENI.
 func tagsUnknownOf(e registry.ENI, reason string) string {
 	if e.IsBoot() && reason == registry.NotAllowed {
 		return ""
@@ -104,9 +106,9 @@ func tagsUnknownOf(e registry.ENI, reason string) string {
 	return reason
 }
 
-// withDescription returns an ENI of the registry, completed from EC2's description d. If EC2 was not asked or did not
-// answer before, the ENI has served no pods, and only metadata has shown its addresses. In this case, withDescription
-// removes from the registry the addresses that d does not have.
+// withDescription completes the registry's entry of an ENI from EC2's description d, and returns the entry. If d is
+// EC2's first description of the ENI, the ENI has served no pods yet, and only metadata has shown its addresses. In
+// this case, withDescription removes from the registry the addresses that d does not have.
 func withDescription(s *registry.State, id string, d aws.ENI) registry.ENI {
 	if d.ID == id && s.ENIs[id].TagsUnknown == registry.NotAsked {
 		dropUnconfirmed(s, []aws.ENI{d}, time.Time{})

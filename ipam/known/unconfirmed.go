@@ -16,10 +16,10 @@ import (
 )
 
 // A rebuilt registry has what metadata and EC2 have just reported. Both may lag: metadata by minutes, EC2 by seconds.
-// So metadata and EC2 may still list addresses that were unassigned right before the registry was lost. Perhaps they do
-// not list a new ENI yet. Therefore the node compares a rebuilt registry with EC2 twice. The first comparison is made
-// at once, to find interrupted calls. The second comparison is made when EC2 has settled. Until the second comparison,
-// the addresses that no pod uses are unconfirmed, and no ADD takes such an address. But an ADD may take an address of a
+// So metadata and EC2 may still list addresses that were unassigned right before the registry was lost, and may lack a
+// new ENI. Therefore the node compares a rebuilt registry with EC2 twice. The node makes the first comparison at once,
+// to find interrupted calls. It makes the second comparison when EC2 has settled. Until the second comparison, the
+// addresses that no pod uses are unconfirmed, and no ADD takes such an address. But an ADD may take an address of a
 // /80, because the node never unassigns a /80: the /80 leaves only with its ENI. An ENI of a rebuilt registry serves no
 // pod if its link is not on the node.
 //
@@ -33,8 +33,8 @@ import (
 // that, nothing on the node shows that the address is gone. The same can happen in a network with "provision": "none"
 // if other networks of the node allow changes: an ADD knows only its own network.
 
-// ReleasedMark is the name of the mark that this node has begun to release addresses or an ENI to EC2. A process writes
-// the mark before the call to EC2. Earlier versions of this suite use the same name.
+// ReleasedMark is the name of a mark. The mark shows that this node has begun to release addresses or an ENI to EC2. A
+// process writes the mark before its call to EC2. Earlier versions of this suite use the same name.
 const ReleasedMark = "gave-back"
 
 // Settled is how long EC2 may lag. The advice for describe calls after a change is "starting with a couple of seconds
@@ -48,7 +48,8 @@ func Due(s *registry.State) bool {
 		return true
 	}
 	for _, i := range s.Intents {
-		// this call can wait, or package less finishes it
+		// no process has to finish these calls now: EC2 throttles the first one, and package less finishes the second
+		// one
 		later := i.Action == book.ModifyAction && now.Before(s.NotBefore[book.ModifyAction]) || lease.ReleasesChosen(i)
 		if !later {
 			return true
@@ -57,10 +58,10 @@ func Due(s *registry.State) bool {
 	return false
 }
 
-// Confirm compares a rebuilt registry with enis, which EC2 has returned. askedAt is the time when a process asked EC2.
-// If EC2 had settled by that time, no further comparison is needed. If the registry has unconfirmed addresses, Confirm
-// then removes those that EC2 does not show. The other addresses are now confirmed, and sure is true. An answer from
-// before the rebuild confirms nothing.
+// Confirm compares a rebuilt registry with the ENIs that EC2 has returned. The argument askedAt is the time when a
+// process asked EC2. If EC2 had settled by that time, this is the last comparison. In it, Confirm removes the
+// unconfirmed addresses that EC2 does not show. The other unconfirmed addresses are then confirmed, and Confirm returns
+// true. If a process asked EC2 before the rebuild, EC2's answer confirms nothing.
 func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 	r := s.Rebuilt
 	switch {
@@ -77,10 +78,11 @@ func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 	return r.Unconfirmed
 }
 
-// dropUnconfirmed removes from the registry the unconfirmed addresses and prefixes that enis does not show. An address
-// is unconfirmed if it is free and became free at rebuiltAt or later. A prefix is unconfirmed if the registry got it at
-// rebuiltAt or later, and no pod uses its addresses. A pod that uses a single address of the ENI does not count as a
-// user of the prefix, even if the address is within the prefix. If an address appears again, a later Learn finds it.
+// dropUnconfirmed removes unconfirmed addresses and prefixes from the registry if EC2 or metadata, the source of enis,
+// does not show them. An address is unconfirmed if it is free and became free at rebuiltAt or later. A prefix is
+// unconfirmed if the registry got it at rebuiltAt or later, and no pod uses its addresses. If a pod uses a single
+// address of the ENI that is within the prefix, the pod does not count as a user of the prefix. If an address appears
+// again, a later Learn finds it.
 func dropUnconfirmed(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	for _, e := range enis {
 		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
@@ -111,10 +113,10 @@ func dropUnseen(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	}
 }
 
-// ConfirmByMetadata confirms a rebuilt registry like Confirm, but on a node that must not ask EC2, or need not ask EC2.
-// It compares the registry with metadata when StaleMetadata has passed since the rebuild, because metadata then shows
-// all changes. Even then, an ENI that metadata does not show may still exist, and stays in the registry.
-// ConfirmByMetadata does not end intents: package more ends them.
+// ConfirmByMetadata confirms a rebuilt registry on a node that must not or need not ask EC2. On all other nodes,
+// Confirm does this. ConfirmByMetadata compares the registry with metadata when StaleMetadata has passed since the
+// rebuild, because metadata then shows all changes. An ENI that metadata does not show stays in the registry, because
+// the ENI may still exist. ConfirmByMetadata does not end intents: package more ends them.
 func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil {
