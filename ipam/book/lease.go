@@ -30,7 +30,7 @@ func AnyLeased(s *registry.State, match func(netip.Addr) bool) bool {
 	return false
 }
 
-// AnyWaits reports whether an ADD waits for an address of a matching pool. The function match says whether a pool
+// AnyWaits reports whether an ADD waits for an address of a matching pool. The function match reports whether a pool
 // matches.
 func AnyWaits(s *registry.State, match func(pool string) bool) bool {
 	now := time.Now()

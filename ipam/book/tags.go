@@ -19,13 +19,13 @@ const (
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
 	TagPool     = "cni-ipvlan-vpc-k8s/pool"
 
-	// TagKeep is the tag that says whether a collection must keep an ENI and its addresses. Only a collection without
-	// the configuration needs this tag. After a boot, the collection follows the tag until the first ADD of the ENI's
-	// pool. From this ADD on, the collection follows the ADD's configuration. The value "false" allows the collection
-	// to release the ENI and its addresses if no pod uses them. If the tag has any other value, or is missing, the
-	// collection releases nothing of the ENI before the first ADD. Only ENIs that a growth has created have this tag.
-	// If an operator later adds skipDeallocation to the configuration, a collection without the configuration follows
-	// this key only after the next ADD.
+	// TagKeep is a tag for a collection without the configuration. The tag shows what the collection must keep of an
+	// ENI. After a boot, the collection follows the tag until the first ADD of the ENI's pool. From this ADD on, the
+	// collection follows the ADD's configuration. The value "false" allows the collection to release the ENI and its
+	// addresses if no pod uses them. If the tag has any other value, or is missing, the collection releases nothing of
+	// the ENI before the first ADD. Only ENIs that a growth has created have this tag. If an operator later adds
+	// skipDeallocation to the configuration, a collection without the configuration follows this key only after the
+	// next ADD.
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )
 
@@ -61,8 +61,8 @@ func taggedForPods(e aws.ENI) bool { return e.Tags[TagManaged] != "" || e.Tags[T
 func PoolUnknown(e aws.ENI) bool { return ForPods(e) && !taggedForPods(e) }
 
 // GroupsOf returns the security groups of an ENI that lease.Policy.Misfit has to check. If the tags show that the ENI
-// was created for pods, GroupsOf returns nil. Misfit does not check the boot ENI, so the callers do not record the boot
-// ENI's groups.
+// was created for pods, GroupsOf returns nil. The boot ENI belongs to the node itself, so no caller records the boot
+// ENI's groups, and Misfit does not check them.
 func GroupsOf(e aws.ENI) []string {
 	if taggedForPods(e) {
 		return nil

@@ -158,8 +158,8 @@ func (p *Node) Compare(ctx context.Context, id string) error {
 	})
 }
 
-// AddAll records the addresses and prefixes that EC2 reports for an ENI. New addresses cool first, as in Learn, because
-// a pod may use them already, or EC2's answer may be old.
+// AddAll records the addresses and prefixes that EC2 reports for an ENI. AddAll records a new address or prefix as
+// Learn does, because a pod may use it already, or EC2's answer may be old.
 func AddAll(s *registry.State, e aws.ENI, used lease.Used) {
 	had := s.ENIs[e.ID]
 	if had.Foreign {

@@ -18,14 +18,14 @@ import (
 // A discovery has the data with which Learn decides what to record of each ENI.
 type discovery struct {
 	*registry.State
-	described      map[string]aws.ENI // EC2's descriptions of the ENIs, by ID; nil: no process has asked EC2, or EC2 has not answered
+	described      map[string]aws.ENI // EC2's descriptions of the ENIs, by ID; nil: not asked, or no answer
 	tagsUnknown    string             // why EC2 has not returned the tags of new ENIs
 	doubtsMetadata bool               // the node must not trust what only metadata shows
 	used           lease.Used
 	links          map[string]nl.Link // the node's links by MAC address; nil if they were not read
 	now            time.Time
 	noPodYet       bool          // no pod has had an address, so new addresses need not cool
-	lag            time.Duration // how long metadata or EC2, the source of this discovery, may still show an unassigned address
+	lag            time.Duration // how long the source, metadata or EC2, may show an unassigned address
 }
 
 // LagOfEC2 is how long EC2 may still list an address after this node has begun to unassign it. The unassign call takes
@@ -46,7 +46,7 @@ func (l discovery) learnENI(e aws.ENI) {
 		return
 	}
 	if known.Boot = e.Boot; known.Boot {
-		known.Groups, known.Tags = nil, nil // an earlier version of this suite recorded them, because it did not know the boot ENI
+		known.Groups, known.Tags = nil, nil // an earlier version recorded them, without knowing the boot ENI
 	}
 	later := e.Index > 0 && !e.Boot // the ENI may have been attached after the boot
 	d, asked := l.described[e.ID]

@@ -15,9 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Add leases the addresses for an ADD, and returns the ADD's result. If no address is free, Add gets one from the
-// source. since is the time when the last lease of this ADD began, and is set even if Add fails. If the attachment had
-// an address before this ADD, since is zero.
+// Add leases the addresses for an ADD, and returns the ADD's result. If no address is free, Add gets an address from
+// the Source. Add also returns the time when the last lease of this ADD began, even if Add fails. If the attachment had
+// an address before this ADD, this time is zero.
 func Add(
 	ctx context.Context, r *plugin.Request[Config], from Source,
 ) (res *types100.Result, since time.Time, err error) {
@@ -44,15 +44,15 @@ func Add(
 	return res, since, err
 }
 
-// Each calls add for each interface of an attachment, with the pool for the policy of the interface. If add fails for
-// one interface, Each ends the leases of all interfaces, unless the attachment had addresses before this ADD. fresh is
-// true if the attachment had no address before this ADD.
+// Each calls the function add for each interface of an attachment, with a pool that has the interface's policy. If add
+// fails for one interface, Each ends the leases of all interfaces, unless the attachment had addresses before this ADD.
+// Each returns true if the attachment had no address before this ADD.
 //
-// An interface whose address the pod has chosen comes first. So if EC2 shows that the pod cannot have this address, the
-// ADD has changed nothing for the other interfaces yet. An interface whose ENI the pod has chosen comes last. If this
-// interface came earlier, and another interface got no address, each repetition of the ADD would attach and detach the
-// ENI. A growth may have got addresses from EC2 for the other interfaces. If EC2 then refuses the ENI, these addresses
-// stay on the node, and the repeated ADD finds them.
+// The order of the interfaces depends on what the pod has chosen. An interface with a chosen address comes first. So if
+// EC2 shows that the pod cannot have this address, the ADD has changed nothing for the other interfaces yet. An
+// interface with a chosen ENI comes last. If it came earlier, and another interface got no address, each repetition of
+// the ADD would attach and detach the ENI. A growth may have got addresses from EC2 for the other interfaces. If EC2
+// then refuses the ENI, these addresses stay on the node, and the repeated ADD finds them.
 func (p *Pool) Each(
 	ctx context.Context, o Owner, policies []Policy, add func(context.Context, *Pool, Owner) (fresh bool, err error),
 ) (fresh bool, err error) {
@@ -83,8 +83,8 @@ func (p *Pool) Each(
 }
 
 // checkComplete returns an error if an interface of the attachment has no lease, although this ADD has leased addresses
-// for each interface. In this case, the registry was lost while the ADD ran. The new registry does not have the leases
-// of the earlier interfaces, so other pods would get the addresses of these interfaces.
+// for each interface. In this case, the registry was lost while the ADD ran, and the new registry lacks the leases of
+// some interfaces. Without the error, other pods would get the addresses of these interfaces.
 func (p *Pool) checkComplete(o Owner, policies []Policy) error {
 	if len(policies) == 1 {
 		return nil
@@ -137,7 +137,7 @@ func (p *Pool) freeAllAddrs(ctx context.Context, o Owner, policies []Policy, fre
 }
 
 // withPool calls f with the pool of this node, and with the policies of the interfaces that the request is about. The
-// context of f ends after limit. If limit is 0, the context ends after addTimeout.
+// context of f ends after the time limit. If limit is 0, the context ends after the time addTimeout.
 func withPool(
 	ctx context.Context, r *plugin.Request[Config], limit time.Duration, f func(context.Context, *Pool, []Policy) error,
 ) error {

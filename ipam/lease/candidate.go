@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A Place is an ENI that serves a pool, and the number of its leases in the state that [Places] got.
+// A Place is an ENI that serves a pool. It counts the ENI's leases in the state that the caller of [Places] has read.
 type Place struct {
 	ID string
 	registry.ENI
@@ -31,8 +31,8 @@ type block struct {
 // isFull reports whether all addresses of the block are leased. An IPv6 prefix is never full.
 func (b block) isFull() bool { return b.Addr().Is4() && b.leased == 1<<(32-b.Bits()) }
 
-// Serves reports whether the ENI is at a device index for pods. The boot ENI can be at any index, but serves pods only
-// if interfaceIndex is 0.
+// Serves reports whether the device index of the ENI allows the ENI to serve pods. The boot ENI can be at any index,
+// but serves pods only if interfaceIndex is 0.
 func (policy Policy) Serves(e registry.ENI) bool {
 	if e.IsBoot() {
 		return policy.MinIndex == 0
@@ -40,7 +40,8 @@ func (policy Policy) Serves(e registry.ENI) bool {
 	return e.Index >= policy.MinIndex && (e.Card == 0 || e.Index > 0)
 }
 
-// usesENI reports whether the configuration and the state of an ENI let pods of the policy's pool get its addresses.
+// usesENI reports whether pods of the policy's pool can get addresses of an ENI. This depends on the configuration and
+// on the state of the ENI.
 func (policy Policy) usesENI(id string, e registry.ENI) bool {
 	if wanted := policy.Choice.ENI; wanted != "" {
 		return id == wanted && !e.IsBoot() && !e.Draining && !e.Foreign && !e.Managed && policy.Choice.Allows(e.Tags)
@@ -49,11 +50,10 @@ func (policy Policy) usesENI(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart returns the name of a pod that prevents the choosing pod from using an ENI, or "" if no pod does. A pod with a
-// lease on the ENI prevents this in two cases. In the first case, that pod has the whole ENI. In the second case, the
-// choosing pod wants the whole ENI. If the choosing pod asks neither for an ENI by its ID nor for a whole ENI, Apart
-// returns "". Other pods cannot get an address of an exclusive ENI, because an exclusive ENI is in a pool of its own:
-// see derivedName.
+// Apart returns the name of a pod that uses an ENI, if the choosing pod cannot use the ENI beside it. If there is no
+// such pod, Apart returns "". There are two cases. The pod with the lease has the whole ENI, or the choosing pod wants
+// the whole ENI. If the choosing pod asks neither for an ENI by its ID nor for a whole ENI, Apart returns "". Such a
+// pod cannot get an address of another pod's whole ENI, because a whole ENI is in a pool of its own: see derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""
@@ -84,7 +84,8 @@ func Places(s *registry.State, policy Policy, now time.Time) []Place {
 	return ps
 }
 
-// lacksLink returns 1 while the node waits for the ENI's link, and 0 if the link is on the node.
+// lacksLink returns 1 if the ENI's link is not on the node yet, and 0 if the link is on the node. It returns a number
+// because Places sorts by it.
 func (p Place) lacksLink() int {
 	if p.Missed.IsZero() {
 		return 0
@@ -92,8 +93,8 @@ func (p Place) lacksLink() int {
 	return 1
 }
 
-// isLeasedFunc returns a function that reports whether an address is leased. For many addresses, this function is
-// faster than Leases.Has.
+// isLeasedFunc returns a function that reports whether an address is leased. If there are many addresses, this function
+// is faster than Leases.Has.
 func isLeasedFunc(s *registry.State) func(netip.Addr) bool {
 	const few = 64
 	n := 0
@@ -127,7 +128,7 @@ func newPlace(s *registry.State, id string, e registry.ENI, leased func(netip.Ad
 	return p
 }
 
-// Candidates chooses the addresses to lease next, one of each family. The chosen addresses are all on one ENI, because
+// Candidates chooses the addresses to lease next, one of each family. It chooses all of them on the same ENI, because
 // an interface of a pod has one ENI. If no ENI has a free address of each family, Candidates returns nil.
 func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, addrs []netip.Addr) {
 	for _, p := range Places(s, policy, now) {
@@ -138,7 +139,7 @@ func Candidates(s *registry.State, policy Policy, now time.Time) (eni string, ad
 	return "", nil
 }
 
-// Pick chooses a free address of each family. It leaves out a family of which the ENI has no free address.
+// Pick chooses a free address of each family. If the ENI has no free address of a family, Pick leaves out this family.
 func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Addr {
 	var addrs []netip.Addr
 	cutoff := now.Add(-policy.ReuseWait)
@@ -155,8 +156,8 @@ func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Add
 }
 
 // Unconfirmed returns true if the registry has unconfirmed addresses, and pods of the policy's pool must not get these
-// addresses. since is the time when the addresses became unconfirmed. Pods may get unconfirmed addresses if no process
-// of the node changes anything in EC2.
+// addresses. It also returns the time when the addresses became unconfirmed. If no process of the node changes anything
+// in EC2, pods can get unconfirmed addresses, and Unconfirmed returns false.
 func (policy Policy) Unconfirmed(s *registry.State) (since time.Time, ok bool) {
 	since, ok = s.Unconfirmed()
 	return since, ok && (policy.Provision != ProvisionNone || s.Rebuilt.Changes)
@@ -195,8 +196,8 @@ func (p Place) pickAssigned(s *registry.State, f Family, cutoff time.Time) (best
 	return best
 }
 
-// pickDelegated chooses an address of a prefix of the ENI. Of the prefixes with a free address, pickDelegated takes the
-// prefix with the most leases.
+// pickDelegated chooses an address of a prefix of the ENI. It tries the prefixes with the most leases first, so that
+// other prefixes become empty.
 func (p Place) pickDelegated(s *registry.State, f Family, cutoff time.Time) netip.Addr {
 	var blocks []block
 	for _, b := range p.blocks {
@@ -215,9 +216,9 @@ func (p Place) pickDelegated(s *registry.State, f Family, cutoff time.Time) neti
 	return netip.Addr{}
 }
 
-// pickWithin chooses an address of a prefix. In a /28, it takes an address that was never used, or else the address
-// that has been free the longest. A /80 has too many addresses to list, so pickWithin takes a random one, which is
-// almost never the same twice.
+// pickWithin chooses an address of a prefix. In a /28, it takes an address that was never used. If there is none, it
+// takes the address that has been free the longest. A /80 has too many addresses to list, so pickWithin takes a random
+// address. Two pods almost never get the same random address one after the other.
 func pickWithin(s *registry.State, b netip.Prefix, cutoff time.Time) (best netip.Addr) {
 	const few, tries = 8, 16
 	if b.Addr().BitLen()-b.Bits() > few {
@@ -238,7 +239,8 @@ func pickWithin(s *registry.State, b netip.Prefix, cutoff time.Time) (best netip
 	return best
 }
 
-// isUsable reports whether an address of a prefix can be leased: it has no lease, and did not become free after cutoff.
+// isUsable reports whether a pod can get an address of a prefix. The address must have no lease, and must not have
+// become free after the time cutoff.
 func isUsable(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	since, free := s.Free.At(a)
 	return !s.Leases.Has(a) && (!free || since.Before(cutoff))

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// check is CNI's CHECK: it returns an error if the lease is not as the ADD left it. The plugins after this one check
-// whether the pod has the address.
+// check is CNI's CHECK. It returns an error if the registry no longer has the lease of the ADD. It does not check
+// whether the pod has the address, because the plugins after this one check that.
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	s, err := view()
 	if registry.IsGarbage(err) { // a registry that cannot be read counts as lost: the next change sets its file aside
@@ -46,14 +46,14 @@ func onENI(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 	return nil
 }
 
-// checkFound does what check does, for an attachment that has no lease with its key. If a process rebuilds a lost
-// registry, the kernel shows which addresses pods have, but not to which attachments the addresses belong. So the
-// leases in a rebuilt registry have no keys. prevResult says which addresses the attachment has, and checkFound returns
-// an error if the kernel does not show them at the attachment's interfaces.
+// checkFound does the work of check if no lease has the attachment's key. Such attachments exist after a process has
+// rebuilt a lost registry. The kernel shows which addresses pods have, but not to which attachments the addresses
+// belong. So the leases in a rebuilt registry have no keys. The attachment's addresses are in prevResult. If the kernel
+// does not show these addresses at the attachment's interfaces, checkFound returns an error.
 //
-// checkFound does not write the key of the attachment into the lease. A runtime may call CHECK and DEL for an old
-// container, and a running pod may have the address now. A DEL always ends a lease with the key of its attachment. It
-// ends a lease without a key only if the kernel shows no user of the address.
+// checkFound does not write the key of the attachment into the lease. A DEL always ends a lease with its attachment's
+// key. But a DEL ends a lease without a key only if the kernel shows no user of the address. This protects a running
+// pod: a runtime may call CHECK and DEL for an old container whose address the running pod now has.
 func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config]) error {
 	if r.Prev == nil || len(r.Prev.IPs) == 0 {
 		return fmt.Errorf("%s has no lease", key(r))
@@ -104,7 +104,7 @@ func checkUnclaimed(s *registry.State, r *plugin.Request[Config], a netip.Addr) 
 	case Unknown(s):
 		return nil // no process has rebuilt the registry yet
 	case (id == "" || slices.Contains(e.Addrs, a)) && !s.Free.Has(a):
-		return nil // Learn records no prefixes if it rebuilds the registry while a namespace cannot be read
+		return nil // the address may be in a prefix that Learn has not recorded, because a namespace could not be read
 	}
 	return fmt.Errorf("%s has no lease for %s", key(r), a)
 }

@@ -15,19 +15,19 @@ import (
 )
 
 // This file is about addresses that a pod has chosen. While a chosen address cools, only the pod that had the address
-// last can get it. So if this pod is created again on the node, the pod gets its address at once. The pod can safely
-// have the address at once, because other hosts that remember the address remember the same pod.
+// last can get it. So if this pod is created again on the node, it gets its address without waiting. This is safe: if
+// another host remembers the address, it remembers the same pod.
 
 // hasCooled reports whether the pod can have the address that it has chosen. There are three such cases: the address
-// became free before cutoff, this pod had it last, or no pod of this node has had it. While free addresses are
-// unconfirmed, the second case does not count.
+// became free before the time cutoff, this pod had the address last, or no pod of this node has had the address. But if
+// this pod had the address last, and free addresses are unconfirmed, hasCooled returns false.
 func (c Choice) hasCooled(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	if s.Leases.Has(a) {
 		return false
 	}
 	since, free := s.Free.At(a)
 	_, e := s.ENIOf(a)
-	listed := slices.Contains(e.Addrs, a) // false: the address may be in a prefix, and was perhaps never leased
+	listed := slices.Contains(e.Addrs, a) // false: the address is in a prefix, and was never leased, or is not on the node
 	switch {
 	case free && c.wasLastOwner(s, a):
 		_, unconfirmed := s.Unconfirmed()
@@ -44,8 +44,8 @@ func (c Choice) wasLastOwner(s *registry.State, a netip.Addr) bool {
 	return ok && owner == c.Pod
 }
 
-// refusal returns why the pod cannot have what it has chosen, as far as the registry knows. EC2 may know further
-// reasons.
+// refusal returns why the pod cannot have what it has chosen. It knows only reasons that the registry shows. EC2 may
+// have further reasons.
 func (policy Policy) refusal(s *registry.State, o Owner, now time.Time) error {
 	if err := policy.Choice.checkMax(s, o); err != nil {
 		return err
@@ -58,12 +58,11 @@ func (policy Policy) refusal(s *registry.State, o Owner, now time.Time) error {
 	return nil
 }
 
-// checkHeld returns an error if the present request of an attachment does not fit the addresses that the attachment
-// already has. addrs are these addresses, and eni is the ID of their ENI. An earlier ADD of the attachment has leased
-// these addresses. There are three reasons why the leases still exist. That ADD has failed, the DEL came before that
-// ADD ended, or the pod still runs. If the ENI's pool or the requested pool is derived, the ENI must be in the
-// requested pool. If neither pool is derived, the two pools may differ, because an operator may rename configured
-// pools.
+// checkHeld returns an error if the pod's request does not fit the addresses that the attachment already has from an
+// earlier ADD. The argument addrs has these addresses, and eni is the ID of their ENI. The attachment can have
+// addresses for three reasons: the earlier ADD has failed, the DEL came before the earlier ADD ended, or the pod still
+// runs. If the ENI's pool or the requested pool is derived, the ENI must be in the requested pool. If neither pool is
+// derived, the two pools may differ, because an operator may rename configured pools.
 func (policy Policy) checkHeld(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
 	c, e := policy.Choice, s.ENIs[eni]
 	l, _ := s.Leases.At(addrs[0])
@@ -78,8 +77,8 @@ func (policy Policy) checkHeld(s *registry.State, o Owner, eni string, addrs []n
 		"%s has %v of %s from an earlier ADD, and these do not fit its present request", o.displayName(), addrs, eni)
 }
 
-// anyRefusal returns why a pod cannot have all of its interfaces, as far as the registry knows. If there is a reason,
-// the ADD fails before it changes anything for the first interface.
+// anyRefusal returns why a pod cannot have all of its interfaces, if the registry shows such a reason. The ADD then
+// fails before it changes anything for the first interface.
 func (p *Pool) anyRefusal(o Owner, policies []Policy) error {
 	s, err := p.Registry.View()
 	if err != nil || len(s.Held(o.Key)) > 0 {
@@ -103,7 +102,7 @@ func (p *Pool) anyRefusal(o Owner, policies []Policy) error {
 	return nil
 }
 
-// newENIs returns how many ENIs the node lacks for these interfaces.
+// newENIs returns how many new ENIs the node needs for the interfaces with these policies.
 func newENIs(s *registry.State, policies []Policy, now time.Time) int {
 	var ids, pools []string // existing ENIs for exclusive interfaces; pools that have no ENI for the pod
 	alone := 0
@@ -124,13 +123,13 @@ func newENIs(s *registry.State, policies []Policy, now time.Time) int {
 }
 
 // checkMax returns an error if the pod would have too many interfaces, including the interfaces that its other ADDs
-// have made. Multus makes an ADD for each network of a pod. All these ADDs name the same container, which is the
-// sandbox of the pod.
+// have made. Multus makes an ADD for each network of a pod. All these ADDs have the same container ID, which is the ID
+// of the pod's sandbox.
 func (c Choice) checkMax(s *registry.State, o Owner) error {
 	if c.Max == 0 {
 		return nil
 	}
-	others := map[string]bool{} // an interface of both families has two leases
+	others := map[string]bool{} // a map, because an interface with an address of each family has two leases
 	for _, l := range s.Leases.All() {
 		if l.ContainerID == o.ContainerID && l.Key != o.Key {
 			others[Owner{Key: l.Key, NIC: l.NIC}.waiterKey()] = true
@@ -194,8 +193,7 @@ func (policy Policy) reasonNotServed(e registry.ENI) string {
 	return cmp.Or(policy.Unserved(e), "this ENI serves no pods")
 }
 
-// AnyUnused reports whether the node has an unused ENI for which a pod had asked: no pod has a lease on this ENI any
-// more.
+// AnyUnused reports whether the node has an ENI for which a pod had asked, and on which no pod has a lease now.
 func AnyUnused(s *registry.State) bool {
 	for id, e := range s.ENIs {
 		if e.OnRequest && !HasLeases(s, id) {
@@ -216,7 +214,7 @@ func Awaited(s *registry.State, eni string, now time.Time) bool {
 	return false
 }
 
-// HasLeases reports whether a lease gives an address of the ENI to a pod.
+// HasLeases reports whether the registry has a lease on the ENI.
 func HasLeases(s *registry.State, id string) bool {
 	for _, l := range s.Leases.All() {
 		if l.ENI == id {

@@ -69,7 +69,7 @@ type PoolConfig struct {
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask for this pool
 }
 
-// withDefaults returns c, with the values of base for the keys that c leaves out.
+// withDefaults returns c. If c has no value for a key, the returned PoolConfig has the value of base.
 func (c PoolConfig) withDefaults(base PoolConfig) PoolConfig {
 	if c.SubnetTags == nil {
 		c.SubnetTags = base.SubnetTags

@@ -15,16 +15,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// End ends the leases of an attachment, and its addresses begin to cool. End calls neither EC2 nor metadata. An
-// attachment without a lease is no error.
+// End ends the leases of an attachment. The attachment's addresses then begin to cool. End calls neither EC2 nor
+// metadata. If the attachment has no lease, End returns no error.
 //
-// hints are addresses that the attachment has had, according to the caller. If a hint has a lease without a key, End
-// also ends that lease. For example, pods of the original plugin have such leases. But if the kernel shows the address
-// in use, or End cannot ask the kernel, this lease stays until a collection ends it. The reason is that a runtime may
-// repeat an old DEL, and a running pod may have the address by now.
+// The argument hints has addresses of which the caller says that the attachment has had them. If such an address has a
+// lease without a key, as the addresses of the original plugin's pods have, End also ends this lease. But a runtime may
+// repeat an old DEL, and a running pod may have the address by now. So if the kernel shows the address in use, or End
+// cannot ask the kernel, this lease stays until a collection ends it.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
-	found := map[netip.Addr]string{} // hints that have a lease without a key, and where the kernel showed each
-	var unused, returns bool         // an ENI is to be detached; an address is to be released
+	found := map[netip.Addr]string{} // hints that have a lease without a key, each with its place: see stillUsed
+	var unused, returns bool         // a collection must detach an ENI; a process must release an address
 	var whole map[string]registry.ENI
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		clear(found)
@@ -71,10 +71,10 @@ func findAgain(s *registry.State, a netip.Addr) {
 	}
 }
 
-// stillUsed reports whether an address is still in use. place is where the kernel showed it: the path of a namespace,
-// or [routePlace]. The address is in use if that namespace has it, or if the node has a host route to it. If stillUsed
-// cannot read the namespace or the routes, it returns true. It also returns true for any other place, because then only
-// a walk through all namespaces could find the address.
+// stillUsed reports whether an address is still in use. The argument place says where the kernel showed the address: it
+// is the path of a namespace, or [routePlace]. The address is in use if that namespace has it, or if the node has a
+// host route to it. If stillUsed cannot read the namespace or the routes, it returns true. For any other place, it also
+// returns true, because only a walk through all namespaces could find the address.
 func (p *Pool) stillUsed(place string, a netip.Addr) bool {
 	switch {
 	case filepath.IsAbs(place):
@@ -90,9 +90,9 @@ func (p *Pool) stillUsed(place string, a netip.Addr) bool {
 	return used || err != nil
 }
 
-// Retain is CNI's GC: if an attachment of the network is not in the list valid, Retain ends the leases of the
-// attachment. If the kernel shows the address of a lease in use, Retain keeps the lease. If a namespace cannot be read,
-// Retain keeps all leases.
+// Retain is CNI's GC. The argument valid lists the attachments of the network that still exist. Retain ends the leases
+// of all other attachments of the network. If the kernel shows the address of a lease in use, Retain keeps the lease.
+// If a namespace cannot be read, Retain keeps all leases.
 func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
 	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {

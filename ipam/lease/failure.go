@@ -14,13 +14,13 @@ import (
 )
 
 // One process asks EC2 for all waiting ADDs, so EC2's answer is the answer to all these ADDs. If EC2 refuses, the
-// process records a Failure in the registry. The Failure stays until an ADD of the same pool gets an address. If a
-// subnet is full, the Failure stays at least until its time Until.
+// process records a Failure in the registry. The Failure stays until an ADD of the same pool gets an address. But if a
+// subnet is full, the Failure does not end before the time in its field Until.
 
-// recentFailure returns an error if another process has just asked EC2 for all waiting ADDs, and failed. That process
-// has asked for the owner's addresses only if it began to ask EC2 after the owner became a waiter. So after a refusal
-// of EC2, a hundred waiting ADDs do not ask EC2 one after the other. If a subnet is full, recentFailure also returns an
-// error to later ADDs. takeErr is the error of Take.
+// recentFailure returns an error if another process has just asked EC2 for all waiting ADDs, and failed. So after a
+// refusal of EC2, a hundred waiting ADDs do not ask EC2 one after the other. The other process must have begun to ask
+// EC2 after the owner became a waiter, because it did not ask for later waiters. But if a subnet is full, recentFailure
+// also returns an error to later waiters. The argument takeErr is the error that Take has returned.
 func (p *Pool) recentFailure(o Owner, takeErr error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()
@@ -42,8 +42,8 @@ func (p *Pool) recentFailure(o Owner, takeErr error) error {
 	return nil
 }
 
-// overdueError returns the error of an ADD whose time has ended while another process asked EC2. The error says what
-// that process waits for. waitErr says why the ADD has stopped waiting for its turn.
+// overdueError returns the error of an ADD whose time has ended while another process asked EC2. The returned error
+// says what delays that process. The argument waitErr is the reason why the ADD has stopped waiting for its turn.
 func (p *Pool) overdueError(o Owner, waitErr error) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -54,8 +54,8 @@ func (p *Pool) overdueError(o Owner, waitErr error) error {
 		"%w: another ADD is still asking EC2 for all waiting ADDs of this node: %s: %w", ErrNone, what, waitErr)
 }
 
-// delayCause returns what delays the process that asks EC2, and what an operator can do about it. delayCause looks for
-// three causes, in this order: EC2 throttles, EC2 has refused a call, or EC2 has not answered yet.
+// delayCause returns what delays the process that asks EC2, and what an operator can do about this delay. delayCause
+// looks for three causes, in this order: EC2 throttles, EC2 has refused a call, or EC2 has not answered yet.
 func (p *Pool) delayCause(s *registry.State, o Owner) (what, hint string) {
 	const patience = 10 * time.Second // longer than any backoff
 	since := s.Waiters[o.waiterKey()].Since
@@ -87,8 +87,8 @@ func Throttled(action string, until time.Time) (text, hint string) {
 var releaseActions = []string{"UnassignPrivateIpAddresses", "UnassignIpv6Addresses", "DetachNetworkInterface",
 	"DeleteNetworkInterface"}
 
-// throttledAction returns the throttled action for which a growth has to wait the longest. It considers only actions
-// that are throttled until a time after notBefore. If there is no such action, it returns "".
+// throttledAction returns the throttled action for which a growth has to wait the longest. It leaves out an action that
+// the node can call at the time notBefore. If no action is left, it returns "".
 func throttledAction(s *registry.State, notBefore time.Time) (action string) {
 	for a, until := range s.NotBefore {
 		if until.After(notBefore) && !slices.Contains(releaseActions, a) {
@@ -98,8 +98,9 @@ func throttledAction(s *registry.State, notBefore time.Time) (action string) {
 	return action
 }
 
-// latestCall returns the youngest intent of a growth. It leaves out ModifyNetworkInterfaceAttribute, because such an
-// intent may stay while no process makes the call. It also leaves out intents to release an address.
+// latestCall returns the youngest intent of a growth. It leaves out intents of ModifyNetworkInterfaceAttribute, because
+// such an intent can stay for long although no process makes the call. It also leaves out intents to release an
+// address.
 func latestCall(s *registry.State) (last registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Action != "ModifyNetworkInterfaceAttribute" && !ReleasesChosen(i) && i.Since.After(last.Since) {

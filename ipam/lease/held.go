@@ -20,12 +20,12 @@ import (
 // less.ReleaseChosen. The ADD on the other node waits for this release, because only the old node can prove that no pod
 // has the address. If the instance of the old node has ended, EC2's answer is the proof.
 
-// Release is the name of the mark that a DEL leaves when a chosen address is to be released to EC2.
+// Release is the name of a mark. A DEL leaves the mark if a process must release a chosen address to EC2.
 const Release = "release"
 
-// ToRelease reports whether a process must release an address to EC2 at once. ToRelease returns true if the address is
-// free, and a pod had chosen the address. The next pod with this pod's name may start on another node. Only a secondary
-// address can leave its ENI. The primary address and an address of a prefix cannot.
+// ToRelease reports whether a process must release an address to EC2 at once. The address must be free, and a pod must
+// have chosen it, because this pod may start again on another node. For a primary address or an address of a prefix,
+// ToRelease returns false, because EC2 cannot unassign it alone.
 func ToRelease(s *registry.State, a netip.Addr) bool {
 	if _, owned := s.Owners[a]; !owned || !s.Free.Has(a) {
 		return false
@@ -49,8 +49,8 @@ func AnyToRelease(s *registry.State) bool {
 	return false
 }
 
-// ReleasesChosen reports whether an intent is for the release of one address to EC2. Either a pod had chosen this
-// address, or an operator's command has named the address.
+// ReleasesChosen reports whether an intent is for the release of one address to EC2. A pod had chosen this address, or
+// an operator's command has named the address.
 func ReleasesChosen(i registry.Intent) bool {
 	return slices.Contains(releaseActions, i.Action) && i.Addr.IsValid()
 }
@@ -66,9 +66,9 @@ func AwaitedAddr(s *registry.State, a netip.Addr, now time.Time) bool {
 	return false
 }
 
-// If another node has the chosen address, an ADD waits before it asks EC2 again. These are the first and the longest
-// wait. Mostly, the earlier pod with the address has already ended, so the first waits are short. A pod waits at most
-// four seconds longer than necessary.
+// If another node has the chosen address, an ADD waits before it asks EC2 again. The first wait takes firstHeld, and no
+// wait takes longer than mostHeld. Mostly, the earlier pod with the address has already ended, so the first waits are
+// short. The longest wait is four seconds, so a pod waits at most four seconds longer than necessary.
 const (
 	firstHeld = 500 * time.Millisecond
 	mostHeld  = 4 * time.Second

@@ -19,9 +19,10 @@ import (
 )
 
 // NotesUse wraps the commands of a plugin that runs after ipam. If the kernel refuses a leased address because another
-// slave of the ENI has it, NotesUse records that the address is in use. This happens if the namespace of an earlier pod
-// still exists after that pod's DEL. The DEL has removed the node's route to the address, so the ADD could not see that
-// the address is in use. A search of all namespaces would find such addresses earlier, but would make every ADD slower.
+// slave of the ENI has it, NotesUse records that the address is in use. The kernel refuses the address if the namespace
+// of an earlier pod still exists after that pod's DEL. The DEL has removed the node's route to the address, so the ADD
+// could not see that the address is in use. A search of all namespaces would find such addresses earlier, but would
+// make every ADD slower.
 //
 // No pod gets the address until a collection has seen that no namespace has it. If the runtime repeats the ADD, the
 // attachment gets another address.
@@ -39,11 +40,10 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 }
 
 // noteInUse records which addresses of the attachment are in use in another namespace. A plugin calls noteInUse after
-// the kernel has refused one of these addresses for this reason. The kernel does not say which of the attachment's
-// addresses it has refused. So noteInUse looks for these addresses in the namespaces. For each found address, noteInUse
-// writes a lease without a key. If no namespace has any of the addresses, noteInUse writes such a lease for each of
-// them. If the addresses come from another ipam plugin, the registry has no leases of the attachment, and noteInUse
-// does nothing.
+// the kernel has refused such an address. The kernel does not say which address it has refused. So noteInUse looks for
+// the attachment's addresses in the namespaces. For each address that it finds, noteInUse writes a lease without a key.
+// If it finds none of the addresses, it writes such a lease for each of them. If the addresses come from another ipam
+// plugin, the registry has no leases of the attachment, and noteInUse does nothing.
 func noteInUse(ctx context.Context, k registry.Key) error {
 	r, err := openRegistry()
 	if err != nil {
@@ -64,14 +64,14 @@ func noteInUse(ctx context.Context, k registry.Key) error {
 	slog.Warn("another network namespace uses addresses that this ADD has leased: no other pod gets these addresses",
 		"addrs", taken)
 	var failed error
-	for nic := range len(addrs) { // an attachment has at most as many interfaces as addresses
+	for nic := range len(addrs) { // each interface has an address, so no interface has a higher number
 		failed = errors.Join(failed, (&Pool{Registry: r}).rejectAddrs(ctx, Owner{Key: k, NIC: nic}, taken, ""))
 	}
 	return failed
 }
 
-// addrsInNamespaces returns the part of addrs that namespaces have. If no namespace has any of these addresses, or a
-// namespace cannot be read, addrsInNamespaces returns all of addrs.
+// addrsInNamespaces returns those addresses of addrs that it finds in namespaces. If it finds none of them, or cannot
+// read a namespace, it returns all of addrs.
 func addrsInNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 	node, err := nl.Node()
 	if err != nil {
