@@ -125,7 +125,7 @@ func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Sub
 	if a.All, err = p.Node.DescribeSubnets(ctx, vpc, zone); err != nil {
 		return nil, err
 	}
-	if unlock, err := p.Registry.Lock(ctx, "subnets"); err == nil { // a growth and a collection can run at the same time
+	if unlock, err := p.Registry.Lock(ctx, "subnets"); err == nil { // a collection may ask at the same time
 		defer unlock()
 		writeAnswer(p, lastSubnets, a)
 	}

@@ -26,7 +26,7 @@ type Kept struct {
 	Config      []byte                     `json:"config"`
 	IfName      string                     `json:"ifName"`
 	Network     string                     `json:"networkName"`
-	NetNS       string                     `json:"netns"` // libcni before 1.2 does not keep it
+	NetNS       string                     `json:"netns"` // libcni before 1.2 does not keep the path
 	CNIArgs     [][2]string                `json:"cniArgs"`
 	Args        map[string]json.RawMessage `json:"capabilityArgs"`
 	Result      json.RawMessage            `json:"result"`

@@ -5,14 +5,14 @@
 // nor the metadata service. Package lease does not import the AWS SDK. So an ADD that finds a free address does not
 // load the SDK, and programs that do not ask EC2 stay small.
 //
-// An ADD that finds a free address writes a lease to the registry and is done ([Pool.Take]). If no address is free, the
-// ADD waits for its turn to ask EC2 ([Pool.Acquire]). The ADD uses a [Source] to ask EC2. The Source of package ipam
-// asks EC2 in the same process, and the Source of [Program] executes another program. A DEL ends the lease, and calls
+// An ADD that finds a free address only writes a lease to the registry ([Pool.Take]). If no address is free, the ADD
+// waits for its turn to ask EC2 ([Pool.Acquire]). The ADD uses a [Source] to ask EC2. The Source of package ipam asks
+// EC2 in the same process, and the Source of [Program] executes another program. A DEL ends the lease, and calls
 // neither EC2 nor metadata. Package less unassigns addresses.
 //
-// There are two invariants. The first invariant: an address has only one owner. This owner has the address before its
-// ADD answers, and keeps it until its DEL has begun. The second invariant: before an ADD answers with an address, it
-// checks that the node has no route to another pod with that address.
+// There are two invariants. The first invariant: an address has only one owner. The owner has the address before its
+// ADD answers, and keeps the address until its DEL has begun. The second invariant: before an ADD answers with an
+// address, it checks that the node has no route to another pod with that address.
 package lease
 
 //go:generate go run ../../internal/codec/gen
@@ -89,9 +89,9 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 	return p.Retain(ctx, r.Network, r.Valid)
 }
 
-// status reports whether an ADD could succeed at all. It does not fail if no address is free, or if a process holds a
-// lock. If status failed in these two cases, the runtime would report the node as not ready, and Kubernetes would evict
-// the node's pods. status fails if [GrowProgram] is not installed, because the node's first ADD would fail.
+// status returns an error if no ADD can succeed on this node. For example, [GrowProgram] may not be installed, so the
+// node's first ADD would fail. But if no address is free, or a process holds a lock, status returns no error. With an
+// error, the runtime would report the node as not ready, and Kubernetes would evict the node's pods.
 func status(_ context.Context, r *plugin.Request[Config]) error {
 	if err := r.CanDelegate(GrowProgram); err != nil {
 		return err
@@ -110,9 +110,9 @@ func key[C any](r *plugin.Request[C]) registry.Key {
 	return registry.Key{Network: r.Network, Attachment: r.Attachment}
 }
 
-// Superseded reports whether a later ADD of the attachment has made the objects that are now in the pod. began is the
-// time when the last lease of the caller's ADD began. If a lease of the attachment began after this time, that lease
-// belongs to a later ADD. If the registry cannot be read, Superseded returns true.
+// Superseded reports whether a later ADD of the attachment has made the objects that are now in the pod. The argument
+// began is the time when the last lease of the caller's ADD began. If a lease of the attachment began after this time,
+// that lease belongs to a later ADD. If the registry cannot be read, Superseded returns true.
 func Superseded[C any](r *plugin.Request[C], began time.Time) bool {
 	s, err := view()
 	if err != nil {
@@ -122,7 +122,8 @@ func Superseded[C any](r *plugin.Request[C], began time.Time) bool {
 	return slices.ContainsFunc(s.Held(key(r)), younger)
 }
 
-// Added lists the attachments of the request's network whose leases began after the command of the request.
+// Added lists attachments of the request's network. It lists an attachment only if its leases began after the request's
+// command began.
 func Added[C any](r *plugin.Request[C]) (all []plugin.Attachment, err error) {
 	s, err := view()
 	if err != nil {

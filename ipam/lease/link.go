@@ -14,14 +14,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// If the MTU of the boot ENI's link is within these limits, the links of all other ENIs get this MTU. The original
-// plugin did the same. Inside a VPC, 9001 is possible (EC2 user guide, "Network MTU").
+// If the MTU of the boot ENI's link is within these limits, all other ENIs' links get the same MTU. The original plugin
+// did the same. Inside a VPC, 9001 is possible (EC2 user guide, "Network MTU").
 const minMTU, maxMTU = 1000, 9001
 
-// LinkUp brings up the link of an ENI, and returns the link's name. If no pod uses the link, it gets the boot ENI's
-// MTU. LinkUp waits for the link of a new ENI. If that link does not appear, the error is [ErrNoLink]. If an earlier
-// pod had the link, LinkUp first restores the settings that the link had before. If LinkUp cannot restore these
-// settings, the error is [ErrKept].
+// LinkUp brings up the link of an ENI, and returns the link's name. If no pod uses the link, LinkUp sets the link's MTU
+// to the boot ENI's MTU. If the ENI is new, LinkUp waits for its link. If the link does not appear, the error is
+// [ErrNoLink]. If an earlier pod had the link, LinkUp first restores the settings from before that pod. If it cannot
+// restore these settings, the error is [ErrKept].
 func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -60,10 +60,10 @@ func (p *Pool) linkUp(ctx context.Context, s *registry.State, id string) (string
 	return link.Name, p.recordSettings(ctx, id, link)
 }
 
-// hasNoSlaves reports whether the link of an ENI has no slaves. If the MTU of the link changes, the kernel gives the
-// new MTU to all slaves, even if their pods should have another MTU. IPv6 on the slaves keeps the old MTU (see
-// [nl.MTU6]). A kernel without macvlan does not report slaves. On such a kernel, a link that is down counts as a new
-// link without slaves.
+// hasNoSlaves reports whether the link of an ENI has no slaves. Only such a link can safely get a new MTU. On a link
+// with slaves, the kernel gives the new MTU to all slaves, even if their pods should have another MTU. But IPv6 on the
+// slaves keeps the old MTU (see [nl.MTU6]). A kernel without macvlan does not report slaves. On such a kernel, a link
+// that is down counts as a new link without slaves.
 func (p *Pool) hasNoSlaves(link nl.Link) bool {
 	err := p.Host.Unshared(link)
 	return err == nil || !link.Up && !errors.Is(err, nl.ErrShared)
@@ -97,7 +97,7 @@ func (p *Pool) findLink(ctx context.Context, s *registry.State, id string) (nl.L
 	return l, p.noteLink(ctx, eni, id, l.Name)
 }
 
-// bootMTU returns the MTU of the boot ENI's link, or 0 if the MTU of the other links must not be changed.
+// bootMTU returns the MTU of the boot ENI's link, or 0 if the other links must keep their MTUs.
 func (p *Pool) bootMTU(ctx context.Context, s *registry.State) (int, error) {
 	for id, e := range s.ENIs {
 		if !e.IsBoot() {

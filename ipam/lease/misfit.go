@@ -13,15 +13,15 @@ import (
 )
 
 // This file is about ENIs of others. A person, another program, or a launch template has attached these ENIs, but not
-// for pods. If the node creates ENIs, an ENI of others serves pods only if the node could have created an ENI like it.
-// So such an ENI must have exactly the security groups of secGroupIds, and its subnet must have the tags of subnetTags.
+// for pods. On a node that creates ENIs, an ENI of others serves pods only if it is like the ENIs that the node
+// creates. It must have exactly the security groups of secGroupIds, and its subnet must have the tags of subnetTags.
 //
 // This rule does not apply to ENIs that this suite or the original plugin has created for pods. The registry does not
-// record the groups of such ENIs. So such an ENI still serves pods if the configuration now has other groups. With
-// "provision" "assign" or "none", the node creates no ENI, and uses all ENIs that others attach.
+// record the groups of these ENIs. So they still serve pods if the configuration now has other groups. With "provision"
+// "assign" or "none", the node creates no ENI, and uses all ENIs that others attach.
 //
-// If there are several pools, only a tag shows the pool of an ENI that was created for pods. If the ENI lacks this tag,
-// the rule also applies to the ENI. Without the rule, pods could get addresses of another pool's ENI.
+// If there are several pools, only a tag shows the pool of an ENI that was created for pods. If such an ENI lacks this
+// tag, the rule also applies to it. Without the rule, pods could get addresses of another pool's ENI.
 
 // An ENI with unknown tags may be an ENI of others. If the tags are unknown because EC2 did not answer, the ENI serves
 // no pods until EC2 answers. If the tags are unknown because the role has no permission to ask EC2, the ENI serves
@@ -55,14 +55,14 @@ func (policy Policy) Misfit(e registry.ENI) string {
 	return ""
 }
 
-// knowsTags reports whether the node knows enough about the ENI's tags to let the ENI serve pods. A node that never
-// asks EC2 uses all ENIs of others.
+// knowsTags reports whether unknown tags do not prevent the ENI from serving pods. For example, a node that never asks
+// EC2 does not know tags, and uses all ENIs of others.
 func (policy Policy) knowsTags(e registry.ENI) bool {
 	return e.TagsUnknown == "" || !policy.Pools && (e.TagsUnknown == registry.NotAllowed ||
 		policy.Provision == ProvisionNone)
 }
 
-// Unserved does what Misfit does. But if an operator renews the ENI, Unserved returns the renewal as the reason.
+// Unserved does what Misfit does, but has a further reason: an operator renews the ENI.
 func (policy Policy) Unserved(e registry.ENI) string {
 	if e.Retired {
 		return "an operator renews it (cni-tool drain-interface)"
@@ -71,7 +71,8 @@ func (policy Policy) Unserved(e registry.ENI) string {
 }
 
 // Unclear reports whether an ENI of others serves no pods only because of the tags of its subnet. In this case, the
-// caller asks EC2 for the tags: perhaps the node has never asked, or an operator has changed them since.
+// caller asks EC2 for the tags of the subnet. Perhaps the node has never asked for these tags, or an operator has
+// changed them meanwhile.
 func (policy Policy) Unclear(e registry.ENI) bool {
 	return policy.knowsTags(e) && policy.Misfit(e) != "" && policy.hasGroups(e) && !policy.Requestable(e.Tags)
 }

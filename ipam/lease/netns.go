@@ -25,8 +25,9 @@ type Shelf struct{ Dir, Below string }
 // runtimes give names to the namespaces. The directory /proc also shows the namespaces of runtimes that give no names.
 var Shelves = []Shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
 
-// paths lists the paths of the namespaces on a Shelf. If the directory cannot be read, paths returns an error. So paths
-// does not use filepath.Glob, because Glob ignores such errors. A missing directory is no error.
+// paths lists the paths of the namespaces on a Shelf. If the directory is missing, paths returns no path and no error.
+// If the directory cannot be read for another reason, paths returns an error. The function filepath.Glob would ignore
+// this error, so paths does not use it.
 func (s Shelf) paths() (paths []string, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if gone(err) {
@@ -41,8 +42,8 @@ func (s Shelf) paths() (paths []string, err error) {
 }
 
 // EachNetNS calls f once for each network namespace on the node, except the caller's own. The Name of the namespace is
-// the path at which it was found. If a namespace cannot be opened, or f fails, EachNetNS continues, and returns all
-// errors in the end.
+// the path at which it was found. If EachNetNS cannot open a namespace, or f fails, EachNetNS continues. In the end, it
+// returns all errors.
 func EachNetNS(f func(*nl.NS) error) error { return eachNetNS(Shelves, f) }
 
 // eachNetNS does what EachNetNS does, for the shelves in the argument. If it cannot open a namespace, it tries a few
@@ -80,8 +81,8 @@ type walk struct {
 	failed   error
 }
 
-// visit calls w.call with the namespace at path, unless w has visited this namespace before. A namespace that is gone
-// is no error, because processes end.
+// visit calls w.call with the namespace at path, unless w has visited this namespace before. If the namespace is gone
+// because its process has ended, visit records no error.
 func (w *walk) visit(path string) {
 	id, err := inode(path)
 	if gone(err) || err == nil && w.seen[id] || path == hostProcess {

@@ -18,9 +18,10 @@ import (
 )
 
 // An ENI whose link is not on the node can serve no pods. An operator or another program has detached the ENI, the
-// driver has failed, or the link has never appeared. The registry records since when the link is missing. So only one
-// ADD has to wait for the link, and the other ADDs do not use the ENI. A growth, a collection, and an ADD that finds no
-// free address look for the link. If the link is on the node again, the process removes the record.
+// driver has failed, or the link has never appeared. When an ADD finds that the link is missing, it records the time in
+// the registry. So only one ADD has to wait for the link, and the other ADDs do not use the ENI. A growth, a
+// collection, and an ADD without a free address look for the missing link. If the link is on the node again, the
+// process that finds it removes the record.
 
 // ErrNoLink means that the link of an ENI is not on the node, and that no process should wait for it.
 var ErrNoLink = errors.New("its link is not on the node")
@@ -57,8 +58,8 @@ func (p *Pool) Obtain(
 	}
 }
 
-// hasCard reports whether the ENI's link is already in the pod. The link is already in the pod if the pod has the whole
-// ENI, and the runtime repeats the ADD.
+// hasCard reports whether the ENI's link is already in the pod. This is so if the pod has the whole ENI, and the
+// runtime repeats the ADD.
 func (p *Pool) hasCard(o Owner, a Allocation) (bool, error) {
 	if a.Fresh || !p.Policy.Choice.Exclusive {
 		return false, nil
@@ -75,8 +76,8 @@ func (p *Pool) hasCard(o Owner, a Allocation) (bool, error) {
 	return slices.ContainsFunc(links, func(l nl.Link) bool { return l.MayBeCard() && l.MAC == a.ENI.MAC }), err
 }
 
-// linkError returns the error of an ADD that has leased addresses of an ENI, but cannot use the ENI's link. err is the
-// reason.
+// linkError returns the error of an ADD that has leased addresses of an ENI, but cannot use the ENI's link. The
+// argument err says why the ADD cannot use the link.
 func linkError(a Allocation, err error) error {
 	hint := "the link of a new ENI takes some seconds to appear; if it does not appear, see dmesg and 'ip link'"
 	switch {
@@ -98,8 +99,9 @@ func (p *Pool) freeAddrs(ctx context.Context, o Owner) error {
 	})
 }
 
-// endUnusedLease ends the lease of an address that no pod has used since the lease began. The address does not cool.
-// But a chosen address cools again, because it may still have been cooling when the lease began: see Choice.hasCooled.
+// endUnusedLease ends the lease of an address that no pod has used since the lease began. The address does not cool
+// after the lease. But a chosen address cools again, because it perhaps had not cooled when the lease began: see
+// Choice.hasCooled.
 func endUnusedLease(s *registry.State, a netip.Addr) {
 	since := time.Time{}
 	if l, _ := s.Leases.At(a); l.Asked && l.PodName != "" {
@@ -108,15 +110,15 @@ func endUnusedLease(s *registry.State, a netip.Addr) {
 	s.End(a, since)
 }
 
-// awaitLink waits for the link of a new ENI, at most until [registry.LinkPatience] after a process first found the link
-// missing. Before the wait, awaitLink records in the registry that the link is missing, so that other ADDs use other
-// ENIs first.
+// awaitLink waits for the link of a new ENI. It gives up when the time [registry.LinkPatience] has passed since a
+// process first found the link missing. Before the wait, awaitLink records in the registry that the link is missing, so
+// that other ADDs use other ENIs first.
 func (p *Pool) awaitLink(ctx context.Context, e registry.ENI, id string) (nl.Link, error) {
 	var now time.Time
 	err := p.Registry.Change(ctx, func(s *registry.State) {
 		now = time.Now()
 		known, ok := s.ENIs[id]
-		if ok { // otherwise the registry was lost meanwhile
+		if ok { // if not, the registry was lost meanwhile
 			e = known
 		}
 		if e.Miss(now); ok {
@@ -149,10 +151,10 @@ func (p *Pool) noteLink(ctx context.Context, e registry.ENI, id, name string) er
 	})
 }
 
-// Look reads the links of the node, and records which ENIs have lost their link, and which have it again. found reports
-// whether at least one ENI has its link again. If no process has ever seen the link of an ENI, the ENI's
-// [registry.LinkPatience] begins now, as for an ADD that waits for a link. Look only logs a failure, because no caller
-// needs its result.
+// Look reads the links of the node, and records which ENIs have lost their link, and which ENIs have their link again.
+// It returns true if at least one ENI has its link again. If no process has ever seen the link of an ENI, the link may
+// still appear, so the time [registry.LinkPatience] of this ENI begins now. If Look cannot read the links, it only logs
+// the error, because its callers can continue.
 func (p *Pool) Look(ctx context.Context) (found bool) {
 	found, err := p.look(ctx)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 
 // A podNames finds the name of the pod that has an address. It does not use the registry. Its sources are the aliases
 // of the veth pairs on the node, and the files that runtimes keep for each ADD. It reads both sources at the first call
-// of podWith. The names are only for people: no decision of a process depends on a name.
+// of podWith. Only people need these names. No decision of a process depends on a name.
 type podNames struct {
 	node  *nl.NS
 	paths nl.Namespaces
@@ -24,9 +24,9 @@ type podNames struct {
 	read  bool
 }
 
-// FoundLease returns a lease without a key for an address that the kernel shows in use. path is the place of the
-// address: the path of a namespace, routePlace or TheNode. If FoundLease can find the name of the pod, the lease has
-// this name.
+// FoundLease returns a lease without a key for an address that the kernel shows in use. The argument path is the place
+// of the address. It is the path of a namespace, routePlace or TheNode. If FoundLease can find the pod's name, it
+// writes the name into the lease.
 func (u Used) FoundLease(path string, a netip.Addr) (l registry.Lease) {
 	l = registry.Lease{NetNS: path, Bound: true}
 	if u.owners == nil || !filepath.IsAbs(path) {
@@ -49,7 +49,7 @@ func (o *podNames) podWith(path string, a netip.Addr) (namespace, name string) {
 			pods[podOfAlias(near.Alias)] = true
 		}
 	}
-	if len(pods) > 1 { // the alias names the pod, so the files are not needed
+	if len(pods) > 1 { // an alias names a pod, so the files are not needed
 		return onlyPod(pods)
 	}
 	for _, k := range o.kept {

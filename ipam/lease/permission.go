@@ -31,8 +31,8 @@ type Permission struct {
 	Max       int               `json:"max"`       // largest number of interfaces of a pod; 0: 1
 }
 
-// TakesENIs reports whether pods with this permission can make the node attach further ENIs, besides the ENIs of the
-// configured pools. provision is the node's value of the key provision.
+// TakesENIs reports whether a request of a pod with this permission can cause the node to attach an ENI that is in no
+// configured pool. The argument provision is the node's value of the key provision.
 func (p Permission) TakesENIs(provision Provision) bool {
 	made := len(p.Subnets)+len(p.SecurityGroups) > 0 || p.Exclusive
 	return provision == ProvisionFull && made || provision != ProvisionNone && len(p.ENIs) > 0

@@ -18,7 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A Pool leases addresses of this node to attachments, as one policy says. It records the leases in the registry.
+// A Pool leases addresses of this node to attachments. It follows one policy, and records the leases in the registry.
 type Pool struct {
 	Registry *registry.Registry
 	Host     *nl.NS
@@ -73,9 +73,9 @@ type Allocation struct {
 	ID    string       // the ID of the ENI that has the addresses
 	ENI   registry.ENI
 	VPC   registry.VPC
-	Fresh bool      // the attachment had no address before this ADD; also set if the ADD fails
+	Fresh bool      // the attachment had no address before this ADD; also correct if the ADD fails
 	Since time.Time // when the leases began
-	// no address was free, so the ADD has waited for EC2; also set if the ADD fails
+	// no address was free, so the ADD has waited for EC2; also correct if the ADD fails
 	Waited bool
 
 	seen *registry.State // the state from which the addresses were chosen
@@ -95,12 +95,12 @@ var (
 // IsNone reports whether err means that the ADD has to ask EC2.
 func IsNone(err error) bool { return isShort(err) || errors.Is(err, ErrPeers) }
 
-// isShort reports whether err means that the attachment has no address, and that no address is free for it.
+// isShort reports whether err means that the attachment has no address, and that it can get no free address.
 func isShort(err error) bool { return errors.Is(err, ErrNone) || errors.Is(err, ErrUnknown) }
 
-// Lacking returns an error that says what an ADD lacks after its growth has failed. The ADD's error begins with this
-// error. takeErr is the error of Take. ErrUnknown becomes ErrNone, so that all waiters for addresses report the same
-// error.
+// Lacking returns the beginning of the error of an ADD whose growth has failed. It says what the ADD still needs. The
+// argument takeErr is the error that Take has returned. Lacking replaces ErrUnknown with ErrNone, so that all waiters
+// for addresses report the same error.
 func Lacking(takeErr error) error {
 	if errors.Is(takeErr, ErrPeers) {
 		return ErrPeers
@@ -109,20 +109,20 @@ func Lacking(takeErr error) error {
 }
 
 // Take leases an address of each family to the owner. If the owner has these leases already, it gets the same
-// addresses. If [IsNone] is true for the error, the registry now has the owner as a waiter.
+// addresses. If [IsNone] returns true for the error, Take has recorded the owner as a waiter.
 func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 	for {
 		a, err := p.reserve(ctx, o)
 		if isShort(err) && anyLinkMissing(a.seen) && p.Look(ctx) && ctx.Err() == nil {
-			continue // an ENI that Take could not use has its link again
+			continue // the link of an ENI is on the node again, so Take can use the ENI
 		}
 		if err != nil {
 			return a, err
 		}
-		// The registry does not always know all pods: pods of the original plugin have no leases. The node has a host
-		// route to each pod, so addrsWithRoute finds the addresses of such pods. But the route may lead to the owner
-		// itself. In this case, an earlier ADD of the attachment has made the route, or a repeated ADD that runs now.
-		// If the owner's namespace has the address, the route leads to the owner.
+		// Pods of the original plugin have no leases. But the node has a host route to each pod, so addrsWithRoute
+		// finds the addresses of these pods. The route may also lead to the owner itself, because an earlier ADD of the
+		// attachment, or one that still runs, has made the route. If the owner's namespace has the address, the route
+		// leads to the owner.
 		taken, err := p.addrsWithRoute(a.Addrs)
 		if n := len(taken); err == nil && n > 0 {
 			taken, err = missingAddrs(taken, o.NetNS)
@@ -167,7 +167,7 @@ func (p *Pool) addrsWithRoute(addrs []netip.Addr) (taken []netip.Addr, err error
 	return taken, nil
 }
 
-// reserve does the part of Take that only needs the registry: it does not ask the kernel.
+// reserve does the part of Take that needs only the registry, and not the kernel.
 func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 	var none error
 	var short bool
@@ -221,10 +221,10 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 	return a, cmp.Or(err, none)
 }
 
-// reasonToAsk returns why an ADD has to ask EC2, or nil if the ADD need not ask. eni is the ENI whose addresses the ADD
-// would get, or "" if no ENI has free addresses. If the registry was lost while a process attached eni, the new
-// registry has eni, but not the CIDRs of the VPC: see Unknown. Without these CIDRs, the pod would get no routes to the
-// VPC. So reasonToAsk returns ErrUnknown, and Learn reads the CIDRs.
+// reasonToAsk returns why an ADD has to ask EC2. If the ADD need not ask, reasonToAsk returns nil. The argument eni is
+// the ENI whose addresses the ADD would get, or "" if no ENI has free addresses. If the registry was lost while a
+// process attached this ENI, the new registry has the ENI, but not the CIDRs of the VPC: see Unknown. Without these
+// CIDRs, the pod would get no routes to the VPC. So reasonToAsk returns ErrUnknown, and Learn reads the CIDRs.
 func (p *Pool) reasonToAsk(s *registry.State, eni string) error {
 	switch {
 	case Unknown(s):
@@ -238,12 +238,12 @@ func (p *Pool) reasonToAsk(s *registry.State, eni string) error {
 }
 
 // Unknown reports whether a process has to call Learn, because the registry has no ENI or does not know the instance. A
-// registry has ENIs and no instance if the earlier registry was lost while a process waited for EC2. The new registry
-// has only what that process wrote afterwards.
+// registry can have ENIs without the instance. In this case, the earlier registry was lost while a process waited for
+// EC2, and the new registry has only what this process wrote afterwards.
 func Unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID == "" }
 
-// StaleMetadata is how long the metadata service may still list an address that has left its ENI: twice the longest
-// time that users have seen.
+// StaleMetadata is how long the metadata service may still list an address that has left its ENI. It is twice the
+// longest time that users have seen.
 const StaleMetadata = 10 * time.Minute
 
 // pruneState removes five kinds of entries that have no meaning any more:
@@ -278,9 +278,9 @@ func pruneState(s *registry.State, policy Policy, now time.Time) {
 	}
 }
 
-// Note records what a collection has to know of the configuration, because a collection does not always have the
-// configuration. It records this in the entries of this pool's ENIs. It also records this for the ENIs of pools that
-// are derived from this pool, because perhaps no pod asks for a derived pool again.
+// Note copies parts of the configuration into the registry, for a collection that does not have the configuration. It
+// writes these parts into the entries of this pool's ENIs. It also writes them into the entries of the ENIs of derived
+// pools, because perhaps no pod asks for a derived pool again.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
 		takes := p.Policy.usesENI(id, e) && p.Policy.Choice.ENI == ""
@@ -312,8 +312,8 @@ func heldAddrs(s *registry.State, o Owner) (eni string, addrs []netip.Addr) {
 	return eni, addrs
 }
 
-// sortByFamily sorts addresses in the order of the policy's families, as Candidates does. The registry always lists
-// IPv4 first.
+// sortByFamily sorts addresses in the order of the policy's families. Candidates returns them in this order, but the
+// registry always lists IPv4 first.
 func (policy Policy) sortByFamily(addrs []netip.Addr) []netip.Addr {
 	later := func(a netip.Addr) int { return min(1, max(0, slices.Index(policy.Families, nl.FamilyOf(a)))) }
 	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return later(a) - later(b) })
@@ -328,10 +328,10 @@ func giveUpTime(ctx context.Context) time.Time {
 	return time.Now().Add(time.Minute)
 }
 
-// rejectAddrs ends the owner's leases. usedAddrs are the addresses that are already in use. Each of these addresses
+// rejectAddrs ends the owner's leases, because the addresses in usedAddrs are already in use. Each of these addresses
 // gets a lease without a key, so that no pod gets the address. A collection ends such a lease when the address is no
-// longer in use. The owner's other addresses are free again. place is where the kernel shows usedAddrs: the path of a
-// namespace, or [routePlace], or "" if the place is not known.
+// longer in use. The owner's other addresses are free again. The argument place says where the kernel shows usedAddrs.
+// It is the path of a namespace, or [routePlace], or "" if the place is not known.
 func (p *Pool) rejectAddrs(ctx context.Context, o Owner, usedAddrs []netip.Addr, place string) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {

@@ -20,12 +20,14 @@ const DefaultPool = "default"
 // io.kubernetes.cri.pod-annotations.
 const AnnotationPool = "cni-ipvlan-vpc-k8s/pool"
 
-// Policies returns the policies of the pools. The policy of the default pool is first. Validate must have been called.
+// Policies returns the policies of the pools. The policy of the default pool is first. The caller must have called
+// Validate before.
 func (c *Config) Policies() []Policy { return slices.Clone(c.pools) }
 
 // Choose returns the policy of the pool that serves a pod. If the pod asks for a pool, that pool serves the pod. If the
-// pod's namespace may not ask for that pool, Choose returns an error. A pod that asks for no pool gets the pool whose
-// entry for the pod's namespace is the most precise. If no pool has such an entry, the default pool serves the pod.
+// pod's namespace may not ask for that pool, Choose returns an error. If the pod asks for no pool, Choose compares the
+// pools' entries in namespaces, and takes the pool with the most precise entry for the pod's namespace. If no pool has
+// an entry for this namespace, the default pool serves the pod.
 func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
 	if name := c.RuntimeConfig.Annotations[AnnotationPool]; name != "" {
 		return c.requestedPool(pod, name)
@@ -33,8 +35,8 @@ func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
 	return c.servingPool(pod.Namespace), nil
 }
 
-// Routed returns the names of the pools with dataPath veth, and the names of the pools with ipvlan. Validate must have
-// been called.
+// Routed returns the names of the pools with dataPath veth, and the names of the pools with ipvlan. The caller must
+// have called Validate before.
 func (c *Config) Routed() (veth, ipvlan []string) {
 	for _, p := range c.pools {
 		name := cmp.Or(p.Pool, DefaultPool)

@@ -18,17 +18,17 @@ import (
 // executes GrowProgram. The CNI specification (section 4) calls such an execution a delegation.
 const GrowProgram = "cni-ipvlan-vpc-k8s-grow"
 
-// acquireArg is the first argument of a GrowProgram that leases addresses for its parent process and does nothing else
-// of the ADD. The second argument is how much time is left, and the third argument is the number of the interface. The
-// parent of this GrowProgram waits for the link of the ENI, and meanwhile the next ADD has its turn.
+// acquireArg is the first argument of a GrowProgram that only leases addresses for its parent process. The parent does
+// the rest of the ADD: for example, it waits for the link of the ENI, while the next ADD has its turn. The second
+// argument is the time until the ADD's deadline, and the third argument is the number of the interface.
 const acquireArg = "acquire"
 
 // Program returns a [Source] of addresses, for a process that cannot ask EC2 itself. This Source executes
 // [GrowProgram], which ends when ctx or this process ends.
 //
-// The Source has a lock of its own, and not the lock "grow", because GrowProgram takes the lock "grow". If the parent
-// process held that lock, GrowProgram would wait for its parent for ever. If this process is killed, the kernel
-// releases the Source's lock, and GrowProgram also ends. The next GrowProgram waits for "grow" until the killed
+// The Source does not use the lock "grow", because GrowProgram takes this lock. If the parent process held the lock,
+// GrowProgram would wait for its parent for ever. So the Source has a lock of its own. If this process is killed, the
+// kernel releases the Source's lock, and GrowProgram also ends. The next GrowProgram waits for "grow" until the killed
 // process's GrowProgram has ended.
 func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	ask := func(own context.Context, p *Pool, o Owner, _ error) (Allocation, error) {
@@ -56,8 +56,8 @@ func timeLeft(ctx context.Context) time.Duration {
 	return max(time.Until(end), moment)
 }
 
-// Acquisition returns the function Add for a GrowProgram that [Program] has executed. args are the arguments of this
-// GrowProgram. If the GrowProgram has other arguments than [Program] passes, Acquisition returns nil. No caller uses
+// Acquisition returns the function Add for a GrowProgram that [Program] has executed. The argument args has the
+// arguments of this GrowProgram. If [Program] does not pass such arguments, Acquisition returns nil. No process uses
 // the result of the function Add, because the parent process reads the lease from the registry.
 func Acquisition(args []string, from Source) func(context.Context, *plugin.Request[Config]) (*types100.Result, error) {
 	limit, nic, ok := acquisition(args)

@@ -18,8 +18,8 @@ import (
 )
 
 // A pod may ask for its interfaces (see package nic) if the key requests permits this. If a pod asks for a subnet, for
-// security groups or for an ENI, a derived pool serves it. A derived pool has what all pools have: ENIs of its own,
-// growth, release. Pods with the same request share a derived pool.
+// security groups or for an ENI, a derived pool serves it. Like each pool, a derived pool has ENIs of its own, growths
+// get addresses for it, and collections release them. Pods with the same request share a derived pool.
 
 // A Choice is what a pod has chosen for one of its interfaces. In the zero Choice, the pod has chosen nothing, and the
 // policy decides.
@@ -30,14 +30,14 @@ type Choice struct {
 	Groups []string     // IDs of the security groups of the pod's ENI; none: the groups of the policy
 	Pod    registry.Pod // the pod that asks
 
-	// Tags are the tags that the chosen ENI must have: all tags of one of the maps.
+	// Tags says which tags the chosen ENI must have. The ENI must have all tags of at least one map.
 	Tags []map[string]string
 
-	Exclusive bool // the pod gets a whole ENI: no other pod has an address of this ENI
+	Exclusive bool // the pod gets a whole ENI, so no other pod has an address of it
 	Takeover  bool // the node may take the pod's addresses from ENIs of ended instances
 
-	// Together is the number of interfaces that this ADD makes. Max is how many interfaces all ADDs of the pod may
-	// make. Max is 0 if the pod has asked for nothing that needs a permission.
+	// Together is the number of interfaces that this ADD makes. Max is the largest number of interfaces that all ADDs
+	// of the pod together may make. If the pod has asked for nothing that needs a permission, Max is 0.
 	Together, Max int
 }
 
@@ -66,8 +66,8 @@ func (c Choice) Addr(f Family) (netip.Addr, bool) {
 }
 
 // Interfaces returns the policy of each interface that an ADD makes for the pod. A pod that asks for nothing has one
-// interface, with the policy of its pool. The error names what the pod must not have, or what is wrong with the pod's
-// request.
+// interface, with the policy of its pool. If the pod must not have what it asks for, or its request is wrong,
+// Interfaces returns an error.
 func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, error) {
 	base, err := c.Choose(pod)
 	if err != nil {
@@ -153,9 +153,9 @@ func noPermission(pod plugin.Pod) error {
 		"pod %s asks for interfaces, and the key requests does not allow the namespace %q to ask", pod, pod.Namespace)
 }
 
-// derivedPolicy returns the policy for a request: the policy of the pod's own pool, changed by the request. A derived
-// pool keeps no warm addresses, because the node does not know future requests. Only an operator can add addresses in
-// advance.
+// derivedPolicy returns the policy for a request. It is the policy of the pod's own pool, with the changes that the pod
+// asks for. A derived pool keeps no warm addresses, because the node does not know future requests. Only an operator
+// can add addresses to a derived pool in advance.
 func (policy Policy) derivedPolicy(r nic.Request, tags []map[string]string) Policy {
 	policy.Choice = Choice{Subnet: r.Subnet, Addrs: r.Addrs, ENI: r.ENI, Exclusive: r.Exclusive}
 	if r.Subnet == "" && r.ENI == "" && len(r.SecurityGroups) == 0 && !r.Exclusive {
@@ -183,9 +183,9 @@ const requestSep = "/"
 // An ADD accepts them, because an earlier version of this suite accepted them.
 func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, requestSep+addrSep) }
 
-// derivedName returns the name of a derived pool: the name of the pod's pool, then the IDs in the pod's request. If the
-// pod asks for a whole ENI without an ID, the name also has the word "exclusive". So no other pod gets the addresses of
-// the whole ENI, even if the registry is lost.
+// derivedName returns the name of a derived pool. The name has the name of the pod's pool, and then the IDs in the
+// pod's request. If the pod asks for a whole ENI without an ID, the name also has the word "exclusive". So no other pod
+// gets the addresses of the whole ENI, even if the registry is lost.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
 		pool = cmp.Or(pool, DefaultPool) + requestSep + "exclusive"
@@ -211,7 +211,8 @@ func Origin(pool string) string {
 }
 
 // checkPossible returns an error if the request can never succeed. A request cannot succeed if the name of the derived
-// pool is too long. It also cannot succeed if pods of this network have no addresses of a chosen address's family.
+// pool is too long. It also cannot succeed if the pod has chosen an address of a family that pods of this network do
+// not have.
 func (policy Policy) checkPossible(r nic.Request) error {
 	const most = 256 // characters of a tag's value, such as a pool's name (EC2 user guide, "Tag restrictions")
 	if len(policy.Pool) > most {
@@ -228,16 +229,16 @@ func (policy Policy) checkPossible(r nic.Request) error {
 	return nil
 }
 
-// Requestable reports whether pods may ask for an ENI with these tags, which an operator or another program has
-// created. Pods that do not ask for the ENI get no address of it.
+// Requestable reports whether pods may ask by ID for an ENI with these tags. A pod that does not ask for such an ENI
+// gets no address of it.
 func (policy Policy) Requestable(tags map[string]string) bool {
 	of := func(r registry.OnRequest) bool { return HasTags(tags, r.Tags) }
 	return hasOne(tags, policy.requests) || slices.ContainsFunc(policy.onRequest, of)
 }
 
-// Heed records the tags of the ENIs for which pods of the network may ask. It returns the policy with the recorded tags
-// of all networks of the node, because only pods that ask get addresses of such an ENI. An empty network means all
-// conflists of the node.
+// Heed records for which ENIs pods of the network may ask, by the tags of these ENIs. It returns the policy with the
+// recorded tags of all networks of the node, so that the policy's pool does not use such an ENI. If network is empty,
+// the policy is for all conflists of the node.
 func (policy Policy) Heed(s *registry.State, network string) Policy {
 	if len(s.OnRequest)+len(policy.requests) == 0 {
 		return policy
@@ -254,8 +255,8 @@ func (policy Policy) Heed(s *registry.State, network string) Policy {
 	return policy
 }
 
-// Together adds tags to each policy: the tags of all ENIs for which pods of any of the policies may ask. Pods that do
-// not ask get no address of such an ENI.
+// Together gives the same requests to all policies. These requests are the tags of the ENIs for which pods of at least
+// one of the policies may ask. So a pod of another policy gets no address of such an ENI, unless it asks for the ENI.
 func Together(policies []Policy) []Policy {
 	requests := Common(policies...).requests
 	for i := range policies {
@@ -264,10 +265,10 @@ func Together(policies []Policy) []Policy {
 	return policies
 }
 
-// Common returns one policy for a collection, from the policies of a node's networks. It sets only fields that are the
-// same in all pools of one network. The policy has the Provision that allows the fewest changes, because a collection
-// changes nothing in EC2 that one of the networks forbids. The field Changes is true if one of the networks allows
-// changes, because metadata may lag behind these changes.
+// Common returns one policy for a collection, from the policies of a node's networks. The pools of a network may differ
+// in a field. Common does not set such a field. The policy has the Provision that allows the fewest changes, because a
+// network may forbid changes that another network allows. If a network allows changes, metadata may lag behind them, so
+// Common then sets the field Changes.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&
@@ -288,13 +289,13 @@ func Common(networks ...Policy) (c Policy) {
 // Allows reports whether the pod may choose an ENI with these tags.
 func (c Choice) Allows(tags map[string]string) bool { return hasOne(tags, c.Tags) }
 
-// hasOne reports whether tags has all tags of at least one of the maps.
+// hasOne reports whether at least one of the maps has only tags that are also in tags.
 func hasOne(tags map[string]string, of []map[string]string) bool {
 	return slices.ContainsFunc(of, func(wanted map[string]string) bool { return HasTags(tags, wanted) })
 }
 
-// HasTags reports whether tags has all of the wanted tags. If a wanted tag has an empty value, tags must also have this
-// tag, with an empty value.
+// HasTags reports whether tags has all of the wanted tags. If a wanted tag has an empty value, HasTags does not accept
+// a missing tag instead.
 func HasTags(tags, wanted map[string]string) bool {
 	for k, want := range wanted {
 		if v, ok := tags[k]; !ok || v != want {

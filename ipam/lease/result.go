@@ -25,8 +25,8 @@ var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 // Result returns the plugin's result, in the form of the original plugin. The only interface is the ENI's link on the
 // node. The result has the MAC address of this interface only if the pod gets the whole ENI. Each address has the mask
-// of its subnet. Routes through the subnet's gateway lead to the VPC's CIDR blocks, to the blocks of the VPC's peers,
-// and to routeToCidrs, in this order. The DNS server is the VPC's.
+// of its subnet. The routes through the subnet's gateway lead to the VPC's CIDR blocks, to the blocks of the VPC's
+// peers, to routeToCidrs, and to all of IPv6, in this order. The DNS server is the one of the VPC.
 func (a Allocation) Result(link string, p Policy) *types100.Result {
 	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
 	if p.Choice.Exclusive {
@@ -50,9 +50,10 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 }
 
 // Routed returns the plugin's result for a routed pod. In this result, the pod's addresses are not at the ENI's link,
-// but at the pod's interface, which unnumbered-ptp makes. They are single addresses (/32, /128). The routes are the
-// node's routes for packets from the pod. The ENI's link has the ENI's primary address, which the node needs to ask for
-// the MAC address of the VPC router. No program can unassign the primary address.
+// but at the pod's interface, which unnumbered-ptp makes. Each address has the mask of a single address (/32 or /128).
+// The routes are not for the pod, but for the node, which forwards the pod's packets. The result also has the ENI's
+// primary address, at the ENI's link. The node needs this address to ask for the MAC address of the VPC router, and no
+// program can unassign it.
 func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types100.Result {
 	r := a.Result(link, p)
 	r.Interfaces = append(r.Interfaces, &types100.Interface{Name: ifName, Sandbox: netNS})
@@ -74,9 +75,10 @@ func AddPrimary(r *types100.Result, e registry.ENI) {
 }
 
 // Recall computes the result of an earlier ADD again, from the registry and the configuration. That ADD has made the
-// lease l, and addrs are the addresses of the lease's owner. Recall does not know the requests in the pod's
-// annotations. A pod keeps its data path even if the configuration has another one now. So the function isRouted
-// reports whether the pod is routed. The argument of isRouted is true if the configuration now wants routed pods.
+// lease l. The argument addrs has the addresses of the lease's owner. Recall does not know the requests in the pod's
+// annotations. A pod keeps its data path even if the configuration has another one now. So Recall calls the function
+// isRouted, which reports whether the pod is routed. The argument of isRouted is true if the configuration now wants
+// routed pods.
 func Recall(
 	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, isRouted func(configured bool) bool,
 ) (*types100.Result, error) {
@@ -93,8 +95,8 @@ func Recall(
 }
 
 // appendInterface adds a further interface of the pod to the result r. It copies the link of the interface's ENI, and
-// the addresses with their gateways. The parameter added is the result of this interface. appendInterface copies no
-// routes, because the pod uses a further interface only to answer packets that came in at this interface.
+// the addresses with their gateways. The argument added is the result of the further interface. appendInterface copies
+// no routes, because the pod sends packets at a further interface only to answer packets that came in there.
 func appendInterface(r, added *types100.Result) {
 	index := len(r.Interfaces)
 	r.Interfaces = append(r.Interfaces, added.Interfaces...)
@@ -112,8 +114,8 @@ func (a Allocation) subnetOf(addr netip.Addr) netip.Prefix {
 	return a.ENI.CIDR
 }
 
-// gatewayFor returns the address of the VPC router, in the family of addr. The IPv4 address is the first one of the
-// subnet (VPC user guide, "Subnet CIDR blocks").
+// gatewayFor returns the address of the VPC router, in the family of addr. In IPv4, it is the first address after the
+// subnet's network address (VPC user guide, "Subnet CIDR blocks").
 func (a Allocation) gatewayFor(addr netip.Addr) netip.Addr {
 	if addr.Is6() {
 		return router6
@@ -139,7 +141,7 @@ func destinations(a Allocation, p Policy) []netip.Prefix {
 	return once
 }
 
-// ipNet converts a prefix, with its host bits, to the type of the CNI library.
+// ipNet converts a prefix to the type of the CNI library. It does not clear the prefix's host bits.
 func ipNet(p netip.Prefix) net.IPNet {
 	return net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -17,19 +17,21 @@ import (
 
 // A pod that has a whole ENI can change all settings of the ENI's link. The changes stay when the link comes back to
 // the node (see [nl.Settings]). So an ADD records the settings in the registry before the pod gets the link, and the
-// pod's DEL restores them. If the link comes back only after the DEL, when the pod's namespace ends, the next ADD that
-// gets the ENI restores them. The command doctor finds such a link before that ADD, and can also restore the settings.
+// pod's DEL restores these settings. If the pod's namespace still exists at the DEL, the link comes back later. In this
+// case, the next ADD that gets the ENI restores the settings. The command doctor finds such a link before that ADD, and
+// can also restore the settings.
 
-// ErrKept means that an ENI's link still has settings of an earlier pod, or that links of such a pod still use it.
+// ErrKept means that an ENI's link still has settings of an earlier pod, or that other links of an earlier pod still
+// use the ENI's link.
 var ErrKept = errors.New("its link still has settings or links of an earlier pod")
 
 // hintKept tells an operator what to do about [ErrKept].
 const hintKept = "detach the ENI, which resets its link, or reboot the node. If other links use the ENI's link, end " +
 	"the namespaces of these links: see 'ip -d link' there"
 
-// restoreSettings restores the settings that the link of a chosen ENI had before an earlier pod got the link. If the
-// new pod is to get the whole ENI, restoreSettings also returns an error if another link uses the ENI's link. An
-// earlier pod may have made links of any kind on the ENI's link, in namespaces of its own.
+// restoreSettings restores the settings that the link of a chosen ENI had before an earlier pod got the link. An
+// earlier pod may also have made links of any kind on the ENI's link, in namespaces of its own. So if the new pod gets
+// the whole ENI, and another link uses the ENI's link, restoreSettings returns an error.
 func (p *Pool) restoreSettings(ctx context.Context, e registry.ENI, id string, link nl.Link) error {
 	if !p.Policy.Choice.Chooses() {
 		return nil
@@ -91,9 +93,9 @@ func wholeENIs(s *registry.State, k registry.Key) map[string]registry.ENI {
 	return all
 }
 
-// putBackSettings restores the settings of the links of a pod's whole ENIs, because the pod may have changed them. The
-// pod's DEL calls putBackSettings. If it fails, the DEL still succeeds. The next ADD that gets the ENI tries again, and
-// fails if it cannot restore the settings.
+// putBackSettings restores the link settings of a pod's whole ENIs, because the pod may have changed them. The pod's
+// DEL calls putBackSettings. If putBackSettings fails, the DEL still succeeds. The next ADD that gets the ENI tries
+// again, and fails if it cannot restore the settings.
 func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.ENI) {
 	if len(whole) == 0 {
 		return
@@ -121,9 +123,9 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 	}
 }
 
-// forgetSettings removes the recorded settings of an ENI, because the ENI's link has these settings again. recorded are
-// the settings that the caller has read from the registry. If the registry has other settings now, or a pod has a lease
-// on the ENI, forgetSettings removes nothing.
+// forgetSettings removes the recorded settings of an ENI, because the ENI's link has these settings again. The argument
+// recorded has the settings that the caller has read from the registry. If the registry has other settings now, or a
+// pod has a lease on the ENI, forgetSettings removes nothing.
 func (p *Pool) forgetSettings(ctx context.Context, id string, recorded nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok && maps.Equal(e.Settings, recorded) && !HasLeases(s, id) {
@@ -133,8 +135,8 @@ func (p *Pool) forgetSettings(ctx context.Context, id string, recorded nl.Settin
 	})
 }
 
-// withHost calls f with the node's namespace. If the pool has not opened this namespace, as in a DEL, withHost opens
-// it.
+// withHost calls f with the node's namespace. A DEL does not open this namespace in advance, so withHost opens it if
+// necessary.
 func (p *Pool) withHost(f func(*nl.NS) error) error {
 	if p.Host != nil {
 		return f(p.Host)

@@ -9,19 +9,20 @@ import (
 	"time"
 )
 
-// A Source gets addresses from EC2 for an ADD that finds no free address. Only one process of the node at a time uses a
-// Source, for all waiting ADDs.
+// A Source gets addresses from EC2 for an ADD that finds no free address. At each moment, only one process of the node
+// uses a Source. It asks EC2 for all waiting ADDs.
 type Source struct {
 	// Turn is the name of the lock that a process holds while it uses the source. The kernel
 	// releases the lock when the process ends for any reason.
 	Turn string
 
-	// Ask gets addresses, and leases an address of each family to the owner. takeErr is the error of Take: see
-	// [IsNone].
+	// Ask gets addresses, and leases an address of each family to the owner. The argument takeErr is the error that
+	// Take has returned: see [IsNone].
 	Ask func(ctx context.Context, p *Pool, o Owner, takeErr error) (Allocation, error)
 
-	// Hands is true if a parent process holds the lock of another Source, and waits for this process: see [Program]. If
-	// another node has the address that the pod has chosen, this process fails at once, and its parent waits.
+	// Hands is true if the parent of this process holds the lock of another Source, and waits for this process: see
+	// [Program]. If another node has the address that the pod has chosen, this process then leaves the wait to its
+	// parent, and fails at once.
 	Hands bool
 }
 
@@ -42,7 +43,8 @@ func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, e
 }
 
 // askInTurn waits for the owner's turn, or until ctx is done. In its turn, the owner takes a free address. If no
-// address is free, and EC2 has not just refused another process, askInTurn asks the source.
+// address is free, askInTurn asks the source. But if EC2 has refused another process a moment ago, askInTurn returns
+// that process's error (see recentFailure).
 func (p *Pool) askInTurn(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	unlock, err := p.Registry.Lock(ctx, from.Turn)
 	if err != nil {
@@ -59,9 +61,9 @@ func (p *Pool) askInTurn(ctx context.Context, o Owner, from Source) (Allocation,
 	return from.Ask(ctx, p, o, none)
 }
 
-// lastTry is the last step of askInTurn, if the owner's time has ended before the owner's turn. If a DEL has made an
-// address free meanwhile, lastTry leases this address to the owner. If no address is free, lastTry does not change the
-// owner's entry in Waiters. waitErr says why the owner has stopped waiting for its turn.
+// lastTry is the last step of askInTurn if the owner has had no turn before its deadline. If a DEL has made an address
+// free meanwhile, lastTry leases this address to the owner. If no address is free, lastTry does not change the owner's
+// entry in Waiters. The argument waitErr says why the owner has stopped waiting for its turn.
 func (p *Pool) lastTry(ctx context.Context, o Owner, waitErr error) (Allocation, error) {
 	overdue := p.overdueError(o, waitErr)
 	if !errors.Is(waitErr, context.DeadlineExceeded) {

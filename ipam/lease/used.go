@@ -17,27 +17,28 @@ import (
 
 // Any process on a node can make network namespaces, and can give the links in these namespaces any addresses and MAC
 // addresses. So an address at such a link does not count as used. An address counts as used only at the ENI's link
-// itself, or at a link that was made on the ENI's link. Only the node's root can make such a link, and the kernel shows
-// on which link another link was made: see [nl.NS.Slaves].
+// itself, or at a slave: a link that was made on the ENI's link. Only the node's root can make a slave, and the kernel
+// shows the ENI's link of each slave: see [nl.NS.Slaves].
 //
 // A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI. The kernel refuses addresses that other
 // pods have. So each further address counts as used by this pod. The pod can take no more addresses than the ENI has,
 // and no more than mostOfPrefix addresses of a /80.
 
-// mostOfPrefix is how many IPv6 addresses of one namespace on one ENI count as used. This number is enough: an ENI has
-// fewer IPv6 addresses outside of prefixes, and an interface of a pod has one IPv6 address.
+// mostOfPrefix limits how many IPv6 addresses one namespace can use on one ENI: further addresses do not count as used.
+// Without this limit, a pod could use up a /80. The limit is high enough, because an ENI has fewer IPv6 addresses
+// outside of prefixes, and an interface of a pod has one IPv6 address.
 const mostOfPrefix = 64
 
-// routePlace is the place of an address to which the node has a host route. This process does not always see the
-// namespace that has the address.
+// routePlace is the place of an address to which the node has a host route. This process perhaps does not see the
+// namespace with the address.
 const routePlace = "a route of the node"
 
 // TheNode is the place of an address that the node itself has. The node may use an address of an ENI for purposes other
 // than pods.
 const TheNode = "the node"
 
-// An At is an address, and the MAC address of the ENI at whose link the address is. If MAC is "", the node itself has
-// the address, or a route to it.
+// An At is an IP address at the link of an ENI, with the MAC address of this ENI. If MAC is "", the node itself has the
+// IP address, or a route to it.
 type At struct {
 	MAC  string
 	Addr netip.Addr
@@ -54,12 +55,13 @@ type Used struct {
 	cards  map[string]bool    // MAC addresses of the network cards in namespaces
 	sought bool               // the namespaces were searched for network cards
 	owners *podNames          // finds the names of the pods
-	// how many IPv6 addresses a namespace has at links on an ENI's link, by the ENI's MAC address and the namespace's
+	// number of IPv6 addresses that a namespace has on an ENI; the key is the ENI's MAC address and the namespace's
 	// path
 	addrCount map[string]int
 }
 
-// Of returns the place where an address of the ENI with this MAC address is in use, or "".
+// Of returns the place where an address of an ENI is in use, or "" if the address is not in use. The argument mac is
+// the MAC address of the ENI.
 func (u Used) Of(mac string, a netip.Addr) string { return cmp.Or(u.By[At{mac, a}], u.By[At{"", a}]) }
 
 // Shows reports whether a leased address is in use. The address is in use if AtENI reports so, if the node has a route
@@ -78,8 +80,8 @@ func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.By[At{e.MAC, a}] != ""
 }
 
-// Any reports whether match returns true for a used address. Such an address is at the link of the ENI with this MAC
-// address, or a route of the node leads to it.
+// Any reports whether a used address matches: the function match returns true for it. Any looks only at addresses that
+// are at the link of the ENI with this MAC address, and at addresses to which the node has a route.
 func (u Used) Any(mac string, match func(netip.Addr) bool) bool {
 	for at := range u.By {
 		if (at.MAC == mac || at.MAC == "") && match(at.Addr) {
@@ -161,9 +163,9 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 	return used
 }
 
-// kindsOf returns the kinds of link that an ENI's link can be. The kind [nl.RealLink] is always in the list: a network
-// card, which only root can put into a namespace. In a simulation, the links of ENIs are of other kinds. So kindsOf
-// adds the kinds of those ENI links that are on the node.
+// kindsOf returns the kinds of link that an ENI's link can be. The list always has the kind [nl.RealLink], a network
+// card. Only root can put a network card into a namespace. In a simulation, the links of ENIs have other kinds. So
+// kindsOf also lists the kinds of the ENI links that are on the node.
 func kindsOf(links map[string]nl.Link, macs []string) []string {
 	kinds := []string{nl.RealLink}
 	for _, mac := range macs {
@@ -174,8 +176,8 @@ func kindsOf(links map[string]nl.Link, macs []string) []string {
 	return kinds
 }
 
-// addLink adds the addresses of the link c to u.By. netns is the path of the namespace with this link. mac is the MAC
-// address of an ENI: the link c was made on that ENI's link, or is that ENI's link itself.
+// addLink adds the addresses of the link c to u.By. The argument netns is the path of the namespace with this link. The
+// argument mac is the MAC address of an ENI. The link c is this ENI's link itself, or a slave of it.
 func (u Used) addLink(mac, netns string, c nl.Carrier) {
 	if mac == "" {
 		return
@@ -193,8 +195,8 @@ func (u Used) addLink(mac, netns string, c nl.Carrier) {
 }
 
 // Used does what UsedAddrs does for the ENIs of the registry, and adds the addresses to which the node has a host
-// route. Such a route leads to a pod, even to a pod whose namespace this process cannot see. macs are the MAC addresses
-// of further ENIs, which are perhaps not in the registry.
+// route. Such a route leads to a pod, even to a pod whose namespace this process cannot see. The argument macs has the
+// MAC addresses of further ENIs, which are perhaps not in the registry.
 func (p *Pool) Used(macs ...string) Used {
 	if s, err := p.Registry.View(); err == nil {
 		macs = append(MACs(s), macs...)
@@ -221,9 +223,9 @@ func (p *Pool) Used(macs ...string) Used {
 }
 
 // addRouted adds the addresses of routed pods. Each routed pod has a veth pair. An address at the pod's end of the pair
-// proves nothing, because the pod can add any address there. But while the end on the node is up, it has a permanent
-// neighbour for each of the pod's addresses. emptyEnd is the name of an end on the node that has no neighbour. This end
-// has no neighbour if another program has set the link down, or if the pod's ADD has just begun.
+// proves nothing, because the pod can add any address there. But while the node's end of the pair is up, it has a
+// permanent neighbour for each of the pod's addresses. If a node's end has no neighbour, addRouted returns its name.
+// There are two possible reasons: another program has set the link down, or the pod's ADD has just begun.
 func (u Used) addRouted(node *nl.NS) (emptyEnd string, err error) {
 	pairs := map[int]string{}
 	for _, l := range u.links {
@@ -261,8 +263,8 @@ func MACs(s *registry.State) (macs []string) {
 	return macs
 }
 
-// AddNode adds addrs, which the node itself has. It removes other entries of these addresses, because no pod has these
-// addresses.
+// AddNode adds the addresses that the node itself has. It removes other entries of these addresses, because no pod has
+// them.
 func (u Used) AddNode(addrs []netip.Addr) {
 	own := map[netip.Addr]bool{}
 	for _, a := range addrs {

@@ -16,8 +16,8 @@ import (
 // because the runtime will repeat that ADD. So one call is enough for all ADDs of a burst that are in the registry when
 // the process asks.
 
-// addWaiter makes the owner a waiter until deadline. previous is the owner's earlier entry in Waiters, or zero. The new
-// entry keeps the Since of the earlier entry.
+// addWaiter makes the owner a waiter until deadline. The argument previous is the owner's earlier entry in Waiters, or
+// zero. The new entry keeps the Since of the earlier entry.
 func (p *Pool) addWaiter(s *registry.State, o Owner, previous registry.Waiter, now, deadline time.Time) {
 	if previous.Since.IsZero() {
 		previous.Since = now
@@ -25,9 +25,9 @@ func (p *Pool) addWaiter(s *registry.State, o Owner, previous registry.Waiter, n
 	s.Waiters[o.waiterKey()] = registry.Waiter{Pool: p.Policy.Waits(), Since: previous.Since, Until: deadline}
 }
 
-// forgetGivenUp removes from GaveUp the ADD that the owner's ADD repeats. If a runtime repeats an ADD with another
-// container ID, the node does not know which ADD the owner's ADD repeats. In this case, forgetGivenUp removes the ADD
-// of the same pool that gave up first.
+// forgetGivenUp removes an ADD from GaveUp if the owner's ADD repeats it. GaveUp has the ADDs that have given up, and
+// that the runtime will repeat. But a repeated ADD may have another container ID. In this case, the node does not know
+// which ADD is repeated, so forgetGivenUp removes the ADD of the same pool that gave up first.
 func (p *Pool) forgetGivenUp(s *registry.State, o Owner) {
 	if len(s.GaveUp) == 0 {
 		return // as in nearly every ADD
@@ -53,7 +53,7 @@ func (p *Pool) GiveUp(ctx context.Context, o Owner) error {
 
 // removeWaiter removes the waiter with this key. If EC2 has throttled a growth while the ADD waited, removeWaiter
 // records in GaveUp that the ADD has given up. The runtime soon repeats the ADD. So a growth for other ADDs also gets
-// an address for this ADD. Without the record in GaveUp, the repeated ADD would find no address, and would need another
+// an address for this ADD. Without this record, the repeated ADD would find no free address, and would need another
 // call, which EC2 throttles. Without throttling, removeWaiter records nothing: in a full subnet, for example, EC2 would
 // only refuse more addresses.
 func removeWaiter(s *registry.State, waiter string, at time.Time) {
@@ -65,17 +65,17 @@ func removeWaiter(s *registry.State, waiter string, at time.Time) {
 	}
 }
 
-// Returns is the longest time from the end of an ADD that has given up until the runtime repeats the ADD. The kubelet
-// waits 10 to 15 seconds (kubernetes, pkg/kubelet/kubelet.go, backOffPeriod). After this wait, the runtime makes a
-// sandbox, which also takes time.
+// Returns is the longest time between two events: an ADD gives up, and the runtime repeats this ADD. The kubelet waits
+// 10 to 15 seconds (kubernetes, pkg/kubelet/kubelet.go, backOffPeriod). After this wait, the runtime makes a sandbox,
+// which also takes time.
 const Returns = 30 * time.Second
 
 // addrSep is before each address in the names that Waits returns.
 const addrSep = "="
 
-// Waits returns a name for what an ADD waits for. The name consists of the pool's name and the addresses that the ADD's
-// pod has chosen. An ADD that waits for a chosen address has a name of its own, because no other ADD asks EC2 for this
-// address.
+// Waits returns the name of a group of ADDs for which one process asks EC2. The name consists of the pool's name and
+// the addresses that the ADD's pod has chosen. An ADD that waits for a chosen address is in a group of its own, because
+// no other ADD asks EC2 for this address.
 func (policy Policy) Waits() string {
 	name := policy.Pool
 	for _, a := range policy.Choice.Addrs {

@@ -14,8 +14,8 @@ import (
 )
 
 // Refill is the name of the mark that an ADD leaves when its pool has fewer free addresses than the configuration
-// wants. A path unit of systemd then starts a process that fills the pool. A DEL also leaves this mark if an ENI for
-// which a pod had asked is to be detached.
+// wants. A path unit of systemd then starts a process that fills the pool. A DEL also leaves this mark if a process
+// must detach an ENI for which a pod had asked.
 const Refill = "refill"
 
 // markRefill leaves the mark Refill. If that fails, the ADD or the DEL still succeeds.
@@ -60,7 +60,8 @@ func (p *Pool) Ready(s *registry.State, now time.Time) int {
 	})
 }
 
-// scarceFamily returns the family of which a pool can have too few addresses: IPv4, if its pods have IPv4.
+// scarceFamily returns the family of which a pool can have too few addresses. If the pool's pods have IPv4, this is
+// IPv4.
 func (policy Policy) scarceFamily() Family {
 	if slices.Contains(policy.Families, IPv4) {
 		return IPv4
@@ -68,10 +69,11 @@ func (policy Policy) scarceFamily() Family {
 	return IPv6
 }
 
-// Wanted returns how many free addresses the pool wants: warm.min, but not more than More returns.
+// Wanted returns how many free addresses the pool wants. This is warm.min, or the number of pods that the node may
+// still get, if that number is lower.
 func (policy Policy) Wanted(s *registry.State) int { return min(policy.Warm.Min, policy.More(s)) }
 
-// More returns how many more pods the node may have before it has maxPods.
+// More returns how many more pods the node may get until it has maxPods pods.
 func (policy Policy) More(s *registry.State) int {
 	if policy.MaxPods == 0 {
 		return math.MaxInt
@@ -88,8 +90,8 @@ func (policy Policy) More(s *registry.State) int {
 // Plenty is the number that CountOf adds for a /80, which has too many addresses to count. No node has so many pods.
 const Plenty = 1 << 20
 
-// Ready returns the number of addresses that the pool with this name could give to pods. Ready counts only addresses
-// that became free at the time cutoff or earlier.
+// Ready counts the addresses that pods of the pool with this name could get now. It counts an address only if it became
+// free at the time cutoff or earlier.
 func Ready(s *registry.State, pool string, cutoff time.Time) int {
 	return ready(s, pool, func(e registry.ENI) int { return Count(s, e, cutoff) })
 }
@@ -103,8 +105,8 @@ func ready(s *registry.State, pool string, count func(registry.ENI) int) (n int)
 	return n
 }
 
-// Count returns how many addresses of one ENI pods could get, by the same rules as Ready. It counts IPv4 addresses, or
-// IPv6 addresses if the ENI has no IPv4. If the ENI's link is not on the node, Count returns 0.
+// Count does what Ready does, for the addresses of one ENI. It counts IPv4 addresses, or IPv6 addresses if the ENI has
+// no IPv4. If the ENI's link is not on the node, Count returns 0.
 func Count(s *registry.State, e registry.ENI, cutoff time.Time) int {
 	family := IPv6
 	if e.CIDR.IsValid() {
