@@ -18,14 +18,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file release chosen addresses to EC2 as soon as no pod has them. A pod may start again on
-// another node, and ask for its address there. The pod's DEL records the pod as the owner of the address in the
-// registry. The DEL also leaves a mark that starts this release.
+// The functions of this file release chosen addresses to EC2 as soon as no pod has them. The reason is that the pod may
+// start again on another node, and ask for its address there. The pod's DEL records the pod as the owner of the address
+// in the registry. The DEL also leaves a mark that starts such a release.
 
-// ReleaseChosen releases to EC2 the addresses that pods had chosen and that no pod has any more, and returns these
-// addresses. While a growth is under way, or EC2 throttles or does not answer, ReleaseChosen tries again until ctx is
-// done. It looks at the kernel first, to prove that no process of the node uses the addresses. An address that became
-// free after that look stays, but its DEL has left the mark again.
+// ReleaseChosen releases addresses to EC2, and returns them. Pods had chosen these addresses, and no pod has them now.
+// While a growth is under way, or EC2 throttles or does not answer, ReleaseChosen tries again until ctx is done. It
+// looks at the kernel first, to prove that no process of the node uses the addresses. If a DEL frees an address after
+// this look, ReleaseChosen does not release the address. But the DEL has left the mark again, so the next ReleaseChosen
+// releases the address.
 func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	s, err := p.Registry.View()
 	if err != nil || !lease.AnyToRelease(s) || p.Policy.Provision == lease.ProvisionNone {
@@ -49,8 +50,8 @@ func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	}
 }
 
-// releaseChosen does the work of ReleaseChosen, but tries only once. A collection calls it directly. If a growth is
-// under way for long, the error is errGrowing.
+// releaseChosen does the work of ReleaseChosen, but tries only once. A collection calls it directly. If a growth takes
+// too long, the error is errGrowing.
 func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	if p.Policy.Provision == lease.ProvisionNone || c.Max == 0 {
 		return nil
@@ -70,8 +71,8 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// chosenAddrs returns a picker. It picks addresses of one family that an ENI is to release, because pods had chosen
-// these addresses.
+// chosenAddrs returns a picker for the addresses of one family that pods had chosen, and that an ENI must now release.
+// The function family reports whether an address is of this family.
 func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x, e := book.Releasable{Addrs: map[netip.Addr]time.Time{}}, s.ENIs[id]
@@ -84,17 +85,17 @@ func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 	}
 }
 
-// isUnused reports whether nothing uses an address of the ENI. The kernel must have shown that the address is unused,
-// and nothing can have begun to use the address since. If the ENI's link is not on the node, isUnused returns false,
-// because another instance may have the ENI.
+// isUnused reports whether nothing uses an address of the ENI. When this collection looked at the kernel, the address
+// must have been unused. After this look, nothing can have begun to use the address. If the ENI's link is not on the
+// node, isUnused returns false, because another instance may have the ENI.
 func (c *Collecting) isUnused(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	return !e.NoLink(now) && !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) &&
 		!s.FreedAfter(a, c.Used.Looked) && !lease.AwaitedAddr(s, a, now)
 }
 
-// repeatReleases repeats the address releases of processes that were killed or got no answer from EC2. The registry no
-// longer has such an address, so no pod has got the address since. If the address has left the ENI, EC2 refuses the
-// call.
+// repeatReleases repeats the address releases of processes that were killed or got no answer from EC2. Such a process
+// had removed the address from the registry, so no pod has got the address since then. If the address has left the ENI,
+// EC2 refuses the call.
 func (p *Node) repeatReleases(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -110,7 +111,7 @@ func (p *Node) repeatReleases(ctx context.Context, c *Collecting) error {
 			return err
 		}
 	}
-	unlock, err := p.lockGrowth(ctx) // under this lock, no other process releases the address, or gets it for this node
+	unlock, err := p.lockGrowth(ctx) // while this process holds the lock, no other process releases the address, or gets it for this node
 	if err != nil {
 		return err
 	}

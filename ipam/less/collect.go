@@ -22,20 +22,20 @@ import (
 )
 
 // missingGrace is how long a pod must be gone before its lease ends without a DEL. One collection records that the pod
-// is gone. A collection at least missingGrace later ends the lease.
+// is gone. A later collection ends the lease, if at least the time missingGrace has passed.
 const missingGrace = time.Minute
 
-// ReleaseUnneeded releases what a collection may release. It releases idle addresses last, because no call is needed
-// for the addresses of a deleted ENI.
+// ReleaseUnneeded releases what this node does not need. It unassigns idle addresses last, because an ENI that is
+// deleted before loses its addresses without a further call.
 func (p *Node) ReleaseUnneeded(ctx context.Context, c *Collecting) error {
 	return errors.Join(p.heedConflists(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c),
 		unlessGrowing(p.releaseChosen(ctx, c)),
 		p.deleteEmptyENIs(ctx, c), p.unassignIdle(ctx, c))
 }
 
-// EndLost ends the leases of pods that are gone. In each other lease, EndLost records whether the kernel shows the pod.
-// If a namespace has an address without a lease, the address gets a lease, even if the metadata service does not show
-// the address.
+// EndLost ends the leases of pods that are gone. In each other lease, it records whether the kernel shows the pod. If
+// the kernel shows an address without a lease in a namespace, EndLost adds a lease for the address, even if the
+// metadata service does not show the address.
 func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	now := time.Now()
 	return p.Registry.Change(ctx, func(s *registry.State) {
@@ -60,9 +60,9 @@ func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	})
 }
 
-// updatedLease returns the lease, updated with what the kernel shows of the lease's pod. A lease without a key was made
-// for an address that was found in use. If nothing uses this address now, its pod counts as gone, even if there is
-// still a namespace at the path in the lease.
+// updatedLease returns the lease after an update: the kernel shows whether the lease's pod still exists. If nothing
+// uses the address of a lease without a key, the pod counts as gone, even if there is still a namespace at the path in
+// the lease. The reason is that a process made this lease only because it found the address in use.
 func updatedLease(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
 	switch {
 	case used.Shows(s, a, l):
@@ -89,7 +89,8 @@ func isPodNetNS(path string) bool {
 	return err != nil || !os.SameFile(is, own)
 }
 
-// detachUnused detaches the ENIs for which pods had asked, if no pod uses them any more.
+// detachUnused detaches the ENIs for which pods had asked, if no pod uses them any more. If Max limits the collection,
+// or the node must change nothing in EC2, detachUnused does nothing.
 func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
 	if c.Max < 0 && p.Policy.Provision != lease.ProvisionNone {
 		c.Detached, err = p.detachIdle(ctx, c.Used)
@@ -98,8 +99,8 @@ func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
 }
 
 // deleteEmptyENIs detaches and deletes the ENIs that this suite has made and that no pod uses. It keeps an ENI if the
-// ENI's pool would otherwise have fewer free addresses than the pool wants. It does nothing if a network of the node
-// must not create ENIs.
+// pool needs the ENI's free addresses to have as many as it wants. It does nothing if a network of the node must not
+// create ENIs.
 //
 // It begins with the ENIs that earlier processes have begun to delete. If the role has no permission to delete one of
 // these ENIs, deleteEmptyENIs detaches no other ENI, because that ENI would also stay undeleted.
@@ -116,7 +117,7 @@ func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 	slices.SortStableFunc(ids, func(a, b string) int { return drainingFirst(s.ENIs[a], s.ENIs[b]) })
 	for _, id := range ids {
 		if !c.mustDelete(s, id) || stranded && !s.ENIs[id].Draining {
-			continue // most ENIs stay, as this look at the registry shows
+			continue // saves the steps of deleteIfEmpty for most ENIs
 		}
 		deleted, err := p.deleteIfEmpty(ctx, c, id)
 		stranded = stranded || isDeleteDenied(err)
@@ -132,7 +133,7 @@ func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// drainingFirst compares two ENIs: a draining ENI comes before an ENI that is not draining.
+// drainingFirst compares two ENIs for a sort, so that draining ENIs come before all others.
 func drainingFirst(a, b registry.ENI) int {
 	switch {
 	case a.Draining == b.Draining:
@@ -143,7 +144,7 @@ func drainingFirst(a, b registry.ENI) int {
 	return 1
 }
 
-// deleteIfEmpty deletes an ENI if the collection is to delete it.
+// deleteIfEmpty deletes an ENI if mustDelete returns true for it.
 func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (deleted bool, err error) {
 	mayMark := func(s *registry.State) bool {
 		return c.mustDelete(s, id) && (!c.heedConflists(s) || c.mustDelete(s, id))
@@ -157,18 +158,18 @@ func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (del
 	}
 	err = p.deleteENI(ctx, id, c.Used, m.seen)
 	if errors.Is(err, errAttached) && m.staysAttached(err) && !errors.Is(err, aws.ErrDenied) {
-		// The ENI stays attached, for example because EC2 throttles. So undrain removes the ENI's mark: pods can then
-		// have the addresses of this ENI at once. They need no growth, which would take minutes. If the role has no
-		// permission to detach the ENI, deleteENI has removed the mark, and the collection releases only the addresses
-		// of the ENI.
+		// The ENI stays attached, for example because EC2 throttles. So undrain removes the ENI's mark, and pods can
+		// have the addresses of this ENI at once. Without these addresses, they would need a growth, which would take
+		// minutes. If the role has no permission to detach the ENI, deleteENI has already removed the mark. In this
+		// case, the collection releases only the addresses of the ENI.
 		c.kept = append(c.kept, id)
 		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 	}
 	return err == nil, err
 }
 
-// mustDelete reports whether the collection is to delete an ENI. It returns true if the ENI is empty, or if a process
-// has begun to delete the ENI.
+// mustDelete reports whether the collection has to delete an ENI. This is so if a process has begun to delete the ENI,
+// or if the ENI is empty and its pool does not need its free addresses.
 func (c *Collecting) mustDelete(s *registry.State, id string) bool {
 	e, now := s.ENIs[id], time.Now()
 	if !e.Detachable() || c.Max >= 0 || e.OnRequest {
@@ -180,6 +181,6 @@ func (c *Collecting) mustDelete(s *registry.State, id string) bool {
 		return e.Draining
 	}
 	spare := lease.Ready(s, e.Pool, now) - s.Warm[e.Pool].Left()
-	ready := lease.Count(s, e, now) // 0 if the ENI's link is missing, because the pool then loses nothing
+	ready := lease.Count(s, e, now) // 0 if the ENI's link is missing: the pool then loses no usable address
 	return ready == 0 || e.Closed() || ready <= spare
 }

@@ -19,10 +19,11 @@ import (
 
 // Deallocate unassigns addresses of this node's ENIs, in one call for each ENI and family. It unassigns nothing if one
 // of the addresses is not free, or is the primary address of an ENI. If EC2 throttles or does not answer, Deallocate
-// makes no further call. It returns the addresses that have left their ENIs, also after an error.
+// makes no further call. Even after an error, it returns the addresses that have left their ENIs.
 //
 // Each address has an intent until the outcome of its call is known. If the process is killed or gets no answer, a
-// collection releases the address. If an operator repeats the command first, the repeated command releases the address.
+// collection releases the address. If an operator repeats the command before the next collection, the repeated command
+// releases the address.
 func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []netip.Addr, err error) {
 	for _, a := range addrs {
 		if err := p.AwaitTurn(ctx, book.UnassignActionOf(a)); err != nil {
@@ -60,8 +61,8 @@ func withFinisher(err error) error {
 	return err
 }
 
-// withdrawNamed removes the named addresses from the registry, with an intent for each. It returns the addresses of
-// each ENI, and the intents of earlier releases that are not finished.
+// withdrawNamed removes the named addresses from the registry, and writes an intent for each of them. It returns these
+// addresses by ENI, and the intents of earlier, unfinished releases.
 func (p *Node) withdrawNamed(
 	ctx context.Context, addrs []netip.Addr,
 ) (victims map[string]book.Releasable, begun []registry.Intent, err error) {
@@ -112,7 +113,7 @@ func (p *Node) unassignNamed(
 	return gone, failed
 }
 
-// restoreAll puts back into the registry the addresses for which Deallocate has made no call.
+// restoreAll puts addresses back into the registry, because Deallocate has made no call for them.
 func (p *Node) restoreAll(ctx context.Context, victims map[string]book.Releasable) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		for id, x := range victims {
@@ -121,7 +122,7 @@ func (p *Node) restoreAll(ctx context.Context, victims map[string]book.Releasabl
 	})
 }
 
-// releasableENI returns the ENI that has the address, or an error if that ENI cannot lose the address.
+// releasableENI returns the ENI that has the address. If the ENI cannot lose the address, it returns an error.
 func releasableENI(s *registry.State, a netip.Addr) (string, error) {
 	id, e := s.ENIOf(a)
 	lease, leased := s.Leases.At(a)

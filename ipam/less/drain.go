@@ -27,19 +27,20 @@ import (
 // not begun to detach the ENI. Before that time, EC2's answer proves nothing (EC2 API reference, "Eventual
 // consistency").
 
-// errUndrained means that another process has removed the mark of an ENI meanwhile: pods may have its addresses.
+// errUndrained means that another process has removed the mark of an ENI meanwhile, so that pods can get the ENI's
+// addresses.
 var errUndrained = errors.New("it serves pods again")
 
 // A markedENI is the result of markDraining for one ENI.
 type markedENI struct {
 	seen      []aws.ENI // EC2's description of the ENI, right before the mark
-	wasMarked bool      // the ENI had the mark before: an earlier process may have begun to detach it
+	wasMarked bool      // the ENI had the mark before, so an earlier process may have begun to detach it
 	isMarked  bool      // the ENI has the mark now
 }
 
 // markDraining marks an ENI as draining if mayMark returns true. The function setMark sets the mark. After the mark, no
-// process leases an address of the ENI. Before the mark, EC2 must describe the ENI. So in an incident of EC2, or while
-// EC2 throttles, the ENI gets no mark, and pods can still have its addresses.
+// process leases an address of the ENI. If EC2 does not describe the ENI, for example because it throttles,
+// markDraining does not mark the ENI, and pods can still get its addresses.
 func (p *Node) markDraining(
 	ctx context.Context, id string, mayMark func(*registry.State) bool, setMark func(*registry.ENI),
 ) (m markedENI, err error) {
@@ -94,9 +95,9 @@ func (p *Node) detachENI(ctx context.Context, e aws.ENI) error {
 	})
 }
 
-// noteDetach writes the note that this process is about to detach an ENI. removeNote removes only this note, and
-// restores the note that was there before. That note must stay, because another process, or an earlier attempt of this
-// process, may have begun to detach the ENI.
+// noteDetach writes the note that this process is about to detach an ENI. The returned function removeNote removes only
+// this note, and restores an earlier note of the ENI. The earlier note must stay, because another process, or an
+// earlier attempt of this process, may have begun to detach the ENI.
 func (p *Node) noteDetach(ctx context.Context, id string) (removeNote func(*registry.State), err error) {
 	var before, noted time.Time
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
@@ -122,8 +123,8 @@ func (p *Node) noteDetach(ctx context.Context, id string) (removeNote func(*regi
 	}, err
 }
 
-// detachNotBegun reports whether EC2 has not begun to detach an ENI: EC2 has refused, or this process has not asked
-// EC2. err is the error of detachENI.
+// detachNotBegun reports whether EC2 has not begun to detach an ENI, because EC2 has refused, or because the request
+// has not reached EC2. The argument err is the error that detachENI has returned.
 func detachNotBegun(err error) bool {
 	return err != nil && !aws.MaybeDone(err) && !errors.Is(err, aws.ErrNotFound) && !inTransition(err)
 }
@@ -135,10 +136,10 @@ func inTransition(err error) bool {
 	return ok && e.Code == "IncorrectState"
 }
 
-// staysAttached reports whether the ENI stays attached after detachENI has failed with err, so that pods may have its
-// addresses. If the ENI had the mark before, an earlier process may have begun to detach the ENI. For such an ENI,
-// staysAttached returns true only if the role has no permission to detach ENIs. In all other cases, for example if EC2
-// only throttles this process, the earlier process may have succeeded.
+// staysAttached reports whether the ENI certainly stays attached after detachENI has failed with err. Pods can then
+// have the ENI's addresses. If the ENI had the mark before, an earlier process may have begun to detach the ENI. For
+// such an ENI, staysAttached returns true only if the role has no permission to detach ENIs. In all other cases, for
+// example if EC2 only throttles this process, the earlier process may have succeeded.
 func (m markedENI) staysAttached(err error) bool {
 	return detachNotBegun(err) && (!m.wasMarked || errors.Is(err, aws.ErrDenied))
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// heedConflists records what the conflists of the node want to keep. Each ADD records what its own network wants: see
-// lease.Pool.Note. The records of ADDs alone are not enough. Networks that share a pool may differ, so the last ADD
-// would decide. And no ADD comes for a pool that the configuration no longer has. The conflists alone are not enough
-// either, because Multus has networks that are in no conflist file.
+// heedConflists records what the conflists of the node want to keep. Each ADD also records what its own network wants
+// to keep: see lease.Pool.Note. The records of ADDs alone are not enough, for two reasons. If the networks that share a
+// pool differ, the last ADD would decide. And if the configuration no longer has a pool, no ADD comes for the pool. The
+// conflists alone are not enough either, because Multus has networks that are in no conflist file.
 //
 // While the collection waits for EC2, ADDs write their own records. So the collection records again what the conflists
 // want, before each release.
@@ -36,8 +36,8 @@ func (c *Collecting) heedConflists(s *registry.State) bool {
 	return recordPoolWishes(s, c.Conflists) || noted || retired
 }
 
-// recordRequestTags records the tags of the ENIs for which pods may ask, as the conflists say. It removes the tags of a
-// network that is in no conflist and has no pod.
+// recordRequestTags records the tags of the ENIs for which the conflists allow pods to ask. If a network is in no
+// conflist and has no pod, recordRequestTags removes the network's tags.
 func recordRequestTags(s *registry.State, conflists []lease.Policy) (changed bool) {
 	before, leased := s.OnRequest, map[string]bool{"": true}
 	if len(before) > 0 {
@@ -77,9 +77,9 @@ func retirePools(s *registry.State, conflists []lease.Policy) (changed bool) {
 }
 
 // recordPoolWishes records what the conflists want of their pools. If several conflists share a pool, recordPoolWishes
-// records their largest warm.min and their largest warm.max. If one of these conflists keeps the pool's addresses, the
-// node keeps them. An ENI serves pods if at least one of these conflists has an interfaceIndex that lets the ENI serve
-// pods.
+// records their largest warm.min and their largest warm.max. If one of these conflists has skipDeallocation, the node
+// keeps the pool's addresses. If the interfaceIndex of at least one of these conflists allows an ENI to serve pods, the
+// ENI serves pods.
 func recordPoolWishes(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {
@@ -102,8 +102,8 @@ func recordPoolWishes(s *registry.State, conflists []lease.Policy) (changed bool
 	return changed
 }
 
-// wishesFor returns what the conflists say about an ENI. configured is true if a conflist has the ENI's pool. serves is
-// true if the ENI serves the pods of such a conflist. keeps is true if such a conflist has skipDeallocation.
+// wishesFor looks for conflists with the ENI's pool. It sets configured if it finds one, serves if the ENI serves the
+// pods of one of them, and keeps if one of them has skipDeallocation.
 func wishesFor(conflists []lease.Policy, e registry.ENI) (serves, keeps, configured bool) {
 	for _, q := range conflists {
 		if q.Pool == lease.Origin(e.Pool) {

@@ -3,7 +3,7 @@
 
 // Package less releases what the node does not need: addresses, prefixes and ENIs. It ends leases of pods that are
 // gone. EC2 may give a released address to another node at once. So package less first proves that no pod has the
-// address, and removes it from the registry before it asks EC2.
+// address. After that, it removes the address from the registry, and then asks EC2.
 package less
 
 import (
@@ -24,7 +24,7 @@ type Collection struct {
 	Conflists []lease.Policy // what the node's conflists want to keep; nil: not known
 }
 
-// A Report says what a collection has released, also if it has failed afterwards.
+// A Report says what a collection has released. The Report is also correct if the collection has failed later.
 type Report struct {
 	Ended      []netip.Addr // addresses whose leases have ended because the pods were gone without a DEL
 	Unassigned []netip.Addr
@@ -32,15 +32,15 @@ type Report struct {
 	Detached   []string       // ENIs for which pods had asked
 	Returned   []netip.Prefix // delegated prefixes that were unassigned
 
-	// Tidied reports whether the collection has removed what serves all pods, or all routed pods, because no such pod
-	// was left. A pod may have started at that moment. So the caller must repair the node.
+	// Tidied is true if the collection has removed objects of the node that serve all pods, or all routed pods, because
+	// no pod needed them. A pod may have started at that moment. So the caller must repair the node.
 	Tidied bool
 }
 
-// A Collecting is a running collection, with the things that the collection has found and done.
+// A Collecting is the state of a running collection.
 type Collecting struct {
 	Collection
 	Report
 	Used lease.Used // what the kernel shows
-	kept []string   // empty ENIs that EC2 has not described or detached; the collection leaves their addresses alone
+	kept []string   // empty ENIs that could not be deleted; the collection also leaves their addresses alone
 }

@@ -19,11 +19,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file detach the ENIs for which pods had asked, when no pod uses these ENIs any more. They
-// delete no such ENI, because an operator or another program owns these ENIs.
+// The functions of this file detach the ENIs for which pods had asked, when no pod uses these ENIs any more. They do
+// not delete these ENIs, because an operator or another program owns them.
 
-// DetachUnused detaches ENIs that pods had asked for and that no pod uses now. It returns the IDs of the detached ENIs.
-// A DEL leaves a mark that soon starts DetachUnused, because a pod of another node may want the ENI.
+// DetachUnused detaches the ENIs for which pods had asked, if no pod uses them now. It returns the IDs of the detached
+// ENIs. A DEL leaves a mark that soon starts DetachUnused, because a pod of another node may want the ENI.
 func (p *Node) DetachUnused(ctx context.Context) ([]string, error) {
 	s, err := p.Registry.View()
 	if err != nil || !lease.AnyUnused(s) || p.Policy.Provision == lease.ProvisionNone {
@@ -44,14 +44,14 @@ func (p *Node) DetachUnused(ctx context.Context) ([]string, error) {
 	return p.detachIdle(ctx, used)
 }
 
-// detachIdle detaches the ENIs for which pods had asked and that no pod uses any more.
+// detachIdle detaches the ENIs for which pods had asked, if no pod uses them any more.
 func (p *Node) detachIdle(ctx context.Context, used lease.Used) (done []string, failed error) {
 	s, err := p.Registry.View()
 	if err != nil {
 		return nil, err
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		if !p.mustDetach(s, id, used) { // most ENIs stay, as this look at the registry shows
+		if !p.mustDetach(s, id, used) { // saves the steps of detachIfIdle for most ENIs
 			continue
 		}
 		detached, err := p.detachIfIdle(ctx, id, used)
@@ -70,13 +70,13 @@ func (p *Node) detachIfIdle(ctx context.Context, id string, used lease.Used) (de
 	mayMark := func(s *registry.State) bool { return p.mustDetach(s, id, used) }
 	m, err := p.markDraining(ctx, id, mayMark, func(e *registry.ENI) {
 		e.Drain()
-		e.Request() // so no collection deletes it, even if the configuration changes later
+		e.Request() // with this, no collection deletes the ENI, even if the configuration changes later
 	})
 	if err != nil || !m.isMarked {
 		return false, err
 	}
 	err = p.detachChosen(ctx, id, used, m)
-	return err == nil && p.isForgotten(id), err // the ENI may stay, because a pod has come
+	return err == nil && p.isForgotten(id), err // without an error, the ENI may stay, because a pod now uses it
 }
 
 // mustDetach reports whether pods had asked for the ENI, and no pod uses it or waits for it any more.
@@ -86,7 +86,7 @@ func (p *Node) mustDetach(s *registry.State, id string, used lease.Used) bool {
 		!lease.Awaited(s, id, time.Now()) && unused(s, id, used)
 }
 
-// unused reports whether no lease and no namespace has an address of the ENI, and no namespace has its link. If a
+// unused reports whether no lease and no namespace has an address of the ENI, and no namespace has the ENI's link. If a
 // namespace cannot be read, unused returns false.
 func unused(s *registry.State, id string, used lease.Used) bool {
 	e := s.ENIs[id]
@@ -100,11 +100,11 @@ func unused(s *registry.State, id string, used lease.Used) bool {
 
 // detachChosen detaches an ENI, waits until EC2 has detached it, and removes it from the registry. Before each step,
 // EC2 describes the ENI. If the ENI is attached to another instance by now, the ENI stays attached to that instance. If
-// a pod has come, or if the ENI's owner forbids changes, the ENI stays on this node.
+// a pod uses the ENI by now, or if the ENI's owner forbids changes, the ENI stays on this node.
 func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m markedENI) error {
 	const every = time.Second
 	ending := false                      // EC2 says that an earlier process has begun to detach the ENI
-	for detached := ""; ; m.seen = nil { // the ID of the attachment that has ended
+	for detached := ""; ; m.seen = nil { // the ID of the attachment that this process has ended
 		enis, err := m.seen, error(nil)
 		if enis == nil {
 			enis, err = p.DescribeENIs(ctx, aws.ByID(id))
@@ -128,7 +128,7 @@ func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m m
 		if book.Foreign(enis[0]) || usedError(s, enis[0], used) != nil {
 			return p.undrain(ctx, id)
 		}
-		if detached != "" && detached != enis[0].Attachment { // another process or an operator has attached it again
+		if detached != "" && detached != enis[0].Attachment { // another process or an operator has attached the ENI again
 			return p.Registry.Change(ctx, func(s *registry.State) { s.Edit(id, (*registry.ENI).Undrain) })
 		}
 		if detached == "" {

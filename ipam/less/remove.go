@@ -25,25 +25,25 @@ import (
 
 // The functions of this file delete ENIs: for a collection, for a growth that needs the slot, and for an operator. The
 // registry's data about an ENI may be old or wrong. So before each step, EC2 describes the ENI, and
-// [Node.undeletableError] must find no reason against the step. EC2 itself refuses to delete an attached ENI. To detach
+// [Node.undeletableError] checks that nothing forbids the step. EC2 itself refuses to delete an attached ENI. To detach
 // an ENI, the node names the attachment by its ID, and each attachment has an ID of its own. So if an operator or
 // another program attaches the ENI to another instance meanwhile, the ENI stays attached to that instance.
 
 var (
 	// errNotOurs means that an ENI belongs to another owner, and that this node does not change the ENI.
 	errNotOurs = errors.New("this node may not delete it")
-	// errBoot means that an ENI is the boot ENI, which the node needs itself. EC2 refuses to detach it in most cases,
-	// but not always. So no process is allowed to try.
+	// errBoot means that an ENI is the boot ENI, which the node needs itself. In most cases, but not always, EC2
+	// refuses to detach the boot ENI. So no process must try.
 	errBoot = errors.New("it is the boot ENI of this node")
 	// errUsed means that a pod uses an ENI.
 	errUsed = errors.New("it serves pods")
-	// errAttached means that this process was to detach an ENI, and EC2 has not begun to detach it.
+	// errAttached means that this process wanted to detach an ENI, but EC2 has not begun to detach it.
 	errAttached = errors.New("it is still attached")
 )
 
-// Remove detaches an ENI and deletes it. It refuses if the registry or the kernel shows that pods of this node use the
-// ENI. It also refuses the boot ENI, and an ENI that belongs to another owner. If EC2 does not know the ENI, the error
-// is aws.ErrNotFound.
+// Remove detaches an ENI and deletes it. It returns an error if the registry or the kernel shows that pods of this node
+// use the ENI. It also returns an error for the boot ENI, and for an ENI that belongs to another owner. If EC2 does not
+// know the ENI, the error is aws.ErrNotFound.
 func (p *Node) Remove(ctx context.Context, id string) error {
 	if err := errors.Join(p.ForgetRefusals(ctx), p.Learn(ctx)); err != nil {
 		return err
@@ -81,8 +81,8 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 // earlier deleteENI. If the ENI belongs to another owner, deleteENI removes the ENI from the registry. If a tag forbids
 // changes of the ENI, deleteENI records it as foreign. If EC2 fails, the ENI stays draining, because EC2 may detach it
 // now or soon. The next collection then continues. If the role has no permission to delete the ENI, the ENI is detached
-// and takes no slot. Each collection then tries again to delete it. description is EC2's latest description of the ENI,
-// or nil.
+// and takes no slot. Each collection then tries again to delete the ENI. The argument description is EC2's latest
+// description of the ENI, or nil.
 func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, description []aws.ENI) error {
 	err := p.detachAndDelete(ctx, id, used, description)
 	e, ok := errors.AsType[*aws.Error](err)
@@ -105,7 +105,7 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, descri
 		}))
 	case errors.Is(err, errNotOurs):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) }))
-	case isDeleteDenied(err): // EC2 shows the ENI as detached: only then does deleteENI try to delete the ENI
+	case isDeleteDenied(err): // the ENI is detached, because deleteENI tries to delete an ENI only after EC2 shows it as detached
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 			s.Edit(id, (*registry.ENI).Detach)
 			s.Instance.FullUntil, s.Instance.FullWith = time.Time{}, 0
@@ -118,9 +118,9 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, descri
 }
 
 // DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state afterwards. A new ENI
-// needs the slots of these ENIs. A killed collection would otherwise leave the slots occupied until the next
-// collection. A collection that still runs may let an ENI serve pods again. DeleteDraining does not delete such an ENI.
-// If this node must not delete ENIs, DeleteDraining deletes none.
+// needs the slots of these ENIs. Without DeleteDraining, the ENIs of a killed collection would keep these slots until
+// the next collection. If a collection still runs, and lets one of these ENIs serve pods again, DeleteDraining does not
+// delete this ENI. If this node must not delete ENIs, DeleteDraining deletes none.
 func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if !p.MakesENIs() {
 		return p.Registry.View()
@@ -139,9 +139,9 @@ func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry
 
 // DeleteUnwanted deletes one empty ENI that gets no new pods, and returns the state afterwards. An operator has retired
 // this ENI, or the configuration no longer has its pool. A collection would delete this ENI later, but another ENI
-// needs its slot now. DeleteUnwanted does not delete an empty ENI of another pool of the configuration. If it did, and
-// pods of two pools started alternately, each of these pods would wait for a new ENI. If this node must not delete
-// ENIs, DeleteUnwanted deletes none.
+// needs its slot now. DeleteUnwanted does not delete an empty ENI of a pool that the configuration has. Without this
+// rule, if pods of two pools started alternately, each pod would wait for a new ENI. If this node must not delete ENIs,
+// DeleteUnwanted deletes none.
 func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if !p.MakesENIs() {
 		return s, nil
@@ -164,8 +164,8 @@ func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry
 	return p.Registry.View()
 }
 
-// growthGoesOn reports whether a growth goes on although it could not delete the ENI with this id. err says why it
-// could not delete the ENI. If the role lacks a permission, growthGoesOn logs it.
+// growthGoesOn reports whether a growth can continue although it could not delete the ENI with this id. The argument
+// err says why it could not delete the ENI. If the role lacks a permission, growthGoesOn logs err.
 func growthGoesOn(id string, err error) bool {
 	if aws.NotAllowed(err) {
 		slog.Warn("no ENI was deleted for its slot, because the role lacks a permission", "eni", id, "error", err)
@@ -186,9 +186,9 @@ func (p *Node) isForgotten(id string) bool {
 }
 
 // detachAndDelete detaches an ENI if it is attached to this instance, waits until EC2 has detached it, and deletes it.
-// If the ENI is gone already, that is no error. But if EC2 has shown the ENI in the last seconds, EC2's answer "not
-// found" proves nothing (EC2 API reference, "Eventual consistency"). The ENI may still exist, so detachAndDelete asks
-// EC2 again.
+// If EC2 no longer has the ENI, detachAndDelete returns no error. But if EC2 has shown the ENI in the last seconds, the
+// ENI may still exist after the answer "not found" (EC2 API reference, "Eventual consistency"). In this case,
+// detachAndDelete asks EC2 again.
 func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, description []aws.ENI) error {
 	const every = time.Second
 	s, err := p.Registry.View()
@@ -197,7 +197,7 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 	}
 	_, ours := s.ENIs[id]
 	seenAt := s.ENIs[id].Grown // when EC2 has last shown the ENI
-	var held time.Time         // since when EC2 refuses to delete the ENI
+	var held time.Time         // when EC2 first refused to delete the ENI
 	for detached := false; ; description = nil {
 		was, enis := detached, description
 		if enis == nil {
@@ -233,8 +233,8 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 	}
 }
 
-// MostAwait is how long a collection waits for EC2 to detach ENIs, in total. EC2 may need hours for one ENI, and the
-// other steps of the collection also need time.
+// MostAwait is the sum of all times that a collection waits for EC2 to detach ENIs. EC2 may need hours for one ENI, and
+// the other steps of the collection also need time.
 const MostAwait = time.Minute
 
 // awaitEC2 waits for the duration d, while EC2 detaches or deletes an ENI. In a collection, all waits together take at
@@ -250,7 +250,7 @@ func (p *Node) awaitEC2(ctx context.Context, d time.Duration, reason string) err
 // for 2 to 5 seconds (aws/amazon-vpc-cni-k8s#608; lyft/cni-ipvlan-vpc-k8s, aws/interface.go).
 const lagOfDetach = 10 * time.Second
 
-// isStillAttached reports whether EC2 has refused to delete an ENI because, as EC2 says, the ENI is still attached.
+// isStillAttached reports whether EC2 has refused to delete an ENI with the reason that the ENI is still attached.
 func isStillAttached(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && e.Action == "DeleteNetworkInterface" && errors.Is(e, aws.ErrInUse) && aws.Undone(err)
@@ -265,9 +265,9 @@ func isDeleteDenied(err error) bool {
 // errDeleted means that an ENI is deleted.
 var errDeleted = errors.New("it is deleted")
 
-// stepToDelete makes the next step to delete an ENI that EC2 has just described: it detaches the ENI or deletes it.
-// While EC2 detaches the ENI, stepToDelete does nothing. It reports whether this process has asked EC2 to detach the
-// ENI.
+// stepToDelete makes the next step to delete an ENI that EC2 has just described. The step is to detach the ENI or to
+// delete it. While EC2 detaches the ENI, stepToDelete does nothing. It reports whether this process has asked EC2 to
+// detach the ENI.
 func (p *Node) stepToDelete(ctx context.Context, e aws.ENI, used lease.Used, detached bool) (_ bool, err error) {
 	if err := p.undeletableError(e, used, detached); err != nil {
 		return detached, err
@@ -287,12 +287,12 @@ func (p *Node) stepToDelete(ctx context.Context, e aws.ENI, used lease.Used, det
 	return detached, err
 }
 
-// errNoManage is an errNotOurs for an ENI whose tag forbids changes.
+// errNoManage is an errNotOurs whose reason is a tag of the ENI that forbids changes.
 var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, book.TagNoManage)
 
 // undeletableError returns why this node must not detach and delete an ENI that EC2 has just described. If nothing
-// forbids these steps, undeletableError returns nil. The ENI may be attached to another instance by now, or soon. An
-// ENI that was created for another instance must stay. But if this node has just detached such an ENI, this node may
+// forbids these steps, undeletableError returns nil. If the ENI was created for another instance, it must stay, because
+// it may be attached to that instance by now, or soon. But if this node has just detached such an ENI, this node may
 // delete it, because no other node would delete it.
 func (p *Node) undeletableError(e aws.ENI, used lease.Used, detached bool) error {
 	s, err := p.Registry.View()
@@ -321,7 +321,7 @@ func (p *Node) undeletableError(e aws.ENI, used lease.Used, detached bool) error
 }
 
 // usedError returns an error if pods have addresses of an ENI, or if a pod has the ENI's link. The error lists these
-// addresses, also addresses of prefixes. usedError also returns an error for the boot ENI. It looks at EC2's
+// addresses, including addresses of prefixes. usedError also returns an error for the boot ENI. It looks at EC2's
 // description, at the registry, and at the kernel of this node. If a namespace of the node could not be read, the ENI
 // counts as used.
 func usedError(s *registry.State, e aws.ENI, used lease.Used) error {

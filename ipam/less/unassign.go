@@ -48,13 +48,13 @@ func (c *Collecting) isIdlePrefix(s *registry.State, e registry.ENI, b registry.
 	return !c.Used.Any(e.MAC, b.CIDR.Contains)
 }
 
-// empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. empty looks for leases that
-// name the ENI, and not only for leases of the ENI's addresses. The reason is that a pod that has lost its address
-// still has its link on the ENI.
+// empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. empty does not only look for
+// leases of the ENI's addresses, but also for other leases that name the ENI. The reason is that a pod that has lost
+// its address still has its link on the ENI.
 func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 	e := s.ENIs[id]
 	if c.Used.InPod(e.MAC) {
-		return false // a pod that has the ENI's link may have removed its addresses
+		return false // the pod with the ENI's link may have removed the addresses from the link
 	}
 	if slices.ContainsFunc(e.Addrs, func(a netip.Addr) bool { return !c.isIdle(s, e, a, now) }) ||
 		slices.ContainsFunc(e.Prefixes, func(b registry.Prefix) bool { return !c.isIdlePrefix(s, e, b, now) }) {
@@ -72,7 +72,7 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	}
 	var failed error
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		// The prefixes and the addresses need separate calls to EC2: one call may fail although the other succeeds.
+		// Prefixes and addresses need separate calls to EC2. One of these calls may fail although the other succeeds.
 		for _, pick := range []picker{c.releasablePrefixes, c.releasableAddrs} {
 			gone, err := p.releaseFrom(ctx, s, id, c.heedingPicker(pick))
 			if errors.Is(err, errGrowing) {
@@ -93,7 +93,7 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 type picker func(s *registry.State, eni string, now time.Time) book.Releasable
 
 // heedingPicker returns a picker that first calls pick. If pick returns something to release, the picker records again
-// what the conflists want, because ADDs may have recorded something else. If this changes the registry, the picker
+// what the conflists want, because ADDs may have recorded other wishes. If this record changes the registry, the picker
 // calls pick again. If there is nothing to release, the picker records nothing, because heedConflists has to read all
 // leases.
 func (c *Collecting) heedingPicker(pick picker) picker {
@@ -106,16 +106,16 @@ func (c *Collecting) heedingPicker(pick picker) picker {
 	}
 }
 
-// releaseFrom first removes from the registry the addresses or prefixes that pick returns, so that no ADD takes them.
-// After that, releaseFrom unassigns these addresses or prefixes from the ENI, and returns the part that the ENI has
-// lost. If the process ends between these two steps, the ENI still has the addresses, and a later Learn finds them.
+// releaseFrom first calls pick, and removes the returned addresses or prefixes from the registry, so that no ADD takes
+// them. After that, releaseFrom unassigns these addresses or prefixes from the ENI, and returns the part that the ENI
+// has lost. If the process ends between these two steps, the ENI still has the addresses, and a later Learn finds them.
 //
-// A collection releases nothing from most ENIs. The state s shows this, although it is some moments old. If pick
-// returns nothing for the state s, releaseFrom does not read the registry again.
+// A collection releases nothing from most ENIs. So releaseFrom first calls pick with the state s, which may be some
+// moments old. If pick returns nothing, releaseFrom does not read the registry again.
 //
 // releaseFrom holds the lock "grow". Without the lock, a growth could get an address that has just left the ENI, and a
 // pod could use this address. If the answer to the call is lost, the SDK repeats the call. The repeated call would then
-// take the address from that pod.
+// take the address from this pod.
 func (p *Node) releaseFrom(
 	ctx context.Context, s *registry.State, id string, pick picker,
 ) (book.Releasable, error) {
@@ -148,8 +148,8 @@ func (p *Node) releaseFrom(
 }
 
 // lockGrowth takes the lock "grow" for a collection. While EC2 throttles, a growth may hold the lock for minutes. If
-// lockGrowth does not get the lock soon, the error is errGrowing. Idle addresses can wait for the next collection, and
-// the rest of this collection continues.
+// lockGrowth does not get the lock soon, the error is errGrowing. The collection then continues with its other steps,
+// because idle addresses can wait for the next collection.
 func (p *Node) lockGrowth(ctx context.Context) (unlock func(), err error) {
 	unlock, err = p.lockSoon(ctx, "grow")
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -158,7 +158,7 @@ func (p *Node) lockGrowth(ctx context.Context) (unlock func(), err error) {
 	return unlock, err
 }
 
-// lockSoon takes a lock. It fails if another process holds the lock for ten more seconds.
+// lockSoon takes a lock. It waits for the lock for at most ten seconds.
 func (p *Node) lockSoon(ctx context.Context, name string) (unlock func(), err error) {
 	const most = 10 * time.Second
 	waiting, cancel := context.WithTimeout(ctx, most)
@@ -166,8 +166,8 @@ func (p *Node) lockSoon(ctx context.Context, name string) (unlock func(), err er
 	return p.Registry.Lock(waiting, name)
 }
 
-// unlessGrowing returns err. But if err says that a growth is under way, unlessGrowing returns nil, because the next
-// collection continues.
+// unlessGrowing returns err. But if err means that a growth is under way, unlessGrowing returns nil, because the next
+// collection does the work.
 func unlessGrowing(err error) error {
 	if errors.Is(err, errGrowing) {
 		slog.Info(err.Error())
@@ -179,8 +179,8 @@ func unlessGrowing(err error) error {
 // errGrowing means that a growth is under way.
 var errGrowing = errors.New("a growth is under way: this collection unassigns nothing more")
 
-// releasablePrefixes chooses the prefixes that an ENI is to lose. It chooses no /80: a /80 costs nothing, and stays as
-// long as its ENI.
+// releasablePrefixes chooses the prefixes that an ENI should lose. It never chooses a /80, because a /80 costs nothing,
+// and can stay as long as its ENI.
 func (c *Collecting) releasablePrefixes(s *registry.State, id string, now time.Time) (x book.Releasable) {
 	e := s.ENIs[id]
 	var idle []registry.Prefix
@@ -189,7 +189,7 @@ func (c *Collecting) releasablePrefixes(s *registry.State, id string, now time.T
 			idle = append(idle, b)
 		}
 	}
-	if most := len(idle); most > 0 { // spareAddrs reads the addresses of all ENIs
+	if most := len(idle); most > 0 { // without idle prefixes, no call of spareAddrs, which reads the addresses of all ENIs
 		idle = idle[:min(most, c.spareAddrs(s, id, now)/book.BlockSize)]
 	}
 	for _, b := range idle {
@@ -198,7 +198,7 @@ func (c *Collecting) releasablePrefixes(s *registry.State, id string, now time.T
 	return x
 }
 
-// releasableAddrs chooses the IPv4 addresses that an ENI is to lose. It never chooses the primary address.
+// releasableAddrs chooses the IPv4 addresses that an ENI should lose. It never chooses the primary address.
 func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time) book.Releasable {
 	e, x := s.ENIs[id], book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	var idle []netip.Addr
@@ -216,11 +216,11 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 	return x
 }
 
-// spareAddrs returns how many addresses an ENI can lose at most. The pool keeps as many free addresses as it wants to
-// keep ready. If the ENI serves no pods because of interfaceIndex, or because an operator renews it, the ENI can lose
-// all its addresses. An ENI with Keep loses nothing. An ENI also loses nothing if ADDs do not use it now, for example
-// because it is draining or its link is missing. An ENI in c.kept also loses nothing: EC2 did not describe or detach
-// this ENI when the collection tried to delete it.
+// spareAddrs returns the largest number of addresses that an ENI can lose. It leaves to the pool as many free addresses
+// as the pool wants to keep ready. If the ENI serves no pods because of interfaceIndex, or because an operator renews
+// it, the ENI can lose all its addresses. For some ENIs, spareAddrs returns 0. Such an ENI has Keep, or ADDs do not use
+// it now, for example because it is draining or its link is missing. An ENI in c.kept also loses nothing, because EC2
+// did not describe or detach it when the collection tried to delete it.
 func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||
@@ -238,12 +238,12 @@ func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int
 }
 
 // unassignAll unassigns x from the ENI in one call, and returns the addresses and prefixes that the ENI has lost. All
-// of x is of one family. The caller has withdrawn x from the registry, and holds the lock "grow". EC2 unassigns all of
-// x or nothing. If an operator or another program has unassigned a part of x, unassignAll asks EC2 to unassign the
-// rest.
+// addresses of x are of one family. The caller has withdrawn x from the registry, and holds the lock "grow". In one
+// call, EC2 unassigns all of x or nothing. So if an operator or another program has already unassigned a part of x,
+// unassignAll asks EC2 again, to unassign only the rest.
 //
-// If EC2 refuses, unassignAll puts a part of x back into the registry: the part that is still on the ENI. If the
-// outcome is not known, this part stays out of the registry until metadata shows it.
+// If EC2 refuses, unassignAll puts what is still on the ENI back into the registry. If the outcome of the call is not
+// known, these addresses and prefixes stay out of the registry until metadata shows them.
 func (p *Node) unassignAll(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
 	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return book.Releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx),
@@ -257,7 +257,8 @@ func (p *Node) unassignAll(ctx context.Context, id string, x book.Releasable) (g
 		gone = x.Without(rest)
 	}
 	return gone, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
-		// Withdraw again: if the registry was lost meanwhile, another process may have learned x again.
+		// Withdraw x again, because the registry may have been lost meanwhile, and another process may have learned x
+		// again.
 		book.Withdraw(s, id, gone)
 		book.EndRelease(s, gone)
 		if aws.Undone(err) && !call.IsPartial(err) {
@@ -294,10 +295,10 @@ func (p *Node) unassignOnce(ctx context.Context, id string, x book.Releasable) e
 	return err
 }
 
-// unassignRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. EC2 has refused the call
-// for the whole of x: the parameter refusal is the error of this call. EC2 may have carried out an earlier attempt of
-// that call, and may not show the result of that attempt yet. So if EC2 also fails to unassign this part, the returned
-// error contains refusal, and the outcome is not known.
+// unassignRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. The argument refusal is
+// the error of the first call, which was for the whole of x. EC2 may have carried out an earlier attempt of the first
+// call, although its descriptions do not show this yet. So if the second call also fails, the returned error contains
+// refusal, and the outcome is not known.
 func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	rest, err := p.stillOnENI(ctx, id, x, refusal)
 	if err != nil {
@@ -309,8 +310,9 @@ func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, r
 	return rest, err
 }
 
-// stillOnENI returns the part of x that EC2 still shows on the ENI. EC2 has refused the call for the whole of x: the
-// parameter refusal is the error of this call. If EC2 does not answer now, stillOnENI returns the whole of x.
+// stillOnENI returns the part of x that EC2 still shows on the ENI. If EC2 does not answer, stillOnENI returns the
+// whole of x, and an error that contains refusal. The argument refusal is the error of the call to unassign the whole
+// of x.
 func (p *Node) stillOnENI(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil {
