@@ -17,10 +17,11 @@ import (
 )
 
 // Collect releases what this node does not need. It ends the leases of pods that are gone. It unassigns addresses and
-// prefixes that have been free for FreeAfter. It deletes ENIs that this suite has made and that are empty.
+// prefixes that have been free for FreeAfter. It deletes the empty ENIs that this suite has made.
 //
 // Collect never unassigns a primary address. It unassigns nothing from a foreign ENI, or from an ENI whose tags are
-// unknown. If the metadata service does not list an object, this alone is no reason to release the object.
+// unknown. If the metadata service does not list an address or an ENI, Collect does not release it for this reason
+// alone.
 //
 // If pods get routes to the VPC's peers, Collect also renews the list of the peers. An ADD that finds a free address
 // does not renew an old list. If a collection is interrupted, the next collection finishes its work.
@@ -45,7 +46,7 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 		err = p.Correct(ctx, seen)
 	}
 	if err != nil {
-		// The registry and the kernel are enough to end leases and to find idle addresses.
+		// A collection can end leases and find idle addresses with only the registry and the kernel.
 		slog.Warn("the metadata service or EC2 does not answer: this collection uses only what the registry has",
 			"error", err)
 	}
@@ -59,12 +60,12 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 	return errors.Join(p.EndBegun(ctx), p.ReleaseUnneeded(ctx, c), p.tidyNode(ctx, c))
 }
 
-// tidyNode removes what the plugins have installed on the node for all pods, if no pod is left. If there are pods, but
-// no routed pods, tidyNode removes what serves only routed pods. A registry without leases does not prove that no pod
-// is left. The registry may have been lost, and the metadata service, which lists the pods' addresses, may not answer.
-// Only the kernel proves that no pod is left: see [nl.NS.RemoveShared]. If the kernel has not shown a leased address at
-// the pod's own link, tidyNode removes nothing. The pod with this address may be a routed pod, or may not have started
-// yet.
+// If no pod is left, tidyNode removes what the plugins have installed on the node for all pods. If there are pods, but
+// no routed pods, it removes what serves only routed pods. A registry without leases does not prove that no pod is
+// left. The registry may have been lost, and the metadata service, which lists the pods' addresses, may not answer.
+// Only the kernel proves that no pod is left: see [nl.NS.RemoveShared]. tidyNode removes nothing while there is a
+// leased address that the kernel has not shown at the pod's own link. The pod with this address may be a routed pod, or
+// is perhaps only starting.
 func (p *Pool) tidyNode(ctx context.Context, c *less.Collecting) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		remove := p.Host.RemoveShared
@@ -75,9 +76,9 @@ func (p *Pool) tidyNode(ctx context.Context, c *less.Collecting) error {
 			return nil
 		}
 		removed, err := remove()
-		c.Tidied = c.Tidied || removed // Update may call this function again, and then nothing is left to remove
+		c.Tidied = c.Tidied || removed // if Update calls this function a second time, nothing is left to remove
 		if errors.Is(err, nl.ErrPods) {
-			return nil // a pod has started meanwhile: the caller repairs the node
+			return nil // a pod has started meanwhile, so the caller repairs the node
 		}
 		return err
 	})

@@ -18,8 +18,8 @@ import (
 // are still attached. A detached ENI takes no slot of the instance. When no pod has an address of a detached ENI, a
 // collection removes the ENI from the registry.
 
-// withPassedOver adds text to err, the error of a growth. The text names the ENIs of the pool that the growth has not
-// used, because these ENIs have no link on the node.
+// withPassedOver adds text to err, the error of a growth. The text names the ENIs of the pool whose link is not on the
+// node, because the growth has not used these ENIs.
 func (p *Pool) withPassedOver(err error) error {
 	if err == nil {
 		return nil
@@ -43,7 +43,7 @@ func (p *Pool) withPassedOver(err error) error {
 		advice = first + "; " + advice
 	}
 	if e, ok := errors.AsType[*plugin.Error](err); ok {
-		code = e.Code // the ENIs without a link explain the failure, and do not change its code
+		code = e.Code // the text about ENIs without a link explains the failure, but does not change the error's code
 	}
 	return plugin.Errorf(code, advice, "%w", errors.Join(over...))
 }

@@ -16,9 +16,9 @@ import (
 // collection deletes the ENI. If Provision returns an error and an ID, the ENI is attached, but its link may not be up.
 // If an earlier Provision with the same spec was interrupted, Provision uses the ENI of the earlier Provision.
 //
-// No two Provisions return the same ENI. Therefore a Provision marks its ENI in the registry (Provisioning of
-// registry.ENI) until it returns the ENI. Provision holds a lock. So if a Provision finds a mark, the process that has
-// made the mark has ended.
+// No two Provisions return the same ENI. Therefore the registry has a mark (Provisioning of registry.ENI) for the ENI
+// until its Provision returns the ENI. Each Provision holds a lock. So if a Provision finds a mark, the process that
+// wrote the mark has ended.
 func (p *Pool) Provision(ctx context.Context, spec more.ENISpec) (id, link string, err error) {
 	return p.provisionWith(ctx, spec, p.LinkUp)
 }

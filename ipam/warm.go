@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Fill gets addresses until the pool has as many free ones as its configuration wants. Fill returns the number of free
-// addresses. If the free addresses are enough for all waiting ADDs, these ADDs have their turn before Fill asks for
-// more.
+// Fill gets addresses until the pool has as many free addresses as its configuration wants. Fill returns the number of
+// free addresses. If the free addresses are enough for all waiting ADDs, Fill lets these ADDs take their addresses
+// before it asks EC2 for more.
 func (p *Pool) Fill(ctx context.Context) (free int, err error) {
 	unlock, err := p.Registry.Lock(ctx, "grow")
 	if err != nil {
@@ -60,10 +60,10 @@ func (p *Pool) Fill(ctx context.Context) (free int, err error) {
 	}
 }
 
-// countFree returns how many addresses are free, and whether the pool wants more. If ADDs wait, and the free addresses
-// are enough for all of them, enough is true. If the free addresses are too few, Fill asks EC2 before it lets these
-// ADDs have their turn. If Fill gave the lock to these ADDs first, some of them would ask EC2 themselves. The pool
-// would then need one call more.
+// countFree returns how many addresses are free, and whether the pool wants more. It sets enough if ADDs wait, and the
+// free addresses are enough for all of them. If the free addresses are not enough, Fill asks EC2 before it lets these
+// ADDs have their turn. If Fill gave its lock to these ADDs first, some of them would ask EC2 themselves, and the pool
+// would need one call more.
 func (p *Pool) countFree(ctx context.Context) (free int, wantsMore, enough bool, err error) {
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		p.Note(s)
@@ -86,12 +86,13 @@ func (p *Pool) updateRegistry(ctx context.Context) error {
 	}
 	p.RenewPeers(ctx)
 	p.PeersAsked = true
-	p.Look(ctx) // perhaps an ENI has its link again: Fill can use the ENI's free addresses
+	p.Look(ctx) // if an ENI has its link again, Fill can use the ENI's free addresses
 	return nil
 }
 
-// giveWay releases the lock "grow", and takes it again when no ADD waits any more, or after a second. It returns the
-// function that releases the lock again. If giveWay took the lock again at once, it could overtake the waiting ADDs.
+// giveWay releases the lock "grow", so that the waiting ADDs can take it. If giveWay took the lock again at once, it
+// could overtake these ADDs. So it takes the lock again when no ADD waits any more, or after a second. It returns a
+// function that releases the lock again.
 func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
 	unlock()

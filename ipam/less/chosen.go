@@ -111,7 +111,7 @@ func (p *Node) repeatReleases(ctx context.Context, c *Collecting) error {
 			return err
 		}
 	}
-	unlock, err := p.lockGrowth(ctx) // while this process holds the lock, no other process releases the address, or gets it for this node
+	unlock, err := p.lockGrowth(ctx) // no other process then releases the address, or gets it
 	if err != nil {
 		return err
 	}

@@ -128,7 +128,7 @@ func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m m
 		if book.Foreign(enis[0]) || usedError(s, enis[0], used) != nil {
 			return p.undrain(ctx, id)
 		}
-		if detached != "" && detached != enis[0].Attachment { // another process or an operator has attached the ENI again
+		if detached != "" && detached != enis[0].Attachment { // another process or an operator has attached it
 			return p.Registry.Change(ctx, func(s *registry.State) { s.Edit(id, (*registry.ENI).Undrain) })
 		}
 		if detached == "" {

@@ -105,7 +105,7 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, descri
 		}))
 	case errors.Is(err, errNotOurs):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) }))
-	case isDeleteDenied(err): // the ENI is detached, because deleteENI tries to delete an ENI only after EC2 shows it as detached
+	case isDeleteDenied(err): // the ENI is detached, because no process deletes an attached ENI
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 			s.Edit(id, (*registry.ENI).Detach)
 			s.Instance.FullUntil, s.Instance.FullWith = time.Time{}, 0

@@ -189,7 +189,7 @@ func (c *Collecting) releasablePrefixes(s *registry.State, id string, now time.T
 			idle = append(idle, b)
 		}
 	}
-	if most := len(idle); most > 0 { // without idle prefixes, no call of spareAddrs, which reads the addresses of all ENIs
+	if most := len(idle); most > 0 { // spareAddrs is slow, because it reads the addresses of all ENIs
 		idle = idle[:min(most, c.spareAddrs(s, id, now)/book.BlockSize)]
 	}
 	for _, b := range idle {

@@ -17,9 +17,9 @@ import (
 )
 
 // AskInAdvance asks EC2 in advance the questions that a growth will ask in any case. It asks for the peers of the VPC.
-// If the growth needs a new ENI, it also asks for all that the creation needs. At its end, the growth must call
-// waitForAnswers. While EC2 throttles, AskInAdvance asks nothing: each question would wait for its turn, and could
-// become useless meanwhile.
+// If the growth needs a new ENI, AskInAdvance also asks the questions that come before a creation. At its end, the
+// growth must call the returned function, which waits for the answers. While EC2 throttles, AskInAdvance asks nothing,
+// because the questions would have to wait, and could become useless meanwhile.
 func (p *Node) AskInAdvance(ctx context.Context) (waitForAnswers func()) {
 	s, err := p.Registry.View()
 	if err != nil || lease.Unknown(s) || known.Throttled(s) {
@@ -39,7 +39,7 @@ func (p *Node) AskInAdvance(ctx context.Context) (waitForAnswers func()) {
 }
 
 // needsENI reports whether a growth will certainly ask for a new ENI. If the limits of the instance type are not known
-// yet, this is certain only for an instance whose only ENI is its boot ENI.
+// yet, needsENI returns true only for an instance whose only ENI is its boot ENI.
 func (p *Node) needsENI(s *registry.State) bool {
 	if !p.MakesENIs() || p.Policy.Choice.Chooses() || p.quotaError() != nil || cmp.Or(refusalError(s),
 		call.StandingRefusal(s, book.CreateAction), call.StandingRefusal(s, book.AttachAction)) != nil {

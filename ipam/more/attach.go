@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// intentLife is how long an intent stays if EC2 shows no result of its call. EC2 may have carried out the call, and may
-// show the result later. EC2's descriptions lag by seconds, in rare cases by minutes (EC2 API reference, "Eventual
+// intentLife is how long an intent stays if EC2 shows no result of its call. EC2 may have carried out the call, but
+// show the result only later. EC2's descriptions lag by seconds, in rare cases by minutes (EC2 API reference, "Eventual
 // consistency").
 const intentLife = 15 * time.Minute
 
@@ -66,7 +66,7 @@ func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) e
 	}
 	there := *p
 	there.Policy.Choice.Subnet = subnet
-	there.Policy.Prefixes = false // on the smallest types, a prefix takes the only place besides the primary address
+	there.Policy.Prefixes = false // on the smallest types, an ENI has room for only one prefix or address besides the primary address
 	return there.AddENI(ctx, s)
 }
 
@@ -92,7 +92,7 @@ func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *
 
 // KnowsMore reports whether the registry now has more ENIs than s. An operator or another program may attach an ENI,
 // and EC2 or the metadata service may show the ENI late. If the registry does not have more ENIs than s, KnowsMore asks
-// metadata, unless a process has asked it in the last few seconds.
+// metadata, unless a process has asked metadata in the last few seconds.
 func (p *Node) KnowsMore(ctx context.Context, s *registry.State) bool {
 	const lately = 5 * time.Second
 	now, err := p.Registry.View()
@@ -116,8 +116,8 @@ type ENISpec struct {
 	Pool     string         // the pool that the ENI serves
 	Families []lease.Family // families of the addresses that the ENI needs; none: IPv4
 	Prefixes bool           // ask for prefixes instead of addresses, if the subnet has free prefixes
-	// number of the ENI's private addresses, including the primary address; if fewer fit, the ENI gets fewer. If
-	// Managed is set, the number is not used, because the waiting ADDs then decide
+	// number of the ENI's private addresses, including the primary address; if fewer fit, the ENI gets fewer. A managed
+	// ENI does not use this number, but gets addresses for the waiting ADDs
 	Addrs          int
 	Subnet         string            // ID of its subnet; empty: any subnet with Tags
 	Tags           map[string]string // tags that its subnet must have
@@ -152,7 +152,7 @@ func (p *Node) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 }
 
 func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
-	// Check first whether this node may make the creation call now, because all other steps only prepare this call.
+	// All other steps only prepare the creation call. So check first whether this node may make this call now.
 	if err := cmp.Or(p.quotaError(), p.StandingRefusal(book.CreateAction), p.StandingRefusal(book.AttachAction),
 		p.AwaitTurn(ctx, book.CreateAction)); err != nil {
 		return "", err
@@ -212,7 +212,7 @@ func (p *Node) newENIIn(
 	return eni.ID, p.attachOurs(ctx, eni, token, spec, seen)
 }
 
-// noPlace reports whether err shows that the instance can take no ENI at all. err is the error of an attachment.
+// noPlace reports whether the instance can take no ENI at all. The argument err is the error of an attachment.
 func noPlace(err error) bool {
 	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) ||
 		errors.Is(err, aws.ErrNotRunning))
@@ -225,11 +225,11 @@ var errNotDiscarded = errors.New("the new ENI could be neither attached nor dele
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
 // attachOurs attaches an ENI that this suite has made, and records it. If EC2 cannot attach a new ENI, attachOurs
-// deletes the ENI. EC2 cannot attach the ENI in four cases. The instance or its network card has no room. The instance
-// does not run. EC2 attaches no ENI of this subnet. The ENI stays in a transition (see IsStuck).
+// deletes the ENI. There are four such cases. The instance or its network card has no room. The instance does not run.
+// EC2 attaches no ENI of this subnet to this instance. The ENI stays in a transition (see IsStuck).
 //
-// attachOurs does not delete an ENI that is in the registry: another program has detached that ENI, and pods may have
-// its addresses. If the caller has asked EC2 which ENIs are attached, seen is EC2's answer.
+// If the ENI is already in the registry, attachOurs never deletes it, because another program has detached the ENI, and
+// pods may have its addresses. If the caller has asked EC2 which ENIs are attached, the argument seen is EC2's answer.
 func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()
@@ -242,10 +242,10 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 	_, known := s.ENIs[eni.ID]
 	on := call.Object{ENI: eni.ID, Subnet: eni.Subnet}
 	if known {
-		on.Subnet = eni.ID // the ENI was attached before: a refusal of its subnet is recorded for this ENI alone
+		on.Subnet = eni.ID // other ENIs of this subnet can be attached, because this ENI was attached before; so NoteRefusal must not record a refusal of the subnet
 	}
 	if maybeOthers(s, eni) {
-		on.Handled = aws.NotAllowed // the role may have permission for ENIs with our tags only: see reattach
+		on.Handled = aws.NotAllowed // the role perhaps has permission only for ENIs with our tags: see reattach
 	}
 	var attachment string
 	var at Slot
@@ -267,7 +267,7 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 	err = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		_, known := s.ENIs[eni.ID]
 		book.Record(s, eni, spec.Managed)
-		if !known { // a known ENI's Provision may have ended long ago
+		if !known { // if the registry knows the ENI already, the ENI's Provision may have ended long ago
 			book.MarkProvisioning(s, eni.ID, !spec.Managed)
 		}
 		book.AddAddrs(s, eni.ID, addrs, time.Time{})
@@ -290,7 +290,7 @@ func (p *Node) discardENI(ctx context.Context, eni, token string) error {
 	err := p.DeleteNow(ctx, eni)
 	return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 		if err == nil {
-			delete(s.Intents, token) // if EC2 has not deleted the ENI, resumeCalls finds it later by the intent
+			delete(s.Intents, token) // if EC2 has not deleted the ENI, the intent stays, and resumeCalls finds the ENI
 		}
 	}))
 }

@@ -16,13 +16,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file find the slot for an ENI. EC2 says which slots are taken, and may still refuse a free
-// slot.
+// The functions of this file find the slot for an ENI. EC2 says which slots are taken. But EC2 may also refuse a slot
+// that is not taken.
 
-// AttachAnywhere attaches the ENI of target at a free slot whose device index is not lower than minIndex. answer has
-// the ENIs that are attached. If answer is older than a minute, AttachAnywhere gets a newer answer, perhaps an answer
-// that another process has kept. A kept answer is good enough: if another program has taken the slot since, EC2 refuses
-// the slot. A further describe call would cost more, because EC2 throttles describe calls in a large cluster.
+// AttachAnywhere attaches the ENI of target at a free slot whose device index is not lower than minIndex. The argument
+// answer has the ENIs that are attached. If this answer is older than a minute, AttachAnywhere gets a newer answer,
+// perhaps one that another process has kept. A kept answer is good enough, because if another program has taken the
+// slot meanwhile, EC2 refuses the slot. A describe call each time would cost more, because EC2 throttles describe calls
+// in a large cluster.
 func (p *Node) AttachAnywhere(
 	ctx context.Context, target call.Object, minIndex int, answer known.Attached,
 ) (attachment string, at Slot, err error) {
@@ -45,11 +46,11 @@ func (p *Node) AttachAnywhere(
 	if !full && !errors.Is(err, aws.ErrCardFull) {
 		return attachment, at, err
 	}
-	if kept := answer.Kept; answer.Asked.Before(began) { // another program may have attached an ENI since
+	if kept := answer.Kept; answer.Asked.Before(began) { // another program may have attached an ENI after this answer
 		if again, now, e := p.SeeAttached(ctx, s); e == nil {
 			answer, s = again, now
 		}
-		// a kept answer may be minutes old: another program may also have detached an ENI since
+		// A kept answer may be minutes old. So another program may also have detached an ENI after this answer.
 		if kept && !answer.Kept && !aws.MaybeDone(err) {
 			return p.AttachAnywhere(ctx, target, minIndex, answer)
 		}
@@ -68,8 +69,8 @@ func (p *Node) AttachAnywhere(
 	return attachment, at, err
 }
 
-// attachAtFree attaches the ENI at a slot that none of the attached ENIs has. If EC2 refuses the slot, attachAtFree may
-// try another slot.
+// attachAtFree attaches the ENI at a free slot. The argument attached has the ENIs that take slots. If EC2 refuses the
+// slot, attachAtFree may try another slot.
 func (p *Node) attachAtFree(
 	ctx context.Context, s *registry.State, attached []aws.ENI, target call.Object, minIndex int,
 ) (attachment string, at Slot, err error) {
@@ -97,7 +98,8 @@ func (p *Node) attachAt(
 ) (attachment string, err error) {
 	const young = 10 * time.Second
 	for start := time.Now(); ; {
-		// The caller records a refusal of the ENI, because another network card may take the ENI.
+		// The Object of this call has no ENI, so p.Call does not record a refusal of the ENI. Another network card may
+		// take the ENI, so only the caller knows whether the refusal counts.
 		begin := call.NewIntent(registry.Intent{Action: book.AttachAction, ENI: target.ENI})
 		do := func(*registry.State, string) (_ func(*registry.State), err error) {
 			attachment, err = p.Cloud.AttachENI(ctx, target.ENI, instance, at.Card, at.Index)

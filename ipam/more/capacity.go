@@ -19,13 +19,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file compute how many pods can have addresses of a node, before the node has these addresses.
-// They use functions of a growth. Those functions report whether a slot is free, how much room an ENI has, and whether
-// an ENI gets prefixes. All functions of both kinds assume that a subnet has room, and has an aligned /28 for each
-// prefix.
+// The functions of this file compute for how many pods a node can get addresses in the future. Like a growth, they find
+// out whether a slot is free, how much room an ENI has, and whether an ENI gets prefixes. They assume that the subnets
+// have room, and an aligned /28 for each prefix.
 
-// Launched returns the state of an instance with these limits, whose only ENI is its boot ENI. The first address of
-// each family is the node's.
+// Launched returns the state of a new instance with these limits. The instance's only ENI is its boot ENI. The ENI's
+// first address of each family belongs to the node itself.
 func Launched(l aws.Limits, families []lease.Family) *registry.State {
 	boot := registry.ENI{Boot: true, Addrs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}}
 	if slices.Contains(families, lease.IPv6) {
@@ -36,10 +35,10 @@ func Launched(l aws.Limits, families []lease.Family) *registry.State {
 	return s
 }
 
-// Pods returns the number of pods for which the instance certainly has addresses, or can get them. This number is valid
-// for any distribution of the pods over the pools. With several pools, the number of pods is less than the number of
-// addresses: a pool takes a whole ENI for its first pod. Pods ignores a pool if no pod can ever have an address of the
-// pool. keptENIs is the number of ENIs that are kept for pods that ask for ENIs of their own.
+// Pods returns the number of pods for which the instance certainly has or gets addresses, however the pods are
+// distributed over the pools. If there are several pools, this number is lower than the number of addresses, because a
+// pool takes a whole ENI for its first pod. Pods ignores a pool if no pod can ever have an address of the pool. The
+// argument keptENIs is the number of ENIs that are kept for pods that ask for ENIs of their own.
 func Pods(s *registry.State, policies []lease.Policy, keptENIs int) int {
 	var all []share
 	for _, policy := range policies {
@@ -57,7 +56,7 @@ func Pods(s *registry.State, policies []lease.Policy, keptENIs int) int {
 	return least
 }
 
-// A share is what a pool can have of an instance.
+// A share says which part of an instance's ENIs and addresses a pool can have.
 type share struct {
 	attached   int // pods that the attached ENIs serve
 	enis       int // further ENIs that the pool can get while no other pool takes them
@@ -65,7 +64,7 @@ type share struct {
 	warm       int // free addresses that the pool keeps ready
 }
 
-// shareOf returns what the pool of a policy can have.
+// shareOf returns the share of the policy's pool.
 func shareOf(s *registry.State, policy lease.Policy, keptENIs int) share {
 	p := &Node{}
 	p.Policy = policy
@@ -81,7 +80,8 @@ func shareOf(s *registry.State, policy lease.Policy, keptENIs int) share {
 	return one
 }
 
-// podsOnNext returns how many pods a new ENI in the subnet serves. It subtracts the addresses of these pods from rooms.
+// podsOnNext returns how many pods a new ENI in the subnet can serve. It subtracts the addresses of these pods from the
+// subnet's number in rooms.
 func (p *Node) podsOnNext(s *registry.State, subnet string, rooms subnetRoom) int {
 	const id = "next"
 	s.ENIs[id] = registry.ENI{Index: max(p.Policy.MinIndex, 1), Subnet: subnet}
@@ -103,8 +103,9 @@ func (p *Node) podsOn(s *registry.State, id string, e registry.ENI, rooms subnet
 	return least
 }
 
-// podsInRoom returns how many pods the room of an ENI serves. places is the number of further addresses or prefixes
-// that the ENI can take. podsInRoom subtracts the addresses of these pods from the subnet's number in rooms.
+// podsInRoom returns how many more pods an ENI can serve if it gets all addresses for which it has room. The argument
+// places is the number of addresses or prefixes that the ENI can still take. podsInRoom subtracts the addresses of
+// these pods from the subnet's number in rooms.
 func (p *Node) podsInRoom(s *registry.State, f lease.Family, places int, subnet string, rooms subnetRoom) int {
 	switch {
 	case f == lease.IPv6 && p.usesPrefixes(s, f):
@@ -130,11 +131,12 @@ func (p *Node) furtherENIs(s *registry.State) int {
 	}
 }
 
-// fewestPods returns the smallest number of pods with which one pool may have no address left, because the other pools
-// have taken ENIs. starved is the share of that pool, and others are the shares of the other pools.
+// fewestPods finds the worst distribution of pods over the pools, for one pool: the other pools have taken ENIs, so
+// this pool has no address left. fewestPods returns the number of pods on the node in this case. The argument starved
+// is the share of this pool, and others are the shares of the other pools.
 func fewestPods(starved share, others []share) int {
 	const never = math.MaxInt / 2
-	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: the fewest pods for n ENIs of the other pools
+	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: the smallest number of pods of the other pools that take n ENIs
 	pods[0] = 0
 	for _, other := range others {
 		then := slices.Clone(pods)
@@ -152,7 +154,7 @@ func fewestPods(starved share, others []share) int {
 	return least
 }
 
-// leastPodsTaking returns the smallest number of pods with which a pool takes this number of further ENIs.
+// leastPodsTaking returns the smallest number of pods for which a pool takes this number of further ENIs.
 func (one share) leastPodsTaking(enis int) int {
 	return max(one.attached+(enis-1)*one.podsPerENI+1-one.warm, 0)
 }

@@ -17,9 +17,9 @@ import (
 // device indices from 0 on, its own limit of ENIs and its own bandwidth (EC2 user guide, "Network cards").
 //
 // interfaceIndex applies to each card: an ENI serves pods if its device index on its card is not lower than
-// interfaceIndex. The boot ENI is at index 0 of card 0, in rare cases at another index. This node attaches nothing at
-// index 0 of any card. An ENI at index 0 of a card other than card 0 serves no pods. There are two reasons. The first
-// reason: the user guide puts ENIs that are only for EFA at index 0 ("Maximize network bandwidth on Amazon EC2
+// interfaceIndex. The boot ENI is at index 0 of card 0, in rare cases at another index. This node attaches no ENI at
+// index 0 of any card, and an ENI at index 0 of another card than card 0 serves no pods. There are two reasons. The
+// first reason: the user guide puts ENIs that are only for EFA at index 0 ("Maximize network bandwidth on Amazon EC2
 // instances with multiple network cards"). The second reason: the metadata service reports index 0 for any ENI whose
 // index it does not know yet.
 
@@ -34,8 +34,8 @@ type slots struct {
 	inOrder  bool          // the lowest card first
 }
 
-// slotsOf returns the slots of the instance. If EC2 was asked, slotsOf combines the registry with EC2's answer. If EC2
-// shows an ENI, slotsOf uses the slot in EC2's answer.
+// slotsOf returns the slots of the instance, from the registry and from described, EC2's descriptions of ENIs. If EC2
+// describes an ENI, slotsOf takes the ENI's slot from this description.
 func slotsOf(s *registry.State, minIndex int, described []aws.ENI) *slots {
 	all := &slots{cards: slices.Clone(s.Instance.Cards), minIndex: max(minIndex, 1), taken: map[Slot]bool{{0, 0}: true}}
 	if len(all.cards) == 0 {
@@ -78,10 +78,9 @@ func (a *slots) nextFree() (best Slot, found bool) {
 	return best, found
 }
 
-// recordRefusal records EC2's refusal of a slot, and reports whether the caller is to try another slot. If the card may
-// be the reason, nextFree no longer returns slots of this card. From then on, nextFree returns slots of the card with
-// the lowest number, among the cards with a free slot. This is card 0, unless card 0 is full. Each instance
-// type accepts ENIs like ours on card 0.
+// recordRefusal records EC2's refusal of a slot, and reports whether the caller should try another slot. If the card
+// may be the reason, nextFree no longer returns slots of this card. Instead, it then returns slots of the first card
+// that has a free slot. This is card 0, unless card 0 is full. Each instance type accepts ENIs like ours on card 0.
 func (a *slots) recordRefusal(at Slot, err error) (again bool) {
 	e, _ := errors.AsType[*aws.Error](err)
 	switch {
@@ -98,8 +97,8 @@ func (a *slots) recordRefusal(at Slot, err error) (again bool) {
 	return false
 }
 
-// noSlotError returns the error of an instance without a free slot. If the process has asked EC2, err is EC2's last
-// refusal.
+// noSlotError returns the error of an instance without a free slot. If this process has tried to attach the ENI, err is
+// EC2's last refusal.
 func noSlotError(err error) error {
 	switch {
 	case err == nil:

@@ -35,8 +35,8 @@ func (spec ENISpec) eniTags(instance string) map[string]string {
 	return tags
 }
 
-// createIn creates an ENI in a subnet. It asks for prefixes if the spec wants prefixes, and the subnet has free
-// prefixes. In all other cases, it asks for addresses.
+// createIn creates an ENI in a subnet. If the spec wants prefixes, createIn asks EC2 for prefixes. If EC2 has no free
+// prefix in the subnet, or the spec wants no prefixes, createIn asks for addresses.
 func (p *Node) createIn(
 	ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec,
 ) (aws.ENI, string, error) {
@@ -91,13 +91,14 @@ func (p *Node) secondaryAddrs(s *registry.State, spec ENISpec) int {
 }
 
 // createENI creates an ENI. Right before the call, the function setCount sets the number of addresses or prefixes. The
-// call has the tags and a client token. The intent is on disk before the call, and stays until the ENI is attached. If
-// the process dies before the attachment, resumeCalls finds the ENI by its description.
+// call has the tags and a client token. Before the call, createENI writes the intent to disk, where it stays until the
+// ENI is attached. If the process dies before the attachment, resumeCalls finds the ENI by its description.
 func (p *Node) createENI(
 	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, setCount func(*registry.State, *aws.ENISpec),
 ) (aws.ENI, string, error) {
-	// The original plugin did not need the permission for tags, so a role may lack it. Without tags, only the registry
-	// of this node says that the ENI may be deleted. If there are several pools, only a tag names the pool of the ENI.
+	// The original plugin did not create tags, so a role may lack the permission to create tags. Without tags, only the
+	// registry of this node shows that this node may delete the ENI. If there are several pools, only a tag names the
+	// pool of the ENI.
 	single := !p.Policy.Pools && spec.Tags[book.TagPool] == lease.DefaultPool
 	again := func(err error) bool { return single && isTagRefusal(err) }
 	eni, token, err := p.createOnce(ctx, subnet, spec, setCount, again)
@@ -105,7 +106,7 @@ func (p *Node) createENI(
 		slog.Warn("the instance role does not allow ec2:CreateTags: the new ENI has no tags", "error", denied)
 		spec.Tags = nil
 		if eni, token, err = p.createOnce(ctx, subnet, spec, setCount, aws.NotAllowed); aws.NotAllowed(err) {
-			// the role may create ENIs only with tags, so it lacks the permission for tags
+			// EC2 refuses ENIs with tags and ENIs without tags, so the permission to create tags is the one to add
 			err = p.NoteRefusal(ctx, book.CreateAction, call.Object{Subnet: subnet.ID}, denied)
 		}
 	}
@@ -119,8 +120,8 @@ func isTagRefusal(err error) bool {
 }
 
 // createOnce repeats an earlier creation with an unknown outcome, or creates a new ENI. Each creation has its own
-// client token, which is the key of its intent. The function handled reports whether the caller itself reacts to a
-// refusal.
+// client token, which is the key of its intent. The function handled reports whether the caller itself handles a
+// refusal, so that Call does not record it.
 func (p *Node) createOnce(
 	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, setCount func(*registry.State, *aws.ENISpec),
 	handled func(error) bool,
@@ -152,8 +153,8 @@ func (p *Node) createOnce(
 	return eni, token, err
 }
 
-// wantedRecord returns what the registry must record of a creation, so that a process can repeat the call. specOf
-// computes the parameters for EC2 from this record.
+// wantedRecord returns what the registry must record of a creation. From this record, specOf computes the parameters
+// for EC2 again, when a process repeats the call.
 func wantedRecord(spec aws.ENISpec) registry.Wanted {
 	return registry.Wanted{Subnet: spec.Subnet, SecurityGroups: spec.SecurityGroups, Tags: spec.Tags,
 		Tracking:  registry.Tracking(spec.Tracking),
@@ -167,10 +168,10 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 		IPv6Prefixes: w.IPv6Prefixes}
 }
 
-// unendedToken returns the client token of a creation with an unknown outcome that suits the spec. The size and the
-// timeouts of the creation do not matter. If there is no such creation, unendedToken returns "". EC2's descriptions
-// perhaps do not show the ENI of this creation yet (EC2 API reference, "Eventual consistency"). But if the caller
-// repeats the call with the token, EC2 creates no second ENI.
+// unendedToken looks for an earlier creation with an unknown outcome, and with the subnet, the groups and the tags of
+// the spec. The number of addresses and the timeouts may differ. unendedToken returns the client token of this
+// creation, or "" if there is none. If the caller repeats the call with this token, EC2 creates no second ENI, even if
+// its descriptions do not show the first ENI yet (EC2 API reference, "Eventual consistency").
 func unendedToken(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
 		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) &&
@@ -181,7 +182,7 @@ func unendedToken(s *registry.State, spec aws.ENISpec) (token string) {
 	return token
 }
 
-// unendedFirst moves a subnet to the front if EC2 may have created an ENI there, by a call with an unknown outcome.
+// unendedFirst moves a subnet to the front if a creation with an unknown outcome is for this subnet.
 func unendedFirst(s *registry.State, subnets []aws.Subnet) []aws.Subnet {
 	begun := map[string]bool{}
 	for _, i := range s.Intents {

@@ -18,15 +18,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// fillOnce gets addresses for an ENI. It asks for addresses of each family of which the ENI has no free address. For
-// IPv4, fillOnce also asks if the pool has fewer free addresses than the configuration wants to keep ready.
+// fillOnce gets addresses for an ENI. If the ENI has no free address of a family, fillOnce asks EC2 for addresses of
+// this family. It also asks for IPv4 addresses if the pool has fewer free addresses than the configuration wants to
+// keep ready.
 func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
 	}
-	// full is EC2's refusal of a family, although the ENI has a free address of this family. fillOnce returns full if
-	// no other family gets addresses.
+	// full is EC2's refusal of more IPv4 addresses, which the pool wants to keep ready. fillOnce returns this error
+	// only if no other family gets addresses, because the ENI still has a free IPv4 address.
 	var full error
 	asked := false
 	for _, f := range p.Policy.Families {
@@ -66,9 +67,9 @@ func (p *Node) FillENI(ctx context.Context, s *registry.State, at lease.Place) e
 	return p.fillOnce(ctx, now, at)
 }
 
-// MoreOf asks for addresses of a family. For IPv6, and with prefixDelegation, it asks for
-// prefixes: a single prefix of IPv6 is always enough. If the subnet has no prefix left, or
-// the instance type does not support prefixes, it asks for single addresses.
+// MoreOf asks EC2 for addresses of a family. For IPv6, it asks for one prefix, which is always enough. For IPv4, it
+// asks for prefixes only if the configuration has prefixDelegation. If the subnet has no prefix left, or the instance
+// type does not support prefixes, MoreOf asks for single addresses.
 func (p *Node) MoreOf(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
 	most := book.Room(s, at.ENI, f)
 	if most <= 0 {
@@ -98,8 +99,9 @@ func (p *Node) usesPrefixes(s *registry.State, f lease.Family) bool {
 	return (f == lease.IPv6 || p.Policy.Prefixes) && !s.Instance.NoPrefixes
 }
 
-// gatherLimit returns how many addresses one call can bring. If the waiting ADDs need this many addresses already,
-// gatherADDs waits for no further ADDs. room is how many more addresses or prefixes the ENI can take.
+// gatherLimit returns how many addresses one call can bring. When the waiting ADDs need this number of addresses,
+// gatherADDs stops waiting for further ADDs. The argument room is the number of addresses or prefixes that the ENI can
+// still take.
 func (p *Node) gatherLimit(f lease.Family, room int) int {
 	switch {
 	case f == lease.IPv6:
@@ -110,18 +112,19 @@ func (p *Node) gatherLimit(f lease.Family, room int) int {
 	return room
 }
 
-// fixedCount returns an addrCount for assignAddrs that is always n.
+// fixedCount returns a function for assignAddrs that always returns n.
 func fixedCount(n int) func(*registry.State) int { return func(*registry.State) int { return n } }
 
-// isPrefixRefusal reports whether err is only a refusal of prefixes, so that EC2 may still give single addresses. EC2
-// gives no prefix if the subnet is fragmented, or if the instance is not a Nitro instance.
+// isPrefixRefusal reports whether EC2 has refused only prefixes, so that it may still give single addresses. EC2 gives
+// no prefix if the subnet is fragmented, or if the instance is not a Nitro instance.
 func isPrefixRefusal(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrSubnetFull) || ok && e.Code == "UnsupportedOperation")
 }
 
-// assignAddrs asks EC2 for addresses on an ENI. Right before the call, assignAddrs gets their number from addrCount.
-// The action has no client token. So if the answer is lost, resumeCalls compares the intent with EC2.
+// assignAddrs asks EC2 for addresses on an ENI. Right before the call, the function addrCount returns the number of
+// addresses. The call has no client token. So if the answer is lost, a process cannot repeat the call, and resumeCalls
+// asks EC2 which addresses the ENI has.
 func (p *Node) assignAddrs(
 	ctx context.Context, eni string, f lease.Family, addrCount func(*registry.State) int,
 ) ([]netip.Addr, error) {
@@ -140,7 +143,7 @@ func (p *Node) assignAddrs(
 }
 
 // assignPrefixes asks EC2 for prefixes, as assignAddrs does for addresses. For IPv4, it asks for as many prefixes as
-// the waiting ADDs need, but not for more than maxPrefixes. For IPv6, it asks for one prefix.
+// the waiting ADDs need, at most maxPrefixes. For IPv6, it asks for one prefix.
 func (p *Node) assignPrefixes(ctx context.Context, eni string, f lease.Family, maxPrefixes int) error {
 	action, do := book.AssignAction(f), p.Cloud.AssignPrefixes
 	if f == lease.IPv6 {

@@ -14,18 +14,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about instances that can have no more ENIs. Either the registry shows that the instance is full, or EC2
-// refuses an ENI. The registry and the refusal may be out of date a moment later, because an operator or another
-// program has detached an ENI. So a growth that finds the instance full asks EC2 which ENIs are attached. An ENI that
-// is not attached takes no slot.
+// This file is about instances that can have no more ENIs. The registry shows that such an instance is full, or EC2 has
+// refused an ENI. But later, an operator or another program may detach an ENI, and an ENI that is not attached takes no
+// slot. So a growth that finds the instance full asks EC2 which ENIs are attached.
 //
 // EC2 may refuse an ENI for a reason that EC2's descriptions do not show. On many types, volumes take slots of ENIs
 // (EC2 user guide, "Volume limits for Nitro-based instances"). So the node remembers a refusal for some minutes, or
 // until EC2 shows fewer ENIs than at the time of the refusal. If the node forgot each refusal at once, every ADD would
 // create an ENI and delete it again.
 
-// fullError returns why the instance can have no more ENIs according to the registry. It returns nil if the instance
-// can have more.
+// fullError returns why the instance can have no more ENIs, if the registry shows such a reason. If the instance can
+// have more ENIs, fullError returns nil.
 func (p *Node) fullError(s *registry.State) error {
 	limit := s.Instance.ENIs
 	if p.Policy.MaxENIs > 0 {
@@ -42,11 +41,11 @@ func (p *Node) fullError(s *registry.State) error {
 	return nil
 }
 
-// HintFull returns what an operator can do about a full instance. The hint depends on what limits the number of ENIs:
-// maxENIs, interfaceIndex or the instance type.
+// HintFull returns what an operator can do about a full instance. The hint depends on the key or the fact that limits
+// the number of ENIs, for example maxENIs, interfaceIndex or the instance type.
 func (p *Node) HintFull(s *registry.State) string {
 	if hint := p.missingCIDRHint(s); hint != "" {
-		return hint // neither more ENIs nor prefixes would help
+		return hint // more ENIs or prefixes would not help
 	}
 	const fewer = "lower --max-pods of the kubelet (see 'cni-ipvlan-vpc-k8s-tool maxpods')"
 	n, refused := s.Instance, refusalError(s) != nil
@@ -70,8 +69,8 @@ func (p *Node) HintFull(s *registry.State) string {
 	return fmt.Sprintf("this %s can have no more ENIs: %stake a larger instance type, or %s", n.Type, prefixes, fewer)
 }
 
-// missingCIDRHint returns a hint if an ENI of the pool is in a subnet without a CIDR of one of the families. No pod can
-// have an address of such an ENI. If there is no such ENI, missingCIDRHint returns "".
+// missingCIDRHint returns a hint if the subnet of one of the pool's ENIs has no CIDR of a family. No pod can get
+// addresses of such an ENI. If there is no such ENI, missingCIDRHint returns "".
 func (p *Node) missingCIDRHint(s *registry.State) string {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		if f, lacks := noCIDR(at, p.Policy.Families); lacks {
@@ -91,7 +90,8 @@ func noCIDR(at lease.Place, families []lease.Family) (f lease.Family, lacks bool
 	return f, false
 }
 
-// refusalError returns an error while the node remembers EC2's last refusal of another ENI. After that, it returns nil.
+// refusalError returns an error if EC2 has refused a further ENI, and the node still remembers this refusal. In all
+// other cases, it returns nil.
 func refusalError(s *registry.State) error {
 	if !time.Now().Before(s.Instance.FullUntil) {
 		return nil
@@ -101,9 +101,9 @@ func refusalError(s *registry.State) error {
 		aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), s.Instance.FullUntil.Format(time.RFC3339))
 }
 
-// seemsFull reports whether to ask EC2 which ENIs are attached to a full instance, although the links of all our ENIs
-// are on the node. EC2's refusal may be out of date, or another program or an operator may have detached an ENI. EC2 is
-// asked at most twice a minute.
+// seemsFull reports whether a full instance may have room by now, although the links of all our ENIs are on the node.
+// EC2's last refusal may be out of date, or an operator or another program may have detached an ENI. The caller then
+// asks EC2 which ENIs are attached. seemsFull returns true at most twice a minute.
 func seemsFull(s *registry.State) bool {
 	const lately = 30 * time.Second
 	others := refusalError(s) != nil
@@ -113,11 +113,10 @@ func seemsFull(s *registry.State) bool {
 	return others && time.Since(s.Instance.FullRead) >= lately
 }
 
-// errSlots is an [aws.ErrInstanceFull] that does not come from EC2: each known device index
-// has an ENI.
+// errSlots is an [aws.ErrInstanceFull] that does not come from EC2. It means that each known device index has an ENI.
 var errSlots = fmt.Errorf("%w: there is an ENI at each of its device indices", aws.ErrInstanceFull)
 
-// noteFull records that EC2 has refused another ENI, or shows an ENI at each device index.
+// noteFull records that EC2 has refused a further ENI, or that EC2 shows an ENI at each device index.
 func (p *Node) noteFull(ctx context.Context, attached []aws.ENI, minIndex int, why error) error {
 	return p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		shown := &registry.State{Instance: s.Instance}

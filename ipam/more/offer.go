@@ -15,20 +15,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An Offer tells a scheduler how many pods of a pool can have addresses on a node. These are addresses that the node
-// has, or can get. If pods have both families, an IPv4 address and an IPv6 address together count as one address.
+// An Offer tells a scheduler how many pods of a pool can have addresses on a node. The fields count addresses that the
+// node has, or that it can get. If each pod has an IPv4 address and an IPv6 address, the two together count as one
+// address.
 type Offer struct {
 	Leased  int  // addresses that pods have
 	Free    int  // addresses that the next pods can have
 	Cooling int  // addresses that the next pods cannot have yet
-	More    int  // addresses that EC2 can still give: the type, the configuration and the subnets limit More
-	Bounded bool // More is lower than the limits alone allow, because of the subnets
+	More    int  // addresses that EC2 can still give, within the limits of the type, the configuration and the subnets
+	Bounded bool // without the limits of the subnets, More would be higher
 }
 
-// OfferOf returns what a pool can have of a node. Several pools may use the same free slots: the Offer of each pool
-// includes all of these slots. keptENIs is the number of ENIs that are kept for pods that ask for ENIs of their own. It
-// includes the ENIs that such pods have already. subnets are the subnets of the zone, as EC2 has described them. If
-// subnets is nil, OfferOf assumes that the subnets have enough addresses.
+// OfferOf returns the Offer of a pool on a node. Several pools may use the same free slots, so the Offer of each pool
+// includes all of these slots. The argument keptENIs is the number of ENIs that are kept for pods that ask for ENIs of
+// their own. It includes the ENIs that such pods have already. The argument subnets has EC2's descriptions of the
+// zone's subnets. If subnets is nil, OfferOf assumes that the subnets have enough addresses.
 func OfferOf(s *registry.State, policy lease.Policy, keptENIs int, subnets []aws.Subnet) Offer {
 	p := &Node{}
 	p.Policy = policy
@@ -82,7 +83,8 @@ func (p *Node) usableBefore(s *registry.State, now time.Time) time.Time {
 	return before
 }
 
-// podsFreeOn returns how many pods an ENI can serve with the addresses that became free before the time freedBefore.
+// podsFreeOn returns how many pods an ENI can serve with its free addresses. It leaves out addresses that became free
+// after the time freedBefore.
 func (p *Node) podsFreeOn(s *registry.State, e registry.ENI, freedBefore time.Time) int {
 	least := lease.Plenty
 	for _, f := range p.Policy.Families {
@@ -91,11 +93,11 @@ func (p *Node) podsFreeOn(s *registry.State, e registry.ENI, freedBefore time.Ti
 	return least
 }
 
-// podsLeft returns for how many further pods the node has addresses, or can get them.
+// podsLeft returns how many more pods the node can serve with addresses that it has or can get.
 func (p *Node) podsLeft(s *registry.State, keptENIs int, subnets []aws.Subnet) (n int) {
 	rooms := roomOf(subnets)
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
-		if _, lacks := noCIDR(at, p.Policy.Families); !lacks { // if lacks, the ENI can serve no pod
+		if _, lacks := noCIDR(at, p.Policy.Families); !lacks { // an ENI that lacks a CIDR serves no pod
 			n += p.podsOn(s, at.ID, at.ENI, rooms)
 		}
 	}
@@ -116,7 +118,7 @@ func (p *Node) podsLeft(s *registry.State, keptENIs int, subnets []aws.Subnet) (
 	return n
 }
 
-// createsNoENI reports whether this node creates no ENI for now.
+// createsNoENI reports whether this node cannot create an ENI now.
 func (p *Node) createsNoENI(s *registry.State) bool {
 	return !p.MakesENIs() || refusalError(s) != nil || time.Now().Before(s.Instance.QuotaUntil) ||
 		call.StandingRefusal(s, book.CreateAction) != nil || call.StandingRefusal(s, book.AttachAction) != nil
@@ -130,8 +132,8 @@ func (p *Node) suitableForNext(s *registry.State, subnets []aws.Subnet) ([]aws.S
 	return p.suitableSubnets(s, subnets, ENISpec{Tags: p.Policy.SubnetTags, Families: p.Policy.Families})
 }
 
-// isFragmented reports whether a subnet probably has no aligned /28. A growth wanted prefixes for an ENI in this
-// subnet, and got single addresses. EC2's description of a subnet does not show this.
+// isFragmented reports whether a subnet probably has no aligned /28. EC2's description of a subnet does not say so. But
+// an ENI in this subnet has single addresses, so a growth wanted prefixes for it, and got none.
 func isFragmented(s *registry.State, subnet string) bool {
 	for _, e := range s.ENIs {
 		if e.Subnet == subnet && e.Managed && singleAddrs(e) > 1 {
@@ -152,8 +154,8 @@ func singleAddrs(e registry.ENI) (n int) {
 }
 
 // A subnetRoom has the number of free IPv4 addresses of each subnet, by the subnet's ID. The methods of a subnetRoom
-// subtract the addresses that they take. If a subnet is not in the map, or if the map is nil, the subnet counts as
-// having enough addresses.
+// subtract the addresses that they take. If a subnet is not in the map, or if the map is nil, the methods assume that
+// the subnet has enough addresses.
 type subnetRoom map[string]int
 
 func roomOf(subnets []aws.Subnet) subnetRoom {
@@ -167,9 +169,9 @@ func roomOf(subnets []aws.Subnet) subnetRoom {
 	return all
 }
 
-// takeBlocks subtracts n blocks from the free addresses of a subnet. If the subnet has fewer blocks, takeBlocks
-// subtracts all of them. It returns the number of subtracted blocks. A block has blockSize addresses. The subnet may
-// have fewer aligned blocks, but EC2 does not say how many.
+// takeBlocks subtracts n blocks from the free addresses of a subnet. A block has blockSize addresses. If the subnet has
+// fewer than n blocks, takeBlocks subtracts all of them. It returns the number of subtracted blocks. EC2 does not say
+// how many free blocks are aligned, so takeBlocks may count too many blocks.
 func (l subnetRoom) takeBlocks(subnet string, n, blockSize int) int {
 	has, known := l[subnet]
 	if !known {
@@ -180,9 +182,9 @@ func (l subnetRoom) takeBlocks(subnet string, n, blockSize int) int {
 	return got
 }
 
-// takeWidest returns the subnet that has the most addresses left for a new ENI, and subtracts the ENI's primary
-// address. In a subnet with IPv4, each ENI has a primary IPv4 address, also if its pods have only IPv6. If l is nil,
-// the subnets are not known, and takeWidest assumes that a subnet has room.
+// takeWidest returns the subnet with the most free addresses for a new ENI, and subtracts the ENI's primary address. In
+// a subnet with IPv4, each ENI has a primary IPv4 address, even if its pods have only IPv6. If the map is nil, the
+// subnets are not known, and takeWidest assumes that a subnet has room.
 func (l subnetRoom) takeWidest(s *registry.State, fit []aws.Subnet) (id string, found bool) {
 	if l == nil {
 		return "", true

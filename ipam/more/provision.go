@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is for commands of operators. Such a command says what the operator wants, but an ADD and a collection
-// decide by themselves.
+// This file is for commands of operators. The operator decides which ENIs and addresses such a command gets. For an ADD
+// or a collection, the node decides this itself.
 
 // ENIFor returns an attached ENI for a Provision. The caller holds the lock of the Provision. The ENI is new, or it is
 // the ENI of an earlier, unfinished Provision with the same spec.
@@ -32,7 +32,7 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 		if id, err = p.earlierENI(ctx, before, s, spec); err != nil || id != "" {
 			return err
 		}
-		// Without this check, EC2 would refuse the attachment after it has created the ENI.
+		// Without this check, EC2 would create the ENI, and then refuse to attach it.
 		attached, err := p.DescribeENIs(ctx, aws.ByInstance(s.Instance.ID))
 		if err != nil {
 			return err
@@ -50,11 +50,11 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 	return id, nil
 }
 
-// Allocate assigns n more addresses to an ENI, or as many as fit. It takes the first ENI in the order of card and
-// device index. This ENI must have room, and the role must have permission to change it. Allocate returns the ENI and
-// its new addresses, which are then free. It changes no ENI for which a pod has asked, and no ENI whose link is in a
-// pod. It also passes over an ENI that serves no pods of its pool. policies are the policies of the node's pools, or
-// empty if they are not known.
+// Allocate assigns n more addresses to an ENI. If fewer addresses fit, it assigns fewer. It tries the ENIs in the order
+// of card and device index. It takes the first ENI that has room, and that the role has permission to change. Allocate
+// returns the ENI and its new addresses, which are then free. It changes no ENI for which a pod has asked, and no ENI
+// whose link is in a pod. It also passes over an ENI that serves no pods of its pool. The argument policies has the
+// policies of the node's pools, or is empty if they are not known.
 func (p *Node) Allocate(ctx context.Context, n int, policies ...lease.Policy) (id string, got []netip.Addr, err error) {
 	err = p.withGrowLock(ctx, p.abandonENI, func(_, s *registry.State) error {
 		var rs []lease.Place
@@ -94,7 +94,7 @@ func (p *Node) Allocate(ctx context.Context, n int, policies ...lease.Policy) (i
 			why = append(why, err)
 		}
 		if aws.NotAllowed(errors.Join(why...)) {
-			return errors.Join(why...) // the ENIs that EC2 has refused to change may have room
+			return errors.Join(why...) // not the error below, because the ENIs that EC2 has refused to change may have room
 		}
 		//lint:ignore ST1005 the original's words
 		none := fmt.Errorf("Unable to allocate - no IPs available on any interfaces: "+
@@ -104,8 +104,8 @@ func (p *Node) Allocate(ctx context.Context, n int, policies ...lease.Policy) (i
 	return id, got, err
 }
 
-// misfitOf returns why no pod gets addresses of an ENI, or "". If none of the policies is for the pool of the ENI, the
-// policy fallback decides.
+// misfitOf returns why no pod gets addresses of an ENI, or "" if pods get them. If none of the policies is for the
+// ENI's pool, misfitOf uses the policy fallback.
 func misfitOf(e registry.ENI, policies []lease.Policy, fallback lease.Policy) (why string) {
 	policies = slices.DeleteFunc(slices.Clone(policies), func(q lease.Policy) bool { return q.Pool != e.Pool })
 	if len(policies) == 0 {
@@ -122,8 +122,8 @@ func misfitOf(e registry.ENI, policies []lease.Policy, fallback lease.Policy) (w
 }
 
 // withGrowLock runs work under the lock "grow". Before it runs work, withGrowLock updates the registry, and calls
-// resumeCalls with onUnattached to finish the calls of earlier processes. work gets two states. The first state is from
-// before these calls were finished, and the second state is from after that.
+// resumeCalls with onUnattached to finish the calls of earlier processes. The function work gets two states of the
+// registry: the state before resumeCalls, and the state after it.
 func (p *Node) withGrowLock(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error, work func(before, s *registry.State) error,
 ) error {

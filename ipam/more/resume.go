@@ -22,9 +22,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Resume is called by a growth, and finishes calls that earlier processes have begun. It leaves out the calls that can
-// wait. Resume reports whether it has confirmed addresses, because the confirmed addresses may be enough for the
-// waiting ADDs.
+// Resume finishes calls that earlier processes have begun, for a growth. It leaves out the calls that can wait. Resume
+// reports whether it has confirmed addresses. If so, the growth ends, because the confirmed addresses may be enough for
+// the waiting ADDs.
 func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 	if err := p.setAllDeleteOnTermination(ctx); err != nil || p.canWait() {
 		return false, err
@@ -35,9 +35,9 @@ func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 
 // resumeCalls finishes the calls of earlier processes that were killed or got no answer from EC2. Its caller holds the
 // lock "grow", so every intent in the registry is from an earlier process. Nearly always, the registry has no intents.
-// Without intents, resumeCalls asks EC2 or metadata only if it has to compare a rebuilt registry. It calls onUnattached
-// with each ENI that is not attached and that an earlier process was about to attach. resumeCalls reports whether it
-// has confirmed addresses that were unconfirmed.
+// Without intents, resumeCalls asks EC2 or metadata only if it has to compare a rebuilt registry. If an earlier process
+// wanted to attach an ENI, and the ENI is not attached, resumeCalls calls onUnattached with the ENI. resumeCalls
+// reports whether it has confirmed addresses that were unconfirmed.
 func (p *Node) resumeCalls(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error,
 ) (confirmed bool, err error) {
@@ -56,12 +56,12 @@ func (p *Node) resumeCalls(
 	}
 	if e, ok := p.Made(s); ok {
 		if book.PoolOf(e) != p.Policy.Pool {
-			return false, nil // the next ADD of that pool continues
+			return false, nil // the ENI is for another pool, whose next ADD continues
 		}
 		if err := p.adoptAll(ctx, s, []aws.ENI{e}, onUnattached); !errors.Is(err, aws.ErrInUse) {
 			return false, err
 		}
-		// A process has attached the ENI, and was killed before it recorded the attachment.
+		// EC2 says that the ENI is attached: a process was killed before it recorded the attachment.
 	}
 	enis, asked, err := p.OursNow(ctx, s)
 	if aws.NotAllowed(err) {
@@ -81,8 +81,8 @@ func (p *Node) resumeCalls(
 	if err != nil {
 		return false, fmt.Errorf("compare the rebuilt registry with EC2: %w", err)
 	}
-	// An address that has left one ENI may be on another ENI by now. So this process first removes the address from the
-	// old ENI in the registry, and then adds it to the new ENI.
+	// An address that has left one ENI may be on another ENI by now. So first remove the address from the old ENI in
+	// the registry, and then add it to the new ENI.
 	err = p.Registry.Change(ctx, func(now *registry.State) {
 		known.Agree(now, enis, asked)
 		known.NoteAttached(now, enis, asked)
@@ -118,14 +118,14 @@ func (p *Node) resumeCalls(
 
 // leavesToOthers reports whether this process must leave an unattached ENI of a growth to another process. It returns
 // true if one of this process's networks must not create ENIs. Another network of the node may have begun to create the
-// ENI. The next ADD of that network finishes this work. Until then, the ENI has an intent.
+// ENI. The next ADD of that network finishes this work. Until then, the registry has an intent about the ENI.
 func (p *Node) leavesToOthers(e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[book.TagManaged] == "true" && !p.MakesENIs()
 }
 
-// endOldIntents deletes the intents that are too old. The role has no permission to ask EC2 for the outcomes of the
-// intents' calls. So without this deletion, the intents would stop each growth until the node boots. Metadata shows the
-// results of these calls by now. endOldIntents returns the latest state.
+// endOldIntents deletes the intents that are too old. A process calls it if the role has no permission to ask EC2 for
+// the outcomes of the intents' calls. Without this deletion, the intents would stop each growth until the node boots.
+// Deleting them is safe, because metadata shows the results of such old calls. endOldIntents returns the latest state.
 func (p *Node) endOldIntents(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if len(s.Intents) == 0 {
 		return s, nil
@@ -137,16 +137,16 @@ func (p *Node) endOldIntents(ctx context.Context, s *registry.State) (*registry.
 	return s, err
 }
 
-// isTooOld reports whether an intent ends without an answer of EC2. For the release of a chosen address, isTooOld
-// returns false: package less finishes such a release.
+// isTooOld reports whether an intent is so old that no process has to wait for EC2's answer. For the release of a
+// chosen address, isTooOld returns false, because package less finishes such a release.
 func isTooOld(i registry.Intent) bool {
 	return !lease.ReleasesChosen(i) && time.Since(i.Since) > intentLife
 }
 
-// canWait reports whether a growth can leave the work of resumeCalls to a collection. It can do so in two cases: the
-// only work is a change that can wait, or a comparison of a rebuilt registry that has no unconfirmed addresses. A
-// collection comes within minutes. If no collection has come for 15 minutes, and EC2 does not throttle, the growth
-// makes the comparison.
+// canWait reports whether a growth can leave the work of resumeCalls to a collection. The growth cannot leave it if the
+// outcome of a call is unknown, or if the registry has unconfirmed addresses. All other work can wait, because a
+// collection comes within minutes. But if no collection has come for 15 minutes since a rebuild, and EC2 does not
+// throttle, the growth does the work.
 func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
@@ -155,7 +155,7 @@ func (p *Node) canWait() bool {
 }
 
 // awaitTurns waits until this node may repeat the calls of the intents. Without this wait, resumeCalls would ask EC2
-// for the outcomes, and could then not repeat the calls.
+// for the outcomes of the calls in vain, because it could not repeat the calls.
 func (p *Node) awaitTurns(ctx context.Context, s *registry.State) error {
 	for _, i := range s.Intents {
 		if i.Action == book.ModifyAction || lease.ReleasesChosen(i) || !p.MakesENIs() {
@@ -168,9 +168,9 @@ func (p *Node) awaitTurns(ctx context.Context, s *registry.State) error {
 	return nil
 }
 
-// reattach finishes what a growth has begun: it attaches the ENI. If the ENI is for another pool, or does not fit the
-// pool, reattach calls abandonENI. If the role has no permission to attach an ENI that may belong to the original
-// plugin (see maybeOthers), reattach leaves the ENI alone.
+// reattach attaches an ENI that a growth has begun to make. If the ENI is for another pool, or does not fit the pool,
+// reattach calls abandonENI. If the role has no permission to attach an ENI that may belong to the original plugin (see
+// maybeOthers), reattach leaves the ENI alone.
 func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -184,7 +184,7 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 		known.Attached{})
 	_, known := s.ENIs[e.ID]
 	if (errors.Is(err, errDiscarded) || known && noPlace(err)) && !errors.Is(err, aws.ErrNotRunning) {
-		return nil // processes have begun more ENIs than the instance can have: this ENI needs no further step
+		return nil // this ENI needs no further step, because the instance can have no more ENIs
 	}
 	if maybeOthers(s, e) && aws.NotAllowed(err) && !aws.MaybeDone(err) {
 		slog.Warn("the role may not attach this ENI, which has no tags of this suite: the node passes over it",
@@ -208,10 +208,10 @@ func maybeOthers(s *registry.State, e aws.ENI) bool {
 	return book.Untagged(e) && !s.ENIs[e.ID].Managed && !book.Begun(s, e.ID)
 }
 
-// abandonENI deletes an ENI that a growth has begun to make, because a collection, or a growth of another pool, does
-// not need it. An ENI without our tags may belong to the original plugin, and stays until an ADD needs it. An ENI that
-// an operator's command has begun to make also stays: if the operator repeats the command, the command continues with
-// this ENI.
+// abandonENI deletes an ENI that a growth has begun to make. Its caller is a collection, or a growth of another pool,
+// and does not need this ENI. An ENI without our tags may belong to the original plugin, and stays until an ADD needs
+// it. An ENI that an operator's command has begun to make also stays, because a repeated command continues with this
+// ENI.
 func (p *Node) abandonENI(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil || e.Tags[book.TagManaged] != "true" {
@@ -223,18 +223,18 @@ func (p *Node) abandonENI(ctx context.Context, e aws.ENI) error {
 		return nil
 	}
 	err = p.DeleteNow(ctx, e.ID)
-	if errors.Is(err, aws.ErrInUse) { // the ENI is attached by now: a later process asks again
+	if errors.Is(err, aws.ErrInUse) { // the ENI is attached by now, so a later process must ask EC2 about it
 		return p.Registry.Change(ctx, func(s *registry.State) {
 			s.Intents[call.NewToken()] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
 		})
 	}
-	return err // perhaps EC2 has not found the ENI because the ENI is too new
+	return err // also "not found", because EC2 perhaps does not find a new ENI yet
 }
 
-// EndBegun calls resumeCalls for a collection, if there is something to finish. It waits for a growth that is under
-// way. While EC2 throttles the attachment of a new ENI, EndBegun does nothing, for at most ten minutes: the next ADD
-// continues with this ENI. If EC2 throttles a call of EndBegun, and an ADD waits, EndBegun leaves the remaining calls
-// to the next collection.
+// EndBegun calls resumeCalls for a collection, if there is something to finish. If a growth is under way, EndBegun
+// first waits for its end. While EC2 throttles the attachment of a new ENI, EndBegun does nothing for at most ten
+// minutes, because the next ADD continues with this ENI. If EC2 throttles a call of EndBegun, and an ADD waits,
+// EndBegun leaves the remaining calls to the next collection.
 func (p *Node) EndBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !known.Due(s) {
@@ -249,7 +249,7 @@ func (p *Node) EndBegun(ctx context.Context) error {
 		return err
 	}
 	if _, ok := p.Made(s); ok {
-		return nil // EC2 throttles the attachment of this ENI: the next ADD continues
+		return nil // EC2 throttles the attachment of this ENI, and the next ADD continues
 	}
 	if err := p.setAllDeleteOnTermination(ctx); err != nil {
 		return err
@@ -281,7 +281,7 @@ func (p *Node) adoptAll(
 		}
 		e, known, err := p.withSubnetCIDRs(ctx, s, e)
 		if err != nil {
-			failed = ended(e, err) // first finish the ENIs before this one
+			failed = ended(e, err) // but first finish the ENIs that come before this ENI in the list
 			break
 		}
 		ours = append(ours, e)
@@ -307,11 +307,11 @@ func (p *Node) mustAdopt(s *registry.State, e aws.ENI) bool {
 	case !known && e.Description != book.Description(s.Instance.ID), book.Leaving(known, e):
 		return false
 	case e.Status == "available" && was.Draining:
-		return false // a collection has begun to delete the ENI: the next collection continues
+		return false // a collection has begun to delete the ENI, and the next collection continues
 	case e.Status == "available" && was.NoLink(time.Now()):
 		return false // the ENI was attached, and an operator or another program has detached it
 	}
-	return e.Status != "available" || p.MakesENIs() // false: an operator must attach or delete the ENI
+	return e.Status != "available" || p.MakesENIs() // if false, an operator must attach or delete the ENI
 }
 
 // finishENI calls onUnattached with an unattached ENI. For an attached ENI of ours, finishENI sets DeleteOnTermination,
@@ -344,10 +344,11 @@ func (p *Node) learnOthers(ctx context.Context, enis []aws.ENI) {
 
 // withSubnetCIDRs adds the CIDRs of the ENI's subnet to the ENI, because EC2's description of an ENI lacks them. It
 // takes the CIDRs from the registry, from another ENI of the subnet, or from metadata. A node that creates ENIs also
-// asks EC2. If no source has the CIDRs, known is false, and the ENI serves no pods until metadata shows it.
+// asks EC2. If no source has the CIDRs, withSubnetCIDRs returns false, and the ENI serves no pods until metadata shows
+// the ENI.
 func (p *Node) withSubnetCIDRs(ctx context.Context, s *registry.State, e aws.ENI) (_ aws.ENI, known bool, err error) {
 	if e.CIDR.IsValid() || e.IPv6CIDR.IsValid() {
-		return e, true, nil // this node has created it just now
+		return e, true, nil // this node has just created the ENI
 	}
 	of := func(subnet string, v4, v6 netip.Prefix) bool {
 		if subnet == e.Subnet && (v4.IsValid() || v6.IsValid()) {

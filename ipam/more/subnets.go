@@ -22,12 +22,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// ErrNoSubnet means that no subnet is suitable for a new ENI. It differs from [aws.ErrSubnetFull]: free addresses in a
-// subnet would not help, but other tags would.
+// ErrNoSubnet means that no subnet is suitable for a new ENI. After an [aws.ErrSubnetFull], free addresses in a subnet
+// would help. After an ErrNoSubnet, only another subnet, other tags or another CIDR would help.
 var ErrNoSubnet = errors.New("no subnet for a new ENI")
 
-// Fit returns the subnets of a VPC and zone that have all of the tags, and a CIDR of each family. If there is no such
-// subnet, the error says what is missing: a subnet, the tags, or a CIDR.
+// Fit returns the suitable subnets of a VPC and zone. A suitable subnet has all of the tags, and a CIDR of each family.
+// If there is none, the error says whether a subnet, a tag or a CIDR is missing.
 func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []lease.Family) ([]aws.Subnet, error) {
 	tagged := slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool { return !lease.HasTags(n.Tags, tags) })
 	fit := slices.DeleteFunc(slices.Clone(tagged), func(n aws.Subnet) bool { return len(lacks(n, families)) > 0 })
@@ -49,8 +49,9 @@ func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []
 }
 
 // attachableSubnets returns the candidates whose ENIs can be attached to this instance. A subnet of an Outpost is in a
-// zone of the region, but its ENIs are only for instances of that Outpost. The boot ENI shows where this instance is.
-// If the subnet of the boot ENI is not one of the candidates, attachableSubnets returns all candidates.
+// zone of the region, but its ENIs are only for instances of that Outpost. The boot ENI's subnet shows whether this
+// instance is in an Outpost. If the subnet of the boot ENI is not one of the candidates, attachableSubnets returns all
+// candidates.
 func attachableSubnets(s *registry.State, candidates []aws.Subnet) []aws.Subnet {
 	for _, e := range s.ENIs {
 		own := slices.IndexFunc(candidates, func(n aws.Subnet) bool { return e.IsBoot() && n.ID == e.Subnet })
@@ -63,8 +64,7 @@ func attachableSubnets(s *registry.State, candidates []aws.Subnet) []aws.Subnet 
 	return candidates
 }
 
-// lacks lists the families of which a subnet has no CIDR. An empty list of families means
-// IPv4.
+// lacks lists the families of which a subnet has no CIDR. If the argument families is empty, lacks checks IPv4.
 func lacks(n aws.Subnet, families []lease.Family) []lease.Family {
 	if len(families) == 0 {
 		families = []lease.Family{lease.IPv4}
@@ -74,9 +74,9 @@ func lacks(n aws.Subnet, families []lease.Family) []lease.Family {
 	})
 }
 
-// nearestText describes the subnet whose tags are most like the wanted tags. This subnet has most of the tags, or most
-// of the keys if a value is mistyped. If no subnet has any of the keys, nearestText lists the keys that the subnets
-// have.
+// nearestText describes the subnet whose tags are most like the wanted tags. A wanted tag with the wanted value counts
+// most. A wanted key with another value counts less, because the operator may have mistyped the value. If no subnet has
+// any of the keys, nearestText lists the keys that the subnets have.
 func nearestText(all []aws.Subnet, tags map[string]string) string {
 	score := func(n aws.Subnet) (s int) {
 		for k, v := range tags {
@@ -149,8 +149,9 @@ func mixBits(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// SubnetFor returns the subnet with the ID. If the ID is empty, SubnetFor returns the subnet of the chosen addresses.
-// This subnet must be a subnet in which the pool may have ENIs. SubnetFor refuses addresses that no pod can have.
+// SubnetFor returns the subnet with this ID. If the ID is empty, SubnetFor returns the subnet of the chosen addresses.
+// The pool must be able to have ENIs in the returned subnet. If AWS reserves a chosen address, so that no pod can have
+// it, SubnetFor returns an error.
 func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws.Subnet, error) {
 	all, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
@@ -185,8 +186,8 @@ func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws
 	return fit[i], nil
 }
 
-// chosenSubnetError returns why no ENI can be in the subnet that the pod has chosen, even if the instance had room for
-// the ENI. Without this error, an operator would make room on a full instance, and the room would not help.
+// chosenSubnetError returns why the pool can have no ENI in the subnet that the pod has chosen. This error is useful on
+// a full instance: without it, an operator would make room for an ENI, and then the creation would fail.
 func (p *Node) chosenSubnetError(ctx context.Context, s *registry.State) error {
 	if p.Policy.Choice.Subnet == "" {
 		return nil
@@ -219,8 +220,8 @@ func subnetText(subnets []aws.Subnet) string {
 	return strings.Join(all, ", ")
 }
 
-// subnetsError returns the error of a node whose subnets take no further ENI. The subnets have no free addresses, or
-// EC2 refuses an ENI there.
+// subnetsError returns the error of a node that can create an ENI in no subnet. The subnets have no free addresses, or
+// EC2 refuses to create an ENI in them.
 func subnetsError(s *registry.State, spec ENISpec, full []error, refused map[string]error) error {
 	where := fmt.Sprintf("%s in %s", book.VPCOf(s), s.Instance.Zone)
 	if len(spec.Tags) > 0 {
@@ -239,10 +240,10 @@ func subnetsError(s *registry.State, spec ENISpec, full []error, refused map[str
 		"%w", errors.Join(append(why, full...)...))
 }
 
-// secondTrySubnets returns the subnets for a second try, in which the ENI gets only its primary address. In the
-// returned list, each subnet counts as having one free address. In the first try, the ENI was to have more addresses,
-// and EC2 gives all or nothing. Other nodes may have taken addresses since EC2 counted them. If the ENI needs only its
-// primary address, secondTrySubnets returns no subnets.
+// secondTrySubnets returns the subnets for a second try to create the ENI, with only its primary address. In the first
+// try, the node asked for more addresses, and EC2 gives all of them or none. Other nodes may have taken addresses after
+// EC2 described the subnets. So each returned subnet has Free set to 1. If the first try asked only for the primary
+// address, secondTrySubnets returns no subnets.
 func (p *Node) secondTrySubnets(s *registry.State, subnets []aws.Subnet, spec ENISpec) []aws.Subnet {
 	if !spec.wantsFamily(lease.IPv4) || p.secondaryAddrs(s, spec) == 0 && !spec.Prefixes {
 		return nil
@@ -254,9 +255,9 @@ func (p *Node) secondTrySubnets(s *registry.State, subnets []aws.Subnet, spec EN
 	return narrow
 }
 
-// subnetsInOrder lists the subnets of the instance's zone that have the tags and free addresses, in the order in which
-// this node tries them. It fails if no subnet has the tags. If all subnets with the tags are full, the list is empty
-// and there is no error.
+// subnetsInOrder lists the subnets in which this node tries to create an ENI, in the order of the tries. These subnets
+// are in the instance's zone, and have the tags and free addresses. If no subnet has the tags, subnetsInOrder returns
+// an error. If all subnets with the tags are full, the list is empty and there is no error.
 func (p *Node) subnetsInOrder(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
 	all, err := p.ZoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
@@ -283,7 +284,7 @@ func (p *Node) subnetsInOrder(ctx context.Context, s *registry.State, spec ENISp
 	return fit, nil
 }
 
-// suitableSubnets returns the subnets of the instance's zone in which the ENI may be.
+// suitableSubnets returns the subnets of the instance's zone that are allowed for the ENI.
 func (p *Node) suitableSubnets(s *registry.State, all []aws.Subnet, spec ENISpec) ([]aws.Subnet, error) {
 	all = attachableSubnets(s, all)
 	if spec.Subnet == "" {

@@ -17,9 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// setDeleteOnTermination makes EC2 delete the ENI together with the instance. The pods' network works without
-// DeleteOnTermination, so no pod waits for this call: see Finish. If the call fails, the intent stays, and the next
-// growth or collection tries again.
+// setDeleteOnTermination sets DeleteOnTermination of an ENI, so that EC2 deletes the ENI together with the instance.
+// The pods' network works without DeleteOnTermination, so no pod waits for this call: see Finish. If the call fails,
+// the intent stays, and the next growth or collection tries again.
 func (p *Node) setDeleteOnTermination(ctx context.Context, eni, attachment, token string) error {
 	s, err := p.Registry.View()
 	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) ||
@@ -43,8 +43,8 @@ func (p *Node) setDeleteOnTermination(ctx context.Context, eni, attachment, toke
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
-// Finish makes the calls of setDeleteOnTermination that growths have put off until their pods had addresses. If a
-// process is killed before Finish, the next growth or collection makes the calls, as after a failed call.
+// Growths put off the calls of setDeleteOnTermination until their pods have addresses. Finish makes these calls. If a
+// process is killed before Finish, the next growth or collection makes the calls.
 func (p *Node) Finish(ctx context.Context) {
 	const turn, patience = time.Second, 10 * time.Second
 	s, err := p.Registry.View()
@@ -74,18 +74,18 @@ func (p *Node) ensureDeleteOnTermination(ctx context.Context, e aws.ENI) error {
 		i := registry.Intent{Action: book.ModifyAction, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
 		for t, old := range s.Intents {
 			if old.ENI == e.ID && old.Action == book.ModifyAction {
-				token, i.Since = t, old.Since // keep the old time: with a new time, the intent would never end
+				token, i.Since = t, old.Since // keep the old time, because with a new time the intent would never end
 			}
 		}
 		s.Intents[token] = i
 	})
 	if err != nil || e.Attachment == "" || !p.MakesENIs() {
-		return err // EC2 does not show the attachment yet, and the next process asks again
+		return err // EC2 does not show the attachment yet, or this process must not make the call; a later process does
 	}
 	return p.setDeleteOnTermination(ctx, e.ID, e.Attachment, token)
 }
 
-// setAllDeleteOnTermination makes the calls of setDeleteOnTermination that could not be made when an ENI was attached.
+// When a process attaches an ENI, it perhaps cannot set DeleteOnTermination. setAllDeleteOnTermination does this later.
 func (p *Node) setAllDeleteOnTermination(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !p.MakesENIs() {

@@ -22,12 +22,13 @@ import (
 // operator repeats the Provision, the new Provision continues with the same ENI. If the new Provision created another
 // ENI, the node would have two ENIs, and a collection would delete neither of them.
 //
-// EC2's answers may not yet show what the earlier process has done in the last seconds. So until the time known.Settled
-// has passed after a change, the node trusts the registry's record of the change and not EC2's answer. If the registry
-// lacks the result of a call, the Provision waits until EC2 has settled.
+// EC2's answers perhaps do not show changes of the last seconds. So until the time known.Settled has passed after a
+// change, the node trusts the registry's record of the change and not EC2's answer. If the registry lacks the result of
+// a call, the Provision waits until EC2 has settled.
 
 // earlierENI returns the ENI of an earlier Provision with the same spec, or "". Another process may already have
-// finished the calls of that Provision. before is the state before this process finished calls of earlier processes.
+// finished the calls of that Provision. The argument before is the registry's state from before this process finished
+// calls of earlier processes, and s is the latest state.
 func (p *Node) earlierENI(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
@@ -45,7 +46,7 @@ func (p *Node) earlierENI(ctx context.Context, before, s *registry.State, spec E
 			continue
 		}
 		if book.Untagged(seen) && !e.Provisioning && !book.Begun(before, id) {
-			continue // it may be the original plugin's ENI, which the registry has just got
+			continue // the ENI may belong to the original plugin, and may be new in the registry
 		}
 		switch is, err := p.matchesSpec(ctx, s, seen, spec); {
 		case err != nil:
@@ -68,8 +69,9 @@ func (p *Node) earlierENI(ctx context.Context, before, s *registry.State, spec E
 	return "", nil
 }
 
-// describeWhenShown returns EC2's description of an ENI, or the zero value if EC2 does not know the ENI. EC2 may not
-// yet show a new ENI. So describeWhenShown asks again until known.Settled has passed since changedAt.
+// describeWhenShown returns EC2's description of an ENI, or the zero value if EC2 does not know the ENI. EC2 perhaps
+// does not show a new ENI yet. So describeWhenShown asks again until the time known.Settled has passed after the time
+// changedAt.
 func (p *Node) describeWhenShown(ctx context.Context, id string, changedAt time.Time) (aws.ENI, error) {
 	for {
 		enis, err := p.DescribeENIs(ctx, aws.ByID(id))
@@ -87,8 +89,8 @@ func (p *Node) describeWhenShown(ctx context.Context, id string, changedAt time.
 	}
 }
 
-// matchesSpec reports whether an ENI may be the result of the spec on this instance. It compares the tags, the security
-// groups and the subnet.
+// matchesSpec reports whether a Provision with this spec may have created the ENI for this instance. It compares the
+// tags, the security groups and the subnet.
 func (p *Node) matchesSpec(ctx context.Context, s *registry.State, e aws.ENI, spec ENISpec) (bool, error) {
 	groups := slices.Sorted(slices.Values(spec.SecurityGroups))
 	if book.MadeFor(e) != s.Instance.ID || !book.Untagged(e) && e.Tags[book.TagManaged] != fmt.Sprint(spec.Managed) ||
@@ -104,8 +106,8 @@ func (p *Node) matchesSpec(ctx context.Context, s *registry.State, e aws.ENI, sp
 	return err == nil && slices.ContainsFunc(fit, func(n aws.Subnet) bool { return n.ID == e.Subnet }), nil
 }
 
-// finishUnrecorded continues an earlier Provision whose ENI resumeCalls has not found. The intent i names that ENI. If
-// the ENI is attached in the end, finishUnrecorded returns the ENI's ID.
+// finishUnrecorded continues an earlier Provision whose ENI resumeCalls has not found. The intent i has the ID of this
+// ENI. If the ENI is attached in the end, finishUnrecorded returns the ENI's ID.
 func (p *Node) finishUnrecorded(
 	ctx context.Context, s *registry.State, i registry.Intent, spec ENISpec,
 ) (string, error) {
@@ -118,7 +120,7 @@ func (p *Node) finishUnrecorded(
 			return "", err
 		}
 		err = p.adoptAll(ctx, s, []aws.ENI{e}, p.reattach)
-		// the ENI is attached, and EC2 does not show that yet
+		// ErrInUse means that the ENI is attached, but that EC2 does not show the attachment yet.
 		if errors.Is(err, aws.ErrInUse) && time.Since(began) < known.Settled {
 			err = call.Sleep(ctx, time.Second, "wait for EC2 to show where "+i.ENI+" is")
 			if err == nil {

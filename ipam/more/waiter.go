@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// CountWaiting counts the ADDs that wait for an address of the pool. It also returns when the first and the last of
-// these ADDs began to wait.
+// CountWaiting counts the ADDs that wait for an address of the pool. It also returns the times when the first and the
+// last of these ADDs began to wait.
 func (p *Node) CountWaiting(s *registry.State) (n int, first, last time.Time) {
 	now := time.Now()
 	for _, w := range s.Waiters {
@@ -44,7 +44,7 @@ func (p *Node) HasFree() bool {
 	return len(addrs) > 0
 }
 
-// pendingADDs counts the ADDs that wait, and the ADDs that have given up and that the runtime will repeat.
+// pendingADDs counts the ADDs that wait, and the ADDs that have given up but that the runtime will repeat.
 func (p *Node) pendingADDs(s *registry.State) int {
 	n, _, _ := p.CountWaiting(s)
 	for _, w := range s.GaveUp {
@@ -55,14 +55,15 @@ func (p *Node) pendingADDs(s *registry.State) int {
 	return n
 }
 
-// wantedAddrs returns how many addresses to ask for. A growth for one pod alone asks for one address. In all other
-// cases, the number is one for each ADD that waits or will be repeated, plus a reserve. It is at least ipBatchSize, and
-// not more than maxPods needs. If ipBatchSize is 0, the number is as large as an ENI allows. The reserve is the larger
-// of two numbers: the free addresses that the pool wants to keep ready, and the cooling addresses.
+// wantedAddrs returns for how many addresses a growth asks. A growth for one pod alone asks for one address. All other
+// growths ask for one address for each ADD that waits or will be repeated, plus a reserve. The reserve is the larger of
+// two numbers: the free addresses that the pool wants to keep ready, and the cooling addresses. A growth asks for at
+// least ipBatchSize addresses. It asks for no reserve that maxPods makes useless. If ipBatchSize is 0, a growth asks
+// for as many addresses as an ENI can have.
 //
-// If addresses cool, pods are being replaced, and more pods will be replaced soon. With one address for each waiting
-// ADD, a rolling update would cost as many calls as the node has pods. The whole account shares the rate limit of these
-// calls.
+// Cooling addresses show that pods are being replaced, and that more pods will be replaced soon. Without a reserve for
+// them, a rolling update would cost as many calls as the node has pods. The whole account shares the rate limit of
+// these calls.
 func (p *Node) wantedAddrs(s *registry.State) int {
 	if p.isForOnePod() {
 		return 1
@@ -75,8 +76,9 @@ func (p *Node) wantedAddrs(s *registry.State) int {
 	return max(n, pods, 1)
 }
 
-// isForOnePod reports whether a growth is for one pod alone. Each exclusive pod needs an ENI of its own. A chosen
-// address also needs room on its ENI: further addresses could take that room.
+// isForOnePod reports whether a growth is for one pod alone, because the pod has chosen addresses, or wants a whole
+// ENI. Chosen addresses need room on their ENI, and further addresses could take this room. For a whole ENI, further
+// addresses would be useless, because no other pod gets them.
 func (p *Node) isForOnePod() bool { return p.Policy.Choice.Exclusive || len(p.Policy.Choice.Addrs) > 0 }
 
 // coolingAddrs counts the pool's addresses that still cool.
@@ -100,15 +102,15 @@ func (p *Node) podCount(s *registry.State) (n int) {
 	return n
 }
 
-// isPodAddr reports whether an address is one that pods of the pool get. Such an address is on an ENI of the pool, and
-// is of the pool's first family. Each pod has one such address.
+// isPodAddr reports whether an address is on an ENI of the pool, and of the pool's first family. Each pod has exactly
+// one such address, so the number of these addresses is a number of pods.
 func (p *Node) isPodAddr(s *registry.State, a netip.Addr) bool {
 	id, e := s.ENIOf(a)
 	return id != "" && e.Pool == p.Policy.Pool && nl.FamilyOf(a) == p.Policy.Families[0]
 }
 
-// wantedForNewENI does what wantedAddrs does, for a new ENI. A new ENI costs three changing calls. So it gets addresses
-// for a quarter more pods than the pool will have when the waiting ADDs are done.
+// wantedForNewENI does what wantedAddrs does, for a new ENI. A new ENI costs three changing calls. So the ENI gets
+// addresses for a quarter more pods than the pool will have when the waiting ADDs are done.
 func (p *Node) wantedForNewENI(s *registry.State) int {
 	n := p.wantedAddrs(s)
 	if p.isForOnePod() {
@@ -118,8 +120,8 @@ func (p *Node) wantedForNewENI(s *registry.State) int {
 	return max(n, min(more+(more+p.podCount(s))/4, p.Policy.More(s)))
 }
 
-// A pause has the lower and the upper limit of a wait for the next ADD of a burst. If no new ADD has come during this
-// wait, the burst counts as ended. The upper limit is for a burst whose ADDs come slowly.
+// A pause is the range for the time that a growth waits for the next ADD of a burst. If no ADD comes in this time, the
+// burst counts as ended. Within the range, the growth waits longer if the ADDs come more slowly.
 type pause struct{ least, most time.Duration }
 
 // The pauses of gatherADDs. A new ENI takes seconds, so a longer wait for the ADDs of a slow burst makes little
@@ -129,8 +131,9 @@ var (
 	pauseENI    = pause{150 * time.Millisecond, 300 * time.Millisecond}
 )
 
-// burstPause returns the pause after which a burst of ADDs counts as ended. average is the average time between two of
-// these ADDs. If ADDs come at random times, only one ADD of 3000 comes after more than eight times the average.
+// burstPause returns the time without an ADD after which a burst of ADDs counts as ended. The argument average is the
+// average time between two ADDs of the burst. burstPause returns eight times the average, because if ADDs come at
+// random times, only one ADD of 3000 comes later.
 func (p pause) burstPause(average time.Duration) time.Duration {
 	return min(max(p.least, 8*average), p.most)
 }
@@ -138,9 +141,9 @@ func (p pause) burstPause(average time.Duration) time.Duration {
 // gatherADDs waits until all ADDs of a burst have come, before the caller asks EC2. An ADD that comes later costs
 // another call, which takes some 100 ms, and counts against the rate limit of the whole account.
 //
-// gatherADDs ends when no ADD has come for the time that burstPause returns. It also ends when the waiting ADDs want as
-// many addresses as the parameter enough says, because one call can bring no more. It ends after a second at the
-// latest, because EC2 needs longer than that to create an ENI. A single ADD waits for 10 ms. If this ADD has already
+// gatherADDs returns when no ADD has come for the time that burstPause returns. It also returns when the waiting ADDs
+// want at least enough addresses, the number that one call can bring. It returns after a second at the latest, because
+// the creation of an ENI takes longer than a second anyway. A single ADD waits for 10 ms. If this ADD has already
 // waited for 10 ms, for example for a describe call, gatherADDs returns at once.
 func (p *Node) gatherADDs(ctx context.Context, enough int, pause pause) error {
 	const alone, most = 10 * time.Millisecond, time.Second
