@@ -60,7 +60,7 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 	return errors.Join(p.EndBegun(ctx), p.ReleaseUnneeded(ctx, c), p.tidyNode(ctx, c))
 }
 
-// If no pod is left, tidyNode removes what the plugins have installed on the node for all pods. If there are pods, but
+// tidyNode removes what the plugins have installed on the node for all pods, if no pod is left. If there are pods, but
 // no routed pods, it removes what serves only routed pods. A registry without leases does not prove that no pod is
 // left. The registry may have been lost, and the metadata service, which lists the pods' addresses, may not answer.
 // Only the kernel proves that no pod is left: see [nl.NS.RemoveShared]. tidyNode removes nothing while there is a

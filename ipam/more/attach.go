@@ -66,7 +66,7 @@ func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) e
 	}
 	there := *p
 	there.Policy.Choice.Subnet = subnet
-	there.Policy.Prefixes = false // on the smallest types, an ENI has room for only one prefix or address besides the primary address
+	there.Policy.Prefixes = false // on the smallest types, a prefix would leave no room for the address
 	return there.AddENI(ctx, s)
 }
 
@@ -242,7 +242,7 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 	_, known := s.ENIs[eni.ID]
 	on := call.Object{ENI: eni.ID, Subnet: eni.Subnet}
 	if known {
-		on.Subnet = eni.ID // other ENIs of this subnet can be attached, because this ENI was attached before; so NoteRefusal must not record a refusal of the subnet
+		on.Subnet = eni.ID // this ENI was attached before, so a refusal says nothing about its subnet
 	}
 	if maybeOthers(s, eni) {
 		on.Handled = aws.NotAllowed // the role perhaps has permission only for ENIs with our tags: see reattach

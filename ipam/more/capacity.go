@@ -136,7 +136,7 @@ func (p *Node) furtherENIs(s *registry.State) int {
 // is the share of this pool, and others are the shares of the other pools.
 func fewestPods(starved share, others []share) int {
 	const never = math.MaxInt / 2
-	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: the smallest number of pods of the other pools that take n ENIs
+	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: the fewest pods with which the others take n ENIs
 	pods[0] = 0
 	for _, other := range others {
 		then := slices.Clone(pods)

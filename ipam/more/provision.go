@@ -94,7 +94,7 @@ func (p *Node) Allocate(ctx context.Context, n int, policies ...lease.Policy) (i
 			why = append(why, err)
 		}
 		if aws.NotAllowed(errors.Join(why...)) {
-			return errors.Join(why...) // not the error below, because the ENIs that EC2 has refused to change may have room
+			return errors.Join(why...) // without the error below: these ENIs may have room
 		}
 		//lint:ignore ST1005 the original's words
 		none := fmt.Errorf("Unable to allocate - no IPs available on any interfaces: "+

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// If EC2 has refused an ENI because of the account's quota, this node creates no ENIs for a while. quotaWait is the
-// longest such time. The quota of a region has room again when an operator or a program deletes ENIs, or AWS raises the
+// quotaWait is the longest time for which this node creates no ENIs, after EC2 has refused an ENI because of the
+// account's quota. The quota of a region has room again when an operator or a program deletes ENIs, or AWS raises the
 // quota. If a node asked EC2 for an ENI for every pod, the node would use up the calls that other nodes need to delete
 // ENIs.
 const quotaWait = registry.MostQuota
@@ -36,8 +36,8 @@ func (p *Node) quotaError() error {
 		until.Format(time.RFC3339))
 }
 
-// If err means that the quota is used up, noteQuota records this. The record expires at a random time, so that the
-// nodes do not all ask again at the same time.
+// noteQuota records that the account's quota is used up, if err means this. The record expires at a random time, so
+// that the nodes do not all ask again at the same time.
 func (p *Node) noteQuota(ctx context.Context, err error) error {
 	if !errors.Is(err, aws.ErrQuota) {
 		return err

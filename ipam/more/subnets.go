@@ -27,7 +27,7 @@ import (
 var ErrNoSubnet = errors.New("no subnet for a new ENI")
 
 // Fit returns the suitable subnets of a VPC and zone. A suitable subnet has all of the tags, and a CIDR of each family.
-// If there is none, the error says whether a subnet, a tag or a CIDR is missing.
+// If there is none, the error says what is missing: a subnet, a tag or a CIDR.
 func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []lease.Family) ([]aws.Subnet, error) {
 	tagged := slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool { return !lease.HasTags(n.Tags, tags) })
 	fit := slices.DeleteFunc(slices.Clone(tagged), func(n aws.Subnet) bool { return len(lacks(n, families)) > 0 })

@@ -43,8 +43,8 @@ func (p *Node) setDeleteOnTermination(ctx context.Context, eni, attachment, toke
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
-// Growths put off the calls of setDeleteOnTermination until their pods have addresses. Finish makes these calls. If a
-// process is killed before Finish, the next growth or collection makes the calls.
+// Finish calls setDeleteOnTermination for the ENIs that growths have attached. A growth puts off this call until its
+// pods have addresses. If a process is killed before it calls Finish, the next growth or collection makes these calls.
 func (p *Node) Finish(ctx context.Context) {
 	const turn, patience = time.Second, 10 * time.Second
 	s, err := p.Registry.View()
@@ -85,7 +85,8 @@ func (p *Node) ensureDeleteOnTermination(ctx context.Context, e aws.ENI) error {
 	return p.setDeleteOnTermination(ctx, e.ID, e.Attachment, token)
 }
 
-// When a process attaches an ENI, it perhaps cannot set DeleteOnTermination. setAllDeleteOnTermination does this later.
+// setAllDeleteOnTermination calls setDeleteOnTermination for each ENI that was attached without this call, or for which
+// the call failed.
 func (p *Node) setAllDeleteOnTermination(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !p.MakesENIs() {
