@@ -65,7 +65,7 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 // left. The registry may have been lost, and the metadata service, which lists the pods' addresses, may not answer.
 // Only the kernel proves that no pod is left: see [nl.NS.RemoveShared]. tidyNode removes nothing while there is a
 // leased address that the kernel has not shown at the pod's own link. The pod with this address may be a routed pod, or
-// is perhaps only starting.
+// perhaps has not started yet.
 func (p *Pool) tidyNode(ctx context.Context, c *less.Collecting) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		remove := p.Host.RemoveShared

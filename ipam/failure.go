@@ -16,7 +16,7 @@ import (
 
 // recordFailure records why EC2 has not given addresses to this process. The other waiting ADDs of the pool read the
 // record: see package lease. The argument askedSince is the time when this process began to ask EC2. If askedSince is
-// zero, the other ADDs do not take this failure as EC2's answer to them, because a process will ask EC2 again.
+// zero, a process will ask EC2 again. In this case, the other ADDs do not take this failure as EC2's answer to them.
 //
 // A subnet has room again when pods of any node end. Until then, the runtimes of all nodes repeat the ADDs of all
 // waiting pods. If each of these ADDs asked EC2, nodes whose subnets have room could make no calls, because the account

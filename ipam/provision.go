@@ -13,8 +13,8 @@ import (
 )
 
 // Provision creates an ENI, attaches it, and brings up its link. The addresses of the ENI are then free, and no
-// collection deletes the ENI. If Provision returns an error and an ID, the ENI is attached, but its link may not be up.
-// If an earlier Provision with the same spec was interrupted, Provision uses the ENI of the earlier Provision.
+// collection deletes the ENI. If Provision returns an error and an ID, the ENI is attached, but perhaps its link is not
+// up. If an earlier Provision with the same spec was interrupted, Provision uses the ENI of the earlier Provision.
 //
 // No two Provisions return the same ENI. Therefore the registry has a mark (Provisioning of registry.ENI) for the ENI
 // until its Provision returns the ENI. Each Provision holds a lock. So if a Provision finds a mark, the process that

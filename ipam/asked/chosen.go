@@ -29,7 +29,7 @@ import (
 
 // GrowChosen gets the addresses that the pod has chosen. It assigns all of them to the same ENI of the pool. If no ENI
 // can take these addresses, GrowChosen creates an ENI in their subnet. The next call of GrowChosen then assigns the
-// addresses. deniedENIs are the ENIs that EC2 has refused to change.
+// addresses. The argument deniedENIs has the ENIs that EC2 has refused to change.
 func (p *Node) GrowChosen(ctx context.Context, s *registry.State, deniedENIs ...string) error {
 	at, found := p.placeFor(s, deniedENIs)
 	if found { // saves the call of SubnetFor while another node has the address, because checkTaken then fails
@@ -86,8 +86,8 @@ func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 	return len(at.Pick(s, one, time.Now())) > 0 || book.Room(s, at.ENI, f) > 0
 }
 
-// onOtherENIError returns an error if a chosen address is on an ENI of this node, and otherwise nil. The caller has
-// found that no ENI can serve the pod now. A new ENI would not help, because the chosen address is on another ENI.
+// onOtherENIError returns an error if a chosen address is on an ENI of this node. Its caller has found that no ENI can
+// serve the pod now. A new ENI would not help, because the chosen address is on another ENI.
 func (p *Node) onOtherENIError(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
 		if id, _ := s.ENIOf(a); id != "" {
@@ -99,8 +99,8 @@ func (p *Node) onOtherENIError(s *registry.State) error {
 	return nil
 }
 
-// canTake reports whether an ENI has the address or can take it. The ENI can take an address if the ENI has room, and
-// the address is in the ENI's subnet. No other ENI of the node may have the address.
+// canTake reports whether an ENI has the address or can take it. The ENI can take the address if the ENI has room, the
+// address is in the ENI's subnet, and no other ENI of the node has the address.
 func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 	if id, _ := s.ENIOf(a); id != "" {
 		return id == at.ID

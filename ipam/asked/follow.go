@@ -80,8 +80,8 @@ func (p *Node) isOfCluster(e aws.ENI) bool {
 	return book.ForPods(e) && !book.Foreign(e)
 }
 
-// takenError returns the error for an address that another ENI has. The error's text has the argument relation after
-// the word "has". An example of a relation is " in a prefix".
+// takenError returns the error for an address that another ENI has. The argument relation comes after the word "has" in
+// the error's text. For example, relation is " in a prefix".
 func takenError(e aws.ENI, a netip.Addr, relation, hint string) error {
 	return plugin.Errorf(plugin.CodeRefused, hint,
 		"the pod asks for the address %s, which %s has%s. This ENI is %s, and its description is %.80q", a, e.ID,
@@ -118,7 +118,7 @@ func (p *Node) takeOverAddr(ctx context.Context, e aws.ENI, a netip.Addr) (taken
 	}
 	asked, up := time.Now(), registry.Uptime()
 	state, err := p.StateOf(ctx, instance)
-	// If the ENI is attached, and EC2 does not show the ENI's instance, the instance may be new, and not ended.
+	// If the ENI is attached, and EC2 does not show the ENI's instance, the instance perhaps has not ended, but is new.
 	if err != nil || !state.Ended() || state.Name == "" && e.Instance != "" {
 		return false, err
 	}

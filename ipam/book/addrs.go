@@ -69,7 +69,7 @@ func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, delegatedSi
 	s.ENIs[id] = e
 }
 
-// A Releasable has the addresses, or the prefixes, that one call to EC2 is to unassign from an ENI.
+// A Releasable has the addresses, or the prefixes, that one call to EC2 unassigns from an ENI.
 type Releasable struct {
 	Addrs    map[netip.Addr]time.Time // each address, with the time when it became free
 	Prefixes []registry.Prefix
@@ -112,7 +112,7 @@ func (x Releasable) CIDRs() (cidrs []netip.Prefix) {
 	return cidrs
 }
 
-// Only returns a part of x. For the addresses and prefixes in this part, keepAddr or keepPrefix returns true.
+// Only is a filter for x. It keeps an address if keepAddr returns true, and a prefix if keepPrefix returns true.
 func (x Releasable) Only(keepAddr func(netip.Addr) bool, keepPrefix func(netip.Prefix) bool) Releasable {
 	some := Releasable{Addrs: map[netip.Addr]time.Time{}, Within: x.Within}
 	for a, since := range x.Addrs {
@@ -231,7 +231,7 @@ func LeftRelease(s *registry.State, a netip.Addr) (i registry.Intent, left bool)
 }
 
 // releaseKey returns the key of an intent to release an address. A call that unassigns an address has no client token,
-// so this key contains the address. The key of any other intent is the client token of its call.
+// so this key contains the address. All other intents have the client tokens of their calls as keys.
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
 // GiveChosen looks for chosen addresses that interrupted calls have assigned to an ENI. If such an address is free,

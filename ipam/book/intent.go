@@ -83,7 +83,7 @@ func Begun(s *registry.State, id string) bool {
 // Unrecorded reports whether the ENI e, for which a pod has asked, is attached to this instance but not in the registry
 // yet. The pod's ADD records the ENI. This ADD needs the intent i, because the intent shows that no pod has had an
 // address of the ENI: see Begun. So a growth for this pod keeps the intent. A growth for other pods deletes the intent,
-// because otherwise each later growth would describe the ENI again.
+// because with this intent, each later growth would describe the ENI again.
 func Unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return i.Action == AttachAction && e.Instance == s.Instance.ID && !known
@@ -96,8 +96,8 @@ func Provisions(s *registry.State, e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[TagManaged] != "true" && !known
 }
 
-// Unknowns returns the intents of calls about whose outcome a process has to ask EC2. For each other intent, a process
-// can finish the call without this question.
+// Unknowns returns the intents of calls with an unknown outcome. A process has to ask EC2 what such a call has done. It
+// can finish the calls of all other intents without this question.
 func Unknowns(s *registry.State) (all []registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Attachment == "" && !lease.ReleasesChosen(i) {

@@ -32,10 +32,9 @@ func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 	return nil
 }
 
-// StrangeNew checks the ENI e in EC2's answer to a creation. If e cannot be the new ENI, StrangeNew returns the reason,
-// and otherwise nil. There are three such reasons: the registry has e already, e has another description than the
-// wanted one, or e is attached. Without this check, pods could get addresses of an ENI that does not belong to this
-// instance.
+// StrangeNew checks the ENI e in EC2's answer to a creation. If e cannot be the new ENI, StrangeNew returns the reason.
+// There are three such reasons: the registry has e already, e has another description than the wanted one, or e is
+// attached. Without this check, pods could get addresses of an ENI that does not belong to this instance.
 func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	if _, known := s.ENIs[e.ID]; known {
 		return fmt.Errorf("EC2 returned %s as a new ENI, but this node has had it before", e.ID)

@@ -38,8 +38,8 @@ func Explain(err error) error {
 }
 
 // IsFull reports whether err means that the ENI or the subnet of a call has no room, or is not found. A growth may then
-// try another ENI or subnet. IsFull returns false if EC2 may have carried out the call: with a second call, the growth
-// could get the addresses twice.
+// try another ENI or subnet. If EC2 may have carried out the call, IsFull returns false, because with a second call the
+// growth could get addresses twice.
 func IsFull(err error) bool {
 	return !aws.MaybeDone(err) &&
 		(errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound))
@@ -159,9 +159,9 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 }
 
 // GoesOn reports whether err is a refusal of only one ENI or one subnet. In this case, a growth may try another ENI or
-// subnet. managed is true if this node has created the ENI. A good IAM policy permits changes only of ENIs with the
-// tags that the node sets. ENIs of the original plugin have no tags. So the role may lack the permission to change the
-// ENIs of the original plugin, although it can change other ENIs.
+// subnet. The argument managed is true if this node has created the ENI. A good IAM policy permits changes only of ENIs
+// with the tags that the node sets. ENIs of the original plugin have no tags. So the role may lack the permission to
+// change the ENIs of the original plugin, although it can change other ENIs.
 func GoesOn(err error, managed bool) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))
@@ -174,7 +174,8 @@ func IsPartial(err error) bool {
 		e.Code == "InvalidParameterValue"
 }
 
-// IsMisplaced reports whether EC2 can attach no ENI of the subnet to this instance. err is the error of an attachment.
+// IsMisplaced reports whether EC2 can attach no ENI of the subnet to this instance. The argument err is the error of an
+// attachment.
 func IsMisplaced(err error) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && r.Scope == aws.ScopeSubnet

@@ -60,9 +60,9 @@ var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call t
 
 // yieldToADDs lets ADDs go first, before a process repeats a call that EC2 has throttled. Outside the modes Ahead and
 // Finishes, yieldToADDs does nothing. In the mode Ahead, yieldToADDs waits up to a minute. So pods of other nodes,
-// which may also wait for EC2, can get their addresses first: EC2 limits the calls of the whole account. yieldToADDs
+// which may also wait for EC2, can get their addresses first. (EC2 limits the calls of the whole account.) yieldToADDs
 // ends its wait as soon as an ADD of this node waits. If that ADD waits for another pool, the error is ErrGivesWay. If
-// the node has no pods, yieldToADDs does not wait: the node has just started, and its pods come soon.
+// the node has no pods, yieldToADDs does not wait, because the node has just started, and its pods come soon.
 //
 // In the mode Finishes, yieldToADDs does not wait. If any ADD waits, the error is ErrGivesWay.
 func (p *Node) yieldToADDs(ctx context.Context, action string) error {

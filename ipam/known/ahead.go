@@ -24,8 +24,8 @@ type Ahead struct {
 	all   sync.WaitGroup
 }
 
-// limitsAnswer is the name of the answer with the limits of the instance type. Unlike the other answers, no process
-// keeps this answer in a file.
+// limitsAnswer is the name of the answer with the limits of the instance type. No process keeps this answer in a file,
+// as it does with the other answers.
 const limitsAnswer = "limits"
 
 // AskAhead asks EC2 in advance all questions that come before the creation of an ENI. Before the caller of AskAhead

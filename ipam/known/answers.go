@@ -28,8 +28,8 @@ const (
 	madeAnswer    = "ec2-made.json"    // the new ENI that a process could not attach because EC2 throttled
 )
 
-// lastSubnets is the file with EC2's last description of the zone's subnets, for [Node.LastSubnets]. Unlike the files
-// above, a process writes this file even if EC2 does not throttle, and no process prepares a call to EC2 with it.
+// lastSubnets is the file with EC2's last description of the zone's subnets, for [Node.LastSubnets]. A process writes
+// this file even if EC2 does not throttle. No process uses this file to prepare a call to EC2.
 const lastSubnets = "ec2-last-subnets.json"
 
 const (
@@ -165,8 +165,8 @@ func (p *Node) attachedENIs(ctx context.Context, instance string) (Attached, err
 	return Attached{ENIs: a.All, Asked: a.Asked, Kept: earlier}, err
 }
 
-// OursNow lists the same ENIs as ownENIs. OursNow also returns the time when it asked EC2, and keeps the attached ENIs
-// for the next process.
+// OursNow lists the ENIs that ownENIs lists. It also returns the time when it asked EC2. If EC2 throttles, it keeps the
+// attached ENIs for the next process.
 func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
 	asked := time.Now()
 	all, err := p.ownENIs(ctx, s)

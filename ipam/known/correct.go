@@ -26,9 +26,9 @@ import (
 // If EC2 has assigned an address in the last seconds, EC2's answer does not decide about this address, because EC2's
 // descriptions perhaps do not show it yet.
 
-// Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. shownENIs
-// are the ENIs that the metadata service shows. If the shown ENIs have all addresses and prefixes of the registry,
-// Correct does not ask EC2.
+// Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. The
+// argument shownENIs has the ENIs that the metadata service shows. If the shown ENIs have all addresses and prefixes of
+// the registry, Correct does not ask EC2.
 func (p *Node) Correct(ctx context.Context, shownENIs []aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -57,7 +57,7 @@ func (p *Node) Correct(ctx context.Context, shownENIs []aws.ENI) error {
 }
 
 // Agree removes an address or a prefix of an ENI from the registry if EC2's description of the ENI does not show it.
-// enis are EC2's descriptions, and askedAt is the time when a process asked EC2 for them.
+// The argument enis has EC2's descriptions, and askedAt is the time when a process asked EC2 for them.
 func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 	for _, e := range enis {
 		known := s.ENIs[e.ID]
@@ -75,8 +75,8 @@ func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 
 // lostAddrs compares known, the registry's entry of an ENI, with e, which metadata or EC2 shows of this ENI. It returns
 // the addresses and prefixes that known has and e lacks. A process asked for e at the time askedAt. If an address or a
-// prefix was then too new for e, lostAddrs leaves it out. lostAddrs also leaves out the primary address, which cannot
-// leave its ENI.
+// prefix was so new at that time that e perhaps lacks it, lostAddrs leaves it out. lostAddrs also leaves out the
+// primary address, which cannot leave its ENI.
 func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	for _, a := range known.Addrs {

@@ -32,7 +32,7 @@ type discovery struct {
 // seconds, and EC2's descriptions lag behind the call.
 const LagOfEC2 = 2 * Settled
 
-// learnENI records an ENI in the state. e is what metadata or EC2 shows of the ENI.
+// learnENI records an ENI in the state. The argument e is what metadata or EC2 shows of the ENI.
 func (l discovery) learnENI(e aws.ENI) {
 	if e.Index < 0 || !e.CIDR.IsValid() && !e.IPv6CIDR.IsValid() {
 		return // the ENI is not complete in metadata yet
@@ -176,7 +176,7 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	}
 }
 
-// LearnUsed records an address of an ENI as Learn does. used shows which namespace has the address.
+// LearnUsed records an address of an ENI as Learn does. The argument used shows which namespace has the address.
 func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now time.Time) {
 	discovery{State: s, used: used, now: now}.learnAddr(eni, a)
 }

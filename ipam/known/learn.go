@@ -99,9 +99,9 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 	})
 }
 
-// linksOf returns the links of the ENIs by MAC address. paired reports whether the node may have veth pairs of pods. If
-// the registry is blank or cannot be read, linksOf reads all links of the node, and looks for such pairs. In all other
-// cases, paired is true.
+// linksOf returns the links of the ENIs by MAC address. It also reports whether the node may have veth pairs of pods.
+// If the registry is blank or cannot be read, linksOf reads all links of the node, and looks for such pairs. In all
+// other cases, linksOf returns true without such a search.
 func (p *Node) linksOf(enis []aws.ENI) (links map[string]nl.Link, paired bool, _ error) {
 	s, err := p.Registry.View()
 	if err != nil || s.Blank() {
@@ -264,8 +264,8 @@ func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	})
 }
 
-// AdoptAttached records attached ENIs in the registry. enis are EC2's descriptions of these ENIs. AdoptAttached reads
-// the namespaces only once for all ENIs, because such a read takes long on a node with many pods.
+// AdoptAttached records attached ENIs in the registry. The argument enis has EC2's descriptions of these ENIs.
+// AdoptAttached reads the namespaces only once for all ENIs, because on a node with many pods this takes long.
 func (p *Node) AdoptAttached(ctx context.Context, enis []aws.ENI) error {
 	if len(enis) == 0 {
 		return nil

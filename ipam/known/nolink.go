@@ -84,8 +84,8 @@ func detachedENIs(s *registry.State) []string {
 	})
 }
 
-// ForgetDetached removes a detached ENI from the registry if no pod has an address of the ENI. But an ENI that this
-// node has created and that is attached to no instance stays in the registry, and a collection deletes it.
+// ForgetDetached removes a detached ENI from the registry if no pod has an address of the ENI. But if this node has
+// created the ENI, and the ENI is attached to no instance, the ENI stays in the registry until a collection deletes it.
 func (p *Node) ForgetDetached(ctx context.Context) error {
 	p.NoteDetached(ctx, false)
 	s, err := p.Registry.View()

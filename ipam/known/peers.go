@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// peersLife is the age from which on a list of a VPC's peers is old. If the registry's list is old, a collection or a
-// growth asks EC2 for the peers again. An ADD also uses an old list.
+// peersLife is the greatest age of a list of a VPC's peers that a collection or a growth does not renew. An ADD also
+// uses an older list.
 const peersLife = time.Hour
 
 // NeedPeers asks EC2 for the peers of each VPC for which the registry has no list of peers. An ADD calls NeedPeers if

@@ -31,7 +31,7 @@ import (
 // In one case, a pod may get an address that the node no longer has. First, the node unassigns the address of its last
 // pod. Within the next seconds, while EC2 lags, another program deletes the whole directory of the registry. After
 // that, nothing on the node shows that the address is gone. The same can happen in a network with "provision": "none"
-// if other networks of the node allow changes: an ADD knows only its own network.
+// if other networks of the node allow changes, because an ADD knows only its own network.
 
 // ReleasedMark is the name of a mark. The mark shows that this node has begun to release addresses or an ENI to EC2. A
 // process writes the mark before its call to EC2. Earlier versions of this suite use the same name.
@@ -48,8 +48,7 @@ func Due(s *registry.State) bool {
 		return true
 	}
 	for _, i := range s.Intents {
-		// no process has to finish these calls now: EC2 throttles the first one, and package less finishes the second
-		// one
+		// no process has to finish such a call now, because EC2 throttles it, or because package less finishes it
 		later := i.Action == book.ModifyAction && now.Before(s.NotBefore[book.ModifyAction]) || lease.ReleasesChosen(i)
 		if !later {
 			return true

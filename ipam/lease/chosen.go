@@ -38,7 +38,7 @@ func (c Choice) hasCooled(s *registry.State, a netip.Addr, cutoff time.Time) boo
 	return !listed
 }
 
-// wasLastOwner reports whether no other pod has had the address since this pod.
+// wasLastOwner reports whether this pod was the last pod that had the address.
 func (c Choice) wasLastOwner(s *registry.State, a netip.Addr) bool {
 	owner, ok := s.Owners[a]
 	return ok && owner == c.Pod

@@ -18,10 +18,10 @@ import (
 // End ends the leases of an attachment. The attachment's addresses then begin to cool. End calls neither EC2 nor
 // metadata. If the attachment has no lease, End returns no error.
 //
-// The argument hints has addresses of which the caller says that the attachment has had them. If such an address has a
-// lease without a key, as the addresses of the original plugin's pods have, End also ends this lease. But a runtime may
-// repeat an old DEL, and a running pod may have the address by now. So if the kernel shows the address in use, or End
-// cannot ask the kernel, this lease stays until a collection ends it.
+// According to the caller, the attachment has had the addresses in hints. If such an address has a lease without a key,
+// End also ends this lease. The addresses of the original plugin's pods have such leases. But a runtime may repeat an
+// old DEL, and a running pod may have the address by now. So if the kernel shows the address in use, or End cannot ask
+// the kernel, this lease stays until a collection ends it.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // hints that have a lease without a key, each with its place: see stillUsed
 	var unused, returns bool         // a collection must detach an ENI; a process must release an address

@@ -55,8 +55,8 @@ func (policy Policy) Misfit(e registry.ENI) string {
 	return ""
 }
 
-// knowsTags reports whether unknown tags do not prevent the ENI from serving pods. For example, a node that never asks
-// EC2 does not know tags, and uses all ENIs of others.
+// knowsTags reports whether the node knows the ENI's tags, or need not know them to let the ENI serve pods. For
+// example, a node that never asks EC2 needs no tags, and uses all ENIs of others.
 func (policy Policy) knowsTags(e registry.ENI) bool {
 	return e.TagsUnknown == "" || !policy.Pools && (e.TagsUnknown == registry.NotAllowed ||
 		policy.Provision == ProvisionNone)

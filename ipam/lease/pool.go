@@ -25,8 +25,8 @@ type Pool struct {
 	Policy   Policy
 	Shelves  []Shelf // directories of the pods' namespaces; nil: the variable Shelves
 
-	// Began is when the DEL or the GC began. A lease that began later belongs to a later ADD, and does not end. If
-	// Began is zero, the age of a lease does not matter.
+	// Began is when the DEL or the GC began. If a lease began later, it belongs to a later ADD, and the DEL or the GC
+	// does not end it. If Began is zero, the age of a lease does not matter.
 	Began time.Time
 }
 
@@ -67,7 +67,7 @@ func (o Owner) waiterKey() string {
 	return fmt.Sprintf("%s/%d", o.Key, o.NIC)
 }
 
-// An Allocation is what an attachment gets.
+// An Allocation has the addresses that an attachment gets, and their ENI.
 type Allocation struct {
 	Addrs []netip.Addr // one of each family
 	ID    string       // the ID of the ENI that has the addresses
@@ -200,8 +200,8 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 			p.addWaiter(s, o, waiter, now, giveUpTime(ctx))
 			return nil
 		}
-		// the failure of a full subnet stays until its time Until, because the subnet is still full even if this node
-		// has a free address
+		// the Failure of a full subnet stays until the time in its field Until, because the subnet is still full even
+		// if this node has a free address
 		if now.After(s.Failures[p.Concern(o)].Until) {
 			delete(s.Failures, p.Concern(o))
 		}
@@ -254,7 +254,7 @@ const StaleMetadata = 10 * time.Minute
 //     failures
 //   - the times when addresses of a /80 became free, if these addresses no longer cool: a /80 has too many addresses to
 //     list all
-//   - the owners of addresses that are not free, or that no longer cool and are not to be released
+//   - the owners of addresses that are not free, or that no longer cool and need not be released
 func pruneState(s *registry.State, policy Policy, now time.Time) {
 	for key, w := range s.Waiters {
 		if now.After(w.Until) {

@@ -18,8 +18,8 @@ import (
 )
 
 // A pod may ask for its interfaces (see package nic) if the key requests permits this. If a pod asks for a subnet, for
-// security groups or for an ENI, a derived pool serves it. Like each pool, a derived pool has ENIs of its own, growths
-// get addresses for it, and collections release them. Pods with the same request share a derived pool.
+// security groups or for an ENI, a derived pool serves it. A derived pool has ENIs of its own. Like all pools, it gets
+// addresses in growths, and releases addresses in collections. Pods with the same request share a derived pool.
 
 // A Choice is what a pod has chosen for one of its interfaces. In the zero Choice, the pod has chosen nothing, and the
 // policy decides.
@@ -183,9 +183,9 @@ const requestSep = "/"
 // An ADD accepts them, because an earlier version of this suite accepted them.
 func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, requestSep+addrSep) }
 
-// derivedName returns the name of a derived pool. The name has the name of the pod's pool, and then the IDs in the
-// pod's request. If the pod asks for a whole ENI without an ID, the name also has the word "exclusive". So no other pod
-// gets the addresses of the whole ENI, even if the registry is lost.
+// derivedName returns the name of a derived pool. It consists of the name of the pod's pool and the IDs in the pod's
+// request. If the pod asks for a whole ENI without an ID, the derived name also has the word "exclusive". So no other
+// pod gets the addresses of the whole ENI, even if the registry is lost.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
 		pool = cmp.Or(pool, DefaultPool) + requestSep + "exclusive"

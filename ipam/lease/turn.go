@@ -10,7 +10,7 @@ import (
 )
 
 // A Source gets addresses from EC2 for an ADD that finds no free address. At each moment, only one process of the node
-// uses a Source. It asks EC2 for all waiting ADDs.
+// uses a Source. This process asks EC2 for all waiting ADDs.
 type Source struct {
 	// Turn is the name of the lock that a process holds while it uses the source. The kernel
 	// releases the lock when the process ends for any reason.

@@ -106,8 +106,9 @@ func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 }
 
 // UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. UsedAddrs takes
-// long on a node with many pods, so an ADD that finds a free address does not call it. macs are the MAC addresses of
-// ENIs. If the link of one of these ENIs is not on the node, UsedAddrs also searches the namespaces for links of ENIs.
+// long on a node with many pods, so an ADD that finds a free address does not call it. The argument macs has the MAC
+// addresses of ENIs. If the link of one of these ENIs is not on the node, UsedAddrs also searches the namespaces for
+// links of ENIs.
 func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {

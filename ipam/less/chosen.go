@@ -18,9 +18,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file release chosen addresses to EC2 as soon as no pod has them. The reason is that the pod may
-// start again on another node, and ask for its address there. The pod's DEL records the pod as the owner of the address
-// in the registry. The DEL also leaves a mark that starts such a release.
+// The functions of this file release chosen addresses to EC2 as soon as no pod has them. A pod that had chosen an
+// address may start again on another node, and ask for this address there. The pod's DEL records the pod as the owner
+// of the address in the registry. The DEL also leaves a mark that starts such a release.
 
 // ReleaseChosen releases addresses to EC2, and returns them. Pods had chosen these addresses, and no pod has them now.
 // While a growth is under way, or EC2 throttles or does not answer, ReleaseChosen tries again until ctx is done. It

@@ -60,9 +60,9 @@ func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	})
 }
 
-// updatedLease returns the lease after an update: the kernel shows whether the lease's pod still exists. If nothing
-// uses the address of a lease without a key, the pod counts as gone, even if there is still a namespace at the path in
-// the lease. The reason is that a process made this lease only because it found the address in use.
+// updatedLease returns the lease with an updated record of whether the kernel shows the lease's pod. If nothing uses
+// the address of a lease without a key, the pod counts as gone, even if there is still a namespace at the path in the
+// lease. The reason is that a process made this lease only because it found the address in use.
 func updatedLease(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
 	switch {
 	case used.Shows(s, a, l):
@@ -99,7 +99,7 @@ func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
 }
 
 // deleteEmptyENIs detaches and deletes the ENIs that this suite has made and that no pod uses. It keeps an ENI if the
-// pool needs the ENI's free addresses to have as many as it wants. It does nothing if a network of the node must not
+// ENI's pool would have too few free addresses without this ENI. It does nothing if a network of the node must not
 // create ENIs.
 //
 // It begins with the ENIs that earlier processes have begun to delete. If the role has no permission to delete one of

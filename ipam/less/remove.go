@@ -266,8 +266,8 @@ func isDeleteDenied(err error) bool {
 var errDeleted = errors.New("it is deleted")
 
 // stepToDelete makes the next step to delete an ENI that EC2 has just described. The step is to detach the ENI or to
-// delete it. While EC2 detaches the ENI, stepToDelete does nothing. It reports whether this process has asked EC2 to
-// detach the ENI.
+// delete it. While EC2 detaches the ENI, stepToDelete does nothing. stepToDelete returns true if this process has asked
+// EC2 to detach the ENI, now or in an earlier step.
 func (p *Node) stepToDelete(ctx context.Context, e aws.ENI, used lease.Used, detached bool) (_ bool, err error) {
 	if err := p.undeletableError(e, used, detached); err != nil {
 		return detached, err

@@ -239,8 +239,8 @@ func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int
 
 // unassignAll unassigns x from the ENI in one call, and returns the addresses and prefixes that the ENI has lost. All
 // addresses of x are of one family. The caller has withdrawn x from the registry, and holds the lock "grow". In one
-// call, EC2 unassigns all of x or nothing. So if an operator or another program has already unassigned a part of x,
-// unassignAll asks EC2 again, to unassign only the rest.
+// call, EC2 unassigns all of x or nothing. If an operator or another program has already unassigned a part of x, this
+// call fails. In this case, unassignAll makes a second call to unassign the rest.
 //
 // If EC2 refuses, unassignAll puts what is still on the ENI back into the registry. If the outcome of the call is not
 // known, these addresses and prefixes stay out of the registry until metadata shows them.

@@ -131,9 +131,9 @@ func (p *Node) furtherENIs(s *registry.State) int {
 	}
 }
 
-// fewestPods finds the worst distribution of pods over the pools, for one pool: the other pools have taken ENIs, so
-// this pool has no address left. fewestPods returns the number of pods on the node in this case. The argument starved
-// is the share of this pool, and others are the shares of the other pools.
+// fewestPods considers one pool that has no address left, because the other pools have taken ENIs. It returns the
+// smallest number of pods on the node in this case. The argument starved is the share of this pool, and others are the
+// shares of the other pools.
 func fewestPods(starved share, others []share) int {
 	const never = math.MaxInt / 2
 	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: the fewest pods with which the others take n ENIs

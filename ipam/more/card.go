@@ -97,8 +97,8 @@ func (a *slots) recordRefusal(at Slot, err error) (again bool) {
 	return false
 }
 
-// noSlotError returns the error of an instance without a free slot. If this process has tried to attach the ENI, err is
-// EC2's last refusal.
+// noSlotError returns the error of an instance without a free slot. If this process has tried to attach the ENI, the
+// argument err is EC2's last refusal.
 func noSlotError(err error) error {
 	switch {
 	case err == nil:

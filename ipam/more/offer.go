@@ -133,7 +133,8 @@ func (p *Node) suitableForNext(s *registry.State, subnets []aws.Subnet) ([]aws.S
 }
 
 // isFragmented reports whether a subnet probably has no aligned /28. EC2's description of a subnet does not say so. But
-// an ENI in this subnet has single addresses, so a growth wanted prefixes for it, and got none.
+// if an ENI in this subnet has single addresses besides its primary address, a growth wanted prefixes for this ENI, and
+// got none.
 func isFragmented(s *registry.State, subnet string) bool {
 	for _, e := range s.ENIs {
 		if e.Subnet == subnet && e.Managed && singleAddrs(e) > 1 {

@@ -36,8 +36,8 @@ func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 // resumeCalls finishes the calls of earlier processes that were killed or got no answer from EC2. Its caller holds the
 // lock "grow", so every intent in the registry is from an earlier process. Nearly always, the registry has no intents.
 // Without intents, resumeCalls asks EC2 or metadata only if it has to compare a rebuilt registry. If an earlier process
-// wanted to attach an ENI, and the ENI is not attached, resumeCalls calls onUnattached with the ENI. resumeCalls
-// reports whether it has confirmed addresses that were unconfirmed.
+// wanted to attach an ENI, and the ENI is not attached, resumeCalls calls onUnattached with the ENI. It returns true if
+// it has confirmed addresses that were unconfirmed.
 func (p *Node) resumeCalls(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error,
 ) (confirmed bool, err error) {

@@ -132,8 +132,8 @@ var (
 )
 
 // burstPause returns the time without an ADD after which a burst of ADDs counts as ended. The argument average is the
-// average time between two ADDs of the burst. burstPause returns eight times the average, because if ADDs come at
-// random times, only one ADD of 3000 comes later.
+// average time between two ADDs of the burst. Within the limits of the pause, burstPause returns eight times this
+// average. If ADDs come at random times, only one ADD of 3000 comes later.
 func (p pause) burstPause(average time.Duration) time.Duration {
 	return min(max(p.least, 8*average), p.most)
 }
@@ -142,9 +142,9 @@ func (p pause) burstPause(average time.Duration) time.Duration {
 // another call, which takes some 100 ms, and counts against the rate limit of the whole account.
 //
 // gatherADDs returns when no ADD has come for the time that burstPause returns. It also returns when the waiting ADDs
-// want at least enough addresses, the number that one call can bring. It returns after a second at the latest, because
-// the creation of an ENI takes longer than a second anyway. A single ADD waits for 10 ms. If this ADD has already
-// waited for 10 ms, for example for a describe call, gatherADDs returns at once.
+// want as many addresses as one call can bring. The argument enough is this number. It returns after a second at the
+// latest, because the creation of an ENI takes longer than a second anyway. A single ADD waits for 10 ms. If this ADD
+// has already waited for 10 ms, for example for a describe call, gatherADDs returns at once.
 func (p *Node) gatherADDs(ctx context.Context, enough int, pause pause) error {
 	const alone, most = 10 * time.Millisecond, time.Second
 	for began := time.Now(); ; {
