@@ -54,8 +54,8 @@ func IsBoot(known registry.ENI, e aws.ENI) bool {
 }
 
 // Label updates known, the registry's entry of an ENI, from EC2's description e and the tags in e. It returns the
-// updated entry. If a tag is missing, Label leaves the field for this tag as it is, because a node without permission
-// to create tags makes ENIs without tags.
+// updated entry. If a tag is missing, Label leaves the field for this tag as it is. The reason is that a node without
+// permission to create tags makes ENIs without tags.
 func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.Tags[TagPool] != "" {
 		known.Pool = PoolOf(e)

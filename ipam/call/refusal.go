@@ -23,8 +23,8 @@ import (
 // neither this ENI nor this subnet, for example an ADD of another pool, does not see the refusal.
 //
 // Such a refusal never means that a subnet, the instance or the account is full. The registry has other records of
-// these cases: a registry.Failure for a full subnet, FullUntil of registry.Instance for a full instance, and QuotaUntil
-// of registry.Instance for an account whose quota is used up.
+// these cases. For a full subnet, it has a registry.Failure. For a full instance, it has FullUntil of
+// registry.Instance. For an account whose quota is used up, it has QuotaUntil of registry.Instance.
 
 // Explain adds a CNI error code and a hint to err, if err has none. The container runtime shows the code and the hint.
 func Explain(err error) error {

@@ -23,8 +23,8 @@ import (
 //
 // So a collection compares the registry with metadata. If metadata does not show an address, the ENI may still have the
 // address, because metadata forgets ENIs and may lag by minutes. So the collection asks EC2, and EC2's answer decides.
-// If EC2 has assigned an address in the last seconds, EC2's answer does not decide about this address, because EC2's
-// descriptions perhaps do not show it yet.
+// But EC2's descriptions perhaps do not show an address that EC2 has assigned in the last seconds. So EC2's answer does
+// not decide about such an address.
 
 // Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. The
 // argument shownENIs has the ENIs that the metadata service shows. If the shown ENIs have all addresses and prefixes of
@@ -140,9 +140,9 @@ func (p *Node) Forget(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) })
 }
 
-// Compare makes the registry's addresses and prefixes of an ENI agree with EC2's description of the ENI. The registry
-// and EC2 differ if an operator or another program has changed the ENI, or if EC2's answer to a call of this node was
-// lost.
+// Compare makes the registry's addresses and prefixes of an ENI agree with EC2's description of the ENI. The two can
+// differ for two reasons. An operator or another program has changed the ENI, or EC2's answer to a call of this node
+// was lost.
 func (p *Node) Compare(ctx context.Context, id string) error {
 	asked := time.Now()
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))

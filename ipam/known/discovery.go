@@ -130,9 +130,8 @@ func (l discovery) learnAddrs(e aws.ENI) {
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
 			l.Free.Delete(a) // an earlier version of this suite recorded the node's own address as free
-		// The first IPv6 address of the boot ENI is the node's own, unless the address is free or a pod has it. If it
-		// is free or a pod has it, the boot ENI had no IPv6 address at the boot, and EC2 has assigned this address for
-		// pods.
+		// Mostly, the first IPv6 address of the boot ENI is the node's own. But if this address is free or a pod has
+		// it, EC2 has assigned it for pods, because the boot ENI had no IPv6 address at the boot.
 		case first && !l.Free.Has(a) && l.used.Of(e.MAC, a) == "":
 		default:
 			l.learnAddr(e.ID, a)

@@ -18,8 +18,8 @@ import (
 // last can get it. So if this pod is created again on the node, it gets its address without waiting. This is safe: if
 // another host remembers the address, it remembers the same pod.
 
-// hasCooled reports whether the pod can have the address that it has chosen. There are three such cases: the address
-// became free before the time cutoff, this pod had the address last, or no pod of this node has had the address. But if
+// hasCooled reports whether the pod can have the address that it has chosen. There are three such cases. The address
+// became free before the time cutoff. This pod had the address last. No pod of this node has had the address. But if
 // this pod had the address last, and free addresses are unconfirmed, hasCooled returns false.
 func (c Choice) hasCooled(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	if s.Leases.Has(a) {

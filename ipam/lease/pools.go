@@ -25,9 +25,9 @@ const AnnotationPool = "cni-ipvlan-vpc-k8s/pool"
 func (c *Config) Policies() []Policy { return slices.Clone(c.pools) }
 
 // Choose returns the policy of the pool that serves a pod. If the pod asks for a pool, that pool serves the pod. If the
-// pod's namespace may not ask for that pool, Choose returns an error. If the pod asks for no pool, Choose compares the
-// pools' entries in namespaces, and takes the pool with the most precise entry for the pod's namespace. If no pool has
-// an entry for this namespace, the default pool serves the pod.
+// pod's namespace may not ask for that pool, Choose returns an error. If the pod asks for no pool, Choose looks for the
+// pod's namespace in the pools' key namespaces. It takes the pool with the most precise entry for this namespace. If no
+// pool has an entry for this namespace, the default pool serves the pod.
 func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
 	if name := c.RuntimeConfig.Annotations[AnnotationPool]; name != "" {
 		return c.requestedPool(pod, name)

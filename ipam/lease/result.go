@@ -25,8 +25,8 @@ var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 // Result returns the plugin's result, in the form of the original plugin. The only interface is the ENI's link on the
 // node. The result has the MAC address of this interface only if the pod gets the whole ENI. Each address has the mask
-// of its subnet. The routes through the subnet's gateway lead to the VPC's CIDR blocks, to the blocks of the VPC's
-// peers, to routeToCidrs, and to all of IPv6, in this order. The DNS server is the one of the VPC.
+// of its subnet. The routes through the subnet's gateway have this order: the VPC's CIDR blocks, the blocks of the
+// VPC's peers, routeToCidrs, and the IPv6 default route. The DNS server is the one of the VPC.
 func (a Allocation) Result(link string, p Policy) *types100.Result {
 	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
 	if p.Choice.Exclusive {

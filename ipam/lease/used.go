@@ -80,8 +80,8 @@ func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.By[At{e.MAC, a}] != ""
 }
 
-// Any reports whether a used address matches: the function match returns true for it. Any looks only at addresses that
-// are at the link of the ENI with this MAC address, and at addresses to which the node has a route.
+// Any reports whether a used address matches: the function match returns true for it. Any looks at the addresses at the
+// link of the ENI with this MAC address. It also looks at the addresses to which the node has a route.
 func (u Used) Any(mac string, match func(netip.Addr) bool) bool {
 	for at := range u.By {
 		if (at.MAC == mac || at.MAC == "") && match(at.Addr) {

@@ -33,9 +33,9 @@ func (p *Node) ReleaseUnneeded(ctx context.Context, c *Collecting) error {
 		p.deleteEmptyENIs(ctx, c), p.unassignIdle(ctx, c))
 }
 
-// EndLost ends the leases of pods that are gone. In each other lease, it records whether the kernel shows the pod. If
-// the kernel shows an address without a lease in a namespace, EndLost adds a lease for the address, even if the
-// metadata service does not show the address.
+// EndLost ends the leases of pods that are gone. In each other lease, it records whether the kernel shows the pod. If a
+// namespace has an address without a lease, EndLost adds a lease for the address, even if the metadata service does not
+// show this address.
 func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	now := time.Now()
 	return p.Registry.Change(ctx, func(s *registry.State) {
@@ -60,9 +60,9 @@ func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	})
 }
 
-// updatedLease returns the lease with an updated record of whether the kernel shows the lease's pod. If nothing uses
-// the address of a lease without a key, the pod counts as gone, even if there is still a namespace at the path in the
-// lease. The reason is that a process made this lease only because it found the address in use.
+// updatedLease returns the lease with an updated record of whether the kernel shows the lease's pod. A process makes a
+// lease without a key only because it finds the address in use. So if nothing uses this address now, the pod counts as
+// gone, even if the path in the lease still leads to a namespace.
 func updatedLease(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
 	switch {
 	case used.Shows(s, a, l):
@@ -168,8 +168,8 @@ func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (del
 	return err == nil, err
 }
 
-// mustDelete reports whether the collection has to delete an ENI. This is so if a process has begun to delete the ENI,
-// or if the ENI is empty and its pool does not need its free addresses.
+// mustDelete reports whether the collection has to delete an ENI. It returns true for an ENI that a process has begun
+// to delete. It also returns true for an empty ENI whose pool does not need the ENI's free addresses.
 func (c *Collecting) mustDelete(s *registry.State, id string) bool {
 	e, now := s.ENIs[id], time.Now()
 	if !e.Detachable() || c.Max >= 0 || e.OnRequest {

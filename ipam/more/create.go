@@ -170,8 +170,8 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 
 // unendedToken looks for an earlier creation with an unknown outcome, and with the subnet, the groups and the tags of
 // the spec. The number of addresses and the timeouts may differ. unendedToken returns the client token of this
-// creation, or "" if there is none. If the caller repeats the call with this token, EC2 creates no second ENI, even if
-// its descriptions do not show the first ENI yet (EC2 API reference, "Eventual consistency").
+// creation, or "" if there is none. Perhaps EC2's descriptions do not show the first ENI yet (EC2 API reference,
+// "Eventual consistency"). But if the caller repeats the call with this token, EC2 creates no second ENI.
 func unendedToken(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
 		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) &&
