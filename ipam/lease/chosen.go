@@ -27,7 +27,7 @@ func (c Choice) hasCooled(s *registry.State, a netip.Addr, cutoff time.Time) boo
 	}
 	since, free := s.Free.At(a)
 	_, e := s.ENIOf(a)
-	listed := slices.Contains(e.Addrs, a) // false: the address was never leased, and is perhaps in a prefix
+	listed := slices.Contains(e.Addrs, a) // false: the address is in a prefix, and perhaps no pod has had it
 	switch {
 	case free && c.wasLastOwner(s, a):
 		_, unconfirmed := s.Unconfirmed()

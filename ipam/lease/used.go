@@ -25,8 +25,8 @@ import (
 // and no more than mostOfPrefix addresses of a /80.
 
 // mostOfPrefix limits how many IPv6 addresses one namespace can use on one ENI: further addresses do not count as used.
-// Without this limit, a pod could use up a /80. The limit is high enough, because an ENI has fewer IPv6 addresses
-// outside of prefixes, and an interface of a pod has one IPv6 address.
+// Without this limit, any number of addresses of a /80 could count as used by one pod. The limit is high enough,
+// because an ENI has fewer IPv6 addresses outside of prefixes, and an interface of a pod has one IPv6 address.
 const mostOfPrefix = 64
 
 // routePlace is the place of an address to which the node has a host route. This process perhaps does not see the
