@@ -22,18 +22,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/iam"
 )
 
-// compareAnswers compares the answers of EC2 with those of a simulator in this process, and prints the differences. It
-// returns the number of differences that fail the comparison (see compare.Row.Fails).
+// compareAnswers compares the answers of EC2 with the answers of a simulator in this process, and prints the
+// differences. It returns how many differences make the comparison fail (see compare.Row.Fails).
 func (c *cloud) compareAnswers(ctx context.Context, p plan, m *madeObjects, out output) (failures int, err error) {
 	simulated, err := c.newSimulator(ctx, p, m)
 	if err != nil {
 		return 0, fmt.Errorf("make a simulator like this EC2: %w", err)
 	}
 	node := m.nodes[0]
-	const reads = 8 // concurrent requests, as many as the suite's client makes
+	const reads = 8 // the suite's client sends at most 8 requests to metadata at once
 	tunnel := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: reads,
 		DialContext: func(_ context.Context, network, addr string) (net.Conn, error) {
-			// through the instance, because metadata does not answer other machines
+			// Connect from the instance, because its metadata service does not answer other machines.
 			return node.shell.Dial(network, addr)
 		}}}
 	defer tunnel.CloseIdleConnections()
@@ -66,7 +66,7 @@ func checkCoverage(t compare.Table) error {
 	return nil
 }
 
-// printTable prints the table of the comparison. The differences that fail the comparison come first.
+// printTable prints the table of the comparison. The differences that make the comparison fail come first.
 func printTable(t compare.Table, out output) {
 	matter := 0
 	for _, r := range t.Rows {
@@ -110,7 +110,7 @@ func orDash(text string) string {
 	return text
 }
 
-// newSimulator returns a simulator. The simulator has a copy of the run's VPC, and two instances like those of the run.
+// newSimulator returns a simulator with a copy of the run's VPC, and with two instances like the run's instances.
 func (c *cloud) newSimulator(ctx context.Context, p plan, m *madeObjects) (compare.Place, error) {
 	config, err := c.simConfig(ctx, p, m)
 	if err != nil {
@@ -140,7 +140,7 @@ func (c *cloud) newSimulator(ctx context.Context, p plan, m *madeObjects) (compa
 }
 
 // simConfig returns a configuration with the run's VPC, the VPC's subnets in the run's zone, and the VPC's active
-// peerings. It asks EC2 for the subnets and the peerings, so that the simulator has the same objects.
+// peerings. It gets the subnets and the peerings from EC2.
 func (c *cloud) simConfig(ctx context.Context, p plan, m *madeObjects) (ec2sim.Config, error) {
 	subnets, err := c.ec2.DescribeSubnets(ctx,
 		&ec2.DescribeSubnetsInput{Filters: newFilters("vpc-id", *p.vpc.VpcId, "availability-zone",
@@ -162,7 +162,7 @@ func (c *cloud) simConfig(ctx context.Context, p plan, m *madeObjects) (ec2sim.C
 	for _, v := range peerings.VpcPeeringConnections {
 		peering := ec2sim.Peering{ID: sdk.ToString(v.VpcPeeringConnectionId), Requester: simPeer(v.RequesterVpcInfo),
 			Accepter: simPeer(v.AccepterVpcInfo), Tags: tagMap(v.Tags)}
-		// leave out peerings between other VPCs, which the simulator does not have
+		// Omit peerings between other VPCs, because the simulator does not have these VPCs.
 		if peering.Requester.ID == *p.vpc.VpcId || peering.Accepter.ID == *p.vpc.VpcId {
 			config.Peerings = append(config.Peerings, peering)
 		}
@@ -232,8 +232,8 @@ func parseBlock(text *string) netip.Prefix {
 	return p
 }
 
-// tagMap converts the tags to a map. It leaves out tags that AWS itself has set, because the simulator, like EC2,
-// refuses requests with such tags.
+// tagMap converts the tags to a map. It omits tags that AWS itself has set, because the simulator refuses a request to
+// set such a tag, as EC2 does.
 func tagMap(tags []types.Tag) map[string]string {
 	all := map[string]string{}
 	for _, t := range tags {

@@ -17,11 +17,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// cleanPatience is the time limit for all deletions together. The termination of an instance takes a minute or two.
+// cleanPatience is how long deleteObjects tries to delete all objects. The termination of an instance takes a minute or
+// two.
 const cleanPatience = 15 * time.Minute
 
-// defaultLooks is how many times in a row EC2 must show no objects of the run. Once is not enough, because EC2 may show
-// new objects of the run late.
+// defaultLooks is how many answers of EC2 in a row must show no objects of the run. One such answer is not enough,
+// because EC2 may not yet show a new object.
 const defaultLooks = 3
 
 // leftovers are the objects of runs that still exist. Terminated instances do not count: EC2 shows them for an hour,
@@ -33,7 +34,7 @@ type leftovers struct {
 	keys      []types.KeyPairInfo
 }
 
-// forEach calls the function f for each leftover. The order is one in which EC2 can delete the objects.
+// forEach calls the function f for each leftover, in an order in which EC2 can delete the objects.
 func (r leftovers) forEach(f func(kind, id string, tags []types.Tag)) {
 	for _, i := range r.instances {
 		f("instance", sdk.ToString(i.InstanceId), i.Tags)
@@ -51,7 +52,7 @@ func (r leftovers) forEach(f func(kind, id string, tags []types.Tag)) {
 
 func (r leftovers) isEmpty() bool { return len(r.instances)+len(r.enis)+len(r.groups)+len(r.keys) == 0 }
 
-// String returns a list of the objects as a text.
+// String returns a text that lists the objects.
 func (r leftovers) String() string {
 	if r.isEmpty() {
 		return "objects that EC2 has not shown"
@@ -69,8 +70,8 @@ func (r leftovers) runIDs() []string {
 	return slices.Compact(all)
 }
 
-// findLeftovers asks EC2 for the objects of a run, or of all runs if the ID is empty. EC2 sometimes shows new objects
-// late. So findLeftovers adds instances and the group from madeObjects, if the caller passes madeObjects: see addMade.
+// findLeftovers asks EC2 for the objects of a run, or of all runs if the ID is empty. EC2 does not always show a new
+// object at once. So if m is not nil, findLeftovers adds the instances and the group of m (see addMade).
 func (c *cloud) findLeftovers(ctx context.Context, run string, m *madeObjects) (r leftovers, err error) {
 	mine := newFilters("tag-key", tagRun)
 	if run != "" {
@@ -106,7 +107,7 @@ func (c *cloud) findLeftovers(ctx context.Context, run string, m *madeObjects) (
 	return r, nil
 }
 
-// addMade adds objects that the run has made, but that EC2 has not shown: instances, and the security group.
+// addMade adds the instances and the security group that the run has made, if EC2 has not shown them.
 func (r *leftovers) addMade(m *madeObjects) {
 	for _, n := range m.nodes {
 		if !slices.ContainsFunc(r.instances, func(i types.Instance) bool { return *i.InstanceId == n.id }) {
@@ -137,8 +138,8 @@ func allPages[P, I any](ctx context.Context, p interface {
 	return all, nil
 }
 
-// cleanKilledRuns deletes the objects that killed runs have left. Without -yes, it only prints the objects, because
-// perhaps one of these runs has not been killed and is still running.
+// cleanKilledRuns deletes the objects that killed runs have left. Without -yes, it only prints the objects, because a
+// run that made some of them may still be running.
 func (c *cloud) cleanKilledRuns(ctx context.Context, o options, out output) error {
 	out.line("%s in %s: looking for objects with the tag %s",
 		c.caller, c.region, strings.TrimSuffix(tagRun+"="+o.run, "="))
@@ -156,17 +157,18 @@ func (c *cloud) cleanKilledRuns(ctx context.Context, o options, out output) erro
 	return c.deleteObjects(ctx, o.run, nil, 1, out)
 }
 
-// cleanCommand returns the command by which a person deletes the objects that a run has left.
+// cleanCommand returns the command with which a person deletes the objects that a run has left.
 func cleanCommand(run string) string {
 	return strings.TrimSuffix(`make test-ec2 ARGS="-clean -yes -run `+run, " -run ") + `"`
 }
 
 // deleteObjects deletes the objects of a run, or of all runs if the ID is empty. deleteObjects asks EC2 for these
-// objects again and again. It returns when the last emptyLooks answers of EC2 contained no objects.
+// objects again and again. It returns after emptyLooks answers in a row without objects.
 //
-// The deletion of the security group makes sure that nothing remains. As long as an instance or an ENI uses the group,
-// EC2 refuses to delete the group. EC2 refuses this even if EC2 does not show the instance or the ENI yet. After the
-// deletion of the group, EC2 refuses a late launch or a late ENI of the run, because the group no longer exists.
+// If EC2 has deleted the security group, no instance and no ENI of the run remains. While an instance or an ENI uses
+// the group, EC2 refuses to delete the group. EC2 refuses this even if it does not yet show the instance or the ENI.
+// After the deletion, EC2 refuses each further request of the run for an instance or an ENI, because the group no
+// longer exists.
 func (c *cloud) deleteObjects(ctx context.Context, run string, m *madeObjects, emptyLooks int, out output) error {
 	said := map[string]bool{}
 	say := func(key, line string) {
@@ -204,8 +206,7 @@ func (c *cloud) deleteObjects(ctx context.Context, run string, m *madeObjects, e
 	return nil
 }
 
-// lookAndDelete asks EC2 for the objects that still exist, and deletes the objects that EC2 can delete now. It returns
-// after a minute at the latest, and deleteObjects then calls it again.
+// lookAndDelete asks EC2 for the objects that still exist, and calls deleteNow for them. It takes at most a minute.
 func (c *cloud) lookAndDelete(
 	ctx context.Context, run string, m *madeObjects, say func(key, line string),
 ) (leftovers, error) {
@@ -218,8 +219,8 @@ func (c *cloud) lookAndDelete(
 	return r, c.deleteNow(ctx, r, m, say)
 }
 
-// deleteNow deletes the objects that EC2 can delete now. As long as an instance has not ended, EC2 deletes neither the
-// ENIs of the instance nor the security group.
+// deleteNow deletes the objects that EC2 can delete now. Until an instance has ended, EC2 can delete neither the
+// instance's ENIs nor the security group.
 func (c *cloud) deleteNow(ctx context.Context, r leftovers, m *madeObjects, say func(key, line string)) error {
 	r.forEach(func(kind, id string, _ []types.Tag) { say(id, "delete "+kind+" "+id) })
 	var errs []error

@@ -32,8 +32,8 @@ type cloud struct {
 const noCredentials = "there are no AWS credentials: set AWS_PROFILE, after aws sso login if the profile needs a " +
 	"login, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
 
-// openCloud looks for credentials in the same places as the AWS CLI, and asks AWS who owns them. openCloud does not use
-// the instance role of this machine, because the person who runs the test has not chosen that role.
+// openCloud looks for credentials in the same places as the AWS CLI, and asks AWS whose credentials they are. openCloud
+// does not use the instance role of this machine, because the person who runs the test has not chosen that role.
 func openCloud(ctx context.Context, o options) (*cloud, error) {
 	c, err := config.LoadDefaultConfig(ctx, config.WithRegion(o.region),
 		config.WithEC2IMDSClientEnableState(imds.ClientDisabled))
@@ -61,7 +61,7 @@ func openCloud(ctx context.Context, o options) (*cloud, error) {
 // setEnvironment puts the credentials and the region into the environment of this process, because the suite's own
 // client (package aws) reads only the environment.
 func (c *cloud) setEnvironment() error {
-	// if this variable is set, the suite's client does not ask the instances' metadata service
+	// If this variable is set, the suite's client does not ask metadata services, but the test needs the answers.
 	err := os.Unsetenv("AWS_EC2_METADATA_DISABLED")
 	for _, e := range c.envVariables(c.session) {
 		err = errors.Join(err, os.Setenv(e[0], e[1]))
@@ -76,16 +76,16 @@ func (c *cloud) envVariables(s sdk.Credentials) [][2]string {
 		{"AWS_SESSION_TOKEN", s.SessionToken}}
 }
 
-// sessionLife is the longest time for which the session of the instances is valid.
+// sessionLife is how long the session of the instances is valid.
 const sessionLife = time.Hour
 
-// nodeSession returns temporary credentials for the instances. Access keys that never expire must not leave this
-// machine. So if the caller has such access keys, nodeSession asks STS for a session. The test sends the session to the
-// instances over SSH. On the instances, only processes hold the session, and no file contains it.
+// nodeSession returns temporary credentials for the instances. If the caller has access keys that never expire,
+// nodeSession asks STS for a session, because such keys must not leave this machine. The test sends the session to the
+// instances over SSH. On an instance, the session exists only in the memory of processes, and not in a file.
 //
-// The test does not create an instance profile, for three reasons. The caller would need permissions to create and pass
-// roles, and fewer people have these permissions than have permissions for EC2. An instance cannot use a new profile at
-// once, because IAM shows the profile late. If this process were killed, the profile would remain.
+// The test does not create an instance profile, for three reasons. First, the caller would need permissions to create
+// and pass roles, which many people with permissions for EC2 do not have. Second, EC2 does not find a new profile at
+// once. Third, if this process were killed, the profile would remain.
 func (c *cloud) nodeSession(ctx context.Context) (sdk.Credentials, error) {
 	if c.session.SessionToken != "" {
 		return c.session, nil
@@ -100,7 +100,7 @@ func (c *cloud) nodeSession(ctx context.Context) (sdk.Credentials, error) {
 		SessionToken:    sdk.ToString(out.Credentials.SessionToken)}, nil
 }
 
-// errorCode returns the code of an error that AWS has returned, or "" if err is not from AWS.
+// errorCode returns the error code of an error from AWS, or "" if the error is not from AWS.
 func errorCode(err error) string {
 	if e, ok := errors.AsType[smithy.APIError](err); ok {
 		return e.ErrorCode()

@@ -17,7 +17,7 @@ import (
 
 // The paths on the instances.
 const (
-	workDir  = "/opt/cni-acceptance" // not below /run, because Debian mounts /run with noexec and workDir has programs
+	workDir  = "/opt/cni-acceptance" // it has programs, so it is not below /run, which Debian mounts with noexec
 	rootDir  = workDir + "/root"
 	endsFile = workDir + "/cni-acceptance-ends"
 	binDir   = "/opt/cni/bin"
@@ -59,9 +59,9 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 	return n.ends.call("Start", s, &done)
 }
 
-// conflist returns the network configuration for the instances. It is the configuration in the file, but with the
-// security group and the tag of the run. The ENIs for pods may be in each subnet of the VPC in the zone. Pods cannot
-// reach metadata. The next pod may get a released address at once, without the wait reuseIPWait.
+// conflist returns the network configuration for the instances. It changes the configuration in the file as follows.
+// The ENIs for pods have the security group and the tag of the run. They may be in each subnet of the VPC in the zone.
+// Pods cannot reach metadata. reuseIPWait is 0, so the next pod may get a released address at once.
 func (p plan) conflist(file, group string) ([]byte, error) {
 	return paths.EditConflist(file, func(ours map[string]any) error {
 		if ours["type"] != "cni-ipvlan-vpc-k8s" {

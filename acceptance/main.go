@@ -6,13 +6,13 @@
 //
 // The command launches two small instances in one subnet, and installs the suite there. It compares the answers of EC2
 // and of the metadata service with the answers of the simulator (package compare). Then it makes pods with the
-// installed plugins. It sends packets between the pods, the instances and the internet, as make demo does between
-// simulated ENIs. At the end, the command deletes the objects that it has made, and prints an estimate of the cost.
+// installed plugins. It sends packets between the pods, the instances and the internet. make demo does the same in the
+// simulation. At the end, the command deletes the objects that it has made, and prints an estimate of the cost.
 //
-// Each object that the command makes has the tag cni-ipvlan-vpc-k8s-acceptance from its creation on. The value of the
-// tag is the ID of the run. The command uses this tag to find the objects that it must delete. So it also finds an
-// object if the answer to the call that created the object was lost. With -clean, it finds the objects of a killed run.
-// The command deletes no object without the tag. The instances terminate themselves after an hour.
+// The command creates each object with the tag cni-ipvlan-vpc-k8s-acceptance. The value of the tag is the ID of the
+// run. To find the objects that it must delete, the command asks EC2 for objects with this tag. So it finds an object
+// even if EC2's answer to the creation was lost. With -clean, it finds the objects of killed runs. The command deletes
+// no object without the tag. The instances terminate themselves after an hour.
 //
 // Without -yes, the command makes and deletes nothing. It only prints which objects it would make or delete, the place,
 // and the cost.
@@ -41,8 +41,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "acceptance: interrupted by a signal. The program deletes its objects in EC2 before "+
 			"it ends. A second signal ends the program at once, and the objects remain")
 	})
-	// A signal from the terminal can also end the program that reads the output, such as tee(1). Even if no program
-	// reads the output, this command must delete its objects. So a write to the broken pipe must not end this command.
+	// A signal from the terminal can also end the program that reads the output, such as tee(1). This command must then
+	// still delete its objects. So SIGPIPE must not end it when it writes to the broken pipe.
 	signal.Ignore(syscall.SIGPIPE)
 	err := run(ctx, os.Args[1:], output{os.Stdout})
 	if err == nil {
@@ -64,7 +64,7 @@ type refusal struct{ err error }
 func (r *refusal) Error() string { return r.err.Error() }
 func (r *refusal) Unwrap() error { return r.err }
 
-// newRefusal returns a refusal with the cause err. If a signal has ended ctx, the refusal also names this signal.
+// newRefusal returns a refusal that wraps err. If a signal has cancelled ctx, the refusal also names the signal.
 func newRefusal(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = fmt.Errorf("interrupted: nothing was made: %w", context.Cause(ctx))

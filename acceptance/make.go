@@ -24,7 +24,7 @@ import (
 // tagRun is the key of the tag that each object of a run has. The tag's value is the ID of the run.
 const tagRun = "cni-ipvlan-vpc-k8s-acceptance"
 
-// madeObjects are the objects that a run has made, and their keys.
+// madeObjects are the objects that a run has made, and the SSH keys of the run.
 type madeObjects struct {
 	group   string
 	nodes   []*node
@@ -44,8 +44,7 @@ type node struct {
 
 func (p plan) objectName() string { return "cni-acceptance-" + p.run }
 
-// tagSpecs returns the tags for new objects, in the form that a request needs. The parameter kinds has the types of the
-// objects.
+// tagSpecs returns the tags for new objects of these types, in the form that a request needs.
 func (p plan) tagSpecs(kinds ...types.ResourceType) []types.TagSpecification {
 	var all []types.TagSpecification
 	for _, kind := range kinds {
@@ -85,8 +84,8 @@ func (c *cloud) makeObjects(ctx context.Context, o options, p plan, m *madeObjec
 // shownPatience is how long EC2 may take until it shows a new object.
 const shownPatience = time.Minute
 
-// retryUntilShown repeats a call as long as EC2 does not find a new object that the call needs (EC2 developer guide,
-// "Eventual consistency").
+// retryUntilShown repeats a call until EC2 finds the new objects that the call names, but not longer than shownPatience
+// (EC2 developer guide, "Eventual consistency").
 func (c *cloud) retryUntilShown(ctx context.Context, call func() error) error {
 	for end := time.Now().Add(shownPatience); ; {
 		err := call()
@@ -102,10 +101,10 @@ func (c *cloud) retryUntilShown(ctx context.Context, call func() error) error {
 // makeKeys makes two keys: the caller's key, and the host key of the instances. It returns the user data of the
 // instances, which contains the host key.
 //
-// The test makes the host key itself. So the caller knows the host key, and no machine between the caller and the
-// instance can pretend to be the instance to get the credentials. But the host key is in the user data. Programs on the
-// instances can read the user data. Principals of this account with the permission ec2:DescribeInstanceAttribute can
-// read it, too.
+// The test makes the host key itself, so it can check the host key when it connects. Without this check, a machine on
+// the way to the instance could pretend to be the instance, and get the credentials. But the user data contains the
+// private host key. Programs on the instances can read the user data. Principals of this account with the permission
+// ec2:DescribeInstanceAttribute can read it, too.
 //
 // The user data also contains a command with which the instance schedules its own shutdown at the end of the boot.
 // After the shutdown, EC2 terminates the instance: see launch. An earlier phase of the boot cannot schedule the
@@ -200,8 +199,8 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *madeObjects, u
 	return nil
 }
 
-// bootPatience is the time limit for the instances until they run. It is also the time limit from then until they
-// accept SSH.
+// bootPatience is how long the test waits until the instances run. After that, it waits for the same time again until
+// each instance accepts SSH.
 const bootPatience = 5 * time.Minute
 
 // waitUntilRunning waits until the instances run, and records their addresses in m.

@@ -20,7 +20,7 @@ type options struct {
 
 	region, subnet, kind string
 	image, user          string
-	profile              string // an instance profile; empty: the instances get a session of the caller's credentials
+	profile              string // instance profile; if empty, the instances get a session of the caller's credentials
 	from                 netip.Prefix
 	whoami               string
 
@@ -95,5 +95,5 @@ func parseOptions(args []string, out output) (options, error) {
 	return o, nil
 }
 
-// wantsPart reports whether the command is to run this part of the test.
+// wantsPart reports whether the command must run this part of the test.
 func (o options) wantsPart(part string) bool { return o.only == "" || o.only == part }

@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// mostPods is the maximum number of pods on the first node. The test makes pods there until pods have addresses of two
-// ENIs, and fails if mostPods pods are not enough.
+// mostPods is the maximum number of pods on the first node. The test makes pods until two ENIs have addresses of pods.
+// It fails if mostPods pods are not enough.
 const mostPods = 40
 
 // A podTest is the part of the test with pods.
@@ -32,7 +32,7 @@ type podTest struct {
 
 	failures int
 	pods     map[*node][]ends.Pod // in the order of their creation
-	eni      map[netip.Addr]int   // device index of the ENI that has the pod's address; the key is this address
+	eni      map[netip.Addr]int   // by the address of the pod: the device index of the address's ENI
 }
 
 // testPods installs the suite on the instances, makes pods, tries all paths between them, and deletes the pods. Then it
@@ -83,8 +83,8 @@ func (s *podTest) recordStates(context.Context) error {
 	return nil
 }
 
-// addPods makes pods on the first node. It stops when two pods have addresses of the node's first ENI for pods, and one
-// pod has an address of the node's second ENI for pods. Then it makes one pod on the second node.
+// addPods makes pods on the first node, until the first ENI for pods has two pods and the second has one. Then it makes
+// one pod on the second node.
 func (s *podTest) addPods(ctx context.Context) error {
 	first := s.nodes[0]
 	for len(s.podsOnENI(1)) < 2 || len(s.podsOnENI(2)) < 1 {
@@ -128,8 +128,8 @@ func (s *podTest) addPod(ctx context.Context, n *node) error {
 	return nil
 }
 
-// podsOnENI returns the pods on the first node whose addresses are on one of the node's ENIs for pods: on the first ENI
-// (ordinal 1), or on the second ENI (ordinal 2).
+// podsOnENI returns the pods of the first node that have addresses of one ENI for pods. The ordinal 1 means the node's
+// first ENI for pods, and 2 means the second.
 func (s *podTest) podsOnENI(ordinal int) []ends.Pod {
 	var indices []int
 	for _, p := range s.pods[s.nodes[0]] {
@@ -155,14 +155,14 @@ type end struct {
 func (s *podTest) podEnd(n *node, p ends.Pod) end { return end{n, p.Name, p.Addr} }
 func nodeEnd(n *node) end                         { return end{n, "", n.addr} }
 
-// A path goes from one end to another. The receiver must see the sender's own address.
+// A path has a sender and a receiver. The receiver must see the sender's own address.
 type path struct {
 	name     string
 	from, to end
 }
 
 // tryPaths tries each path with ping, TCP and UDP, as make demo does. Unlike make demo, the test has no host outside
-// Kubernetes. For the pods of the first node, the second node replaces such a host.
+// Kubernetes. Instead, pods of the first node call the second node.
 func (s *podTest) tryPaths(ctx context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	pod1, sibling := s.podEnd(one, s.podsOnENI(1)[0]), s.podEnd(one, s.podsOnENI(1)[1])
@@ -206,7 +206,7 @@ func (p path) tryPath() error {
 }
 
 // tryInternet sends a request from a pod to a server in the internet. It checks that the server sees the public address
-// of the pod's node as the source address. The caller's machine, and not the pod, resolves the server's name.
+// of the pod's node as the source address. This machine resolves the server's name, and the pod does not.
 func (s *podTest) tryInternet(ctx context.Context, from end) error {
 	u, err := url.Parse(s.whoami)
 	if err != nil {
@@ -236,8 +236,8 @@ func (e end) fetch(url string, to netip.AddrPort, patience time.Duration) (body 
 	return body, err
 }
 
-// tryServices checks paths from a pod to Services. The first node translates the addresses of the Services by rules
-// like those of kube-proxy.
+// tryServices checks paths from a pod to Services. The first node has rules like those of kube-proxy, which replace the
+// addresses of the Services.
 func (s *podTest) tryServices(context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	from := s.podEnd(one, s.podsOnENI(1)[0])
@@ -289,7 +289,7 @@ func (s *podTest) tryMetadata(context.Context) error {
 	return nil
 }
 
-// forEachPod returns a function that calls a method of ends.Node for all pods: "Check" or "Del".
+// forEachPod returns a function that calls ends.Node.Check or ends.Node.Del for all pods.
 func (s *podTest) forEachPod(method string) func(context.Context) error {
 	return func(context.Context) error {
 		for _, n := range s.nodes {
@@ -323,8 +323,8 @@ func (s *podTest) compareStates(ctx context.Context) error {
 }
 
 // waitForRelease runs registry-gc until EC2 shows only the node's boot ENI. One run of registry-gc is not enough, for
-// two reasons. registry-gc deletes an ENI at the earliest one second after the addresses of the ENI. Also, EC2 takes
-// some seconds to detach the ENI.
+// two reasons. First, registry-gc deletes an ENI only when the ENI has had no addresses of pods for a second. Second,
+// EC2 takes some seconds to detach the ENI.
 func (s *podTest) waitForRelease(ctx context.Context, n *node) error {
 	const tries = 12
 	var err error

@@ -9,35 +9,36 @@ import (
 )
 
 // A price is the price of an instance type per hour, in dollars: On-Demand, with Linux, without tax. If the type has
-// CPU credits, a busy instance costs more. The field credits is the highest additional price per hour.
+// CPU credits, a busy instance costs more: at most the field credits per hour.
 type price struct{ hour, credits float64 }
 
 // prices are approximate prices of us-east-1. The sources are the pages https://aws.amazon.com/ec2/pricing/on-demand,
 // https://aws.amazon.com/vpc/pricing and https://aws.amazon.com/ebs/pricing in 2025. Other regions cost up to twice as
-// much. CPU use above the baseline costs $0.05 per vCPU and hour. So $0.08 is the additional price of an hour in which
-// two vCPUs are 80 % above the baseline (EC2 user guide, "Unlimited mode for burstable performance instances").
+// much. If an instance uses more than the baseline of its CPU, the additional use costs $0.05 per vCPU and hour. So an
+// hour with two vCPUs at 80 % above the baseline costs $0.08 more (EC2 user guide, "Unlimited mode for burstable
+// performance instances").
 var prices = map[string]price{"t3.small": {0.0208, 0.08}, "t3.medium": {0.0416, 0.08}, "m5.large": {0.096, 0},
 	"c5.large": {0.085, 0}}
 
 const (
 	pricesOf           = "us-east-1 in 2025"
-	publicAddressPrice = 0.005       // for each hour of each public IPv4 address
-	gigabytePrice      = 0.08        // for each month of a GB of gp3
+	publicAddressPrice = 0.005       // per hour and public IPv4 address
+	gigabytePrice      = 0.08        // per month and GB of a gp3 volume
 	hoursPerMonth      = 730         // hours
 	leastBilled        = time.Minute // EC2 bills each instance for at least this time
 	instances          = 2           // the number of instances that a run launches
 	expectedDuration   = 15 * time.Minute
-	instancesEndAfter  = time.Hour // EC2 ends the instances after this time if the run does not delete them
+	instancesEndAfter  = time.Hour // the instances end themselves after this time
 )
 
-// estimate returns the cost of all instances of a run that run for the time d. gigabytes is the size of all volumes of
-// one instance.
+// estimate returns the cost of a run whose instances run for this duration. The parameter gigabytes is the size of all
+// volumes of one instance.
 func estimate(p price, gigabytes int, d time.Duration) (dollars float64) {
 	hour := p.hour + publicAddressPrice + float64(gigabytes)*gigabytePrice/hoursPerMonth
 	return instances * max(d, leastBilled).Hours() * hour
 }
 
-// cost returns, as a text, the estimated cost of a run whose instances run for the time d.
+// cost returns a text with the estimated cost of a run whose instances run for this duration.
 func (p plan) cost(d time.Duration) string {
 	text := fmt.Sprintf("about $%.3f for %v, an estimate by the prices of %s",
 		estimate(prices[p.kind], p.gigabytes(), d), d.Round(time.Second), pricesOf)
@@ -47,8 +48,8 @@ func (p plan) cost(d time.Duration) string {
 	return text
 }
 
-// mostCost returns, as a text, the maximum cost of a run. A run costs the maximum if the instances are busy all the
-// time, and if they run until they terminate themselves.
+// mostCost returns a text with the maximum cost of a run. This is the cost if the instances are busy all the time, and
+// run until they terminate themselves.
 func (p plan) mostCost() string {
 	busy, known := prices[p.kind]
 	if !known {

@@ -69,8 +69,7 @@ func dial(ctx context.Context, addr netip.Addr, c *ssh.ClientConfig) (*shell, er
 	return &shell{ssh.NewClient(transport, channels, requests)}, nil
 }
 
-// asRoot returns a shell command that runs the command as root. The SSH user of an image is either root, or a user who
-// may use sudo(8).
+// asRoot returns a shell command that runs this command as root. If the SSH user is not root, it uses sudo(8).
 func asRoot(command string) string {
 	quoted := "'" + strings.ReplaceAll(command, "'", `'\''`) + "'"
 	return `if [ "$(id -u)" = 0 ]; then exec sh -ec ` + quoted + `; else exec sudo -n sh -ec ` + quoted + `; fi`
@@ -145,8 +144,8 @@ type client struct {
 	stderr *tail // the end of what the program and the plugins have printed to standard error
 }
 
-// startProgram starts a program as root. It returns a client that calls the program over the standard input and output
-// of the program.
+// startProgram starts a program as root, and returns a client that uses the program's standard input and output as its
+// connection.
 func (s *shell) startProgram(ctx context.Context, program string) (*client, error) {
 	session, err := s.NewSession()
 	if err != nil {

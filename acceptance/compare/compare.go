@@ -2,19 +2,21 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package compare makes the same calls to two EC2s and to the metadata services of their instances, and compares the
-// answers field by field. One of the two EC2s is real. The other EC2 is the simulator, with the same VPC and subnets.
+// answers field by field. The first EC2 is the real one. The second is the simulator, which has a copy of the same VPC
+// and subnets.
 //
 // The suite's own client (package aws) makes the calls, with the unchanged AWS SDK. The calls create, attach, change,
-// detach and delete an ENI. Some calls are wrong, so that EC2 must refuse them. A recorder records the answers.
+// detach and delete an ENI. EC2 must refuse some of the calls, because they contain deliberate errors. A recorder
+// records the answers.
 //
 // IDs, addresses and times always differ. So the comparison replaces each ID, address or time by its form, for example
-// by "an ID eni-" or "an IPv4 address". For some objects, such as the new ENI, the comparison knows the ID on each
-// side. It gives both IDs the same name, and replaces each of them by this name.
+// by "an ID eni-" or "an IPv4 address". For some objects, such as the new ENI, the comparison knows the ID in both
+// EC2s. It replaces both IDs by the same name.
 //
 // A field differs in kind if one side lacks the field, or if the forms differ. For such a field, the comparison finds
-// out whether the suite reads the field. The comparison gives the suite's client the recorded answer without the field.
-// If the client's result changes, the suite reads the field, and the comparison fails. The comparison must fail,
-// because the simulator gives the suite another answer than EC2 does, in all tests.
+// out whether the suite reads the field. It removes the field from the recorded answer, and gives this answer to the
+// suite's client. If the client's result changes, the suite reads the field, and the comparison fails. It must fail,
+// because in all tests with the simulator the suite would get another answer than from EC2.
 package compare
 
 import (
@@ -34,7 +36,7 @@ import (
 type Place struct {
 	Name        string         // real, or simulated
 	EC2         aws.HTTPClient // makes requests to EC2
-	EC2URL      string         // the URL of EC2; empty: the environment names the URL
+	EC2URL      string         // the URL of EC2; if empty, the client finds it in the environment
 	Metadata    aws.HTTPClient // makes requests to the metadata service of the instance Node
 	MetadataURL string         // the URL of this metadata service
 
@@ -47,19 +49,19 @@ type Place struct {
 
 // Options are the options of Run.
 type Options struct {
-	Tags  map[string]string // of the ENIs that the steps create
-	Pause time.Duration     // between two tries of a step that waits for a change
+	Tags  map[string]string // the tags of the ENIs that the steps create
+	Pause time.Duration     // the pause before a step that waits for a change runs again
 }
 
-// patience is how long a step waits until EC2 and metadata show a change. EC2 takes seconds to show an attachment, and
-// metadata sometimes shows it half a minute later.
+// patience is how long a step waits until EC2 and metadata show a change. EC2 takes seconds to show an attachment.
+// Metadata sometimes shows the attachment half a minute later.
 const patience = 3 * time.Minute
 
 // A Table is the outcome of a comparison.
 type Table struct {
 	Rows    []Row
 	Fields  int      // the number of compared fields
-	Actions []string // the actions of EC2 that the steps called
+	Actions []string // the EC2 actions that the steps called
 	Paths   []string // the paths of metadata that the steps asked for
 }
 
@@ -74,16 +76,17 @@ type Row struct {
 	Read  bool // the suite reads the field
 }
 
-// Fails reports whether the difference fails the comparison: the suite reads the field, and the field differs in kind.
+// Fails reports whether the difference makes the comparison fail: the suite reads the field, and the field differs in
+// kind.
 func (r Row) Fails() bool { return r.Kind && r.Read }
 
-// Failures returns the rows that fail the comparison.
+// Failures returns the rows that make the comparison fail.
 func (t Table) Failures() []Row {
 	return slices.DeleteFunc(slices.Clone(t.Rows), func(r Row) bool { return !r.Fails() })
 }
 
 // Run runs all steps on both sides. A step can fail on one side, for example if EC2 refuses a call that the simulator
-// allows. Run then returns an error, and a Table with the differences of the steps until then.
+// allows. Run then returns an error, and a Table with the differences that it has found so far.
 func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
 	defer silenceLog()()
 	t := &tableBuilder{seen: map[Row]int{}, calls: map[string]bool{}}
@@ -106,8 +109,8 @@ func Run(ctx context.Context, real, simulated Place, o Options) (Table, error) {
 	return t.result(), nil
 }
 
-// silenceLog silences the log of the suite's client, because the client would log a warning for each answer from which
-// a probe has removed a field.
+// silenceLog discards the log messages of the suite's client. A probe removes fields from answers, and for each such
+// answer the client would log a warning.
 func silenceLog() (restore func()) {
 	was := slog.Default()
 	slog.SetDefault(slog.New(slog.DiscardHandler))
@@ -117,7 +120,7 @@ func silenceLog() (restore func()) {
 // A tableBuilder collects the contents of a Table.
 type tableBuilder struct {
 	rows   []Row
-	seen   map[Row]int // the index in rows; the key is the row without Step and Read
+	seen   map[Row]int // index into rows; the key is a Row with empty Step and Read
 	calls  map[string]bool
 	fields int
 }
@@ -146,8 +149,8 @@ func (t *tableBuilder) addStep(s step, real, sim *side) {
 	}
 }
 
-// addRow adds a row, unless the table already has an equal row. Two rows are equal even if they are from different
-// steps, or if the indices in their field paths differ.
+// addRow adds a row, unless the table already has an equal row. The comparison of two rows ignores their steps, and the
+// indices in their field paths.
 func (t *tableBuilder) addRow(r Row) {
 	key := r
 	key.Step, key.Read = "", false

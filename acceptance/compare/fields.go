@@ -16,11 +16,11 @@ import (
 	"strings"
 )
 
-// statusField is the name under which the comparison compares the HTTP statuses of the answers, like a field.
+// statusField is the name of a field that stands for the HTTP status of an answer.
 const statusField = "(HTTP status)"
 
-// messageField is the path of the message in an error of EC2. Messages may differ in their wording, because only people
-// read them. Nevertheless, the comparison compares what the error means to the suite: see outcome.
+// messageField is the path of the message in an error of EC2. The wording of a message may differ, because only people
+// read it. outcome.meaning compares the kind of the error.
 const messageField = "Errors.Error.Message"
 
 // ignoredFields are fields whose values differ in each answer.
@@ -144,8 +144,8 @@ func (e *element) sortedChildren(n names) []*element {
 	})
 }
 
-// deletePath deletes all elements in e that have the given path. It ignores indices in the path, so it deletes the
-// element from all items of a list.
+// deletePath deletes all elements in e that have the given path. If an element is in the items of a list, deletePath
+// deletes it from all items, because it ignores indices in the path.
 func (e *element) deletePath(path string) {
 	e.deleteBelow("", withoutIndices(path))
 }
@@ -182,8 +182,8 @@ func joinPath(path, name string) string {
 	return path + "." + name
 }
 
-// indexedName returns the name of an element with its index, if several elements have the same name: name[1], name[2]
-// and so on. If only one element has the name, indexedName returns the name alone.
+// indexedName returns a name with an index, such as name[2], if several elements have this name. If only one element
+// has it, indexedName returns the name unchanged.
 func indexedName(name string, i, of int) string {
 	if of < 2 {
 		return name

@@ -12,11 +12,10 @@ import (
 	"strings"
 )
 
-// A form is what the comparison knows about a text in an answer. If an answer lacks a field, the form of the field is
-// the zero form.
+// A form says what the comparison compares of a text. If an answer lacks a field, the field has the zero form.
 type form struct {
-	shown string // the text, with names or forms in place of parts that always differ
-	kind  string // the field differs in kind if the two sides have different kinds
+	shown string // what the table shows: the text, but a name or a form replaces each part that always differs
+	kind  string // if the two sides have different kinds, the field differs in kind
 }
 
 // names maps texts of one side to names that are the same on both sides.
@@ -28,8 +27,8 @@ func (n names) addName(text, name string) {
 	}
 }
 
-// replaceNames finds known texts in a text, and replaces each known text by its name. It replaces the longest known
-// text first, because a known text can be the beginning of another known text.
+// replaceNames finds known texts in a text, and replaces each known text by its name. It begins with the longest known
+// text, because a known text can be the beginning of another known text.
 func (n names) replaceNames(text string) string {
 	for _, known := range slices.SortedFunc(knownTexts(n), func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b))

@@ -44,12 +44,12 @@ func (p *probe) isRead(call, field string) bool {
 	return !reflect.DeepEqual(*p.wholeOutcome, p.replay(answers))
 }
 
-// playURL is the URL of EC2 and of metadata for a client whose requests a player answers.
+// playURL is the URL of EC2 and of metadata for a client that sends its requests to a player.
 const playURL = "http://play.invalid"
 
 // replay runs the step with recorded answers, and returns the outcome.
 func (p *probe) replay(answers map[string]answer) outcome {
-	// The limit is high, because aws.Client.ENIs asks for sixteen keys of each ENI.
+	// The limit is high, because aws.Client.ENIs sends sixteen requests for each ENI: one for each key.
 	const most = 500 // requests of one step
 	c := aws.New(aws.Options{EC2URL: playURL, MetadataURL: playURL, HTTP: &player{answers: answers, left: most},
 		Attempts: 1})
@@ -85,7 +85,7 @@ func (a answer) withoutField(call, field string) (answer, bool) {
 	return answer{status: http.StatusNotFound}, true
 }
 
-// A router makes the requests for metadata with one client, and the requests to EC2 with another.
+// A router uses one HTTP client for requests to metadata, and another HTTP client for requests to EC2.
 type router struct{ ec2, metadata aws.HTTPClient }
 
 // Do makes a request.

@@ -68,8 +68,8 @@ func (r *recorder) Do(q *http.Request) (*http.Response, error) {
 	return a, nil
 }
 
-// callOf returns the action of a request to EC2, or the path of a request to metadata. The caller can still read the
-// body of the request.
+// callOf returns the action of a request to EC2, or the path of a request to metadata. After callOf has read the body
+// of the request, the caller can read it again.
 func callOf(q *http.Request) (string, error) {
 	if strings.HasPrefix(q.URL.Path, "/latest/") {
 		return q.URL.Path, nil
@@ -84,8 +84,8 @@ func callOf(q *http.Request) (string, error) {
 }
 
 // A player answers requests with recorded answers. If there is no recorded answer to a call, the status is 404. The
-// field left is the number of requests that the player still answers. After that, the player returns errors, so that a
-// client does not make requests for ever.
+// player answers only a limited number of requests, so that a client does not send requests for ever. The field left is
+// how many it still answers. All later requests fail.
 type player struct {
 	answers map[string]answer
 	left    int

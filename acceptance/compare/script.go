@@ -12,14 +12,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A step is one call of the suite's client, on each side. The function in the field do makes the call. This function
-// must not change the side, because a probe calls the function again.
+// A step makes one call with the suite's client, on each side. The function in the field do makes the call. This
+// function must not change the value of type side, because a probe calls the function again.
 type step struct {
 	name       string
 	do         func(context.Context, *side, *aws.Client) (any, error)
 	keepResult func(*side, any)      // stores the parts of the result that later steps need
-	isDone     func(*side, any) bool // not nil: the step is repeated until isDone returns true
-	refused    bool                  // both sides should refuse the call; the comparison shows if only one side refuses
+	isDone     func(*side, any) bool // if not nil, the step runs again until isDone returns true
+	refused    bool                  // both sides should refuse the call; if one does not, the table shows this
 }
 
 // IDs that no object has.
@@ -30,14 +30,14 @@ const (
 	noGroup      = "sg-0a0a0a0a0a0a0a0a0"
 )
 
-// newENIIndex is the device index at which the steps attach the new ENI. The boot ENI is at 0.
+// newENIIndex is the device index at which the steps attach the new ENI. The boot ENI has index 0.
 const newENIIndex = 1
 
 // outsideAddr is an address that no ENI can have (RFC 5737).
 var outsideAddr = netip.MustParseAddr("192.0.2.1")
 
 // allSteps are the steps of a comparison, in this order. The steps make all kinds of calls that the suite makes. They
-// also make wrong calls, which EC2 must refuse.
+// also make calls that EC2 must refuse.
 var allSteps = slices.Concat(querySteps, createSteps, attachSteps, addressSteps, deleteSteps)
 
 var querySteps = []step{
@@ -224,19 +224,19 @@ var deleteSteps = []step{
 	}, func(*side, any) {}),
 }
 
-// newENISpec returns the spec of the new ENI. The parameter secondary is the number of secondary addresses.
+// newENISpec returns the spec of the new ENI. The parameter secondary is the number of secondary addresses of the ENI.
 func (s *side) newENISpec(secondary int) aws.ENISpec {
 	return aws.ENISpec{Subnet: s.place.Subnet, SecurityGroups: []string{s.place.Group}, Description: "acceptance test",
 		Tags:  s.options.Tags,
 		Token: "acceptance-" + s.place.Node, Secondary: secondary}
 }
 
-// resultStep returns a step. The call of this step must succeed, and has a result.
+// resultStep returns a step whose call must succeed and return a result.
 func resultStep(name string, do func(context.Context, *side, *aws.Client) (any, error), keep func(*side, any)) step {
 	return step{name: name, do: do, keepResult: keep}
 }
 
-// changeStep returns a step. The call of this step must succeed, and has no result.
+// changeStep returns a step whose call must succeed, and returns no result.
 func changeStep(name string, do func(context.Context, *side, *aws.Client) error) step {
 	return step{name: name, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return nil, do(ctx, s, c)
@@ -267,20 +267,20 @@ func waitStep(name string, until func(*side, any) bool) step {
 	}}
 }
 
-// listedENIs returns the number of ENIs in metadata's list of MACs. The client's result sometimes has fewer ENIs than
-// the list, because the client omits an ENI whose keys are incomplete. Metadata does not change the list and the keys
-// at the same time.
+// listedENIs returns the number of ENIs in metadata's list of MACs. The client's result cannot replace this number,
+// because the client omits an ENI whose keys are incomplete. Metadata does not change the list and the keys at the same
+// time.
 func (s *side) listedENIs() int {
 	return len(bytes.Fields(s.answers["/latest/meta-data/network/interfaces/macs/"].body))
 }
 
-// isComplete reports whether metadata has all keys of the new ENI, which appear one after another.
+// isComplete reports whether metadata shows all keys of the new ENI. The keys appear one after another.
 func isComplete(e aws.ENI) bool {
 	return e.Index == newENIIndex && len(e.Addrs) == 2 && e.CIDR.IsValid() && len(e.VPCCIDRs) > 0 &&
 		len(e.SecurityGroups) > 0
 }
 
-// onlyENI returns the ENI in the result of a describe, or nil if there is not exactly one.
+// onlyENI returns the ENI in the result of DescribeENIs, or nil if the result does not have exactly one ENI.
 func onlyENI(v any) *aws.ENI {
 	if enis, ok := v.([]aws.ENI); ok && len(enis) == 1 {
 		return &enis[0]

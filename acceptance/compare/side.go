@@ -47,7 +47,7 @@ func newSide(p Place, o Options) *side {
 // An outcome is the result of a step's call.
 type outcome struct {
 	value   any
-	meaning string // what the suite learns from the call: "done", or the kind of the error
+	meaning string // "done", or the kind of error that the suite distinguishes
 }
 
 // outcomeOf returns the outcome of a call. The outcome does not contain the message of an error, because only people
@@ -120,8 +120,8 @@ func (s *side) runStep(ctx context.Context, step step) error {
 	}
 }
 
-// callsByName returns a map to the calls of the last step. The keys are names of the calls that are the same on both
-// sides. The calls themselves can differ between the sides, because paths of metadata contain MAC addresses.
+// callsByName returns the calls of the last step as a map. The value is the call itself, which can differ between the
+// sides, because metadata paths contain MAC addresses. The key is a name of the call, which is the same on both sides.
 func (s *side) callsByName() map[string]string {
 	all := map[string]string{}
 	for call := range s.answers {

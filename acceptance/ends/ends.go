@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ends has the code of the program that the acceptance test runs on each instance. The program makes pods as a
-// container runtime does, with the installed plugins. An end is a pod or the instance itself. The program sends packets
-// from one end to another end, and answers packets. The test calls the program by net/rpc over an SSH session. When the
-// session closes, the program removes the namespaces of its pods and exits.
+// Package ends implements the program that the acceptance test runs on each instance. The program makes pods with the
+// installed plugins, as a container runtime does. An end is a pod or the instance itself. The program sends packets
+// from one end to another end, and answers packets. The test calls the methods of a [Node] through net/rpc, over an SSH
+// session. When the session closes, the program removes the namespaces of its pods and exits.
 package ends
 
 import (
@@ -32,13 +32,13 @@ import (
 // Port is the TCP and UDP port at which all ends answer.
 const Port = 8080
 
-// Name is the name of Node in net/rpc: a client calls the method Name.Add, for example.
+// Name is the name with which a client of net/rpc calls the methods of [Node], for example "Node.Add".
 const Name = "Node"
 
-// A Setup has the paths of files on the instance, and environment variables for the suite's programs. It is the
-// argument of Node.Start.
+// A Setup is the argument of [Node.Start]. It has the paths of files on the instance, and environment variables for the
+// suite's programs.
 type Setup struct {
-	Env      []string // for the plugins and the tool: credentials
+	Env      []string // credentials for the plugins and the tool
 	BinDir   string   // the directory of the plugins
 	Conflist string   // the network configuration
 	Tool     string   // the suite's tool
@@ -51,7 +51,7 @@ type Pod struct {
 	Addr netip.Addr
 }
 
-// A Call describes a ping or a connection from an end to the address of another end.
+// A Call describes packets from one end to the address of another end.
 type Call struct {
 	From    string // the name of a pod; empty: the instance
 	Network string // ping, tcp or udp
@@ -70,7 +70,7 @@ type Fetch struct {
 // A Service is a Kubernetes Service with one backend: see Node.Proxy.
 type Service struct{ Addr, Backend netip.AddrPort }
 
-// A Node has the methods that the test calls by net/rpc, one call at a time.
+// A Node has the methods that the test calls through net/rpc. The test makes one call at a time.
 type Node struct {
 	setup Setup
 	here  *vpcsim.Namespace
@@ -79,8 +79,8 @@ type Node struct {
 	list  *libcni.NetworkConfigList
 }
 
-// Serve serves calls on a connection until the test closes it. Then Serve removes the namespaces of the pods that still
-// exist.
+// Serve answers calls of the methods of a [Node] until the test closes the connection. It then removes the namespaces
+// of the pods that still exist.
 func Serve(c io.ReadWriteCloser) error {
 	ns, err := nl.Node()
 	if err != nil {
@@ -98,7 +98,8 @@ func Serve(c io.ReadWriteCloser) error {
 	return err
 }
 
-// Start reads the conflist, and the plugins check the conflist. After Start, the instance answers at Port.
+// Start reads the conflist, and checks that the kernel has ipvlan and that the plugins support the conflist's version.
+// After Start, the instance answers at Port.
 func (n *Node) Start(s Setup, done *bool) error {
 	for _, e := range s.Env {
 		name, value, _ := strings.Cut(e, "=")
@@ -181,7 +182,7 @@ func (n *Node) namespaceOf(name string) (*vpcsim.Namespace, error) {
 }
 
 // Call sends packets, and returns the source address that the other end saw. For a ping, Call returns the zero
-// AddrPort, because the answer to a ping does not contain what the other end saw.
+// AddrPort, because the answer to a ping does not contain this address.
 func (n *Node) Call(c Call, seen *netip.AddrPort) error {
 	from, err := n.namespaceOf(c.From)
 	if err != nil {
@@ -238,8 +239,8 @@ func (n *Node) Tool(args []string, output *string) error {
 	return nil
 }
 
-// Proxy makes rules on the instance for the Services in its argument, as kube-proxy does. The rules replace those of
-// the previous call.
+// Proxy adds rules for these Services to the instance, as kube-proxy does. The rules replace the rules of the previous
+// call of Proxy. Without Services, Proxy only removes the rules.
 func (n *Node) Proxy(services []Service, done *bool) error {
 	*done = true
 	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}
