@@ -11,11 +11,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// maxWorsening is the largest allowed ratio of a figure to the same figure in the baseline. Counts of instructions
-// repeat within three percent, so this ratio leaves enough room.
+// maxWorsening is the largest allowed ratio of a figure to the figure of an earlier run. Counts of instructions differ
+// by at most three percent between runs, so only a real change exceeds this ratio.
 const maxWorsening = 1.10
 
-// comparedColumns are the columns whose figures baseline.compare compares.
+// comparedColumns are the table columns that baseline.compare compares.
 var comparedColumns = []string{"ADD p50", "DEL p50", "CPU ADD+DEL"}
 
 // A baseline is the table that an earlier run printed; nil if -baseline names no file.

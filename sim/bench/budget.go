@@ -10,20 +10,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A budget is the maximum cost of a request and its response, in one layout and on one route. The maximum is a multiple
-// of the cost that the same route has in another layout.
+// A budget limits the cost of a request and its response, in one layout and on one route. The limit is the cost on the
+// same route in another layout, multiplied by the field times.
 type budget struct {
 	layout, route, otherLayout string
 	times                      float64
 }
 
-// budgets leave some room, because the counts of instructions differ by up to two percent between runs. Layouts with a
-// service loop have more room than the others. In these layouts, the kernel checks each packet to recognise replies
-// from Services, and this check costs more than two percent.
+// The limits are a little higher than the measured costs, because the counts of instructions differ by up to two
+// percent between runs. The limits for layouts with a service loop are higher than those for other layouts. With a
+// service loop, the kernel checks for each packet whether it is a reply from a Service, which costs more than two
+// percent.
 //
 // Our node tracks the connections of routed pods, and a node with amazon-vpc-cni-k8s does the same. So a request of our
-// routed pod must not cost more than a request on a node with amazon-vpc-cni-k8s. The cost of packets must not grow
-// with the number of pods.
+// routed pod must not cost more than a request of a pod on such a node. The cost of packets must not grow with the
+// number of pods.
 var budgets = []budget{
 	{ours, otherNode, routedVeth, 1 / 1.3},
 	{ours, otherNode, bare, 1.04},
@@ -37,7 +38,7 @@ var budgets = []budget{
 	{crowded, sameNode, byVeth, 1.05},
 }
 
-// checkBudgets returns an error for each budget that is exceeded.
+// checkBudgets returns an error for each budget that a flow exceeds.
 func (fs *flows) checkBudgets() error {
 	var errs []error
 	for _, b := range fs.budgets {
@@ -56,8 +57,8 @@ func (fs *flows) checkBudgets() error {
 	return errors.Join(errs...)
 }
 
-// checkRatios checks the ratios of our data paths' figures to the figures of the reference, in the given columns. It
-// returns an error for each ratio that is missing, or greater than maxRatio.
+// checkRatios checks, in these columns, the ratio of each of our data paths to the reference. It returns an error for
+// each ratio that is missing, or greater than maxRatio.
 func checkRatios(t table.Table, reference string, maxRatio float64, columns ...string) error {
 	var errs []error
 	for _, dataPath := range []string{ours, byVeth} {

@@ -33,15 +33,15 @@ const (
 	noopChain    = "noop"
 )
 
-// A candidate is a chain that bench measures if the programs that the chain needs are installed.
+// A candidate is a chain that bench measures if the chain's programs are installed.
 type candidate struct {
 	name, conflist string
 	needs          []string
 }
 
-// candidates returns the chains to measure. The conflists of our chains are the parameters own (ipvlan), routed (veth)
-// and chained (three plugins). The parameter dir is the directory of the node, where the plugin host-local stores which
-// addresses are in use.
+// candidates returns the chains to measure. The parameters own (data path ipvlan), routed (data path veth) and chained
+// (three plugins) are the conflists of our chains. The parameter dir is the directory of the node. In this directory,
+// the plugin host-local stores which addresses are in use.
 func candidates(own, routed, chained, dir string) []candidate {
 	ptp := func(masq string) string {
 		return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "ptp", "plugins": [{"type": "ptp", %s "ipam":
@@ -65,10 +65,10 @@ func candidates(own, routed, chained, dir string) []candidate {
 	}
 }
 
-// warmConflist returns the conflist in a file, but with changes so that no measured ADD needs EC2. An ADD may use a
-// released address again at once. When the node needs addresses, it gets as many addresses or prefixes as an ENI can
-// have, so it gets all of them before the measurement. If dataPath is empty, warmConflist does not change the data path
-// of the file.
+// warmConflist reads a conflist from a file, and changes it so that no measured ADD needs EC2. An ADD may use a
+// released address again at once. If the node needs an address, it fills the whole ENI with addresses or prefixes. So
+// the node has all of them before the measurement. If dataPath is empty, warmConflist does not change the data path of
+// the file.
 func warmConflist(file string, first int, prefixes bool, dataPath string) (string, error) {
 	list, err := paths.EditConflist(file, func(p map[string]any) error {
 		p["reuseIPWait"], p["ipBatchSize"], p["interfaceIndex"], p["prefixDelegation"] = 0, 0, first, prefixes
@@ -101,7 +101,7 @@ func (c candidate) newChain(n *node, dirs []string) (*chain, error) {
 // callTimeout is how long one call of a chain may take. A call that works takes much less time.
 const callTimeout = time.Minute
 
-// measureCall executes the chain for a pod, and returns the cost of this call.
+// measureCall executes the chain for a pod, and returns the cost.
 func (c *chain) measureCall(ctx context.Context, verb string, p pod) (sample, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -113,7 +113,8 @@ func (c *chain) measureCall(ctx context.Context, verb string, p pod) (sample, er
 	return sample{cost{wall, e.cpu()}, e.steps}, nil
 }
 
-// execute executes the chain for a pod, and returns the elapsed time. The executor e executes the plugins of the chain.
+// execute executes the chain for a pod, and returns the elapsed time. libcni runs the plugins of the chain with the
+// executor e.
 func (c *chain) execute(ctx context.Context, verb string, p pod, e *executor) (wall time.Duration, err error) {
 	cni := libcni.NewCNIConfigWithCacheDir(c.path, filepath.Join(c.node.dir, "cni"), e)
 	rt := &libcni.RuntimeConf{ContainerID: p.id, IfName: "eth0", Args: p.args}

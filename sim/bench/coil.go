@@ -14,17 +14,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A coil has the settings of tunnels as Coil 2.12 makes them (package founat of its source). A client has a link for
-// each egress, and the remote address of the link is the ClusterIP of the egress. A router has a link and a route for
-// each client. Each pod also has a link without a remote address. If a tunnelled packet comes from a source that is not
-// the remote address of another link, this link receives the packet. An example is an answer that does not come from
-// the ClusterIP.
+// A coil has settings for tunnels like those of the program Coil 2.12 (package founat of its source). A client has a
+// link for each egress, and the remote address of the link is the ClusterIP of the egress. A router has a link and a
+// route for each client. Each pod also has a link without a remote address. This link receives tunnelled packets whose
+// source is not the remote address of another link. An example is an answer that does not come from the ClusterIP.
 //
-// Two things make Coil cheaper in this layout than in reality. First, packets of routers leave directly through the
-// ENI, as with our egress, and not through the node. Second, no rule computes checksums of the tunnelled packets.
+// Two things make Coil cheaper in this layout than in reality. First, packets of routers do not pass through the node:
+// they leave directly through the ENI, as with our egress. Second, no rule computes checksums of the tunnelled packets.
 type coil struct {
-	clients    int    // how many clients each router has
-	sourcePort uint16 // UDP source port; 0: a port for each connection. Coil's default is tunnelPort
+	clients    int    // number of clients of each router
+	sourcePort uint16 // UDP source port (Coil's default is tunnelPort); 0: one for each connection
 }
 
 func (c coil) addTunnels(p *pair) error {
@@ -42,7 +41,7 @@ func (c coil) addTunnels(p *pair) error {
 // tunnelTable is the table whose routes lead into the tunnels.
 const tunnelTable = 118
 
-// addClient gives a client its tunnels, one to each ClusterIP. Rules keep packets to private networks out of the
+// addClient adds to a client a tunnel to each ClusterIP of gateways. Rules keep packets to private networks out of the
 // tunnels.
 func (c coil) addClient(g *guest) error {
 	err := c.acceptTunnels(g)
@@ -64,8 +63,8 @@ func (c coil) addClient(g *guest) error {
 	return errors.Join(err, w.Add())
 }
 
-// addRouter gives a router its tunnels: one tunnel to the client, and other tunnels to further clients that send
-// nothing.
+// addRouter adds tunnels to a router. The first tunnel leads to the client, and the other tunnels lead to clients that
+// send nothing.
 func (c coil) addRouter(g *guest, client netip.Addr) error {
 	err := c.acceptTunnels(g)
 	w := nl.Wiring{
@@ -89,7 +88,7 @@ func (c coil) addRouter(g *guest, client netip.Addr) error {
 	return errors.Join(err, w.Add())
 }
 
-// acceptTunnels lets a pod receive IP packets in UDP packets. The links of the pod accept packets from any source.
+// acceptTunnels configures a pod so that it receives IP packets in UDP packets, from any source.
 func (c coil) acceptTunnels(g *guest) error {
 	err := nl.Wiring{
 		{NS: g.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}},
@@ -108,7 +107,7 @@ func (c coil) acceptTunnels(g *guest) error {
 
 func tunnelName(number int) string { return fmt.Sprint("fou", number) }
 
-// addLink makes a tunnel to a remote address. Package nl has no such tunnels, because no other code needs them.
+// addLink makes a tunnel to a remote address. It does not use package nl, because nl has no tunnels of this type.
 func (c coil) addLink(g *guest, number int, remote netip.Addr) error {
 	const discoverMTU, encapFOU = 1, 1 // IPTUNNEL_PMTUDISC as ip(8) sets it, and TUNNEL_ENCAP_FOU
 	return g.addTunnelLink(&netlink.Iptun{

@@ -14,13 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The host outside the VPC has the addresses outsideAddrs. The client is the pod named "a". It reaches the first
-// address through the router "b" on the other node. It reaches the second address through the router "c" on its own
-// node. Each router has a Service of its own, so kube-proxy cannot choose another router. The variable gateways has the
-// ClusterIPs of these two Services.
+// The host outside the VPC has the addresses outsideAddrs. The pod "a" is the client. It reaches the first address
+// through the router "b" on the other node, and the second address through the router "c" on its own node. Each router
+// is the only backend of its own Service, so kube-proxy has no choice. The variable gateways has the ClusterIPs of
+// these two Services.
 //
-// The namespace of the subnet's router is also the host outside. A separate host would make the path of the packets
-// longer. The longer path would cost the same in all layouts, and would only bring the ratios closer to 1.
+// The namespace of the subnet's router is also the host outside. A separate host would add the same cost in all
+// layouts, because the path of the packets would be longer. So the ratios would be closer to 1, and would show less.
 var (
 	outsideAddrs = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
 	gateways     = []netip.Addr{netip.MustParseAddr("172.20.0.77"), netip.MustParseAddr("172.20.0.78")}
@@ -29,7 +29,7 @@ var (
 // tunnelPort is the UDP port of the tunnels: egress.DefaultPort, and also the default of Coil.
 const tunnelPort = 5555
 
-// The layouts of pods that reach the host outside.
+// The names of the layouts in which pods reach the host outside.
 const (
 	masqueraded = "no egress: masquerade on the node"
 	tunnelled   = "egress, any number of clients"
@@ -38,8 +38,8 @@ const (
 	coilOneFlow = "the same, 1 client, its default port"
 )
 
-// egressLayouts differ only in their tunnels. In all of them, our plugins connect the pods, and the nodes have the
-// rules of kube-proxy and a default route.
+// egressLayouts differ only in their tunnels. In all these layouts, our plugins connect the pods, and the nodes have
+// kube-proxy's rules and a default route.
 var egressLayouts = []layout{
 	{name: masqueraded, connect: connectChained(nil), service: true},
 	{name: tunnelled, connect: connectChained(egressConf), service: true, tunnel: func(*pair) error { return nil }},
@@ -50,7 +50,7 @@ var egressLayouts = []layout{
 }
 
 // egressConf is a configuration with two egresses. The pod "a" is the client of both egresses, and the pods "b" and "c"
-// are the routers. Each pod has a Kubernetes namespace of its own, with the name of the pod.
+// are the routers. The name of each pod is also the name of its Kubernetes namespace.
 var egressConf = map[string]any{"egress": map[string]any{
 	"other": map[string]any{"gateways": gateways[:1], "destinations": outsideAddrs[:1], "namespaces": []string{"a"},
 		"routers": []string{"b"}},
@@ -108,9 +108,9 @@ func (fs *flows) addOutside(ctx context.Context, p *pair) error {
 	return p.checkSources(ctx, routes)
 }
 
-// checkSources checks the source address that the host outside sees in packets of the client. This must be the address
-// of the router, or of the node if the layout has no router. checkSources adds rules that drop packets with other
-// sources, sends packets, and removes the rules.
+// checkSources checks the source address that the host outside sees in packets of the client. If the layout has
+// routers, the source address must be the router's address. If not, it must be the node's address. checkSources adds
+// rules that drop packets with other sources, sends packets, and removes the rules.
 func (p *pair) checkSources(ctx context.Context, routes []route) error {
 	sources := []netip.Addr{p.b.addr, p.c.addr}
 	if p.tunnel == nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/containernetworking/cni/pkg/invoke"
 )
 
-// A cost is the elapsed time of programs and their CPU time. The CPU time is the sum of user time and system
-// time, and includes the child processes.
+// A cost has the elapsed time and the CPU time of programs. The CPU time is the sum of user time and system time. It
+// includes the time of child processes.
 type cost struct{ wall, cpu time.Duration }
 
 // A step is one plugin of a chain that an executor has executed, with its cost.

@@ -19,10 +19,10 @@ import (
 type layout struct {
 	name    string
 	connect func(*host, *guest) error // connects a pod of the host
-	finish  func(*host) error         // completes a host that has all its pods; nil for nothing
-	// the pods use Services, so the host has rules like those of kube-proxy, and tracks connections
+	finish  func(*host) error         // completes a host that has all its pods; may be nil
+	// If true, the pods use Services, so the host has rules like those of kube-proxy, and tracks connections.
 	service   bool
-	tunnel    func(*pair) error // completes the tunnels of pod "a" to "b" and to "c"; nil: none
+	tunnel    func(*pair) error // makes tunnels from pod "a" to "b" and "c"; nil: no tunnels
 	otherPods int               // pods that the first host gets before "a" and "c"
 }
 
@@ -48,16 +48,16 @@ var layouts = []layout{
 }
 
 // subnet is the subnet of all pods and of the ENI eth1. All layouts use this subnet, but hosts of different layouts
-// never communicate. The ENIs of a layout are ports of one bridge. The bridge replaces the VPC, because no other
-// replacement costs fewer instructions.
+// never communicate. A bridge simulates the VPC of a layout, because a bridge costs the fewest instructions. The ENIs
+// are its ports.
 var (
 	subnet    = netip.MustParsePrefix("10.0.0.0/24")
 	router    = netip.MustParseAddr("10.0.0.1") // the subnet's first address, as in EC2
 	clusterIP = netip.MustParseAddr("172.20.0.1")
 )
 
-// clusterPort is the port of clusterIP that leads to the pod on the other host. The next port leads to the pod on the
-// same host.
+// clusterPort is the port at clusterIP whose backend is the pod on the other host. The backend of the next port is the
+// pod on the same host.
 const clusterPort = 80
 
 // A host is an instance, and a guest is a pod on a host.
@@ -78,14 +78,14 @@ type guest struct {
 	addr netip.Addr
 }
 
-// A pair is the two hosts of a layout with their pods. The pods "a" and "c" are on the first host, and "b" is on the
+// A pair has the two hosts of a layout, with their pods. The pods "a" and "c" are on the first host, and "b" is on the
 // second host.
 type pair struct {
 	layout
 	a, b, c *guest
 	hosts   [2]*host
 	vpc     *guest // the subnet's router
-	note    string // the cell of the table's column flows.noteColumn
+	note    string // the text in the column flows.noteColumn of the table
 }
 
 // newPair creates the hosts of a layout and their pods.
@@ -137,8 +137,8 @@ func (l layout) newPair(f *vpcsim.Fabric, number int, bin string) (*pair, error)
 	return p, p.finishHosts()
 }
 
-// finishHosts completes both hosts. It calls the layout's function in the field finish, and adds kube-proxy's rules and
-// the tunnels if the layout has them.
+// finishHosts completes both hosts. It calls layout.finish, and adds kube-proxy's rules and the tunnels if the layout
+// has them.
 func (p *pair) finishHosts() error {
 	for _, h := range p.hosts {
 		if p.finish != nil {
@@ -160,8 +160,8 @@ func (p *pair) finishHosts() error {
 }
 
 // kubeProxyTable returns rules with the effect of kube-proxy's rules. Each Service has one backend: the server in pod
-// "b" or in pod "c". If the layout has tunnels, "b" and "c" are routers. Then each router is also the backend of one
-// gateway's Service.
+// "b" or in pod "c". If the layout has tunnels, "b" and "c" are routers, so each of them is also the backend of a
+// Service in gateways.
 func (p *pair) kubeProxyTable() nl.Table {
 	rule := func(proto string, to netip.Addr, port uint16, backend netip.AddrPort) nl.NFRule {
 		return nl.NFRule{nl.DAddr(hostPrefix(to)), nl.DPort(proto, port, port), nl.DNAT(backend)}
@@ -189,8 +189,8 @@ func (h *host) addENIs(vpc *nl.NS, number int) error {
 		{NS: h.NS, Object: nl.Veth{Name: "eth0", MAC: mac(number, 1), Peer: fmt.Sprint("e0-", number),
 			PeerMAC: mac(number, 2), PeerNS: vpc, MTU: 9001}},
 		{NS: h.NS, Object: nl.Addr{Prefix: hostPrefix(h.boot), Dev: "eth0"}},
-		// A real node has a default route, too. With it, a loose rp_filter accepts each source address, because a route
-		// leads to each address.
+		// A real node has a default route, too. With a default route, a loose rp_filter accepts all source addresses,
+		// because there is a route to each address.
 		{NS: h.NS, Object: nl.Route{Dst: nl.IPv4.Everywhere(), Via: router, Dev: "eth0", OnLink: true}},
 		{NS: h.NS, Object: nl.Veth{Name: "eth1", MAC: mac(number, 3), Peer: fmt.Sprint("e1-", number),
 			PeerMAC: mac(number, 4), PeerNS: vpc, MTU: 9001}},
@@ -205,7 +205,7 @@ func mac(host, link int) string              { return fmt.Sprintf("02:00:00:00:%
 func hostPrefix(a netip.Addr) netip.Prefix   { return netip.PrefixFrom(a, a.BitLen()) }
 func subnetPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, subnet.Bits()) }
 
-// routeByNode adds a route on the node: packets from the node to the VPC leave through eth0.
+// routeByNode adds a route to the host, so that packets to the VPC leave through eth0.
 func routeByNode(h *host) error {
 	return nl.Wiring{{NS: h.NS, Object: nl.Route{Dst: subnet, Dev: "eth0"}}}.Add()
 }
@@ -218,7 +218,7 @@ func connectIPVlan(h *host, g *guest) error {
 	}.Add()
 }
 
-// connectBridged connects a pod by a port of a bridge. The ENI is another port of that bridge.
+// connectBridged makes the pod's link a port of a bridge. The ENI is another port of this bridge.
 func connectBridged(h *host, g *guest) error {
 	if len(h.guests) == 1 {
 		if err := addBridge(h.NS, "cni0", netip.Addr{}); err != nil {
@@ -245,8 +245,8 @@ func (g *guest) veth() nl.Veth {
 
 // connectRouted connects a pod as amazon-vpc-cni-k8s does (docs/cni-proposal.md of that project). The main table has a
 // route to the pod. The ENI's table routes packets from the pod. One rule selects the main table for packets to the
-// pod, and another rule selects the ENI's table for packets from the pod. The pod's gateway is an address that no host
-// has.
+// pod, and another rule selects the ENI's table for packets from the pod. The gateway of the pod is an address that no
+// host has.
 func connectRouted(h *host, g *guest) error {
 	const table, toPod, fromPod = 2, 512, 1536
 	hop := netip.MustParseAddr("169.254.1.1")
@@ -258,8 +258,8 @@ func connectRouted(h *host, g *guest) error {
 		{NS: h.NS, Object: nl.Route{Dst: hostPrefix(g.addr), Dev: v.Name}},
 		{NS: h.NS, Object: nl.Rule{Pref: toPod, To: hostPrefix(g.addr), Table: unix.RT_TABLE_MAIN}},
 		{NS: h.NS, Object: nl.Rule{Pref: fromPod, From: hostPrefix(g.addr), Table: table}},
-		// The other host sends ARP requests for the pod's address, so eth1 must answer. EC2's fabric delivers packets
-		// without such requests.
+		// The other host sends ARP requests for the pod's address, so eth1 must answer. In EC2, no ARP request reaches
+		// eth1.
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/eth1/proxy_arp", Value: "1"}},
 		{NS: g.NS, Object: nl.Addr{Prefix: hostPrefix(g.addr), Dev: "eth0"}},
 		{NS: g.NS, Object: nl.Neigh{Addr: hop, MAC: v.MAC, Dev: "eth0"}},
@@ -275,8 +275,8 @@ func connectRouted(h *host, g *guest) error {
 	return w.Add()
 }
 
-// trackConnections adds further rules of amazon-vpc-cni-k8s: they mark connections that arrive by eth0, and masquerade
-// connections that leave the VPC. Because of these rules, the host tracks the connections of all pods.
+// trackConnections adds further rules of amazon-vpc-cni-k8s. The rules mark connections that arrive through eth0, and
+// masquerade connections that leave the VPC. Because of the rules, the host tracks the connections of all pods.
 func trackConnections(h *host) error {
 	const mark = 0x80
 	return nl.Table{Family: "ip", Name: "aws", Chains: []nl.Chain{
@@ -292,8 +292,8 @@ func trackConnections(h *host) error {
 	}}.Add(h.NS)
 }
 
-// addBridge creates a bridge, which gets the address addr if addr is valid. Package nl has no bridges, because no other
-// code needs them.
+// addBridge creates a bridge. If addr is valid, it adds addr to the bridge. It does not use package nl, because nl has
+// no bridges.
 func addBridge(n *nl.NS, name string, addr netip.Addr) error {
 	err := n.Do(func() error { return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: linkAttrs(name)}) })
 	if err != nil {

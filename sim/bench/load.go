@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A load is a kind of traffic, which is repeated: one repetition is an operation.
+// A load is a kind of traffic. It consists of many equal operations.
 type load struct {
 	name string
 	unit string // what one operation does
@@ -31,16 +31,16 @@ var loads = []load{
 // loadPort is the port on which serve listens.
 const loadPort = 5001
 
-// The first byte of a connection says what the server does with all other bytes: it sends them back (echo), or only
-// reads them (sink).
+// The first byte that a client sends tells the server what to do with all later bytes. After echo, the server sends
+// them back. After sink, it only reads them.
 const (
 	echo = 'e'
 	sink = 's'
 )
 
 // A socket is one end of a connection. Its methods make system calls that block the thread and bypass Go's scheduler,
-// because the scheduler's work is not a cost of a pod's traffic. The process does no other work meanwhile. If a system
-// call fails, the process ends, because it then has no figure to print.
+// because the scheduler's work is not a cost of a pod's traffic. This is possible because the process does nothing
+// else. If a system call fails, the process exits.
 type socket uintptr
 
 func newSocket() socket {
@@ -131,8 +131,8 @@ func (s socket) answer(b []byte) {
 	}
 }
 
-// measureRequests sends requests of one byte on one connection, and waits for a response of one byte each time. It
-// returns the time for all of them.
+// measureRequests uses one connection. It sends a request of one byte, waits for a response of one byte, and repeats
+// this. It returns the time for all requests and responses.
 func measureRequests(to netip.AddrPort, ops int) time.Duration {
 	s, b := dial(to, echo), []byte{0}
 	const warm = 100

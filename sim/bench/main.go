@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command bench measures the cost of ADD and DEL of whole chains, ours and upstream's. The plugins are real processes,
-// which libcni executes on an instance of vpcsim. With -traffic it measures the cost of packets instead: packets of our
-// pods, and packets of pods whose connections are like those of other plugins. With -egress it measures packets to a
-// host outside. With -memory it measures how much memory ADDs take.
+// Command bench measures the cost of ADD and DEL of whole chains: our chains, and chains of other projects. libcni
+// executes the real plugins on an instance of package vpcsim. With -traffic it measures the cost of packets instead:
+// packets of our pods, and packets of pods whose connections are like those of other plugins. With -egress it measures
+// packets to a host outside. With -memory it measures how much memory ADDs take.
 //
 // All chains take turns in one run, so that other load of the machine affects all of them. The figures depend on the
-// machine, so compare the ratios to the chain ptp + host-local. That chain neither masquerades nor routes by policy.
+// machine, so compare the ratios to the chain ptp + host-local. This chain has no masquerading and no policy routing.
 // bench changes the shipped conflist so that the registry has a free address for each measured ADD (see warmConflist).
 // bench fails if a measured ADD or DEL calls the simulated EC2 or its metadata service.
 //
-// -icount is for a VM whose clock counts instructions (nl/nltest/vm/icount). The figures then repeat within three
-// percent, so bench can compare them with the figures of an earlier run: see -baseline.
+// Use -icount in a VM whose clock counts instructions (nl/nltest/vm/icount). In such a VM, the figures of two runs
+// differ by at most three percent. So bench can compare them with the figures of an earlier run: see -baseline.
 package main
 
 import (
@@ -42,7 +42,7 @@ type options struct {
 	traffic, egress, memory, status bool
 }
 
-// concurrencies are the numbers of simultaneous calls. bench makes a measurement for each of these numbers.
+// concurrencies lists how many calls run at the same time. bench makes a measurement for each number in the list.
 type concurrencies []int
 
 func (c *concurrencies) String() string {
@@ -102,7 +102,7 @@ func parseOptions(args []string) (options, error) {
 	return o, nil
 }
 
-// If generateArg is the first argument, this program is a generator of traffic in a pod.
+// If generateArg is the first argument, this program generates traffic in a pod.
 const generateArg = "generate"
 
 func main() {
@@ -131,12 +131,12 @@ func run(ctx context.Context, o options, w io.Writer) error {
 		return err
 	}
 	if o.icount {
-		// The VM has one CPU. More than one thread would only take turns on this CPU, in an order that changes.
+		// The VM has one CPU. Several threads would only take turns on it, in a different order in each run.
 		os.Setenv("GOMAXPROCS", "1")
 	}
 	// bench has a file open for the namespace of each pod, and process 1 of a VM may have only 4096 files open. In a
-	// container, Setrlimit can fail. If Setrlimit fails, bench continues. If the container's limit is too small, bench
-	// fails when it exceeds the limit.
+	// container, Setrlimit can fail. bench then continues with the limit that it has. If this limit is too small, bench
+	// fails when it opens too many files.
 	const files = 1 << 16
 	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files, Max: files})
 	if o.traffic {

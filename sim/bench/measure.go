@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// A sample is the cost of one call of a chain, such as an ADD, and of each plugin that the call has executed.
+// A sample has the cost of one call of a chain, such as an ADD, and the cost of each plugin that the call executed.
 type sample struct {
 	cost
 	steps []step
 }
 
-// A subject is a chain to measure, with a number of calls at once.
+// A subject is a chain to measure with this number of simultaneous calls.
 type subject struct {
 	*chain
 	label       string
 	callsAtOnce int
-	reference   *subject // the ratios are ratios to this subject's costs; nil if the reference is missing
+	reference   *subject // to compute ratios, bench divides by this subject's costs; nil: there are no ratios
 
 	add, del []sample
 }
@@ -111,8 +111,8 @@ func (n *node) installedChains(o options, r *report) ([]*chain, error) {
 }
 
 // prepareChains executes ADD and DEL of each chain for podCount pods. These calls get addresses from EC2, load kernel
-// modules, and install the objects that serve all pods of a node. So the measured calls do not need to do these three
-// things. At the end, prepareChains resets the list of the calls to EC2.
+// modules, and install the objects that serve all pods of a node. So the measured calls do none of this work. At the
+// end, prepareChains resets the list of the calls to EC2.
 func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int) error {
 	for _, c := range chains {
 		ps, err := n.newPods(podCount)
@@ -132,13 +132,12 @@ func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int)
 	return nil
 }
 
-// batchCount returns the number of batches to run. One batch is c calls at once. All batches together have about as
-// many calls as the number rounds, but batchCount returns at least four. If rounds is less than four, batchCount
-// returns rounds.
+// batchCount returns how many batches of c simultaneous calls to run. It returns rounds/c, so that all batches together
+// have about as many calls as the number rounds. But the result is at least four, and never greater than rounds.
 func batchCount(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 
-// measureRounds measures all subjects n times: once in each round. Each round begins with another subject. Before these
-// rounds, measureRounds runs one round that only fills the caches, and does not keep its costs.
+// measureRounds runs n rounds, and measures each subject once in each round. Each round begins with another subject.
+// Before these rounds, measureRounds runs one more round to fill the caches, and ignores its costs.
 func measureRounds(ctx context.Context, subjects []*subject, n int) error {
 	for round := range n + 1 {
 		for i := range subjects {
@@ -151,7 +150,8 @@ func measureRounds(ctx context.Context, subjects []*subject, n int) error {
 	return nil
 }
 
-// runBatch executes ADD for c pods at once, and then DEL for these pods. If keep is true, the subject keeps the costs.
+// runBatch executes ADD for callsAtOnce pods at the same time, and then DEL for these pods. If keep is true, it adds
+// the costs to the subject.
 func (s *subject) runBatch(ctx context.Context, keep bool) error {
 	ps, err := s.node.newPods(s.callsAtOnce)
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// kubeletPods is how many ADDs run at once in a measurement of memory: as many as the pods that a kubelet allows on a
-// node by default.
+// kubeletPods is how many ADDs run at once in a measurement of memory. It is kubelet's default for the number of pods
+// on a node.
 const kubeletPods = 110
 
 // measureMemory measures how much memory ADDs take: one ADD alone, and kubeletPods ADDs at once.
@@ -68,7 +68,7 @@ func (w *world) measureMemory(ctx context.Context, o options, out io.Writer) err
 	return errors.Join(err, checkMemory(t))
 }
 
-// checkMemory returns an error if an ADD of ours takes more memory than an ADD of the reference.
+// checkMemory returns an error if an ADD of one of our chains takes more memory than an ADD of the reference.
 func checkMemory(t table.Table) error {
 	return checkRatios(t, reference, 1, "peak RSS", "anonymous", fmt.Sprintf("%d: peak RSS", kubeletPods), "cgroup")
 }
@@ -77,16 +77,17 @@ func checkMemory(t table.Table) error {
 type footprint struct {
 	name      string
 	processes int
-	// of one ADD: the sum of the highest resident sets of its processes, and the sum of the anonymous memory of these
-	// processes. Anonymous memory is Go's heap, stacks and variables
+	// For one ADD, peak is the sum of the highest resident sets of its processes, and anonymous is the sum of their
+	// anonymous memory. Anonymous memory is Go's heap, stacks and variables.
 	peak, anonymous int
-	// of kubeletPods ADDs at once: the sum of the highest resident sets, and the peak of the memory of a control group
-	// with all these processes. The sum counts a page once for each process that has the page. The peak of the control
-	// group counts each page once
+	// For kubeletPods ADDs at once, peaks is the sum of the highest resident sets of all processes. It counts a page
+	// once for each process that has the page. The field group is the peak of the memory of a control group with all
+	// these processes. It counts each page once.
 	peaks, group int
 }
 
-// tableRow returns the row of the table for a footprint. The ratios in the row are ratios to the footprint baseline.
+// tableRow returns the row of the table for a footprint. To compute the ratios in the row, it divides by the figures of
+// the footprint baseline.
 func (f footprint) tableRow(baseline footprint) []string {
 	x := func(a, b int) string {
 		if a == 0 || b == 0 {
@@ -105,8 +106,8 @@ func (f footprint) tableRow(baseline footprint) []string {
 	return row
 }
 
-// measureFootprint measures the footprint of a chain. If the first ADD of the chain on the node asks EC2,
-// measureFootprint also returns a second footprint: the footprint of this first ADD.
+// measureFootprint measures the footprint of a chain. If the chain's first ADD on the node asks EC2, measureFootprint
+// also returns the footprint of this first ADD.
 func (n *node) measureFootprint(ctx context.Context, c *chain, o options) ([]footprint, error) {
 	cold, err := n.measureTraced(ctx, c, o, 1)
 	if err != nil {
@@ -147,7 +148,7 @@ func medianInt(all []int) int {
 }
 
 // measureTraced executes addCount ADDs at the same time, and returns the sums of the plugins' memory. Our program
-// "peak" executes each plugin, and measures the memory of the plugin.
+// "peak" executes each plugin, and measures the plugin's memory.
 func (n *node) measureTraced(ctx context.Context, c *chain, o options, addCount int) (f footprint, err error) {
 	dir, err := os.MkdirTemp(n.dir, "peak")
 	if err != nil {
@@ -193,8 +194,8 @@ func readFootprint(file string) (f footprint, err error) {
 	return f, nil
 }
 
-// addAndDel executes addCount ADDs at once, then calls afterADDs, and then executes the DELs. newExecutor returns the
-// executor of one call.
+// addAndDel executes addCount ADDs at once, calls afterADDs, and then executes the DELs. For each ADD and DEL, it gets
+// an executor from newExecutor.
 func (n *node) addAndDel(
 	ctx context.Context, c *chain, addCount int, newExecutor func() *executor, afterADDs func() error,
 ) error {

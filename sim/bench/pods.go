@@ -10,9 +10,8 @@ import (
 	"slices"
 )
 
-// measureByPodCount measures each chain on two nodes, and each chain has its own two nodes. The measurements of all
-// nodes take turns. On the first node of a chain, the measured pod is the only pod. The second
-// node has as many pods as the flag -pods says, and the measured pod is the last of them.
+// measureByPodCount measures each chain on two nodes of its own. The measurements of all nodes take turns. On the first
+// node, the measured pod is the only pod. On the second node, it is the last of as many pods as the flag -pods says.
 func measureByPodCount(ctx context.Context, o options, r *report) error {
 	w, err := newWorld(o.nodeSize())
 	if err != nil {
@@ -55,7 +54,7 @@ func (w *world) measureByPodCount(ctx context.Context, o options, r *report) err
 	return nil
 }
 
-// addressesText returns words for the kind of the pods' addresses. These words are the end of a sentence in the report.
+// addressesText returns the end of a sentence about the pods' addresses in the report.
 func (o options) addressesText() string {
 	if o.prefix {
 		return "those of delegated prefixes"
@@ -63,14 +62,14 @@ func (o options) addressesText() string {
 	return "single ones"
 }
 
-// growthText returns a text with two ratios of the costs now to the costs before: the ratio of the minimum elapsed
-// times, and the ratio of the average CPU times. It uses these two figures because they contain no waits.
+// growthText returns a text that compares the costs now with the costs before. It has the ratio of the minimum elapsed
+// times, and the ratio of the average CPU times, because these two figures contain no waits.
 func growthText(now, before []sample) string {
 	return fmt.Sprintf("%s x at least, %s x CPU", ratio(quantile(walls(now), 0), quantile(walls(before), 0)),
 		ratio(mean(now), mean(before)))
 }
 
-// addSubject adds a subject to the report: a chain on a new node, which already has otherPods pods of this chain.
+// addSubject makes a node, adds otherPods pods of a chain to the node, and adds a subject for this chain to the report.
 func (w *world) addSubject(ctx context.Context, o options, r *report, name string, otherPods int) error {
 	n, err := w.newNode(fmt.Sprintf("node%d-%d", otherPods, len(w.nodes)))
 	if err != nil {
@@ -79,7 +78,7 @@ func (w *world) addSubject(ctx context.Context, o options, r *report, name strin
 	chains, err := n.installedChains(o, r)
 	i := slices.IndexFunc(chains, func(c *chain) bool { return c.name == name })
 	if err != nil || i < 0 {
-		return err // err is nil if the chain is missing; the report then has a note that says why
+		return err // if the chain is missing, err is nil, and a note in the report says why
 	}
 	c := chains[i]
 	if err := n.addCrowd(ctx, c, otherPods); err != nil {

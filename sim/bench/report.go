@@ -25,12 +25,12 @@ import (
 type report struct {
 	icount    bool
 	rounds    int
-	reference string // the name of the chain that the ratios refer to
+	reference string // the chain by whose costs the report divides to compute ratios
 	subjects  []*subject
 	statuses  []*readiness
 	upkeeps   []upkeep
 	notes     []string
-	callCount int // calls to EC2 and metadata during the measurement
+	callCount int // number of calls to EC2 and metadata during the measurement
 }
 
 var errAsked = errors.New("warm ADDs and DELs have asked EC2 or the metadata service")
@@ -107,8 +107,9 @@ func machine() string {
 	return fmt.Sprintf("Linux %s, %d x %s%s, %s", release, runtime.NumCPU(), model, possibleCPUs(), runtime.Version())
 }
 
-// possibleCPUs returns a text with the number of CPUs for which the kernel is prepared. If the machine has exactly this
-// number of CPUs, the text is empty. The report has this number because the cost of a link depends on it.
+// possibleCPUs returns a text with the number of CPUs for which the kernel reserves memory. If the machine has exactly
+// this number of CPUs, the text is empty. The report shows the number because the cost of creating a link depends on
+// it.
 func possibleCPUs() string {
 	b, _ := os.ReadFile("/sys/devices/system/cpu/possible") // "0-191"
 	_, last, _ := strings.Cut(strings.TrimSpace(string(b)), "-")
@@ -125,8 +126,8 @@ func (r *report) costText(d time.Duration) string {
 	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 1, 64)
 }
 
-// header has the names of the columns. Each column x has the ratio to the reference: of the medians for ADD and DEL,
-// and of the averages for the CPU time.
+// header has the names of the columns. Each column x compares the figures before it with the reference: for ADD and
+// DEL, the medians, and for the CPU time, the averages.
 var header = []string{"chain", "c", "ADD min", "ADD p50", "ADD p90", "x", "DEL min", "DEL p50", "DEL p90", "x",
 	"CPU ADD+DEL", "x"}
 

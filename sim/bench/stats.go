@@ -19,8 +19,8 @@ func byPlugin(samples []sample) map[string][]sample {
 	return m
 }
 
-// cpu returns the average CPU time of an ADD and its DEL. At full load, this time decides how many pods a node can
-// start per second.
+// cpu returns the average CPU time of an ADD and its DEL. At full load, this time limits how many pods a node can start
+// per second.
 func (s *subject) cpu() time.Duration { return mean(s.add) + mean(s.del) }
 
 func mean(samples []sample) time.Duration {
@@ -31,8 +31,8 @@ func mean(samples []sample) time.Duration {
 	return sum / time.Duration(max(1, len(samples)))
 }
 
-// median returns the median elapsed time and the median CPU time of samples. A few samples with very different values
-// do not change a median.
+// median returns the median elapsed time and the median CPU time of samples. A few very different samples do not change
+// a median.
 func median(samples []sample) cost {
 	var cpus []time.Duration
 	for _, s := range samples {
@@ -51,7 +51,7 @@ func walls(samples []sample) []time.Duration {
 	return w
 }
 
-// quantile returns the q-quantile of a sorted list.
+// quantile returns a quantile of a sorted list. For example, q = 0.5 means the median.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

@@ -15,12 +15,12 @@ import (
 // STATUS must be cheap, because containerd calls STATUS each time the kubelet asks whether the node is ready, even on
 // an idle node. STATUS cannot cost less than a program that does nothing. So bench compares STATUS with such a program.
 
-// maxStatusRatio is the largest ratio of the CPU time of STATUS to the CPU time of a program that does nothing. The
-// goal is 1.15, but STATUS exceeds this goal because of its checks. To show the cost without these checks, bench also
-// measures VERSION, because VERSION of the same program makes no checks.
+// maxStatusRatio limits the ratio of STATUS's CPU time to the CPU time of a program that does nothing. The goal is
+// 1.15, but STATUS exceeds this goal because of its checks. bench also measures VERSION, because the same program makes
+// no checks in VERSION.
 const maxStatusRatio = 1.42
 
-// A readiness is the cost of STATUS of a chain, or of VERSION.
+// A readiness has the costs of the verb STATUS or VERSION of a chain.
 type readiness struct {
 	*chain
 	verb string
@@ -36,8 +36,8 @@ func (s *readiness) label() string {
 
 func asksStatus(c *chain) bool { return slices.Contains([]string{ours, byVeth, noopChain}, c.name) }
 
-// measureStatuses measures STATUS of our chains and of a program that does nothing, in turns. The first round only
-// fills the caches, and does not count.
+// measureStatuses measures, in turns, STATUS of our chains and STATUS of a program that does nothing. The first round
+// only fills the caches, and measureStatuses ignores its costs.
 func measureStatuses(ctx context.Context, chains []*chain, rounds int) (all []*readiness, err error) {
 	for _, c := range chains {
 		if asksStatus(c) {
@@ -84,8 +84,8 @@ func (r *report) statusTable() table.Table {
 	return t
 }
 
-// checkStatus returns an error if STATUS of one of our data paths takes more than maxStatusRatio times the CPU of a
-// program that does nothing. Without -icount, it checks nothing, because measured times vary from run to run.
+// checkStatus returns an error if STATUS of one of our data paths exceeds maxStatusRatio. Without -icount, it checks
+// nothing, because measured times vary from run to run.
 func (r *report) checkStatus() error {
 	if !r.icount || len(r.statuses) == 0 {
 		return nil

@@ -19,19 +19,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// timerCommands are the commands of the tool that timers execute on each node.
+// timerCommands are the arguments with which timers execute the tool on each node.
 var timerCommands = [][]string{{"registry-gc", "--free-after", "15m"}, {"status"}, {"metrics"}}
 
-// An upkeep is the cost of a node with some pods, without the cost of ADDs and DELs.
+// An upkeep is the cost of a node whose pods do not change: it has no cost of ADDs and DELs.
 type upkeep struct {
 	pods     int
-	size     int64         // of the registry, in bytes
-	change   time.Duration // how long a change of the registry holds its lock
-	commands []cost        // in the order of timerCommands
+	size     int64         // size of the registry in bytes
+	change   time.Duration // how long a change of the registry holds the lock
+	commands []cost        // the cost of each of the timerCommands
 }
 
-// measureUpkeep measures the upkeep of a node that already has otherPods pods of a chain. During the measurement, the
-// node has one more pod.
+// measureUpkeep measures the upkeep of a node that already has otherPods pods of a chain. It adds one more pod before
+// the measurement, and deletes this pod at the end.
 func (n *node) measureUpkeep(ctx context.Context, c *chain, otherPods int) (u upkeep, err error) {
 	ps, err := n.newPods(1)
 	if err != nil {
@@ -58,7 +58,7 @@ func (n *node) measureUpkeep(ctx context.Context, c *chain, otherPods int) (u up
 	return u, c.execEach(ctx, "DEL", ps)
 }
 
-// samplesPerCost is how often bench measures each cost of an upkeep. The result is the median of these measurements.
+// samplesPerCost is how many times bench measures each cost of an upkeep. bench then uses the median.
 const samplesPerCost = 5
 
 // lockTime returns the size of the node's registry. It also returns how long one change of the registry holds the
@@ -69,9 +69,9 @@ func (n *node) lockTime(ctx context.Context) (size int64, change time.Duration, 
 	if err != nil {
 		return 0, 0, err
 	}
-	// A plugin ends before its first garbage collection, so a collection in this process would make the figure wrong.
-	// This process also has the garbage of the simulated cloud, so a collection takes longer than a change of the
-	// registry.
+	// There must be no garbage collection during the measurement, because a plugin exits before its first collection.
+	// In this process, a collection takes longer than a change of the registry, because the process also has the
+	// garbage of the simulated cloud.
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	var times []time.Duration

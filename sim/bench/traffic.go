@@ -43,7 +43,7 @@ var routes = []route{
 	{"Service, same node", true, func(*pair) netip.AddrPort { return netip.AddrPortFrom(clusterIP, clusterPort+1) }},
 }
 
-// A flow is one load on one route of one layout. costs has the cost of an operation in each round.
+// A flow is one load on one route of one layout. The field costs has a cost for each round: the cost of one operation.
 type flow struct {
 	pair  *pair
 	route route
@@ -73,15 +73,15 @@ type flows struct {
 	all     []*flow
 	servers []func() // each waits until a server has ended
 
-	reference      string // the layout that the ratios refer to
-	referenceRoute string // the route that the ratios refer to; empty: the route of the row
+	reference      string // the layout by whose costs the table divides to compute ratios
+	referenceRoute string // the same for the route; empty: the route of the row
 	budgets        []budget
-	noteColumn     string // the name of the column with pair.note; empty for no such column
+	noteColumn     string // the name of the column with pair.note; empty: no column
 }
 
-// run calls the function build, which makes the layouts and adds their flows. Then run measures the flows, and prints
-// their costs. If the figures are counted instructions, run fails if a flow exceeds a budget. If the figures are times,
-// run ignores the budgets, because times vary too much.
+// run calls build, which must make the layouts and add their flows. Then run measures the flows, and prints their
+// costs. If the figures are counted instructions, run fails if a flow exceeds a budget. If the figures are times, run
+// ignores the budgets, because times vary too much.
 func (fs *flows) run(
 	ctx context.Context, o options, w io.Writer, build func(context.Context, *vpcsim.Fabric) error,
 ) (err error) {
@@ -149,8 +149,8 @@ func (fs *flows) measureFlows(ctx context.Context, rounds int) error {
 	return nil
 }
 
-// measureOperation starts a process in the pod "a". The process generates the load. measureOperation returns the cost
-// of one operation of the load.
+// measureOperation starts a process in the pod "a". The process generates the load. measureOperation returns the
+// average cost of one operation.
 func (fl *flow) measureOperation(ctx context.Context) (time.Duration, error) {
 	out, err := fl.pair.a.output(ctx, fl.load.name, fl.route.to(fl.pair).String(), strconv.Itoa(fl.load.ops))
 	if err != nil {
@@ -183,7 +183,8 @@ func (g *guest) output(ctx context.Context, args ...string) (out string, err err
 	return out, err
 }
 
-// startServer starts a server in the pod. The server ends with ctx. wait returns when the server has ended.
+// startServer starts a server in the pod. When ctx is done, the server ends. The function wait returns when the server
+// has ended.
 func (g *guest) startServer(ctx context.Context) (wait func(), err error) {
 	err = g.Do(func() error {
 		c := generatorCommand(ctx, "serve")
@@ -204,8 +205,8 @@ func (g *guest) startServer(ctx context.Context) (wait func(), err error) {
 }
 
 // table returns a table with a row for each layout and route. For each load, the row has the lowest cost, and the ratio
-// of this cost to the reference. The table does not use medians, because the kernel of the VM does periodic work for
-// all pods. This work falls into some rounds, and sometimes into the round with the median.
+// of this cost to the reference. It does not have the median, because the kernel of the VM does periodic work for all
+// pods, which makes some rounds more expensive. The round with the median can be one of them.
 func (fs *flows) table() table.Table {
 	t := table.Table{{"layout", "route"}}
 	if fs.noteColumn != "" {

@@ -14,13 +14,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// A size is an instance type of a node. podLimit is how many pods fit on the node if each pod has a single address (EC2
-// user guide, "Maximum IP addresses per network interface"). There are three sizes: small, large and cards. On nodes of
-// the last two, the boot ENI also serves pods. Nodes of the size cards have four network cards.
+// A size is an instance type of a node. The field podLimit is how many pods fit on the node if no prefixes are
+// delegated (EC2 user guide, "Maximum IP addresses per network interface"). There are three sizes: small, large and
+// cards. On nodes of the sizes large and cards, the boot ENI also serves pods. Nodes of the size cards have four
+// network cards.
 type size struct {
 	ec2sim.InstanceType
 	podLimit       int
-	interfaceIndex int // of the configuration
+	interfaceIndex int // the key interfaceIndex of the conflist
 }
 
 var (
@@ -32,8 +33,8 @@ var (
 
 const maxConcurrency = 64
 
-// nodeSize returns the size cards if -cards is set. If -cards is not set, it returns the size small if all pods fit on
-// such a node, and otherwise the size large.
+// nodeSize returns the size cards if -cards is set. Without -cards, it returns the size small if all pods fit on a
+// small node, and the size large if not.
 func (o options) nodeSize() size {
 	switch {
 	case o.cards:
@@ -62,7 +63,7 @@ func newWorld(nodes size) (*world, error) {
 		return nil, errors.Join(fmt.Errorf("mount a tmpfs on %s: %w", dir, err), os.Remove(dir))
 	}
 	w := &world{dir: dir, size: nodes}
-	// The first subnet has room for the prefixes of two boot ENIs.
+	// subnet-nodes has enough addresses for the delegated prefixes of two boot ENIs.
 	c := ec2sim.World(`
 		vpc-1        10.0.0.0/16
 		subnet-nodes 10.0.0.0/20
@@ -86,7 +87,7 @@ type node struct {
 	world    *world
 	dir      string
 	env      []string // of the plugins
-	podCount int      // how many the node has had so far
+	podCount int      // the number of pods that the node has had so far
 }
 
 func (w *world) newNode(name string) (*node, error) {
@@ -117,7 +118,8 @@ type pod struct {
 	args [][2]string
 }
 
-// newPods creates namespaces that no chain has used yet. If the caller does not close a namespace, world.close does it.
+// newPods creates namespaces that no chain has used yet. If the caller does not close a namespace, world.close closes
+// it.
 func (n *node) newPods(count int) (pods, error) {
 	var made pods
 	for range count {

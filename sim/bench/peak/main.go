@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command peak measures the memory of a CNI plugin. A symbolic link with the name of the plugin points to the program
-// peak. peak finds the plugin of this name in the directories of $PEAK_PATH, and executes the plugin. It then appends a
-// line to the file $PEAK_OUT: the plugin's name, its highest resident set, and the highest anonymous memory that it had
-// when one of its threads exited. Both are in KiB.
+// Command peak measures the memory of a CNI plugin. A symbolic link with the name of the plugin points to peak. peak
+// finds the plugin of this name in the directories of $PEAK_PATH, and executes it. It then appends a line with three
+// fields to the file $PEAK_OUT. The fields are the plugin's name, its highest resident set in KiB, and its highest
+// anonymous memory in KiB. peak reads the anonymous memory only when a thread of the plugin exits.
 //
 // peak cannot use the highest resident set that wait4(2) reports. That figure is never lower than the resident set of
-// peak itself, because the child process shares the memory of peak until the child executes the plugin. So peak traces
-// the plugin, and reads /proc each time a thread of the plugin exits.
+// peak itself, because until it executes the plugin, the child process shares peak's memory. So peak traces the plugin,
+// and reads /proc each time a thread of the plugin exits.
 package main
 
 import (
@@ -65,8 +65,8 @@ func findPlugin(name string) (string, error) {
 // A memory is the memory of a process, in KiB.
 type memory struct{ peak, anonymous int }
 
-// writeFigures appends the figures of a process to $PEAK_OUT. Several processes may append their lines at the same
-// time, because each process writes its line with a single write(2).
+// writeFigures appends the figures of a process to $PEAK_OUT. It writes the line with a single write(2), so several
+// processes can append lines at the same time.
 func (m memory) writeFigures(name string) error {
 	f, err := os.OpenFile(os.Getenv("PEAK_OUT"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -109,10 +109,10 @@ func trace(pid int) (m memory, status int, err error) {
 	}
 }
 
-// withPresent reads the present figures of a process, and compares them with the figures of m. It returns the higher
-// value of each figure.
+// withPresent reads the present figures of a process. For each figure, it returns the higher of the present value and
+// the value in m.
 func (m memory) withPresent(pid int) memory {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // empty if the process has ended: the figures stay
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // b is empty if the process has ended: m stays unchanged
 	for line := range strings.Lines(string(b)) {
 		var n int
 		key, value, _ := strings.Cut(line, ":")

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command plot draws tables of the docs as one SVG, and prints the SVG. Its arguments choose the drawing: charts of the
-// cost of a pod's ADD, and of a request to another pod; charts of how long the pods of a large cluster wait for EC2; or
-// waterfalls of the EC2 calls that an ADD waits for.
+// Command plot draws tables of the docs as an SVG, and prints the SVG. The first command below draws the cost of a
+// pod's ADD, and the cost of a request to another pod. The second draws how long the pods of a large cluster wait for
+// EC2. The third draws when the EC2 calls of an ADD begin and end.
 //
 //	plot docs/bench-icount.txt docs/bench-traffic.txt >docs/speed.svg
 //	plot docs/fleet.md >docs/fleet.svg
 //	plot docs/cold.txt >docs/cold.svg
 //
-// Bars are rectangles, so a template can draw them. A plotting library would add ten modules to go.mod.
+// plot uses a text template, which is enough to draw bars. A plotting library would add ten modules to go.mod.
 package main
 
 import (
@@ -29,7 +29,7 @@ import (
 type Chart struct {
 	Title  string
 	column string
-	ratios bool // show ratios from the next column x instead of figures
+	ratios bool // show the ratios in the next column named x, and not the figures
 	Bars   []Bar
 
 	Index     int
@@ -75,8 +75,8 @@ func fleetCharts() []Chart {
 	}
 }
 
-// barsOf returns a bar for each row that has a figure in the column. A row can have a percentage in the column, if only
-// this part of the row's pods runs. A row with a percentage gets no bar.
+// barsOf returns a bar for each row that has a figure in the column. If not all pods of a row run, the row has a
+// percentage in the column, and gets no bar.
 func barsOf(t table.Table, column string) (bars []Bar) {
 	for _, row := range t[min(1, len(t)):] {
 		if i := slices.Index(t[0], column); i < 0 || i >= len(row) || strings.Contains(row[i], "%") {
@@ -123,7 +123,7 @@ func run(files []string, w io.Writer) error {
 
 // secondTable returns the second table of a file; nil if there is none.
 func secondTable(file string) table.Table {
-	b, _ := os.ReadFile(file) // run reads the file again, and returns the error if that fails, too
+	b, _ := os.ReadFile(file) // run reads the file again, and returns the error
 	_, _, after := table.Cut(string(b))
 	return table.Parse(after)
 }

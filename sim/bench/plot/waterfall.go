@@ -20,15 +20,16 @@ type Waterfall struct {
 	Calls []Call
 }
 
-// A Call is a row of the table. The picture shows a Call that takes no time as a mark.
+// A Call is a row of the table. If a Call takes no time, the picture shows only a mark.
 type Call struct {
 	Name         string
 	Begins, Ends int  // milliseconds
 	Path         bool // all later calls wait for this call
 }
 
-// parseWaterfalls reads a table of cases. Each case is a Waterfall and has several rows. The columns are the case, the
-// call, when the call begins and ends, and "path" if all later calls wait for this call.
+// parseWaterfalls reads a table. Several rows with the same case are one Waterfall, and each row is a Call. The columns
+// are the case, the name of the call, its begin and its end. The last column is "path" if all later calls wait for this
+// call.
 func parseWaterfalls(t table.Table) (all []Waterfall, err error) {
 	y := 10
 	for _, row := range t[1:] {
