@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// timerCommands are the arguments with which timers execute the tool on each node.
+// timerCommands are the arguments with which a node executes the tool regularly.
 var timerCommands = [][]string{{"registry-gc", "--free-after", "15m"}, {"status"}, {"metrics"}}
 
 // An upkeep is the cost of a node whose pods do not change: it has no cost of ADDs and DELs.

@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// certificates is a directory of certificates, keys and kubeconfigs. The programs of the cluster trust each other
-// because they have these files.
+// certificates is a directory of certificates, keys and kubeconfigs. With these files, the programs of the cluster
+// trust each other.
 type certificates struct {
 	dir    string
 	server netip.Addr // the API server's address
@@ -32,10 +32,10 @@ type certificates struct {
 func (c certificates) file(name string) string { return filepath.Join(c.dir, name) }
 func (c certificates) kubeconfig() string      { return c.file("kubeconfig") }
 
-// newCertificates writes what a cluster needs (kubernetes.io, "PKI certificates and requirements"): a CA, the API
-// server's certificate, the administrator's certificate and kubeconfig, and the keys for service account tokens. The
-// API server's certificate is valid for the server's own address and for its Service address. All programs of the
-// cluster call the API server as administrators.
+// newCertificates writes the files that a cluster needs (kubernetes.io, "PKI certificates and requirements"). These are
+// a CA, the API server's certificate, the administrator's certificate and kubeconfig, and the keys for service account
+// tokens. The API server's certificate is valid for the address server and for the API server's Service address. All
+// programs of the cluster call the API server as administrators.
 func newCertificates(dir string, server, service netip.Addr) (certificates, error) {
 	c := certificates{dir: dir, server: server}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -64,7 +64,7 @@ func newCertificates(dir string, server, service netip.Addr) (certificates, erro
 }
 
 // writeNodeCertificate writes a certificate and a kubeconfig with the permissions of a kubelet, and returns the path of
-// the kubeconfig. The kubelets of the cluster do not use it, because they call the API server as administrators.
+// the kubeconfig. The cluster's own kubelets use the administrator's kubeconfig instead.
 func (c certificates) writeNodeCertificate(name string) (string, error) {
 	_, err := c.writeSigned(name, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}},
@@ -74,9 +74,9 @@ func (c certificates) writeNodeCertificate(name string) (string, error) {
 	return file, errors.Join(err, c.writeKubeconfig(name, file))
 }
 
-// writeSigned makes a key, and makes the certificate cert for this key. It signs the certificate with the CA's key, and
-// writes the certificate and the new key. If the CA has no key yet, cert is the CA's own certificate. writeSigned then
-// signs it with the new key.
+// writeSigned makes a key, makes a certificate for this key from the template cert, and writes both. It signs the
+// certificate with the CA's key. If the CA has no key yet, the new certificate is the CA's own, and writeSigned signs
+// it with the new key.
 func (c certificates) writeSigned(name string, cert *x509.Certificate) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -103,8 +103,8 @@ func (c certificates) writeKey(name string, key *ecdsa.PrivateKey) error {
 	return c.writePEM(name, "EC PRIVATE KEY", der)
 }
 
-// writeServiceAccountKeys writes the pair of keys with which the API server signs and checks the tokens of service
-// accounts.
+// writeServiceAccountKeys writes two keys: the API server signs the tokens of service accounts with the first key, and
+// checks them with the second.
 func (c certificates) writeServiceAccountKeys() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

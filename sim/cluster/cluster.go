@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package cluster runs Kubernetes on the simulated VPC: etcd, the control plane, containerd, kubelet, kube-proxy and
-// CoreDNS. Each of these programs is a release of its project. The plugins are installed as on a real node.
+// Package cluster runs a Kubernetes cluster on the simulated VPC. It uses released versions of etcd, the control plane,
+// containerd, kubelet, kube-proxy and CoreDNS. It installs our plugins as on a real node.
 //
 //	master    10.0.1.0/24   etcd, kube-apiserver, kube-controller-manager, kube-scheduler
 //	node1 ... 10.0.0.0/24   containerd, kubelet, kube-proxy; pods from 100.64.0.0/16
 //	peer      10.1.0.0/24   a host in a peered VPC
 //
-// All of this runs on one kernel. The master and the nodes are machines of package machine. The package needs root,
+// All machines share one kernel. The master and the nodes are machines of package machine. The package needs root,
 // cgroup v2 and a kernel with ipvlan and overlayfs. nl/nltest/vm/exec runs a VM with such a kernel.
 package cluster
 
@@ -28,7 +28,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Options are the files and settings of a cluster. make builds the files in the directories.
+// Options are the settings of a cluster. make builds the programs in the directories.
 type Options struct {
 	Plugins  string // directory of our programs
 	Programs string // directory of Kubernetes, etcd and CoreDNS
@@ -39,7 +39,8 @@ type Options struct {
 	Proxy    string // mode of kube-proxy: nftables or iptables
 }
 
-// The ranges of the Services' addresses, the API server's Service address, and the Service address of the name server.
+// The variables services and services6 are the ranges of the Services' addresses. apiAddr and DNS are the Service
+// addresses of the API server and of the name server.
 var (
 	services  = netip.MustParsePrefix("172.20.0.0/16")
 	services6 = netip.MustParsePrefix("fd00:20::/112")
@@ -107,8 +108,8 @@ func (c *Cluster) start(ctx context.Context, nodes []NodeOptions) (err error) {
 	return c.Apply(ctx, render("coredns.yaml", map[string]string{"CoreDNS": CoreDNS, "DNS": DNS.String()}))
 }
 
-// makePathsAbsolute makes all paths of the Options absolute, because the programs have working directories of their
-// own. It also creates the directory Logs.
+// makePathsAbsolute makes all paths of the Options absolute, because each program has its own working directory. It
+// also creates the directory Logs.
 func (o *Options) makePathsAbsolute() (err error) {
 	for _, p := range []*string{&o.Plugins, &o.Programs, &o.Runtime, &o.Units, &o.Peers, &o.Logs} {
 		if *p, err = filepath.Abs(*p); err != nil {
@@ -214,7 +215,7 @@ func (c *Cluster) NodesReady(ctx context.Context) error {
 	})
 }
 
-// Kubeconfig returns the path of an administrator's kubeconfig, which is the same path on all machines.
+// Kubeconfig returns the path of an administrator's kubeconfig. The file has this path on all machines.
 func (c *Cluster) Kubeconfig() string { return c.certs.kubeconfig() }
 
 // KubeletConfig writes a kubeconfig with the permissions of a node's kubelet, and returns the path of this kubeconfig.
@@ -232,7 +233,7 @@ func (c *Cluster) kubectl(ctx context.Context, args ...string) *exec.Cmd {
 	return c.Master.Command(ctx, "kubectl", append([]string{"--kubeconfig=" + c.certs.kubeconfig()}, args...)...)
 }
 
-// Apply applies objects, as YAML or JSON. kubectl does not validate the objects. To validate them, kubectl would ask
+// Apply applies objects, as YAML or JSON. kubectl does not validate the objects. For a validation, kubectl would ask
 // the API server for the schema of all kinds, and a busy API server would answer too late.
 func (c *Cluster) Apply(ctx context.Context, objects string, flags ...string) error {
 	k := c.kubectl(ctx, append([]string{"apply", "--validate=ignore", "-f", "-"}, flags...)...)
@@ -241,8 +242,8 @@ func (c *Cluster) Apply(ctx context.Context, objects string, flags ...string) er
 	return err
 }
 
-// Await calls attempt again and again until attempt returns no error. After timeout, Await gives up, and returns the
-// last error of attempt.
+// Await calls attempt again and again until attempt returns no error. If the timeout is over, Await returns the last
+// error of attempt.
 func Await(ctx context.Context, timeout time.Duration, attempt func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -259,7 +260,8 @@ func Await(ctx context.Context, timeout time.Duration, attempt func() error) err
 	}
 }
 
-// Close ends the cluster, and removes all that the cluster has made, except for the logs. A second Close does nothing.
+// Close ends the cluster, and removes everything that the cluster has made, except the logs. A second Close does
+// nothing.
 func (c *Cluster) Close() (err error) {
 	for _, n := range c.Nodes {
 		err = errors.Join(err, n.Close())

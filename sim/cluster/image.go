@@ -19,8 +19,8 @@ import (
 	"strings"
 )
 
-// An image is a container image with one layer. The layer has copies of files of the machine that runs this package.
-// The nodes import the images from archives, because there is no registry from which they could pull images.
+// An image is a container image with one layer. The layer has copies of files from the machine on which this process
+// runs. The nodes import the images from archives, because there is no image registry.
 type image struct {
 	names      []string // with their tags
 	entrypoint string   // empty if args begin with the program
@@ -38,13 +38,12 @@ const (
 	Agnhost = "registry.k8s.io/e2e-test-images/agnhost:2.66.1"
 	boom    = "registry.k8s.io/e2e-test-images/regression-issue-74839:1.5"
 	CoreDNS = "registry.k8s.io/coredns/coredns:v1.15.0"
-	// an engine for NetworkPolicy; the manifest in the engine's release has this name
+	// The image of an engine for NetworkPolicy. The manifest of the engine uses this name.
 	engine = "registry.k8s.io/networking/kube-network-policies:v1.1.0"
 )
 
-// agnhostAliases are the names of further images that Kubernetes' network tests use. The tests use only shells and
-// tools of these images. Our image agnhost contains these shells and tools, so it replaces the further images, and has
-// their names, too.
+// agnhostAliases are the names of other images that Kubernetes' network tests use. The tests only run shells and tools
+// in these images. Our image agnhost contains these shells and tools, so it also gets the names of the other images.
 var agnhostAliases = []string{
 	"registry.k8s.io/e2e-test-images/glibc-dns-testing:2.1.1",
 	"registry.k8s.io/e2e-test-images/busybox:1.37.0-2",
@@ -52,8 +51,8 @@ var agnhostAliases = []string{
 	"registry.k8s.io/build-image/distroless-iptables:v0.9.9",
 }
 
-// applets are the programs of busybox that the tests' scripts and kubectl ipvlan use. The list has no wget, because
-// busybox is a static program here. The wget of busybox needs libraries to look up a name, and crashes without them.
+// applets are the programs of busybox that the tests' scripts and kubectl ipvlan use. The list has no wget. This
+// busybox is a static program, and its wget crashes when it looks up a name, because it needs libraries for this.
 var applets = []string{"awk", "cat", "chmod", "chroot", "cut", "date", "echo", "env", "expr", "false", "grep", "head",
 	"hostname", "id", "ls", "mkdir", "mount", "ping",
 	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true",
@@ -68,7 +67,7 @@ func images(runtimeDir, programs string) []image {
 			"agnhost":     filepath.Join(programs, "agnhost"),
 			"coredns":     filepath.Join(programs, "coredns"),
 			"bin/busybox": "busybox",
-			"bin/sh":      "dash", // not busybox: its shell would run its own nc, not usr/bin/nc
+			"bin/sh":      "dash", // not busybox: the shell of busybox would run its built-in nc, and not usr/bin/nc
 		},
 		copies: map[string]string{ // agnhost serves TLS with these files
 			"localhost.crt": filepath.Join(programs, "localhost.crt"),
@@ -102,7 +101,7 @@ func images(runtimeDir, programs string) []image {
 	}
 }
 
-// writeArchive writes an archive as "docker save" does. ctr can import it.
+// writeArchive writes an archive in the format of "docker save", which ctr can import.
 func (i image) writeArchive(w io.Writer) error {
 	layer, err := os.CreateTemp("", "layer")
 	if err != nil {
@@ -182,7 +181,7 @@ func (i image) writeLayer(w io.Writer) error {
 		}
 		libraries = append(libraries, more...)
 	}
-	if len(libraries) > 0 { // to look up names, the C library opens libraries that ldd does not list
+	if len(libraries) > 0 { // ldd does not list the libraries that the C library opens when it looks up names
 		libraries = append(libraries, resolvers()...)
 	}
 	slices.Sort(libraries)

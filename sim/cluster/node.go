@@ -28,11 +28,12 @@ var configs embed.FS
 
 var templates = template.Must(template.ParseFS(configs, "config/*"))
 
-// render executes the template with this file name in the directory config, with the values, and returns the text.
+// render executes a template of the directory config with these values, and returns the text. The parameter name is the
+// file name of the template.
 func render(name string, values any) string {
 	var b strings.Builder
 	if err := templates.ExecuteTemplate(&b, name, values); err != nil {
-		panic(err) // only a mistake in this package can fail here
+		panic(err) // the templates and values are from this package
 	}
 	return b.String()
 }
@@ -40,11 +41,11 @@ func render(name string, values any) string {
 // NodeOptions are the configuration of a node.
 type NodeOptions struct {
 	Conflist []byte
-	Type     string         // of the instance; default m5.xlarge: a pool's ENI always fits
-	MaxPods  int            // by default the number that cni-tool maxpods prints
+	Type     string         // the instance type; default m5.xlarge, which has enough ENIs for all pools
+	MaxPods  int            // default: the number that cni-tool maxpods prints
 	IPv6     int            // number of IPv6 addresses of the boot ENI
-	LogLevel string         // of containerd; info by default
-	Template LaunchTemplate // further ENIs
+	LogLevel string         // the log level of containerd; default: info
+	Template LaunchTemplate // the instance also gets the ENIs of this template
 	Bare     bool           // the node has none of our programs, and is not ready; MaxPods must be set
 }
 
@@ -61,8 +62,8 @@ type Node struct {
 	poweredOff atomic.Bool
 }
 
-// nodeDirs are the directories of which each node has its own copy, separate from the host machine. They survive a
-// reboot of the node.
+// nodeDirs are the directories that each node has for itself: the node does not see the directories of the real
+// machine. Their files survive a reboot of the node.
 var nodeDirs = []string{
 	"/etc/cni", "/etc/containerd", "/etc/systemd", "/opt", "/usr/local/bin", "/var/lib/cni", "/var/lib/containerd",
 	"/var/lib/kubelet", "/var/lib/kube-proxy", "/var/log",
@@ -171,9 +172,9 @@ func (n *Node) installOurs() error {
 		n.Install(n.cluster.options.Plugins))
 }
 
-// Install installs our plugins and the tool from a directory, in place of those that the node has. The directory can
-// have an earlier release, which lacks some of today's plugins. So if a plugin is not in the directory, Install removes
-// the plugin from the node.
+// Install replaces our plugins and the tool on the node with those in a directory. The directory can have an earlier
+// release, which does not have all plugins. If a plugin is not in the directory, Install removes the plugin from the
+// node.
 func (n *Node) Install(dir string) error {
 	files, errs := map[string]string{}, []error(nil)
 	for _, p := range []string{"", "-grow", "-ipam", "-ipvlan", "-unnumbered-ptp", "-egress"} {
@@ -188,8 +189,8 @@ func (n *Node) Install(dir string) error {
 		os.Symlink(filepath.Join(dir, suiteName+"-tool"), link))...)
 }
 
-// installPlugins copies programs to the node. It writes each program to a new file, and renames the file. The map dirs
-// has the directory from which each program comes; the key is the name of the program.
+// installPlugins copies programs to the node. It writes each program to a new file, and renames the file. The parameter
+// dirs maps the name of each program to the directory from which to copy it.
 func (n *Node) installPlugins(dirs map[string]string) error {
 	var errs []error
 	for name, dir := range dirs {
@@ -203,8 +204,8 @@ func (n *Node) installPlugins(dirs map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// ImportLayout imports the images of an OCI layout (a directory). The parameter name is the prefix of the names that
-// the imported images get.
+// ImportLayout imports the images of an OCI layout, which is a directory. The names of the imported images begin with
+// the parameter name.
 func (n *Node) ImportLayout(ctx context.Context, dir, name string) error {
 	tar := exec.CommandContext(ctx, "tar", "-C", dir, "-c", ".")
 	archive, err := tar.StdoutPipe()

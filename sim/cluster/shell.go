@@ -50,7 +50,7 @@ type Shell struct {
 	server net.Listener
 }
 
-// NewShell makes the commands for the machines that the cluster has now.
+// NewShell makes a Shell. Its commands know only the machines that the cluster has now.
 func (c *Cluster) NewShell() (s *Shell, err error) {
 	s = &Shell{netpol: filepath.Join(c.options.Programs, "netpol.yaml")}
 	if s.dir, err = os.MkdirTemp("/run", "shell"); err != nil {
@@ -69,7 +69,7 @@ func (c *Cluster) NewShell() (s *Shell, err error) {
 // Close removes the commands.
 func (s *Shell) Close() error { return errors.Join(s.server.Close(), os.RemoveAll(s.dir)) }
 
-// Command returns a command like exec.CommandContext. The program finds the commands of the Shell in $PATH.
+// Command is like exec.CommandContext, but $PATH of the command has the commands of the Shell.
 func (s *Shell) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, name, args...)
 	c.Dir = "/root"
@@ -120,7 +120,7 @@ func (c *Cluster) onScript() string {
 		strings.Join(names, ", "))
 }
 
-// execLine returns a line of a shell script. The line executes args with the variables of env.
+// execLine returns a line of a shell script that executes args with the environment variables env.
 func execLine(env, args []string) string {
 	words := []string{"exec", "env"}
 	for _, e := range env {

@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// serviceBackends has the backend of each Service. The keys are the ClusterIP and port of the Service. The name of each
-// constant says where the backend is, as seen from the pod pod1.
+// serviceBackends maps the address of each Service to the place of its backend. The name of the address says where the
+// backend is. A sibling is a pod on the ENI of pod1, and a cousin is a pod on another ENI of the same node.
 var serviceBackends = map[string]paths.Place{
 	remoteService:  paths.PodOn(1, 1, 0),
 	siblingService: paths.PodOn(0, 1, 1),
@@ -80,8 +80,8 @@ func pathText(r paths.Result) string {
 	return fmt.Sprintf("%-13s > %-14s %s, as %s", r.From.Addr.Addr(), to, strings.Join(r.Passed, ", "), r.Seen)
 }
 
-// kubeProxy returns rules for the first node. Like the rules of kube-proxy, they replace a ClusterIP with the address
-// of the backend.
+// kubeProxy returns nftables rules for the first node. As kube-proxy's rules do, they replace a ClusterIP by the
+// address of the backend.
 func (s *scene) kubeProxy() (nl.Wiring, error) {
 	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}
 	for service, backend := range serviceBackends {

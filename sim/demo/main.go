@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command demo shows the main job of the plugins on a simulated VPC. Pods get addresses of the VPC. They reach all
-// destinations with the right source address. After the deletion of the pods, they leave nothing behind.
+// Command demo shows the main job of the plugins on a simulated VPC. Pods get addresses of the VPC, and reach all
+// destinations with the right source address. After the deletion of the pods, EC2 and the nodes are as they were
+// before.
 //
 // Package ec2sim simulates EC2, and package vpcsim simulates the network. The kernel, the packets, the shipped conflist
 // and the plugins are real. libcni executes the plugins as a container runtime does. The demo needs root and a kernel

@@ -92,8 +92,8 @@ func shortID(id string) string {
 	return kind + "-" + strings.TrimLeft(number, "0")
 }
 
-// compactAddrs returns addresses as text, for example "100.64.0.4 .5 .6". If an address differs from the address before
-// it only in the last number, the text has only this number.
+// compactAddrs returns addresses as text, for example "100.64.0.4 .5 .6". If only the last number of an address differs
+// from the address before, the text has only this number.
 func compactAddrs(addrs []netip.Addr) string {
 	var words []string
 	for i, a := range addrs {
@@ -123,7 +123,7 @@ func (o *output) printDurations(verb, how string, took []time.Duration, remark s
 	o.printLine("%s", strings.TrimSpace(line))
 }
 
-// printCalls prints the calls to EC2 and the metadata service so far.
+// printCalls prints how many calls EC2 and the metadata services have received so far.
 func (o *output) printCalls(s *scene) {
 	var metadata int
 	for _, n := range s.Nodes {

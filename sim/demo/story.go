@@ -14,19 +14,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// The demo adds the twelve pods of each node in three steps. Each constant is the number of pods of one step.
+// The demo adds twelve pods to each node, in three steps. Each constant is the number of pods that one step adds.
 const (
 	firstPods = 4 // at the same time, on a node that has only its boot ENI
-	sparePods = 6 // one after the other; the tool gets their addresses in advance
-	lastPods  = 2 // at the same time again; the first ENI for pods is already full
+	sparePods = 6 // one after the other; before, the tool has got addresses for these pods
+	lastPods  = 2 // at the same time, when the first ENI for pods is full
 )
 
-// addResults has the durations of ADDs. A warm ADD finds a free address on the node, and a cold ADD asks EC2 for
-// addresses. addResults also has the numbers of calls during the warm ADDs.
+// addResults has the durations of ADDs. A warm ADD finds a free address on the node. A cold ADD asks EC2 for addresses.
 type addResults struct {
 	cold, warm []time.Duration
 
-	warmCalls, warmMetadata int // to EC2 and the metadata service, during warm ADDs
+	warmCalls, warmMetadata int // the numbers of calls to EC2 and to metadata during warm ADDs
 }
 
 func (s *scene) addPods(ctx context.Context, out *output) (addResults, error) {
@@ -113,7 +112,7 @@ func (s *scene) checkNothingLeft(ctx context.Context, out *output, before [][]st
 	const freeAfter = time.Second
 	out.showProgress("registry-gc")
 	select {
-	case <-time.After(freeAfter * 12 / 10): // gc waits up to 15 % longer, so that nodes call EC2 at different times
+	case <-time.After(freeAfter * 12 / 10): // gc adds up to 15 %, so that nodes call EC2 at different times
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command play starts a Kubernetes cluster on the simulated VPC, and a shell for a person who uses this cluster. The
-// cluster ends with the shell.
+// Command play starts a Kubernetes cluster on the simulated VPC, and a shell in which a person can use the cluster.
+// When the shell ends, the cluster ends, too.
 //
-// If play has arguments, it runs them as a command, without a shell. Otherwise it runs bash. bash is interactive if
-// standard input is a terminal, or with -i. If bash is not interactive, it runs the script on standard input. The exit
-// status of play is that of the command or script. After an interactive bash, the exit status is 0. kubectl and other
-// commands for the cluster are in $PATH: cluster.Shell lists them.
+// If play has arguments, it runs them as a command, without a shell. Without arguments, it runs bash. bash is
+// interactive if standard input is a terminal or if the flag -i is set. If bash is not interactive, it runs the script
+// on standard input. play exits with the status of the command or script. After an interactive bash, the exit status is
+// 0. $PATH has kubectl and other commands for the cluster, which cluster.Shell lists.
 //
 // play needs what package cluster needs, so make cluster runs play in a VM.
 package main
@@ -72,7 +72,7 @@ func run(o cluster.Options, conflist string, command []string, interactive bool)
 	case len(command) > 0:
 	case interactive:
 		fmt.Print(cluster.Greeting)
-		// The status is 0, not that of bash: "make cluster" must not fail if the user's last command has failed.
+		// The exit status is 0, because "make cluster" must not fail if the user's last command has failed.
 		_, err := machine.Attach(s.Command(ctx, "bash", "--norc", "-i"), (*exec.Cmd).Run)
 		return 0, err
 	default:

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command cri calls a container runtime by the Container Runtime Interface, as kubelet does. The command waits until
-// the runtime listens.
+// Command cri calls a container runtime through the Container Runtime Interface, as kubelet does. If the runtime does
+// not listen yet, the command waits.
 //
 // usage: cri SOCKET METHOD REQUEST
 //
-// METHOD is a method of RuntimeService or ImageService. REQUEST is the request in JSON. The command prints the answer
+// METHOD is a method of RuntimeService or ImageService. REQUEST is the request as JSON. The command prints the answer
 // as JSON.
 package main
 
@@ -26,14 +26,13 @@ import (
 	_ "k8s.io/cri-api/pkg/apis/runtime/v1" // registers the services
 )
 
-// callTimeout is the time limit that kubelet has for a call (runtimeRequestTimeout).
+// callTimeout is kubelet's default time limit for a call (runtimeRequestTimeout).
 const callTimeout = 2 * time.Minute
 
-// connectParams are the parameters of connections. If a connection fails, the client tries again after 100
-// milliseconds.
+// connectParams make the client repeat a failed attempt to connect after 100 milliseconds.
 var connectParams = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, MaxDelay: 100 * time.Millisecond},
-	MinConnectTimeout: callTimeout, // a runtime can already listen, and still be too busy to answer
+	MinConnectTimeout: callTimeout, // a runtime that already listens can be too busy to answer
 }
 
 func main() {
@@ -46,13 +45,13 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// The state READY of a sandbox is the zero value of its field. Without EmitDefaultValues, the printed answer would
-	// omit this state.
+	// Without EmitDefaultValues, the printed answer would omit a sandbox's state READY, because READY is the zero value
+	// of its field.
 	fmt.Println(protojson.MarshalOptions{EmitDefaultValues: true}.Format(answer))
 }
 
-// callMethod calls a method of the runtime, and returns the answer. It looks up the method's name in the description of
-// the protocol, so a caller can call each method of the protocol.
+// callMethod calls a method of the runtime, and returns the answer. It finds the method by name in the description of
+// the protocol, so it can call all methods of the protocol.
 func callMethod(socket string, name protoreflect.Name, request []byte) (proto.Message, error) {
 	m, err := method(name)
 	if err != nil {
@@ -77,7 +76,7 @@ func callMethod(socket string, name protoreflect.Name, request []byte) (proto.Me
 		grpc.WaitForReady(true))
 }
 
-// services are the services of the interface, by their names in the protocol.
+// services are the names of the interface's services in the protocol.
 var services = []protoreflect.FullName{"runtime.v1.RuntimeService", "runtime.v1.ImageService"}
 
 func method(name protoreflect.Name) (protoreflect.MethodDescriptor, error) {
