@@ -57,8 +57,8 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 		return nil, err
 	}
 	if len(in.PrivateIPAddresses) > 0 {
-		// The answer also names the requested addresses that the ENI had before, because a repeated request is no
-		// error.
+		// The answer has all requested addresses, even those that the ENI had before, because EC2 accepts a repeated
+		// request.
 		got.addrs = in.PrivateIPAddresses
 	}
 	out := &assignPrivateIPAddressesOutput{NetworkInterfaceID: e.id, Return: true}
@@ -71,8 +71,7 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 	return out, nil
 }
 
-// assignDemand takes the blocks that the demand asks for from the space. It adds these blocks to the holding of the
-// ENI, and returns them.
+// assignDemand takes blocks for the demand from the space. It adds the blocks to the ENI's holding, and returns them.
 func (s *Sim) assignDemand(e *eni, h *holding, sp *space, d demand) (got holding, err error) {
 	if got, err = sp.takeDemand(d, "Resource.AlreadyAssigned"); err != nil {
 		return holding{}, err
@@ -82,9 +81,8 @@ func (s *Sim) assignDemand(e *eni, h *holding, sp *space, d demand) (got holding
 	return got, nil
 }
 
-// takeFromOwners takes the wanted addresses from the ENIs that have them. It refuses the primary address of an ENI. It
-// also refuses an address in a delegated prefix of an ENI (API: AssignPrivateIpAddresses: "When you move a secondary
-// private IP address").
+// takeFromOwners releases the wanted addresses that other ENIs have. It refuses primary addresses, and addresses in
+// delegated prefixes (API: AssignPrivateIpAddresses: "When you move a secondary private IP address").
 func (s *Sim) takeFromOwners(wanted []netip.Addr, sub *subnet) error {
 	if err := sub.v4.checkAddrs(wanted); err != nil {
 		return err
@@ -110,8 +108,9 @@ type unassignPrivateIPAddressesInput struct {
 	PrivateIPAddresses []netip.Addr   `ec2:"PrivateIpAddress"`
 }
 
-// unassignPrivateIPAddresses takes secondary addresses or prefixes from an ENI, all or none (API:
-// UnassignPrivateIpAddresses). The primary address stays for the ENI's life (Guide: "Elastic network interfaces").
+// unassignPrivateIPAddresses removes secondary addresses and prefixes from an ENI: either all that the request names,
+// or none (API: UnassignPrivateIpAddresses). No request can remove the primary address (Guide: "Elastic network
+// interfaces").
 func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*emptyOutput, error) {
 	e, err := s.eni(in.NetworkInterfaceID)
 	if err != nil {
@@ -132,7 +131,7 @@ func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*
 	return &emptyOutput{Return: true}, nil
 }
 
-// checkRelease refuses a release of addresses or prefixes that the ENI does not have.
+// checkRelease refuses the release if the ENI does not have one of the addresses or prefixes.
 func (e *eni) checkRelease(h, released holding) error {
 	for _, a := range released.addrs {
 		if !slices.Contains(h.addrs, a) {
@@ -149,7 +148,7 @@ func (e *eni) checkRelease(h, released holding) error {
 	return nil
 }
 
-// releaseBlocks removes the released blocks from the holding of the ENI, and puts these blocks back into the space.
+// releaseBlocks moves the released blocks from the ENI's holding back to the space.
 func (s *Sim) releaseBlocks(e *eni, h *holding, sp *space, released holding) {
 	h.addrs = slices.DeleteFunc(h.addrs, func(a netip.Addr) bool {
 		gone := slices.Contains(released.addrs, a)

@@ -21,8 +21,8 @@ type assignIPv6AddressesOutput struct {
 }
 
 // assignIPv6Addresses gives an ENI IPv6 addresses or prefixes (API: AssignIpv6Addresses). The answer omits the
-// addresses that the ENI had before. EC2 does not document its answer for an address that another ENI has. The
-// simulator gives the same answer as for IPv4.
+// addresses that the ENI had before. The documentation does not say what EC2 answers if another ENI has a requested
+// address. The simulator answers as for IPv4.
 func (s *Sim) assignIPv6Addresses(in *assignIPv6AddressesInput) (*assignIPv6AddressesOutput, error) {
 	d := demand{in.IPv6Addresses, in.IPv6AddressCount, in.IPv6Prefixes, in.IPv6PrefixCount}
 	if err := d.checkAssign("IPv6"); err != nil {
@@ -65,8 +65,9 @@ type unassignIPv6AddressesOutput struct {
 	Prefixes           set[netip.Prefix] `xml:"unassignedIpv6PrefixSet"`
 }
 
-// unassignIPv6Addresses takes IPv6 addresses or prefixes from an ENI, all or none (API: UnassignIpv6Addresses). No IPv6
-// address is a primary address: a primary IPv6 address needs EnablePrimaryIpv6, which the simulator does not have.
+// unassignIPv6Addresses removes IPv6 addresses and prefixes from an ENI: either all that the request names, or none
+// (API: UnassignIpv6Addresses). In the simulator, no IPv6 address is a primary address, because it does not have
+// EnablePrimaryIpv6.
 func (s *Sim) unassignIPv6Addresses(in *unassignIPv6AddressesInput) (*unassignIPv6AddressesOutput, error) {
 	e, err := s.eni(in.NetworkInterfaceID)
 	if err != nil {

@@ -37,11 +37,11 @@ func (s *Sim) attachNetworkInterface(in *attachNetworkInterfaceInput) (*attachNe
 }
 
 // checkAttach checks whether EC2's rules allow an attachment. An ENI has at most one attachment at a time, to an
-// instance in the ENI's zone. Each device index of a card has at most one ENI. The instance type limits the ENIs, the
-// ENIs of a card and the addresses of an ENI (API: AttachNetworkInterface; Guide: "Elastic network interfaces",
-// "Network cards", "Maximum IP addresses per network interface"). The launch has attached the boot ENI, so its index is
-// in use. On the cards without the boot ENI, index 0 is an ordinary index (in practice: amazon-vpc-cni-k8s uses this
-// index, and amazonlinux/amazon-ec2-net-utils#104 shows an ENI there).
+// instance in the ENI's zone. Each device index of a card has at most one ENI. The instance type has limits for the
+// ENIs of an instance, for the ENIs of a card, and for the addresses of an ENI (API: AttachNetworkInterface; Guide:
+// "Elastic network interfaces", "Network cards", "Maximum IP addresses per network interface"). The boot ENI uses the
+// index at which the launch attached it. On cards without the boot ENI, other ENIs may use index 0 (in practice:
+// amazon-vpc-cni-k8s uses this index, and amazonlinux/amazon-ec2-net-utils#104 shows such an ENI).
 func (s *Sim) checkAttach(e *eni, i *Instance, card, index int) error {
 	switch {
 	case e.attachment != nil:
@@ -80,11 +80,11 @@ func (t InstanceType) checkLimits(v4, v6 int, prefixes bool) error {
 
 // checkSlot refuses a device index that another ENI uses. It also refuses an ENI if the card or the instance already
 // has as many ENIs as its limit. Each card has its own device indices. The limit of the instance counts the ENIs of all
-// cards (Guide: "Network cards"). EC2 does not document whether it checks the index or the limit first. The simulator
-// checks the index first, because a caller can change the index. On types with several cards, the index must be below
-// the number of ENIs of the card. In practice, EC2 refuses a larger index at a launch (aws/aws-k8s-tester#531). The
-// simulator also refuses a larger index at an attachment, which is a guess. On types with one card, the index can be
-// larger.
+// cards (Guide: "Network cards"). The documentation does not say whether EC2 checks the index or the limit first. The
+// simulator checks the index first, because a caller can then try another index. On types with several cards, the index
+// must be lower than the number of ENIs that the card can have. In practice, EC2 refuses a higher index at a launch
+// (aws/aws-k8s-tester#531). It is a guess that EC2 also refuses it at an attachment. On types with one card, the index
+// may be higher.
 func (s *Sim) checkSlot(i *Instance, card, index int) error {
 	all := s.enisOf(i)
 	onCard, most := 0, i.limits.cards()[card]

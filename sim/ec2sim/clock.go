@@ -14,13 +14,13 @@ type clock struct {
 	code  string        // the error for a request whose time is wrong; empty: EC2 accepts all times
 }
 
-// maxSkew is the largest difference between the time of a request and EC2's time that EC2 accepts (IAM user guide,
-// "Elements of an AWS API request signature": "within 5 minutes").
+// maxSkew is how much the time of a request may differ from EC2's time (IAM user guide, "Elements of an AWS API request
+// signature": "within 5 minutes").
 const maxSkew = 5 * time.Minute
 
-// SetClock sets EC2's clock ahead of the machine's clock, or behind it if ahead is negative. EC2 then refuses a request
-// with the error code if the time in the request's signature is wrong by more than five minutes. Each answer has EC2's
-// time in its Date header. If the code is empty, EC2 accepts all times, and its clock is the machine's clock.
+// SetClock sets EC2's clock ahead of the machine's clock. If ahead is negative, EC2's clock is behind. If the time in a
+// request's signature differs from EC2's clock by more than five minutes, EC2 answers with the error code. Each answer
+// has EC2's time in its Date header. If the code is empty, EC2 uses the machine's clock, and accepts all times.
 func (s *Sim) SetClock(ahead time.Duration, code string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

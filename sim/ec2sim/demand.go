@@ -9,7 +9,8 @@ import (
 	"slices"
 )
 
-// A demand is what a request asks for in one family: addresses or prefixes, as a list or as a number.
+// A demand has the addresses or prefixes of one family that a request asks for. The request either lists them or gives
+// their number.
 type demand struct {
 	addrs       []netip.Addr
 	count       *int
@@ -22,14 +23,14 @@ func (d demand) fieldsSet() []bool {
 	return []bool{len(d.addrs) > 0, d.count != nil, len(d.prefixes) > 0, d.prefixCount != nil}
 }
 
-// isEmpty reports whether the request has set no field of the demand. A number of 0 is set.
+// isEmpty reports whether the request has set no field of the demand. A field with the number 0 is set.
 func (d demand) isEmpty() bool { return !slices.Contains(d.fieldsSet(), true) }
 
-// wantsPrefixes reports whether the demand is for prefixes.
+// wantsPrefixes reports whether the request asks for prefixes.
 func (d demand) wantsPrefixes() bool { return len(d.prefixes) > 0 || d.prefixCount != nil }
 
-// slots returns how much of an ENI's limit the demand needs. A prefix counts as one address (Guide: "Prefix delegation
-// for Amazon EC2 network interfaces").
+// slots returns how many addresses and prefixes the demand asks for. EC2 limits this sum for an ENI: a prefix counts as
+// one address (Guide: "Prefix delegation for Amazon EC2 network interfaces").
 func (d demand) slots() int {
 	return len(d.addrs) + intValue(d.count) + len(d.prefixes) + intValue(d.prefixCount)
 }
@@ -40,8 +41,8 @@ func (d demand) withoutHeld(h holding) demand {
 	return d
 }
 
-// check refuses a demand with more than one field set, and a number below minimum (API: CreateNetworkInterface,
-// AssignPrivateIpAddresses, AssignIpv6Addresses, the parameters).
+// check refuses a demand if more than one field is set, or if a number is below the minimum (API:
+// CreateNetworkInterface, AssignPrivateIpAddresses, AssignIpv6Addresses, the parameters).
 func (d demand) check(family string, minimum int) error {
 	atLeast := fmt.Sprintf("It must be at least %d.", minimum)
 	switch {
@@ -56,9 +57,9 @@ func (d demand) check(family string, minimum int) error {
 	return nil
 }
 
-// checkAssign accepts only a demand in which exactly one field has a value (API: AssignPrivateIpAddresses: "You must
-// specify either the IP addresses or the IP address count in the request"). The API says the same about prefixes, and
-// so does the page of AssignIpv6Addresses.
+// checkAssign accepts only a demand with exactly one field set (API: AssignPrivateIpAddresses: "You must specify
+// either the IP addresses or the IP address count in the request"). The API says the same about prefixes, and so does
+// the page of AssignIpv6Addresses.
 func (d demand) checkAssign(family string) error {
 	if d.isEmpty() {
 		return refuse("MissingParameter", "Either the %s addresses or the address count should be provided.", family)
@@ -78,15 +79,15 @@ func (h holding) contains(a netip.Addr) bool {
 		func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// slots returns how much of an ENI's limit the holding uses. A prefix counts as one address.
+// slots returns the number of addresses and prefixes: see [demand.slots].
 func (h holding) slots() int { return len(h.addrs) + len(h.prefixes) }
 
-// blocks returns all addresses and prefixes as blocks of a pool.
+// blocks returns all addresses and prefixes in the form that a pool uses.
 func (h holding) blocks() []netip.Prefix { return append(singleBlocks(h.addrs), h.prefixes...) }
 
-// checkHold checks whether EC2 may give the ENI what the demand asks for. The caller passes the number of slots that
-// the ENI would then use, and the limit of the ENI. checkHold refuses prefixes if the instance type does not support
-// them. It refuses every demand of an EFA-only ENI.
+// checkHold refuses a demand if the ENI would have more addresses and prefixes than its limit. The parameter slots is
+// how many it would have, and the parameter most is the limit. checkHold also refuses prefixes if the instance type
+// does not support them. For an EFA-only ENI, it refuses every demand.
 func (e *eni) checkHold(slots, most int, d demand) error {
 	switch {
 	case e.efaOnly: // the code is a guess
@@ -99,15 +100,15 @@ func (e *eni) checkHold(slots, most int, d demand) error {
 	return nil
 }
 
-// tooManyAddresses returns the error for more addresses and prefixes than an ENI may have. IPv6 has a limit of its own
-// (Guide: "Maximum IP addresses per network interface"). For the IPv6 limit, the error code is a guess, because the
-// documentation names no code.
+// tooManyAddresses returns the error for an ENI that would exceed its limit of addresses and prefixes. IPv4 and IPv6
+// have separate limits (Guide: "Maximum IP addresses per network interface"). For the IPv6 limit, the documentation
+// names no error code, so the code is a guess.
 func tooManyAddresses() error {
 	return refuse("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
 }
 
-// noPrefixes returns the error for prefixes on a type that is not built on Nitro. The guide says that such a type has
-// no prefixes. The error code is a guess.
+// noPrefixes returns the error for prefixes on an instance type that is not built on Nitro. The guide says that such
+// types have no prefixes. The error code is a guess.
 func noPrefixes(instanceType string) error {
 	return refuse("UnsupportedOperation", "Prefixes are not supported on %s.", instanceType)
 }
@@ -137,8 +138,8 @@ func intValue(n *int) int {
 	return *n
 }
 
-// nilIfZero returns nil for a number of 0, so that a demand does not count this number as set. It returns every other
-// number unchanged.
+// nilIfZero returns nil if the number is 0, because a demand counts a pointer to 0 as a set field. It returns every
+// other pointer unchanged.
 func nilIfZero(n *int) *int {
 	if intValue(n) == 0 {
 		return nil

@@ -27,20 +27,20 @@ type filter struct {
 	Values []string `ec2:"Value"`
 }
 
-// A catalogue defines the Describe action of one type of resource.
+// A catalogue defines how the Describe action for one type of resource works.
 type catalogue[T any] struct {
 	id       func(T) string
 	notFound func(id string) error       // returns the error for an ID that does not exist
 	filters  map[string]func(T) []string // for each filter name, a function that returns a resource's values
-	tags     func(T) map[string]string   // nil if such resources have no tags
-	maxPage  int                         // the size of the largest page; also the default, unless unpaged
+	tags     func(T) map[string]string   // nil if resources of this type have no tags
+	maxPage  int                         // maximum size of a page; also the default size, unless unpaged is true
 	unpaged  bool                        // a request without MaxResults gets all resources
-	idParam  string                      // the parameter with IDs, which forbids MaxResults; empty: there is none
+	idParam  string                      // if not empty: a request with this ID parameter must not have MaxResults
 }
 
-// choosePage returns the requested page, and the token of the next page. The resources are in the order of their IDs,
-// and the token has the last ID of the page. So the next page begins after this ID, and does not omit or repeat a
-// resource. This is true even if other resources appear or disappear between two requests.
+// choosePage returns the requested page, and the token of the next page. It sorts the resources by ID, and the token
+// contains the last ID of the page. The next page begins after this ID. So the pages do not omit or repeat a resource,
+// even if other resources appear or disappear between two requests.
 func (c *catalogue[T]) choosePage(all []T, ids []string, p page) (chosen []T, next string, err error) {
 	size, err := c.pageSize(ids, p.MaxResults)
 	if err != nil {
@@ -99,7 +99,7 @@ func (c *catalogue[T]) pageSize(ids []string, asked *int) (int, error) {
 
 // applyFilters returns the resources that pass all filters. A resource passes a filter if one of the resource's values
 // matches one of the filter's values. In a filter's value, * stands for any characters, and ? stands for one character.
-// After a backslash, * and ? and the backslash stand for themselves (API: "Filtering").
+// A backslash before *, ? or \ makes this character an ordinary one (API: "Filtering").
 func (c *catalogue[T]) applyFilters(things []T, filters []filter) ([]T, error) {
 	for _, f := range filters {
 		have, err := c.filterValues(f.Name)
@@ -136,8 +136,8 @@ func (c *catalogue[T]) filterValues(name string) (func(T) []string, error) {
 	return nil, refuse("InvalidParameterValue", "The filter '%s' is invalid", name)
 }
 
-// matchesPattern reports whether a value matches the pattern of a filter. If a character does not match, it goes back
-// to the last star of the pattern, which then matches one more character.
+// matchesPattern reports whether a value matches the pattern of a filter. If a character does not match, matchesPattern
+// tries again with a longer match of the last star.
 func matchesPattern(pattern, value string) bool {
 	p, v, star, taken := 0, 0, -1, 0
 	for v < len(value) {
@@ -174,5 +174,5 @@ func parsePageToken(t string) (after string, err error) {
 	return after, nil
 }
 
-// oneValue returns the list of a resource's values for a filter if the resource has only the value v.
+// oneValue returns a list with one value, for filters for which each resource has exactly one value.
 func oneValue(v string) []string { return []string{v} }

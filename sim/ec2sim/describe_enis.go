@@ -123,7 +123,7 @@ func (s *Sim) describeNetworkInterfaces(in *describeNetworkInterfacesInput) (*de
 	return out, nil
 }
 
-// networkInterface returns the ENI in the form that an answer shows.
+// networkInterface returns the ENI as an answer shows it.
 func (s *Sim) networkInterface(e *eni) *networkInterface {
 	n := &networkInterface{
 		ID:               e.id,

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// instanceItem is an instance on the wire (API: Instance). It has only those network fields that programs read.
-// DescribeNetworkInterfaces shows all fields of the ENIs.
+// instanceItem is an instance on the wire (API: Instance). Of the network fields, it has only those that our programs
+// read. DescribeNetworkInterfaces shows all fields of the ENIs.
 type instanceItem struct {
 	ID               string      `xml:"instanceId"`
 	ImageID          string      `xml:"imageId"`
@@ -43,9 +43,9 @@ type describeInstancesOutput struct {
 	NextToken    string           `xml:"nextToken,omitempty"`
 }
 
-// instanceCatalogue is the catalogue of instances (API: DescribeInstances). Terminated instances "might appear in the
-// returned results". In the simulator, they always appear. With [Config.Lag], the answers can show older states of
-// instances.
+// instanceCatalogue is the catalogue of instances (API: DescribeInstances). The API says that terminated instances
+// "might appear in the returned results". In the simulator, they always appear. With [Config.Lag], an answer can show
+// old states of instances.
 var instanceCatalogue = catalogue[*Instance]{
 	id:       func(i *Instance) string { return i.ID },
 	notFound: func(id string) error { return notFound("InvalidInstanceID", "instance ID", id) },

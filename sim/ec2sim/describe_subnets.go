@@ -40,7 +40,7 @@ type describeSubnetsOutput struct {
 	NextToken string          `xml:"nextToken,omitempty"`
 }
 
-// A subnetView is a subnet as DescribeSubnets shows it, with its number of free addresses.
+// A subnetView is a subnet with the number of free addresses that DescribeSubnets shows.
 type subnetView struct {
 	*subnet
 	free int

@@ -29,8 +29,8 @@ type cidrBlockAssociation struct {
 	State     string       `xml:"cidrBlockState>state"`
 }
 
-// ipv6Association associates an IPv6 block with a VPC or a subnet (API:
-// VpcIpv6CidrBlockAssociation, SubnetIpv6CidrBlockAssociation).
+// ipv6Association is an IPv6 block of a VPC or a subnet on the wire (API: VpcIpv6CidrBlockAssociation,
+// SubnetIpv6CidrBlockAssociation).
 type ipv6Association struct {
 	ID        string       `xml:"associationId"`
 	CIDRBlock netip.Prefix `xml:"ipv6CidrBlock"`

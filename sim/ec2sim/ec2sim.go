@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package ec2sim simulates the network side of Amazon EC2. It keeps one state in memory. From this state, it answers
-// requests of the EC2 query protocol, and requests to the metadata service (IMDSv2) of each instance. It is for tests
-// of programs that manage network interfaces and private addresses. The programs and the SDK run unchanged, because two
-// environment variables (AWS_ENDPOINT_URL_EC2 and AWS_EC2_METADATA_SERVICE_ENDPOINT) point to the two handlers of this
+// Package ec2sim simulates the network side of Amazon EC2, for tests of programs that manage network interfaces and
+// private addresses. It answers requests of the EC2 query protocol, and requests to the metadata service (IMDSv2) of
+// each instance. All answers come from one state in memory. The programs and the SDK run unchanged: the environment
+// variables AWS_ENDPOINT_URL_EC2 and AWS_EC2_METADATA_SERVICE_ENDPOINT have the URLs of the two HTTP handlers of this
 // package.
 //
 //	sim, err := ec2sim.New(ec2sim.World(`
@@ -16,48 +16,49 @@
 //
 // # Rules
 //
-// The simulator refuses what EC2 refuses, with EC2's codes and statuses. Each rule in the code names its source: a page
-// of the EC2 API reference ("API:"), of the EC2 user guide ("Guide:") or of the VPC user guide ("VPC Guide:"). If a
-// rule is observed but not documented, its comment says "in practice". These are the most important rules:
+// The simulator refuses what EC2 refuses, with EC2's codes and statuses. The comment at a rule names the page that
+// documents the rule. "API:" means a page of the EC2 API reference, "Guide:" a page of the EC2 user guide, and "VPC
+// Guide:" a page of the VPC user guide. The words "in practice" mean that users have observed the rule, but no page
+// documents it. These are the most important rules:
 //
 //   - An instance type limits the ENIs of an instance and of a network card, and the addresses and prefixes of an ENI.
 //   - A subnet has IPv4, IPv6 or both. EC2 reserves the first four addresses and the last address of a subnet. Every
 //     other address belongs to one ENI at most. A prefix needs an aligned free block (/28 or /80). So a subnet can have
 //     free addresses, and still have no room for a prefix.
-//   - An ENI has one attachment at most. The attachment has a free device index of a network card, on an instance in
-//     the ENI's zone. Each card has its own indices. The boot ENI cannot be detached, an attached ENI cannot be
-//     deleted, and a primary address cannot be unassigned.
+//   - An ENI has one attachment at most. The instance must be in the ENI's zone, and the device index must be free.
+//     Each network card has its own device indices. EC2 does not detach the boot ENI, does not delete an attached ENI,
+//     and does not unassign a primary address.
 //   - All calls with the same client token create only one ENI.
 //
 // # Faults
 //
-// Faults of EC2 and of the metadata service happen only when a test orders them:
+// These faults of EC2 and of the metadata service happen only if a test orders them:
 //
 //   - Attachments, detachments and changes of the metadata take as long as the [Config] says.
 //   - EC2 throttles requests if its token buckets are empty ([Config.Throttle]). Requests fail ([Sim.Fail]), or take
 //     long ([Sim.Delay]).
-//   - EC2 carries out a call, but its answer is lost ([Sim.Lose]).
+//   - EC2 carries out a call, but the caller gets no answer ([Sim.Lose]).
 //   - The clock of the machine differs from EC2's ([Sim.SetClock]).
-//   - Describe actions show an older state, and actions do not find a new ENI at once ([Config.Lag]).
+//   - Describe actions show an old state, and other actions do not find a new ENI at once ([Config.Lag]).
 //   - The metadata service gives wrong answers ([Instance.Lie]), in particular after a restart ([Instance.Reboot]).
 //
-// EC2 does not document which free address it chooses. The simulator takes the addresses of a subnet in turn. So a test
-// gets the same addresses in each run. The simulator also uses a freed address again as late as possible. IDs and MAC
-// addresses contain a counter, so they are also the same in each run.
+// The documentation does not say which free address EC2 chooses. The simulator takes the addresses of a subnet in turn.
+// So a test gets the same addresses in each run, and the simulator reuses a freed address as late as possible. IDs and
+// MAC addresses contain a counter, so they are also the same in each run.
 //
 // # Limits
 //
-// The simulator is not a mock, because all answers follow from one state. It moves no packets. Package vpcsim moves
-// packets, and learns of changes through [Sim.OnChange]. The simulator checks no signatures and evaluates no policies.
-// It refuses the actions of [Config.Denied], and allows all other actions. There is no Elastic IP address, no primary
-// IPv6 address, no volume, and no action that stops instances. The simulator keeps the rules of security groups, but
-// does not apply them. Describe actions know only the filters that the programs of this repository send. They refuse
-// all other filters. Each ENI is an ordinary ENI, or an EFA-only ENI that a launch has created. All times come from
-// package time, so a simulator inside a testing/synctest bubble uses the bubble's clock. If EC2's documentation leaves
-// a rule open, the comment at the rule says that the rule is a guess.
+// The simulator moves no packets. Package vpcsim moves packets: it learns through [Sim.OnChange] what has changed in
+// EC2. The simulator checks no signatures and evaluates no policies. It refuses the actions in [Config.Denied], and
+// allows all other actions. The simulator has no Elastic IP addresses, no primary IPv6 addresses, no volumes, and no
+// action that stops instances. The simulator keeps the rules of security groups, but does not apply them. Describe
+// actions know only the filters that the programs of this repository send, and refuse all other filters. Only a launch
+// can create EFA-only ENIs. Other special types of ENIs do not exist. The simulator gets the time from package time, so
+// inside a testing/synctest bubble it uses the bubble's clock. If the documentation does not define a rule, the comment
+// at the rule says that the rule is a guess.
 //
-// Two invariants always hold. An address of a subnet belongs to one network interface at most. The free count of a
-// subnet is exactly the number of its unused addresses.
+// Two invariants always hold. An address of a subnet belongs to at most one network interface. The number of free
+// addresses that a subnet shows is exactly the number of its unused addresses.
 package ec2sim
 
 import (
@@ -65,7 +66,7 @@ import (
 	"time"
 )
 
-// A Config describes the world before the first call.
+// A Config describes the state of EC2 before the first call, and how EC2 behaves.
 type Config struct {
 	Region         string            // "us-east-1" if empty
 	Account        string            // twelve digits; if empty, "123456789012" as in AWS's examples
@@ -73,25 +74,25 @@ type Config struct {
 	Subnets        []Subnet          // in the VPCs above
 	Peerings       []Peering         // each peering has at least one of the VPCs above
 	SecurityGroups []string          // IDs of the security groups that exist; if empty, every ID exists
-	GroupVPCs      map[string]string // for each group ID, its VPC; a group without an entry is in every VPC
-	GroupNames     map[string]string // for each group ID, its name; a group without an entry is named by its ID
+	GroupVPCs      map[string]string // by group ID, the VPC of the group; a group without an entry is in every VPC
+	GroupNames     map[string]string // by group ID, the group's name; without an entry, the name is the group's ID
 	Images         []Image           // the machine images; if nil, two images of Debian
-	InstanceTypes  []InstanceType    // more types; each replaces the built-in type with its name
-	// The second and the third byte of all MAC addresses. Simulations with different MACs can share a machine, because
-	// their links have different MAC addresses.
+	InstanceTypes  []InstanceType    // further types; a type replaces the built-in type of the same name
+	// The second and the third byte of all MAC addresses. With different values, several simulations on one machine
+	// have no equal MAC addresses.
 	MACs uint16
 
-	Denied []string // actions that are refused with UnauthorizedOperation, as if no IAM policy allowed them
+	Denied []string // EC2 refuses these actions with UnauthorizedOperation, as if no IAM policy allowed them
 
-	Throttle bool              // requests take tokens, as in EC2; if false, there is no limit
-	Buckets  map[string]Bucket // for some actions, buckets that replace EC2's defaults; only with Throttle
+	Throttle bool              // EC2 limits the rate of requests with token buckets; if false, there is no limit
+	Buckets  map[string]Bucket // by action, buckets that replace EC2's defaults; only with Throttle
 
 	Lag       Lag           // how old the state in EC2's answers can be
 	TokenLife time.Duration // how long EC2 remembers the client token of a deleted ENI; 0: for ever
 
 	AttachDelay   time.Duration // how long an attachment stays "attaching" after AttachNetworkInterface has answered
 	DetachDelay   time.Duration // how long an attachment stays "detaching" after DetachNetworkInterface has answered
-	MetadataDelay time.Duration // how long a change takes to appear in the instance's metadata
+	MetadataDelay time.Duration // how long metadata takes to show a change
 
 	BootDelay      time.Duration // how long an instance stays "pending" after the action RunInstances has answered
 	TerminateDelay time.Duration // how long an instance stays "shutting-down" after TerminateInstances has answered
@@ -102,7 +103,7 @@ type VPC struct {
 	ID        string
 	CIDRs     []netip.Prefix // IPv4, the primary block first; a VPC always has one
 	IPv6CIDRs []netip.Prefix // usually one /56, or none
-	// blocks of either family that were removed: DescribeVpcs still lists them as disassociated
+	// Removed blocks of both families. DescribeVpcs still lists them, as disassociated.
 	FormerCIDRs []netip.Prefix
 	Default     bool
 	Tags        map[string]string
@@ -123,7 +124,7 @@ type Subnet struct {
 	Tags       map[string]string
 }
 
-// A Peering is a connection between two VPCs, of which at least one is in the Config.
+// A Peering is a connection between two VPCs. At least one of them is in the Config.
 type Peering struct {
 	ID        string
 	Requester PeerVPC
@@ -137,8 +138,8 @@ type PeerVPC struct {
 	ID        string
 	CIDRs     []netip.Prefix // IPv4
 	IPv6CIDRs []netip.Prefix
-	Account   string // if empty, that of the Config
-	Region    string // if empty, that of the Config
+	Account   string // if empty, the account of the Config
+	Region    string // if empty, the region of the Config
 }
 
 // An InstanceType holds the network limits of an instance type (Guide: "Maximum IP addresses per network interface").
@@ -148,10 +149,10 @@ type InstanceType struct {
 	IPv4PerENI int   // private IPv4 addresses and prefixes of one ENI, including the primary address
 	IPv6PerENI int   // IPv6 addresses and prefixes of one ENI; 0: the type has no IPv6
 	Cards      []int // the maximum number of ENIs of each network card; nil: one card for all ENIs
-	Xen        bool  // not a Nitro type: no delegated prefixes (Guide: "Prefix delegation ...")
+	Xen        bool  // the type is not a Nitro type, so it has no prefixes (Guide: "Prefix delegation ...")
 
-	// The time in seconds after which EC2 no longer tracks an idle TCP connection. 0 means 432000 seconds. An ENI can
-	// have another time ([Tracking]).
+	// After this time in seconds, EC2 no longer tracks an idle TCP connection. 0 means 432000 seconds. An ENI can have
+	// its own time ([Tracking]).
 	TCPEstablished int
 }
 
@@ -163,12 +164,12 @@ type RunInstance struct {
 	SecurityGroups []string
 	PrivateIP      netip.Addr // the primary address of the boot ENI; zero: EC2's choice
 	Secondary      int        // how many secondary addresses the boot ENI has at launch
-	Prefixes       int        // in place of Secondary: how many IPv4 prefixes the boot ENI has at launch
+	Prefixes       int        // how many IPv4 prefixes the boot ENI has at launch; not together with Secondary
 	IPv6           int        // how many IPv6 addresses the boot ENI has at launch; 0: one if the subnet has AssignIPv6
-	IPv6Prefixes   int        // in place of IPv6: how many IPv6 prefixes the boot ENI has at launch
+	IPv6Prefixes   int        // how many IPv6 prefixes the boot ENI has at launch; not together with IPv6
 	BootIndex      int        // the device index of the boot ENI: 0 except on SageMaker HyperPod
 	BootCard       int        // the boot ENI's card: 0 except on HyperPod (aws/amazon-vpc-cni-k8s#3753 shows 1)
-	EFAOnly        int        // how many network cards, counted from card 0, get an EFA-only ENI
+	EFAOnly        int        // the first EFAOnly network cards get an EFA-only ENI each
 	PublicIP       *bool      // whether the boot ENI has a public address; nil: the subnet's MapPublicIP
 	Role           string     // the IAM role whose credentials the metadata gives; "node" if empty
 	Tracking       Tracking   // of the boot ENI

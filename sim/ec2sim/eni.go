@@ -45,7 +45,7 @@ type eni struct {
 	description     string
 	subnet          *subnet
 	groups          []string
-	v4              holding // the primary address first; empty only if the subnet has no IPv4
+	v4              holding // the primary address first; empty in a subnet without IPv4, and if efaOnly is true
 	v6              holding
 	publicIP        netip.Addr
 	sourceDestCheck bool
@@ -53,7 +53,7 @@ type eni struct {
 	tags            map[string]string
 	efaOnly         bool        // an EFA-only ENI has no address
 	token           string      // the client token of its creation, if any
-	findableFrom    time.Time   // when actions begin to find the ENI; see Lag
+	findableFrom    time.Time   // actions find the ENI from this time on: see Lag
 	attachment      *attachment // nil if there is none
 }
 
@@ -63,7 +63,7 @@ type attachment struct {
 	instance            *Instance
 	index, card         int
 	status              string // attaching, attached, detaching
-	plugged             bool   // metadata and listeners show the ENI as attached
+	plugged             bool   // metadata and the listeners know that the ENI is attached
 	since               time.Time
 	deleteOnTermination bool
 	boot                bool // the ENI is the boot ENI
@@ -78,8 +78,8 @@ type spec struct {
 // validate refuses combinations that EC2 refuses.
 func (w spec) validate() error { return cmp.Or(w.v4.check("IPv4", 0), w.v6.check("IPv6", 0)) }
 
-// newENI creates an eni with all addresses and prefixes of the spec. If one of them is not available, it returns an
-// error, and creates nothing.
+// newENI creates an eni with all addresses and prefixes of the spec. If an address or prefix is not available, newENI
+// returns an error, and creates nothing.
 func (s *Sim) newENI(sub *subnet, groups []string, w spec) (*eni, error) {
 	v4, err := sub.takeIPv4(w)
 	if err != nil {
@@ -138,10 +138,10 @@ func (sub *subnet) takeIPv4(w spec) (h holding, err error) {
 	return h, nil
 }
 
-// withDefaultIPv6 completes a request's demand for IPv6. If the request does not ask for IPv6 and the subnet has
-// AssignIPv6, the ENI gets one address. If the request asks for 0 addresses, the ENI gets none (API:
-// CreateNetworkInterface, Ipv6AddressCount). In a subnet without IPv4, each ENI gets at least one address (a guess: the
-// documentation does not mention ENIs without an address).
+// withDefaultIPv6 completes a request's demand for IPv6. If the request does not mention IPv6 and the subnet has
+// AssignIPv6, the ENI gets one IPv6 address. If the request asks for 0 IPv6 addresses, the ENI gets none (API:
+// CreateNetworkInterface, Ipv6AddressCount). In a subnet without IPv4, each ENI gets at least one IPv6 address. This is
+// a guess, because the documentation does not mention ENIs without an address.
 func (sub *subnet) withDefaultIPv6(d demand) demand {
 	if d.isEmpty() && sub.AssignIPv6 || d.slots() == 0 && sub.v4 == nil {
 		return demand{count: new(1)}
@@ -178,8 +178,8 @@ func (s *Sim) deleteENI(e *eni) {
 	delete(s.enis, e.id)
 }
 
-// ownerOf returns the eni in the subnet that has the IPv4 address. The eni may have it as a single address, or in a
-// prefix. If no eni has the address, ownerOf returns nil.
+// ownerOf returns the eni that has this IPv4 address of the subnet, as a single address or in a prefix. If no eni has
+// the address, ownerOf returns nil.
 func (s *Sim) ownerOf(sub *subnet, a netip.Addr) *eni {
 	for _, e := range s.enis {
 		if e.subnet == sub && e.v4.contains(a) {
@@ -197,9 +197,9 @@ func (e *eni) primary() netip.Addr {
 	return e.v4.addrs[0]
 }
 
-// maxSlots returns how many addresses and prefixes of each family the eni may use. EC2 does not document the limit of
-// an unattached ENI. In the simulator, an unattached ENI has the limit of the largest instance type. The simulator
-// refuses to attach an ENI with too many addresses to an instance of a smaller type.
+// maxSlots returns how many addresses and prefixes of each family the eni may have. The documentation does not mention
+// a limit for an unattached ENI. In the simulator, an unattached ENI has the limit of the largest instance type. If an
+// ENI has more addresses than an instance type allows, the simulator refuses to attach it.
 func (s *Sim) maxSlots(e *eni) (v4, v6 int) {
 	if e.attachment != nil {
 		return e.attachment.instance.limits.IPv4PerENI, e.attachment.instance.limits.IPv6PerENI
@@ -297,8 +297,8 @@ func (s *Sim) finishDetach(e *eni) {
 	}
 }
 
-// publishChange reports a change of the ENI to the instance's metadata and to the listeners. It does nothing if they do
-// not know the ENI as attached.
+// publishChange reports a change of an attached ENI to the instance's metadata and to the listeners. Before they know
+// that the ENI is attached, publishChange does nothing.
 func (s *Sim) publishChange(kind ChangeKind, e *eni) {
 	if a := e.attachment; a != nil && a.plugged {
 		s.publishMetadata(a.instance)

@@ -9,7 +9,7 @@ import (
 )
 
 // A refusal is an error answer of EC2. The codes are from the API's page "Error codes for the Amazon EC2 API". The
-// messages are close to EC2's messages, because people search for those. But they are not always equal.
+// messages are similar to EC2's messages, because people search for them, but some differ in their wording.
 type refusal struct{ code, message string }
 
 func (r *refusal) Error() string { return r.code + ": " + r.message }
@@ -36,7 +36,7 @@ func httpStatus(code string) int {
 		return http.StatusUnauthorized
 	case "UnauthorizedOperation":
 		return http.StatusForbidden
-	case "DryRunOperation": // known from practice, and not in the documentation
+	case "DryRunOperation": // in practice; the documentation does not name the status
 		return http.StatusPreconditionFailed
 	case "InternalError", "InternalFailure", "ServerInternal", "InsufficientAddressCapacity":
 		return http.StatusInternalServerError

@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
-// A fault is an error answer that a test has ordered for calls of one action.
+// A fault is an error with which EC2 answers calls of one action, because a test has ordered this.
 type fault struct {
 	refusal
 	left int // how many calls still get this answer; negative: all calls
@@ -48,8 +48,8 @@ func (s *Sim) FailAs(action, code, message string, n int) {
 	s.faults[action] = &fault{refusal{code, message}, n}
 }
 
-// RefuseOn makes EC2 refuse all calls of the action that are about one object. EC2 answers these calls with the error
-// code. The object is the ID of an ENI or of a subnet. A call is about a subnet if it creates an ENI in the subnet, or
+// RefuseOn makes EC2 refuse all calls of the action that concern one object: EC2 answers with the error code. The
+// parameter object is the ID of an ENI or of a subnet. A call concerns a subnet if it creates an ENI in the subnet, or
 // attaches an ENI of the subnet. An empty code ends the refusals.
 func (s *Sim) RefuseOn(object, action, code, message string) {
 	mustHaveAction(action)
@@ -77,9 +77,8 @@ func (s *Sim) objectRefusal(called form) error {
 	return nil
 }
 
-// Delay delays each answer to the action by the time d from now on. EC2 carries out the call before the delay. So if a
-// caller gives up during the delay, EC2 has already carried out the call. For a caller, this is harder to handle than a
-// call that EC2 has refused.
+// Delay makes EC2 wait for the duration d before each answer to the action. EC2 carries out the call before it waits.
+// So if a caller gives up during the delay, EC2 has already carried out the call. This is the harder case for a caller.
 func (s *Sim) Delay(action string, d time.Duration) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -93,10 +92,10 @@ func mustHaveAction(action string) {
 	}
 }
 
-// Lose makes EC2 lose its answers to the next n successful calls of the action. EC2 carries out such a call, and then
+// Lose makes EC2 lose its answers to the next n successful calls of the action. EC2 carries out the call, and then
 // closes the connection without an answer. If n is negative, EC2 loses the answers to all calls from now on. If n is 0,
-// it loses none. ServeHTTP closes a connection by a panic with [http.ErrAbortHandler], which a caller without a server
-// of net/http must recover.
+// it loses none. To close the connection, ServeHTTP panics with [http.ErrAbortHandler]. A server of net/http recovers
+// this panic. A caller that calls ServeHTTP directly must recover it.
 func (s *Sim) Lose(action string, n int) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -134,7 +133,7 @@ func (s *Sim) Calls() []Call {
 	return slices.Clone(s.calls)
 }
 
-// Asked returns how many calls of the action are in Calls. It also counts calls that EC2 has refused or throttled.
+// Asked returns how many calls of the action [Sim.Calls] returns. They include calls that EC2 has refused or throttled.
 func (s *Sim) Asked(action string) (n int) {
 	for _, c := range s.Calls() {
 		if c.Action == action {
@@ -144,8 +143,8 @@ func (s *Sim) Asked(action string) (n int) {
 	return n
 }
 
-// Changed counts the calls of each action. It counts only those calls in Calls that have changed something in EC2, and
-// had no error.
+// Changed returns, by action, the number of successful calls that changed something in EC2. It counts only calls that
+// [Sim.Calls] returns.
 func (s *Sim) Changed() map[string]int {
 	counts := map[string]int{}
 	for _, c := range s.Calls() {

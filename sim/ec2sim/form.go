@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// A form has the parameters of a query. Each name is a path, such as Filter.1.Value.2: dots separate its parts, and a
-// number stands for an element of a list (API: "Make requests to the Amazon EC2 API").
+// A form has the parameters of a query. The name of a parameter is a path such as Filter.1.Value.2. A number in the
+// path is the position of an element in a list (API: "Make requests to the Amazon EC2 API").
 type form map[string]string
 
 // decoder reads a form into the input structure of an action. The tag "ec2" of a field has the name of the field's
@@ -39,7 +39,7 @@ func (f form) decode(input any) error {
 	return nil
 }
 
-// isCommon reports whether the parameter is one that every action has (API: "Common Query Parameters").
+// isCommon reports whether all actions have this parameter (API: "Common Query Parameters").
 func isCommon(name string) bool {
 	switch name {
 	case "Action", "Version", "DryRun":
@@ -147,8 +147,8 @@ func isScalar(v reflect.Value) bool {
 	return false
 }
 
-// parseScalar parses the text into the value. If the text is wrong, parseScalar returns a description of the text that
-// it expected. The function hasFamily reports whether an address has the family of the parameter.
+// parseScalar parses the text, and stores the result in the value. If the text is invalid, parseScalar returns a
+// description of valid texts. The function hasFamily reports whether an address has the family of the parameter.
 func parseScalar(v reflect.Value, text string, hasFamily func(netip.Addr) bool) (want string) {
 	ok := true
 	switch p := v.Addr().Interface().(type) {

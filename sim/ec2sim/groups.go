@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// A securityGroup is a group that CreateSecurityGroup has made. A group that only the Config names has no
-// securityGroup. The simulator keeps the rules of a group, but does not apply them.
+// A securityGroup is a group that CreateSecurityGroup has made. For a group that only the Config names, there is no
+// securityGroup. The simulator stores the rules of a group, but does not apply them.
 type securityGroup struct {
 	id, name, description, vpc string
 	ingress                    []groupRule
@@ -155,8 +155,8 @@ type groupItem struct {
 	Tags        set[tag] `xml:"tagSet"`
 }
 
-// groupCatalogue is the catalogue of security groups (API: DescribeSecurityGroups). It has only groups that
-// CreateSecurityGroup has made.
+// groupCatalogue is the catalogue of security groups (API: DescribeSecurityGroups). DescribeSecurityGroups shows only
+// groups that CreateSecurityGroup has made.
 var groupCatalogue = catalogue[*securityGroup]{
 	id: func(g *securityGroup) string { return g.id },
 	notFound: func(id string) error {

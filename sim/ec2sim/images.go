@@ -17,8 +17,8 @@ type Image struct {
 	Created      time.Time
 }
 
-// defaultImages are two releases of Debian. EC2 has these images if the Config names no images. Their owner is Debian's
-// account (https://wiki.debian.org/Cloud/AmazonEC2Image).
+// defaultImages are the images of two Debian releases. EC2 has them if the Config names no images. Their owner is
+// Debian's account (https://wiki.debian.org/Cloud/AmazonEC2Image).
 var defaultImages = []Image{
 	{"ami-00000000000000001", "debian-13-amd64-20260101-1000", "136693071363", "x86_64",
 		time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)},
@@ -47,7 +47,7 @@ type imageItem struct {
 	Devices set[deviceItem] `xml:"blockDeviceMapping"`
 }
 
-// deviceItem is a volume on the wire. Each instance of the image gets such a volume (API: BlockDeviceMapping).
+// deviceItem describes, on the wire, a volume that each instance of an image gets (API: BlockDeviceMapping).
 type deviceItem struct {
 	Name                string `xml:"deviceName"`
 	DeleteOnTermination bool   `xml:"ebs>deleteOnTermination"`
@@ -55,7 +55,8 @@ type deviceItem struct {
 	Type                string `xml:"ebs>volumeType"`
 }
 
-// rootDevice is the volume of Debian's images. The simulator has no volumes, but its images name this volume.
+// rootDevice is the volume of Debian's images. The simulator has no volumes, but DescribeImages shows this one for each
+// image.
 var rootDevice = deviceItem{Name: "/dev/xvda", DeleteOnTermination: true, Size: 8, Type: "gp3"}
 
 type describeImagesInput struct {
@@ -108,7 +109,7 @@ func (s *Sim) describeImages(in *describeImagesInput) (*describeImagesOutput, er
 	return out, nil
 }
 
-// A placeItem says that EC2 offers an instance type in a zone (API: InstanceTypeOffering).
+// placeItem is the offer of an instance type in a zone on the wire (API: InstanceTypeOffering).
 type placeItem struct {
 	Type         string `xml:"instanceType"`
 	Location     string `xml:"location"`

@@ -27,13 +27,14 @@ const (
 	maxTTL      = 21600
 )
 
-// A view is a list of ENIs. The metadata of an instance shows the list from a certain time on.
+// A view is the list of ENIs that the metadata of an instance shows. The field since is when it begins to show this
+// list.
 type view struct {
 	since time.Time
 	enis  []ENI
 }
 
-// publishMetadata makes the present ENIs of an instance appear in its metadata after the time MetadataDelay.
+// publishMetadata makes the instance's metadata show the present ENIs after the duration [Config.MetadataDelay].
 func (s *Sim) publishMetadata(i *Instance) {
 	attached := slices.DeleteFunc(i.snapshots(), func(e ENI) bool { return e.AttachmentStatus == "attaching" })
 	i.views = append(i.views, view{since: time.Now().Add(s.cfg.MetadataDelay), enis: attached})
@@ -100,8 +101,8 @@ func (i *Instance) isValidToken(token string) bool {
 	return ok && time.Now().Before(until)
 }
 
-// answerPath answers with the value of a key, or with the list of a directory. The list has one line for each name. The
-// name of a directory ends in a slash, and the last line has no newline.
+// answerPath answers with the value of a key, or with the names in a directory, one on each line. The name of a
+// directory ends in a slash. The last line has no newline.
 func (i *Instance) answerPath(w http.ResponseWriter, path string) {
 	path = versionDate.ReplaceAllString(strings.Trim(path, "/"), "latest")
 	tree := i.tree(path)
@@ -139,7 +140,8 @@ func listDirectory(tree map[string]string, path string) string {
 	return joinLines(slices.Sorted(maps.Keys(names)))
 }
 
-// writeErrorPage writes an error page of the metadata service, with any status. Clients only check the status.
+// writeErrorPage writes an error page of the metadata service with this status. The text does not matter, because
+// clients only check the status.
 func writeErrorPage(w http.ResponseWriter, code int) {
 	title := fmt.Sprintf("%d - %s", code, http.StatusText(code))
 	w.Header().Set("Content-Type", "text/html")

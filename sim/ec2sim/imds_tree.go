@@ -20,9 +20,9 @@ const macsDir = "meta-data/network/interfaces/macs/"
 // categories"). The map omits keys without a value, because the service answers 404 for such keys. A path that ends in
 // a slash is a directory, which may be empty.
 //
-// The caller passes the path that a client requests. To save time, tree does not compute everything. It computes the
-// content of a document only if this path is the path of the document. It computes the keys of an ENI only if this path
-// is in the directory of the ENI. For other documents and directories, the map has only the name.
+// The parameter requested is the path that a client asks for. To save time, tree computes a document only if the client
+// asks for it. It computes the keys of an ENI only if requested is in the directory of the ENI. Of all other documents
+// and directories, the map has only the names.
 func (i *Instance) tree(requested string) map[string]string {
 	i.sim.mu.Lock()
 	attached, listed, lies := i.currentView().enis, i.shownENIs(), slices.Clone(i.lies)
@@ -83,8 +83,8 @@ func (i *Instance) hostname(e ENI) string {
 	return i.sim.dnsName(e.Addrs[0])
 }
 
-// setENIKeys sets the keys in the directory of one ENI. In a subnet without IPv4, the only IPv4 keys in the directory
-// are those about the VPC.
+// setENIKeys sets the keys in the directory of one ENI. In a subnet without IPv4, the directory has no IPv4 keys except
+// the keys about the VPC.
 func (i *Instance) setENIKeys(set func(key, value string), e ENI) {
 	vpc := i.sim.vpcs[e.VPC]
 	set("device-number", strconv.Itoa(e.Index))

@@ -25,8 +25,8 @@ type Instance struct {
 	role         string
 	tags         map[string]string
 	launched     time.Time
-	launch       launch    // of the action RunInstances; zero if the method RunInstance made the instance
-	pendingUntil time.Time // when the state pending ends
+	launch       launch    // zero if the method RunInstance, and not the action RunInstances, made the instance
+	pendingUntil time.Time // the end of the state "pending"
 	shuttingDown bool      // sim.mu guards this field and the next five
 	terminated   bool
 	stopped      bool
@@ -103,12 +103,12 @@ func (s *Sim) runInstance(r RunInstance) (*Instance, error) {
 	s.attach(e, i, r.BootCard, r.BootIndex, 0).deleteOnTermination = true
 	s.attachEFA(i, sub, groups, r.EFAOnly)
 	i.views = []view{{since: i.launched, enis: i.snapshots()}}
-	s.dropPast() // a real boot takes longer than any lag, so all actions know the instance
+	s.dropPast() // all actions find the instance at once, because a real boot takes longer than any lag
 	return i, nil
 }
 
-// attachEFA attaches an EFA-only ENI to each of the first network cards of a new instance. The parameter cards is the
-// number of these cards. The device index is 0. On card 0, which also has the boot ENI, the EFA-only ENI is at index 1
+// attachEFA attaches an EFA-only ENI to some network cards of a new instance: from card 0 on, as many as the parameter
+// cards says. The device index of an EFA-only ENI is 0. Only on card 0 is it 1, because the boot ENI has index 0
 // (Guide: "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). An EFA-only ENI has no
 // address of any family (Guide: "Elastic Fabric Adapter").
 func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
@@ -123,8 +123,8 @@ func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 	}
 }
 
-// checkEFA refuses a number of EFA-only ENIs that is larger than the number of the type's cards. It also refuses
-// EFA-only ENIs if card 0 has room only for the boot ENI.
+// checkEFA refuses more EFA-only ENIs than the instance type has cards. It also refuses EFA-only ENIs if card 0 can
+// have only one ENI, because the boot ENI needs this place.
 func (t InstanceType) checkEFA(cards int) error {
 	if cards < 0 || cards > len(t.cards()) || cards > 0 && t.cards()[0] < 2 {
 		return refuse("InvalidParameterValue",
@@ -133,8 +133,8 @@ func (t InstanceType) checkEFA(cards int) error {
 	return nil
 }
 
-// checkBootSlot refuses a card and a device index for the boot ENI if the type does not have them. If the instance also
-// gets EFA-only ENIs, it refuses all but card 0 and index 0, because any other place may be that of an EFA-only ENI.
+// checkBootSlot refuses a card or a device index of the boot ENI if the instance type does not have it. If the instance
+// also gets EFA-only ENIs, it accepts only card 0 and index 0, because an EFA-only ENI may use any other place.
 func (t InstanceType) checkBootSlot(r RunInstance) error {
 	switch {
 	case r.BootCard < 0 || r.BootCard >= len(t.cards()) || r.BootIndex < 0 || r.BootIndex >= t.cards()[r.BootCard]:
@@ -186,8 +186,8 @@ func (s *Sim) terminateInstance(id string) error {
 }
 
 // Stop stops an instance. Its ENIs stay attached, with their addresses (Guide: "Stop and start Amazon EC2 instances").
-// If hibernates is true, DescribeInstances shows that the instance hibernates: it keeps the content of its memory. The
-// caller must stop the programs of the instance.
+// If hibernates is true, DescribeInstances shows that the instance hibernates. A hibernating instance keeps the content
+// of its memory. Stop does not end the programs of the instance: the caller must do this.
 func (i *Instance) Stop(hibernates bool) {
 	i.sim.update(func() { i.stopped, i.hibernates = true, hibernates })
 }

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// latencies has, for each action that changes something, the time that EC2 takes to answer. AWS publishes no such
-// times, so these times are a guess. EC2 answers AttachNetworkInterface only when the link is on the node.
+// latencies has the time that EC2 takes to answer, for each action that changes something. The times are guesses,
+// because AWS publishes none. AttachNetworkInterface takes long, because EC2 answers it only when the link is on the
+// node.
 var latencies = map[string]time.Duration{
 	"AssignIpv6Addresses":             300 * time.Millisecond,
 	"AssignPrivateIpAddresses":        300 * time.Millisecond,
@@ -24,7 +25,8 @@ var latencies = map[string]time.Duration{
 
 const describeLatency = 150 * time.Millisecond
 
-// Latency returns how long EC2 takes to answer an action. It is for simulations in which this time matters.
+// Latency returns how long the real EC2 takes to answer an action. A Sim answers without this delay, unless a test
+// calls [Sim.DelayAsEC2].
 func Latency(action string) time.Duration {
 	if d, ok := latencies[action]; ok {
 		return d
@@ -33,7 +35,7 @@ func Latency(action string) time.Duration {
 }
 
 // DelayAsEC2 delays the answer to each Describe action, and to each action that changes ENIs. The delay is the
-// [Latency] of the action. The function stop ends these delays.
+// [Latency] of the action. The function stop ends the delays.
 func (s *Sim) DelayAsEC2() (stop func()) {
 	each := func(of func(action string) time.Duration) {
 		for action := range actions {

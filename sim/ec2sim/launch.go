@@ -43,7 +43,7 @@ type profileRequest struct {
 	Name string `ec2:"Name,required"`
 }
 
-// metadataOptions have no effect: the simulator always has IMDSv2 only, and package vpcsim has a fixed hop limit.
+// metadataOptions have no effect, because the simulator has only IMDSv2, and package vpcsim has a fixed hop limit.
 type metadataOptions struct {
 	Endpoint string `ec2:"HttpEndpoint"`
 	Hops     int    `ec2:"HttpPutResponseHopLimit"`
@@ -111,8 +111,8 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 	return &reservationOutput{reservation: answer}, nil
 }
 
-// newLaunch checks a request to launch instances. It returns the launch. It also returns the tags that the request
-// gives to each type of resource.
+// newLaunch checks a request to launch instances. It returns the launch, and the tags of the request by type of
+// resource.
 func (s *Sim) newLaunch(in *runInstancesInput) (launch, map[string]map[string]string, error) {
 	l := launch{in: *in}
 	if len(in.NetworkInterfaces) != 1 || in.NetworkInterfaces[0].DeviceIndex != 0 {
@@ -207,7 +207,7 @@ type stateItem struct {
 	Name string `xml:"name"`
 }
 
-// terminateInstances ends instances (API: TerminateInstances: "idempotent"). Until TerminateDelay has passed, they are
+// terminateInstances ends instances (API: TerminateInstances: "idempotent"). During TerminateDelay, the instances are
 // shutting down, and keep their ENIs.
 func (s *Sim) terminateInstances(in *terminateInstancesInput) (*terminateInstancesOutput, error) {
 	for _, id := range in.InstanceIDs {
@@ -223,7 +223,7 @@ func (s *Sim) terminateInstances(in *terminateInstancesInput) (*terminateInstanc
 			i.shuttingDown = true
 			s.runAfter(s.cfg.TerminateDelay, func() {
 				if !i.terminated {
-					_ = s.terminateInstance(id) // the only error is that there is no such instance
+					_ = s.terminateInstance(id) // the only possible error is that the instance does not exist
 				}
 			})
 		}
