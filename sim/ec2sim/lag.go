@@ -13,21 +13,21 @@ import (
 
 // A Lag says how old the state in EC2's answers can be: "the result of an API command you run ... might not be
 // immediately visible to all subsequent commands" (API: "Eventual consistency in the Amazon EC2 API"). With the zero
-// value, EC2 always shows the present state. With the same Seed, the same calls at the same times have the same
-// answers.
+// Lag, EC2 always shows the present state. Seed makes the answers repeatable: with the same Seed, the same calls at the
+// same times get the same answers.
 //
-//   - DescribeNetworkInterfaces, the states of DescribeInstances and the free addresses of DescribeSubnets show a state
-//     of EC2 that may be old. The maximum age of this state is [Lag.Most]. In half of the cases, the answer shows the
-//     present state. Because of an old state, an answer can miss a new ENI or address, and can show a deleted ENI or
-//     address.
-//   - An answer can show an older state than the answer before it. [Lag.Back] is the maximum number of such answers in
-//     all. They exist in practice: kubernetes/kubernetes#77389 saw a volume that was detached, and later was detaching.
-//   - An action that names a new ENI sometimes does not find the ENI yet. This ends at the latest when the ENI is as
-//     old as [Lag.Most]. The action then answers InvalidNetworkInterfaceID.NotFound ("its ID might not have propagated
-//     throughout the system, and you will get an error responding that the resource does not exist"). A Describe action
-//     may show the ENI earlier, or later.
+//   - An answer may show an old state of EC2. This applies to the ENIs of DescribeNetworkInterfaces, the states of
+//     DescribeInstances and the free addresses of DescribeSubnets. The state is at most as old as [Lag.Most]. In half
+//     of the cases, it is the present state. If the state is old, an answer can omit a new ENI or address, and can show
+//     a deleted one.
+//   - An answer can show an older state than the answer before it. In total, at most [Lag.Back] answers do so. This
+//     happens in practice: in kubernetes/kubernetes#77389, EC2 showed a volume as detached, and later as detaching.
+//   - An action that names a new ENI sometimes does not find the ENI, until the ENI is at most as old as [Lag.Most].
+//     EC2 then answers InvalidNetworkInterfaceID.NotFound ("its ID might not have propagated throughout the system, and
+//     you will get an error responding that the resource does not exist"). Independently of this, a Describe action may
+//     show the ENI earlier or later.
 //
-// Changes always apply to the present state. When RunInstance returns, all actions know the instance.
+// A change always applies to the present state. When RunInstance returns, all actions find the instance.
 type Lag struct {
 	Most time.Duration
 	Back int
@@ -39,11 +39,11 @@ type lagging struct {
 	Lag
 	rand    *rand.Rand
 	past    []moment // the oldest first; past[0] is the oldest state that an answer may show
-	dropped int      // how many moments before past[0] are dropped
-	shown   int      // the number of the latest moment that an answer has shown; 0 is the first moment of the Sim
+	dropped int      // how many moments have been dropped before past[0]
+	shown   int      // the number of the latest moment that an answer has shown; the first moment has the number 0
 }
 
-// A moment is the state that Describe actions can show from a certain time on.
+// A moment is a state of EC2 that Describe actions can show. The field since is when this state began.
 type moment struct {
 	since  time.Time
 	enis   map[string]*eni   // if there is a lag, these are copies that never change
@@ -136,7 +136,7 @@ func (l *lagging) randomDelay() time.Duration {
 	return time.Duration(l.rand.Int64N(int64(l.Most) + 1))
 }
 
-// findableFrom returns the time from which all actions find an ENI that is created now.
+// findableFrom returns the time from which actions find an ENI that is created now.
 func (s *Sim) findableFrom() time.Time {
 	if s.lag == nil {
 		return time.Time{}

@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// A Lie makes the metadata service give a wrong answer, or omit something. The functions below return lies that users
-// of EC2 have seen. A number like #1967 is an issue of aws/amazon-vpc-cni-k8s. "netutils" is lib/lib.sh of
-// amazonlinux/amazon-ec2-net-utils.
+// A Lie makes the metadata service give wrong or incomplete answers. Users of EC2 have seen the lies that the functions
+// below return. In their comments, a number like #1967 means an issue of aws/amazon-vpc-cni-k8s, and "netutils" means
+// lib/lib.sh of amazonlinux/amazon-ec2-net-utils.
 type Lie struct {
 	eni string // the ENI about which the answers are wrong; empty: all ENIs
-	// Returns the ENIs that the service shows in place of the current ENIs. The ENIs atStart are those that the service
-	// showed when the lie began.
+	// Returns the ENIs that the service shows instead of the current ENIs. The parameter atStart has the ENIs that the
+	// service showed when the lie began.
 	showENIs func(atStart, current []ENI) []ENI
 	// Returns the value that the service shows for a key of the ENI. It gets the name of the key, and the true value.
-	// If it returns "", the service shows no such key.
+	// If it returns "", the service does not show the key.
 	showKey func(name, value string) string
 	failure int  // the HTTP status of all answers; 0: the service does not fail
 	silent  bool // the service does not answer
@@ -48,10 +48,10 @@ func (i *Instance) Lie(lies ...Lie) (stop func()) {
 	}
 }
 
-// Reboot restarts the instance. All earlier lies end. From then on, the metadata service tells the new lies, until the
-// caller calls stop. After a restart, metadata may omit attached ENIs ([ForgetENI]). ENIs that were detached by force
-// disappear from metadata (API: DetachNetworkInterface, Force: "The instance metadata will get updated when you stop
-// and start the instance"). It is a guess that a reboot has the same effect as a stop and a start. The ENIs and
+// Reboot restarts the instance. All earlier lies end. The metadata service then tells the lies that the caller passes,
+// until the caller calls stop. After a restart, metadata may omit attached ENIs ([ForgetENI]). A restart removes ENIs
+// from metadata that were detached by force (API: DetachNetworkInterface, Force: "The instance metadata will get
+// updated when you stop and start the instance"). It is a guess that a reboot has this effect, too. The ENIs and
 // addresses do not change, so the simulator calls no listeners.
 func (i *Instance) Reboot(lies ...Lie) (stop func()) {
 	i.sim.mu.Lock()
@@ -60,7 +60,8 @@ func (i *Instance) Reboot(lies ...Lie) (stop func()) {
 	return i.Lie(lies...)
 }
 
-// ForgetENI returns a lie that omits an attached ENI. #1967 saw this after a restart. PR #3821 is about the same lie.
+// ForgetENI returns a lie that omits an attached ENI. This happened after a restart in #1967. PR #3821 is about the
+// same problem.
 func ForgetENI(eni string) Lie {
 	return Lie{eni: eni, showENIs: func(_, now []ENI) []ENI {
 		return slices.DeleteFunc(slices.Clone(now), func(e ENI) bool { return e.ID == eni })
@@ -95,8 +96,8 @@ func FreezeENI(eni string) Lie {
 }
 
 // HideKeys returns a lie that answers 404 for these keys of an ENI. The keys of a new ENI appear one after another,
-// within up to 30 seconds (netutils polls for 30 seconds). On some types vpc-ipv4-cidr-blocks never appeared
-// (kubernetes/kops PR 7402).
+// within up to 30 seconds (netutils polls for 30 seconds). On some instance types, the key vpc-ipv4-cidr-blocks never
+// appeared (kubernetes/kops PR 7402).
 func HideKeys(eni string, keys ...string) Lie {
 	return Lie{eni: eni, showKey: func(name, value string) string {
 		if slices.Contains(keys, name) {
@@ -106,14 +107,13 @@ func HideKeys(eni string, keys ...string) Lie {
 	}}
 }
 
-// HideENI returns a lie that answers 404 for everything below an ENI's MAC, although the list of MACs has this MAC.
-// HideENI is the worst case of HideKeys.
+// HideENI returns a lie that answers 404 for all keys of an ENI, although the list of MACs contains the ENI's MAC.
 func HideENI(eni string) Lie {
 	return Lie{eni: eni, showKey: func(string, string) string { return "" }}
 }
 
-// ZeroDeviceNumber returns a lie that answers 0 for the device number of an ENI. The real metadata service answers 0
-// until it knows the number (netutils polls for the number 60 times in 6 seconds).
+// ZeroDeviceNumber returns a lie that answers 0 for the device number of an ENI. For a new ENI, the real metadata
+// service answers 0 at first (netutils polls 60 times in 6 seconds).
 func ZeroDeviceNumber(eni string) Lie {
 	return Lie{eni: eni, showKey: func(name, value string) string {
 		if name == "device-number" {
@@ -127,19 +127,20 @@ func ZeroDeviceNumber(eni string) Lie {
 // polls for this key 12 times in 12 seconds).
 func LateNetworkCard(eni string) Lie { return HideKeys(eni, "network-card") }
 
-// FailENI returns a lie that answers 500 for everything about an ENI. But the list of MACs still contains the ENI's
-// MAC. In amazonlinux/amazon-ec2-net-utils#161, a program took such an error for "no addresses", and removed all
+// FailENI returns a lie that answers 500 for all keys of an ENI, although the list of MACs contains the ENI's MAC. In
+// amazonlinux/amazon-ec2-net-utils#161, a program interpreted such an error as "no addresses", and removed all
 // addresses from the interface. The status is a guess.
 func FailENI(eni string) Lie { return Lie{eni: eni, failure: http.StatusInternalServerError} }
 
-// Unavailable returns a lie that answers 503 to everything, as an overloaded service may do (Guide: "Access instance
-// metadata for an EC2 instance", "Query throttling"). The guide does not name the status, so the status is a guess.
+// Unavailable returns a lie that answers all requests with 503, as an overloaded service can do (Guide: "Access
+// instance metadata for an EC2 instance", "Query throttling"). The status is a guess, because the guide does not name
+// it.
 func Unavailable() Lie { return Lie{failure: http.StatusServiceUnavailable} }
 
 // Silent returns a lie with which the service never answers, so the caller waits. The cause may be a packet filter, or
 // a hop limit that is too small (Guide: "Use the Instance Metadata Service to access instance metadata"). Another
-// possible cause is the limit of 1024 packets per second for link-local services (aws/aws-eks-best-practices describes
-// this limit for DNS).
+// possible cause is EC2's limit of 1024 packets per second to link-local addresses (aws/aws-eks-best-practices
+// describes this limit for DNS).
 func Silent() Lie { return Lie{silent: true} }
 
 func eniIndex(enis []ENI, id string) int {
@@ -167,8 +168,8 @@ func shownValue(lies []*activeLie, e ENI, name, value string) string {
 	return value
 }
 
-// requestFailure returns how a request to the metadata service fails: with an HTTP status, or without an answer
-// (silent). It returns 0 and false if the request does not fail.
+// requestFailure returns how a request to the metadata service fails. If silent is true, the service does not answer.
+// If not, it answers with the status. If the status is 0, the request does not fail.
 func (i *Instance) requestFailure(path string) (status int, silent bool) {
 	i.sim.mu.Lock()
 	defer i.sim.mu.Unlock()

@@ -8,13 +8,13 @@ import (
 	"net/netip"
 )
 
-// A pool has the addresses of one family of a subnet, in aligned blocks. A single address is a block of one address,
-// and a delegated prefix is a block of many addresses. So a subnet can be fragmented as in EC2: it has free addresses,
-// but no free block for a prefix. In both families, the first four addresses and the last address are reserved (VPC
-// Guide: "Subnet CIDR blocks").
+// A pool knows which addresses of a subnet are free, in one family. It manages aligned blocks: a single address is a
+// block of one address, and a delegated prefix is a block of many addresses. So a pool can have free addresses, but no
+// free block for a prefix, as in EC2. EC2 reserves the first four addresses and the last address (VPC Guide: "Subnet
+// CIDR blocks").
 type pool interface {
-	takeAny(bits, count int) (blocks []netip.Prefix, ok bool) // takes count blocks of the prefix length bits, or none
-	// Takes all of these blocks. If some blocks are in use, it takes none, and returns the first of them.
+	takeAny(bits, count int) (blocks []netip.Prefix, ok bool) // takes count blocks with this prefix length, or none
+	// Takes all of these blocks. If a block is in use, it takes none of the blocks, and returns the used block.
 	takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool)
 	putBack(blocks ...netip.Prefix) // puts blocks back into the pool
 	isReserved(a netip.Addr) bool   // reports whether EC2 reserves the address
@@ -42,8 +42,9 @@ func newBitmap(cidr netip.Prefix) *bitmap {
 
 func (p *bitmap) size() int { return 1 << (32 - p.cidr.Bits()) }
 
-// takeNext takes the next free block of this prefix length. EC2 does not document which block it chooses. The simulator
-// takes blocks in turn, so tests can predict its choice. It also uses a freed address again as late as possible.
+// takeNext takes the next free block of this prefix length. The documentation does not say which block EC2 chooses. The
+// simulator takes blocks in turn. So tests can predict the next block, and the simulator reuses a freed address as late
+// as possible.
 func (p *bitmap) takeNext(bits int) (netip.Prefix, bool) {
 	n, size := 1<<(32-bits), p.size()
 	start := (p.next + n - 1) / n * n
@@ -102,8 +103,8 @@ func (p *bitmap) isReserved(a netip.Addr) bool {
 
 func (p *bitmap) freeAddrs() int { return p.free }
 
-// isFree, setBits and bitMask work on n bits. The number i is the index of the first bit. All n bits are in the same
-// word of the bitmap, because blocks are aligned and have at most 16 addresses.
+// isFree, setBits and bitMask work on n bits, of which the first bit has the index i. All n bits are in the same word
+// of the bitmap, because blocks are aligned and have at most 16 addresses.
 func (p *bitmap) isFree(i, n int) bool { return p.used[i/64]&bitMask(i, n) == 0 }
 
 func (p *bitmap) setBits(i, n int) {

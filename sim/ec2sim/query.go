@@ -23,7 +23,7 @@ const (
 	namespace  = "http://ec2.amazonaws.com/doc/" + apiVersion + "/"
 )
 
-// actions has each action of the API by its name. Each action calls the method that answers it. The fields of the
+// actions has the actions of the API by name. For each action, a method of Sim computes the answer. The fields of the
 // method's input are the parameters of the action.
 var actions = map[string]action{
 	"AssignIpv6Addresses":             newAction((*Sim).assignIPv6Addresses),
@@ -55,11 +55,11 @@ var actions = map[string]action{
 	"UnassignPrivateIpAddresses":      newAction((*Sim).unassignPrivateIPAddresses),
 }
 
-// An action answers a form with an output structure. The caller holds the lock.
+// An action computes the answer to a request with this form. The caller holds the lock.
 type action func(*Sim, form) (output, error)
 
-// newAction returns an action that decodes the form, and then calls the method f of the Sim. For a dry run, the action
-// decodes the form, but does not call f.
+// newAction returns an action that decodes the form, and then calls the method f. For a dry run, the action does not
+// call f.
 func newAction[In any, Out any, P interface {
 	*Out
 	output
@@ -105,7 +105,7 @@ type errorOutput struct {
 
 // ServeHTTP answers a request of the EC2 query API. It does not check signatures.
 func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Body != nil { // without a server, a request may have no body
+	if r.Body != nil { // the body may be nil if no server of net/http calls ServeHTTP
 		r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
 	}
 	if err := r.ParseForm(); err != nil {
@@ -150,9 +150,9 @@ func reject(w http.ResponseWriter, err error, request string) {
 	writeXML(w, httpStatus(r.code), xml.Name{Local: "Response"}, &errorOutput{r.code, r.message, request})
 }
 
-// dispatch checks a call, and then lets the action answer. The checks have EC2's order. First, the action must exist.
-// Second, the caller must have a token. Third, the Config must allow the action. The faults that a test has ordered
-// come between the second and the third check.
+// dispatch checks a call, and then calls the action. The order of the checks is that of EC2. First, the action must
+// exist. Second, the token bucket must have a token. Third, the Config must allow the action. After the second check,
+// dispatch returns the faults that a test has ordered.
 func (s *Sim) dispatch(f form) (output, error) {
 	name := f["Action"]
 	act, ok := actions[name]
@@ -188,8 +188,8 @@ func (s *Sim) checkDenied(f form) error {
 	return nil
 }
 
-// unauthorizedMessage returns EC2's message for a missing permission (in practice). The last part of the real message
-// is encoded, and sts:DecodeAuthorizationMessage decodes it. The simulator's last part is as long as the encoded part
+// unauthorizedMessage returns EC2's message for a missing permission (in practice). A real message ends with an encoded
+// part, which sts:DecodeAuthorizationMessage can decode. The simulator's message ends with a part of the same length as
 // in EC2's example (API: "Error codes", UnauthorizedOperation).
 func (s *Sim) unauthorizedMessage(action string) string {
 	return fmt.Sprintf("You are not authorized to perform this operation. User: "+

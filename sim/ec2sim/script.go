@@ -6,12 +6,12 @@ package ec2sim
 // An Outcome says what happens to one HTTP request. The zero Outcome means that EC2 carries out the request and answers
 // it.
 type Outcome struct {
-	Undone bool   // EC2 does not carry out the request; without a Code, the outcome is also Lost
+	Undone bool   // EC2 does not carry out the request; if Code is empty, EC2 does not answer either
 	Lost   bool   // EC2 closes the connection without an answer
 	Code   string // EC2 answers with this error code, even after it has carried out the request
 }
 
-// The outcomes that a caller must handle, in addition to those that Refused and DoneBut return.
+// A caller must handle these outcomes, and the outcomes that Refused and DoneBut return.
 var (
 	Answered   = Outcome{}
 	DoneLost   = Outcome{Lost: true}
@@ -22,14 +22,13 @@ var (
 // error code.
 func Refused(code string) Outcome { return Outcome{Undone: true, Code: code} }
 
-// DoneBut returns the outcome of a request that EC2 carries out, but answers with the error code. EC2 can do so after
-// an internal fault.
+// DoneBut returns the outcome of a request that EC2 carries out, although it answers with the error code. This can
+// happen after an internal fault of EC2.
 func DoneBut(code string) Outcome { return Outcome{Code: code} }
 
-// Script says what happens to the next HTTP requests of the action, one by one. Each attempt of the SDK is a request. A
-// new script replaces the rest of an earlier script. To end a script, call Script without outcomes. Lose does not
-// affect the requests of a script. Fail and the token buckets affect only those requests of a script whose outcome is
-// not Undone.
+// Script sets the outcomes of the next HTTP requests of the action, in this order. Each attempt of the SDK is a
+// request. A new script replaces the rest of an earlier script. To end a script, call Script without outcomes. Lose
+// does not affect the requests of a script. Fail and the token buckets do not affect a request whose outcome is Undone.
 func (s *Sim) Script(action string, outcomes ...Outcome) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -37,7 +36,7 @@ func (s *Sim) Script(action string, outcomes ...Outcome) {
 	s.scripts[action] = outcomes
 }
 
-// playScript dispatches a request as its script says, and reports whether the answer must be lost.
+// playScript dispatches a request as the action's script says, and reports whether EC2 must lose the answer.
 func (s *Sim) playScript(f form) (out output, lost bool, err error) {
 	action := f["Action"]
 	script := s.scripts[action]

@@ -65,10 +65,10 @@ func (s *Sim) Instances() []*Instance {
 	return running
 }
 
-// OnChange makes the simulator call the function f for each change from now on. The simulator calls f for one change at
-// a time, in the order of the changes. It does not hold its lock meanwhile. EC2 answers a call that makes a change only
-// after f has returned, so the caller can rely on what f did. The function f can read the state of the simulator. But
-// it must not make a call that changes something.
+// OnChange makes the simulator call the function f for each later change. The simulator calls f for one change at a
+// time, in the order of the changes. If a call changes something, EC2 answers the call only after f has returned. So
+// the caller can rely on the work of f. The simulator does not hold its lock when it calls f. So f can read the state
+// of the simulator, but f must not make a call that changes something.
 func (s *Sim) OnChange(f func(Change)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *Sim) update(f func()) {
 // runLocked runs the function f while it holds the lock. It reports whether f queued a change.
 func (s *Sim) runLocked(f func()) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock() // also after a panic: net/http then serves the next request, which needs the lock
+	defer s.mu.Unlock() // even after a panic, because net/http then serves the next request, which needs the lock
 	queued := len(s.changes)
 	f()
 	s.saveMoment()
@@ -99,8 +99,8 @@ func (s *Sim) queueChange(c Change) {
 	}
 }
 
-// deliverChanges calls the listeners for all queued changes. If another goroutine is delivering, this goroutine waits
-// until its own changes are delivered.
+// deliverChanges calls the listeners for all queued changes. If another goroutine is already calling the listeners,
+// deliverChanges waits for this goroutine.
 func (s *Sim) deliverChanges() {
 	s.delivery.Lock()
 	defer s.delivery.Unlock()
@@ -119,8 +119,8 @@ func (s *Sim) deliverChanges() {
 	}
 }
 
-// runAfter runs the function f after the time d, and holds the lock meanwhile. The caller of runAfter already holds the
-// lock. So if d is 0, runAfter calls f directly, without a second lock.
+// runAfter calls the function f after the duration d, with the lock held. The caller of runAfter must hold the lock. If
+// d is 0, runAfter calls f at once.
 func (s *Sim) runAfter(d time.Duration, f func()) {
 	if d <= 0 {
 		f()

@@ -11,8 +11,8 @@ type ENI struct {
 	MAC             string
 	Description     string
 	Subnet          string
-	CIDR            netip.Prefix // the subnet's IPv4 block; zero if it has none
-	IPv6CIDR        netip.Prefix // the subnet's IPv6 block; zero if it has none
+	CIDR            netip.Prefix // the subnet's IPv4 block; zero if the subnet has none
+	IPv6CIDR        netip.Prefix // the subnet's IPv6 block; zero if the subnet has none
 	VPC             string
 	Zone            string
 	SecurityGroups  []string
@@ -20,7 +20,7 @@ type ENI struct {
 	Prefixes        []netip.Prefix // delegated IPv4 prefixes
 	IPv6Addrs       []netip.Addr
 	IPv6Prefixes    []netip.Prefix // delegated IPv6 prefixes
-	PublicIP        netip.Addr     // mapped to the primary address; zero if none
+	PublicIP        netip.Addr     // the public address of the primary address; may be zero
 	SourceDestCheck bool
 	EFAOnly         bool // an EFA-only ENI has no address
 	Tracking        Tracking
@@ -28,7 +28,7 @@ type ENI struct {
 
 	Status string // "available" or "in-use"
 
-	// The attachment; all fields are zero if there is none.
+	// The attachment. If the ENI is not attached, these fields are zero.
 	Attachment          string
 	AttachmentStatus    string // "attaching", "attached" or "detaching"
 	Instance            string
@@ -38,11 +38,11 @@ type ENI struct {
 	DeleteOnTermination bool
 }
 
-// A Change informs a data plane about a network interface of an instance.
+// A Change tells a listener that a network interface of an instance has changed.
 type Change struct {
 	Kind     ChangeKind
 	Instance string // the instance that has, or had, the ENI
-	ENI      ENI    // after the change; for Detached, as the ENI was before the change
+	ENI      ENI    // the state after the change, or for Detached, before the change
 }
 
 // A ChangeKind is the kind of a Change.
@@ -52,11 +52,11 @@ type ChangeKind string
 const (
 	Attached ChangeKind = "attached" // the ENI is in the instance now
 	Detached ChangeKind = "detached" // the ENI has left the instance
-	// the ENI's addresses, prefixes, security groups or source/destination check have changed
+	// The ENI's addresses, prefixes, security groups or source/destination check have changed.
 	Addressed ChangeKind = "addressed"
 )
 
-// A Call is one request that the EC2 endpoint has got.
+// A Call is a request that EC2 has received.
 type Call struct {
 	Action string
 	Params map[string]string // the request's parameters, without Action and Version

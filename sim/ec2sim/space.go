@@ -23,8 +23,8 @@ type space struct {
 	pool       pool
 }
 
-// takeDemand takes all blocks that the demand asks for, or none. If a requested address is already in use, the error
-// has the code inUse.
+// takeDemand takes all blocks for a demand, or none. If a requested address is already in use, the error has the code
+// inUse.
 func (sp *space) takeDemand(d demand, inUse string) (h holding, err error) {
 	switch {
 	case len(d.addrs) > 0:
@@ -40,9 +40,9 @@ func (sp *space) takeDemand(d demand, inUse string) (h holding, err error) {
 	return h, nil
 }
 
-// takeFirst takes all addresses of a new ENI, or none. It takes the primary address and the secondary addresses of the
-// request. The number count says how many more addresses EC2 chooses. If the primary address is zero, EC2 also chooses
-// a primary address.
+// takeFirst takes all addresses of a new ENI, or none. These are the primary address and the secondary addresses of the
+// request, and count further addresses that EC2 chooses. If the primary address is zero, EC2 also chooses a primary
+// address.
 func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, count int) ([]netip.Addr, error) {
 	listed := secondary
 	if primary.IsValid() {
@@ -50,7 +50,7 @@ func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, count int
 	} else {
 		count++
 	}
-	// The listed addresses come first, so that EC2's choices cannot take them.
+	// First take the listed addresses, so that EC2 does not choose one of them.
 	if err := sp.takeThese(listed, "InvalidIPAddress.InUse"); err != nil {
 		return nil, err
 	}
@@ -102,10 +102,10 @@ func (sp *space) takeAny(count int) ([]netip.Addr, error) {
 	return addrsOf(blocks), nil
 }
 
-// takePrefixes takes the wanted prefixes. The number count says how many more prefixes EC2 chooses. It takes all of
-// these prefixes, or none. A subnet without an aligned free block has no prefixes left, even if it has many free
-// addresses (Guide: "Prefix delegation for Amazon EC2 network interfaces"). The error code is known from practice,
-// because the documentation does not name it.
+// takePrefixes takes the wanted prefixes, and count further prefixes that EC2 chooses: all of them, or none. A subnet
+// without an aligned free block has no prefixes left, even if it has many free addresses (Guide: "Prefix delegation for
+// Amazon EC2 network interfaces"). The error code is that of EC2 in practice, because the documentation does not name
+// it.
 func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix, error) {
 	for i, p := range wanted {
 		if p.Bits() != sp.prefixBits || !sp.cidr.Contains(p.Addr()) || slices.Contains(wanted[:i], p) {
@@ -122,9 +122,9 @@ func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix,
 		"The specified subnet does not have enough free cidr blocks to satisfy the request.")
 }
 
-// atCreation returns the error that CreateNetworkInterface gives for a lack of prefixes. It gets the error of
-// takePrefixes, and returns other errors unchanged. The error of CreateNetworkInterface is known from practice, because
-// the documentation does not name it. The error for IPv6 is a guess.
+// atCreation returns the error with which CreateNetworkInterface answers if err is an error of takePrefixes for a lack
+// of prefixes. It returns all other errors unchanged. The documentation does not name this error. For IPv4, EC2 answers
+// so in practice, and for IPv6, the error is a guess.
 func atCreation(err error, family string) error {
 	if r, ok := errors.AsType[*refusal](err); ok && r.code == "InsufficientCidrBlocks" {
 		return refuse("InvalidParameterValue", "There aren't sufficient free %s addresses or prefixes", family)

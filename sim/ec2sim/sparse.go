@@ -10,9 +10,9 @@ import (
 )
 
 // A sparse is the pool of an IPv6 subnet. The subnet has too many addresses for a bitmap, so the pool stores the used
-// addresses and prefixes. EC2 chooses addresses and prefixes at random. The simulator takes them in turn. Single
-// addresses come from the first /80, which cannot be delegated because it has reserved addresses. Prefixes come from
-// the blocks after the first /80.
+// addresses and prefixes. EC2 chooses addresses and prefixes at random, but the simulator takes them in turn. It takes
+// single addresses from the first /80, which is never a delegated prefix, because it has reserved addresses. It takes
+// prefixes from the blocks after the first /80.
 type sparse struct {
 	cidr      netip.Prefix
 	taken     map[netip.Prefix]bool // addresses and prefixes
@@ -49,8 +49,8 @@ func (p *sparse) takeAny(bits, count int) ([]netip.Prefix, bool) {
 	return blocks, true
 }
 
-// nextFree returns the next free block. After the last prefix, it starts again with the first prefix. But it tries each
-// single address only once, because single addresses never run out.
+// nextFree returns the next free block with this prefix length. After the last prefix, it starts again with the first
+// prefix. It tries each single address only once, because a subnet practically never uses all of them.
 func (p *sparse) nextFree(bits int) (netip.Prefix, bool) {
 	for bits != prefixBits6 {
 		b := singleBlock(p.addrAt(0, p.addr))
@@ -91,11 +91,11 @@ func (p *sparse) putBack(blocks ...netip.Prefix) {
 
 func (p *sparse) isReserved(a netip.Addr) bool { return a == p.lastAddr() || a.Less(p.addrAt(0, 4)) }
 
-// freeAddrs returns the largest int: the number of addresses is practically unlimited.
+// freeAddrs returns the largest int, because the number of addresses is practically unlimited.
 func (p *sparse) freeAddrs() int { return math.MaxInt }
 
-// isFree reports whether the block b is unused. The blocks in b, and the /80 that contains b, must also be unused. A
-// /80 with a reserved address is never free.
+// isFree reports whether the block b is free. If b is a single address, b and its /80 must be unused. If b is a /80, b
+// and all single addresses in b must be unused. A /80 with a reserved address is never free.
 func (p *sparse) isFree(b netip.Prefix) bool {
 	in := prefixAround(b)
 	if b == in && (b.Contains(p.cidr.Addr()) || b.Contains(p.lastAddr()) || p.singlesIn[b] > 0) {

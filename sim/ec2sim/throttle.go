@@ -43,11 +43,12 @@ func newBuckets(c Config) map[string]*bucket {
 
 func fullBucket(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
 
-// Tokens are EC2's default buckets for one account in one region. A model that only counts calls can use Tokens without
-// a [Sim]. The zero value is ready for use.
+// Tokens has EC2's default buckets for one account in one region. It needs no [Sim], so a model that only counts calls
+// can use it. The zero value is ready for use.
 type Tokens struct{ buckets map[string]*bucket }
 
-// Take takes a token for a call of the action, and reports whether there was a token. The time comes from package time.
+// Take takes a token for a call of the action, and reports whether there was a token. Take refills the buckets as the
+// clock of package time says.
 func (t *Tokens) Take(action string) bool {
 	if t.buckets == nil {
 		t.buckets = map[string]*bucket{}
@@ -93,6 +94,6 @@ func (b *bucket) takeToken(now time.Time) bool {
 	return true
 }
 
-// tooManyRequests is EC2's message for a caller without a token. The error is a server error with the status 503 (API:
-// "Error codes", the table "Server errors").
+// tooManyRequests is EC2's message if a bucket is empty. The HTTP status of this error is 503 (API: "Error codes", the
+// table "Server errors").
 const tooManyRequests = "Request limit exceeded."

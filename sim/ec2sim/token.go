@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// created has the first call with a client token, and the answer to this call.
+// created has the parameters of the first call with a client token, and the answer to this call.
 type created struct {
 	in    createNetworkInterfaceInput
 	out   createNetworkInterfaceOutput
@@ -16,9 +16,9 @@ type created struct {
 }
 
 // earlierAnswer returns the answer to an earlier call with the same client token and the same parameters. If there was
-// such a call, the present call creates nothing, even if the ENI of the earlier call no longer exists. If the
-// parameters differ, earlierAnswer returns an error (API: "Ensuring idempotency"). For an unknown token, earlierAnswer
-// returns nil.
+// such a call, the present call must create nothing, even if the ENI of the earlier call no longer exists. If an
+// earlier call had the same token and other parameters, earlierAnswer returns an error (API: "Ensuring idempotency").
+// If no earlier call had the token, earlierAnswer returns nil.
 func (s *Sim) earlierAnswer(in *createNetworkInterfaceInput) (*createNetworkInterfaceOutput, error) {
 	first, ok := s.tokens[in.ClientToken]
 	switch {
@@ -43,9 +43,9 @@ func (s *Sim) rememberToken(e *eni, in *createNetworkInterfaceInput, out *create
 	}
 }
 
-// retireToken makes the client token of a deleted ENI expire after the time TokenLife. If this time is 0, the token
-// never expires. A token of RunInstances is valid "for at least 24 hours after the termination of the instance" (API:
-// "Ensuring idempotency", as of 2016-09-15). The page says nothing about ENIs.
+// retireToken makes the client token of a deleted ENI expire after [Config.TokenLife]. If TokenLife is 0, the token
+// never expires. The documentation does not say when EC2 forgets the token of an ENI. The token of an instance is valid
+// "for at least 24 hours after the termination of the instance" (API: "Ensuring idempotency", as of 2016-09-15).
 func (s *Sim) retireToken(e *eni) {
 	if t, ok := s.tokens[e.token]; ok && s.cfg.TokenLife > 0 {
 		t.until = time.Now().Add(s.cfg.TokenLife)

@@ -5,9 +5,8 @@ package ec2sim
 
 import "cmp"
 
-// A Tracking has timeouts in seconds. After its timeout, the security groups of an ENI no longer track an idle
-// connection. 0 means that the ENI has no timeout of its own, so the default of the instance type applies (Guide:
-// "Connection tracking timeouts").
+// A Tracking has timeouts in seconds. When a connection has been idle for this time, the security groups of the ENI no
+// longer track it. If a timeout is 0, the default of the instance type applies (Guide: "Connection tracking timeouts").
 type Tracking struct {
 	TCPEstablished int
 	UDPStream      int
@@ -17,7 +16,7 @@ type Tracking struct {
 // defaultTracking has the defaults of all instance types before Nitro v6 (API: ConnectionTrackingSpecificationRequest).
 var defaultTracking = Tracking{TCPEstablished: 432000, UDPStream: 180, UDP: 30}
 
-// withNitro6 returns the type with the default TCP timeout of Nitro v6, which is shorter (API:
+// withNitro6 returns the type with the short default TCP timeout of Nitro v6 (API:
 // ConnectionTrackingSpecificationRequest).
 func (t InstanceType) withNitro6() InstanceType {
 	t.TCPEstablished = 350
@@ -31,9 +30,8 @@ type trackingRequest struct {
 	UDP            *int `ec2:"UdpTimeout"`
 }
 
-// applyTo returns the settings with the changes that the request makes. The API documents the range of each setting.
-// But it documents no error code for a value outside the range. So applyTo uses the code for other invalid values,
-// which is a guess.
+// applyTo returns the settings t with the changes that the request makes. The API documents the range of each setting,
+// but no error code for a value outside the range. It is a guess that the code is that for other invalid values.
 func (in *trackingRequest) applyTo(t Tracking) (Tracking, error) {
 	if in == nil {
 		return t, nil

@@ -9,11 +9,11 @@ import (
 )
 
 // builtin has the instance types that every simulator has. Config.InstanceTypes adds other types. The numbers of ENIs,
-// of IPv4 addresses and of ENIs on each network card are from aws/amazon-vpc-cni-k8s. Its file
-// pkg/vpc/vpc_ip_resource_limit.go is generated from DescribeInstanceTypes. An instance with several cards can have as
-// many ENIs as all cards together (Guide: "Network cards"). All these types can have as many IPv6 addresses as IPv4
-// addresses (Guide: "Maximum IP addresses per network interface"). C8gn is a type of Nitro v6 (Guide: the platform
-// summary of the family).
+// of IPv4 addresses and of ENIs on each network card are from aws/amazon-vpc-cni-k8s. That project generates its file
+// pkg/vpc/vpc_ip_resource_limit.go from DescribeInstanceTypes. The limit of an instance with several cards is the sum
+// of the cards' limits (Guide: "Network cards"). All these types can have as many IPv6 addresses as IPv4 addresses
+// (Guide: "Maximum IP addresses per network interface"). C8gn is a type of Nitro v6 (Guide: the platform summary of the
+// family).
 var builtin = []InstanceType{
 	nitro("t3.small", 3, 4),
 	nitro("t3.medium", 3, 6),
@@ -42,14 +42,14 @@ func nitro(name string, enis, addrs int) InstanceType {
 	return InstanceType{Name: name, ENIs: enis, IPv4PerENI: addrs, IPv6PerENI: addrs}
 }
 
-// withCards returns the type with this number of network cards. Each card can have as many ENIs as the type had before.
+// withCards returns the type with this number of network cards. Each card can have t.ENIs ENIs.
 func (t InstanceType) withCards(cards int) InstanceType {
 	t.Cards = slices.Repeat([]int{t.ENIs}, cards)
 	t.ENIs *= cards
 	return t
 }
 
-// cards returns the number of network interfaces of each network card.
+// cards returns, for each network card, the maximum number of ENIs.
 func (t InstanceType) cards() []int {
 	if len(t.Cards) == 0 {
 		return []int{t.ENIs}

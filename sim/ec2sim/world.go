@@ -20,10 +20,11 @@ import (
 //	pcx-1        vpc-1 vpc-2
 //	pcx-2        vpc-9 10.9.0.0/16 vpc-1 deleted
 //
-// A subnet belongs to the VPC above it. If the line names no zone, the zone is us-east-1a. The word "public" sets
-// MapPublicIP, and KEY=VALUE sets a tag. A CIDR with "-" before it goes to FormerCIDRs. In the line of a peering, a
-// CIDR belongs to the VPC before it, and any other word is the status. If the text has a mistake, World panics, as
-// netip.MustParsePrefix does. The text cannot set the other fields of the Config, so the caller sets them.
+// A subnet belongs to the nearest VPC above it. If the line names no zone, the zone is us-east-1a. The word "public"
+// sets MapPublicIP, the word "default" sets Default, and KEY=VALUE sets a tag. World adds a CIDR that begins with "-"
+// to FormerCIDRs. In the line of a peering, a CIDR belongs to the nearest VPC before it, and any other word is the
+// status. If the text has a mistake, World panics, as netip.MustParsePrefix does. The caller sets all other fields of
+// the Config.
 func World(text string) (c Config) {
 	for line := range strings.Lines(text) {
 		id, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -80,8 +81,8 @@ func parseWords(text string) (w lineWords) {
 	return w
 }
 
-// peeringOf parses the text after the ID in a peering's line. The text names two VPCs and the status. After each VPC
-// come the CIDRs of the VPC.
+// peeringOf parses the text after the ID in a peering's line. The text has two VPCs, each followed by its CIDRs, and
+// may have a status.
 func peeringOf(id, text string) Peering {
 	p := Peering{ID: id}
 	_, requester, _ := strings.Cut(text, "vpc-")
@@ -95,7 +96,7 @@ func peeringOf(id, text string) Peering {
 	return p
 }
 
-// onlyPrefix returns the prefix of a list that has one prefix at most; zero if the list is empty.
+// onlyPrefix returns the only prefix of a list, or the zero Prefix if the list is empty.
 func onlyPrefix(blocks []netip.Prefix) (b netip.Prefix) {
 	for _, b = range blocks {
 	}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package judge helps tests in which programs of other projects check our programs. These other programs are the
-// judges. The command internal/judges reads the output of the tests.
+// Package judge helps tests that check our programs with programs of other projects. The programs of other projects are
+// called judges. The command internal/judges reads the output of the tests.
 package judge
 
 import (
@@ -18,8 +18,8 @@ import (
 	"testing"
 )
 
-// Attr writes three attributes of a judge into the output of the test that runs the judge: the judge's name, the
-// judge's version, and what the judge checks. The subtests of the test are the cases of the judge.
+// Attr adds attributes to the test that runs a judge. They are the name and the version of the judge, and a description
+// of what it checks. Each subtest is a case that the judge checks.
 func Attr(t *testing.T, name, version, judged string) {
 	t.Helper()
 	t.Attr("judge", name)
@@ -28,7 +28,7 @@ func Attr(t *testing.T, name, version, judged string) {
 }
 
 // Release returns the package from which a program was built, and the name and version of the package's module. go.sum
-// pins this version.
+// pins the version.
 func Release(t *testing.T, program string) (pkg, version string) {
 	t.Helper()
 	info, err := buildinfo.ReadFile(program)
@@ -45,11 +45,11 @@ func Release(t *testing.T, program string) (pkg, version string) {
 	return "", ""
 }
 
-// A Suite says which tests of another project judge our programs. The tests are compiled unchanged.
+// A Suite is the tests of another project, which is the judge of our programs. The tests are unchanged.
 type Suite struct {
-	Focus string            // a regular expression for the names of the tests that use our programs
-	Not   map[string]string // the reason why some tests do not judge our programs; the key is a part of their names
-	Tries int               // how often a test may run until it passes; 0 and 1: once
+	Focus string            // a regular expression that matches the names of the tests that use our programs
+	Not   map[string]string // by a part of a test's name, the reason why such tests do not check our programs
+	Tries int               // the maximum number of attempts for each test; 0 means 1
 }
 
 // A spec is a test in Ginkgo's report.
@@ -65,9 +65,9 @@ func (s spec) name() string {
 	return strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " ")
 }
 
-// Hear runs the program of the suite. For each test of the suite that ran, Hear makes a subtest. The command c runs the
-// program, and Hear adds the flags of Ginkgo. Hear starts the command through the function do, so that do can choose
-// the place, for example a namespace.
+// Hear runs the command c, which must run the program of the suite, and adds the flags of Ginkgo to the command. For
+// each test of the suite that ran, Hear makes a subtest. Hear passes the method that runs the command to the function
+// do. So do can run the command in a namespace, for example.
 func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() error) error) {
 	t.Helper()
 	report := filepath.Join(t.TempDir(), "report")
@@ -118,8 +118,8 @@ func (s Suite) report(t *testing.T, all []result, failed error) {
 	}
 }
 
-// exclusionReason returns the reason why a test of the suite does not judge our programs. The name of the test can
-// contain several keys of s.Not. Then exclusionReason returns the reason of the longest key.
+// exclusionReason returns the reason in s.Not why a test of the suite does not check our programs. If the name of the
+// test contains several keys of s.Not, the longest key decides.
 func (s Suite) exclusionReason(t *testing.T, name string) string {
 	t.Helper()
 	var found []string

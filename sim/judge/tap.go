@@ -15,13 +15,13 @@ import (
 )
 
 // HearTAP runs a command that prints the results of tests in the Test Anything Protocol, as bats does. It makes a
-// subtest for each test that ran. The command also runs the tests that s.Not excludes, but HearTAP ignores their
-// results.
+// subtest for each test that ran. HearTAP ignores the results of tests that s.Not excludes, although the command runs
+// these tests, too.
 func (s Suite) HearTAP(t *testing.T, c *exec.Cmd) {
 	t.Helper()
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = io.MultiWriter(t.Output(), &out), t.Output()
-	failed := c.Run() // no reason to fail: perhaps only excluded tests have failed
+	failed := c.Run() // not an error yet, because perhaps only excluded tests have failed
 	all, err := readTAP(&out)
 	if err != nil {
 		t.Fatalf("%v: %v", err, failed)
@@ -34,7 +34,7 @@ func (s Suite) HearTAP(t *testing.T, c *exec.Cmd) {
 	s.report(t, all, nil)
 }
 
-// isExcluded reports whether a test does not judge our programs, because the test's name contains a key of s.Not.
+// isExcluded reports whether the name of a test contains a key of s.Not.
 func (s Suite) isExcluded(name string) bool {
 	for part := range s.Not {
 		if strings.Contains(name, part) {
@@ -46,8 +46,8 @@ func (s Suite) isExcluded(name string) bool {
 
 var tapResult = regexp.MustCompile(`^(not )?ok [0-9]+ (.*?)( # skip.*)?$`)
 
-// readTAP returns all results, each with its comments. It returns an error if the number of results is not the number
-// of planned tests.
+// readTAP returns all results. The message of a result has the comments after it. If the number of results is not the
+// number of planned tests, readTAP returns an error.
 func readTAP(from io.Reader) (all []result, err error) {
 	planned := 0
 	lines := bufio.NewScanner(from)

@@ -14,9 +14,10 @@ import (
 // flushConntrack deletes all entries of a namespace's connection tracker. The real kube-proxy deletes only entries of
 // UDP.
 //
-// NAT rules see only the first packet of a connection. Later packets follow the entry of the connection. So an old
-// entry would send datagrams to the wrong place, if a client uses the same source port again. After unload, such
-// datagrams would go to an old backend for two minutes. After Load, they would go to no backend for 30 seconds.
+// The kernel applies NAT rules only to the first packet of a connection. For later packets, it uses the entry of the
+// connection. So if a client used the same source port again, an old entry would send its datagrams to the wrong place.
+// After unload, they would go to an old backend for two minutes. After Load, they would go to no backend for 30
+// seconds.
 func flushConntrack(n *nl.NS) error {
 	return n.Do(func() error {
 		if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil { // of all families
