@@ -2,15 +2,15 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package kubeproxy loads the rules of the real kube-proxy into a network namespace that simulates a node. It has
-// kube-proxy's rules for Kubernetes Services in the modes iptables and nftables, for IPv4 and IPv6. The package is for
-// tests: it executes iptables-restore(8), ip6tables-restore(8) and nft(8).
+// kube-proxy's rules for Kubernetes Services in the modes iptables and nftables, for IPv4 and IPv6. The package is only
+// for tests. It executes iptables-restore(8), ip6tables-restore(8) and nft(8).
 //
-// The rules in testdata are a recording: an unmodified kube-proxy v1.36.3 with its default flags wrote them. This
-// kube-proxy ran in a namespace of its own, with an API server that had only the objects of testdata/scenario.json.
-// kube-proxy had no --cluster-cidr, as in clusters whose pods have addresses of the VPC. In such a cluster, kube-proxy
-// does not know which addresses are addresses of pods, so it does not change a pod's address on the way to a ClusterIP.
-// The recorded addresses are from prefixes for documentation. Load replaces the recorded addresses by the addresses of
-// your hosts and pods, so that the rules serve your pods:
+// An unmodified kube-proxy v1.36.3 with its default flags wrote the rules in testdata, and the program in the directory
+// record recorded them. kube-proxy ran in its own namespace, with an API server that had only the objects of
+// testdata/scenario.json. It had no flag --cluster-cidr, as in clusters whose pods have addresses of the VPC. Without
+// this flag, kube-proxy does not know which addresses belong to pods. So its rules do not change a pod's address in
+// packets to a ClusterIP. The recorded addresses are from prefixes for documentation. Load replaces them by the
+// addresses of your hosts and pods:
 //
 //	unload, err := kubeproxy.Load(node, kubeproxy.NFTables, kubeproxy.Scenario{
 //		kubeproxy.Node:    {V4: nodeAddr},  // no V6: then only the rules for IPv4
@@ -21,17 +21,17 @@
 //		kubeproxy.VPCHost: {V4: otherAddr}, // no pod at all
 //	})
 //
-// Then pod1 can call each Service of [Services] at its ClusterIP, by TCP and UDP. A second node gets the same rules,
-// with other hosts in the roles. The names of chains contain hashes of the recorded addresses, which Load does not
-// change.
+// After Load, pod1 can call each Service in [Services] at its ClusterIP, by TCP and UDP. For a second node, call Load
+// again, with other hosts in the Scenario. The names of chains contain hashes of the recorded addresses. Load does not
+// change these names.
 //
 // To record again, as root:
 //
 //	cd sim/kubeproxy/record && go run .
 //
-// The directory record is a separate module, because it builds kube-proxy. The recording omits two things. It omits the
-// policies of chains that kube-proxy has not created. It also omits kube-proxy's counters in nfacct, and so does
-// kube-proxy itself on a kernel without nfacct.
+// The directory record is a separate module, because it builds kube-proxy. The recording omits the policies of the
+// built-in chains, because they are not from kube-proxy. It also omits kube-proxy's counters in nfacct. kube-proxy
+// itself omits these counters on a kernel without nfacct.
 //
 // kube-proxy and this project are under the Apache License 2.0. This project contains no source of kube-proxy.
 package kubeproxy
@@ -57,12 +57,12 @@ const (
 // Modes has all recorded modes.
 var Modes = []Mode{IPTables, NFTables}
 
-// Load loads the rules of a mode into a namespace, with the addresses of a scenario. It loads the rules of a family
-// only if the scenario's Node has an address of that family. Load also sets the sysctls that kube-proxy sets on a node
+// Load loads the rules of a mode into a namespace, with the addresses of a scenario. If the scenario's Node has no
+// address of a family, Load omits the rules of this family. Load also sets the sysctls that kube-proxy sets on a node
 // (testdata/*/sysctls), and empties the connection tracker.
 //
-// unload removes the rules, and empties the connection tracker. It leaves the sysctls, as kube-proxy does. Load does
-// not check whether the namespace already has rules, so call unload before the next Load.
+// The function unload removes the rules, and empties the connection tracker. It does not reset the sysctls, and neither
+// does kube-proxy. Load does not check whether the namespace already has rules, so call unload before the next Load.
 func Load(n *nl.NS, m Mode, s Scenario) (unload func() error, err error) {
 	var on, off []command
 	for _, f := range families {

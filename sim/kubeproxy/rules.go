@@ -34,8 +34,8 @@ func (m Mode) commandPair(f family, rules string) (load, unload command) {
 	return command{restore, jumpsFirst(rules)}, command{restore, removal(rules)}
 }
 
-// jumpsFirst converts the output of iptables-save for iptables-restore. The converted text inserts the jumps to
-// kube-proxy's chains before all other rules, as kube-proxy does.
+// jumpsFirst converts the output of iptables-save to input for iptables-restore. In a chain that already has rules,
+// this input inserts the jumps to kube-proxy's chains before all other rules, as kube-proxy does.
 func jumpsFirst(save string) string {
 	var b strings.Builder
 	jumps := map[string]int{} // number of jumps in this table, by chain
@@ -54,8 +54,8 @@ func jumpsFirst(save string) string {
 	return b.String()
 }
 
-// removal converts the output of iptables-save to a text for iptables-restore that deletes kube-proxy's jumps and
-// chains. To empty a chain, the text has the line ":CHAIN", but no rules of this chain.
+// removal converts the output of iptables-save to input for iptables-restore. This input deletes kube-proxy's jumps and
+// chains. It has a line ":CHAIN" for each chain, which empties the chain before the deletion.
 func removal(save string) string {
 	var b, chains strings.Builder
 	for line := range strings.Lines(save) {
@@ -78,9 +78,8 @@ func removal(save string) string {
 	return b.String()
 }
 
-// parseJump parses a line of iptables-save that is a rule in a built-in chain. All of these rules are jumps to
-// kube-proxy's chains, because kube-proxy adds no other rules to built-in chains. For each other line, the result ok is
-// false.
+// parseJump parses a line of iptables-save that is a rule in a built-in chain. Such a rule is always a jump to one of
+// kube-proxy's chains, because kube-proxy adds no other rules to built-in chains. For any other line, ok is false.
 func parseJump(line string) (chain, rest string, ok bool) {
 	rule, ok := strings.CutPrefix(line, "-A ")
 	if !ok || strings.HasPrefix(rule, "KUBE-") {

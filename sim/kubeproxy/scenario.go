@@ -14,30 +14,30 @@ import (
 // Addrs are the addresses of a host or a Service.
 type Addrs struct{ V4, V6 netip.Addr }
 
-// A Host is a role in the scenario. The words "the node" in the role's description mean the node that has the rules.
+// A Host is a role in the scenario. In the comments of the roles, "the node" means the node that gets the rules.
 type Host string
 
 const (
 	Node    Host = "node"    // the node itself, and pods with the node's network
 	Client  Host = "client"  // a pod on the node, and the only backend of Service "hairpin"
-	Sibling Host = "sibling" // a pod on the node; it may be on the ENI of the client
-	Local   Host = "local"   // a pod on the node; it may be on another ENI
+	Sibling Host = "sibling" // a pod on the node; may be on the ENI of the client
+	Local   Host = "local"   // a pod on the node; may be on another ENI
 	Remote  Host = "remote"  // a pod on another node
-	VPCHost Host = "vpcHost" // no pod and no node: the API server, for example
+	VPCHost Host = "vpcHost" // a host that is no pod and no node, for example the API server
 )
 
 // A Scenario has the addresses of the host in each role. If Node has an address of a family, all other hosts need an
 // address of this family, too.
 type Scenario map[Host]Addrs
 
-// A Service is a Kubernetes Service in namespace default. The recorded rules serve it. Each Service has the same port
-// for TCP and for UDP.
+// A Service is a Kubernetes Service in the Kubernetes namespace "default" for which there are recorded rules. Its ports
+// are the same for TCP and for UDP.
 type Service struct {
 	Name       string
 	ClusterIP  Addrs
 	Port       uint16 // of the ClusterIP
 	TargetPort uint16 // of the backends
-	// 0 for a Service of type ClusterIP. In mode NFTables, the port works only at the node's own address.
+	// 0: the Service has no NodePort. In mode NFTables, the NodePort works only at the node's own address.
 	NodePort uint16
 	Backends []Host
 
@@ -45,7 +45,8 @@ type Service struct {
 	ExternalTrafficLocal bool // externalTrafficPolicy: Local
 }
 
-// recordedScenario returns testdata/scenario.json, for which kube-proxy wrote the rules.
+// recordedScenario returns the content of testdata/scenario.json. kube-proxy wrote the recorded rules for these
+// objects.
 var recordedScenario = sync.OnceValue(func() (r struct {
 	ServiceCIDRs []netip.Prefix
 	Hosts        Scenario
@@ -64,12 +65,12 @@ var recordedScenario = sync.OnceValue(func() (r struct {
 // Services returns all Services that have rules.
 func Services() []Service { return recordedScenario().Services }
 
-// ServiceCIDRs returns the ranges of all ClusterIPs, one for each family. Mode NFTables drops packets to an unused
-// ClusterIP. In mode IPTables, such packets follow the routes.
+// ServiceCIDRs returns the ranges of all ClusterIPs, one for each family. In mode NFTables, the rules drop packets to
+// an unused ClusterIP. In mode IPTables, the kernel routes such packets.
 func ServiceCIDRs() []netip.Prefix { return recordedScenario().ServiceCIDRs }
 
-// A family is IPv4 or IPv6. The field name is the family's name in file names, and the field nft is its name in nft(8).
-// The field iptables is the name of its iptables program.
+// A family is IPv4 or IPv6. File names contain the field name, and nft(8) uses the field nft. The field iptables is the
+// name of the family's iptables program.
 type family struct {
 	name, nft, iptables string
 	addrOf              func(Addrs) netip.Addr

@@ -2,11 +2,11 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package machine makes a simulated instance look like a real machine. Like a real machine, the instance has its own
-// mounts, processes, host name and cgroups. Programs that look at the whole machine see only this instance.
+// mounts, processes, host name and cgroups. So programs that look at the whole machine see only this instance.
 //
-// The package needs root and cgroup v2. /proc, /sys, /run and the directories that the caller names are the machine's
-// own. All other files are the files of the real machine. At a reboot, the directories that the caller names keep their
-// files, and /run becomes empty.
+// The package needs root and cgroup v2. A machine has its own /proc, /sys and /run, and further directories of its own
+// that the caller names. It shares all other files with the real machine. After a reboot, /run is empty, but the
+// directories that the caller named still have their files.
 package machine
 
 import (
@@ -43,7 +43,7 @@ type Machine struct {
 	Name string
 
 	ownDirs []string // the machine's own directories
-	diskDir string   // has the files of ownDirs
+	diskDir string   // the directory with the files of ownDirs
 	env     []string
 	init    *exec.Cmd
 	stdin   io.Closer // ends process 1
@@ -54,9 +54,8 @@ type Machine struct {
 	bootCtx context.Context // ends with this boot
 }
 
-// Boot boots an instance for the first time. The directories ownDirs are the machine's own, and they are empty at
-// first. All programs of the machine get the environment env. They also get the environments of this process and of the
-// instance.
+// Boot boots an instance for the first time. The machine gets its own directories ownDirs, which are empty at first.
+// The environment of the machine's programs has the variables of this process, of the instance and in env.
 func Boot(i *vpcsim.Instance, name string, env []string, ownDirs ...string) (*Machine, error) {
 	disk, err := os.MkdirTemp("/run", "disk-"+name)
 	if err != nil {
@@ -72,9 +71,9 @@ func Boot(i *vpcsim.Instance, name string, env []string, ownDirs ...string) (*Ma
 	return m, nil
 }
 
-// mountOwnDirs mounts a tmpfs for each of the machine's own directories. There are two reasons for a tmpfs. Each tmpfs
-// is a device of its own, and kubelet measures by device how full a directory is. overlayfs can have its writable
-// directory on a tmpfs.
+// mountOwnDirs mounts a tmpfs for each of the machine's own directories. There are two reasons for a tmpfs. First, each
+// tmpfs is a separate device, and kubelet measures for each device how full it is. Second, the writable directory of an
+// overlayfs can be on a tmpfs.
 func (m *Machine) mountOwnDirs() error {
 	for _, dir := range m.ownDirs {
 		at := filepath.Join(m.diskDir, dir)
@@ -126,9 +125,9 @@ func (m *Machine) boot() error {
 	return m.startInit(group)
 }
 
-// startInit starts process 1 and waits until it is ready. unshare(1) makes the cgroup namespace after the process has
-// moved to the machine's cgroup. If clone(2) made the cgroup namespace and the process at the same time, the root of
-// the namespace would be the cgroup of the parent process.
+// startInit starts process 1 and waits until it is ready. The process first moves to the machine's cgroup, and then
+// unshare(1) makes the cgroup namespace. If clone(2) made the cgroup namespace together with the process, the root of
+// the namespace would be the parent's cgroup.
 func (m *Machine) startInit(group string) error {
 	enter := `echo 0 >"$1/cgroup.procs"; exec unshare --cgroup sh -c 'echo 0 >"$1/init/cgroup.procs"; shift; ` +
 		`script=$1; shift; exec sh -c "$script" machine "$@"' sh "$@"`
@@ -153,15 +152,15 @@ func (m *Machine) startInit(group string) error {
 		return err
 	}
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "ready\n" {
-		m.init.Wait() // Process 1 has failed. The error below contains its standard error.
+		m.init.Wait() // process 1 has failed: the error below has its messages
 		m.init = nil
 		return fmt.Errorf("process 1: %s: %s", line, strings.TrimSpace(stderr.String()))
 	}
 	return nil
 }
 
-// delegateControllers lets the root cgroup hand its controllers to the machines' cgroups. The kernel allows this for
-// the root cgroup, although the root cgroup has processes.
+// delegateControllers enables all controllers of the root cgroup in the machines' cgroups. For the root cgroup, the
+// kernel allows this although the root cgroup has processes.
 func delegateControllers() error {
 	all, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
 	if err != nil {
@@ -175,20 +174,21 @@ func delegateControllers() error {
 	return nil
 }
 
-// Command is like exec.CommandContext, but the program runs in all namespaces and in the cgroup of the machine. If the
-// caller kills the command, only nsenter(1) ends, and the program continues. To end the program, use [Machine.Signal].
+// Command is like exec.CommandContext, but the program runs in all namespaces and in the cgroup of the machine. The
+// command is nsenter(1), which starts the program. If the caller kills the command, nsenter ends, but the program
+// continues. To end the program, use [Machine.Signal].
 func (m *Machine) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{"--target", strconv.Itoa(m.init.Process.Pid), "--mount", "--uts", "--ipc", "--net", "--pid",
 		"--cgroup", "--", name}
 	c := exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 	c.Env = append(os.Environ(), m.Environ()...)
 	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(m.group.Fd())}
-	c.WaitDelay = 10 * time.Second // the program may outlive nsenter, with the pipes open
+	c.WaitDelay = 10 * time.Second // if nsenter ends first, the program still has the pipes open
 	return c
 }
 
 // Environ returns the environment of the machine's programs. It omits the variable for the state directory of the
-// plugins. Because /run is the machine's own, the plugins can keep their state at the usual place.
+// plugins. The plugins use the default directory below /run, because each machine has its own /run.
 func (m *Machine) Environ() []string {
 	env := append([]string{"HOME=/root"}, m.env...)
 	for _, e := range m.Env() {
@@ -217,7 +217,8 @@ func Output(machine string, c *exec.Cmd) (string, error) {
 }
 
 // Keep starts a program, and starts it again whenever it ends, as systemd does with Restart=always. It appends the
-// output of the program to the file named log. When this boot of the machine ends, the program ends, too.
+// output of the program to the file log. When this boot of the machine ends, the program ends, and Keep does not start
+// it again.
 func (m *Machine) Keep(log string, name string, args ...string) error {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -249,7 +250,7 @@ func (m *Machine) Signal(signal syscall.Signal, program string) error {
 	return err
 }
 
-// File returns the path by which this process finds a file of the machine.
+// File returns the path with which this process can open a file of the machine.
 func (m *Machine) File(name string) string {
 	return filepath.Join("/proc", strconv.Itoa(m.init.Process.Pid), "root", name)
 }
@@ -265,7 +266,7 @@ func (m *Machine) WriteFile(name string, content []byte, mode fs.FileMode) error
 func (m *Machine) Close() error { return errors.Join(m.Off(), m.removeOwnDirs()) }
 
 // Off ends all processes, without a warning, and removes the cgroups. The instance and the files of the machine's own
-// directories remain, and Reboot boots the machine again. A second Off does nothing.
+// directories remain. To boot the machine again, call Reboot. A second Off does nothing.
 func (m *Machine) Off() error {
 	if m.group == nil {
 		return nil
@@ -289,8 +290,8 @@ func (m *Machine) endInit() error {
 	return errors.Join(err, m.init.Wait())
 }
 
-// removeGroups removes a cgroup and all cgroups below it. A cgroup may be busy at first, because the kernel removes a
-// process from its cgroup a little after the process has ended.
+// removeGroups removes a cgroup and all cgroups below it. At first, a cgroup may be busy, because the kernel removes a
+// process from its cgroup shortly after the process has ended.
 func removeGroups(root string) error {
 	var groups []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

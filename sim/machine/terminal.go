@@ -11,15 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsTerminal reports whether a file is a terminal, as isatty(3) does. A check for a character device is not enough: a
-// virtio serial port of a VM is a character device, too.
+// IsTerminal reports whether a file is a terminal, as isatty(3) does. It does not check for a character device, because
+// a virtio serial port of a VM is a character device, too.
 func IsTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
 	return err == nil
 }
 
-// Attach gives a command the standard input, output and error of this process, and returns the command's exit status.
-// The function runCommand must run the command and wait for its end. It can run the command in a namespace.
+// Attach connects a command to the standard input, output and error of this process, and returns the command's exit
+// status. It runs the command through the function runCommand, which can run it in a namespace. runCommand must wait
+// for the end of the command.
 func Attach(c *exec.Cmd, runCommand func(*exec.Cmd) error) (status int, err error) {
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = runCommand(c)

@@ -28,14 +28,13 @@ func InstallUnits(root, dir, timer string) error {
 		os.Symlink(filepath.Join(unitDir, timer), filepath.Join(wants, timer)))
 }
 
-// Watch starts a path unit of the machine, as "systemctl start" does. It also starts the path units that the key Wants=
-// of the unit names. The key PathExists= names a file. While this file exists, Watch runs a service again and again:
-// the service that has the same name as the path unit. One run begins after the end of the run before it. Watch runs
-// only the commands of the service, and ignores the service's other keys. Each service has a log,
-// LOGS/MACHINE-SERVICE.log, to which Watch appends the output of the commands.
+// Watch starts a path unit of the machine, as "systemctl start" does. It also starts the path units in the key Wants=
+// of the unit. While the file in the key PathExists= exists, Watch runs the service with the name of the path unit
+// again and again. One run begins after the end of the run before it. Watch runs only the commands of the service, and
+// ignores the service's other keys. It appends the output of the commands to the log LOGS/MACHINE-SERVICE.log.
 //
-// Watch ends when this boot ends, or when the caller calls stop. The function stop returns when no command runs any
-// more.
+// Watch ends when this boot ends, or when the caller calls stop. The function stop waits for the end of a running
+// command.
 func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	path, err := m.readUnit(unit)
 	if err != nil {
@@ -84,12 +83,12 @@ func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	}, err
 }
 
-// pollInterval is the time between two checks in Watch. Each check looks whether the file in PathExists= exists.
-// systemd needs no such checks, because the kernel notifies systemd.
+// pollInterval is how often Watch checks whether the file in PathExists= exists. systemd does not poll, because the
+// kernel notifies it.
 const pollInterval = 10 * time.Millisecond
 
 // runCommands runs the commands of a service, one after the other. If a command with the prefix "-" fails, the next
-// command still runs. If any other command fails, runCommands does not run the commands after it.
+// command still runs. If a command without this prefix fails, runCommands does not run the later commands.
 func (m *Machine) runCommands(log io.Writer, commands []string) {
 	for _, line := range commands {
 		command := strings.TrimLeft(line, "-+")
@@ -106,7 +105,7 @@ func (m *Machine) runCommands(log io.Writer, commands []string) {
 	}
 }
 
-// readUnit reads a unit of the machine, and returns the values of each key in their order.
+// readUnit reads a unit of the machine. For each key, it returns the values in the order of the lines.
 func (m *Machine) readUnit(name string) (map[string][]string, error) {
 	text, err := os.ReadFile(m.File(filepath.Join(unitDir, name)))
 	if err != nil {

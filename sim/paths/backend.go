@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The probes of Services. Each probe checks that a backend of the Service got the call, and not another host.
+// The probes of Services. Except for the refusals, each probe checks that a backend of the Service got the call.
 var (
 	calls = []Probe{
 		{"tcp", byBackend(sendBy("tcp", smallSize))},
@@ -42,8 +42,8 @@ func byBackend(send func(Path, End, End) (netip.Addr, error)) func(Path, End, En
 }
 
 // callRepeatedly returns a function that calls a Service several times. All calls must arrive with the same source
-// address. The function checkCount gets the number of backends that received a call, and the number of all backends. It
-// returns an error if the first number is wrong.
+// address. It passes the number of backends that received a call and the number of all backends to checkCount. If the
+// first number is wrong, checkCount must return an error.
 func callRepeatedly(network string, times int, checkCount func(reached, of int) error) func(Path, End, End) (
 	netip.Addr, error,
 ) {
@@ -77,8 +77,8 @@ func wantEveryBackend(reached, of int) error {
 
 func wantOneBackend(reached, of int) error { return wantEveryBackend(reached, min(1, of)) }
 
-// expectRefusal returns a function that calls an End. This call must be refused at once, and must not time out. The
-// error EPERM is also a refusal: the caller's own node has refused a datagram.
+// expectRefusal returns a function that calls an End, and checks that the call is refused. A timeout is no refusal. The
+// error EPERM is a refusal, because it means that the caller's own node has rejected a datagram.
 func expectRefusal(network string) func(Path, End, End) (netip.Addr, error) {
 	return func(_ Path, from, to End) (seen netip.Addr, err error) {
 		_, err = from.Call(network, to.Addr)
@@ -89,7 +89,7 @@ func expectRefusal(network string) func(Path, End, End) (netip.Addr, error) {
 	}
 }
 
-// answerers returns the namespaces that may answer calls to the End. For each call, one of these namespaces answers.
+// answerers returns the namespaces that can answer a call to the End.
 func (e End) answerers() []*vpcsim.Namespace {
 	if e.Namespace != nil {
 		return []*vpcsim.Namespace{e.Namespace}
@@ -97,7 +97,7 @@ func (e End) answerers() []*vpcsim.Namespace {
 	return e.backends
 }
 
-// countCalled calls send, and returns how many of the backends received a connection or a datagram meanwhile.
+// countCalled calls send. It returns how many backends received a connection or a datagram during this call.
 func (e End) countCalled(send func() error) (count int, err error) {
 	before := make([]int, len(e.backends))
 	for i, b := range e.backends {
@@ -150,10 +150,10 @@ func callsReceived(n *vpcsim.Namespace) (count int, err error) {
 	return count, nil
 }
 
-// readCounter returns a counter from the text of the file snmp or snmp6 (proc_net(5)). The file snmp has a line of
-// names before each line of values. For snmp, the parameter line is the first word of these lines, and the parameter
-// name is the counter. The file snmp6 has a line for each counter. For snmp6, the parameter line is the counter, and
-// the parameter name is empty.
+// readCounter returns a counter from the text of the file snmp or snmp6 (proc_net(5)). The file snmp has pairs of
+// lines: a line with the names of counters, and a line with their values. Both lines begin with the same word, which is
+// the parameter line. The parameter name is the name of the counter. The file snmp6 has one line for each counter. For
+// snmp6, the parameter line is the name of the counter, and the parameter name is empty.
 func readCounter(file, line, name string) (int, error) {
 	var names []string
 	for l := range strings.Lines(file) {

@@ -12,15 +12,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Egress has the paths on which clients reach the internet through an egress. The egress has two routers: a pod on the
-// ENI of the first client, and a pod on the other node. These routers are the backends of the Service "egress" on the
-// first node.
+// Egress has the paths on which clients reach the internet through an egress. The egress has two routers. One is a pod
+// on the ENI of the first client, and the other is a pod on the second node. On the first node, they are the backends
+// of the Service "egress".
 var Egress = []Path{
 	{"client to the internet, by a router", pod1, internet, chosenRouter, ethernet, 0},
 	{"client of the other ENI to the internet, by a router", cousin, internet, chosenRouter, ethernet, 0},
 }
 
-// WithoutEgress returns the paths of Daily and Further, except for the paths that an egress replaces.
+// WithoutEgress returns the paths in [Daily] and [Further], except the paths that [Egress] replaces.
 func WithoutEgress() []Path {
 	return slices.DeleteFunc(slices.Concat(Daily, Further), func(p Path) bool {
 		return slices.Contains([]string{"pod to the internet", "pod of the other ENI to the internet"}, p.Name)
@@ -28,8 +28,7 @@ func WithoutEgress() []Path {
 }
 
 // chosenRouter returns the source address that the internet sees in packets of a client. For IPv6, this is the address
-// of the router that kube-proxy has chosen for the client. For IPv4, it is the address of the NAT gateway of the
-// routers' subnets.
+// of the router that kube-proxy has chosen for the client. For IPv4, it is the address of the routers' NAT gateway.
 func chosenRouter(s *Scene, f Family, from End) (netip.Addr, error) {
 	to, err := internet(s, f)
 	if err != nil {

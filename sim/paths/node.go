@@ -48,9 +48,9 @@ func (s *Scene) newNode(i *vpcsim.Instance) *Node {
 		i.StateDir+".libcni", &executor{instance: i})}
 }
 
-// Validate makes two checks. First, the plugins must support the version of the configuration. A container runtime also
-// makes this check when it reads a configuration. Second, the kernel must have the features that the plugins need. The
-// plugins check these features when they execute STATUS.
+// Validate makes two checks. First, it checks that the plugins support the version of the configuration, as a container
+// runtime does. Second, it executes the verb STATUS, because the plugins then check that the kernel has the features
+// that they need.
 func (n *Node) Validate(ctx context.Context) error {
 	if _, err := n.cni.ValidateNetworkList(ctx, n.scene.list); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (n *Node) Add(ctx context.Context, namespace, name string) (*Pod, error) {
 	return p, p.Answer(Port)
 }
 
-// Check calls the plugins to check a pod.
+// Check calls the plugins with the verb CHECK for a pod.
 func (n *Node) Check(ctx context.Context, p *Pod) error {
 	if err := n.cni.CheckNetworkList(ctx, n.scene.list, p.runtimeConf()); err != nil {
 		return fmt.Errorf("CHECK %s: %w", p.Name, err)
@@ -111,8 +111,7 @@ func (p *Pod) runtimeConf() *libcni.RuntimeConf {
 	}
 }
 
-// On returns the pods that have an address of one ENI of the node, in the order of their creation. The parameter index
-// is the ENI's device index.
+// On returns the pods whose addresses are on the ENI with this device index, in the order of their creation.
 func (n *Node) On(index int) []*Pod {
 	var ps []*Pod
 	for _, e := range n.ENIs() {

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package paths has the list of all paths of packets in a VPC whose pods have addresses of the VPC: between pods,
-// nodes, other hosts, peers and the internet. Each path has the source address that the receiver must see. The demo
-// uses the list. A test tries each path of the list with each protocol, in each mode of the plugins.
+// Package paths has a list of all paths that packets can take in a VPC whose pods have addresses of the VPC. The ends
+// of the paths are pods, nodes, other hosts, peers and the internet. Each path has the source address that the receiver
+// must see. The demo uses a part of the list. A test tries all paths with all protocols, in all modes of the plugins.
 //
-// A [Scene] is a simulated VPC (package vpcsim) with two nodes and some hosts outside Kubernetes. The ends of the paths
-// are in the scene. libcni calls the plugins on the nodes as a container runtime does. Kernel, packets and plugins are
-// real.
+// A [Scene] is a simulated VPC (package vpcsim) that has the ends of the paths: two nodes, and some hosts outside
+// Kubernetes. libcni calls the plugins on the nodes as a container runtime does. Kernel, packets and plugins are real.
 //
 //	s, err := paths.New(paths.Options{Bin: "bin", Conflist: conflist, Families: []paths.Family{paths.IPv4}})
 //	pod, err := s.Nodes[0].Add(ctx, "default", "pod1")
@@ -50,10 +49,10 @@ var Daily = []Path{
 	{"pod to the internet", pod1, internet, seenFromOutside, ethernet, 0},
 }
 
-// Further are paths that need one of three things: a key of the configuration, several CIDRs of the VPC, or both
-// families.
+// Further has paths that not every cluster needs. Each of them needs a special key of the configuration, several CIDRs
+// of the VPC, or both families.
 //
-// A pod with hostNetwork has no paths of its own, because it sends and gets packets as the node does.
+// There are no paths for pods with hostNetwork, because they send and receive packets as the node does.
 var Further = []Path{
 	{"pod to pod, on two nodes, back", remote, pod1, Itself, jumbo, 0},
 	{"pod of the other ENI to its node", cousin, node1, Itself, jumbo, 0},

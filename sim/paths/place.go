@@ -12,7 +12,7 @@ import (
 
 // An End is one end of a connection.
 type End struct {
-	*vpcsim.Namespace // nil: the end is a Service, which only gets calls
+	*vpcsim.Namespace // nil: the end is a Service, which makes no calls itself
 	Addr              netip.AddrPort
 	Outside           netip.Addr // the address of the end as the internet sees it
 
@@ -25,13 +25,12 @@ type Place func(*Scene, Family) (End, error)
 // A Sight returns the source address that the receiver must see in packets from an end.
 type Sight func(s *Scene, f Family, from End) (netip.Addr, error)
 
-// Itself returns the sender's own address.
+// Itself is a [Sight] for packets that keep the sender's own address.
 func Itself(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Addr.Addr(), nil }
 
 func seenFromOutside(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Outside, nil }
 
-// seenAs returns a Sight for packets that a third end forwards. The place p is this third end, and the receiver sees
-// its address.
+// seenAs returns a Sight for packets in which the receiver sees the address of a third end, at the place p.
 func seenAs(p Place) Sight {
 	return func(s *Scene, f Family, _ End) (netip.Addr, error) {
 		e, err := p(s, f)
@@ -90,10 +89,10 @@ func newEnd(n *vpcsim.Namespace, a, outside netip.Addr) End {
 	return End{Namespace: n, Addr: netip.AddrPortFrom(a, Port), Outside: outside}
 }
 
-// PodOn returns the place of a pod. The parameter node is the number of the pod's node, and index is the device index
-// of the pod's ENI. The parameter number is the pod's number among the pods on this ENI. Both numbers begin with 0. For
-// IPv6, the internet sees the pod's own address. For IPv4, the internet sees the node's public address, or the address
-// of the NAT gateway.
+// PodOn returns the place of a pod. The parameter node is the number of the pod's node, from 0. The parameter index is
+// the device index of the pod's ENI. The parameter number is the number of the pod on this ENI, from 0. In IPv6 packets
+// of the pod, the internet sees the pod's own address. In IPv4 packets, it sees the node's public address, or the
+// address of the NAT gateway.
 func PodOn(node, index, number int) Place {
 	return func(s *Scene, f Family) (End, error) {
 		n := s.Nodes[node]

@@ -15,11 +15,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// sceneVPC is the VPC of all scenes. It has separate CIDRs for nodes, for pods and for a host, and is peered with two
-// other VPCs.
+// sceneVPC has the VPC of all scenes, and two VPCs that are peered with it. The VPC has separate CIDRs for nodes, for
+// pods and for a host.
 //
-// The peering with the VPC of the office reports only a CIDR that has no hosts. The address of the host in the office
-// is in no CIDR that EC2 reports. So the plugins cannot distinguish this host from a host behind a transit gateway.
+// For the peering with the VPC of the office, EC2 shows only a CIDR without hosts. So the plugins do not learn the CIDR
+// of the host in the office. For them, this host is like a host behind a transit gateway.
 var sceneVPC = ec2sim.World(`
 	vpc-main      10.0.0.0/16 100.64.0.0/16 100.65.0.0/16 2001:db8:0:100::/56 2001:db8:0:400::/56
 	subnet-nodes  10.0.0.0/24 2001:db8:0:100::/64 public
@@ -49,19 +49,19 @@ const Port = 8080
 // Options describe a Scene.
 type Options struct {
 	Bin      string   // the directory of the plugins
-	Type     string   // of the instances; m5.large by default
+	Type     string   // the instance type; m5.large by default
 	Conflist []byte   // the network configuration
 	Families []Family // families of the pods' addresses; with IPv6, all instances also have IPv6
 	Further  bool     // the scene also has the ends of the further paths
-	// packets from pods to the internet leave through the pods' ENIs, not through the node. The subnets of these ENIs
-	// have a NAT gateway
+	// If true, packets from pods to the internet leave directly through the pods' ENIs, and not through the node. The
+	// subnets of these ENIs have a NAT gateway.
 	NAT      bool
-	Kept     bool // pods have keepCaller. With externalTrafficPolicy Local, NodePort backends see the caller's address
+	Kept     bool // pods have keepCaller: with externalTrafficPolicy Local, NodePort backends see the caller
 	Tracking bool // pods have serviceLoop masquerade, so they track their connections
 	Loopless bool // pods have serviceLoop none, so backends see the address of the node
 
-	// Annotations are the annotations of the pods. The key of the outer map is the pods' Kubernetes namespace. The
-	// conflist must have the capability io.kubernetes.cri.pod-annotations.
+	// The annotations of the pods, by Kubernetes namespace. For annotations, the conflist must have the capability
+	// io.kubernetes.cri.pod-annotations.
 	Annotations map[string]map[string]string
 }
 

@@ -17,9 +17,9 @@ import (
 // DNS is the port of the Service dns. All pods must answer on this port.
 const DNS = 53
 
-// Serve adds two kinds of rules to both nodes: the rules of kube-proxy in a mode, and the rule of a proxy of the
-// metadata service. The function stop removes all of these rules. Before Serve, each node must have two pods on eth1
-// and one pod on eth2, because kube-proxy's rules need their addresses (see [kubeproxy.Scenario]).
+// Serve adds rules to both nodes: kube-proxy's rules in this mode, and the rule of a proxy for the metadata service.
+// The function stop removes the rules. Each node must already have two pods on eth1 and one pod on eth2, because
+// kube-proxy's rules need their addresses (see [kubeproxy.Scenario]).
 func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
 	var undo []func() error
 	stop = func() (err error) {
@@ -45,8 +45,7 @@ func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
 	return stop, nil
 }
 
-// scenarioOf returns the addresses of the hosts in all roles of package kubeproxy, for the rules of a node: see
-// hostsByRole.
+// scenarioOf returns the scenario for the rules of a node: the addresses of the hosts that hostsByRole returns.
 func (s *Scene) scenarioOf(node int) (kubeproxy.Scenario, error) {
 	all := kubeproxy.Scenario{}
 	for role, place := range hostsByRole(node) {
@@ -70,17 +69,16 @@ func (s *Scene) scenarioOf(node int) (kubeproxy.Scenario, error) {
 // metadataAddr is the address of the metadata service (EC2 user guide, "Instance metadata and user data").
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
-// metadataEnd returns an End with the address of the metadata service. The proxy on the first node answers instead of
-// the service.
+// metadataEnd returns an End with the address of the metadata service. Instead of this service, the proxy on the first
+// node answers.
 func metadataEnd(s *Scene, f Family) (End, error) {
 	e, err := node1(s, f)
 	e.Namespace, e.Addr, e.backends = nil, metadataAddr, e.answerers()
 	return e, err
 }
 
-// proxyMetadata adds or deletes a rule like that of kube2iam and similar proxies. If a pod sends packets to the
-// metadata service, the rule redirects these packets to a program on the node. This program identifies the pod by the
-// source address of the packets.
+// proxyMetadata adds or deletes a rule like the rule of kube2iam. This rule redirects packets from pods to the metadata
+// service: a program on the node receives them. Such a program recognises a pod by the source address of the packets.
 func (n *Node) proxyMetadata(verb string) error {
 	if !n.Addr().IsValid() {
 		return nil

@@ -18,14 +18,14 @@ type Service struct {
 	Probes []Probe
 }
 
-// Services are the paths to the Services of package kubeproxy. The Services work after a call of [Scene.Serve], until
-// the test calls the function stop that Serve returns. Both nodes have Services with the same names, but with different
+// Services are the paths to the Services of package kubeproxy. The Services work between the call of [Scene.Serve] and
+// the call of the function stop that Serve returns. Both nodes have Services with the same names, but with different
 // backends.
 //
-// When a pod calls a Service, the backend sees the pod's own address if pods have a service loop. Without a service
-// loop, the backend sees the node's address. When a caller outside the node calls a NodePort, the backend usually sees
-// the node's address. With externalTrafficPolicy Local, the backend sees the caller's own address in two cases: if the
-// backend's answer leaves through the node, or if Options.Kept is set.
+// If pods have a service loop and a pod calls a Service, the backend usually sees the pod's own address. Without a
+// service loop, it usually sees the node's address. If a caller outside the node calls a NodePort, the backend usually
+// sees the node's address. With externalTrafficPolicy Local, there are two cases in which the backend sees the caller's
+// own address. Either the backend's answer leaves through the node, or Options.Kept is set.
 var Services = []Service{
 	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},
@@ -68,8 +68,8 @@ var Services = []Service{
 		IPv6}, tcpCalls},
 	{Path{"internet to a NodePort, Local, by UDP", internet, nodePortOutside(0, "nodeport-local"), keptUDPCaller(node1),
 		ethernet, IPv6}, calls[1:2]},
-	// When a pod calls a NodePort of its own node, the backend sees the pod's own address if pods have a service loop.
-	// Without a service loop, the backend sees the node's address.
+	// If pods have a service loop and a pod calls a NodePort of its own node, the backend sees the pod's own address.
+	// Without a service loop, it sees the node's address.
 	{Path{"pod to a NodePort of its node, pod on another node", pod1, nodePort(0, "nodeport-remote"), looped(node1),
 		jumbo, 0}, calls},
 	{Path{"pod to a NodePort of its node, Local", pod1, nodePort(0, "nodeport-local"), looped(node1), jumbo, 0}, calls},
@@ -84,8 +84,8 @@ var Services = []Service{
 	{Path{"pod to a proxy of the metadata service", pod1, metadataEnd, Itself, jumbo, IPv4}, calls[:1]},
 }
 
-// looped returns a Sight. If pods have a service loop, the receiver sees the address of the caller. If pods have none,
-// the receiver sees the address of the node.
+// looped returns a Sight. With a service loop, the receiver sees the address of the caller. Without a service loop, it
+// sees the address of the node.
 func looped(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Loopless {
@@ -106,8 +106,8 @@ func keptCaller(node Place) Sight {
 	}
 }
 
-// keptUDPCaller is like keptCaller, but for UDP. A backend can see the address of the caller in a datagram only if pods
-// track their connections.
+// keptUDPCaller is like keptCaller, but for UDP. With UDP, the receiver sees the address of the caller only if
+// Options.Tracking is set, too.
 func keptUDPCaller(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Tracking {
@@ -117,8 +117,8 @@ func keptUDPCaller(node Place) Sight {
 	}
 }
 
-// hostsByRole returns the host in each role of package kubeproxy, for the rules of a node. For example, the role Remote
-// is a pod on the other node.
+// hostsByRole returns, for the rules of a node, the host that has each role of package kubeproxy. For example, a pod on
+// the other node has the role Remote.
 func hostsByRole(node int) map[kubeproxy.Host]Place {
 	return map[kubeproxy.Host]Place{
 		kubeproxy.Node:    []Place{node1, node2}[node],
@@ -130,7 +130,7 @@ func hostsByRole(node int) map[kubeproxy.Host]Place {
 	}
 }
 
-// clusterIP returns the place of a Service at its ClusterIP, for callers on a node.
+// clusterIP returns the place of a Service at its ClusterIP. The rules of this node determine the Service's backends.
 func clusterIP(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
 		svc, backends, err := s.serviceOn(node, name, f)
@@ -150,8 +150,8 @@ func nodePort(node int, name string) Place {
 	}
 }
 
-// nodePortOutside returns the place of a Service for callers in the internet: the address of the node that the internet
-// can reach, and the NodePort.
+// nodePortOutside returns the place of a Service for callers in the internet. The address is the one at which the
+// internet can reach the node, with the NodePort.
 func nodePortOutside(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
 		e, err := nodePort(node, name)(s, f)
@@ -160,7 +160,8 @@ func nodePortOutside(node int, name string) Place {
 	}
 }
 
-// serviceOn returns the Service with a name, and the namespaces of its backends in the rules of a node.
+// serviceOn returns the Service with this name, and the namespaces of the backends that it has in the rules of this
+// node.
 func (s *Scene) serviceOn(node int, name string, f Family) (
 	svc kubeproxy.Service, backends []*vpcsim.Namespace, err error,
 ) {

@@ -17,7 +17,8 @@ type Probe struct {
 	send func(p Path, from, to End) (seen netip.Addr, err error)
 }
 
-// Quick has a ping and a connection. Probes has all probes of a path: small and large packets, whole and in fragments.
+// Quick has only a ping and a connection. Probes has all probes of a path, with small and large packets, and with
+// fragments.
 var (
 	Quick  = []Probe{pingProbe, {"tcp", sendBy("tcp", smallSize)}}
 	Probes = append(Quick[:2:2],
@@ -54,7 +55,7 @@ func checkMTU(p Path, from, to End) (netip.Addr, error) {
 	return seen.Addr(), err
 }
 
-// A Result is the outcome of trying a path.
+// A Result is the outcome of [Path.Try].
 type Result struct {
 	From, To End
 	Seen     netip.Addr // the source address that the receiver saw

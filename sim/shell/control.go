@@ -22,19 +22,19 @@ import (
 // can reach it.
 var controlAddr = &net.UnixAddr{Net: "unix", Name: "@sim"}
 
-// A control runs those commands of the shell that act outside of the shell's instance: "on", "ec2" and "service". On
-// the instance, each of these commands is this program with another name. The program sends its arguments to the
-// control, together with its standard input, output and error.
+// A control runs the shell's commands "on", "ec2" and "service" in the process outside of the instance, because they
+// need more than the instance. On the instance, each of these commands is a link to this program. The program sends its
+// arguments to the control, together with its standard input, output and error.
 type control struct {
 	scene *paths.Scene
 	other *instance // node2
 
 	mu         sync.Mutex
 	madeFaults []madeFault
-	endService func() error // ends the Service that "service" has made; nil if there is none
+	endService func() error // removes the Service that "service" has made; nil: there is none
 }
 
-// listen runs the commands that programs on the node send, until stop is called.
+// listen receives commands from programs on the node, and runs them. It does this until the caller calls stop.
 func (c *control) listen(node *vpcsim.Instance) (stop func() error, err error) {
 	var l *net.UnixListener
 	if err := node.Do(func() error { l, err = net.ListenUnix("unix", controlAddr); return err }); err != nil {
@@ -97,23 +97,23 @@ func (c *control) runCommand(conn *net.UnixConn, args []string, stdio []*os.File
 	return 0, nil
 }
 
-// runOnNode2 runs a command on node2. If the process that called ends before the command, runOnNode2 ends the command.
+// runOnNode2 runs a command on node2. If the process "on" ends before the command, runOnNode2 ends the command.
 func (c *control) runOnNode2(conn *net.UnixConn, args []string, stdio []*os.File) (status int, err error) {
 	if len(args) < 2 || args[0] != "node2" {
 		return 2, errors.New("want node2 and a command")
 	}
 	p := c.other.command(args[1:])
 	p.Stdin, p.Stdout, p.Stderr = stdio[0], stdio[1], stdio[2]
-	// The command gets its own session, because the terminal belongs to the session of the shell on node1.
+	// Start a new session for the command, because the terminal belongs to the session of the shell on node1.
 	p.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := p.Start(); err != nil {
 		return 1, err
 	}
 	ended := make(chan struct{})
 	go func() {
-		_, _ = conn.Read(make([]byte, 1)) // returns when the calling process ends, or the connection
+		_, _ = conn.Read(make([]byte, 1)) // returns when the process "on" ends, or when serveConn closes the connection
 		select {
-		case <-ended: // the command has ended, and its PID may be another process's
+		case <-ended: // the command has ended, so another process may have its PID
 		default:
 			_ = syscall.Kill(-p.Process.Pid, syscall.SIGTERM)
 		}

@@ -29,7 +29,7 @@ const (
 )
 
 // An installation says what to install on a node. It has the paths of the programs, of the conflist and of the systemd
-// units. It also has the data path of the pods.
+// units, and the data path of the pods.
 type installation struct{ bin, cnitool, conflist, dataPath, units string }
 
 // install installs the programs, the conflist and the units on the node of this process, and writes /etc/hosts.
@@ -41,7 +41,7 @@ func (f installation) install(hosts map[string]netip.Addr) error {
 	if err := coverWithOverlays("/opt", "/etc", "/usr/local"); err != nil {
 		return err
 	}
-	// The files that this machine has in these directories do not belong to the instance.
+	// Remove the files of the real machine, which the instance must not see.
 	for _, dir := range []string{"/opt/cni", "/etc/cni", unitDir} {
 		if err := os.RemoveAll(dir); err != nil {
 			return err
@@ -75,8 +75,7 @@ func hostsFile(hosts map[string]netip.Addr) string {
 	return b.String()
 }
 
-// links returns the links to programs on the node: the keys are the paths of the links, and the values are the paths of
-// the programs.
+// links returns the symbolic links to make on the node: by the path of a link, the path of its program.
 func (f installation) links() map[string]string {
 	tool, self := filepath.Join(f.bin, "cni-ipvlan-vpc-k8s-tool"), filepath.Join(f.bin, "shell")
 	links := map[string]string{
@@ -94,8 +93,8 @@ func (f installation) links() map[string]string {
 	return links
 }
 
-// coverWithOverlays mounts an overlay on each directory. Changes in the directories end with the mount namespace of
-// this process.
+// coverWithOverlays mounts an overlay on each directory. So changes in the directories disappear with the mount
+// namespace of this process.
 func coverWithOverlays(dirs ...string) error {
 	top, err := os.MkdirTemp("/run", "sim")
 	if err != nil {

@@ -41,7 +41,7 @@ func runShell(node *vpcsim.Instance, command []string) (status int, err error) {
 	return machine.Attach(commandOn(node, command), func(c *exec.Cmd) error { return node.Do(c.Run) })
 }
 
-// An instance is a node with a process 1 that waits until stdin is closed.
+// An instance is a node with its own process 1. When the caller closes stdin, process 1 ends.
 type instance struct {
 	node  *vpcsim.Instance
 	init  *exec.Cmd

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command shell launches a simulated EC2 instance, and opens a shell on the instance. It is for a person who learns to
-// use the plugins. The plugins are installed on the instance. A simulated EC2 and its metadata service answer the
-// plugins, and a simulated VPC moves the packets.
+// Command shell launches a simulated EC2 instance, and opens a shell on it. A person can use this shell to learn how to
+// use the plugins. The instance has the installed plugins. A simulated EC2 and its metadata service answer the plugins,
+// and a simulated VPC moves the packets.
 //
-// The shell is bash. If standard input is a terminal, or with the flag -i, bash is interactive, and the exit status is
-// 0. If standard input is not a terminal, bash runs the script on standard input. If there are arguments, they are a
-// command, which runs on the instance without bash. The exit status is that of the script or of the command.
+// The shell is bash. If standard input is a terminal or if the flag -i is set, bash is interactive, and the exit status
+// is 0. If not, bash runs the script on standard input. If there are arguments, the command runs them on the instance
+// without bash. It exits with the status of the script or of the arguments' program.
 //
 // On the instance, the person finds these programs and files:
 //
 //   - /opt/cni/bin has the plugins, /etc/cni/net.d has the shipped conflist, /etc/systemd has our units, and $PATH has
 //     cni-tool and cnitool;
-//   - the command pod adds and deletes pods. It prints the two commands that it runs for this. A pod answers on TCP
-//     port 8080, and its name is in /etc/hosts;
+//   - the command pod adds and deletes pods. For this it runs two commands, which it prints. A pod answers on TCP port
+//     8080, and its name is in /etc/hosts;
 //   - the command call connects to TCP port 8080 of a pod or a host. It also works inside a pod;
 //   - the command ec2 makes faults in EC2, and ends them; the command service makes a Service for a pod;
-//   - mounts, processes, /run, /sys and /var/lib/cni are the instance's own, so programs that look at the whole node
+//   - the instance has its own mounts, processes, /run, /sys and /var/lib/cni, so programs that look at the whole node
 //     see only this instance;
 //   - /run/cni-ipvlan-vpc-k8s has the plugins' state, and is empty at first;
 //   - systemd does not run: cni-gc.timer is enabled, but starts nothing;
@@ -41,7 +41,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// namedPrograms are the functions that this program runs if its file has another name.
+// namedPrograms has, by the name of a link to this program, the function that runs instead of the shell.
 var namedPrograms = map[string]func(args []string) int{
 	"answer": answerCalls, "call": callHost, "ec2": askControl, "on": askControl, "service": askControl,
 }
@@ -94,8 +94,7 @@ func run(f installation, command []string, interactive bool) (status int, err er
 	case len(command) > 0:
 	case interactive:
 		fmt.Print(greeting)
-		// The exit status is 0 even if the last command failed, because "make sim" must not fail after a mistyped
-		// command.
+		// The exit status is always 0, because "make sim" must not fail if the user has mistyped the last command.
 		_, err := runShell(s.Nodes[0].Instance, []string{"bash", "--norc", "-i"})
 		return 0, err
 	default:

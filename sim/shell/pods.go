@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// answerCalls answers calls in the network namespace of this process, as a pod's program does. It prints a line when it
-// is ready. args[1] is the name of the namespace. answerCalls ends when /run/netns no longer has this name.
+// answerCalls answers calls in the network namespace of this process, as a pod's program does. When it is ready, it
+// prints a line. args[1] is the name of the namespace in /run/netns. When this name disappears, answerCalls returns.
 func answerCalls(args []string) int {
 	ns, err := nl.Open("pod", "/proc/self/ns/net")
 	if err == nil {
@@ -32,7 +32,7 @@ func answerCalls(args []string) int {
 		return 1
 	}
 	fmt.Println("ready")
-	for err == nil { // a process in a deleted namespace keeps it alive
+	for err == nil { // end with the name, because a process keeps a deleted namespace alive
 		time.Sleep(50 * time.Millisecond)
 		_, err = os.Stat("/run/netns/" + args[1])
 	}
@@ -108,8 +108,8 @@ func serviceOf(role kubeproxy.Host) kubeproxy.Service {
 	})]
 }
 
-// scenario returns a scenario in which the Service of the shell has the pod's address as its backend. The backends of
-// all other Services are addresses that no host has (RFC 5737).
+// scenario returns a scenario in which the backend of the shell's Service has the pod's address. The other pods and
+// hosts of the scenario have addresses that no host has (RFC 5737).
 func (c *control) scenario(backend netip.Addr) kubeproxy.Scenario {
 	s := kubeproxy.Scenario{kubeproxy.Node: {V4: c.scene.Nodes[0].Addr()}, kubeproxy.Remote: {V4: backend}}
 	unused := netip.MustParseAddr("192.0.2.1")

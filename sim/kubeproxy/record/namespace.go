@@ -20,7 +20,7 @@ import (
 type dump struct {
 	file    string              // in testdata
 	command []string            // prints the rules
-	tidy    func(string) string // removes what differs between two recordings
+	tidy    func(string) string // removes text that differs between two recordings
 }
 
 var modes = map[string][]dump{
@@ -34,21 +34,21 @@ var modes = map[string][]dump{
 	},
 }
 
-// flags are kube-proxy's flags besides its mode and the API server. All other flags have their defaults, as in clusters
-// whose pods have addresses of the VPC. Without --cluster-cidr, kube-proxy does not know which addresses are addresses
-// of pods.
+// flags are all flags of kube-proxy except the flags for its mode and its API server. --cluster-cidr is missing, as in
+// clusters whose pods have addresses of the VPC. So kube-proxy does not know which addresses belong to pods.
 var flags = []string{
 	"--hostname-override=" + nodeName,
-	"--conntrack-max-per-core=0", // 0: kube-proxy leaves nf_conntrack_max, which cannot be set in a network namespace
+	"--conntrack-max-per-core=0", // keep nf_conntrack_max, because kube-proxy cannot set it in a network namespace
 }
 
-// machineWide describes the sysctls that kube-proxy sets by default, but does not set here, because of the flag
+// machineWide describes sysctls that kube-proxy sets by default. It does not set them here, because of the flag
 // --conntrack-max-per-core=0.
 const machineWide = `# By default also, for the whole machine: net/netfilter/nf_conntrack_max to 32768 for each CPU, at least 131072 and at most
 # 1048576, and /sys/module/nf_conntrack/parameters/hashsize to at least a quarter of that.
 `
 
-// inNamespace runs kube-proxy in the namespace of this process until it has written all rules.
+// inNamespace runs kube-proxy in the namespace of this process until kube-proxy has written all rules. It then records
+// them.
 func inNamespace(mode, prog, version string) error {
 	s, err := readScenario(filepath.Join(testdata, "scenario.json"))
 	if err != nil {
@@ -79,7 +79,7 @@ func inNamespace(mode, prog, version string) error {
 	return writeFiles(header, modes[mode], filepath.Join(testdata, mode, "sysctls"), changedSysctls(before, sysctls()))
 }
 
-// boot prepares the namespace as kube-proxy expects it.
+// boot makes the links, addresses and sysctls that kube-proxy needs.
 func (s scenario) boot() error {
 	node := s.Hosts["node"]
 	for _, args := range []string{
@@ -100,7 +100,7 @@ func (s scenario) boot() error {
 
 // awaitRules waits until the dumps contain all Services, and have not changed for five seconds.
 func awaitRules(s scenario, dumps []dump) error {
-	const still = 5 // seconds; kube-proxy makes its next change within one or two seconds
+	const still = 5 // seconds; kube-proxy makes changes at most two seconds apart
 	last, same := "", 0
 	for range 60 {
 		time.Sleep(time.Second)
@@ -152,9 +152,9 @@ func writeFiles(header string, dumps []dump, file string, sysctls []string) erro
 	return os.WriteFile(file, []byte(header+machineWide+strings.Join(sysctls, "\n")+"\n"), 0o644)
 }
 
-// tidySave removes three things from the output of iptables-save: the time, the policies of built-in chains, and
-// counters in nfacct. The time and the policies are not from kube-proxy. The counters differ between machines, because
-// kube-proxy omits them if the kernel has no nfacct.
+// tidySave changes the output of iptables-save. It removes the time and the policies of built-in chains, because they
+// are not from kube-proxy. It also removes the counters in nfacct, because they differ between machines: kube-proxy
+// omits them if the kernel has no nfacct.
 func tidySave(save string) string {
 	var b strings.Builder
 	for line := range strings.Lines(save) {

@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// A scenario is testdata/scenario.json of package kubeproxy, which describes the fields.
+// A scenario has the content of testdata/scenario.json of package kubeproxy. The type Service of that package describes
+// the fields.
 type scenario struct {
 	ServiceCIDRs []netip.Prefix
 	Hosts        map[string]addrs
@@ -37,7 +38,7 @@ func readScenario(file string) (s scenario, err error) {
 	return s, json.Unmarshal(b, &s)
 }
 
-// nodeName is the name of the node whose rules are recorded. The constant elsewhere is the name of another node.
+// nodeName is the name of the node whose rules record records. The constant elsewhere is the name of another node.
 const (
 	nodeName  = "node1"
 	elsewhere = "node2"
@@ -49,7 +50,7 @@ var onNode = []string{"node", "client", "sibling", "local"}
 // An object is a JSON object of the Kubernetes API.
 type object = map[string]any
 
-// answersByPath returns the answers of the API server, by the path of the request.
+// answersByPath returns, by the path of a request, the answer of the API server.
 func (s scenario) answersByPath() map[string]object {
 	return map[string]object{
 		"/api/v1/nodes":    list("v1", "NodeList", s.node()),
