@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// A Node is an instance with a registry, and with a network namespace that has a link for each ENI. If a method of the
-// Node fails, the test fails.
+// A Node is an instance with a registry and a network namespace. The namespace has a link for each ENI. If a method of
+// the Node fails, the test fails.
 type Node struct {
 	testing.TB
 	*ec2sim.Instance
@@ -33,11 +33,11 @@ type Node struct {
 
 	macs  uint16
 	mu    sync.Mutex
-	ended bool // the test has ended; EC2 may still attach ENIs later
+	ended bool // the test has ended, so Plug must ignore ENIs that EC2 attaches later
 }
 
-// NewNode makes the namespace of a node. It launches no instance: Launch does this later. So a test can call NewNode
-// outside of a bubble of testing/synctest, and Launch in the bubble.
+// NewNode makes the namespace of a node. [Node.Launch] then launches the instance. These are two calls, so that a test
+// can call NewNode outside of a bubble of testing/synctest, and Launch in the bubble.
 func NewNode(t testing.TB) *Node {
 	t.Helper()
 	nltest.Need(t, "root", "netns")
@@ -47,9 +47,9 @@ func NewNode(t testing.TB) *Node {
 	return n
 }
 
-// Here returns a node in the network namespace of this process. All such nodes share the namespace, so their tests must
-// run one after the other. The link of the boot ENI has its address, as after DHCP. Before and after the test, the
-// loopback is the only link in the namespace.
+// Here returns a node in the network namespace of this process. Tests that call Here must run one after the other,
+// because their nodes share this namespace. The link of the boot ENI has the ENI's address, as after DHCP. At the end
+// of the test, Here deletes all links in the namespace except the loopback.
 func Here(t testing.TB) *Node {
 	t.Helper()
 	n := &Node{TB: t, Dir: filepath.Join(Memory(t), "state"), Path: ownNetNS}
@@ -76,7 +76,7 @@ func (n *Node) end() {
 	n.ended = true
 }
 
-// Launch starts EC2, and launches the instance. From then on, the methods of the node report to the test t.
+// Launch starts EC2, and launches the instance. If a method of the node fails later, the test t fails.
 func (n *Node) Launch(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance) {
 	t.Helper()
 	c.MACs = n.macs
@@ -91,14 +91,15 @@ func (n *Node) Launch(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance) {
 // ownNetNS is the path of the namespace of this process.
 const ownNetNS = "/proc/self/ns/net"
 
-// Plug adds the link of an ENI that EC2 attaches to the node, and deletes the link of an ENI that EC2 detaches.
+// Plug is a listener for changes in EC2. When EC2 attaches an ENI to the node, Plug adds the ENI's link. When EC2
+// detaches the ENI, Plug deletes the link.
 func (n *Node) Plug(c ec2sim.Change) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.ended || n.Instance != nil && c.Instance != n.ID {
 		return
 	}
-	host, err := nl.Open("node", n.Path) // an nl.NS serves one goroutine, and EC2 may call Plug in another goroutine
+	host, err := nl.Open("node", n.Path) // not n.Host: an nl.NS serves one goroutine, and Plug may run in another
 	if err != nil {
 		n.Error(err)
 		return
@@ -118,7 +119,7 @@ func (n *Node) Plug(c ec2sim.Change) {
 	case ec2sim.Detached:
 		err = link.Del(host)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the test may have deleted the link before
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the test may already have deleted the link
 		n.Errorf("%s %s: %v", c.Kind, link, err)
 	}
 }
@@ -144,7 +145,7 @@ func (n *Node) ENI(id string) ec2sim.ENI {
 	return all[i]
 }
 
-// Registry opens the registry. Each call opens it again, as each process of a real node opens it for itself.
+// Registry opens the registry. Each call opens it again, as each process on a real node does.
 func (n *Node) Registry() *registry.Registry {
 	n.Helper()
 	r, err := registry.Open(n.Dir)
@@ -172,14 +173,14 @@ func (n *Node) Lose() {
 	n.must(os.RemoveAll(n.Dir))
 }
 
-// Forgive removes the records of EC2's refusals from the registry, as if the time of these records had passed.
+// Forgive removes the records of EC2's refusals from the registry, as if they had expired.
 func (n *Node) Forgive() {
 	n.Helper()
 	n.Edit(func(s *registry.State) { clear(s.Refusals) })
 }
 
-// Age makes the entries of the registry older by the duration d. It changes the times at which addresses became free,
-// pods vanished, intents began, ENIs grew, and so on.
+// Age makes the entries of the registry older by the duration d. For example, it changes the times at which addresses
+// became free, pods vanished, intents began and ENIs grew.
 func (n *Node) Age(d time.Duration) {
 	n.Helper()
 	n.Edit(func(s *registry.State) {

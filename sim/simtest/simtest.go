@@ -3,12 +3,12 @@
 
 // Package simtest makes simulated worlds for tests. Each world ends with its test.
 //
-// A Fabric is a VPC that moves packets, for tests of the data plane. A Node is an instance without a fabric: each ENI
-// has a link, but the link leads nowhere. It is for tests that compare the addresses in EC2, in the kernel and in the
-// registry. A Sim is EC2 alone, for tests that need no kernel. [ec2sim.World] describes the VPCs of a Fabric, a Node or
-// a Sim.
+// [Fabric] makes a VPC that moves packets, for tests of the data plane. [NewNode] makes an instance without a fabric:
+// each ENI has a link, but the link leads nowhere. This is for tests that compare the addresses in EC2, in the kernel
+// and in the registry. [Sim] makes only EC2, for tests that need no kernel. [ec2sim.World] returns a Config for these
+// three functions.
 //
-// Tests of plugins that never ask EC2 do not need this package: the namespaces of package nltest are enough for them.
+// If a plugin never asks EC2, its tests do not need this package, but only the namespaces of package nltest.
 package simtest
 
 import (
@@ -25,7 +25,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Fabric starts a VPC that moves packets. If the fabric could not follow a change in EC2, the test fails at its end.
+// Fabric starts a VPC that moves packets. If the fabric cannot follow a change in EC2, the test fails, but only at its
+// end.
 func Fabric(t testing.TB, c ec2sim.Config) *vpcsim.Fabric {
 	t.Helper()
 	f, err := vpcsim.New(c)
@@ -50,12 +51,12 @@ func Launch(t testing.TB, f *vpcsim.Fabric, name string, run ec2sim.RunInstance)
 	return i
 }
 
-// macRange is the number of calls of Sim and NewNode so far. Because of this number, each call has its own range of MAC
-// addresses.
+// macRange counts the calls of Sim and NewNode. The count is a part of all MAC addresses, so each call has its own
+// range of MAC addresses.
 var macRange atomic.Uint32
 
 // Sim starts EC2. The ENIs of two Sims have different MAC addresses. This is necessary because several tests run at the
-// same time, and a collection of one test searches all namespaces of the machine for the links of its ENIs.
+// same time. A garbage collection in one test looks for the links of its ENIs in all namespaces of the machine.
 func Sim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	t.Helper()
 	c.MACs = uint16(macRange.Add(1))

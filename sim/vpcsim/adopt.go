@@ -10,20 +10,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
 )
 
-// OnLaunch makes the fabric also create a namespace for each instance that a program launches by the action
-// RunInstances. The name of the namespace is the instance's ID. When the boot ENI is configured, the fabric calls the
-// function boot in a new goroutine, because a real instance also boots after EC2 has answered. While programs can call
-// the action, no goroutine may call the method RunInstance. If both ran at the same time, the fabric could not find out
-// to which instance a boot ENI belongs.
+// OnLaunch makes the fabric create a namespace for each instance that a program launches with the action RunInstances.
+// The name of the namespace is the instance's ID. After the configuration of the boot ENI, the fabric calls the
+// function boot in a new goroutine. So EC2 can answer before the boot has ended, as with a real instance. While
+// programs can call the action RunInstances, the test must not call [Fabric.RunInstance]. If both ran at the same time,
+// the fabric would not know to which instance a boot ENI belongs.
 func (f *Fabric) OnLaunch(boot func(*Instance)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onLaunch = boot
 }
 
-// adoptLaunched creates the namespace of an instance that the action RunInstances has launched. It does this when EC2
-// reports that the boot ENI is attached. For any other change, it returns nil. Without a call of OnLaunch, it always
-// returns nil.
+// adoptLaunched creates the namespace of an instance that the action RunInstances has launched, if the change is the
+// attachment of the boot ENI. For any other change, and before a call of OnLaunch, it returns nil.
 func (f *Fabric) adoptLaunched(c ec2sim.Change) (*Instance, error) {
 	f.mu.Lock()
 	wanted := f.run != nil && f.onLaunch != nil && f.booting == nil && f.instances[c.Instance] == nil &&
@@ -50,7 +49,8 @@ func (f *Fabric) adoptLaunched(c ec2sim.Change) (*Instance, error) {
 	return i, nil
 }
 
-// startAdopted serves EC2's API in the namespace of an adopted instance, and calls the function that OnLaunch got.
+// startAdopted serves EC2's API in the namespace of an adopted instance, and calls the function that the test passed to
+// OnLaunch.
 func (f *Fabric) startAdopted(i *Instance) error {
 	if err := i.serveHTTP(ec2Addr, 0, f.EC2); err != nil {
 		return err

@@ -11,11 +11,11 @@ import (
 	"net/netip"
 )
 
-// Answer serves a TCP port and the UDP port with the same number until the Namespace is closed. It answers each caller
-// with the address and port from which the call came, and with the number of bytes that arrived.
+// Answer serves a TCP port and the UDP port with the same number until the Namespace is closed. An answer has the
+// source address and the source port that the Namespace has seen, and the number of bytes that arrived.
 func (n *Namespace) Answer(port uint16) error {
 	return n.Do(func() error {
-		any := netip.AddrPortFrom(netip.IPv6Unspecified(), port) // IPv4, too: ipv6(7), IPV6_V6ONLY
+		any := netip.AddrPortFrom(netip.IPv6Unspecified(), port) // this address also accepts IPv4: ipv6(7), IPV6_V6ONLY
 		tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(any))
 		if err != nil {
 			return fmt.Errorf("%s: %w", n.Name, err)
@@ -63,8 +63,8 @@ func answerText(from netip.AddrPort, size int) string {
 	return fmt.Sprintf("%s %d", netip.AddrPortFrom(from.Addr().Unmap(), from.Port()), size)
 }
 
-// parseAnswer returns the sender's address as the other end saw it. It returns an error if the other end did not get
-// exactly wantSize bytes.
+// parseAnswer returns the source address in an answer. It returns an error if the other end did not get exactly
+// wantSize bytes.
 func parseAnswer(b []byte, wantSize int) (seen netip.AddrPort, err error) {
 	var from string
 	var size int

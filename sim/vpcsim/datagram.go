@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// datagrams is a UDP socket. The other fields have the path MTU options for the family of the socket.
+// datagrams is a UDP socket, with the numbers of its path MTU options. The numbers depend on the family.
 type datagrams struct {
 	net.Conn
 	raw      syscall.RawConn
 	level    int // the level of the socket options
 	discover int // the option for path MTU discovery
 	mtu      int // the option that returns the MTU
-	headers  int // in bytes, including the UDP header
+	headers  int // the size of the IP header and the UDP header in bytes
 }
 
 func newDatagrams(c net.Conn, to netip.Addr) (datagrams, error) {
@@ -57,10 +57,10 @@ func (d datagrams) pathMTU() (mtu int, err error) {
 	return mtu, err
 }
 
-// send sends a datagram, and returns the sender's address as the other end saw it. The function sizeFor returns the
-// size of the datagram for a path MTU. If the datagram is too big for the path, a router drops it, and the kernel
-// learns a smaller path MTU. In this case, send tries again with the size for the smaller MTU. If the datagram is lost
-// for another reason, send returns an error.
+// send sends a datagram, and returns the source address that the other end saw. The function sizeFor returns the size
+// of the datagram for a path MTU. If the datagram is too big for the path, a router drops it, and the kernel learns a
+// smaller path MTU. send then sends a datagram with the size for the smaller MTU. If a datagram is lost for another
+// reason, send returns an error.
 func (d datagrams) send(sizeFor func(mtu int) int) (seen netip.AddrPort, err error) {
 	for end := time.Now().Add(answerTimeout); time.Now().Before(end); {
 		mtu, err := d.pathMTU()
@@ -101,9 +101,9 @@ func (d datagrams) awaitAnswer() ([]byte, error) {
 	return answer[:n], err
 }
 
-// PathMTU sends packets to a port where a Namespace answers. No router may fragment the packets, and each packet is as
-// large as the path MTU that the kernel knows. PathMTU returns the size in bytes of the packet that the other end
-// answered, and the sender's address as the other end saw it.
+// PathMTU finds out the path MTU to a port where a Namespace answers. It sends packets as large as the path MTU that
+// the kernel knows, and forbids routers to fragment them. It returns the size in bytes of the first packet that the
+// other end answered, and the source address that the other end saw.
 func (n *Namespace) PathMTU(to netip.AddrPort) (mtu int, seen netip.AddrPort, err error) {
 	err = n.Do(func() error {
 		c, err := net.Dial("udp", to.String())

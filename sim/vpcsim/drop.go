@@ -15,20 +15,21 @@ import (
 
 // Drops says how many packets the fabric has dropped for each reason.
 type Drops struct {
-	Spoofed int // the source is not an address of the ENI: EC2's source/destination check
+	Spoofed int // the ENI does not have the source address: EC2's source/destination check
 	NoHost  int // the destination is in the VPC or in a peer, but no ENI has it
-	// The destination is an IPv4 address outside the VPC and its peers, but the source cannot reach the internet. This
-	// source is in a subnet without a NAT gateway, and is not the primary address of an ENI with a public address.
+	// The destination is an IPv4 address outside the VPC and its peers, but the source cannot reach the internet. The
+	// source is in a subnet without a NAT gateway. It is also not the primary address of an ENI with a public address.
 	NoRoute int
 }
 
-// String returns for example "spoofed 0, ..., without a route 1": the counts in the order of the fields.
+// String returns the counts as a text, for example "spoofed 0, to no host 0, without a route 1".
 func (d Drops) String() string {
 	return fmt.Sprintf("spoofed %d, to no host %d, without a route %d", d.Spoofed, d.NoHost, d.NoRoute)
 }
 
-// A drain is a veth pair whose far end ignores all packets. The kernel counts the packets that the fabric sends to a
-// drain. To see the packets in the drain "spoofed", run: ip netns exec vpcsim0-vpc tcpdump -ni spoofed.
+// These are the names of the drains. A drain is a veth pair whose far end ignores all packets. The fabric drops packets
+// by sending them to a drain, because the kernel then counts them. The command "ip netns exec vpcsim0-vpc tcpdump -ni
+// spoofed" shows the packets in the drain "spoofed".
 const (
 	drainSpoofed = "spoofed"
 	drainNoHost  = "no-host"
@@ -41,8 +42,8 @@ func drainRoute(drain string, dst netip.Prefix, table uint32) nl.Route {
 }
 
 // farEndRoute returns a route that sends all packets for the prefix dst to the far end of a link. The next hop of the
-// route is an address that no host has. farEndNeighbours sets the MAC address of this next hop, so the kernel sends no
-// neighbour solicitation.
+// route is an address that no host has. The kernel does not ask for its MAC address, because there is a neighbour entry
+// from farEndNeighbours.
 func farEndRoute(dev string, dst netip.Prefix, table uint32) nl.Route {
 	via := farEnd
 	if dst.Addr().Is6() {
@@ -58,13 +59,13 @@ var (
 	allIPv6 = netip.MustParsePrefix("::/0")
 )
 
-// farEndNeighbours returns neighbour entries for the next hops that farEndRoute uses. The entries set the MAC address
-// of these next hops.
+// farEndNeighbours returns neighbour entries with this MAC address for the next hops that farEndRoute uses.
 func farEndNeighbours(dev, mac string) []nl.Object {
 	return []nl.Object{nl.Neigh{Addr: farEnd, MAC: mac, Dev: dev}, nl.Neigh{Addr: farEnd6, MAC: mac, Dev: dev}}
 }
 
-// deafMAC is an address that the far end of a drain does not have, so the far end ignores the packets.
+// deafMAC is the destination MAC address of packets to a drain. The far end ignores the packets, because it does not
+// have this address.
 const deafMAC = "02:00:00:00:00:01"
 
 func (f *Fabric) drainWiring() nl.Wiring {
@@ -74,8 +75,8 @@ func (f *Fabric) drainWiring() nl.Wiring {
 			w = append(w, nl.Step{NS: f.vpc.NS, Object: o})
 		}
 	}
-	// Forwarding is off while the drains are created. A router reports on each new link that it is in the multicast
-	// group of all routers (RFC 3810), and a drain would count this report.
+	// Switch forwarding off while the drains are created. With forwarding, the kernel would report on each new link
+	// that it is in the multicast group of all routers (RFC 3810). A drain would count this report.
 	const router = "net/ipv6/conf/default/forwarding"
 	add(nl.Sysctl{Key: router, Value: "0"})
 	for _, name := range []string{drainSpoofed, drainNoHost, drainNoRoute} {
@@ -100,10 +101,10 @@ func (f *Fabric) Drops() (Drops, error) {
 	return Drops{Spoofed: sent[drainSpoofed], NoHost: sent[drainNoHost], NoRoute: sent[drainNoRoute]}, nil
 }
 
-// sentPackets returns, for each link of this thread's namespace, how many packets the kernel had to send. This number
-// is the sum of the sent and the dropped packets: proc_net(5), net/dev.
+// sentPackets returns, for each link of this thread's namespace, how many packets the kernel has sent or dropped
+// (proc_net(5), net/dev).
 func sentPackets() (map[string]int, error) {
-	const sent, dropped, columns = 9, 11, 16 // the first eight columns are about received packets
+	const sent, dropped, columns = 9, 11, 16 // indices of columns; the first eight columns are about received packets
 	b, err := os.ReadFile("/proc/thread-self/net/dev")
 	if err != nil {
 		return nil, err

@@ -19,16 +19,15 @@ const (
 	internetMTU = 1500
 )
 
-// The preferences of the routing rules of an ENI. The kernel evaluates the rule with the lowest preference first.
+// The preferences of an ENI's routing rules. The kernel evaluates the rule with the lowest preference first.
 const (
-	prefInternet = 100 // from an address with a public address or a NAT gateway, to the internet
-	prefOwn      = 200 // from an address that the ENI has
-	prefAny      = 250 // from any address, if EC2 does not check the sources of this ENI
-	prefSpoofed  = 300 // from any other address
+	prefInternet = 100 // packets to the internet, if the source has a public address or a NAT gateway
+	prefOwn      = 200 // packets whose source is an address of the ENI
+	prefAny      = 250 // packets with any source, if EC2 does not check the sources of this ENI
+	prefSpoofed  = 300 // all other packets
 )
 
-// applyReported gets a change that EC2 has reported, and makes the same change in the fabric. If this fails, it records
-// the error for Err.
+// applyReported makes a change of EC2 in the fabric, too. If this fails, it stores the error for [Fabric.Err].
 func (f *Fabric) applyReported(c ec2sim.Change) {
 	adopted, err := f.adoptLaunched(c)
 	err = errors.Join(err, f.applyLocked(c))
@@ -42,7 +41,7 @@ func (f *Fabric) applyReported(c ec2sim.Change) {
 	}
 }
 
-// applyLocked takes the lock and calls the method apply. If the fabric is closed, applyLocked does nothing.
+// applyLocked calls apply with the lock held. If the fabric is closed, applyLocked does nothing.
 func (f *Fabric) applyLocked(c ec2sim.Change) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,12 +80,13 @@ func (f *Fabric) apply(c ec2sim.Change) error {
 type pluggedENI struct {
 	wiring   nl.Wiring // the first step is the ENI's link
 	instance *Instance
-	// The instance's end of the link, as the fabric saw it last. This end can be in the namespace of a pod.
+	// The last known state of the instance's end of the link. This end can be in the namespace of a pod.
 	lastSeen nl.Link
 	lost     bool // the fabric could not restore the link; Err has the error
 }
 
-// plugENI replaces the wiring of an ENI. It does not touch objects that both the old and the new wiring have.
+// plugENI replaces the wiring of an ENI. It does not change objects that the old wiring and the new wiring have in
+// common.
 func (f *Fabric) plugENI(e ec2sim.ENI, i *Instance) error {
 	p := f.plugged[e.ID]
 	was, now := p.wiring, f.eniWiring(e, i)
@@ -98,8 +98,7 @@ func (f *Fabric) plugENI(e ec2sim.ENI, i *Instance) error {
 	return errors.Join(err, f.checkLink(e.ID)) // if the link is gone, checkLink restores it and its wiring
 }
 
-// unplugENI removes the wiring of an ENI. The ENI's link vanishes from the namespace that has it, even if this is the
-// namespace of a pod.
+// unplugENI removes the wiring of an ENI. The ENI's link vanishes even if it is in the namespace of a pod.
 func (f *Fabric) unplugENI(id string) error {
 	was := f.plugged[id].wiring
 	delete(f.plugged, id)
@@ -111,8 +110,9 @@ func stepsNotIn(w, other nl.Wiring) nl.Wiring {
 	return slices.DeleteFunc(slices.Clone(w), func(s nl.Step) bool { return slices.Contains(other, s) })
 }
 
-// These are the addresses of the VPC's router on the link of each ENI. The IPv6 address is the same in every subnet
-// (VPC user guide, "Subnet route tables": fe80:ec2::1). The kernel answers neighbour solicitations for this address.
+// routerMAC and router6 are the addresses that the VPC's router has on the link of each ENI. The IPv6 address is the
+// same in every subnet (VPC user guide, "Subnet route tables": fe80:ec2::1). The kernel answers neighbour solicitations
+// for it.
 const routerMAC = "02:00:00:00:0e:c2"
 
 var router6 = netip.MustParsePrefix("fe80:ec2::1/64")
@@ -182,8 +182,8 @@ const (
 // dhcpWiring returns the addresses and routes that a boot ENI gets for each of its families. For IPv4, the DHCP server
 // of a VPC gives the ENI its primary address, and a default route through the VPC's router. The router has the first
 // address after the network address of the subnet (VPC user guide: "Subnet CIDR blocks"). For IPv6, the DHCP server
-// gives the ENI only its address, and the router advertises itself and the subnet. systemd-networkd processes these
-// advertisements in place of the kernel. So the IPv6 routes are those that systemd-networkd adds.
+// gives the ENI only its address. The router advertises itself and the subnet, and systemd-networkd, and not the
+// kernel, processes these advertisements. So dhcpWiring returns the IPv6 routes that systemd-networkd adds.
 func dhcpWiring(e ec2sim.ENI, n *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: n, Object: o}) }

@@ -25,7 +25,7 @@ import (
 type Instance struct {
 	*ec2sim.Instance
 	*Namespace
-	StateDir string // the directory of the plugins' state; each instance has its own
+	StateDir string // the plugins' state directory, which each instance has for itself
 
 	region string
 	fabric *Fabric
@@ -52,9 +52,9 @@ func (f *Fabric) RunInstance(name string, r ec2sim.RunInstance) (*Instance, erro
 	return i, errors.Join(f.Err(), i.awaitIPv6())
 }
 
-// awaitIPv6 waits until the instance is reachable by IPv6. The kernel adds the local route of an IPv6 address later
-// than the address, from a work queue. It does so even without duplicate address detection. Until the route is there,
-// the kernel reports that there is no route.
+// awaitIPv6 waits until the instance is reachable by IPv6. The kernel uses a work queue to add the local route of an
+// IPv6 address, so it adds the route later than the address. This is so even without duplicate address detection. Until
+// the kernel has added the route, senders get the error that there is no route.
 func (i *Instance) awaitIPv6() error {
 	a := i.Addr6()
 	if !a.IsValid() {
@@ -95,21 +95,21 @@ func instanceSysctls(n *nl.NS) nl.Wiring {
 	}
 }
 
-// setBooting sets the instance to which EC2 attaches the next boot ENI. The fabric cannot find the instance by its ID,
-// because the ID is not yet known.
+// setBooting sets the instance to which the next boot ENI belongs. When EC2 attaches this ENI, the fabric does not yet
+// know the ID of the instance.
 func (f *Fabric) setBooting(i *Instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.booting = i
 }
 
-// Env returns the environment in which programs on the instance find EC2 and their state directory. The metadata
-// service is at its usual address.
+// Env returns the environment variables with which programs on the instance find EC2 and their state directory. There
+// is no variable for the metadata service, because it is at its usual address.
 func (i *Instance) Env() []string {
 	return []string{
 		"AWS_ENDPOINT_URL_EC2=http://" + ec2Addr,
 		"AWS_REGION=" + i.region,
-		"AWS_METADATA_SERVICE_TIMEOUT=60", // this machine runs all instances, and may be busy
+		"AWS_METADATA_SERVICE_TIMEOUT=60", // long, because this machine runs all instances, and may be busy
 		"AWS_ACCESS_KEY_ID=AKIAVPCSIM",
 		"AWS_SECRET_ACCESS_KEY=secret",
 		"CNI_IPVLAN_VPC_STATE_DIR=" + i.StateDir,

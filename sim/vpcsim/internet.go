@@ -31,18 +31,18 @@ var (
 	// A router needs link-local addresses for neighbour solicitations.
 	routerLocal  = netip.MustParsePrefix("fe80::1/64")
 	gatewayLocal = netip.MustParsePrefix("fe80::2/64")
-	publicIPs    = netip.MustParsePrefix("198.18.0.0/15") // the addresses that ec2sim assigns
+	publicIPs    = netip.MustParsePrefix("198.18.0.0/15") // the range of ec2sim's public addresses
 )
 
-// NATAddr is the public address of the NAT gateway: the last address of the range that ec2sim uses.
+// NATAddr is the public address of the NAT gateway. It is the last address in the range of ec2sim's public addresses.
 var NATAddr = netip.MustParseAddr("198.19.255.255")
 
-// A mapping is a public address and the primary address that it stands for.
+// A mapping is the primary address of an ENI and the ENI's public address.
 type mapping struct{ private, public netip.Addr }
 
-// AddNATGateway gives a subnet a NAT gateway, through which the subnet reaches the internet by IPv4 (VPC user guide:
-// "NAT gateways"). The gateway serves only those ENIs of the subnet that EC2 attaches after this call. It serves all of
-// their addresses. In a subnet without a NAT gateway, only boot ENIs with a public address reach the internet by IPv4.
+// AddNATGateway adds a NAT gateway to a subnet. Through it, the subnet reaches the internet by IPv4 (VPC user guide:
+// "NAT gateways"). The gateway serves all addresses of ENIs that EC2 attaches after this call, but no address of an
+// earlier ENI. In a subnet without a NAT gateway, only boot ENIs with a public address reach the internet by IPv4.
 func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,8 +50,8 @@ func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 	return f.updateNAT()
 }
 
-// OpenPorts allows IPv4 calls from the internet to these ports of public addresses, by TCP and by UDP. A security group
-// does the same (VPC user guide: "Security groups"). By default no port is open.
+// OpenPorts opens these TCP and UDP ports of all public addresses to IPv4 calls from the internet. In EC2, a security
+// group does this (VPC user guide: "Security groups"). By default, no port is open.
 func (f *Fabric) OpenPorts(ports ...uint16) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,7 +75,7 @@ func (f *Fabric) internetWiring() nl.Wiring {
 		{NS: igw, Object: nl.Route{Dst: publicIPs, Type: "blackhole"}}, // unused public addresses
 		{NS: internet, Object: nl.Addr{Prefix: netip.PrefixFrom(InternetAddr, uplinkAddr.Bits()), Dev: "eth0"}},
 		{NS: internet, Object: nl.Route{Dst: publicIPs, Via: uplinkAddr.Addr(), Dev: "eth0"}},
-	}, nl.Wiring{ // IPv6 addresses are public without translation (VPC user guide: "Internet gateways")
+	}, nl.Wiring{ // the gateway does not translate IPv6 addresses (VPC user guide: "Internet gateways")
 		{NS: vpc, Object: nl.Addr{Prefix: routerLocal, Dev: "igw", NoDAD: true}},
 		{NS: vpc, Object: nl.Addr{Prefix: routerAddr6, Dev: "igw", NoDAD: true}},
 		{NS: igw, Object: nl.Addr{Prefix: gatewayLocal, Dev: "vpc", NoDAD: true}},
@@ -88,8 +88,8 @@ func (f *Fabric) internetWiring() nl.Wiring {
 	})
 }
 
-// updateNAT updates the internet gateway's translation between private and public addresses (VPC user guide: "Internet
-// gateways": "a one-to-one NAT"). The translation includes the NAT gateways.
+// updateNAT updates the rules with which the internet gateway translates between private and public addresses (VPC user
+// guide: "Internet gateways": "a one-to-one NAT"). The rules also simulate the NAT gateways.
 func (f *Fabric) updateNAT() error {
 	in := nl.Chain{Name: "in", Type: "nat", Hook: "prerouting", Priority: -100}
 	out := nl.Chain{Name: "out", Type: "nat", Hook: "postrouting", Priority: 100}

@@ -17,24 +17,24 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A program may move an ENI's link to the namespace of a pod. If that namespace ends, the kernel destroys all virtual
-// links in the namespace, for example a veth. But the kernel does not destroy a network card, for example a real ENI.
-// It moves the card to the initial namespace (net/core/dev.c: default_device_exit_net). If the name of the card is free
-// in the initial namespace, the card keeps its name. If not, it gets the name dev<ifindex>. The card keeps its MAC
-// address, MTU and group. It is down, and has neither addresses nor routes.
+// A program may move an ENI's link to the namespace of a pod. If the pod's namespace ends, the kernel destroys all
+// virtual links in it, such as veths. But the kernel moves network cards, such as real ENIs, to the initial namespace
+// (net/core/dev.c: default_device_exit_net). If the name of the card is free in the initial namespace, the card keeps
+// its name. If not, it gets the name dev<ifindex>. The card keeps its MAC address, MTU and group. It is down, and has
+// neither addresses nor routes.
 //
-// The link of a simulated ENI is a veth. So the fabric restores a destroyed link in the namespace of the instance,
-// unless EC2 has detached the ENI. No program can delete the link of a real ENI. So the fabric also restores a link
-// that a program has deleted. One difference remains: a card keeps its index if this index is free, but a restored link
-// always has a new index.
+// The link of a simulated ENI is a veth, which the kernel destroys. So the fabric restores the link in the namespace of
+// the instance, unless EC2 has detached the ENI. The fabric also restores a link that a program has deleted, because no
+// program can delete the link of a real ENI. One difference remains: a card keeps its index if this index is free, but
+// a restored link always has a new index.
 //
-// When a link is gone, the fabric can no longer ask the kernel for the name of the link. So the fabric notes the name
-// whenever a link changes.
+// When a link is gone, the fabric can no longer ask the kernel for the link's name. So the fabric stores the name each
+// time a link changes.
 
-// watchLinks follows the links of all ENIs until the fabric is closed. The socket gets all changes of links in the
-// fabric's namespace. It also gets the changes in the namespaces of instances, and in those of pods with an ENI's link,
-// because the fabric's namespace has an ID for each of them (netlink(7), NETLINK_LISTEN_ALL_NSID).
-// netlink.LinkSubscribe does not have the option NETLINK_LISTEN_ALL_NSID.
+// watchLinks follows the links of all ENIs until the fabric is closed. It opens a socket to which the kernel reports
+// changes of links. The kernel reports changes in the fabric's namespace, and in all namespaces for which the fabric's
+// namespace has an ID (netlink(7), NETLINK_LISTEN_ALL_NSID). These are the namespaces of instances, and of pods with an
+// ENI's link. watchLinks does not use netlink.LinkSubscribe, which does not have the option NETLINK_LISTEN_ALL_NSID.
 func (f *Fabric) watchLinks() error {
 	var s *rtnl.NetlinkSocket
 	err := f.vpc.Do(func() (err error) {
@@ -51,7 +51,7 @@ func (f *Fabric) watchLinks() error {
 	return nil
 }
 
-// A closer is a Close that cannot fail.
+// A closer is an io.Closer whose Close cannot fail.
 type closer func()
 
 func (c closer) Close() error { c(); return nil }
@@ -64,7 +64,7 @@ func (f *Fabric) followLinks(s *rtnl.NetlinkSocket) {
 		case err == nil:
 			changed := changedLinks(messages)
 			f.checkLinks(func(link nl.Veth) bool { return changed[link.Name] || changed[link.PeerMAC] })
-		case err == unix.ENOBUFS: // the socket has lost changes: check all links
+		case err == unix.ENOBUFS: // the socket has lost reports, so check all links
 			f.checkLinks(func(nl.Veth) bool { return true })
 		case err != unix.EINTR:
 			return
@@ -83,7 +83,7 @@ func changedLinks(messages []syscall.NetlinkMessage) map[string]bool {
 	return changed
 }
 
-// checkLinks calls checkLink for some ENIs: those whose link makes the function matches return true.
+// checkLinks calls checkLink for each ENI for whose link the function matches returns true.
 func (f *Fabric) checkLinks(matches func(nl.Veth) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,16 +103,16 @@ func (f *Fabric) checkLinks(matches func(nl.Veth) bool) {
 // link returns the link of an ENI as the fabric creates it.
 func (p pluggedENI) link() nl.Veth { return p.wiring[0].Object.(nl.Veth) }
 
-// checkLink restores the link of an ENI if the link is gone. Then it notes the name and the properties of the
-// instance's end of the link. This end can be in any namespace.
+// checkLink restores the link of an ENI if the link is gone. Then it stores the present name and properties of the
+// instance's end of the link, which can be in any namespace.
 func (f *Fabric) checkLink(id string) error {
 	p := f.plugged[id]
 	near, err := f.vpc.LinkByName(p.link().Name)
 	if errors.Is(err, fs.ErrNotExist) && !p.lost {
 		err = f.restoreLink(p)
 		if p.lost = err != nil; p.lost {
-			// If restoreLink fails, it removes its link, and the kernel reports this change. If p.lost were not set,
-			// checkLink would try again and again, for ever.
+			// After a failure, restoreLink removes the new link, and the kernel reports this change. Without p.lost,
+			// checkLink would then try again, for ever.
 			f.plugged[id] = p
 			return err
 		}
@@ -143,11 +143,11 @@ func (f *Fabric) isLinkMissing(link string) bool {
 }
 
 // restoreLink creates the link of an ENI again, in the namespace of its instance, and adds the rest of the ENI's
-// wiring. It opens the namespace of the instance again, because an open nl.NS serves one goroutine at a time.
+// wiring. It opens the namespace of the instance itself, because an open nl.NS serves only one goroutine at a time.
 func (f *Fabric) restoreLink(lost pluggedENI) error {
 	home, err := nl.Open(lost.instance.Name, lost.instance.Path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the namespace of the instance is gone: no link is needed
+		return nil // the namespace of the instance is gone, so it needs no link
 	}
 	if err != nil {
 		return err
@@ -161,8 +161,8 @@ func (f *Fabric) restoreLink(lost pluggedENI) error {
 	if lost.lastSeen.MTU > 0 {
 		link.MTU = lost.lastSeen.MTU
 	}
-	// nl.Veth gives both ends of the new link the MTU that the instance's end had before. Then nl.Up sets the MTU of
-	// the fabric's end to its own value again.
+	// nl.Veth sets one MTU for both ends of the new link: the last MTU of the instance's end. Then nl.Up sets the
+	// former MTU of the fabric's end again.
 	w := nl.Wiring{{NS: f.vpc.NS, Object: link}, {NS: f.vpc.NS, Object: nl.Up{Dev: link.Name, MTU: mtu}}}
 	if err := append(w, lost.wiring[1:]...).Add(); err != nil {
 		return fmt.Errorf("its link returns to %s: %w", lost.instance.Name, err)
@@ -170,10 +170,10 @@ func (f *Fabric) restoreLink(lost pluggedENI) error {
 	return nil
 }
 
-// freeName returns a name for a link that returns to the namespace n. The kernel would give this name to a network
-// card. The first choice is the last name of the link, or fallback if the fabric has never seen the link. If that name
-// is not free, the second choice is "dev" and the last index of the link. The third choice is "dev" and the lowest free
-// number.
+// freeName returns a name for a link that returns to the namespace n: the name that the kernel would give to a network
+// card. This is the last name of the link, or the name fallback if the fabric has never seen the link. If this name is
+// not free, it is "dev" and the last index of the link. If this name is not free either, it is "dev" and the lowest
+// free number.
 func freeName(n *nl.NS, last nl.Link, fallback string) (string, error) {
 	links, err := n.Links()
 	if err != nil {

@@ -41,8 +41,8 @@ func (f *Fabric) NewNamespace(name string) (*Namespace, error) {
 	return n, nil
 }
 
-// MakeNamespace creates an empty namespace that belongs to no Fabric. The path of the namespace is this file in the
-// directory that ip-netns(8) uses.
+// MakeNamespace creates an empty namespace that belongs to no Fabric. The parameter file is the name of the namespace's
+// file in the directory of ip-netns(8).
 func MakeNamespace(name, file string) (*Namespace, error) {
 	if err := createNetNS(file); err != nil {
 		return nil, fmt.Errorf("make namespace %s: %w", name, err)
@@ -73,7 +73,7 @@ func (n *Namespace) Close() error {
 	return errors.Join(err, n.NS.Close(), removeNetNS(n.Path))
 }
 
-// createNetNS creates a namespace, with a file in the directory where ip-netns(8) looks for namespaces.
+// createNetNS creates a namespace, with a file of this name in the directory of ip-netns(8).
 func createNetNS(name string) error {
 	done := make(chan error)
 	go func() {
@@ -87,7 +87,7 @@ func createNetNS(name string) error {
 	return <-done
 }
 
-// removeNetNS removes a namespace. The namespace can be incomplete if the process that made the namespace was killed.
+// removeNetNS removes a namespace. If the process that made it was killed, the namespace can be incomplete.
 func removeNetNS(path string) error {
 	err := syscall.Unmount(path, syscall.MNT_DETACH)
 	// EINVAL: nothing is mounted there, because the process was killed before the mount.

@@ -17,9 +17,9 @@ import (
 
 // An instance treats all addresses of an ENI's subnet as neighbours, and asks for their MAC addresses. For IPv4, the
 // fabric's kernel answers for all addresses to which the fabric can forward (proxy_arp). For IPv6, the kernel answers
-// only for addresses in a list, and a /80 prefix is too large for a list. So a goroutine of the fabric answers the IPv6
-// questions. In the real EC2, the network also answers in place of the instances, because EC2 knows the place of each
-// address.
+// only for addresses in a list, and a list of all addresses of a /80 prefix would be too long. So a goroutine of the
+// fabric answers neighbour solicitations. In the real EC2, too, the network answers instead of the instances, because
+// EC2 knows which ENI has each address.
 
 // answerNeighbours answers the neighbour solicitations of all ENIs until the fabric is closed.
 func (f *Fabric) answerNeighbours() error {
@@ -66,13 +66,13 @@ func listenSolicitations() (int, error) {
 	return fd, nil
 }
 
-// bigEndian returns a number in the byte order of packet(7)'s addresses.
+// bigEndian returns a number in network byte order, which packet(7) expects.
 func bigEndian(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
 
-// answerPending answers all pending solicitations. While the socket is open, it returns false. So Read of the socket
-// calls it again when later solicitations arrive.
+// answerPending answers all pending solicitations. If the socket is still open, it returns false, so that the socket's
+// method Read calls it again when more solicitations arrive.
 func (f *Fabric) answerPending(fd int) bool {
 	for b := make([]byte, vpcMTU); ; {
 		size, from, err := unix.Recvfrom(fd, b, 0)
@@ -100,13 +100,12 @@ const (
 	advertisement   = 136
 	solicited       = 0x40 // the flag S
 	targetMAC       = 2    // option: target link-layer address
-	maxHops         = 255  // a message with a smaller hop limit comes from another link, and is ignored
+	maxHops         = 255  // hosts ignore a message with a smaller hop limit, because it comes from another link
 )
 
-// advertisement returns the answer to a solicitation. The MAC address is that of the ENI that asks. advertisement
-// returns nil in three cases. First, the ENI asks for an address of its own. Second, the ENI checks for duplicates, so
-// the source is the unspecified address (RFC 4862). Third, the ENI asks for the router, because then the kernel
-// answers.
+// advertisement returns the answer to a solicitation from the ENI with this MAC address. It returns nil in three cases.
+// In the first case, the ENI asks for its own address. In the second case, it checks for duplicates: the source is the
+// unspecified address (RFC 4862). In the third case, it asks for the router, for which the kernel answers.
 func (f *Fabric) advertisement(mac string, question []byte) []byte {
 	source := netip.AddrFrom16([16]byte(question[atSource:]))
 	target := netip.AddrFrom16([16]byte(question[atTarget:]))

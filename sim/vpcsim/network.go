@@ -15,10 +15,10 @@ import (
 
 // A network is a VPC in the fabric: its routing tables and CIDRs.
 type network struct {
-	table     uint32         // the table with the routes to the VPC, peers, drains, and IPv6 internet
-	internet  uint32         // the table for sources that may reach the IPv4 internet
+	table     uint32         // the table with the routes to the VPC, its peers, the drains and the IPv6 internet
+	internet  uint32         // the table with the route to the IPv4 internet, for sources that may reach it
 	reachable []netip.Prefix // the CIDRs of the VPC and of its peers
-	public    []netip.Prefix // the IPv6 CIDRs of the VPC, which the internet knows
+	public    []netip.Prefix // the IPv6 CIDRs of the VPC, which the internet can reach
 	peers     []*network     // the peers that are in the fabric
 }
 
@@ -66,8 +66,8 @@ func anyOverlap(as, bs []netip.Prefix) bool {
 	return slices.ContainsFunc(as, func(a netip.Prefix) bool { return slices.ContainsFunc(bs, a.Overlaps) })
 }
 
-// addPeer makes another network a peer of this network. The CIDRs are those of the peer. A network that is outside of
-// the fabric is nil.
+// addPeer adds a peer with these CIDRs to the network. If the peer is outside of the fabric, peer is nil. If n is nil,
+// addPeer does nothing.
 func (n *network) addPeer(peer *network, cidrs []netip.Prefix) {
 	if n == nil {
 		return
@@ -79,8 +79,8 @@ func (n *network) addPeer(peer *network, cidrs []netip.Prefix) {
 }
 
 // tables returns the routing tables that need a route to each address of the network. These are the network's own
-// table, the tables of its peers, and the main table. Two kinds of packets use the main table: the fabric's own "packet
-// too big" messages, and packets from the internet.
+// table, the tables of its peers, and the main table. The main table routes packets from the internet, and the fabric's
+// own "packet too big" messages.
 func (n *network) tables() []uint32 {
 	tables := []uint32{0, n.table}
 	for _, p := range n.peers {

@@ -18,21 +18,21 @@ const (
 	answerTimeout = time.Minute            // how long a probe waits for an answer; enough for a busy machine
 	pollInterval  = 100 * time.Millisecond // how often a probe checks whether its datagram was too big for the path
 	silence       = 2 * time.Second        // how long Silent waits
-	pingInterval  = time.Second            // between two echo requests, as in ping(8)
+	pingInterval  = time.Second            // the time between two echo requests, as in ping(8)
 )
 
 // callSize is the number of bytes that Call sends.
 const callSize = 10
 
-// Call connects to a port where a Namespace answers. The network is "tcp" or "udp". Call returns the source address
-// that the other end saw.
+// Call connects by TCP or UDP to a port where a Namespace answers. The parameter network is "tcp" or "udp". Call
+// returns the source address that the other end saw.
 func (n *Namespace) Call(network string, to netip.AddrPort) (seen netip.AddrPort, err error) {
 	return n.Send(network, to, callSize)
 }
 
-// Send is like Call, but the caller chooses the number of bytes. With "udp", Send sends all bytes in one datagram, so
-// their number is at most 65507. If the datagram is larger than the path MTU, the kernel sends it in fragments. Send
-// returns an error if the other end does not get all bytes.
+// Send is like Call, but the caller chooses the number of bytes. With "udp", the maximum is 65507 bytes, because Send
+// sends them in one datagram. If the datagram is larger than the path MTU, the kernel sends it in fragments. If the
+// other end does not get all bytes, Send returns an error.
 func (n *Namespace) Send(network string, to netip.AddrPort, size int) (seen netip.AddrPort, err error) {
 	err = n.Do(func() error {
 		c, err := net.DialTimeout(network, to.String(), answerTimeout)
@@ -75,8 +75,8 @@ func sendStream(c *net.TCPConn, size int) (seen netip.AddrPort, err error) {
 }
 
 // Ping sends an ICMP echo request each second until there is a reply, for at most a minute. One request is not enough,
-// because the kernel drops a packet to a new IPv6 address without a local route. The kernel adds this route later than
-// the address, in a work item (net/ipv6/addrconf.c: addrconf_dad_start).
+// because the receiver's kernel drops packets to a new IPv6 address that does not have a local route yet. The kernel
+// adds the route a little later than the address (net/ipv6/addrconf.c: addrconf_dad_start).
 func (n *Namespace) Ping(to netip.Addr) error { return n.ping(to, answerTimeout) }
 
 // Silent sends ICMP echo requests for two seconds, and returns an error if there is a reply.
@@ -117,8 +117,8 @@ var (
 // atID is the offset of the identifier in the messages. The sequence number follows the identifier.
 const atID = 4
 
-// exchange sends requests until a reply comes. It takes the identifier and the sequence number of the requests from the
-// time of day, so it recognises the reply to its own requests.
+// exchange sends requests until a reply comes. To recognise the reply to its own requests, it uses the time of day as
+// the identifier and sequence number of the requests.
 func (e echo) exchange(c *net.IPConn, patience time.Duration) error {
 	const atSum, length = 2, 8
 	request := make([]byte, length)
@@ -136,8 +136,8 @@ func (e echo) exchange(c *net.IPConn, patience time.Duration) error {
 	}
 }
 
-// awaitReply reads until the reply with this identifier and sequence number comes. A raw socket gets all replies from
-// that address, also the replies to requests of other processes.
+// awaitReply reads until the reply with this identifier and sequence number comes. A raw socket also gets replies to
+// requests of other processes.
 func (e echo) awaitReply(c *net.IPConn, id []byte, deadline time.Time) error {
 	if err := c.SetReadDeadline(deadline); err != nil {
 		return err

@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// A run has a number that no other process uses at the same time. All names of a Fabric contain its number, for example
-// the directory /run/vpcsim0 and the namespaces /run/netns/vpcsim0-*. A process holds the lock of the directory while
-// it uses the number. So if there is a directory whose lock is free, the process that made the directory was killed.
+// A run is the use of a number by one process. All names of a Fabric contain its number, for example the directory
+// /run/vpcsim0 and the namespaces /run/netns/vpcsim0-*. The process holds the lock of the directory while it uses the
+// number. So if no process holds the lock of a directory, the process that made the directory was killed.
 type run struct {
 	dir  string
 	lock *os.File
@@ -25,7 +25,7 @@ const (
 	netnsDir  = "/run/netns"
 )
 
-// newRun removes the directories and namespaces of killed processes, and takes the lowest free number.
+// newRun removes the directories and namespaces of killed processes, and returns a run with the lowest free number.
 func newRun() (*run, error) {
 	left, err := filepath.Glob(runPrefix + "[0-9]*")
 	if err != nil {

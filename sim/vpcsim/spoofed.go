@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchSpoofed opens a socket that gets the packets of the drain for spoofed packets. [Fabric.Spoofed] reads the
-// socket.
+// watchSpoofed opens a socket that receives the packets in the drain "spoofed". [Fabric.Spoofed] reads the socket.
 func (f *Fabric) watchSpoofed() error {
 	return f.vpc.Do(func() error {
 		fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
@@ -30,9 +29,9 @@ func (f *Fabric) watchSpoofed() error {
 	})
 }
 
-// Spoofed describes the packets with a source address that the sending ENI does not have. It describes only packets
-// since the last call of Spoofed. If there are too many packets for the buffer of the socket, Spoofed describes only
-// the first packets.
+// Spoofed returns a description of each spoofed packet since the last call of Spoofed. A packet is spoofed if the
+// sending ENI does not have the packet's source address. If the buffer of the socket becomes full, the descriptions of
+// later packets are missing.
 func (f *Fabric) Spoofed() (packets []string, err error) {
 	raw, err := f.spoofed.SyscallConn()
 	if err != nil {

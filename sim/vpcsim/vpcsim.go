@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package vpcsim moves packets in the VPCs that package ec2sim simulates. Each instance is a network namespace of this
-// kernel, and each ENI is a veth pair. Another namespace connects the instances. It is called the fabric, and delivers
-// and drops packets as EC2 does.
+// kernel, and each ENI is a veth pair. One more namespace, the fabric, connects the instances. It delivers and drops
+// packets as EC2 does.
 //
 //	vpc-1: 10.0.0.0/16, 100.64.0.0/16            vpc-2: 10.1.0.0/16
 //
@@ -23,19 +23,19 @@
 //	............................|............................................................................
 //	                           eth0 203.0.113.1                       internet: one host
 //
-// There is no broadcast domain. The fabric answers ARP and neighbour solicitations for every address that the asking
-// ENI does not have. For IPv6, the fabric has the address fe80:ec2::1, which is the router's address in all subnets.
-// The fabric changes only if EC2 changes. For example, if a program calls AssignPrivateIpAddresses, the fabric changes
-// before EC2 answers ([ec2sim.Sim.OnChange]). The fabric also serves the metadata. It recognises the instance that asks
-// by the source address of the request.
+// There is no broadcast domain. If an ENI asks for an address with ARP or a neighbour solicitation, the fabric answers,
+// unless the ENI itself has the address. For IPv6, the fabric has the address fe80:ec2::1, which is the router's
+// address in all subnets. The fabric changes only when the state of EC2 changes. For example, if a program calls
+// AssignPrivateIpAddresses, the fabric changes before EC2 answers ([ec2sim.Sim.OnChange]). The fabric also serves the
+// metadata of the instances. It recognises an instance by the source address of the request.
 //
-// The fabric consists of rules and routes. For each address of an ENI there is a rule, for example "iif eni-04 from
-// 100.64.1.5". The rule leads to the routing table of the VPC. This table has a route for each address that the VPC can
-// reach. If no rule or no route matches a packet, the packet goes to a drain. The counter of the drain shows the reason
-// ([Fabric.Drops]).
+// The fabric consists of routing rules and routes. Each address of an ENI has a rule, for example "iif eni-04 from
+// 100.64.1.5". The rule selects the routing table of the VPC, which has a route to each address that the VPC can reach.
+// If no rule matches a packet, or if the VPC has no route for it, the packet goes to a drain. There is a drain for each
+// reason, and [Fabric.Drops] returns the number of packets in each drain.
 //
 // The fabric needs root. It creates namespaces with names such as vpcsim0-node1 and the directory /run/vpcsim0, and
-// changes nothing else. If a process is killed, its namespaces stay, and the next process removes them.
+// changes nothing else. If a process is killed, its namespaces remain. The next process that calls [New] removes them.
 package vpcsim
 
 import (
@@ -70,7 +70,7 @@ type Fabric struct {
 	publicAddrs map[string]mapping    // by ENI
 	natSubnets  []netip.Prefix        // the subnets that have a NAT gateway
 	openPorts   []uint16              // the ports that calls from the internet may use
-	onLaunch    func(*Instance)       // nil: instances of the action RunInstances have no namespace
+	onLaunch    func(*Instance)       // nil: instances that the action RunInstances launches have no namespace
 	failed      error
 }
 
@@ -99,7 +99,7 @@ func New(c ec2sim.Config) (*Fabric, error) {
 	return f, nil
 }
 
-// build makes all parts of the fabric that do not depend on instances.
+// build makes the fabric without instances.
 func (f *Fabric) build() (err error) {
 	if f.vpc, err = f.NewNamespace("vpc"); err != nil {
 		return err
@@ -133,14 +133,14 @@ func routerSysctls(n *nl.NS) nl.Wiring {
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/all/send_redirects", Value: "0"}},
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/conf/default/send_redirects", Value: "0"}},
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/all/forwarding", Value: "1"}},
-		// No automatic link-local addresses: the kernel would check them for duplicates, and the drains would count
-		// these packets.
+		// Do not add link-local addresses automatically: the kernel would send packets to check them for duplicates,
+		// and the drains would count these packets.
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv6/conf/default/addr_gen_mode", Value: "1"}},
 	}
 }
 
-// Err returns an error for each change in EC2 that the fabric could not follow so far. A test should call Err or
-// [Fabric.Close] at its end, because Close returns these errors, too.
+// Err returns an error for each change in EC2 that the fabric could not follow. A test should call Err or
+// [Fabric.Close] at its end. Close also returns these errors.
 func (f *Fabric) Err() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
