@@ -80,11 +80,11 @@ func (t InstanceType) checkLimits(v4, v6 int, prefixes bool) error {
 
 // checkSlot refuses a device index that another ENI uses. It also refuses an ENI if the card or the instance already
 // has as many ENIs as its limit. Each card has its own device indices. The limit of the instance counts the ENIs of all
-// cards (Guide: "Network cards"). The documentation does not say whether EC2 checks the index or the limit first. The
-// simulator checks the index first, because a caller can then try another index. On types with several cards, the index
-// must be lower than the number of ENIs that the card can have. In practice, EC2 refuses a higher index at a launch
-// (aws/aws-k8s-tester#531). It is a guess that EC2 also refuses it at an attachment. On types with one card, the index
-// may be higher.
+// cards (Guide: "Network cards"). The documentation does not define whether EC2 checks the index or the limit first.
+// The simulator checks the index first, because a caller can then try another index. On types with several cards, the
+// index must be lower than the number of ENIs that the card can have. In practice, EC2 refuses a higher index at a
+// launch (aws/aws-k8s-tester#531). It is a guess that EC2 also refuses it at an attachment. On types with one card, the
+// index may be higher.
 func (s *Sim) checkSlot(i *Instance, card, index int) error {
 	all := s.enisOf(i)
 	onCard, most := 0, i.limits.cards()[card]
