@@ -66,8 +66,7 @@ type unassignIPv6AddressesOutput struct {
 }
 
 // unassignIPv6Addresses removes IPv6 addresses and prefixes from an ENI: either all that the request names, or none
-// (API: UnassignIpv6Addresses). In the simulator, no IPv6 address is a primary address, because it does not have
-// EnablePrimaryIpv6.
+// (API: UnassignIpv6Addresses). The simulator does not have EnablePrimaryIpv6, so no IPv6 address is a primary address.
 func (s *Sim) unassignIPv6Addresses(in *unassignIPv6AddressesInput) (*unassignIPv6AddressesOutput, error) {
 	e, err := s.eni(in.NetworkInterfaceID)
 	if err != nil {

@@ -48,9 +48,9 @@ func (s *Sim) FailAs(action, code, message string, n int) {
 	s.faults[action] = &fault{refusal{code, message}, n}
 }
 
-// RefuseOn makes EC2 refuse all calls of the action that concern one object: EC2 answers with the error code. The
-// parameter object is the ID of an ENI or of a subnet. A call concerns a subnet if it creates an ENI in the subnet, or
-// attaches an ENI of the subnet. An empty code ends the refusals.
+// RefuseOn makes EC2 refuse all calls of the action that concern one object. EC2 answers these calls with the error
+// code. The parameter object is the ID of an ENI or of a subnet. A call concerns a subnet if it creates an ENI in the
+// subnet, or attaches an ENI of the subnet. An empty code ends the refusals.
 func (s *Sim) RefuseOn(object, action, code, message string) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -78,7 +78,8 @@ func (s *Sim) objectRefusal(called form) error {
 }
 
 // Delay makes EC2 wait for the duration d before each answer to the action. EC2 carries out the call before it waits.
-// So if a caller gives up during the delay, EC2 has already carried out the call. This is the harder case for a caller.
+// So if a caller gives up during the delay, EC2 has already carried out the call. For a caller, this case is harder
+// than a call that EC2 has refused.
 func (s *Sim) Delay(action string, d time.Duration) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -92,10 +93,10 @@ func mustHaveAction(action string) {
 	}
 }
 
-// Lose makes EC2 lose its answers to the next n successful calls of the action. EC2 carries out the call, and then
-// closes the connection without an answer. If n is negative, EC2 loses the answers to all calls from now on. If n is 0,
-// it loses none. To close the connection, ServeHTTP panics with [http.ErrAbortHandler]. A server of net/http recovers
-// this panic. A caller that calls ServeHTTP directly must recover it.
+// Lose makes EC2 lose its answers to the next n successful calls of the action. EC2 carries out each of these calls,
+// and then closes the connection without an answer. If n is negative, EC2 loses the answers to all calls from now on.
+// If n is 0, it loses none. To close the connection, ServeHTTP panics with [http.ErrAbortHandler]. A server of net/http
+// recovers this panic. A caller that calls ServeHTTP directly must recover it.
 func (s *Sim) Lose(action string, n int) {
 	mustHaveAction(action)
 	s.mu.Lock()

@@ -104,8 +104,8 @@ func (sp *space) takeAny(count int) ([]netip.Addr, error) {
 
 // takePrefixes takes the wanted prefixes, and count further prefixes that EC2 chooses: all of them, or none. A subnet
 // without an aligned free block has no prefixes left, even if it has many free addresses (Guide: "Prefix delegation for
-// Amazon EC2 network interfaces"). The error code is that of EC2 in practice, because the documentation does not name
-// it.
+// Amazon EC2 network interfaces"). The documentation does not name the error code for this. EC2 uses this code in
+// practice.
 func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix, error) {
 	for i, p := range wanted {
 		if p.Bits() != sp.prefixBits || !sp.cidr.Contains(p.Addr()) || slices.Contains(wanted[:i], p) {
@@ -123,8 +123,8 @@ func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix,
 }
 
 // atCreation returns the error with which CreateNetworkInterface answers if err is an error of takePrefixes for a lack
-// of prefixes. It returns all other errors unchanged. The documentation does not name this error. For IPv4, EC2 answers
-// so in practice, and for IPv6, the error is a guess.
+// of prefixes. It returns all other errors unchanged. The documentation does not name this error. EC2 uses it in
+// practice for IPv4. For IPv6, it is a guess.
 func atCreation(err error, family string) error {
 	if r, ok := errors.AsType[*refusal](err); ok && r.code == "InsufficientCidrBlocks" {
 		return refuse("InvalidParameterValue", "There aren't sufficient free %s addresses or prefixes", family)
