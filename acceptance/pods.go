@@ -304,8 +304,8 @@ func (s *podTest) forEachPod(method string) func(context.Context) error {
 	}
 }
 
-// compareStates runs registry-gc until it has released all addresses. Then it checks that EC2 and the nodes are as they
-// were before the first pod.
+// compareStates runs registry-gc until registry-gc has released all addresses. Then it checks that EC2 and the nodes
+// are as they were before the first pod.
 func (s *podTest) compareStates(ctx context.Context) error {
 	for _, n := range s.nodes {
 		s.verdict("EC2 is as it was before, "+n.name, "only the ENI of the launch, with one address",

@@ -29,7 +29,7 @@ const sshPort = 22
 // A shell is an SSH connection to an instance.
 type shell struct{ *ssh.Client }
 
-// connect connects to an instance, which may still be booting. When ctx is done, the connection is closed.
+// connect connects to an instance, which may still be booting. When ctx is done, the connection closes.
 func connect(
 	ctx context.Context, addr netip.Addr, user string, m *madeObjects, wait func(context.Context) error,
 ) (*shell, error) {

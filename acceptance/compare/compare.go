@@ -16,7 +16,7 @@
 // A field differs in kind if one side lacks the field, or if the forms differ. For such a field, the comparison finds
 // out whether the suite reads the field. It removes the field from the recorded answer, and gives this answer to the
 // suite's client. If the client's result changes, the suite reads the field, and the comparison fails. It must fail,
-// because in all tests with the simulator the suite would get another answer than from EC2.
+// because in tests with the simulator, the suite would not get the answers that EC2 gives.
 package compare
 
 import (

@@ -20,7 +20,7 @@ import (
 const statusField = "(HTTP status)"
 
 // messageField is the path of the message in an error of EC2. The wording of a message may differ, because only people
-// read it. outcome.meaning compares the kind of the error.
+// read it. Instead of messages, the comparison compares the kinds of errors: see outcome.meaning.
 const messageField = "Errors.Error.Message"
 
 // ignoredFields are fields whose values differ in each answer.

@@ -12,7 +12,8 @@ import (
 	"strings"
 )
 
-// A form says what the comparison compares of a text. If an answer lacks a field, the field has the zero form.
+// A form is what the comparison shows and compares in place of a text. If an answer lacks a field, the field has the
+// zero form.
 type form struct {
 	shown string // what the table shows: the text, but a name or a form replaces each part that always differs
 	kind  string // if the two sides have different kinds, the field differs in kind

@@ -85,7 +85,7 @@ func callOf(q *http.Request) (string, error) {
 
 // A player answers requests with recorded answers. If there is no recorded answer to a call, the status is 404. The
 // player answers only a limited number of requests, so that a client does not send requests for ever. The field left is
-// how many it still answers. All later requests fail.
+// the number of requests that it still answers. All later requests fail.
 type player struct {
 	answers map[string]answer
 	left    int

@@ -13,7 +13,7 @@ import (
 )
 
 // A step makes one call with the suite's client, on each side. The function in the field do makes the call. This
-// function must not change the value of type side, because a probe calls the function again.
+// function must not change its argument of type side, because a probe calls the function again.
 type step struct {
 	name       string
 	do         func(context.Context, *side, *aws.Client) (any, error)
@@ -231,12 +231,12 @@ func (s *side) newENISpec(secondary int) aws.ENISpec {
 		Token: "acceptance-" + s.place.Node, Secondary: secondary}
 }
 
-// resultStep returns a step whose call must succeed and return a result.
+// resultStep returns a step whose call must succeed and has a result.
 func resultStep(name string, do func(context.Context, *side, *aws.Client) (any, error), keep func(*side, any)) step {
 	return step{name: name, do: do, keepResult: keep}
 }
 
-// changeStep returns a step whose call must succeed, and returns no result.
+// changeStep returns a step whose call must succeed and has no result.
 func changeStep(name string, do func(context.Context, *side, *aws.Client) error) step {
 	return step{name: name, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return nil, do(ctx, s, c)

@@ -24,7 +24,7 @@ type chain struct {
 	path []string // directories of the plugins
 }
 
-// The compared chains, and the reference chain.
+// The names of the chains that the code needs by name.
 const (
 	ours         = "ours"
 	byVeth       = "ours, dataPath veth"

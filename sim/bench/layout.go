@@ -160,8 +160,8 @@ func (p *pair) finishHosts() error {
 }
 
 // kubeProxyTable returns rules with the effect of kube-proxy's rules. Each Service has one backend: the server in pod
-// "b" or in pod "c". If the layout has tunnels, "b" and "c" are routers, so each of them is also the backend of a
-// Service in gateways.
+// "b" or in pod "c". If the layout has tunnels, "b" and "c" are routers. Each router is also the backend of a Service
+// whose ClusterIP is in gateways.
 func (p *pair) kubeProxyTable() nl.Table {
 	rule := func(proto string, to netip.Addr, port uint16, backend netip.AddrPort) nl.NFRule {
 		return nl.NFRule{nl.DAddr(hostPrefix(to)), nl.DPort(proto, port, port), nl.DNAT(backend)}

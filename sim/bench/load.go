@@ -31,8 +31,8 @@ var loads = []load{
 // loadPort is the port on which serve listens.
 const loadPort = 5001
 
-// The first byte that a client sends tells the server what to do with all later bytes. After echo, the server sends
-// them back. After sink, it only reads them.
+// The first byte that a client sends tells the server what to do with all later bytes. If the first byte is echo, the
+// server sends the later bytes back. If it is sink, the server only reads them.
 const (
 	echo = 'e'
 	sink = 's'

@@ -3,7 +3,7 @@
 
 // Command bench measures the cost of ADD and DEL of whole chains: our chains, and chains of other projects. libcni
 // executes the real plugins on an instance of package vpcsim. With -traffic it measures the cost of packets instead:
-// packets of our pods, and packets of pods whose connections are like those of other plugins. With -egress it measures
+// packets of our pods, and packets of pods whose links are like those of other plugins. With -egress it measures
 // packets to a host outside. With -memory it measures how much memory ADDs take.
 //
 // All chains take turns in one run, so that other load of the machine affects all of them. The figures depend on the
@@ -135,8 +135,8 @@ func run(ctx context.Context, o options, w io.Writer) error {
 		os.Setenv("GOMAXPROCS", "1")
 	}
 	// bench has a file open for the namespace of each pod, and process 1 of a VM may have only 4096 files open. In a
-	// container, Setrlimit can fail. bench then continues with the limit that it has. If this limit is too small, bench
-	// fails when it opens too many files.
+	// container, Setrlimit can fail. If Setrlimit fails, bench continues with the limit that it has. If this limit is
+	// too small, bench fails when it opens too many files.
 	const files = 1 << 16
 	_ = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: files, Max: files})
 	if o.traffic {

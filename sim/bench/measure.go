@@ -19,12 +19,12 @@ type sample struct {
 	steps []step
 }
 
-// A subject is a chain to measure with this number of simultaneous calls.
+// A subject is a chain, and the number of simultaneous calls with which bench measures it.
 type subject struct {
 	*chain
 	label       string
 	callsAtOnce int
-	reference   *subject // to compute ratios, bench divides by this subject's costs; nil: there are no ratios
+	reference   *subject // the subject with which ratios compare this one; nil: there are no ratios
 
 	add, del []sample
 }
@@ -133,7 +133,8 @@ func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int)
 }
 
 // batchCount returns how many batches of c simultaneous calls to run. It returns rounds/c, so that all batches together
-// have about as many calls as the number rounds. But the result is at least four, and never greater than rounds.
+// have about as many calls as the number rounds. But the result is at least four, or equal to rounds if rounds is less
+// than four.
 func batchCount(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 
 // measureRounds runs n rounds, and measures each subject once in each round. Each round begins with another subject.

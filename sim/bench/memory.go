@@ -86,8 +86,8 @@ type footprint struct {
 	peaks, group int
 }
 
-// tableRow returns the row of the table for a footprint. To compute the ratios in the row, it divides by the figures of
-// the footprint baseline.
+// tableRow returns the row of the table for a footprint. The ratios in the row compare the footprint with the footprint
+// baseline.
 func (f footprint) tableRow(baseline footprint) []string {
 	x := func(a, b int) string {
 		if a == 0 || b == 0 {

@@ -25,7 +25,7 @@ import (
 type report struct {
 	icount    bool
 	rounds    int
-	reference string // the chain by whose costs the report divides to compute ratios
+	reference string // the name of the chain with which ratios compare the other chains
 	subjects  []*subject
 	statuses  []*readiness
 	upkeeps   []upkeep

@@ -73,8 +73,8 @@ type flows struct {
 	all     []*flow
 	servers []func() // each waits until a server has ended
 
-	reference      string // the layout by whose costs the table divides to compute ratios
-	referenceRoute string // the same for the route; empty: the route of the row
+	reference      string // the layout with which ratios compare the other layouts
+	referenceRoute string // the route with which ratios compare; empty: the route of the row
 	budgets        []budget
 	noteColumn     string // the name of the column with pair.note; empty: no column
 }

@@ -34,8 +34,8 @@ func (c certificates) kubeconfig() string      { return c.file("kubeconfig") }
 
 // newCertificates writes the files that a cluster needs (kubernetes.io, "PKI certificates and requirements"). These are
 // a CA, the API server's certificate, the administrator's certificate and kubeconfig, and the keys for service account
-// tokens. The API server's certificate is valid for the address server and for the API server's Service address. All
-// programs of the cluster call the API server as administrators.
+// tokens. The parameters server and service are the API server's own address and its Service address. The API server's
+// certificate is valid for both. All programs of the cluster call the API server as administrators.
 func newCertificates(dir string, server, service netip.Addr) (certificates, error) {
 	c := certificates{dir: dir, server: server}
 	if err := os.MkdirAll(dir, 0o700); err != nil {

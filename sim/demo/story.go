@@ -112,7 +112,7 @@ func (s *scene) checkNothingLeft(ctx context.Context, out *output, before [][]st
 	const freeAfter = time.Second
 	out.showProgress("registry-gc")
 	select {
-	case <-time.After(freeAfter * 12 / 10): // gc adds up to 15 %, so that nodes call EC2 at different times
+	case <-time.After(freeAfter * 12 / 10): // gc waits up to 15 % longer, so that nodes call EC2 at different times
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // A refusal is an error answer of EC2. The codes are from the API's page "Error codes for the Amazon EC2 API". The
-// messages are similar to EC2's messages, because people search for them, but some differ in their wording.
+// messages are similar to EC2's messages, because people search for EC2's messages. Some differ in their wording.
 type refusal struct{ code, message string }
 
 func (r *refusal) Error() string { return r.code + ": " + r.message }

@@ -108,9 +108,9 @@ func (s *Sim) runInstance(r RunInstance) (*Instance, error) {
 }
 
 // attachEFA attaches an EFA-only ENI to some network cards of a new instance: from card 0 on, as many as the parameter
-// cards says. The device index of an EFA-only ENI is 0. Only on card 0 is it 1, because the boot ENI has index 0
-// (Guide: "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). An EFA-only ENI has no
-// address of any family (Guide: "Elastic Fabric Adapter").
+// cards says. The device index of an EFA-only ENI is 0. On card 0, it is 1, because the boot ENI has index 0 (Guide:
+// "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). An EFA-only ENI has no address of
+// any family (Guide: "Elastic Fabric Adapter").
 func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 	for card := range cards {
 		e := s.bareENI(sub, groups)
@@ -134,7 +134,8 @@ func (t InstanceType) checkEFA(cards int) error {
 }
 
 // checkBootSlot refuses a card or a device index of the boot ENI if the instance type does not have it. If the instance
-// also gets EFA-only ENIs, it accepts only card 0 and index 0, because an EFA-only ENI may use any other place.
+// also gets EFA-only ENIs, checkBootSlot accepts only card 0 and index 0, because an EFA-only ENI may use any other
+// place.
 func (t InstanceType) checkBootSlot(r RunInstance) error {
 	switch {
 	case r.BootCard < 0 || r.BootCard >= len(t.cards()) || r.BootIndex < 0 || r.BootIndex >= t.cards()[r.BootCard]:

@@ -22,10 +22,10 @@ import (
 //     a deleted one.
 //   - An answer can show an older state than the answer before it. In total, at most [Lag.Back] answers do so. This
 //     happens in practice: in kubernetes/kubernetes#77389, EC2 showed a volume as detached, and later as detaching.
-//   - An action that names a new ENI sometimes does not find the ENI, until the ENI is at most as old as [Lag.Most].
-//     EC2 then answers InvalidNetworkInterfaceID.NotFound ("its ID might not have propagated throughout the system, and
-//     you will get an error responding that the resource does not exist"). Independently of this, a Describe action may
-//     show the ENI earlier or later.
+//   - An action that names a new ENI sometimes does not find the ENI. When the ENI is as old as [Lag.Most], all actions
+//     find it. Until then, EC2 can answer InvalidNetworkInterfaceID.NotFound ("its ID might not have propagated
+//     throughout the system, and you will get an error responding that the resource does not exist"). Independently of
+//     this, a Describe action may show the ENI earlier or later.
 //
 // A change always applies to the present state. When RunInstance returns, all actions find the instance.
 type Lag struct {

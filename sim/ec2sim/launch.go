@@ -105,7 +105,7 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 		if eni.DeleteOnTermination != nil {
 			boot.attachment.deleteOnTermination = *eni.DeleteOnTermination
 		}
-		// API: RunInstances, the example; DescribeInstances shows "running" later
+		// As in the example of API: RunInstances. DescribeInstances shows "running" later.
 		answer.Instances.Items = append(answer.Instances.Items, s.instanceItem(i, "pending"))
 	}
 	return &reservationOutput{reservation: answer}, nil

@@ -17,8 +17,8 @@ type Lie struct {
 	// Returns the ENIs that the service shows instead of the current ENIs. The parameter atStart has the ENIs that the
 	// service showed when the lie began.
 	showENIs func(atStart, current []ENI) []ENI
-	// Returns the value that the service shows for a key of the ENI. It gets the name of the key, and the true value.
-	// If it returns "", the service does not show the key.
+	// Returns the value that the service shows for a key of the ENI. The parameter value is the true value. If it
+	// returns "", the service does not show the key.
 	showKey func(name, value string) string
 	failure int  // the HTTP status of all answers; 0: the service does not fail
 	silent  bool // the service does not answer
@@ -49,8 +49,8 @@ func (i *Instance) Lie(lies ...Lie) (stop func()) {
 }
 
 // Reboot restarts the instance. All earlier lies end. The metadata service then tells the lies that the caller passes,
-// until the caller calls stop. After a restart, metadata may omit attached ENIs ([ForgetENI]). A restart removes ENIs
-// from metadata that were detached by force (API: DetachNetworkInterface, Force: "The instance metadata will get
+// until the caller calls stop. After a restart, metadata may omit attached ENIs ([ForgetENI]). If an ENI was detached
+// by force, a restart removes it from metadata (API: DetachNetworkInterface, Force: "The instance metadata will get
 // updated when you stop and start the instance"). It is a guess that a reboot has this effect, too. The ENIs and
 // addresses do not change, so the simulator calls no listeners.
 func (i *Instance) Reboot(lies ...Lie) (stop func()) {
@@ -169,7 +169,7 @@ func shownValue(lies []*activeLie, e ENI, name, value string) string {
 }
 
 // requestFailure returns how a request to the metadata service fails. If silent is true, the service does not answer.
-// If not, it answers with the status. If the status is 0, the request does not fail.
+// If not, status is the HTTP status of the answer, or 0 if the request does not fail.
 func (i *Instance) requestFailure(path string) (status int, silent bool) {
 	i.sim.mu.Lock()
 	defer i.sim.mu.Unlock()

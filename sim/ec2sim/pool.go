@@ -13,7 +13,7 @@ import (
 // free block for a prefix, as in EC2. EC2 reserves the first four addresses and the last address (VPC Guide: "Subnet
 // CIDR blocks").
 type pool interface {
-	takeAny(bits, count int) (blocks []netip.Prefix, ok bool) // takes count blocks with this prefix length, or none
+	takeAny(bits, count int) (blocks []netip.Prefix, ok bool) // takes count blocks of the prefix length bits, or none
 	// Takes all of these blocks. If a block is in use, it takes none of the blocks, and returns the used block.
 	takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool)
 	putBack(blocks ...netip.Prefix) // puts blocks back into the pool

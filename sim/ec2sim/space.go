@@ -41,8 +41,8 @@ func (sp *space) takeDemand(d demand, inUse string) (h holding, err error) {
 }
 
 // takeFirst takes all addresses of a new ENI, or none. These are the primary address and the secondary addresses of the
-// request, and count further addresses that EC2 chooses. If the primary address is zero, EC2 also chooses a primary
-// address.
+// request, and further addresses that EC2 chooses. The parameter count is the number of further addresses. If the
+// primary address is zero, EC2 also chooses a primary address.
 func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, count int) ([]netip.Addr, error) {
 	listed := secondary
 	if primary.IsValid() {
@@ -102,10 +102,10 @@ func (sp *space) takeAny(count int) ([]netip.Addr, error) {
 	return addrsOf(blocks), nil
 }
 
-// takePrefixes takes the wanted prefixes, and count further prefixes that EC2 chooses: all of them, or none. A subnet
-// without an aligned free block has no prefixes left, even if it has many free addresses (Guide: "Prefix delegation for
-// Amazon EC2 network interfaces"). The documentation does not name the error code for this. EC2 uses this code in
-// practice.
+// takePrefixes takes the wanted prefixes, and further prefixes that EC2 chooses: all of them, or none. The parameter
+// count is the number of further prefixes. A subnet without an aligned free block has no prefixes left, even if it has
+// many free addresses (Guide: "Prefix delegation for Amazon EC2 network interfaces"). The documentation does not name
+// the error code for this. EC2 uses this code in practice.
 func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix, error) {
 	for i, p := range wanted {
 		if p.Bits() != sp.prefixBits || !sp.cidr.Contains(p.Addr()) || slices.Contains(wanted[:i], p) {
@@ -122,9 +122,9 @@ func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix,
 		"The specified subnet does not have enough free cidr blocks to satisfy the request.")
 }
 
-// atCreation returns the error with which CreateNetworkInterface answers if err is an error of takePrefixes for a lack
-// of prefixes. It returns all other errors unchanged. The documentation does not name this error. EC2 uses it in
-// practice for IPv4. For IPv6, it is a guess.
+// atCreation converts the error of takePrefixes for a lack of prefixes to the error of CreateNetworkInterface. It
+// returns all other errors unchanged. The documentation does not name the error of CreateNetworkInterface. For IPv4,
+// EC2 uses this error in practice. For IPv6, it is a guess.
 func atCreation(err error, family string) error {
 	if r, ok := errors.AsType[*refusal](err); ok && r.code == "InsufficientCidrBlocks" {
 		return refuse("InvalidParameterValue", "There aren't sufficient free %s addresses or prefixes", family)

@@ -45,7 +45,7 @@ func Release(t *testing.T, program string) (pkg, version string) {
 	return "", ""
 }
 
-// A Suite is the tests of another project, which is the judge of our programs. The tests are unchanged.
+// A Suite describes tests of another project that check our programs. The tests are compiled unchanged.
 type Suite struct {
 	Focus string            // a regular expression that matches the names of the tests that use our programs
 	Not   map[string]string // by a part of a test's name, the reason why such tests do not check our programs

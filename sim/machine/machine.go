@@ -55,7 +55,7 @@ type Machine struct {
 }
 
 // Boot boots an instance for the first time. The machine gets its own directories ownDirs, which are empty at first.
-// The environment of the machine's programs has the variables of this process, of the instance and in env.
+// The machine's programs get the environment variables of this process, those of the instance, and those in env.
 func Boot(i *vpcsim.Instance, name string, env []string, ownDirs ...string) (*Machine, error) {
 	disk, err := os.MkdirTemp("/run", "disk-"+name)
 	if err != nil {

@@ -42,8 +42,8 @@ func byBackend(send func(Path, End, End) (netip.Addr, error)) func(Path, End, En
 }
 
 // callRepeatedly returns a function that calls a Service several times. All calls must arrive with the same source
-// address. It passes the number of backends that received a call and the number of all backends to checkCount. If the
-// first number is wrong, checkCount must return an error.
+// address. The function passes the number of backends that received a call and the number of all backends to
+// checkCount. If the first number is wrong, checkCount must return an error.
 func callRepeatedly(network string, times int, checkCount func(reached, of int) error) func(Path, End, End) (
 	netip.Addr, error,
 ) {

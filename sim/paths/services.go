@@ -150,8 +150,8 @@ func nodePort(node int, name string) Place {
 	}
 }
 
-// nodePortOutside returns the place of a Service for callers in the internet. The address is the one at which the
-// internet can reach the node, with the NodePort.
+// nodePortOutside returns the place of a Service for callers in the internet. It has the address at which the internet
+// can reach the node, and the NodePort.
 func nodePortOutside(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
 		e, err := nodePort(node, name)(s, f)

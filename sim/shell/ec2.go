@@ -156,7 +156,7 @@ func (c *control) findENI(match func(ec2sim.ENI) bool) (e ec2sim.ENI, err error)
 	return all[i], nil
 }
 
-// operate calls EC2 as an operator does. The parameters are names and values in turn.
+// operate calls EC2 as an operator does. The parameters are a name, its value, the next name and so on.
 func (c *control) operate(action string, parameters ...string) error {
 	f := map[string]string{}
 	for i := 0; i < len(parameters); i += 2 {

@@ -6,8 +6,8 @@
 // and a simulated VPC moves the packets.
 //
 // The shell is bash. If standard input is a terminal or if the flag -i is set, bash is interactive, and the exit status
-// is 0. If not, bash runs the script on standard input. If there are arguments, the command runs them on the instance
-// without bash. It exits with the status of the script or of the arguments' program.
+// is 0. If not, bash runs the script on standard input. If there are arguments, shell runs them as a command on the
+// instance, without bash. shell exits with the status of the script or of this command.
 //
 // On the instance, the person finds these programs and files:
 //

@@ -124,7 +124,8 @@ func (n *Node) Plug(c ec2sim.Change) {
 	}
 }
 
-// Operate calls EC2 as an operator or another program does. The parameters are names and values in turn.
+// Operate calls EC2 as an operator or another program does. The parameters are a name, its value, the next name and so
+// on.
 func (n *Node) Operate(action string, parameters ...string) {
 	n.Helper()
 	form := map[string]string{}

@@ -42,8 +42,8 @@ func drainRoute(drain string, dst netip.Prefix, table uint32) nl.Route {
 }
 
 // farEndRoute returns a route that sends all packets for the prefix dst to the far end of a link. The next hop of the
-// route is an address that no host has. The kernel does not ask for its MAC address, because there is a neighbour entry
-// from farEndNeighbours.
+// route is an address that no host has. The kernel does not ask for the MAC address of the next hop, because
+// farEndNeighbours returns a neighbour entry for it.
 func farEndRoute(dev string, dst netip.Prefix, table uint32) nl.Route {
 	via := farEnd
 	if dst.Addr().Is6() {

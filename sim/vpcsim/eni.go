@@ -182,8 +182,8 @@ const (
 // dhcpWiring returns the addresses and routes that a boot ENI gets for each of its families. For IPv4, the DHCP server
 // of a VPC gives the ENI its primary address, and a default route through the VPC's router. The router has the first
 // address after the network address of the subnet (VPC user guide: "Subnet CIDR blocks"). For IPv6, the DHCP server
-// gives the ENI only its address. The router advertises itself and the subnet, and systemd-networkd, and not the
-// kernel, processes these advertisements. So dhcpWiring returns the IPv6 routes that systemd-networkd adds.
+// gives the ENI only its address. The router advertises itself and the subnet. Not the kernel but systemd-networkd
+// processes these advertisements. So dhcpWiring returns the IPv6 routes that systemd-networkd adds.
 func dhcpWiring(e ec2sim.ENI, n *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: n, Object: o}) }

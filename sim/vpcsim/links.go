@@ -83,7 +83,7 @@ func changedLinks(messages []syscall.NetlinkMessage) map[string]bool {
 	return changed
 }
 
-// checkLinks calls checkLink for each ENI for whose link the function matches returns true.
+// checkLinks calls checkLink for an ENI if the function matches returns true for the ENI's link.
 func (f *Fabric) checkLinks(matches func(nl.Veth) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -172,8 +172,8 @@ func (f *Fabric) restoreLink(lost pluggedENI) error {
 
 // freeName returns a name for a link that returns to the namespace n: the name that the kernel would give to a network
 // card. This is the last name of the link, or the name fallback if the fabric has never seen the link. If this name is
-// not free, it is "dev" and the last index of the link. If this name is not free either, it is "dev" and the lowest
-// free number.
+// not free, freeName returns "dev" and the last index of the link. If this name is not free either, freeName returns
+// "dev" and the lowest free number.
 func freeName(n *nl.NS, last nl.Link, fallback string) (string, error) {
 	links, err := n.Links()
 	if err != nil {

@@ -66,8 +66,8 @@ func anyOverlap(as, bs []netip.Prefix) bool {
 	return slices.ContainsFunc(as, func(a netip.Prefix) bool { return slices.ContainsFunc(bs, a.Overlaps) })
 }
 
-// addPeer adds a peer with these CIDRs to the network. If the peer is outside of the fabric, peer is nil. If n is nil,
-// addPeer does nothing.
+// addPeer adds a peer with these CIDRs to the network. If the peer is outside of the fabric, peer is nil. If this
+// network is outside of the fabric, n is nil, and addPeer does nothing.
 func (n *network) addPeer(peer *network, cidrs []netip.Prefix) {
 	if n == nil {
 		return
@@ -89,7 +89,7 @@ func (n *network) tables() []uint32 {
 	return tables
 }
 
-// wiring returns the routes of the network that do not depend on ENIs.
+// wiring returns those routes of the network that do not depend on ENIs.
 func (n *network) wiring(vpc, igw *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(r nl.Route) { w = append(w, nl.Step{NS: vpc, Object: r}) }

@@ -7,8 +7,8 @@
 // anonymous memory in KiB. peak reads the anonymous memory only when a thread of the plugin exits.
 //
 // peak cannot use the highest resident set that wait4(2) reports. That figure is never lower than the resident set of
-// peak itself, because until it executes the plugin, the child process shares peak's memory. So peak traces the plugin,
-// and reads /proc each time a thread of the plugin exits.
+// peak itself, because the child process shares the memory of peak until the child executes the plugin. So peak traces
+// the plugin, and reads /proc each time a thread of the plugin exits.
 package main
 
 import (

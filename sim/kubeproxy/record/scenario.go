@@ -38,7 +38,8 @@ func readScenario(file string) (s scenario, err error) {
 	return s, json.Unmarshal(b, &s)
 }
 
-// nodeName is the name of the node whose rules record records. The constant elsewhere is the name of another node.
+// nodeName is the name of the node for which kube-proxy writes rules. The constant elsewhere is the name of another
+// node.
 const (
 	nodeName  = "node1"
 	elsewhere = "node2"
