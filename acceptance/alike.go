@@ -52,8 +52,8 @@ func (c *cloud) compareAnswers(ctx context.Context, p plan, m *madeObjects, out 
 	return len(t.Failures()), checkCoverage(t)
 }
 
-// checkCoverage returns an error if the comparison has not called one of the actions for which a node's role may need a
-// permission.
+// checkCoverage returns an error if a node's role may need a permission for an action that the comparison has not
+// called.
 func checkCoverage(t compare.Table) error {
 	needs := iam.Needs{Mode: lease.ProvisionFull, ENIGC: true,
 		Networks: []iam.Network{{Pools: []lease.Policy{{Families: []lease.Family{lease.IPv4, lease.IPv6},

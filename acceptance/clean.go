@@ -25,8 +25,8 @@ const cleanPatience = 15 * time.Minute
 // because EC2 may not yet show a new object.
 const defaultLooks = 3
 
-// leftovers are the objects of runs that still exist. Terminated instances do not count: EC2 shows them for an hour,
-// but they cost nothing.
+// leftovers are objects that runs have made, and that still exist. Terminated instances do not count: EC2 shows them
+// for an hour, but they cost nothing.
 type leftovers struct {
 	instances []types.Instance
 	enis      []types.NetworkInterface

@@ -260,7 +260,7 @@ func dryRunStep(action string) step {
 	}}
 }
 
-// waitStep returns a step that describes the new ENI until isDone returns true.
+// waitStep returns a step that describes the new ENI again and again, until the function until returns true.
 func waitStep(name string, until func(*side, any) bool) step {
 	return step{name: name, isDone: until, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.DescribeENIs(ctx, aws.ByID(s.eni.ID))

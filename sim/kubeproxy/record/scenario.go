@@ -143,8 +143,8 @@ func endpoint(host string, a netip.Addr) object {
 	return object{"addresses": []netip.Addr{a}, "nodeName": on, "conditions": ready}
 }
 
-// ports returns the two ports of a Service: one for TCP and one for UDP. The function fill adds the port number to the
-// object of each port.
+// ports returns the two ports of a Service: one for TCP and one for UDP. It calls the function fill, which adds the
+// port number to the object of each port.
 func (v service) ports(fill func(object)) (all []object) {
 	for _, protocol := range []string{"TCP", "UDP"} {
 		p := object{"name": strings.ToLower(protocol), "protocol": protocol}
