@@ -53,7 +53,7 @@ func (f *Fabric) RunInstance(name string, r ec2sim.RunInstance) (*Instance, erro
 }
 
 // awaitIPv6 waits until the instance is reachable by IPv6. The kernel uses a work queue to add the local route of an
-// IPv6 address, so it adds the route later than the address, even without duplicate address detection. Until the kernel
+// IPv6 address. So it adds the route later than the address, even without duplicate address detection. Until the kernel
 // has added the route, senders get the error that there is no route.
 func (i *Instance) awaitIPv6() error {
 	a := i.Addr6()
