@@ -62,13 +62,13 @@ var faults = []struct {
 		{name: "The kernel checks sources, strictly", inject: "sysctl -w net.ipv4.conf.all.rp_filter=1",
 			undo: "sysctl -w net.ipv4.conf.all.rp_filter=0"},
 		{name: "All rules are deleted", inject: "ip rule flush",
-			want: "leftovers: .*ip rule add|answers: .*no rule leads to the main table|could not be made|does not " +
-				"answer",
+			want: "leftovers: .*ip rule add|answers: .*no rule leads to the main table|could not be made|metadata " +
+				"service: no answer",
 			cure: "ip rule add pref 32766 lookup main && cni-tool repair"},
 		{name: "An ENI's link is down", inject: "ip link set eth1 down", want: "links: .*the link is down",
 			cure: "~ip link set eth1 up"},
 		{name: "An ENI has another MTU", inject: "ip link set eth1 mtu 1400",
-			want: "links: .*(the link's MTU is 1400|IPv6 sends packets)", unfixed: true,
+			want: "links: .*(the link's MTU is 1400|IPv6 sends packets)|leftovers: .*a smaller MTU", unfixed: true,
 			why:  "the MTU of an ENI with pods stays, because its pods have it, too: drain the node",
 			undo: "ip link set eth1 mtu 9001; renew cart; renew till"},
 		{name: "The node has a pod's address", inject: "ip addr add $(addr)/32 dev eth1",
