@@ -32,19 +32,20 @@ type Record struct {
 
 // The reasons why a record lacks data that a check needs.
 const (
-	itsFiles  = "the check reads files of the system, which do not leave the node"
-	itsPods   = "the check looks into the namespaces of pods, or tries operations that only the node can try"
-	itsEnv    = "the check reads environments, which do not leave the node"
-	itsDisk   = "the check looks at the disk and the locks of the node"
-	itsLegacy = "the check reads the tables of iptables-legacy"
-	itsOthers = "the check looks for chains and programs of others, which do not leave the node"
+	itsFiles    = "the check reads files of the system, which do not leave the node"
+	itsPods     = "the check looks into the namespaces of pods, or tries operations that only the node can try"
+	itsEnv      = "the check reads environments, which do not leave the node"
+	itsDisk     = "the check looks at the disk and the locks of the node"
+	itsLegacy   = "the check reads the tables of iptables-legacy"
+	itsOthers   = "the check looks for chains and programs of others, which do not leave the node"
+	itsPrograms = "the check looks at the processes of the node, and executes a program of the node"
 )
 
 // onNode has the checks that cannot be made on a record. The value is the reason.
 var onNode = map[string]string{"config": itsFiles, "plugins": itsFiles, "networkd": itsFiles, "netutils": itsFiles,
 	"cloudinit": itsFiles, "cloudsetup": itsFiles, "ifupdown": itsFiles, "nodeadm": itsFiles, "manager": itsFiles,
-	"timers": itsFiles, "kernel": itsPods, "state": itsDisk, "endpoint": itsEnv, "iam": itsPods, "egress": itsPods,
-	"policy": itsOthers}
+	"timers": itsFiles, "kernel": itsPods, "runtime": itsPrograms, "policy": itsOthers, "state": itsDisk,
+	"endpoint": itsEnv, "iam": itsPods, "egress": itsPods}
 
 // partOnNode has the checks that can be made only in part on a record. The value is the reason.
 var partOnNode = map[string]string{"links": itsPods, "leftovers": itsPods, "firewall": itsLegacy}

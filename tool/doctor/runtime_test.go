@@ -7,8 +7,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
 // TestRuntime: a process has the name containerd, as any user can start one. The one of PATH says the release.
@@ -43,6 +46,10 @@ func TestRuntime(t *testing.T) {
 	found, err := (&Node{}).checkRuntime(t.Context())
 	if err != nil || len(found) != 1 || !strings.Contains(found[0].About, "v2.1.5") {
 		t.Errorf("%v, %v: want a finding of v2.1.5", found, err)
+	}
+	report, _ := Review(t.Context(), Record{Conflists: conf.Load(""), Kernel: &Snapshot{}, Cloud: &Answers{}})
+	if i := slices.IndexFunc(report.Findings, func(f Finding) bool { return f.Check == "runtime" }); i >= 0 {
+		t.Errorf("the record of another node has %+v", report.Findings[i])
 	}
 }
 
