@@ -20,13 +20,12 @@ type Addr struct {
 	Prefix netip.Prefix
 	Dev    string
 	// NoDAD makes an IPv6 address usable at once, without duplicate address detection. The detection is not necessary,
-	// because EC2 gives an address to one ENI only. Between slaves of one link, the detection would not work, because
-	// each slave would treat the other slave's probe as its own probe.
+	// because EC2 gives an address to one ENI only.
 	NoDAD bool
 	// With Apart, the kernel never chooses the address as the source of a packet, so only a program that binds to the
-	// address uses it. Add gives an IPv4 address the scope "link", and makes an IPv6 address deprecated
-	// (inet_select_addr; RFC 6724, section 5, rule 3). The kernel also adds no route to the address's subnet
-	// (IFA_F_NOPREFIXROUTE).
+	// address uses it. For this purpose, Add gives an IPv4 address the scope "link" (see inet_select_addr). Add makes
+	// an IPv6 address deprecated (see RFC 6724, section 5, rule 3). With Apart, the kernel also adds no route to the
+	// address's subnet, because Add sets IFA_F_NOPREFIXROUTE.
 	Apart bool
 
 	// The method Addrs of an NS sets the following fields. Add ignores these fields.
@@ -135,7 +134,8 @@ func (n *NS) Addrs(dev string) ([]Addr, error) {
 	return all, nil
 }
 
-// AllAddrs lists the addresses of all links. AllAddrs fails if the kernel's list is perhaps incomplete.
+// AllAddrs lists the addresses of all links. If addresses change while the kernel lists them, the list may be
+// incomplete. AllAddrs then tries again, and fails after ten tries.
 func (n *NS) AllAddrs() (addrs []netip.Addr, err error) {
 	found, err := n.kernelAddrs(n.sendExact, bothFamilies, 0)
 	if err != nil {
@@ -167,8 +167,8 @@ type kernelAddr struct {
 	index int
 }
 
-// bothFamilies is for requests. With this family, the kernel lists the IPv4 addresses first, and then the IPv6
-// addresses (rtnl_dump_all).
+// bothFamilies is the family in a request for IPv4 and IPv6 addresses. The kernel lists the IPv4 addresses first, and
+// then the IPv6 addresses (rtnl_dump_all).
 const bothFamilies = Family(unix.AF_UNSPEC)
 
 // kernelAddrs lists the addresses of the link with the given index, or of all links if index is 0. The function send
@@ -185,7 +185,7 @@ func (n *NS) kernelAddrs(send sender, family Family, index int) ([]kernelAddr, e
 	}
 	var found []kernelAddr
 	for _, m := range msgs {
-		// Skip addresses of other families than the request asks for. If IPv6 is disabled (ipv6.disable=1), the kernel
+		// Skip an address if the request did not ask for its family. If IPv6 is disabled (ipv6.disable=1), the kernel
 		// answers a request for IPv6 with the addresses of all families (rtnl_dump_all). Some kernels have more
 		// families than IPv4 and IPv6.
 		if f := Family(m[0]); f != family && (family != bothFamilies || !slices.Contains(Families, f)) {

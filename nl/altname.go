@@ -14,7 +14,7 @@ import (
 // An AltName is an alternative name of a link (see altname in ip-link(8)). Alternative names need Linux 5.5.
 type AltName struct {
 	Dev  string
-	MAC  string // the link's MAC address: after the link was deleted, a new link can get the name Dev
+	MAC  string // the link's MAC address; if the link Dev has another MAC address, Dev is now the name of another link
 	Name string
 }
 

@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An attribute is a struct rtattr of rtnetlink(7) and its value, padded to a multiple of four bytes. In a list of
-// attributes, the bytes of the attributes follow each other. We do not use the attributes of vishvananda/netlink,
-// because that package builds a tree, with several allocations for each attribute.
+// An attribute is a struct rtattr of rtnetlink(7), followed by the attribute's value and by padding. With the padding,
+// the attribute's length is a multiple of four bytes. In a list of attributes, the bytes of the attributes follow each
+// other. We do not use the attributes of vishvananda/netlink, because that package builds a tree, with several
+// allocations for each attribute.
 type attribute []byte
 
 func attr(typ int, value []byte) attribute {
@@ -61,8 +62,8 @@ func nest(typ int, inside ...attribute) attribute {
 	return b
 }
 
-// attrHeader returns the header of an attribute. The returned slice has capacity for size bytes of the value, and for
-// the padding.
+// attrHeader returns the header of an attribute. The parameter size is the length of the value in bytes. The returned
+// slice has capacity for the value and for the padding.
 func attrHeader(typ, size int) attribute {
 	b := make(attribute, 0, aligned(unix.SizeofRtAttr+size))
 	return binary.NativeEndian.AppendUint16(binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+size)),

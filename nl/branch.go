@@ -14,8 +14,8 @@ import (
 )
 
 // A Branch is a chain of nftables for packets that have arrived through links of one group. The Branch's table has a
-// map from each group to the group's chain. The kernel looks up the chain in this map, so the cost of a packet does not
-// grow with the number of Branches. The table must have a rule with [ByIIFGroup], which uses the map. If two processes
+// map from each group to the group's chain. The kernel looks up the chain in this map, so a packet takes the same time
+// with many Branches as with one. The table must have a rule with [ByIIFGroup], which uses the map. If two processes
 // add Branches with the same chain and different groups, only one process succeeds.
 //
 // A Branch may have a second chain, for packets that have arrived through one particular link. For this second chain,
@@ -45,9 +45,9 @@ func ByIIFGroup() Term { return byMap("iifgroup", unix.NFT_META_IIFGROUP, branch
 func ByIIF() Term { return byMap("iif", unix.NFT_META_IIF, arrivalMap, 20) }
 
 // byMap returns a Term that looks up a property of the packet in a map, and sends the packet to the chain in the map's
-// element. The name of the map is "set", and the kernel's number of the property is "key". nft(8) has a type for this
-// property (devgroup or ifindex), and typ is nft(8)'s number of the type. nft(8) needs this number to print the
-// elements of the map.
+// element. The parameter set is the name of the map. The parameter key is the kernel's number of the property. The
+// parameter typ is the number by which nft(8) knows the type of the property (devgroup or ifindex). nft(8) needs typ to
+// print the elements of the map.
 func byMap(word string, key uint32, set string, typ uint32) Term {
 	return Term{word + " vmap @" + set, func(x *transaction) ([]attribute, error) {
 		const size = 4
@@ -57,7 +57,7 @@ func byMap(word string, key uint32, set string, typ uint32) Term {
 			attrString(unix.NFTA_SET_NAME, set), attrBigEndian(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP),
 			attrBigEndian(unix.NFTA_SET_KEY_TYPE, typ), attrBigEndian(unix.NFTA_SET_KEY_LEN, size),
 			attrBigEndian(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT), attrBigEndian(unix.NFTA_SET_ID, x.sets),
-			// this request has a size, so the kernel chooses a faster implementation of the map
+			// with the map's size in the request, the kernel chooses a faster implementation of the map
 			nested(unix.NFTA_SET_DESC, attrBigEndian(unix.NFTA_SET_DESC_SIZE, mostBranches)),
 			attr(unix.NFTA_SET_USERDATA, hostEndian))
 		return exprs(meta(key),
@@ -67,8 +67,8 @@ func byMap(word string, key uint32, set string, typ uint32) Term {
 	}}
 }
 
-// A branchPart is one chain of a Branch, with the map element that leads to the chain. The map's name is "set", and the
-// element's key is "key".
+// A branchPart is one chain of a Branch, with the map element that leads to the chain. The field set is the name of the
+// map, and the field key is the key of the element.
 type branchPart struct {
 	set   string
 	key   uint32
@@ -154,7 +154,7 @@ func (b Branch) install(n *NS, flags int) error {
 	for i, l := range b.parts() {
 		x.add(unix.NFT_MSG_NEWCHAIN, flags, attrString(unix.NFTA_CHAIN_TABLE, x.table),
 			attrString(unix.NFTA_CHAIN_NAME, l.chain.Name))
-		if i == 0 { // add this after NEWCHAIN: if another group has the chain, NEWCHAIN must fail first
+		if i == 0 { // after NEWCHAIN: if another group has the chain, Add must return NEWCHAIN's error
 			b.delElements(x, stale)
 		}
 		x.emptyChain(l.chain.Name)
@@ -177,8 +177,9 @@ func (x *transaction) emptyChain(chain string) {
 // verdictGoto is NFT_GOTO of linux/netfilter/nf_tables.h.
 const verdictGoto = 1<<32 - 4
 
-// Check returns an error if the table's maps have another chain, or no chain, for the group or the link. Check also
-// returns an error if the rules of a chain differ.
+// Check looks up b.Group in the kernel's table. If b has a second chain, Check also looks up b.Link. Check returns an
+// error if a look-up finds no chain, or another chain than the one of b. Check also returns an error if the rules of
+// the kernel's chain differ from the rules of b.
 func (b Branch) Check(n *NS) error {
 	for _, l := range b.parts() {
 		chain, err := b.Table.targetChain(n, l)
@@ -202,8 +203,8 @@ func (b Branch) Check(n *NS) error {
 	return nil
 }
 
-// Del deletes the Branch of the group b.Group from the kernel's table. If this Branch has a second chain, Del also
-// deletes the second chain, even if b.Arrived is nil.
+// Del deletes the Branch of the group b.Group from the kernel's table. If the kernel's Branch has a second chain, Del
+// also deletes this chain. Del does not look at b.Arrived.
 func (b Branch) Del(n *NS) error {
 	x, err := b.Table.newTransaction()
 	if err != nil {
@@ -231,8 +232,8 @@ func (b Branch) Del(n *NS) error {
 }
 
 // arrivalParts returns two kinds of elements of arrivalMap: elements whose key is b.Link, and elements that lead to the
-// second chain of a Branch. The caller passes the name of that Branch's first chain. There can be several elements,
-// because another program may have deleted only a part of an earlier Branch.
+// second chain of a Branch. The caller passes the name of that Branch's first chain. An element whose key is b.Link can
+// remain from an earlier Branch, if another program has deleted only the other parts of that Branch.
 func (b Branch) arrivalParts(n *NS, chain string) (found []branchPart, err error) {
 	all, err := b.Table.setElements(n, arrivalMap)
 	for _, e := range all {
@@ -261,7 +262,7 @@ func (b Branch) Restore(n *NS) (taken bool, err error) {
 	if err = b.Add(n); !errors.Is(err, fs.ErrExist) {
 		return false, err
 	}
-	_, useCount, err := b.Table.getChain(n, b.Chain) // counts the chain's rules and the elements that lead to the chain
+	_, useCount, err := b.Table.getChain(n, b.Chain) // useCount: the chain's rules, and the elements that lead to it
 	if err != nil {
 		return false, err
 	}

@@ -24,16 +24,17 @@ type Carrier struct {
 //
 // The owner of a namespace (a pod, for example) can make links of all kinds in the namespace, and chooses their names,
 // indices, groups and MAC addresses. But only a process with privileges in masterNS can make a link whose master is in
-// masterNS. So Slaves relies only on the namespace of a link's master. The kernel itself reports this namespace.
+// masterNS. So Slaves selects links only by the namespace of their master. The kernel itself reports this namespace.
 //
-// When the kernel first describes a link of n whose master is in masterNS, it gives masterNS an ID in n. This ID stays
-// (peernet2id_alloc). So if masterNS has no ID in n, no link of n has its master in masterNS. In this case, Slaves does
-// not ask for a list of the links.
+// In each namespace, the kernel gives IDs to other namespaces (see ip-netns(8)). masterNS gets an ID in n when a link
+// of n first has its master in masterNS. For an exception, see HasOn. masterNS then keeps this ID (peernet2id_alloc).
+// So without an ID of masterNS in n, n has no slaves to list, and Slaves does not ask for the links.
 //
 // If links change all the time, each of the kernel's lists may be incomplete. In this case, Slaves asks for several
-// lists, and returns each slave that is in at least one list. By changing links all the time, the owner of a namespace
-// can hide slaves of this namespace, but not those of other namespaces. A hidden slave keeps its addresses, and no
-// other slave can have the same addresses.
+// lists, and returns each slave that is in at least one list. So the owner of a namespace can hide slaves of this
+// namespace, if the owner changes links all the time. The owner cannot hide slaves of other namespaces. A hidden slave
+// keeps its addresses, and no other slave can have the same addresses. So even if a caller does not see the slave, it
+// cannot add an address of the slave to another slave.
 func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	number, err := n.nsNumber(masterNS)
 	if err != nil {
@@ -46,10 +47,10 @@ func (n *NS) Slaves(masterNS *NS) ([]Carrier, error) {
 	return n.listCarriers(func(l Link) bool { return l.peerNS == number && borrowsMAC(l) })
 }
 
-// HasOn reports whether the namespace n has a link whose master is the link l of the namespace masterNS. HasOn first
-// lists the links of n, because the master may have moved to masterNS after the slave was made. For example, the master
-// may be a network card that has come back from a pod. After the move, masterNS has no ID in n (see Slaves) until the
-// kernel lists the links of n.
+// HasOn reports whether the namespace n has a link whose master is the link l of the namespace masterNS. The master may
+// have moved to masterNS after the slave was made. For example, the master may be a network card that has come back
+// from a pod. In this case, masterNS may still have no ID in n (see Slaves). The kernel gives masterNS an ID when it
+// lists the links of n. So HasOn first lists the links.
 func (n *NS) HasOn(masterNS *NS, l Link) (bool, error) {
 	if _, err := n.Links(); err != nil {
 		return false, err

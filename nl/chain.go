@@ -75,8 +75,8 @@ func (c Chain) addRules(x *transaction) error {
 	return nil
 }
 
-// revision is a part of the text that we hash for the comment of a rule (see ruleFingerprint). Increase revision when a
-// change of this package makes the same rule text compile to other code.
+// revision is a part of the text that we hash for the comment of a rule (see ruleFingerprint). Increase revision if a
+// rule's text stays the same, but the code that this package makes for the rule changes.
 const revision = "1"
 
 // A ruleFingerprint is the name of a rule's chain and the comment of the rule. Check compares rules by their
@@ -106,8 +106,8 @@ func (c Chain) fingerprints() []ruleFingerprint {
 }
 
 // check returns an error if the kernel's chain has another type, hook, priority or policy than c. check does not
-// compare the rules. To compare the rules is not enough: if another program changes the policy of a chain, the
-// fingerprints of the rules stay the same.
+// compare the rules. Fingerprints of rules do not show these changes: if another program changes the policy of a chain,
+// the fingerprints stay the same.
 func (c Chain) check(n *NS, t Table) error {
 	is, _, err := t.getChain(n, c.Name)
 	if err != nil {
@@ -160,8 +160,8 @@ func (c *Chain) parseHook(hooks nameTable, msg []byte) {
 	}
 }
 
-// hooksOf returns the hooks of a family. The table has the name of each hook in nft(8), and the kernel's number of the
-// hook.
+// hooksOf returns the hooks of a family. The returned nameTable has nft(8)'s name of each hook, and the kernel's number
+// of the hook.
 func hooksOf(family uint8) nameTable {
 	if family == unix.NFPROTO_ARP {
 		return nameTable{{"input", 0}, {"output", 1}} // NF_ARP_IN, NF_ARP_OUT of linux/netfilter_arp.h

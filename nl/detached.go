@@ -17,10 +17,12 @@ import (
 // neighbours, but not the rules whose IIF is this link. The kernel marks these rules as detached: ip(8) shows "iif
 // veth7e00 [detached]".
 //
-// RemoveDetached may run while plugins add links and rules. A plugin adds a link before its rules. So the link of a
-// detached rule may exist again, and RemoveDetached asks the kernel for the link before it deletes the rule. A plugin
-// may also add the link after this question, just before the deletion. RemoveDetached deletes only a rule that equals
-// the detached rule. The link's new rules stay, because they have another table.
+// RemoveDetached may run while plugins add links and rules. A plugin adds a link before the link's rules, so these new
+// rules are not detached. A new link may have the name that a detached rule has as IIF. So before RemoveDetached
+// deletes a detached rule, it asks the kernel for a link with this name. If the link exists, the rule stays. A plugin
+// may also add the link after RemoveDetached has asked, and before it deletes the rule. Even then, the new rules of the
+// link stay, because the deletion names all properties of the detached rule. The new rules use another routing table,
+// so the deletion does not match them.
 func (n *NS) RemoveDetached(isOurs func(Rule) bool) (removed []Rule, failed error) {
 	rules, err := n.detachedRules()
 	if err != nil {

@@ -16,18 +16,18 @@ import (
 
 // A DroppingChain is another program's chain that may drop packets of pods, for one of three reasons. If From is valid,
 // the chain drops all packets from this range of addresses. If Source is true, the chain drops a packet if the link
-// through which the packet arrives has no route to the packet's source. If From is not valid and Source is false, the
-// chain drops or rejects forwarded packets that no earlier rule accepts.
+// through which the packet arrives has no route to the packet's source. Otherwise, the chain drops or rejects all
+// forwarded packets, except those that an earlier rule accepts.
 type DroppingChain struct {
 	Name   string       // as nft(8) writes it: "ip filter FORWARD"
 	Empty  bool         // the chain has no rules, so it drops all packets
 	Source bool         // true only for chains with the hook prerouting
-	From   netip.Prefix // only for a chain with the hook input, forward or prerouting, or for a target of its jumps
+	From   netip.Prefix // only for chains with the hook input, forward or prerouting, and for chains to which they jump
 }
 
-// DroppingChains lists the chains that may drop packets of a family. It does not find out which packets earlier rules
-// accept. DroppingChains sees the rules of nftables and iptables-nft. It does not see the rules of iptables-legacy,
-// because the kernel keeps those rules outside nftables.
+// DroppingChains lists the chains that may drop packets of a family. It ignores the earlier rules of these chains,
+// which may accept some packets. DroppingChains sees the rules of nftables and iptables-nft. It does not see the rules
+// of iptables-legacy, because the kernel keeps those rules outside nftables.
 func (n *NS) DroppingChains(family Family) ([]DroppingChain, error) {
 	chains, err := n.dumpObjects(unix.NFT_MSG_GETCHAIN, unix.NFPROTO_UNSPEC)
 	if err != nil {
@@ -104,9 +104,10 @@ func droppedSources(t Table, chain string, rules [][]byte, family uint8) []Dropp
 	return found
 }
 
-// droppedSource returns the range of source addresses whose packets a rule drops or rejects. The rule may have an
-// exception for packets that arrive through some links. For example, Tailscale's rule does not drop packets that arrive
-// through Tailscale's link. If the rule has any other condition, droppedSource returns a Prefix that is not valid.
+// droppedSource returns a range of source addresses if a rule drops or rejects all packets from this range. The rule
+// may have an exception for packets that arrive through some links. For example, Tailscale's rule does not drop packets
+// that arrive through Tailscale's link. If the rule has any other condition, droppedSource returns a Prefix that is not
+// valid.
 func droppedSource(rule []byte, family uint8) (from netip.Prefix) {
 	var register string // what the last expression has loaded into the register
 	var mask []byte
@@ -166,7 +167,7 @@ func prefixOf(value, mask []byte, family uint8) netip.Prefix {
 		var of int
 		bits, of = net.IPMask(mask).Size()
 		if of == 0 {
-			return netip.Prefix{} // the one-bits of the mask are not all at its beginning
+			return netip.Prefix{} // in the mask, a 1 follows a 0
 		}
 	}
 	whole := make([]byte, size)

@@ -15,7 +15,7 @@ import (
 )
 
 // A cardSetting is a setting of ethtool(8). A C structure in linux/ethtool.h describes the setting. The first four
-// bytes of the structure are the command number, and the setting's value has the other bytes. The command getCommand
+// bytes of the structure are the command number. The other bytes are the value of the setting. The command getCommand
 // makes the kernel fill the structure, and the command setCommand makes the kernel read it.
 type cardSetting struct {
 	name                   string
@@ -89,7 +89,8 @@ func lacksSetting(err error) bool {
 }
 
 // readFeatures returns the offloads of a link. Each group of 32 offloads has two bit masks. The first mask has the
-// offloads that can be changed. The second mask has those offloads of the first mask that a program has requested.
+// offloads that can be changed. If a program has requested an offload of the first mask, the second mask has this
+// offload, too.
 func (n *NS) readFeatures(l Link) (value []byte, err error) {
 	const header, block = 8, 16
 	b := structOf(header+8*block, ethtoolGetFeatures, 8)

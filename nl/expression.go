@@ -11,9 +11,10 @@ import (
 )
 
 // expression returns one expression of a rule of nftables. An expression loads a value into a register, compares a
-// register, or acts on the packet. Only the rules for NAT and the rules of a Guard use other registers than register 1.
-// Numbers in attributes are in network byte order. In a register, a value from the packet has network byte order, and a
-// value of the kernel has the CPU's byte order. See linux/netfilter/nf_tables.h.
+// register, or acts on the packet. Most rules use only register 1. The rules for NAT and the rules of a Guard use
+// several registers. Numbers in attributes are in network byte order. In a register, a value from the packet has
+// network byte order. A value that is not in the packet, such as its mark, has the CPU's byte order in a register. See
+// linux/netfilter/nf_tables.h.
 func expression(name string, data ...attribute) attribute {
 	return nested(unix.NFTA_LIST_ELEM, attrString(unix.NFTA_EXPR_NAME, name), nested(unix.NFTA_EXPR_DATA, data...))
 }
@@ -25,7 +26,8 @@ func nested(typ int, inside ...attribute) attribute { return nest(unix.NLA_F_NES
 // with the value, or loads the value into the register.
 func dataAttr(typ int, b []byte) attribute { return nested(typ, attr(unix.NFTA_DATA_VALUE, b)) }
 
-// nativeBytes returns a number in the CPU's byte order, which the kernel's own values have in a register.
+// nativeBytes returns a number in the CPU's byte order. In a register, values that are not in the packet have this
+// order: see expression.
 func nativeBytes(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
 
 // portBytes returns a port in network byte order.
@@ -158,9 +160,9 @@ func masq(flags uint32) attribute {
 	return expression("masq", attrBigEndian(unix.NFTA_MASQ_FLAGS, flags))
 }
 
-// nat translates the source or the destination of a packet. kind is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT. Some of the
-// targetAttrs name the registers that have the new address and the new ports. Another of the targetAttrs has the flags
-// of the translation.
+// nat translates the source or the destination of a packet. kind is unix.NFT_NAT_SNAT or unix.NFT_NAT_DNAT. The
+// parameter targetAttrs names the registers that have the new address and the new ports. It may also have an attribute
+// with the flags of the translation.
 func nat(kind uint32, family byte, targetAttrs ...attribute) attribute {
 	return expression("nat", append([]attribute{attrBigEndian(unix.NFTA_NAT_TYPE, kind),
 		attrBigEndian(unix.NFTA_NAT_FAMILY, uint32(family))}, targetAttrs...)...)

@@ -23,18 +23,18 @@ import (
 // program sees a packet after tcpdump(8) does, but before IP and netfilter. At egress, it sees a packet after IP and
 // netfilter, but before the link's queue.
 //
-// Since Linux 6.6, tcx runs programs at a link without tc. For each packet, tc executes 200 instructions of its own,
-// and tcx would execute less than half of that. We do not use tcx, because the kernel waits some 10 ms for RCU when it
-// attaches a program (tcx_entry_sync in include/net/tcx.h). The kernel waits again when it deletes the link. While the
-// kernel waits, no process can change a link or a route. So with tcx, an ADD would take several times as long as with
-// tc, and the ADDs of a burst would wait for each other.
+// Linux 6.6 and later have tcx, which can run programs in the place of tc. For each packet, tc executes 200
+// instructions of its own, and tcx would execute less than half as many. We do not use tcx, because the kernel waits
+// some 10 ms for RCU when it attaches a program (tcx_entry_sync in include/net/tcx.h). The kernel waits again when it
+// deletes the link. While the kernel waits, no process can change a link or a route. So with tcx, an ADD would take
+// several times as long as with tc, and the ADDs of a burst would wait for each other.
 type filter struct {
 	index  int       // the index of the link
 	name   string    // the name of the program, from programName
-	class  uint16    // the pod's number, by which the programs of a Splice distinguish pods in their maps
+	class  uint16    // the pod's number; in the maps of a Splice, it distinguishes the entries of pods
 	hook   uint32    // tcEgress; 0 stands for tcIngress
 	pref   uint32    // the priority among the filters of the hook, lowest first; 0 stands for filterPref
-	police attribute // the action on packets that the program matches; nil: the program's result is the action
+	police attribute // what happens to the packets that the program matches; nil: the program itself decides
 }
 
 // Numbers of linux/pkt_sched.h. The first two are the parent and the handle of the qdisc. The last two are the parents
@@ -75,9 +75,10 @@ func (f filter) options(program int) attribute {
 }
 
 // qdiscKind returns the kind of qdisc that the filter needs. The qdisc ingress has only the hook ingress, and clsact
-// has both hooks. As soon as one link of the machine has a clsact, the kernel looks for a clsact when a packet leaves
-// through any link. This search makes a packet between two pods up to 0.5 % slower. So only a link with a filter at
-// egress gets a clsact. The filter at egress must be the link's first filter: see addQdisc.
+// has both hooks. If at least one link of the machine has a clsact, the kernel does more work for each packet that
+// leaves through any link. It then looks whether this link has a clsact. This work makes a packet between two pods up
+// to 0.5 % slower. So only a link with a filter at egress gets a clsact. The filter at egress must be the link's first
+// filter: see addQdisc.
 func (f filter) qdiscKind() string {
 	if f.hook == tcEgress {
 		return "clsact"
@@ -85,9 +86,9 @@ func (f filter) qdiscKind() string {
 	return "ingress"
 }
 
-// handle returns the handle of the filter. A filter at ingress has another handle than a filter at egress. If both
-// handles were equal and the link had the qdisc ingress, the kernel would answer a request for the filter at egress
-// with the filter at ingress.
+// handle returns the handle of the filter. A filter at ingress has another handle than a filter at egress. If a link
+// has the qdisc ingress, the kernel looks for the filter at egress among the filters at ingress. The different handles
+// ensure that the kernel does not find a filter at ingress instead.
 func (f filter) handle() uint32 {
 	if f.hook == tcEgress {
 		return 2
@@ -106,9 +107,9 @@ func (f filter) command(dev string) string {
 		dev, f.qdiscKind(), dev, direction, cmp.Or(f.pref, filterPref), f.handle())
 }
 
-// addQdisc adds the qdisc that the filter needs, unless the link already has a qdisc of this kind or a clsact. The
-// qdisc ingress would accept a filter at egress, and run it at ingress. So addQdisc returns an error if the filter is
-// at egress and the link has the qdisc ingress.
+// addQdisc adds the qdisc that the filter needs, unless the link already has a qdisc of this kind or a clsact. If a
+// link has the qdisc ingress, the kernel would accept a filter for the hook egress, but would run the filter at the
+// hook ingress. So addQdisc returns an error in this case.
 func (f filter) addQdisc(n *NS) error {
 	err := n.applyChange(unix.RTM_NEWQDISC, unix.NLM_F_CREATE,
 		&nl.TcMsg{Ifindex: int32(f.index), Parent: tcHooks, Handle: tcHandle}, attrString(nl.TCA_KIND, f.qdiscKind()))
@@ -147,8 +148,9 @@ func (f filter) del(n *NS) error {
 	return err
 }
 
-// checkSame returns an error if the kernel's filter is missing, has another class, or has another program. A program of
-// another release also counts as another program, even if both programs have the same effect.
+// checkSame returns an error if the kernel's filter is missing, has another class, or has another program. checkSame
+// compares the programs by name, and the name contains the revision of the source. So programs of two releases can
+// differ for checkSame even if they have the same effect.
 func (f filter) checkSame(n *NS) error {
 	is, err := f.readProgram(n)
 	switch {
@@ -208,8 +210,8 @@ func (f *filter) parse(b []byte) {
 // program does. The name has a hash of effect, and the revision of the program's source.
 func programName(effect string) string { return objectName(effect, bpf.Revision()) }
 
-// objectName returns the name of a BPF object. The name consists of OwnTable, a hash of the content in 16 hexadecimal
-// digits, and the suffix.
+// objectName returns the name of a BPF object. The name consists of OwnTable, a hash, and the suffix. The hash has 16
+// hexadecimal digits, and depends only on the content.
 func objectName(content, suffix string) string {
 	is := fnv.New64a()
 	io.WriteString(is, content)

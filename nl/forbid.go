@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/bpf"
 )
 
-// A Forbid drops each packet that leaves through one of the links Devs to one of the addresses Addrs, whichever program
-// sends the packet.
+// A Forbid drops each packet to one of the addresses Addrs, if the packet leaves through one of the links Devs. A
+// Forbid drops the packets of all programs.
 //
 // An unreachable or blackhole route would not stop a socket that is bound to a link. If IPv4 finds no route for a
 // packet of such a socket, IPv4 assumes that the packet's destination is on the socket's link

@@ -10,19 +10,19 @@ import (
 
 // A pod has one first attachment, with the pod's veth pair, default route and first NIC. Its other attachments to our
 // networks are further attachments, which have only NICs. Each of these NICs has a rule and a routing table of its own.
-// So the answers to packets that arrive through a NIC leave through the same NIC.
+// If a packet arrives through a NIC, the answer leaves through the same NIC, because of this rule and this table.
 //
 // The groups of a pod's links show which attachment is the first. A link has its group from its creation on, so the
-// groups are right even after an ADD was killed. An attachment stays first or further as long as it has links, because
-// Further looks at these links before it looks at other attachments. If the first attachment ends before the further
-// attachments, the pod has no pair until the next new attachment, which becomes the first attachment.
+// groups are right even after an ADD was killed. As long as an attachment has links, its groups do not change. So a
+// further attachment does not become the first attachment when the first attachment ends. The pod then has no pair. The
+// next new attachment becomes the first attachment, and the pod has a pair again.
 
 // furtherGroupByte is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
 // first attachments. The other three bytes (attachmentMask) identify the attachment.
 const furtherGroupByte, attachmentMask = OwnGroup + 1, 1<<24 - 1
 
-// FurtherGroup returns the group that all links of a further attachment have, except its network cards. podGroup is the
-// [PodGroup] of the attachment.
+// FurtherGroup returns the group of a further attachment's links. The attachment's network cards have another group:
+// see CardGroup. podGroup is the [PodGroup] of the attachment.
 func FurtherGroup(podGroup uint32) uint32 { return furtherGroupByte<<24 | podGroup&attachmentMask }
 
 // Further reports whether an attachment is a further attachment of its pod. links has all links of the pod, and
@@ -43,9 +43,9 @@ func OtherFirst(links []Link, podGroup uint32) bool {
 	})
 }
 
-// A pod's network card (see [MovedLink]) has another group than the other links of its attachment, for two reasons. The
-// first reason is that the kernel refuses to delete a group that has a card. The second reason is that DelGroup must
-// not touch the card, because the card goes back to the node.
+// For network cards (see [MovedLink]), an attachment has a second group, which none of its other links has. There are
+// two reasons. The first reason is that the kernel refuses to delete a group that has a card. The second reason is that
+// DelGroup must not touch the card, because the card goes back to the node.
 const cardGroupOffset = furtherGroupByte - OwnGroup + 1
 
 // CardGroup returns the group of an attachment's network cards. group is the group of the attachment's other links.
@@ -65,9 +65,9 @@ func Attachment(group uint32) uint32 {
 	return group
 }
 
-// Cards lists those network cards of an attachment that are in the namespace n. This is the pod's namespace, or the
-// node's: when a pod's namespace ends, the kernel moves the pod's cards to the node. podGroup is the [PodGroup] of the
-// attachment.
+// Cards lists those network cards of an attachment that are in the namespace n. The cards can be in the pod's namespace
+// or in the node's namespace, because the kernel moves a pod's cards to the node when the pod's namespace ends.
+// podGroup is the [PodGroup] of the attachment.
 func (n *NS) Cards(podGroup uint32) (cards []MovedLink, err error) {
 	links, err := n.Links()
 	for _, l := range links {

@@ -13,8 +13,8 @@ import (
 
 // PodGroup returns the group (ip-link(8)) of the links that a first attachment has in its pod. The links of a further
 // attachment have the [FurtherGroup]. digest is a hash that identifies the attachment, so no other attachment in the
-// namespace has this group. The group does not collide with groups of operators either, because they do not choose such
-// large numbers.
+// namespace has this group. The group is also different from all groups that operators choose, because operators do not
+// choose such large numbers.
 //
 // One request deletes all links of a group, in some 10 ms. During this time, other changes of links and routes on the
 // machine wait. If a separate request deleted each link, these changes would wait 10 ms for each link.
@@ -22,15 +22,16 @@ func PodGroup(digest []byte) uint32 { return OwnGroup<<24 | binary.BigEndian.Uin
 
 // Foreign reports whether a link in a pod belongs to another attachment than the caller's. Foreign ignores attachments
 // to networks of other plugins. group is the link's group, and podGroup is the [PodGroup] of the caller's attachment.
-// If Foreign returns true, either the pod has several attachments, or the caller's path now leads to another pod's
-// namespace.
+// If Foreign returns true, there are two possible reasons. The pod may have several attachments. Or the path by which
+// the caller has opened the pod's namespace now leads to another pod's namespace (see OpenOther).
 func Foreign(group, podGroup uint32) bool {
 	group = Attachment(group)
 	return (group>>24 == OwnGroup || group>>24 == furtherGroupByte) && group&attachmentMask != podGroup&attachmentMask
 }
 
-// InGroup returns the name of a link for whose group isWanted returns true, or "" if there is none. Of several names,
-// InGroup returns the first in alphabetical order, because kernels list links in different orders.
+// InGroup calls isWanted for the group of each link, and returns the name of a link for which isWanted returns true. If
+// there is no such link, InGroup returns "". Of several names, InGroup returns the first in alphabetical order, because
+// kernels list links in different orders.
 func InGroup(links []Link, isWanted func(group uint32) bool) (first string) {
 	for _, l := range links {
 		if isWanted(l.Group) && (first == "" || l.Name < first) {
@@ -65,7 +66,7 @@ func (n *NS) DelGroup(group uint32) error {
 }
 
 // ungroup gives group 0 to those links of a group that cannot be deleted. The caller can then delete the group with one
-// request. It does not delete the remaining links one by one, because each deletion would take 10 ms or more. A pod may
+// request. A separate request for each link would be slow, because each deletion takes 10 ms or more, and a pod may
 // have put thousands of links into the group.
 func (n *NS) ungroup(group uint32) error {
 	links, err := n.Links()

@@ -19,16 +19,17 @@ import (
 //
 // In mode l2, ipvlan handles some frames of a slave as if they had arrived through the master (ipvlan_xmit_mode_l2).
 // These are the frames with equal source and destination MAC addresses. If the destination of such a frame is another
-// host's MAC address, the kernel drops the frame. So the kernel accepts such a frame only if the frame's source is the
-// master's own MAC address, or a multicast address such as ff:ff:ff:ff:ff:ff. Any program with a packet socket can send
-// such frames, with any IP address as the source. A frame from outside has neither of these two source addresses.
+// host's MAC address, the kernel drops the frame. So the kernel accepts such a frame only if the destination is the
+// master's own MAC address, or a multicast address such as ff:ff:ff:ff:ff:ff. The frame's source is equal to the
+// destination, so the source is then one of these addresses, too. Any program with a packet socket can send such
+// frames, with any IP address as the source. A frame from outside never has such a source.
 //
 // So a Guard drops packets of IPv4, IPv6 and ARP that arrive through the master and have the master's MAC address as
-// their source. It also drops packets whose source is a multicast MAC address, through whichever link they arrive. The
-// kernel calls the netfilter hooks of the rules only after ipvlan, so the rules do not slow down packets to slaves. A
-// filter of tc would see all protocols, but would make each packet to a slave slower. A slave can also use a link of
-// the type ifb to bypass a filter of tc. When a packet comes from such a link, the kernel skips tc and netfilter's
-// ingress hook at the next link (tc_skip_classify).
+// their source. It also drops packets whose source is a multicast MAC address, through whichever link they arrive. When
+// a packet to a slave arrives through the master, ipvlan gives the packet to the slave before the rules see it. So the
+// rules do not slow down packets to slaves. A filter of tc would see all protocols, but would make each packet to a
+// slave slower. A slave can also use a link of the type ifb to bypass a filter of tc. When a packet comes from such a
+// link, the kernel skips tc and netfilter's ingress hook at the next link (tc_skip_classify).
 //
 // Each Guard of a namespace is an element of a set. This set is in two tables: one table has the family inet, and the
 // other table has the family arp. Del does nothing, because another slave may need the Guard. Add deletes the elements
@@ -61,9 +62,10 @@ func (g Guard) String() string {
 	return lines
 }
 
-// guardTables returns the two tables, with their sets. The chain of the family inet has a priority below -400, because
-// the kernel joins fragments at -400. The first rule of this chain accepts all packets that arrive through links of the
-// group OwnGroup. These links are ends of veth pairs, and have no slaves.
+// guardTables returns the two tables, with their sets. At the priority -400, the kernel joins fragments. The chain of
+// the family inet has a lower priority, so it checks the source MAC address of each fragment. The first rule of this
+// chain accepts all packets that arrive through links of the group OwnGroup. These links are ends of veth pairs, and
+// have no slaves.
 func guardTables(elements []guardElement) []Table {
 	drop := []NFRule{{arrivedFromItself(elements), Count(), Drop()}, {fromGroupMAC(), Count(), Drop()}}
 	chain := Chain{Name: "guard", Type: "filter", Hook: "prerouting", Priority: -450,
@@ -143,9 +145,9 @@ func (g Guard) Check(n *NS) error {
 }
 
 // installGuard replaces both tables in one transaction. The new sets have the element e, and each old element whose
-// link exists. Another process may add another Guard after installGuard has read the elements. So the transaction
-// contains the generation number that the tables had before that. If any table has changed since then, the kernel
-// refuses the transaction, and installGuard tries again.
+// link exists. Another process may add another Guard after installGuard has read the elements. So before installGuard
+// reads the elements, it asks for the generation number of the tables. The transaction contains this number. If any
+// table has changed since the question, the kernel refuses the transaction, and installGuard tries again.
 func (n *NS) installGuard(e guardElement) (err error) {
 	for range 100 {
 		var generation uint32

@@ -137,9 +137,9 @@ func (v IPVlan) rememberSlave(n *NS, index int) {
 	}
 }
 
-// Supported returns an error if the kernel has neither ipvlan nor the module ipvlan. It asks for a slave that has no
-// master, and whose mode does not exist. A kernel with ipvlan loads the module, and then refuses the mode before it
-// creates a link.
+// Supported returns an error if the kernel does not have ipvlan, not even as a module. It asks for a slave with a mode
+// that does not exist, so that the kernel never creates a link. A kernel with ipvlan loads the module if necessary, and
+// then refuses the mode. A kernel without ipvlan returns another error.
 func (IPVlan) Supported(n *NS) error {
 	err := n.applyChange(unix.RTM_NEWLINK, addNew, linkMessage(),
 		linkInfo("ipvlan", attr16(nl.IFLA_IPVLAN_MODE, math.MaxUint16)),
@@ -200,8 +200,9 @@ func (v IPVlan) Check(n *NS) error {
 
 // checkAddrs returns an error if the slave has an address that is not in Only. There are two ways in which the slave
 // gets such an address. In the first, the pod itself adds another pod's address, to get that pod's packets. In the
-// second, two ADDs of one attachment run at the same time. If a DEL runs after the first ADD has taken an address and
-// before the second ADD takes one, the two addresses can differ. Each ADD then adds its own address to the slave.
+// second, two ADDs and a DEL of one attachment run at the same time. The first ADD takes an address. The DEL then ends
+// the lease of this address. So the second ADD may take another address. Each ADD then adds its own address to the
+// slave.
 func (v IPVlan) checkAddrs() error {
 	if v.Only == nil {
 		return nil

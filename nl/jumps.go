@@ -52,7 +52,7 @@ func (j Jumps) Del(n *NS) error {
 			chains = append(chains, to)
 		}
 	}
-	for _, chain := range chains { // the kernel deletes only a chain without rules
+	for _, chain := range chains { // delete the rules first, because the kernel deletes a chain only if it is empty
 		x.add(unix.NFT_MSG_DELRULE, 0, attrString(unix.NFTA_RULE_TABLE, j.Table),
 			attrString(unix.NFTA_RULE_CHAIN, chain))
 		x.add(unix.NFT_MSG_DELCHAIN, 0, attrString(unix.NFTA_CHAIN_TABLE, j.Table),

@@ -2,7 +2,7 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package ask has the questions that our command-line tool asks the kernel. Plugins must not import this package,
-// because it uses vishvananda/netlink. That package would make each plugin larger and slower.
+// because it uses vishvananda/netlink. The package netlink would make each plugin larger and slower.
 package ask
 
 import (

@@ -26,11 +26,11 @@ const InsnSize = 8
 
 // Maps has the file descriptors of the BPF maps that the two programs of a Splice share: see src/memory.h.
 type Maps struct {
-	// Kept is a map that remembers packets. The programs remember a packet only if the namespace's sockets do not show
-	// whether any socket awaits the packet.
+	// Kept is a map that remembers packets. If the namespace's sockets show whether any socket awaits a packet, the
+	// programs do not remember the packet.
 	Kept int
-	// Looped is a map with the newest TCP connections whose first packet came from the veth. With this map, the
-	// programs recognise answers in these connections.
+	// Looped is a map that remembers TCP connections whose first packet arrived through the veth. If the map is full,
+	// it has the latest of these connections. With this map, the programs recognise answers in these connections.
 	Looped int
 }
 
@@ -40,7 +40,7 @@ func Revision() string { return sources[:16] }
 // Onward returns the program of a Splice for the veth. If the destination MAC address of a packet is mac, the program
 // sends the packet through the link with the index eni. If the source port of this packet is at least OwnPort and below
 // FirstPort, the program also sets the bit PortBit in the source port. If a packet has another destination MAC address,
-// the program sets those bits of the packet's mark that are 1 in the argument mark.
+// the program changes the packet's mark: it sets the bits that are 1 in the parameter mark.
 func Onward(mac net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	return onwardProgram.withValues(map[string]uint64{
 		"mac_head": uint64(binary.LittleEndian.Uint32(mac)),
@@ -52,8 +52,9 @@ func Onward(mac net.HardwareAddr, mark uint32, m Maps, eni int) []byte {
 	})
 }
 
-// Unawaited returns the program of a Splice for the ENI. If no socket of the namespace awaits a packet, the program
-// gives the packet to the other end of the link with the index veth.
+// Unawaited returns the program of a Splice for the ENI. The program handles packets that no socket of the namespace
+// awaits (see Splice in package nl). It gives such a packet to the other end of a veth pair. The pair's end in this
+// namespace has the index veth.
 func Unawaited(m Maps, veth int) []byte {
 	return unawaitedProgram.withValues(map[string]uint64{"veth": uint64(veth), "kept": uint64(m.Kept),
 		"looped": uint64(m.Looped)})

@@ -4,7 +4,8 @@
 //go:build ignore
 
 // generate.go compiles the programs in src, and writes programs.go. With -check, it only reports whether programs.go is
-// up to date. It needs clang, which is large. So "make lint" runs generate.go, but "make build" and "make test" do not.
+// up to date. Only "make lint" runs generate.go, because generate.go needs clang, and clang is large. So "make build"
+// and "make test" need no clang.
 package main
 
 import (
@@ -38,7 +39,7 @@ const (
 const (
 	insnSize   = 8
 	callInsn   = 0x85 // BPF_JMP | BPF_CALL
-	relocValue = 1    // R_BPF_64_64: two instructions that load a number
+	relocValue = 1    // R_BPF_64_64: for an instruction that loads a number of 64 bits
 	relocCall  = 10   // R_BPF_64_32
 )
 
@@ -140,11 +141,11 @@ func compile(source string) []byte {
 type program struct {
 	code     []byte
 	operands []operand
-	sizes    []uint32 // the numbers in struct map of src/memory.h; nil if the program uses no maps
+	sizes    []uint32 // the values of MapKeySize, MapValueSize and MapSets, from struct map of src/memory.h; nil: no maps
 }
 
-// An operand is a number that is not known at compile time: Go code writes the number into the instruction that loads
-// the number.
+// An operand is a number that the compiler does not know. Go code writes the number into one of the program's
+// instructions.
 type operand struct {
 	name string
 	at   int
@@ -200,8 +201,8 @@ func (p *program) relocate(f *elf.File, at int, kind uint32, s elf.Symbol, start
 	case kind == relocValue && f.Sections[s.Section].Name == "maps":
 		p.operands = append(p.operands, operand{s.Name, at / insnSize, true})
 	case kind == relocCall && p.code[at] == callInsn:
-		// The compiler has written a number into the call: the distance from the symbol to the function, minus one. The
-		// unit of this distance is one instruction.
+		// The compiler has written a number into the call. This number plus one is the distance from the symbol to the
+		// function, in instructions.
 		imm := p.code[at+4:]
 		function := start[f.Sections[s.Section].Name]/insnSize + int(s.Value)/insnSize + int(
 			int32(binary.LittleEndian.Uint32(imm))) + 1

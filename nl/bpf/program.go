@@ -27,9 +27,9 @@ type operand struct {
 	fd   bool // the number is the file descriptor of a map
 }
 
-// withValues returns the instructions with the values of the operands. The map values has the value of each operand by
-// the operand's name. withValues panics if an operand has no value, or if a name in the map is not the name of an
-// operand.
+// withValues returns the instructions with the values of the operands. The parameter values maps the name of each
+// operand to the operand's value. withValues panics if an operand has no value, or if a name in the map is not the name
+// of an operand.
 func (p program) withValues(values map[string]uint64) []byte {
 	b := make([]byte, 0, InsnSize*len(p.code))
 	for _, insn := range p.code {
