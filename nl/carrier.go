@@ -26,9 +26,10 @@ type Carrier struct {
 // indices, groups and MAC addresses. But only a process with privileges in masterNS can make a link whose master is in
 // masterNS. So Slaves selects links only by the namespace of their master. The kernel itself reports this namespace.
 //
-// In each namespace, the kernel gives IDs to other namespaces (see ip-netns(8)). masterNS gets an ID in n when a link
-// of n first has its master in masterNS. For an exception, see HasOn. masterNS then keeps this ID (peernet2id_alloc).
-// So without an ID of masterNS in n, n has no slaves to list, and Slaves does not ask for the links.
+// In each namespace, the kernel gives IDs to other namespaces (see ip-netns(8)). masterNS gets an ID in n when the
+// kernel first sends a message about a link of n whose master is in masterNS. Usually, this message is sent when the
+// link is made. For an exception, see HasOn. masterNS then keeps this ID (peernet2id_alloc). So without an ID of
+// masterNS in n, n has no slaves to list, and Slaves does not ask for the links.
 //
 // If links change all the time, each of the kernel's lists may be incomplete. In this case, Slaves asks for several
 // lists, and returns each slave that is in at least one list. So the owner of a namespace can hide slaves of this

@@ -108,8 +108,8 @@ func (f filter) command(dev string) string {
 }
 
 // addQdisc adds the qdisc that the filter needs, unless the link already has a qdisc of this kind or a clsact. If a
-// link has the qdisc ingress, the kernel would accept a filter for the hook egress, but would run the filter at the
-// hook ingress. So addQdisc returns an error in this case.
+// link has the qdisc ingress, the kernel would accept a filter for the hook egress. But the kernel would run this
+// filter at the hook ingress. So addQdisc returns an error in this case.
 func (f filter) addQdisc(n *NS) error {
 	err := n.applyChange(unix.RTM_NEWQDISC, unix.NLM_F_CREATE,
 		&nl.TcMsg{Ifindex: int32(f.index), Parent: tcHooks, Handle: tcHandle}, attrString(nl.TCA_KIND, f.qdiscKind()))

@@ -133,7 +133,7 @@ func (n *NS) fouFamily() (int, error) {
 		family, err = n.genericFamily("fou")
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		err = addMayNotLoad(ErrNoFOU) // not fs.ErrNotExist: it would mean that the kernel has FOU, and only lacks a port
+		err = addMayNotLoad(ErrNoFOU) // not fs.ErrNotExist: it would mean that the kernel has FOU, but no port
 	}
 	return family, err
 }

@@ -13,9 +13,10 @@ import (
 // If a packet arrives through a NIC, the answer leaves through the same NIC, because of this rule and this table.
 //
 // The groups of a pod's links show which attachment is the first. A link has its group from its creation on, so the
-// groups are right even after an ADD was killed. As long as an attachment has links, its groups do not change. So a
-// further attachment does not become the first attachment when the first attachment ends. The pod then has no pair. The
-// next new attachment becomes the first attachment, and the pod has a pair again.
+// groups are right even after an ADD was killed. Further looks at the links of an attachment before it looks at other
+// attachments. So as long as a further attachment has links, it does not become the first attachment. If the first
+// attachment ends before the further attachments, the pod has no pair. The next new attachment then becomes the first
+// attachment, and the pod has a pair again.
 
 // furtherGroupByte is the first byte of the groups of further attachments. OwnGroup is the first byte of the groups of
 // first attachments. The other three bytes (attachmentMask) identify the attachment.
@@ -65,9 +66,9 @@ func Attachment(group uint32) uint32 {
 	return group
 }
 
-// Cards lists those network cards of an attachment that are in the namespace n. The cards can be in the pod's namespace
-// or in the node's namespace, because the kernel moves a pod's cards to the node when the pod's namespace ends.
-// podGroup is the [PodGroup] of the attachment.
+// Cards lists those network cards of an attachment that are in the namespace n. The cards are usually in the pod's
+// namespace. When this namespace ends, the kernel moves the cards to the node's namespace. So n can be the pod's or the
+// node's namespace. podGroup is the [PodGroup] of the attachment.
 func (n *NS) Cards(podGroup uint32) (cards []MovedLink, err error) {
 	links, err := n.Links()
 	for _, l := range links {

@@ -66,8 +66,8 @@ func (n *NS) DelGroup(group uint32) error {
 }
 
 // ungroup gives group 0 to those links of a group that cannot be deleted. The caller can then delete the group with one
-// request. A separate request for each link would be slow, because each deletion takes 10 ms or more, and a pod may
-// have put thousands of links into the group.
+// request. A separate request for each link would be slow, because each request takes 10 ms or more. A pod may have put
+// thousands of links into the group.
 func (n *NS) ungroup(group uint32) error {
 	links, err := n.Links()
 	for _, l := range links {

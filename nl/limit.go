@@ -109,11 +109,11 @@ func (l Limit) policeAction() attribute {
 	b = ne.AppendUint32(b, shot)
 	b = ne.AppendUint32(b, 0) // limit, which the kernel does not use
 	b = ne.AppendUint32(b, l.ticks())
-	b = ne.AppendUint32(b, math.MaxInt32) // mtu: no packet is too large, not even one that is cut into segments later
+	b = ne.AppendUint32(b, math.MaxInt32) // mtu: accept packets of any size, also before they are cut into segments
 	b = append(b, cells, ethernet)
 	b = append(b, make([]byte, 6)...) // overhead, align, mpu
 	b = ne.AppendUint32(b, uint32(min(l.Rate, math.MaxUint32)))
-	// no peak rate, counters, capabilities
+	// the peak rate (0: none), the counters, and the capabilities
 	b = append(b, make([]byte, 12+12)...)
 	// the result MaxUint32 is TC_ACT_UNSPEC: the kernel goes on with the next filter
 	options := []attribute{attr(tbf, b), attr(rateTable, make([]byte, 1024)), attr32(result, math.MaxUint32)}

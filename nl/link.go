@@ -64,7 +64,8 @@ func (l Link) String() string {
 // Links lists the links of the namespace, in the kernel's order.
 func (n *NS) Links() ([]Link, error) { return n.listLinks(n.sendRequest) }
 
-// exactLinks is like Links, but fails if the kernel's list is perhaps incomplete.
+// exactLinks is like Links, but never returns an incomplete list. If links change while the kernel lists them,
+// exactLinks tries again, and fails after ten tries.
 func (n *NS) exactLinks() ([]Link, error) { return n.listLinks(n.sendExact) }
 
 // listLinks lists the links. The function send sends the request.
@@ -99,9 +100,9 @@ func (n *NS) LinkByName(name string) (Link, error) {
 }
 
 // SeenLink is like LinkByName, but sometimes returns an earlier state of the link. If a context keeps the namespace
-// open (see [KeepOpen]), SeenLink returns a state that the same command has read earlier. So use SeenLink only for
-// properties that no program changes in the milliseconds of a command: the MAC address, the MTU, the group and
-// Forwards.
+// open (see [KeepOpen]), SeenLink returns a state that this process has read earlier. A process with such a context
+// answers only one command, so the state is only some milliseconds old. So use SeenLink only for properties that no
+// program changes in so short a time: the MAC address, the MTU, the group and Forwards.
 func (n *NS) SeenLink(name string) (Link, error) {
 	if l, seen := n.seen[name]; seen {
 		return l, nil
@@ -163,8 +164,8 @@ func (n *NS) linkIndex(name string) (int, error) {
 	return i, nil
 }
 
-// checkName returns an error for a link name that the kernel would refuse, and for the empty name. A request with the
-// empty name would apply to other links.
+// checkName returns an error for a link name that the kernel would refuse, and for the empty name. With the empty name,
+// a request would name no link, and the kernel could apply the request to any link.
 func checkName(name string) error {
 	if fault := ifname.Fault(name); fault != "" {
 		return fmt.Errorf("link name %q %s", name, fault)

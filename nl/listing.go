@@ -18,7 +18,7 @@ type listCache struct {
 }
 
 // A ruleList has the rules in the kernel's order. It also has a set of the same rules. In this set, each rule has
-// Protocol 0.
+// Protocol 0, because a check ignores the protocol of a rule.
 type ruleList struct {
 	rules []Rule
 	err   error

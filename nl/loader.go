@@ -20,8 +20,8 @@ type loader struct {
 	pods       uint32 // the number of pods for which new maps have room
 }
 
-// unsharedPods is the number of pods for which a map has room if only one pod uses the map. The number is more than 1,
-// because each CPU reserves some of the map's free entries for itself.
+// unsharedPods is the number of pods for which a map has room if only one pod uses the map. Room for one pod would not
+// be enough, because each CPU reserves free entries of the map that another CPU then cannot use.
 const unsharedPods = 8
 
 func newLoader(share bool) *loader {
@@ -59,11 +59,12 @@ func (l *loader) openMaps() (err error) {
 
 // openMap opens the map with the given name, or creates it. If openMap creates the map, the number of pods for which
 // the map has room is l.pods divided by divisor. Each pod needs MapSets entries of 128 bytes (see src/memory.h). A
-// pinned map outlives this release, so the name of the pinned file contains the layout.
+// pinned map outlives this release, and another release may need another layout. So the name of the pinned file
+// contains the layout of the map: the sizes of a key and of a value, and the number of sets.
 func (l *loader) openMap(name string, divisor uint32) (int, error) {
 	layout := name + " " + decimal(bpf.MapKeySize) + " " + decimal(bpf.MapValueSize) + " " + decimal(bpf.MapSets)
-	// The name has no revision, because all releases share the maps. In the place of the revision, the first releases
-	// had the hash of "", so we keep this hash.
+	// In the name of a program, the last part is a revision. All releases share the maps, so the name of a map has the
+	// hash of "" in this place. The first releases wrote this hash. We keep it, so that we find their maps.
 	const anyRelease = "cbf29ce484222325"
 	return l.openOrMake(objectName(layout, anyRelease), func() (int, error) {
 		if !canPin() { // the map cannot be pinned, so only this pod will use it

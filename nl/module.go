@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loadModule makes the kernel load the module with the given name. Only the modules fou and fou6 need loadModule,
-// because they have no suitable alias. The kernel loads all other modules by itself when a request needs them.
-// loadModule asks for a link with the name of the module, because the kernel then loads this module (dev_load,
-// net/core/dev_ioctl.c). The kernel loads the module only if this process has CAP_SYS_MODULE. loadModule does not
-// report whether the module was loaded: the caller repeats the request that needs the module.
+// loadModule makes the kernel load the module with the given name. When a request needs a module, the kernel usually
+// loads the module by itself, because the module has an alias that fits the request. Only the modules fou and fou6 need
+// loadModule, because they have no such alias. loadModule asks for a link with the name of the module, because the
+// kernel then loads this module (dev_load, net/core/dev_ioctl.c). The kernel loads the module only if this process has
+// CAP_SYS_MODULE. loadModule does not report whether the module was loaded: the caller repeats the request that needs
+// the module.
 func (n *NS) loadModule(name string) {
 	fd, err := n.openSocket(unix.AF_INET, unix.SOCK_DGRAM, 0)
 	if err != nil {

@@ -222,10 +222,10 @@ func (v MovedLink) Check(*NS) error {
 }
 
 // delAltNames deletes the alternative names of a link before the link gets its name on the node. A pod can choose
-// alternative names. If an alternative name of the card is the name of a link on the node, the kernel does not move the
-// card to the node. If an alternative name is equal to the card's name on the node, the kernel moves the card, but then
-// refuses to rename it. When the card is back on the node, udev gives it udev's own alternative names again
-// (systemd.link(5), AlternativeNamesPolicy=).
+// alternative names. For example, a pod can choose the name of another link on the node. The kernel then does not move
+// the card to the node. A pod can also choose the name that the card itself must get on the node. The kernel then moves
+// the card, but refuses to rename it. When the card is back on the node, udev gives it udev's own alternative names
+// again (systemd.link(5), AlternativeNamesPolicy=).
 func (n *NS) delAltNames(l Link) error {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)
@@ -242,8 +242,9 @@ func (n *NS) delAltNames(l Link) error {
 }
 
 // findCard returns the network card with the given MAC address. Unlike [NS.FindMAC], it also works in a pod, which can
-// give the same MAC address to other links, even to lo. So findCard ignores lo. It prefers a RealLink to an end of a
-// veth pair, because only tests use veth pairs as cards. The error is fs.ErrNotExist if there is no such card.
+// give the same MAC address to other links, even to lo. So findCard ignores lo. Only tests use ends of veth pairs as
+// cards. So if both a RealLink and an end of a pair have the MAC address, findCard returns the RealLink. The error is
+// fs.ErrNotExist if there is no such card.
 func (n *NS) findCard(mac string) (Link, error) {
 	hw, err := net.ParseMAC(mac)
 	if err != nil {

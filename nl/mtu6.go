@@ -21,7 +21,7 @@ func (m MTU6) String() string {
 	return fmt.Sprintf("sysctl -w net.ipv6.conf.%s.mtu=$(cat /sys/class/net/%[1]s/mtu)", m.Dev)
 }
 
-// Add sets the IPv6 MTU to the link's MTU, unless Check returns nil.
+// Add sets the IPv6 MTU to the link's MTU if the IPv6 MTU is larger.
 func (m MTU6) Add(n *NS) error {
 	l, err := n.LinkByName(m.Dev)
 	if err != nil {

@@ -31,7 +31,8 @@ func (e Neigh) String() string {
 	return fmt.Sprintf("ip neigh add %s lladdr %s dev %s", e.Addr, e.MAC, e.Dev)
 }
 
-// Add adds the entry, or replaces an entry that is not permanent or has another MAC address.
+// Add adds the entry. If the kernel already has an entry for the IP address, Add replaces it, unless the existing entry
+// is permanent and has the right MAC address.
 func (e Neigh) Add(n *NS) error {
 	msg, attrs, err := e.netlinkMessage(n)
 	if err != nil {
@@ -107,11 +108,13 @@ func parseNeigh(m []byte) (mac string, state uint16, err error) {
 }
 
 // Neighbours maps the index of each link to the IP addresses of the link's permanent neighbour entries. Only root can
-// add such entries. Programs that remove routes and rules of other programs do not remove these entries.
+// add such entries. Some programs remove the routes and rules of other programs, but they leave these entries. So the
+// entries show addresses of pods even when the routes are gone.
 //
-// A dump of neighbours is an unmarked dump (see isUnmarkedDump). Two such dumps are never equal, because they contain
-// the ages of the entries. So if a dump has several parts, Neighbours repeats the dump until a dump has no new entry.
-// If even the tenth dump has a new entry, Neighbours fails.
+// A dump of neighbours may lack entries if it has several parts (see isUnmarkedDump). sendExact would repeat such a
+// dump until two dumps are equal. But two dumps of neighbours are never equal, because they contain the ages of the
+// entries. So Neighbours repeats the dump until a dump has no new entry. If even the tenth dump has a new entry,
+// Neighbours fails.
 func (n *NS) Neighbours() (map[int][]netip.Addr, error) {
 	all, known := map[int][]netip.Addr{}, -1
 	err := retryDump(func() error {

@@ -50,7 +50,7 @@ func (x *transaction) addTableRequest(typ, flags int) {
 	x.add(typ, flags, attrString(unix.NFTA_TABLE_NAME, x.table), attrBigEndian(unix.NFTA_TABLE_FLAGS, 0))
 }
 
-// replaceTable adds requests after which the table exists and is empty.
+// replaceTable adds requests that delete the table, if it exists, and make a new empty table.
 func (x *transaction) replaceTable() {
 	// add the table first, because the deletion would fail if there is no such table
 	x.addTableRequest(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)

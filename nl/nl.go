@@ -42,8 +42,8 @@ type NS struct {
 	Name string // for messages: "node", "pod"
 
 	fd        netns.NsHandle
-	isProcess bool   // all threads that no goroutine has locked are in this namespace
-	processNS *NS    // the NS of the process, if its OpenOther has opened this NS; otherwise nil
+	isProcess bool   // this is the process's namespace: see isProcessNS
+	processNS *NS    // the NS whose OpenOther has opened this NS, if that NS is the process's; otherwise nil
 	keptOpen  bool   // Close does nothing, because release (see KeepOpen) closes the namespace
 	keptOther *NS    // the first namespace that OpenOther has opened, if keptOpen is true
 	keptPath  string // the path of keptOther
@@ -73,9 +73,9 @@ func Open(name, path string) (*NS, error) {
 }
 
 // OpenOther opens the namespace at path like [Open]. After a container's process has ended, the kernel can reuse its
-// PID. A path like /proc/PID/ns/net then leads to another namespace, perhaps to the node's. So if path leads to n
-// itself, the error is fs.ErrNotExist. If a context keeps n open (see [KeepOpen]), the context also keeps open the
-// first namespace that OpenOther opens.
+// PID. A path like /proc/PID/ns/net then leads to another namespace, perhaps to n itself, which is usually the node's.
+// So if path leads to n, the error is fs.ErrNotExist. If a context keeps n open (see [KeepOpen]), the context also
+// keeps open the first namespace that OpenOther opens.
 func (n *NS) OpenOther(name, path string) (*NS, error) {
 	if n.keptOther != nil && n.keptPath == path {
 		return n.keptOther, nil
@@ -130,7 +130,7 @@ func (n *NS) isProcessNS() (is bool) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if is = unix.Gettid() == thread; is { // so the caller has not locked its thread
+		if is = unix.Gettid() == thread; is { // this goroutine runs on the caller's thread, so the caller has not locked it
 			return
 		}
 		fd, err := openThreadNS()
@@ -160,11 +160,11 @@ func (n *NS) Close() error {
 	return n.fd.Close()
 }
 
-// Do runs f on a thread that is in the namespace. Use Do only if f needs more than a netlink socket or a file, because
-// other methods can open sockets and files in the namespace. Goroutines that f starts do not run in the namespace. The
-// function f must not use any NS. The methods of the process's NS assume that the calling thread is in the process's
-// namespace. But while f runs, the thread is in another namespace. If f panics, Do panics on the goroutine of the
-// caller, where the caller can recover.
+// Do runs f on a thread that is in the namespace. If f would only use a netlink socket or a file, do not use Do,
+// because other methods open sockets and files in the namespace. Goroutines that f starts do not run in the namespace.
+// The function f must not use any NS, because the methods of the process's NS assume that the calling thread is in the
+// process's namespace. While f runs, the calling thread is in another namespace. If f panics, Do panics on the
+// goroutine of the caller, where the caller can recover.
 func (n *NS) Do(f func() error) error {
 	if n.isProcess {
 		return f()

@@ -27,7 +27,8 @@ func Node() (*NS, error) {
 }
 
 // nodeBySocket opens a netlink socket, and gets the namespace of the calling thread from this socket (ioctl_ns(2)).
-// Nearly all callers need the socket anyway. To open the namespace at its path in /proc takes three times as long.
+// Nearly all callers need the socket anyway. With the namespace's path in /proc, nodeBySocket would take three times as
+// long.
 func nodeBySocket() (*NS, error) {
 	n := &NS{Name: "node", isProcess: true, sockets: map[int]*socket{}}
 	s, err := n.openNetlink(unix.NETLINK_ROUTE)
@@ -57,7 +58,7 @@ func KeepOpen(ctx context.Context) (_ context.Context, release func()) {
 	return context.WithValue(ctx, keeperKey{}, k), func() {
 		for n := k.node; n != nil; n = n.keptOther {
 			n.keptOpen = false
-			_ = n.Close() // closing a file of nsfs cannot lose anything
+			_ = n.Close() // ignore an error, because closing a namespace cannot lose data
 		}
 	}
 }

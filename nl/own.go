@@ -17,10 +17,11 @@ const (
 )
 
 // OwnTableOf returns the name of a network's table on the node. Each network has a table of its own, because two
-// networks may have different configurations. For the network name in the example configurations, the table's name is
-// [OwnTable]. Any other table's name consists of OwnTable, an underscore, and the network's name with each dash
-// replaced by an underscore. But if the network's name contains an underscore or a dot, the table's name is OwnTable, a
-// dot, and the unchanged name of the network.
+// networks may have different configurations. The example configurations name the network cni-ipvlan-vpc-k8s, and the
+// name of this network's table is [OwnTable]. For other networks, the name depends on the characters in the network's
+// name. If the network's name contains an underscore or a dot, the table's name is OwnTable, a dot, and the network's
+// name. Otherwise, the table's name is OwnTable, an underscore, and the network's name with each dash replaced by an
+// underscore.
 func OwnTableOf(network string) string {
 	if strings.ContainsAny(network, "_.") {
 		return OwnTable + "." + network
@@ -39,16 +40,16 @@ func isOwnTable(name string) bool {
 }
 
 // RemoveShared removes the node's objects that serve all pods. These are our tables of nftables, our rules, the routes
-// and addresses for routed pods, and the BPF objects that pods share. If a pod is left, RemoveShared removes nothing
-// and returns false. Each pod has a veth pair and routes on the node. So RemoveShared looks for veth pairs of pods, and
-// for our routes to pods.
+// and addresses for routed pods, and the BPF objects that pods share. If the node still has a pod, RemoveShared removes
+// nothing and returns false. Each pod has a veth pair and routes on the node. So RemoveShared looks for veth pairs of
+// pods, and for our routes to pods.
 //
-// RemoveShared never removes a pod's veth pair or routes. The kernel deletes the pair and the routes with the pod's
-// namespace. So while the pair or a route exists, a pod uses it.
+// RemoveShared never removes a pod's veth pair or routes. When a pod's namespace ends, the kernel deletes the pod's
+// pair and routes. So while the pair or a route exists, a pod uses it.
 //
 // An ADD may run at the same time. Each ADD first makes its pair, and then checks the objects that serve all pods. So
-// either RemoveShared finds the pair, or the ADD finds that objects are missing. If RemoveShared finds a pair only
-// after the removal, the error is [ErrPods]: the caller must then repair the removed objects.
+// either RemoveShared finds the pair, or the ADD finds that objects are missing. After the removal, RemoveShared looks
+// for pairs again. If it then finds a pair, the error is [ErrPods], and the caller must put the removed objects back.
 func (n *NS) RemoveShared() (removed bool, err error) {
 	return removeUnused(n.Vacant, func() (Wiring, error) { return n.sharedObjects(isOwnTable, isOwnRule) }, removePins)
 }
@@ -93,7 +94,7 @@ func removeUnused(
 var ErrPods = errors.New("there are pods on the node")
 
 // Vacant returns nil if the node has no pod of ours, and otherwise [ErrPods]. If a list of links or routes may be
-// incomplete, Vacant returns another error: such a list does not prove that there is no pod.
+// incomplete, Vacant returns another error, because the list may lack the links or routes of a pod.
 func (n *NS) Vacant() error {
 	if err := n.checkNoPair(IsPair); err != nil {
 		return err
@@ -162,18 +163,20 @@ func (n *NS) sharedObjects(isWantedTable func(name string) bool, isWantedRule fu
 // isOwnRule reports whether a rule is ours.
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
-// isRoutedRule reports whether a rule is ours and serves only routed pods. Each rule for routed pods has at least one
-// of four properties. It uses the routing table of an ENI. It has Goto or Nop set. It applies to all packets. It
-// applies to all packets that the node itself sends. No other rule of ours has such a property. For example,
-// isRoutedRule returns false for our rules that drop packets that arrive through an ENI. These rules stay as long as
-// the ENI's link, because the VPC still delivers packets for pods that have ended.
+// isRoutedRule reports whether a rule is ours and serves only routed pods. One property shows that a rule of ours
+// serves routed pods: it uses the routing table of an ENI, or it has Goto or Nop set. Another such property is that the
+// rule compares no mark, and applies to packets of all links, or to all packets that the node itself sends. No other
+// rule of ours has such a property. For example, some of our rules drop packets that arrive through an ENI. For these
+// rules, isRoutedRule returns false. These rules stay as long as the ENI's link exists, because the VPC still delivers
+// packets for pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
 	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.hasMark()
 	return isOwnRule(r) && (ofENI || ofAll || r.Goto != 0 || r.Nop)
 }
 
-// ownTables lists the tables of the families inet and arp for whose names isWanted returns true.
+// ownTables lists tables of the families inet and arp. For each table, it calls isWanted with the table's name, and
+// leaves out the table if isWanted returns false.
 func (n *NS) ownTables(isWanted func(name string) bool) (own []Table, err error) {
 	all, err := n.Tables()
 	for _, t := range all {

@@ -9,8 +9,9 @@ import (
 )
 
 // LocalPorts is the range of ports from which the kernel chooses the source ports of a namespace's own connections. If
-// another program has set a range whose first port is at most Last, Add does not change this range, and Check accepts
-// it. Del does nothing, like [Sysctl.Del].
+// another program has set a range, Add and Check compare the first port of that range with the field Last. If the first
+// port is not higher than Last, Add does not change the range, and Check accepts it. Del does nothing, like
+// [Sysctl.Del].
 type LocalPorts struct{ First, Last uint16 }
 
 func (p LocalPorts) String() string { return p.sysctl().String() }
@@ -20,7 +21,7 @@ func (p LocalPorts) sysctl() Sysctl {
 	return Sysctl{Key: "net/ipv4/ip_local_port_range", Value: decimal(p.First) + " " + decimal(p.Last)}
 }
 
-// Add sets the range, unless isAccepted accepts the present one.
+// Add sets the range if Check would return an error for the present range.
 func (p LocalPorts) Add(n *NS) error {
 	s := p.sysctl()
 	return s.updateValue(n, func(is string) string {

@@ -14,9 +14,9 @@ import (
 )
 
 // inPrefixes matches packets whose address is in one of the prefixes. If word is "saddr", this address is the source.
-// If word is "daddr", it is the destination. If "not" is true, inPrefixes matches packets of the same family whose
-// address is in none of the prefixes. If there is only one prefix, the code compares the address with this prefix. For
-// several prefixes, the code looks up the address in an anonymous set.
+// If word is "daddr", it is the destination. If "not" is true, inPrefixes matches packets whose address is outside all
+// prefixes, but only packets of the prefixes' family. If there is only one prefix, the kernel compares the address with
+// this prefix. If there are several prefixes, the kernel looks up the address in an anonymous set.
 func inPrefixes(word string, not bool, prefixes []netip.Prefix) Term {
 	prefixes = outermostPrefixes(prefixes)
 	if len(prefixes) == 0 {
@@ -77,7 +77,8 @@ func comparePrefixes(x *transaction, prefixes []netip.Prefix, not bool) []attrib
 const anonymous = "__set%d"
 
 // mostElements is the maximum number of elements in one message. With more elements, an attribute could become larger
-// than its limit of 64 kB. The kernel's error reports have the same limit, and such a report repeats the message.
+// than its limit of 64 kB. A message must also be small enough for the kernel's error report, because the report
+// repeats the message and has the same limit.
 const mostElements = 1000
 
 // addSet adds requests that make an anonymous set of prefixes, for the rule that is added next. number identifies the

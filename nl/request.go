@@ -20,8 +20,9 @@ type sender func(family, typ, flags int, answer uint16, head nl.NetlinkRequestDa
 
 // sendRequest sends a message of a netlink family, and returns the answers of the type answerType. For a dump, the
 // kernel sends only the objects that match head and attrs, for example the routes of one table
-// (NETLINK_GET_STRICT_CHK). vishvananda/netlink reads all objects from the kernel, and filters them afterwards. If
-// changes interrupt a dump in each try, sendRequest returns the last dump, which is perhaps incomplete.
+// (NETLINK_GET_STRICT_CHK). vishvananda/netlink reads all objects from the kernel, and filters them afterwards. If the
+// kernel reports that a change has interrupted a dump, sendRequest tries again (see retryDump). If the last try is also
+// interrupted, sendRequest returns the dump of this try, which is perhaps incomplete.
 func (n *NS) sendRequest(
 	family, typ, flags int, answerType uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {
@@ -33,8 +34,9 @@ func (n *NS) sendRequest(
 }
 
 // sendExact is like sendRequest, but never returns a dump that is perhaps incomplete. If changes interrupt the dump in
-// each try, the error is nl.ErrDumpInterrupted. sendExact accepts an unmarked dump (see isUnmarkedDump) if the previous
-// try had an equal dump.
+// each try, the error is nl.ErrDumpInterrupted. For some dumps, the kernel does not report whether a change has
+// interrupted them (see isUnmarkedDump). If such a dump is perhaps incomplete, sendExact accepts it only if the
+// previous try had an equal dump.
 func (n *NS) sendExact(
 	family, typ, flags int, answerType uint16, head nl.NetlinkRequestData, attrs ...attribute,
 ) ([][]byte, error) {
@@ -91,9 +93,10 @@ func (n *NS) familySocket(family int) (*socket, error) {
 	return s, nil
 }
 
-// retryDump calls the function dump until no change in the kernel interrupts the dump. It calls the function ten times
-// at most, because on a busy node, something changes all the time. The last dump may lack objects that changed during
-// the dump. An unmarked dump (see isUnmarkedDump) may also lack objects that did not change.
+// retryDump calls the parameter dump, which is a function that reads a dump from the kernel. If a change in the kernel
+// has interrupted the dump, retryDump calls the function again. It calls the function ten times at most, because on a
+// busy node, something changes all the time. The last dump may lack objects that changed during the dump. An unmarked
+// dump (see isUnmarkedDump) may also lack objects that did not change.
 func retryDump(dump func() error) error {
 	var err error
 	for range 10 {

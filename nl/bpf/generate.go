@@ -141,7 +141,7 @@ func compile(source string) []byte {
 type program struct {
 	code     []byte
 	operands []operand
-	sizes    []uint32 // the values of MapKeySize, MapValueSize and MapSets, from struct map of src/memory.h; nil: no maps
+	sizes    []uint32 // MapKeySize, MapValueSize and MapSets, from struct map of src/memory.h; nil: no maps
 }
 
 // An operand is a number that the compiler does not know. Go code writes the number into one of the program's

@@ -113,7 +113,8 @@ func tableLines(n *nl.NS) ([]string, error) {
 	return lines, err
 }
 
-// isKernelDerived reports whether the kernel itself adds addresses or routes with this prefix for each link that is up.
+// isKernelDerived reports whether a prefix is link-local or multicast, in IPv6. The kernel itself adds addresses and
+// routes with such prefixes when a link comes up.
 func isKernelDerived(p netip.Prefix) bool {
 	return p.Addr().Is6() && (p.Addr().IsLinkLocalUnicast() || p.Addr().IsMulticast())
 }

@@ -19,12 +19,12 @@ import (
 
 // A Guard runs the tests of a package. It fails if the tests leave behind a namespace, a thread in another namespace, a
 // file descriptor or a process. It also calls Dump for the test process's own namespace, before and after the tests. If
-// the second result has new lines, the Guard fails.
+// the dump after the tests has lines that the dump before the tests lacks, the Guard fails.
 //
 //	func TestMain(m *testing.M) { os.Exit(nltest.Guard{M: m}.Run()) }
 type Guard struct {
 	*testing.M
-	Patience time.Duration // how long Run waits for things that are ending; 0: a minute
+	Patience time.Duration // how long Run waits until leftovers are gone, such as threads that are ending; 0: a minute
 }
 
 // Run runs the tests, and returns the exit status for os.Exit.
@@ -74,7 +74,7 @@ func countTraces() map[string]int {
 		found["namespace "+path]++
 	}
 	for _, target := range linkTargets("/proc/self/fd/*") {
-		found["descriptor of "+target]++ // each socket and each pipe has a target of its own
+		found["descriptor of "+target]++ // the path of the file, or the number of the socket or pipe
 	}
 	home, _ := os.Readlink("/proc/thread-self/ns/net")
 	for _, target := range linkTargets("/proc/self/task/*/ns/net") {
@@ -86,7 +86,7 @@ func countTraces() map[string]int {
 		found["process "+name]++
 	}
 	for _, line := range dumpOwn() {
-		// these links appear when the modules of tunnels are loaded
+		// ignore these links, because the kernel makes them when a test makes it load the modules of tunnels
 		if !strings.HasPrefix(line, "ip link add tunl0 ") && !strings.HasPrefix(line, "ip link add ip6tnl0 ") {
 			found[line]++
 		}

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// A Matrix is a table with the results of a test. The rows and columns are in the order in which Set was first called
-// with them.
+// A Matrix is a table with the results of a test. Set adds new rows below the others, and new columns to the right of
+// the others.
 type Matrix struct {
 	rows, columns []string
 	cells         map[[2]string]string

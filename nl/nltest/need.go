@@ -18,8 +18,8 @@ import (
 )
 
 // Need skips a test if this machine lacks one of the features that the test needs. Features are root, netns, ipvlan,
-// nftables, police, fib, fou, iptables, owner and tcx. But if the environment variable CI is set, the test fails,
-// because a test that CI never runs is worse than no test.
+// nftables, police, fib, fou, iptables, owner and tcx. If the environment variable CI is set, Need does not skip such a
+// test, but lets it fail: a test that CI never runs is worse than no test.
 func Need(t testing.TB, features ...string) {
 	t.Helper()
 	for _, f := range features {
@@ -72,15 +72,15 @@ func probeNFTables(n *nl.NS) error {
 	}}.Add(n)
 }
 
-// probeRouteBack tries a rule with nl.NoRouteBack, which clients of an egress need.
+// probeRouteBack tries a rule that contains nl.NoRouteBack. The client pods of an egress need such a rule.
 func probeRouteBack(n *nl.NS) error {
 	return nl.Table{Family: "inet", Name: "probe", Chains: []nl.Chain{
 		{Name: "input", Type: "filter", Hook: "input", Rules: []nl.NFRule{{nl.NoRouteBack(), nl.Drop()}}},
 	}}.Add(n)
 }
 
-// probeTunnels tries tunnels of both families. For these tunnels, the kernel may load modules. Each namespace that is
-// made afterwards has the links tunl0 and ip6tnl0.
+// probeTunnels tries tunnels of both families. For these tunnels, the kernel may load modules. With these modules, the
+// kernel makes the links tunl0 and ip6tnl0 in each new namespace.
 func probeTunnels(n *nl.NS) error {
 	w := nl.Wiring{{NS: n, Object: nl.Up{Dev: "lo"}}}
 	for _, local := range []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()} {

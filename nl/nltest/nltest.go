@@ -37,9 +37,10 @@ import (
 
 const netnsDir = "/run/netns" // where ip-netns(8) looks for namespaces
 
-// The main goroutine locks the process's first thread, so that no other goroutine runs on it. When a goroutine that has
-// changed its thread's namespace ends, the runtime also ends the thread. But the runtime cannot end the first thread:
-// that thread would stay in the namespace, and the namespace would exist as long as the process.
+// The main goroutine locks the process's first thread, so that no other goroutine runs on it. A goroutine of a test may
+// move its thread to another namespace. When this goroutine ends, the runtime also ends the thread. But the runtime
+// cannot end the first thread. If such a goroutine ran on the first thread, this thread would stay in the other
+// namespace. The namespace would then exist as long as the process.
 func init() { runtime.LockOSThread() }
 
 // NS makes a network namespace whose link lo is up, mounts the namespace at path, and opens it. When the test ends, NS
@@ -115,8 +116,8 @@ func Remove(t testing.TB, path string) {
 }
 
 // createNamespace makes a new namespace, like "ip netns add". The file's name contains the process ID, which
-// mountedNamespaces needs. So createNamespace does not use testutils.NewNS of containernetworking/plugins, which
-// chooses the file's name itself, and also mounts the directory over itself.
+// mountedNamespaces needs. So createNamespace does not use testutils.NewNS of containernetworking/plugins, because
+// NewNS chooses another name for the file. NewNS would also make a bind mount at netnsDir.
 func createNamespace(name string) (path string, err error) {
 	name = fmt.Sprintf("%s-%d-%d", strings.ReplaceAll(name, "/", "-"), os.Getpid(), rand.Uint32())
 	done := make(chan error)

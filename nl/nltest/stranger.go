@@ -40,7 +40,7 @@ func Stranger(t testing.TB) (n *nl.NS, path string) {
 
 // Idle starts a process that does nothing. The new process ends when the test calls the returned function, when the
 // test ends, or when this process ends. Idle does not use Pdeathsig. With Pdeathsig, the new process would end together
-// with the thread that started it, perhaps before the test.
+// with the thread that started it. This thread may end before the test ends.
 func Idle(t testing.TB, attr *syscall.SysProcAttr) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command("cat")

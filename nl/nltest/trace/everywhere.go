@@ -19,10 +19,10 @@ var everyCall = flag.Bool("trace.every", false,
 	"kill after every system call, not only after those that may leave something changed")
 
 // Everywhere runs a program several times, and kills it in each run. In the first run, it kills the program after the
-// first system call that it counts. In each further run, it kills the program [Step] counted calls later than in the
-// previous run. Everywhere stops when the program has ended by itself in three runs in a row. One such run is not
-// enough, because some runs make fewer calls than others. Everywhere counts only the calls that [Lasting] names, unless
-// the flag -trace.every is set.
+// first system call that it counts. In each further run, it kills the program later than in the previous run: the
+// number of counted calls is higher by [Step]. Everywhere stops when the program has ended by itself in three runs in a
+// row. One such run is not enough, because some runs make fewer calls than others. Everywhere counts only the calls
+// that [Lasting] names, unless the flag -trace.every is set.
 //
 // Each run is a subtest that calls runTrace. The function runTrace must prepare namespaces and files, run the Trace,
 // and check what the program has left behind. The name of the subtest contains the number of the system call.

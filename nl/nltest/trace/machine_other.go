@@ -16,7 +16,7 @@ import (
 
 const (
 	fstatat      = unix.SYS_FSTATAT
-	threadMemory = 1<<32 - 1 // no call has this number: other architectures set a register instead
+	threadMemory = 1<<32 - 1 // no call has this number: only amd64 needs a call that sets the register for a thread's memory
 )
 
 // failCall returns an error, because it does not know the registers of this architecture.

@@ -9,7 +9,8 @@
 // thread separately, and a goroutine may run on a different thread in each run. This package counts the calls of all
 // threads together.
 //
-// The package does not know the program's purpose: [Trace.Counts] says which calls count.
+// The package does not know which of a program's calls are important for a test. So the test passes a function that
+// selects the calls to count: see [Trace.Counts].
 package trace
 
 import (
@@ -26,7 +27,7 @@ import (
 
 // A Trace is one execution of a program. Before Run, set the exported fields. Do not set Seen: Run sets it.
 type Trace struct {
-	Counts func(Call) string // returns a name for a call that counts, and "" for all other calls
+	Counts func(Call) string // returns a name for a call that Run must count, and "" for any other call
 	Every  bool              // also stop at the calls in harmless; this is slow
 	Kill   int               // kill the program at the call with this number, counted from 1; 0: do not kill it
 	After  bool              // kill the program after the call, and not before it
@@ -48,7 +49,7 @@ type Trace struct {
 // Run executes the program in the namespaces of the calling thread, and returns its wait status. It uses only the
 // fields Path, Args, Env, Stdin and Stdout of cmd. The program's stderr also goes to cmd.Stdout.
 func (t *Trace) Run(cmd *exec.Cmd) (status syscall.WaitStatus, err error) {
-	runtime.LockOSThread() // ptrace(2) belongs to a thread, not to a process
+	runtime.LockOSThread() // only the thread that started the program may call ptrace(2) for it
 	defer runtime.UnlockOSThread()
 	stdin, stdout, err := stdio(cmd)
 	if err != nil {
@@ -188,8 +189,8 @@ func (t *Trace) handleCall(tid int) {
 	}
 }
 
-// Again returns a Trace for another run up to the same call. If errno is 0, the new Trace kills the program at this
-// call. If errno is not 0, it makes the call fail with errno.
+// Again makes a Trace for another run of the program, with the same number Kill. If errno is 0, the new Trace kills the
+// program at the call with this number. If errno is not 0, the new Trace makes this call fail with errno.
 func (t *Trace) Again(errno syscall.Errno) *Trace {
 	return &Trace{Counts: t.Counts, Every: t.Every, Kill: t.Kill, After: t.After && errno == 0, Errno: errno}
 }
