@@ -59,8 +59,8 @@ func (l *loader) openMaps() (err error) {
 
 // openMap opens the map with the given name, or creates it. If openMap creates the map, the number of pods for which
 // the map has room is l.pods divided by divisor. Each pod needs MapSets entries of 128 bytes (see src/memory.h). A
-// pinned map outlives this release, and another release may need another layout. So the name of the pinned file
-// contains the layout of the map: the sizes of a key and of a value, and the number of sets.
+// pinned map outlives this release, and another release may need another layout. So the layout is a part of the pinned
+// file's name. The layout consists of the sizes of a key and of a value, and of the number of sets.
 func (l *loader) openMap(name string, divisor uint32) (int, error) {
 	layout := name + " " + decimal(bpf.MapKeySize) + " " + decimal(bpf.MapValueSize) + " " + decimal(bpf.MapSets)
 	// In the name of a program, the last part is a revision. All releases share the maps, so the name of a map has the

@@ -31,8 +31,8 @@ func (e Neigh) String() string {
 	return fmt.Sprintf("ip neigh add %s lladdr %s dev %s", e.Addr, e.MAC, e.Dev)
 }
 
-// Add adds the entry. If the kernel already has an entry for the IP address, Add replaces it, unless the existing entry
-// is permanent and has the right MAC address.
+// Add adds the entry. If the kernel already has an entry for the IP address, Add compares the two entries. Add replaces
+// the kernel's entry if that entry is not permanent, or if its MAC address is different.
 func (e Neigh) Add(n *NS) error {
 	msg, attrs, err := e.netlinkMessage(n)
 	if err != nil {

@@ -130,7 +130,7 @@ func (n *NS) isProcessNS() (is bool) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if is = unix.Gettid() == thread; is { // this goroutine runs on the caller's thread, so the caller has not locked it
+		if is = unix.Gettid() == thread; is { // two goroutines share a thread only if neither has locked it
 			return
 		}
 		fd, err := openThreadNS()

@@ -94,7 +94,7 @@ func removeUnused(
 var ErrPods = errors.New("there are pods on the node")
 
 // Vacant returns nil if the node has no pod of ours, and otherwise [ErrPods]. If a list of links or routes may be
-// incomplete, Vacant returns another error, because the list may lack the links or routes of a pod.
+// incomplete, Vacant returns another error, because the list may lack those of a pod.
 func (n *NS) Vacant() error {
 	if err := n.checkNoPair(IsPair); err != nil {
 		return err
@@ -163,12 +163,15 @@ func (n *NS) sharedObjects(isWantedTable func(name string) bool, isWantedRule fu
 // isOwnRule reports whether a rule is ours.
 func isOwnRule(r Rule) bool { return r.Protocol == RouteProtocol }
 
-// isRoutedRule reports whether a rule is ours and serves only routed pods. One property shows that a rule of ours
-// serves routed pods: it uses the routing table of an ENI, or it has Goto or Nop set. Another such property is that the
-// rule compares no mark, and applies to packets of all links, or to all packets that the node itself sends. No other
-// rule of ours has such a property. For example, some of our rules drop packets that arrive through an ENI. For these
-// rules, isRoutedRule returns false. These rules stay as long as the ENI's link exists, because the VPC still delivers
-// packets for pods that have ended.
+// isRoutedRule reports whether a rule is ours and serves only routed pods. A rule of ours serves only routed pods if at
+// least one of these statements is true:
+//
+//   - The rule uses the routing table of an ENI.
+//   - The rule has Goto or Nop set.
+//   - The rule compares no mark, and applies either to all packets, or to all packets that the node itself sends.
+//
+// For example, some of our rules drop packets that arrive through an ENI. For these rules, isRoutedRule returns false.
+// These rules stay as long as the ENI's link exists, because the VPC still delivers packets for pods that have ended.
 func isRoutedRule(r Rule) bool {
 	_, ofENI := OfRoutedTable(r.Table)
 	ofAll := (r.IIF == "" || r.IIF == "lo" && !r.Not) && !r.hasMark()

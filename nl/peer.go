@@ -44,8 +44,8 @@ func (k Namespaces) Know(n *NS, path string) {
 func (k Namespaces) At(nearEnd Link) string { return k[nearEnd.peerNS] }
 
 // nsNumber returns 1 + the ID that another namespace has in n (ip-netns(8)), or 0 if the other namespace has no ID in
-// n. Another namespace gets an ID when the kernel first sends a message about a link of n whose other end or master is
-// in that namespace.
+// n. Some links of n have their other end or their master in another namespace. When the kernel first sends a message
+// about such a link, it gives the other namespace an ID.
 func (n *NS) nsNumber(other *NS) (ns uint32, err error) {
 	gen := nl.NewRtGenMsg()
 	msgs, err := n.sendRequest(unix.NETLINK_ROUTE, unix.RTM_GETNSID, 0, unix.RTM_NEWNSID, gen,

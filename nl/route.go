@@ -27,8 +27,8 @@ type Route struct {
 	OnLink   bool   // assume that Via is on the link, even if no other route leads to Via
 	Type     string // "" is unicast; routes of the types unreachable and blackhole have no Dev
 	Protocol int    // 0 is boot, as with ip(8)
-	// With Replace, Add replaces another route to Dst. Replace is necessary if a pod that has ended has left a route to
-	// its address.
+	// With Replace, Add replaces another route to Dst. Replace is necessary because a route to the address may still
+	// exist, although the pod of that route has ended.
 	Replace bool
 }
 
@@ -63,7 +63,8 @@ func (r Route) String() string {
 
 func (r Route) table() int { return int(cmp.Or(r.Table, unix.RT_TABLE_MAIN)) }
 
-// scope returns the scope of the route: link if Dst is on the link, otherwise global. IPv6 routes have no scope.
+// scope returns the scope of the route. An IPv4 route without a next hop has the scope "link", because its destinations
+// are on the link itself. All other routes have the scope "global". In IPv6, the kernel does not use the scope.
 func (r Route) scope() int {
 	if r.Type == "" && !r.Via.IsValid() && r.Dst.Addr().Is4() {
 		return unix.RT_SCOPE_LINK
@@ -131,7 +132,8 @@ func (r Route) netlinkMessage(n *NS) (*nl.RtMsg, []attribute, error) {
 	return msg, append(attrs, attr32(unix.RTA_OIF, uint32(index))), err
 }
 
-// routeTypes has the name in ip(8) and the kernel's number of each type of routes (rtnetlink(7)).
+// routeTypes has all types of routes (rtnetlink(7)). Each type has a name, which ip(8) uses, and a number, which the
+// kernel uses.
 var routeTypes = nameTable{
 	{"local", unix.RTN_LOCAL}, {"broadcast", unix.RTN_BROADCAST}, {"anycast", unix.RTN_ANYCAST},
 	{"multicast", unix.RTN_MULTICAST},
@@ -261,8 +263,9 @@ type kernelRoute struct {
 	index int
 }
 
-// selectRoutes returns those routes of a family that the filter selects and that use the link with the given index. The
-// index 0 stands for all links. After [NS.List], selectRoutes takes the routes from the listCache.
+// selectRoutes returns those routes of a family that match the filter f. Of these routes, it returns only routes that
+// use the link with the given index. The index 0 stands for all links. After [NS.List], selectRoutes takes the routes
+// from the listCache.
 func (n *NS) selectRoutes(f RouteFilter, family Family, index int) ([]kernelRoute, error) {
 	if n.listCache != nil && n.listCache.hasRoutesBy(index) && f.Table != unix.RT_TABLE_LOCAL {
 		return n.listCache.selectRoutes(n, f, family, index)
@@ -271,8 +274,8 @@ func (n *NS) selectRoutes(f RouteFilter, family Family, index int) ([]kernelRout
 }
 
 // exactRoutes lists the routes of both families, and fails if the kernel's list is perhaps incomplete. The routes have
-// no Dev, because exactRoutes would need a list of all links, which is slow. For each veth pair in a list of links, the
-// kernel searches all namespaces for the other end.
+// no Dev. To set Dev, exactRoutes would need a list of all links, and such a list is slow. For each veth pair in a list
+// of links, the kernel searches all namespaces for the other end.
 func (n *NS) exactRoutes(f RouteFilter) (all []kernelRoute, err error) {
 	for _, family := range Families {
 		routes, err := n.requestRoutes(n.sendExact, f, family, 0)

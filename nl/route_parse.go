@@ -38,7 +38,7 @@ func parseRoute(m []byte) kernelRoute {
 	r.Dst = netip.PrefixFrom(dst, int(msg.Dst_len))
 	switch r.Type {
 	case "blackhole", "unreachable", "prohibit", "throw":
-		r.index = 0 // for IPv6, the kernel gives these routes the index of the loopback link
+		r.index = 0 // routes of these types have no link, but in IPv6, the kernel gives them the index of lo
 	}
 	return r
 }

@@ -11,11 +11,12 @@ import (
 )
 
 // Each routed pod has a veth pair. The group of the pair's end on the node identifies the pod's ENI. The first byte of
-// the group is routedGroupByte, and the other bytes are the index of the ENI's link. So the node needs only one rule
-// for each ENI, and not one for each pod, to find the ENI of a pod's packet.
+// the group is routedGroupByte, and the other bytes are the index of the ENI's link. So the node finds the ENI of a
+// pod's packet by the group of the link through which the packet arrives. For this look-up, the node needs only one
+// rule for each ENI. It does not need a rule for each pod.
 
-// routedGroupByte is the first byte of the groups that RoutedGroup returns. The first bytes of the groups in pods are
-// 72 to 75.
+// routedGroupByte is the first byte of the groups that RoutedGroup returns. It must not be the first byte of a group in
+// a pod. In pods, our groups have the first byte 72, 73, 74 or 75.
 const routedGroupByte = OwnGroup + 4
 
 // RoutedGroup returns the group for the veth pairs of an ENI's routed pods. Only the ends on the node have this group.

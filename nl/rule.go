@@ -29,7 +29,7 @@ type Rule struct {
 	IIF   string
 	Mark  uint32
 	Mask  uint32 // 0 is all bits
-	Table uint32 // 0: the rule has no table; Del then deletes a rule with any table
+	Table uint32 // 0: Add adds a rule without a table, Del deletes a rule with any table
 	Goto  int    // the Pref of the rule to continue with
 	Nop   bool   // the rule does nothing, but is the destination of rules with Goto
 	Drop  bool   // the rule drops packets without an ICMP error (blackhole)
@@ -99,8 +99,8 @@ func tableName(t uint32) string {
 	return strconv.FormatUint(uint64(t), 10)
 }
 
-// Add adds the rule. If the kernel answers EEXIST, it already has a rule that is equal to r except perhaps for the
-// protocol (rule_exists). So Add does not list and compare the rules of all pods.
+// Add adds the rule. If the kernel answers EEXIST, the kernel already has this rule, perhaps with another protocol
+// (rule_exists). So Add does not need to list and compare the rules of all pods.
 func (r Rule) Add(n *NS) error {
 	err := r.sendMessage(n, unix.RTM_NEWRULE, addNew, r.kernelAction())
 	if errors.Is(err, fs.ErrExist) {
@@ -112,7 +112,7 @@ func (r Rule) Add(n *NS) error {
 // Del deletes the rule.
 func (r Rule) Del(n *NS) error {
 	action := uint8(0)
-	if r.Goto != 0 { // for a rule with Goto, the kernel refuses a deletion that does not contain the rule's action
+	if r.Goto != 0 { // the kernel deletes a rule with Goto only if the request contains the action
 		action = r.kernelAction()
 	}
 	return r.sendMessage(n, unix.RTM_DELRULE, 0, action)

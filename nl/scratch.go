@@ -17,7 +17,7 @@ func Scratch(f func(*NS) error) error {
 		return fmt.Errorf("create a network namespace: %w", err)
 	}
 	defer temp.Close()
-	// not temp.Path(), which leads to a thread that has left the namespace
+	// do not use temp.Path(): it is the path of a thread, and this thread has left the namespace
 	n, err := Open("scratch", fmt.Sprintf("/proc/self/fd/%d", temp.Fd()))
 	if err != nil {
 		return err

@@ -15,11 +15,12 @@ import (
 // or an operator can have changed the rules since. Add only looks for the seal and counts the rules of each chain,
 // which takes half as long as reading the rules. Check reads the rules.
 //
-// A table with chains that have Varies set has a second seal, for its other chains only (see [Table.Lasting]). If the
-// kernel's table has this second seal, the kernel also has all parts of nftables that these other chains need.
+// In some tables, some chains have Varies set. Such a table has a second seal, which depends only on the chains without
+// Varies (see [Table.Lasting]). The second seal shows that the kernel once accepted these chains. So the kernel has all
+// parts of nftables that these chains need.
 
-// Sealed reports whether the kernel's table has the seal of the Table t. A table with this seal was made from a Table
-// whose Chains and Of were equal to those of t.
+// Sealed reports whether the kernel's table has the seal of the Table t. If it has the seal, the kernel's table was
+// made from a Table with the same values in the fields Chains and Of.
 func (t Table) Sealed(n *NS) bool {
 	_, _, err := t.getChain(n, t.sealName())
 	return err == nil

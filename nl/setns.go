@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callIn makes three system calls: setns(ns), the call whose number is trap, and setns(home). The kernel's results of
-// the three calls are entered, result and left. If a call fails, its result is -errno. If the first call fails, callIn
-// does not make the other two.
+// callIn makes three system calls: setns(ns), the call whose number is trap, and setns(home). The returned value
+// "entered" is the kernel's result of setns(ns). The value "result" is the result of the call trap, and the value
+// "left" is the result of setns(home). If a call fails, its result is -errno. If the first call fails, callIn does not
+// make the other two.
 //
 // The three calls must be on one thread. With runtime.LockOSThread, the runtime would start another thread, which takes
 // 3 % of the time of a short process. So callIn is in assembly. Go does not preempt a function in assembly
@@ -75,7 +76,8 @@ func (n *NS) callResult(entered, result, left uintptr) (int, error) {
 	return int(result), syscallError(result)
 }
 
-// syscallError returns the error that the result of a system call means, or nil.
+// syscallError returns the error of a system call. If the call has succeeded, it returns nil. The parameter result is
+// the call's result.
 func syscallError(result uintptr) error {
 	if e := -int(result); e > 0 {
 		return unix.Errno(e)

@@ -17,14 +17,14 @@ import (
 )
 
 // Settings maps the names of properties to their values. A Settings has those properties that a network card keeps when
-// it moves to another namespace. These are the settings of ethtool(8), and properties of the link that
-// __dev_change_net_namespace does not change. A pod with CAP_NET_ADMIN can change these settings, and the next pod with
-// this card would get the changed settings.
+// it moves to another namespace. Some of these properties are the settings of ethtool(8). The others are properties of
+// the link that the kernel does not change during the move (__dev_change_net_namespace). A pod with CAP_NET_ADMIN can
+// change these settings, and the next pod with this card would get the changed settings.
 //
-// Settings does not have the following properties. When a link moves, the kernel deletes its addresses, routes,
-// neighbours, queueing disciplines and filters, and gives it new sysctls. [MovedLink.Del] removes programs and
-// alternative names. A pod can change the values of RPS, XPS and NAPI only by sysfs. This needs a writable /sys, which
-// only privileged pods have. The MAC address cannot be changed, because the drivers for EC2 refuse it.
+// Settings leaves out other properties of a card, for the following reasons. When a link moves, the kernel deletes its
+// addresses, routes, neighbours, queueing disciplines and filters, and gives it new sysctls. [MovedLink.Del] removes
+// programs and alternative names. A pod can change the values of RPS, XPS and NAPI only by sysfs. This needs a writable
+// /sys, which only privileged pods have. The MAC address cannot be changed, because the drivers for EC2 refuse it.
 type Settings map[string]string
 
 // linkSettings has the attributes of a link that [NS.PutBack] can set.
@@ -69,14 +69,15 @@ func (a linkSetting) parseValue(text string) ([]byte, error) {
 // since 6.3.
 const iflaGROMaxSize, iflaGSOIPv4MaxSize, iflaGROIPv4MaxSize = 58, 63, 64
 
-// settableFlags has the flags of a link that any process with CAP_NET_ADMIN can change (__dev_change_flags), and that
-// the link keeps when it moves.
+// settableFlags has flags of a link. Any process with CAP_NET_ADMIN can change these flags (__dev_change_flags), and
+// the link keeps the flags when it moves to another namespace.
 const settableFlags = unix.IFF_DEBUG | unix.IFF_NOTRAILERS | unix.IFF_NOARP | unix.IFF_DYNAMIC | unix.IFF_MULTICAST |
 	unix.IFF_PORTSEL | unix.IFF_AUTOMEDIA | unix.IFF_PROMISC | unix.IFF_ALLMULTI
 
 const flagsSetting = "flags"
 
-// Settings returns the settings of a link, without those that the kernel or the driver does not have.
+// Settings returns the settings of a link. If the kernel or the driver lacks a setting, the result also lacks this
+// setting.
 func (n *NS) Settings(l Link) (Settings, error) {
 	msg := linkMessage()
 	msg.Index = int32(l.Index)
@@ -103,7 +104,7 @@ func (n *NS) Settings(l Link) (Settings, error) {
 // PutBack sets the settings of a link to the saved values. The error names the settings that could not be set.
 func (n *NS) PutBack(l Link, saved Settings) error {
 	var failed error
-	for range 3 { // several tries, because one setting may change another: channels change receive side scaling
+	for range 3 { // several tries, because a change of the channels also changes receive side scaling
 		now, err := n.Settings(l)
 		if err != nil {
 			return err
@@ -122,7 +123,7 @@ func (n *NS) PutBack(l Link, saved Settings) error {
 	return errors.Join(failed, n.Kept(l, saved))
 }
 
-// Kept returns an error that names the settings of a link that differ from the saved values.
+// Kept compares the settings of a link with the saved values. If some settings differ, the error names these settings.
 func (n *NS) Kept(l Link, saved Settings) (err error) {
 	now, err := n.Settings(l)
 	if err != nil {

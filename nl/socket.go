@@ -56,9 +56,10 @@ var ErrUnanswered = errors.New("netlink has not answered")
 // roundTrip sends a request, and returns the kernel's answers: several for a dump, otherwise one. If answerType is not
 // 0, roundTrip returns only answers of this type.
 //
-// A caller sets the flag NLM_F_ACK if it only wants to know whether the request succeeds. The kernel reports a failure
-// before write(2) returns. So a request without such a report has succeeded, and roundTrip does not ask the kernel for
-// an acknowledgement. If the kernel has no memory for the report, read(2) fails with ENOBUFS (netlink_ack).
+// A caller sets the flag NLM_F_ACK if it only wants to know whether the request succeeds. roundTrip does not send this
+// flag to the kernel, because the kernel reports each failure even without the flag, and does so before write(2)
+// returns. So if there is no report of a failure, the request has succeeded. If the kernel has no memory for the
+// report, read(2) fails with ENOBUFS (netlink_ack).
 func (s *socket) roundTrip(
 	typ, flags int, answerType uint16, head nl.NetlinkRequestData, attrs []attribute,
 ) (answers [][]byte, err error) {
@@ -78,8 +79,8 @@ func (s *socket) sendRequest(typ, flags int, head nl.NetlinkRequestData, attrs [
 
 // readAnswers returns the answers to the last request. If ackOnly is true, a missing answer means success.
 func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers [][]byte, err error) {
-	// If a part of a dump has more than fullPart bytes, the part is perhaps full: one more message had no room in it.
-	// The kernel's smallest buffer for a part has 3.7 kB.
+	// If a part of a dump has more than fullPart bytes, perhaps the next message did not fit into this part. The
+	// kernel's smallest buffer for a part has 3.7 kB.
 	const fullPart = 3 << 10
 	interrupted := false
 	for {
@@ -96,7 +97,7 @@ func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers 
 			if m, b, err = cutMessage(b); err != nil {
 				return nil, err
 			}
-			if m.seq != s.seq { // an answer to an earlier request: that request failed before this answer was read
+			if m.seq != s.seq { // skip an answer to an earlier request, which remains if that request's call failed
 				continue
 			}
 			interrupted = interrupted || m.flags&unix.NLM_F_DUMP_INTR != 0
@@ -123,10 +124,11 @@ func (s *socket) readAnswers(typ int, answerType uint16, ackOnly bool) (answers 
 
 // isUnmarkedDump reports whether a message belongs to an unmarked dump. If a change interrupts a dump, the kernel marks
 // the dump with NLM_F_DUMP_INTR. But the kernel does not mark dumps that have rules (dump_rules), IPv6 routes
-// (fib6_dump_table) or neighbours (neigh_dump_table). For these dumps, the kernel counts the objects that it has sent,
-// and begins the next part at that position. If an object was behind this position and has moved to a place before this
-// position, the dump lacks the object. Objects move when a rule or a neighbour is deleted, when an IPv6 route is
-// deleted or added, and when the table of neighbours grows.
+// (fib6_dump_table) or neighbours (neigh_dump_table). For these dumps, the kernel only remembers how many objects it
+// has sent. For the next part, it skips this number of objects at the beginning of its list. Between two parts, an
+// object that was not sent yet may move to the beginning of the list. The kernel then skips this object, so the dump
+// lacks it. Objects move when a rule or a neighbour is deleted, when an IPv6 route is deleted or added, and when the
+// table of neighbours grows.
 //
 // So readAnswers treats an unmarked dump as interrupted if the dump has more than one part, or if one of its parts is
 // full. The first part of a socket's first dump has up to 3.7 kB. Later parts have up to 32 kB, because the first
@@ -170,7 +172,7 @@ func (s *socket) readDatagram() ([]byte, error) {
 			return nil, errNoAnswer
 		case err != nil:
 			return nil, os.NewSyscallError("read", err)
-		case n == len(room): // the datagram was perhaps cut; the kernel's answers are smaller (netlink_dump: 32 kB)
+		case n == len(room): // perhaps read(2) has cut the datagram; normal answers have at most 32 kB (netlink_dump)
 			return nil, fmt.Errorf("the kernel's answer has %d bytes or more: %w", n, unix.EMSGSIZE)
 		default:
 			return bytes.Clone(room[:n]), nil

@@ -13,30 +13,32 @@ import (
 )
 
 // A Splice connects two links of a pod, ENI and Veth. At the ingress of each of the two links, it has a BPF program.
-// Packets that a Splice sends from one link to the other bypass the forwarding and netfilter of the pod's namespace.
+// The programs send some packets directly from one link to the other. These packets bypass the forwarding and netfilter
+// of the pod's namespace.
 //
 // The first program handles packets that arrive through Veth. If the destination MAC address of a packet is MAC, the
-// program sends the packet through ENI. The packet uses the routes of the namespace. If the packet's TCP or UDP source
-// port is at least [SpliceOwn] and below [SpliceFirst], the program adds SpliceFirst - SpliceOwn to the port. The
-// second program handles packets that arrive through ENI with a destination port of at least SpliceFirst. If no socket
-// of the namespace awaits such a packet, the program changes the port back. The packet then goes to the other end of
-// Veth, as if Veth had sent it. All other packets take their usual way.
+// program sends the packet through ENI. The kernel then finds the next hop of the packet with the routes of the
+// namespace. If the packet's TCP or UDP source port is at least [SpliceOwn] and below [SpliceFirst], the program adds
+// SpliceFirst - SpliceOwn to the port. The second program handles packets that arrive through ENI with a destination
+// port of at least SpliceFirst. If no socket of the namespace awaits such a packet, the program changes the port back.
+// The packet then goes to the other end of Veth, as if Veth had sent it. All other packets take their usual way.
 //
-// The kernel must not choose SpliceFirst or a higher port for the namespace's own connections (see [LocalPorts]). But
-// programs in the namespace can listen on these ports. A socket awaits a packet in these cases:
+// The kernel must not choose SpliceFirst or a higher port for the namespace's own connections (see [LocalPorts]). But a
+// process in the namespace can itself choose such a port, to listen on it. A socket awaits a packet in these cases:
 //
 //   - The packet belongs to a TCP connection of the namespace, or begins one.
 //   - A UDP socket is connected to the packet's source.
 //   - Any other socket has the packet's destination port, and the packet does not answer a packet that the Splice has
 //     sent through ENI.
 //
-// A NAT rule may translate the port of the namespace's TCP connection. No socket then has the port that is in the
-// connection's packets. If the programs recognise such a connection, they treat its packets as awaited. They recognise
-// two kinds of connections: those that begin from outside, and those that are answered although their first packet did
-// not come through Veth. The programs remember these few connections as long as their maps have room. For the second
-// kind, they also remember the connections whose first packet came through Veth. An ICMP error contains a packet that
-// was sent. The programs treat the error like an answer to this packet. The fragments of a packet go where the first
-// fragment goes.
+// A NAT rule may translate the port of the namespace's TCP connection. The packets of this connection then have a port
+// that no socket has. If the programs recognise such a connection, they treat its packets as awaited. They recognise a
+// connection of the first kind by its first packet, which comes from outside. A connection of the second kind begins in
+// the namespace, but not at Veth. The programs recognise it when it is answered, because its first packet did not come
+// through Veth. The programs remember these few connections as long as their maps have room. They also remember the
+// connections that begin at Veth, because answers in these connections are not awaited. An ICMP error contains a packet
+// that was sent. The programs treat the error like an answer to this packet. The fragments of a packet go where the
+// first fragment goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string
@@ -134,8 +136,8 @@ func (s Splice) Add(n *NS) error {
 	})
 }
 
-// isUsualIndex reports whether many pods have a link with this index. Such links are the first links of a namespace,
-// and each [IPVlan].
+// isUsualIndex reports whether many pods have a link with this index. Usual indices are the low indices of a
+// namespace's first links, and the indices that [IPVlan] gives to the first slaves.
 func isUsualIndex(index int) bool {
 	const few = 8
 	return index < few || index >= firstSlaveIndex && index < firstSlaveIndex+few
@@ -144,7 +146,8 @@ func isUsualIndex(index int) bool {
 // Del deletes both filters. The links keep the qdiscs that Add has added, because other filters may use these qdiscs.
 func (s Splice) Del(n *NS) error { return delFilters(n, []string{s.ENI, s.Veth}, filter{}) }
 
-// Check returns an error if a filter is missing, or if its program has another effect.
+// Check returns an error if a filter is missing, or if its program has another effect than the program that Add
+// attaches.
 func (s Splice) Check(n *NS) error {
 	atVeth, atENI, err := s.filters(n)
 	if err != nil {

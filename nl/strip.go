@@ -48,8 +48,8 @@ func (n *NS) linksAbove(l Link) ([]Link, error) {
 }
 
 // delXDP detaches the XDP programs from a link. It ignores EOPNOTSUPP, because not all drivers have all modes of XDP.
-// The kernel refuses to detach a program that a bpf_link holds (EBUSY). Such a program stays until the last process
-// that has the bpf_link open ends. The kernel also refuses if an upper link, such as a bond, has a program (EEXIST).
+// The kernel refuses to detach a program that a bpf_link holds (EBUSY). Such a program stays as long as any process has
+// the bpf_link open. The kernel also refuses if an upper link, such as a bond, has a program (EEXIST).
 func (n *NS) delXDP(l Link) (failed error) {
 	for _, mode := range []uint32{unix.XDP_FLAGS_SKB_MODE, unix.XDP_FLAGS_DRV_MODE, unix.XDP_FLAGS_HW_MODE} {
 		msg := linkMessage()

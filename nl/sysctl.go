@@ -149,7 +149,8 @@ func (s Sysctl) openFile(n *NS, mode int) (int, error) {
 // A lookup of this directory is slow for the node's namespace, so openSysctl avoids it. In the kernel's dentry cache,
 // this directory has one entry for each namespace, and all these entries are in one list. A lookup compares the entries
 // one after the other, the newest first (proc_sys_compare). On a node with 1500 pods, one lookup for the node takes a
-// fiftieth of the time of an ADD. A lookup for a pod is quick, because an ADD works on the newest namespace.
+// fiftieth of the time of an ADD. For a pod, the lookup is quick: during an ADD, the pod's namespace is the newest, so
+// its entry is the first in the list.
 func (n *NS) openSysctl(key string, mode int) (int, error) {
 	at := len("net/ipv4")
 	if !n.isProcess || len(key) <= at || key[at] != '/' {
@@ -188,7 +189,8 @@ func (s Sysctl) Check(n *NS) error {
 }
 
 // hasValue reports whether value is s.Value. If Also is true, it returns true in one more case: value is a list, and a
-// range in this list contains the range s.Value. The kernel merges ranges that overlap or touch (proc_do_large_bitmap).
+// range in this list contains the range s.Value. A range in the list can be larger than s.Value, because the kernel
+// merges ranges that overlap or touch (proc_do_large_bitmap).
 func (s Sysctl) hasValue(value string) bool {
 	if !s.Also || value == s.Value {
 		return value == s.Value

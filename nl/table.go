@@ -24,9 +24,9 @@ type Table struct {
 	Chains []Chain
 	Of     string // a text that the seal depends on in addition to the chains: see [Table.Sealed]
 	More   bool   // the kernel's table may have other chains, which Check ignores
-	// Others makes Check also accept a table that one of our plugins has made for another configuration. Check then
-	// ignores additional rules of ours. A chain with Alike set may be missing in the kernel. If such a chain exists,
-	// Check compares only the number of our rules in this chain, and not their content.
+	// If Others is true, Check also accepts a table that one of our plugins has made for another configuration. Check
+	// then ignores additional rules of ours. A chain with Alike set may be missing in the kernel. If such a chain
+	// exists, Check compares only the number of our rules in this chain, and not their content.
 	Others bool
 }
 
@@ -95,8 +95,8 @@ func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
 }
 
 // Put is like Add, but if the kernel's table lacks the seal of the Table t, Put always replaces the whole table. Put
-// and Add differ if the kernel's table has the same rules, but was made from a Table with another Of. In this case, Add
-// would only add the seals of t, and the old seals would stay.
+// and Add differ in one case: the kernel's table has the rules of t, but was made from a Table with another value of
+// the field Of. In this case, Add would only add the seals of t, and the old seals would stay.
 func (t Table) Put(n *NS) error {
 	if t.isInstalled(n) {
 		return errSame
@@ -153,8 +153,8 @@ func (t Table) addContent(x *transaction) error {
 	return nil
 }
 
-// Del deletes the table. It first asks whether the table exists, because after a transaction that fails, the kernel
-// waits 10 ms (__nf_tables_abort: synchronize_rcu).
+// Del deletes the table. Del first asks whether the table exists. If it does not exist, the transaction would fail, and
+// after such a failure, the kernel waits 10 ms (__nf_tables_abort: synchronize_rcu).
 func (t Table) Del(n *NS) error {
 	if _, err := t.getTable(n); isNotExist(err) {
 		return err
@@ -229,7 +229,8 @@ func (t Table) Intact(n *NS) error {
 	return nil
 }
 
-// unifyAlike gives the same comment to all our rules in chains that have Alike set, so that Check finds them equal.
+// unifyAlike gives the same comment to all our rules in chains that have Alike set. Check compares two rules by their
+// comments, so it then finds these rules equal.
 func (t Table) unifyAlike(rules []ruleFingerprint) []ruleFingerprint {
 	for i, f := range rules {
 		if f.isOurs() && slices.ContainsFunc(t.Chains, func(c Chain) bool { return c.Alike && c.Name == f.chain }) {
@@ -289,8 +290,8 @@ func (t Table) getObject(n *NS, typ int, selector ...attribute) ([]byte, error) 
 	return msgs[0][nl.SizeofNfgenmsg:], nil
 }
 
-// Has reads the rules of the kernel's table. The returned function reports whether the kernel's table has all rules of
-// a Chain.
+// Has returns a function that takes a Chain, and reports whether the kernel's table has all rules of this Chain. The
+// function sends no requests, because the rules were already read by Has.
 func (t Table) Has(n *NS) (func(Chain) bool, error) {
 	got, err := t.readFingerprints(n)
 	if err != nil && !isNotExist(err) {
@@ -329,7 +330,8 @@ func (t Table) listRules(n *NS, selector ...attribute) ([][]byte, error) {
 }
 
 // dumpObjects asks the kernel for those nftables objects of a family that match selector. typ is the type of the
-// request. Each answer has a struct nfgenmsg, whose first byte is the object's family, and the object's attributes.
+// request. Each answer consists of a struct nfgenmsg and the attributes of the object. The first byte of the struct is
+// the family of the object.
 func (n *NS) dumpObjects(typ int, family uint8, selector ...attribute) ([][]byte, error) {
 	msgs, err := n.sendRequest(unix.NETLINK_NETFILTER, unix.NFNL_SUBSYS_NFTABLES<<8|typ, unix.NLM_F_DUMP, 0,
 		&nl.Nfgenmsg{NfgenFamily: family}, selector...)

@@ -16,8 +16,8 @@ import (
 )
 
 // A Tap records the packets from and to some addresses at some links of a namespace, like tcpdump(8). It does not
-// change packets. Other packets cost little, because the kernel filters them. When the process ends, the kernel closes
-// the Tap's sockets, so nothing of the Tap remains.
+// change packets. Other packets cost little, because a filter in the kernel discards the Tap's copies of them. When the
+// process ends, the kernel closes the Tap's sockets, so nothing of the Tap remains.
 type Tap struct {
 	links map[int]string // maps a socket's file descriptor to the name of the link
 	addrs []netip.Addr

@@ -20,7 +20,8 @@ type Term struct {
 	code func(*transaction) ([]attribute, error)
 }
 
-// term returns a Term whose code uses no set. code is a function, because a check needs only the text.
+// term returns a Term whose code uses no set. The parameter code is a function, because Check needs only the text of a
+// Term. So Check never builds the expressions.
 func term(text string, code func() []attribute) Term {
 	return Term{text, func(*transaction) ([]attribute, error) { return code(), nil }}
 }
@@ -106,7 +107,7 @@ var protocols = nameTable{
 	{"sctp", unix.IPPROTO_SCTP}, {"icmp", unix.IPPROTO_ICMP}, {"icmpv6", unix.IPPROTO_ICMPV6},
 }
 
-// DPort matches packets of a protocol whose destination port is from first to last.
+// DPort matches packets of the protocol proto, if their destination port is in the range from first to last.
 func DPort(proto string, first, last uint16) Term {
 	text := proto + " dport " + decimal(first)
 	if first != last {
@@ -121,7 +122,7 @@ func DPort(proto string, first, last uint16) Term {
 	})
 }
 
-// NoRouteBack matches a packet if the link through which the packet has arrived has no route to the packet's source.
+// NoRouteBack matches a packet if no route to the packet's source uses the link through which the packet has arrived.
 func NoRouteBack() Term {
 	return term("fib saddr . iif oif missing", func() []attribute {
 		return exprs(fib(unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, unix.NFT_FIB_RESULT_OIF),
@@ -221,8 +222,8 @@ func Accept() Term {
 func Reset() Term { return term("reject with tcp reset", func() []attribute { return exprs(reset()) }) }
 
 // Masquerade ends a rule: the packet's source becomes an address of the link through which the packet leaves, with any
-// free port. The kernel chooses the port at random ("fully-random"). If two CPUs chose ports in order at the same time,
-// both could choose the same port, and one packet would be lost.
+// free port. The kernel chooses the port at random ("fully-random"). Without this option, two CPUs could choose the
+// same port at the same time, and one packet would be lost.
 func Masquerade() Term {
 	return term("masquerade fully-random", func() []attribute {
 		return exprs(masq(unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY))
@@ -260,8 +261,8 @@ func portRange(a netip.Addr, first, last uint16) string {
 	return netip.AddrPortFrom(a, first).String() + "-" + decimal(last)
 }
 
-// Notrack makes the connection tracker ignore a packet. The priority of the chain must be below that of the tracker,
-// -200.
+// Notrack makes the connection tracker ignore a packet. The priority of the chain must be lower than -200, which is the
+// priority of the connection tracker.
 func Notrack() Term {
 	return term("notrack", func() []attribute {
 		return exprs(nested(unix.NFTA_LIST_ELEM, attrString(unix.NFTA_EXPR_NAME, "notrack")))

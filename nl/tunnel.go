@@ -18,13 +18,14 @@ import (
 // next hop, the outer packet goes to the inner packet's destination. So one link serves any number of far ends
 // (ip_tunnel_xmit, "NBMA tunnel"). Each far end needs a [FOU] at the same port.
 //
-// The kernel derives the outer source port from the inner packet's connection. So EC2 and the CPUs of the hosts see a
-// flow for each connection, and not a single flow.
+// The kernel derives the outer source port from the inner packet's connection. So the outer packets of different
+// connections usually have different source ports. EC2 and the hosts can then treat each connection as a flow of its
+// own, for example on another CPU.
 //
-// The UDP header of the outer packet has no checksum, even in IPv6 (RFC 6935, RFC 6936). If a host translates the
-// addresses of the outer packet, it would have to correct an outer checksum. The kernel cannot do this if the network
-// card is to compute the inner packet's checksum. An outer checksum is not necessary, because the inner packets have
-// checksums of their own.
+// The UDP header of the outer packet has no checksum, even in IPv6 (RFC 6935, RFC 6936). A host may translate the
+// addresses of the outer packet. If there were an outer checksum, the kernel would have to correct it. But the kernel
+// cannot correct the outer checksum if it leaves the inner checksum to the network card. An outer checksum is not
+// necessary, because the inner packets have checksums of their own.
 type Tunnel struct {
 	Name  string
 	Local netip.Addr // the source of the outer packets
@@ -105,7 +106,7 @@ func (t Tunnel) Add(n *NS) error {
 			attr32(unix.IFLA_MTU, uint32(t.MTU)), attr32(unix.IFLA_GROUP, t.Group), linkInfo(t.kind(), options...))
 	}
 	err := add()
-	if errors.Is(err, unix.EINVAL) { // the encapsulation may be in a module
+	if errors.Is(err, unix.EINVAL) { // perhaps the encapsulation is in a module that is not loaded yet
 		n.loadModule(t.module())
 		if err = add(); errors.Is(err, unix.EINVAL) {
 			err = addMayNotLoad(err)
@@ -147,8 +148,8 @@ func (l Link) Tunnel() (local netip.Addr, port uint16, ok bool) {
 	return l.tunnel.local, l.tunnel.port, l.tunnel.port != 0
 }
 
-// A tunnel has those properties of a [Tunnel] that no other link has. It is the zero value for a link that is no
-// Tunnel.
+// The struct tunnel has the two properties of a link that only a [Tunnel] has. For any other link, the struct is the
+// zero value.
 type tunnel struct {
 	local netip.Addr
 	port  uint16 // the UDP port of the far ends

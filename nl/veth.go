@@ -23,14 +23,14 @@ import (
 // MACAddressPolicy=persistent). Because the caller knows the MAC addresses, it can also add a [Neigh]. With the Neigh,
 // the kernel does not ask for neighbours.
 //
-// Each end has one queue in each direction. Without a number of queues in the request, Linux since 5.15 makes a queue
-// for each possible CPU, and tells udev about each queue. But Linux uses only one of these queues (veth_get_num_queues,
-// veth_init_queues).
+// Each end has one queue in each direction. If the request contained no number of queues, Linux 5.15 and later would
+// make a queue for each possible CPU, and would tell udev about each queue. But Linux would use only one of these
+// queues (veth_get_num_queues, veth_init_queues).
 type Veth struct {
 	Name string
 	// AltName is an alternative name of the near end, or "". Set AltName if pairs of different pods use the same Name
-	// one after the other. The request that brings the near end up then contains AltName, and not Name. So Add never
-	// changes the pair of another pod. AltName needs Linux 5.5.
+	// one after the other. Add then uses AltName, and not Name, in the request that brings up the near end. So Add
+	// never changes the pair of another pod. AltName needs Linux 5.5.
 	AltName string
 	MAC     string
 	Peer    string
@@ -47,8 +47,8 @@ type Veth struct {
 	// near end, so the caller must add the neighbours (see [Neigh]).
 	NoLinkLocal bool
 	// NoRA: the near end ignores IPv6 router advertisements, which any process in PeerNS could send (RFC 4861, section
-	// 4.2). Without NoRA, the kernel ignores them only if the near end's own sysctl forwarding is 1 and its own sysctl
-	// accept_ra is not 2 (ipv6_accept_ra). The sysctl forwarding of "all" does not count.
+	// 4.2). If NoRA is false, two sysctls of the near end decide: the kernel ignores advertisements if forwarding is 1
+	// and accept_ra is 0 or 1 (ipv6_accept_ra). The sysctl forwarding of "all" does not count.
 	NoRA bool
 	// NoRedirects: the near end sends no ICMP redirects of IPv4. Add sets the near end's sysctl send_redirects to 0.
 	NoRedirects bool
@@ -91,8 +91,8 @@ func (v Veth) Add(n *NS) error {
 	if err := n.applyChange(unix.RTM_NEWLINK, addNew, linkMessage(), attrs...); err != nil {
 		return err
 	}
-	// The rest needs further requests. The kernel accepts alternative names and aliases only for existing links, and
-	// brings an end up only if the other end exists.
+	// The request above has only created the pair. The kernel accepts alternative names and aliases only for existing
+	// links, and brings an end up only if the other end exists.
 	if v.AltName != "" {
 		err = v.Alternative().Add(n)
 	}
@@ -162,8 +162,8 @@ func (v Veth) setNearUp(n *NS) error {
 			return err
 		}
 	}
-	// The request that brings the near end up also sets these properties. With another request, or a write to the
-	// sysctl's file, the kernel would take several times as long.
+	// Set the properties for NoLinkLocal, NoRedirects and Forwards in the request that brings up the near end. Another
+	// request, or a write to the sysctl's file, would take several times as long.
 	var spec, conf []attribute
 	const forwarding, sendRedirects = 1, 6 // IPV4_DEVCONF_FORWARDING, IPV4_DEVCONF_SEND_REDIRECTS of linux/ip.h
 	if v.NoRedirects {

@@ -38,8 +38,8 @@ func (n *NS) LinkByMAC(ctx context.Context, mac string) (Link, error) {
 var errLost = errors.New("netlink events were lost")
 
 // awaitMAC waits until there is a link with the given MAC address. It first subscribes to events about links, then
-// looks for the link, and then waits for events. Because of this order, awaitMAC misses no link: a link that appears
-// after awaitMAC has looked for it causes an event. The error is errLost if events were lost.
+// looks for the link, and then waits for events. Because of this order, awaitMAC misses no link: if the link appears
+// after the look-up, the kernel sends an event. The error is errLost if events were lost.
 func (n *NS) awaitMAC(ctx context.Context, hw net.HardwareAddr) (Link, error) {
 	events, err := nl.SubscribeAt(n.fd, netns.None(), unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
@@ -101,8 +101,8 @@ func (n *NS) FindMAC(mac string) (Link, error) {
 
 // LinksByMAC maps MAC addresses to the links of the namespace. It leaves out links that borrow the MAC address of the
 // link below them. If several of the remaining links have the same MAC address, the map has only the first of them.
-// LinksByMAC fails if the kernel's list is perhaps incomplete, because pods get no addresses of an ENI whose link is
-// not in the map.
+// LinksByMAC never returns an incomplete map, because pods get no addresses of an ENI whose link is not in the map. If
+// links change while the kernel lists them, LinksByMAC tries again, and fails after ten tries.
 func (n *NS) LinksByMAC() (map[string]Link, error) {
 	links, err := n.exactLinks()
 	if err != nil {
@@ -112,9 +112,9 @@ func (n *NS) LinksByMAC() (map[string]Link, error) {
 }
 
 // LinksOf is like LinksByMAC, but faster for a caller that needs only some links and knows the names that these links
-// had earlier. The map names has the earlier name of each of these links by the link's MAC address. If one of the links
-// no longer has its earlier name, LinksOf returns what LinksByMAC returns. LinksByMAC is slow because it lists all
-// links: for each veth pair, the kernel goes through all namespaces with an ID in n (net_eq_idr). So the cost grows
+// had earlier. The parameter names maps the MAC address of each wanted link to the link's earlier name. If one of the
+// links no longer has its earlier name, LinksOf returns what LinksByMAC returns. LinksByMAC is slow because it lists
+// all links: for each veth pair, the kernel goes through all namespaces with an ID in n (net_eq_idr). So the cost grows
 // with the square of the number of pairs.
 func (n *NS) LinksOf(names map[string]string) (map[string]Link, error) {
 	links := map[string]Link{}

@@ -19,7 +19,7 @@ import (
 
 // Need skips a test if this machine lacks one of the features that the test needs. Features are root, netns, ipvlan,
 // nftables, police, fib, fou, iptables, owner and tcx. If the environment variable CI is set, Need does not skip such a
-// test, but lets it fail: a test that CI never runs is worse than no test.
+// test: the test fails. A test that CI never runs is worse than no test.
 func Need(t testing.TB, features ...string) {
 	t.Helper()
 	for _, f := range features {

@@ -39,7 +39,7 @@ var harmless = slices.Concat(
 // also returns "" for a write to stdout or stderr, and for a write that wakes another thread of the same process.
 func Lasting(c Call) string {
 	switch {
-	case slices.Contains(harmless, c.Nr), c.Nr == unix.SYS_CLOSE, // at the end of a process, its files are closed anyway
+	case slices.Contains(harmless, c.Nr), c.Nr == unix.SYS_CLOSE, // the end of a process closes its files anyway
 		c.Nr == unix.SYS_OPENAT && c.Args[2]&(unix.O_ACCMODE|unix.O_CREAT|unix.O_TRUNC) == unix.O_RDONLY,
 		c.Nr == unix.SYS_WRITE && c.Args[0] <= 2,
 		c.Nr == unix.SYS_WRITE && strings.HasPrefix(c.File(0), "anon_inode:"):

@@ -16,7 +16,7 @@ import (
 
 const (
 	fstatat      = unix.SYS_FSTATAT
-	threadMemory = 1<<32 - 1 // no call has this number: only amd64 needs a call that sets the register for a thread's memory
+	threadMemory = 1<<32 - 1 // no call has this number: only amd64 needs such a call, which sets a register
 )
 
 // failCall returns an error, because it does not know the registers of this architecture.
