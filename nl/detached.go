@@ -21,8 +21,7 @@ import (
 // rules are not detached. A new link may have the name that a detached rule has as IIF. So before RemoveDetached
 // deletes a detached rule, it asks the kernel for a link with this name. If the link exists, the rule stays. A plugin
 // may also add the link after RemoveDetached has asked, and before it deletes the rule. Even then, the new rules of the
-// link stay, because the deletion names all properties of the detached rule. The new rules use another routing table,
-// so the deletion does not match them.
+// link stay: they use another routing table, so the deletion of the detached rule does not match them.
 func (n *NS) RemoveDetached(isOurs func(Rule) bool) (removed []Rule, failed error) {
 	rules, err := n.detachedRules()
 	if err != nil {

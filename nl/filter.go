@@ -148,9 +148,9 @@ func (f filter) del(n *NS) error {
 	return err
 }
 
-// checkSame returns an error if the kernel's filter is missing, has another class, or has another program. checkSame
-// compares the programs by name, and the name contains the revision of the source. So programs of two releases can
-// differ for checkSame even if they have the same effect.
+// checkSame returns an error if the kernel's filter is missing, has another class, or has another program. If the two
+// programs come from releases with different sources, checkSame returns an error, even if both programs have the same
+// effect.
 func (f filter) checkSame(n *NS) error {
 	is, err := f.readProgram(n)
 	switch {

@@ -63,8 +63,8 @@ func (l *loader) openMaps() (err error) {
 // file's name. The layout consists of the sizes of a key and of a value, and of the number of sets.
 func (l *loader) openMap(name string, divisor uint32) (int, error) {
 	layout := name + " " + decimal(bpf.MapKeySize) + " " + decimal(bpf.MapValueSize) + " " + decimal(bpf.MapSets)
-	// In the name of a program, the last part is a revision. All releases share the maps, so the name of a map has the
-	// hash of "" in this place. The first releases wrote this hash. We keep it, so that we find their maps.
+	// The name of a program contains a revision. All releases share the maps, so the name of a map has the hash of ""
+	// in the place of the revision. The first releases wrote this hash. We keep it, so that we find their maps.
 	const anyRelease = "cbf29ce484222325"
 	return l.openOrMake(objectName(layout, anyRelease), func() (int, error) {
 		if !canPin() { // the map cannot be pinned, so only this pod will use it

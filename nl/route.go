@@ -63,8 +63,8 @@ func (r Route) String() string {
 
 func (r Route) table() int { return int(cmp.Or(r.Table, unix.RT_TABLE_MAIN)) }
 
-// scope returns the scope of the route. An IPv4 route without a next hop has the scope "link", because its destinations
-// are on the link itself. All other routes have the scope "global". In IPv6, the kernel does not use the scope.
+// scope returns the scope of the route. An IPv4 route that uses a link without a next hop has the scope "link". All
+// other IPv4 routes have the scope "global". IPv6 routes have no scope.
 func (r Route) scope() int {
 	if r.Type == "" && !r.Via.IsValid() && r.Dst.Addr().Is4() {
 		return unix.RT_SCOPE_LINK

@@ -15,8 +15,8 @@ import (
 // pod's packet by the group of the link through which the packet arrives. For this look-up, the node needs only one
 // rule for each ENI. It does not need a rule for each pod.
 
-// routedGroupByte is the first byte of the groups that RoutedGroup returns. It must not be the first byte of a group in
-// a pod. In pods, our groups have the first byte 72, 73, 74 or 75.
+// routedGroupByte is the first byte of the groups that RoutedGroup returns. No group in a pod has this first byte:
+// there, the first byte of our groups is 72, 73, 74 or 75.
 const routedGroupByte = OwnGroup + 4
 
 // RoutedGroup returns the group for the veth pairs of an ENI's routed pods. Only the ends on the node have this group.

@@ -19,8 +19,8 @@ import (
 // Varies (see [Table.Lasting]). The second seal shows that the kernel once accepted these chains. So the kernel has all
 // parts of nftables that these chains need.
 
-// Sealed reports whether the kernel's table has the seal of the Table t. If it has the seal, the kernel's table was
-// made from a Table with the same values in the fields Chains and Of.
+// Sealed reports whether the kernel's table has the seal of the Table t. A table with this seal was made from a Table
+// whose fields Chains and Of were equal to the fields of t.
 func (t Table) Sealed(n *NS) bool {
 	_, _, err := t.getChain(n, t.sealName())
 	return err == nil

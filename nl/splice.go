@@ -28,17 +28,17 @@ import (
 //
 //   - The packet belongs to a TCP connection of the namespace, or begins one.
 //   - A UDP socket is connected to the packet's source.
-//   - Any other socket has the packet's destination port, and the packet does not answer a packet that the Splice has
-//     sent through ENI.
+//   - Another socket has the packet's destination port. But this socket does not await an answer to a packet that the
+//     Splice has sent through ENI.
 //
 // A NAT rule may translate the port of the namespace's TCP connection. The packets of this connection then have a port
-// that no socket has. If the programs recognise such a connection, they treat its packets as awaited. They recognise a
-// connection of the first kind by its first packet, which comes from outside. A connection of the second kind begins in
-// the namespace, but not at Veth. The programs recognise it when it is answered, because its first packet did not come
-// through Veth. The programs remember these few connections as long as their maps have room. They also remember the
-// connections that begin at Veth, because answers in these connections are not awaited. An ICMP error contains a packet
-// that was sent. The programs treat the error like an answer to this packet. The fragments of a packet go where the
-// first fragment goes.
+// that no socket has. If the programs recognise such a connection, they treat its packets as awaited. They recognise
+// two kinds of connections. A connection of the first kind begins from outside, and the programs recognise it by its
+// first packet. A connection of the second kind begins in the namespace, but not at Veth. The programs recognise it by
+// its first answer. To distinguish this answer from other answers, they remember the connections whose first packet
+// came through Veth. The programs remember the connections of both kinds, which are few, as long as their maps have
+// room. An ICMP error contains a packet that was sent. The programs treat the error like an answer to this packet. The
+// fragments of a packet go where the first fragment goes.
 type Splice struct {
 	ENI, Veth string
 	MAC       string

@@ -95,8 +95,8 @@ func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
 }
 
 // Put is like Add, but if the kernel's table lacks the seal of the Table t, Put always replaces the whole table. Put
-// and Add differ in one case: the kernel's table has the rules of t, but was made from a Table with another value of
-// the field Of. In this case, Add would only add the seals of t, and the old seals would stay.
+// and Add differ in one case: the kernel's table has the rules of t, but was made with another text in Of. In this
+// case, Add would only add the seals of t, and the old seals would stay.
 func (t Table) Put(n *NS) error {
 	if t.isInstalled(n) {
 		return errSame
@@ -290,8 +290,8 @@ func (t Table) getObject(n *NS, typ int, selector ...attribute) ([]byte, error) 
 	return msgs[0][nl.SizeofNfgenmsg:], nil
 }
 
-// Has returns a function that takes a Chain, and reports whether the kernel's table has all rules of this Chain. The
-// function sends no requests, because the rules were already read by Has.
+// Has returns a function that takes a Chain, and reports whether the kernel's table has all rules of this Chain. Has
+// itself sends the request for the rules, so the returned function sends no request.
 func (t Table) Has(n *NS) (func(Chain) bool, error) {
 	got, err := t.readFingerprints(n)
 	if err != nil && !isNotExist(err) {

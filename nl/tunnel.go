@@ -148,7 +148,7 @@ func (l Link) Tunnel() (local netip.Addr, port uint16, ok bool) {
 	return l.tunnel.local, l.tunnel.port, l.tunnel.port != 0
 }
 
-// The struct tunnel has the two properties of a link that only a [Tunnel] has. For any other link, the struct is the
+// A tunnel has the properties by which Check recognises a link that is a [Tunnel]. For any other link, a tunnel is the
 // zero value.
 type tunnel struct {
 	local netip.Addr

@@ -23,9 +23,9 @@ import (
 // MACAddressPolicy=persistent). Because the caller knows the MAC addresses, it can also add a [Neigh]. With the Neigh,
 // the kernel does not ask for neighbours.
 //
-// Each end has one queue in each direction. If the request contained no number of queues, Linux 5.15 and later would
-// make a queue for each possible CPU, and would tell udev about each queue. But Linux would use only one of these
-// queues (veth_get_num_queues, veth_init_queues).
+// Each end has one queue in each direction. If the request contained no number of queues, Linux since 5.15 would make a
+// queue for each possible CPU. It would tell udev about each queue. But Linux would use only one of these queues
+// (veth_get_num_queues, veth_init_queues).
 type Veth struct {
 	Name string
 	// AltName is an alternative name of the near end, or "". Set AltName if pairs of different pods use the same Name
@@ -47,8 +47,9 @@ type Veth struct {
 	// near end, so the caller must add the neighbours (see [Neigh]).
 	NoLinkLocal bool
 	// NoRA: the near end ignores IPv6 router advertisements, which any process in PeerNS could send (RFC 4861, section
-	// 4.2). If NoRA is false, two sysctls of the near end decide: the kernel ignores advertisements if forwarding is 1
-	// and accept_ra is 0 or 1 (ipv6_accept_ra). The sysctl forwarding of "all" does not count.
+	// 4.2). If NoRA is false, the near end's own sysctls forwarding and accept_ra decide (ipv6_accept_ra). For example,
+	// the kernel ignores advertisements if forwarding is 1 and accept_ra is not 2. The sysctl forwarding of "all" does
+	// not count.
 	NoRA bool
 	// NoRedirects: the near end sends no ICMP redirects of IPv4. Add sets the near end's sysctl send_redirects to 0.
 	NoRedirects bool

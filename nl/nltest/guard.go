@@ -74,7 +74,7 @@ func countTraces() map[string]int {
 		found["namespace "+path]++
 	}
 	for _, target := range linkTargets("/proc/self/fd/*") {
-		found["descriptor of "+target]++ // the path of the file, or the number of the socket or pipe
+		found["descriptor of "+target]++ // target is the path of a file, or the number of a socket or pipe
 	}
 	home, _ := os.Readlink("/proc/thread-self/ns/net")
 	for _, target := range linkTargets("/proc/self/task/*/ns/net") {
