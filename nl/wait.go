@@ -139,7 +139,8 @@ func ByMAC(links []Link) map[string]Link {
 	return byMAC
 }
 
-// Owns reports whether the link has the MAC address, and does not borrow it from another link.
+// Owns reports whether the link has the MAC address as its own. A link that borrows the address does not own it, see
+// borrowsMAC.
 func (l Link) Owns(mac string) bool { return l.MAC == mac && !borrowsMAC(l) }
 
 // borrowsMAC reports whether a link borrows its MAC address: ipvlan, macvlan and VLAN links have the MAC address of the

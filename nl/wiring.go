@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Object is an object of the kernel as in ip(8): a link, an address, a route and so on. Use errors.Is to compare the
-// errors of its methods.
+// An Object is an object of the kernel as in ip(8): a link, an address, a route and so on. To compare an error of its
+// methods with fs.ErrExist or fs.ErrNotExist, use errors.Is.
 type Object interface {
 	Add(*NS) error   // the error is fs.ErrExist if the object exists
 	Del(*NS) error   // the error is fs.ErrNotExist if the object does not exist
@@ -40,7 +40,8 @@ func Steps[O Object](ns *NS, objects []O) Wiring {
 }
 
 // errSame is the error of an Object's Add if the namespace already has the object, with all its properties. errors.Is
-// finds fs.ErrExist in errSame. Unlike another fs.ErrExist, errSame tells Wiring.Add that Check is not necessary.
+// finds fs.ErrExist in errSame. After any other error that wraps fs.ErrExist, Wiring.Add calls Check, because the
+// properties may differ. After errSame, Wiring.Add does not call Check.
 var errSame error = &textError{"as it should be", &fs.ErrExist}
 
 // Add adds all Objects that do not exist yet. After an error, Add deletes the Objects that it has added, but no Object
@@ -64,9 +65,10 @@ func (w Wiring) Add() error {
 	return nil
 }
 
-// rememberIndices makes the namespaces of the Steps remember the indices of links until forget is called. A namespace
-// that a context keeps open (see [KeepOpen]) remembers the indices for the whole command. If another process replaces a
-// link before that, no link has the remembered index, and requests with this index fail.
+// rememberIndices makes the namespaces of the Steps remember the indices of links. When the caller calls forget, the
+// namespaces forget the indices. But a namespace that a context keeps open (see [KeepOpen]) remembers the indices for
+// the whole command. If another process replaces a link while the namespace remembers its index, requests with this
+// index fail, because no link has the index any more.
 func (w Wiring) rememberIndices() (forget func()) {
 	for _, s := range w {
 		if s.NS != nil && s.NS.indices == nil {
@@ -92,8 +94,8 @@ func (w Wiring) forgetDeleted() {
 	}
 }
 
-// eachNS calls f with the namespaces of the Steps. If a context keeps a node's namespace open, eachNS also calls f with
-// the pod's namespace that the same context keeps open (keptOther).
+// eachNS calls f with the namespaces of the Steps. A context may keep a node's namespace open, and with it a pod's
+// namespace (keptOther). In this case, eachNS calls f with both namespaces.
 func (w Wiring) eachNS(f func(*NS)) {
 	for _, s := range w {
 		for n := s.NS; n != nil; n = n.keptOther {
@@ -185,9 +187,9 @@ func (w Wiring) String() string {
 // errGone reports that the namespace of an Object is gone.
 var errGone error = &textError{"the namespace is gone", &fs.ErrNotExist}
 
-// A textError is an error with a text that wraps an error of package fs. The error variables of this package are
-// textErrors, because the compiler can initialise a textError. If fmt.Errorf initialised these variables, each process
-// would need more time before main.
+// A textError is an error that has a text of its own and wraps an error of package fs. The error variables of this
+// package are textErrors, because the compiler can initialise a textError. If fmt.Errorf initialised these variables,
+// each process would need more time before main.
 type textError struct {
 	text string
 	of   *error
@@ -196,8 +198,8 @@ type textError struct {
 func (m *textError) Error() string { return m.text + ": " + m.Unwrap().Error() }
 func (m *textError) Unwrap() error { return *m.of }
 
-// label returns the name of the Step s in errors: the name of the namespace, and the first line of the Object's
-// command.
+// label returns the name that an error uses for the Step s. The name consists of the namespace's name and the first
+// line of the Object's command.
 func (s Step) label() string {
 	line, _, more := strings.Cut(s.Object.String(), "\n")
 	if more {

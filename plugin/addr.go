@@ -25,8 +25,8 @@ func Prefix(n net.IPNet) (netip.Prefix, bool) {
 	return netip.PrefixFrom(a, bits), ok
 }
 
-// Gateway returns the first gateway in the CNI result r that has the same family as the address sibling. If r has no
-// such gateway, Gateway returns the zero address.
+// Gateway returns the first gateway in the CNI result r that has the same family as the address in the parameter
+// sibling. If r has no such gateway, Gateway returns the zero address.
 func Gateway(r *types100.Result, sibling netip.Addr) netip.Addr {
 	for _, c := range r.IPs {
 		if a, ok := Addr(c.Gateway); ok && a.Is6() == sibling.Is6() {

@@ -51,7 +51,8 @@ func (p Pod) checkNames() error {
 type validator interface{ Validate() error }
 
 // newRequest makes a request from a call. A DEL must work with a configuration that an ADD refuses. If a DEL also
-// refused this configuration, one mistake in an edited configuration would keep all pods of the node from ending.
+// refused this configuration, one mistake in an edited configuration would make every DEL on the node fail, so no pod
+// could end.
 func newRequest[C any](c *call) (*Request[C], error) {
 	r := &Request[C]{
 		Network:    c.network.Name,
@@ -95,8 +96,8 @@ func decodeConfig[C any](stdin []byte, config *C) error {
 }
 
 // validAttachments returns the attachments that a GC keeps. If the key cni.dev/valid-attachments is missing,
-// validAttachments returns an error. A missing key does not mean an empty list, because a GC that keeps no attachment
-// has the key with an empty list.
+// validAttachments returns an error. A missing key does not mean an empty list: if no attachment is valid, the runtime
+// sends the key with an empty list.
 func (n *network) validAttachments() (as []Attachment, err error) {
 	if n.Valid == nil {
 		return nil, Errorf(CodeInvalid,

@@ -7,8 +7,8 @@ import "hash/fnv"
 
 // Digest returns 16 bytes that identify an attachment to a network. Names and numbers that are made from the digest
 // contain fewer bytes, because not all 16 bytes fit. FNV is not a cryptographic hash, so an attacker can find two
-// attachments with the same digest. But the attacker gains nothing, because the ADDs of these two attachments have the
-// same effect as two ADDs of one attachment.
+// attachments with the same digest. The ADDs of these two attachments have the same effect as two ADDs of one
+// attachment. An attacker who can call ADDs can also call two ADDs of one attachment, so the attacker gains nothing.
 func Digest(network string, a Attachment) []byte {
 	h := fnv.New128a()
 	h.Write([]byte(network + "\x00" + a.ContainerID + "\x00" + a.IfName))

@@ -34,7 +34,7 @@ const (
 )
 
 // An Error is an error that has CNI's code for the runtime, and a hint for the operator. An Error may be anywhere in a
-// chain of wrapped errors. The outermost Error counts.
+// chain of wrapped errors. If a chain has several Errors, the runtime gets the code and the hint of the outermost one.
 type Error struct {
 	Code uint
 	Hint string // what the operator can do; the "details" of CNI's error

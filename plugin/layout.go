@@ -22,8 +22,8 @@ import (
 // type.
 type describer interface{ Describe(*codec.Codec) }
 
-// unmarshal decodes compact JSON as encoding/json does. If v has a description, unmarshal first reads the text by the
-// description (codec.ReadExactly). If this fails, for example because the text is unusual, unmarshal calls
+// unmarshal decodes compact JSON as encoding/json does. If v has a description, unmarshal first passes the text and the
+// description to codec.ReadExactly. If this call fails, for example because the text is unusual, unmarshal calls
 // encoding/json.
 func unmarshal[T any](text []byte, v *T) error {
 	if d, ok := any(v).(describer); ok && codec.ReadExactly(text, d.Describe) == nil {

@@ -73,9 +73,9 @@ func (m *mistyped) object(text []byte, config any) {
 	}
 }
 
-// compareType compares a value's type with the Go type t. It does the same for the values inside this value. In
-// messages, the parameter place says where the value is. If two sections have the same key, compareType adds only one
-// message about the key's value.
+// compareType compares a value's type with the Go type t. It does the same for the values inside this value. Messages
+// contain the string in the parameter place: it names the keys that lead to the value. If two sections have the same
+// key, compareType adds only one message about the key's value.
 func (m *mistyped) compareType(place string, value json.RawMessage, t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -133,8 +133,8 @@ func (m *mistyped) add(place string, value json.RawMessage, t reflect.Type) {
 	slices.SortFunc(m.found, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 }
 
-// addValidated adds the mistakes that Validate has found in other keys. It leaves out the mistakes that Validate
-// reports about the keys in m.keys, because Validate has not seen the values of these keys.
+// addValidated adds the mistakes that Validate has found, except the mistakes about the keys in m.keys. Validate has
+// not seen the values of the keys in m.keys.
 func (m *mistyped) addValidated(err error) {
 	if err == nil {
 		return
@@ -146,8 +146,8 @@ func (m *mistyped) addValidated(err error) {
 	}
 }
 
-// shownValue returns a value for a message, as the file has it. A character that is not printable becomes a question
-// mark. A long value is cut, so that it fits on a line.
+// shownValue returns the JSON text of a value for a message, without white space. A character that is not printable
+// becomes a question mark. A long value is cut, so that it fits on a line.
 func shownValue(value json.RawMessage) string {
 	const most = 40
 	var dense bytes.Buffer

@@ -17,8 +17,8 @@ type NIC struct {
 }
 
 // NICs returns the NICs that the ADD for the interface ifName has made. The NIC ifName comes first. The interfaces
-// after ifName in the result are the further NICs. The list ends before the first interface that is not in the
-// container, or has no address. In a result of the ipam plugin, no interface is in the container. For such a result,
+// after ifName in the result are the further NICs. An interface that is not in the container ends the list, and so does
+// an interface without an address. In a result of the ipam plugin, no interface is in the container. For such a result,
 // NICs returns one NIC, with the addresses of the first interface and without a MAC address.
 func NICs(r *types100.Result, ifName string) []NIC {
 	first := slices.IndexFunc(r.Interfaces, func(i *types100.Interface) bool {

@@ -7,7 +7,7 @@
 // standard input (CNI specification 1.1.0, sections 2 and 3). [Main] decodes both once, calls the function for the
 // command, and encodes the result or the error. So a plugin is a [Commands] value: functions that take a [Request] and
 // return a result or an error. Only Main reads the command and standard input, prints the answer, and exits. Other code
-// reads only single variables of the environment, such as CNI_PATH.
+// reads only a few variables of the environment, such as CNI_PATH.
 //
 // Standard output gets exactly one JSON object. The object is a result in the version that the configuration asks for,
 // or an error. An error has CNI's code, the cause, and a hint for the operator. After a panic, the error has the code
@@ -49,9 +49,9 @@ type Request[C any] struct {
 	Began      time.Time        // when the command began; zero if the caller does not know
 	Waited     bool             // set by an ADD that has waited for EC2
 
-	// Added lists attachments that may be missing in Valid although they exist. Each of these attachments has an ADD
-	// that may still run, or that has begun since this GC began. Added is nil if the plugin cannot know these
-	// attachments.
+	// Added lists attachments that may be missing in Valid although they exist. For each of these attachments, an ADD
+	// has begun after this GC, or an earlier ADD has perhaps not ended yet. Added is nil if the plugin cannot know
+	// these attachments.
 	Added func() ([]Attachment, error)
 
 	cniVersion string // of the configuration
@@ -96,8 +96,8 @@ const (
 )
 
 // Unhurried sets the deadline of every command to one hour. Tests use Unhurried: they stop a process at each of its
-// system calls, on a machine that may be busy. Without Unhurried, a STATUS would reach its deadline in such a test, and
-// report success.
+// system calls, on a machine that may be busy. Without Unhurried, a STATUS would reach its deadline in such a test. It
+// would then report success, because an expired deadline is no lasting fault (see status.go).
 var Unhurried bool
 
 // supportedVersions are the specification versions in which prevResult and chaining exist.
@@ -167,8 +167,8 @@ func (e *execution[C]) add(ctx context.Context, r *Request[C]) error {
 	return err
 }
 
-// commandFunc returns a function that dispatch can call. The returned function calls answerCall with the function f of
-// one command.
+// commandFunc returns the function that dispatch calls for one command. The parameter f does the command's work:
+// answerCall calls f.
 func (e *execution[C]) commandFunc(
 	limit time.Duration, f func(context.Context, *Request[C]) error,
 ) func(*call) *types.Error {
@@ -223,7 +223,8 @@ func (e *execution[C]) answerCall(
 	return waited, encode(c.verb, err)
 }
 
-// graceEnd returns a channel. After ctx has ended, the channel stays open for the time grace, and is then closed.
+// graceEnd returns a channel. When ctx has ended, graceEnd waits as long as the constant grace says, and then closes
+// the channel.
 func graceEnd(ctx context.Context) <-chan struct{} {
 	late := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(late) }) })

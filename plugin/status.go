@@ -11,10 +11,10 @@ import (
 	"syscall"
 )
 
-// STATUS asks whether any ADD can succeed. When STATUS fails, the runtime reports the node as not ready. Kubernetes
-// then starts no pods on the node, and evicts the node's pods. So STATUS fails only for a lasting fault, such as a
-// module that the kernel lacks or a directory that cannot be written. If a node is only slow, or only lacks memory for
-// a moment, STATUS must not fail.
+// If STATUS fails, this means that no ADD on the node can succeed. When STATUS fails, the runtime reports the node as
+// not ready. Kubernetes then starts no pods on the node, and evicts the node's pods. So STATUS fails only for a lasting
+// fault, such as a module that the kernel lacks or a directory that cannot be written. If a node is only slow, or only
+// lacks memory for a moment, STATUS must not fail.
 
 // shortages are the errors that come and go with the load of a node. The kernel or a context returns these errors.
 var shortages = []error{

@@ -57,8 +57,9 @@ func Commands() plugin.Commands[Config] {
 }
 
 // refuseNode returns an error if CNI_NETNS is the namespace of the node. An ADD calls refuseNode before it leases an
-// address. refuseNode does not keep the pod's namespace open, because the ADD may then wait for EC2, and the pod may
-// end meanwhile. If the pod's namespace is missing, the plugin that opens the namespace reports the error.
+// address. The ADD may wait for EC2 when it leases the address, and the pod may end during this wait. So refuseNode
+// does not keep the pod's namespace open. If the pod's namespace is missing, the plugin that opens the namespace
+// reports the error.
 func refuseNode(ctx context.Context, r *plugin.Request[Config]) error {
 	node, err := nl.NodeOf(ctx)
 	if err != nil {
@@ -88,8 +89,8 @@ func sharingNS(
 // address when this ADD began. add also deletes nothing if a later ADD of the attachment has begun, because that ADD
 // may have made the objects.
 //
-// If the kernel reports that another link has the leased address, add tries again. The registry keeps a lease of this
-// address, although the lease then belongs to no pod. So no later try gets the same address.
+// If the kernel reports that another link has the leased address, add tries again. The failed try leaves a lease
+// without a pod in the registry (see [lease.NotesUse]). Because of this lease, no later try gets the same address.
 func add(ctx context.Context, r *plugin.Request[Config]) (result *types100.Result, err error) {
 	const tries = 8
 	for range tries {
@@ -115,7 +116,7 @@ func addOnce(ctx context.Context, r *plugin.Request[Config]) (_ *types100.Result
 	inUse = made == 1 && errors.Is(err, syscall.EADDRINUSE)
 	if err != nil && !leaseBegan.IsZero() && !lease.Superseded(r, leaseBegan) {
 		own := *r
-		own.Began = leaseBegan // a lease that began later belongs to another command
+		own.Began = leaseBegan // if the lease began later, it belongs to another command, and stays
 		err = errors.Join(err, deleteObjects(context.WithoutCancel(ctx), &own, made))
 	}
 	return result, inUse, err
@@ -136,8 +137,9 @@ func del(ctx context.Context, r *plugin.Request[Config]) error {
 	return deleteObjects(ctx, r, len(plugins))
 }
 
-// deleteObjects deletes the objects that the first n plugins have made, in reverse order. deleteObjects stops at the
-// first failure, because the last step frees the address. The address must not become free while the pod still has it.
+// deleteObjects deletes the objects that the first n plugins have made, in reverse order. The first plugin has leased
+// the address, so its DEL comes last and frees the address. The address must not become free while the pod still has
+// it. So deleteObjects stops at the first failure.
 func deleteObjects(ctx context.Context, r *plugin.Request[Config], n int) error {
 	for _, c := range slices.Backward(plugins[:n]) {
 		if err := c.Del(ctx, r); err != nil {

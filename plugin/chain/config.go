@@ -64,7 +64,8 @@ func (c *Config) Validate() error {
 		Routed(&c.ipam, &c.ptp, len(c.egress.Egresses)))...)
 }
 
-// Routed returns a mistake for each value that conflicts with a pool of routed pods, whose dataPath is veth.
+// Routed returns a mistake for each value of the configuration that conflicts with routed pods. If a pool of addresses
+// has the dataPath veth, its pods are routed pods.
 func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	veth, ipvlan := ipam.Routed()
@@ -83,8 +84,8 @@ func Routed(ipam *lease.Config, pair *ptp.Config, egresses int) error {
 	return m.Err()
 }
 
-// Unhooked returns a mistake for a service loop and for an egress if the mode of ipvlan is l3s. Both need hooks in the
-// pod, but in mode l3s, packets from the VPC do not pass these hooks.
+// Unhooked returns the mistakes of a configuration whose ipvlan mode is l3s: in this mode, a service loop is a mistake,
+// and an egress is a mistake. Both need hooks in the pod. In mode l3s, packets from the VPC do not pass these hooks.
 func Unhooked(mode string, pair *ptp.Config, egresses int) error {
 	var m values.Mistakes
 	if mode == "l3s" && pair.Loops() {

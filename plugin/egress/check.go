@@ -33,7 +33,8 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 		if err != nil || p == nil {
 			return err
 		}
-		// The pod's routes may have changed since the ADD, so check ignores the throw routes that follow from them.
+		// The ADD made throw routes for the networks of the pod's routes. The pod's routes may have changed since then,
+		// so check ignores these throw routes.
 		p.routes = nil
 		w, err := p.wiring(r, role)
 		if err != nil {
@@ -111,8 +112,8 @@ func Lost(ns *nl.NS, name string) error {
 // ErrLost is the error that Lost returns for a client or a router.
 var ErrLost = errors.New("a part of the egress is lost")
 
-// podFromKernel returns a pod with only the facts that its tunnels show: their addresses, their UDP port and their
-// group. The parameter name is the name of the pod's link to the VPC.
+// podFromKernel returns a pod with only the facts that the kernel shows: the tunnels' addresses, UDP port and group.
+// The parameter name is the name of the pod's link to the VPC.
 func podFromKernel(ns *nl.NS, name string) (*pod, error) {
 	links, err := ns.Links()
 	p := &pod{ns: ns, nic: plugin.NIC{Name: name}, links: []string{name}}
@@ -200,8 +201,8 @@ func (p *pod) lostRoutesError(families []nl.Family) (failed error) {
 	return failed
 }
 
-// differenceError returns an error about each prefix that is in dsts and not in others. The error's text contains the
-// parameter meaning.
+// differenceError returns an error about each prefix that is in dsts and not in others. The parameter meaning explains
+// the difference in the error's text.
 func differenceError(dsts, others map[netip.Prefix]bool, meaning string) (failed error) {
 	for dst := range dsts {
 		if !others[dst] {

@@ -17,10 +17,11 @@ import (
 // the egress's destinations goes to the gateway, which is the ClusterIP of the routers' Service.
 //
 // The table has routes of the type throw for the prefixes that do not use the tunnel. A throw route makes the kernel
-// continue with the pod's other tables. So the longest prefix decides whether a packet takes the tunnel. Each
-// destination has a second route, which refuses packets. The kernel uses this route if there is no tunnel. So no
-// connection that the pod begins to the destination has the client's own address as its source. The refusing routes are
-// added first, and the UDP port of the tunnel is added last.
+// continue with the pod's other tables. The kernel chooses the route with the longest prefix, which is a throw route or
+// a route through the tunnel. So the longest prefix decides whether a packet takes the tunnel. Each destination has a
+// second route, which refuses packets. The kernel uses this route if there is no tunnel. So without a tunnel, the pod's
+// connections to the destination fail. They never leave with the client's own address as their source. The refusing
+// routes are added first, and the UDP port of the tunnel is added last.
 func (p *pod) clientWiring(all []Egress) (nl.Wiring, error) {
 	families := p.families(all...)
 	objects := []nl.Object{p.clientTable(families, all)}
@@ -101,10 +102,12 @@ func refusingRoute(dst netip.Prefix) nl.Route {
 	return nl.Route{Dst: dst, Type: "unreachable", Metric: lastMetric, Table: TableOut, Protocol: nl.RouteProtocol}
 }
 
-// gatewayRoute returns the route that makes an IPv6 gateway valid for routes through the tunnel. Before the kernel adds
-// a route through a gateway, it looks in the same table for a route to the gateway (ip6_route_check_nh). Both routes
-// must use the same link. The throw route to the gateway has no link, so the kernel needs the route of gatewayRoute. No
-// packet takes the route of gatewayRoute, because the throw route has a smaller metric.
+// gatewayRoute returns a route to an IPv6 gateway through the tunnel's link. Without this route, the kernel would
+// refuse the routes of destinations through this gateway. Before the kernel adds a route through a gateway, it looks in
+// the same table for a route to the gateway (ip6_route_check_nh). Both routes must use the same link. The table also
+// has a throw route to the gateway, because the tunnel's own packets must not enter the tunnel. The throw route has no
+// link, so it does not satisfy the kernel. No packet takes the route of gatewayRoute, because the throw route has a
+// smaller metric.
 //
 // The flag onlink does not help. Before Linux 7.0, the kernel refuses this flag if the main table has a route to the
 // gateway through another link (ip6_route_check_nh_onlink). The pod has such a route: the route to the Services.
@@ -114,9 +117,10 @@ func gatewayRoute(gw netip.Addr) nl.Route {
 }
 
 // skipRule returns the rule for packets that leave through the ENI's link. With this rule, these packets skip the
-// tunnel's table. If the service loop is redirect, a BPF program sends packets out through the ENI's link. The kernel
-// looks up the next hop of each of these packets (bpf_redirect_neigh). In IPv6, this lookup does not skip routes
-// through other links. So without the rule, the kernel would choose the tunnel's gateway as the next hop.
+// tunnel's table. If serviceLoop is "redirect", a BPF program sends packets out through the ENI's link. The kernel
+// looks up the next hop of each of these packets (bpf_redirect_neigh). In IPv6, the lookup may find a route through
+// another link than the ENI's link. So without the rule, the kernel would find a route through the tunnel, and would
+// choose the tunnel's gateway as the next hop.
 func (p *pod) skipRule() nl.Rule {
 	return nl.Rule{Pref: prefPast, Family: nl.IPv6, OIF: p.nic.Name, Table: nl.MainTable, Protocol: nl.RouteProtocol}
 }
@@ -147,25 +151,27 @@ func gatewayPrefixes(f nl.Family, all []Egress) (gws []netip.Prefix) {
 // tunnel.
 //
 // The pod's answers to other hosts must not use the tunnel. Examples are answers to probes, and to callers at a
-// NodePort or a load balancer. The address of the other host may be in a destination of the tunnel. So answers get a
-// mark (the constant mark), and the kernel does not use the tunnel's table for packets with this mark. Packets that
-// arrive through the veth pair and leave again also get the mark. The pod forwards these packets to the ENI if the
-// service loop is masquerade. There are two kinds of these packets. The first kind is the tunnel's own packets, which
-// go to a router. The second kind is packets to the backend of a Service, if the backend's address is in a destination.
+// NodePort or a load balancer. A destination of the tunnel is a CIDR, and this CIDR may contain the address of the
+// other host. So answers get a mark (the constant mark), and the kernel does not use the tunnel's table for packets
+// with this mark. Packets that arrive through the veth pair and leave again also get the mark. The pod forwards these
+// packets to the ENI if serviceLoop is "masquerade". There are two kinds of these packets. The first kind is the
+// tunnel's own packets, which go to a router. The second kind is packets to the backend of a Service, if the backend's
+// address is in a destination.
 //
 // A connection that leaves through the tunnel also gets the mark. From the tunnel, the pod accepts only answers that
-// belong to connections with the mark, and errors about these connections. If the pod accepted other packets from the
-// tunnel, any program that can send UDP to the pod could send it packets with a forged source. For example, the program
-// could answer as if it were the pod's DNS server. It could also lower the path MTU of the pod's other connections.
+// belong to connections with the mark, and ICMP errors about these connections. If the pod accepted other packets from
+// the tunnel, any program that can send UDP to the pod could send the pod packets with a forged source. For example,
+// the program could answer as if it were the pod's DNS server. It could also lower the path MTU of the pod's other
+// connections.
 //
 // The destinations may change while the pod runs, see renew.go. The far end of a TCP connection identifies the
 // connection by the source address. So a TCP connection that has begun outside of the tunnel stays outside. A TCP
 // connection that has begun through the tunnel ends when its destination is no longer a destination of the tunnel. The
-// program in the pod gets a reset at once. No packet of the connection leaves with another source address than the
-// router's. Packets of all other protocols use the tunnel only for the present destinations.
+// program in the pod gets a reset at once. So no packet of the connection leaves with the client's own address. Packets
+// of all other protocols use the tunnel only for the present destinations.
 func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
-	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // answers of containers inside the pod
+	past := []nl.NFRule{{nl.CTReply(), nl.SetMark(mark)}} // the answers of nested containers
 	for _, pair := range p.links[1:] {
 		past = append(past, nl.NFRule{nl.IIFName(pair), nl.SetMark(mark)})
 	}
@@ -184,14 +190,14 @@ func (p *pod) clientTable(families []nl.Family, all []Egress) nl.Table {
 		{Name: "prerouting", Type: "filter", Hook: "prerouting", Priority: nl.PriorityMangle, Rules: past},
 		{Name: "input", Type: "filter", Hook: "input", Rules: append(p.onlyInUDP(families, routersOf(all)),
 			onlyAnswers...)},
-		// The pod forwards packets only for containers inside the pod.
+		// These rules are for packets of nested containers, which a program in the pod runs.
 		{Name: "forward", Type: "filter", Hook: "forward", Rules: slices.Concat(leaves, onlyAnswers)},
 	}, p.untrackedChains(families, func(f nl.Family) nl.Term { return nl.DAddr(gatewayPrefixes(f, all)...) })...)}
 }
 
-// routersOf returns a function. For a family, this function returns the routerCidrs of all egresses. If an egress has a
-// gateway of this family, but no routerCidrs of this family, the function returns no CIDR. The reason is that the
-// routers of this egress may have any address.
+// routersOf returns a function. For a family, this function returns the routerCidrs of all egresses together. If one of
+// the egresses has a gateway of this family, but no routerCidrs of this family, the function returns nil. The reason is
+// that the routers of this one egress may have any address.
 func routersOf(all []Egress) func(nl.Family) []netip.Prefix {
 	return func(f nl.Family) (routers []netip.Prefix) {
 		for _, e := range all {

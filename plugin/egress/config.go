@@ -44,7 +44,8 @@ type Egress struct {
 	Namespaces []string `json:"namespaces"`
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask to be clients
 	Routers    []string `json:"routers"`    // namespaces whose pods are routers
-	// CIDRs of the clients' addresses; only IPv4 has a default: all destinations of routes in the router's prevResult
+	// CIDRs of the clients' addresses; the default for IPv4 is the VPC: the destinations of the router's routes in
+	// prevResult; IPv6 has no default
 	Clients []string `json:"clients"`
 
 	// CIDRs of the routers' addresses: a client accepts tunnel packets only from these; the default is all addresses
@@ -195,7 +196,7 @@ func commonDestination(a, b Egress) (netip.Prefix, bool) {
 	return a.destinations[i], true
 }
 
-// mayOverlap reports whether one namespace could match an entry of each of the two lists.
+// mayOverlap reports whether there could be a namespace that both lists match.
 func mayOverlap(a, b plugin.Namespaces) bool {
 	start := func(g string) string { return strings.TrimSuffix(g, "*") }
 	return slices.ContainsFunc(a, func(g string) bool { return b.Has(start(g)) || slices.Contains(b, g) }) ||

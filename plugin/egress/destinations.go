@@ -11,9 +11,9 @@ import (
 )
 
 // privateNets are networks that are not part of the internet: networks of VPCs, nodes, Services, the metadata service,
-// and multicast groups. If a destination contains such a network, clients still do not reach the network through the
-// tunnel. Clients reach the network through the tunnel only if a destination is the network itself, or is in the
-// network.
+// and multicast groups. A destination may be larger than such a network, for example 0.0.0.0/0. Packets to the network
+// then still do not use the tunnel. But if a destination is such a network, or a part of one, packets to this
+// destination use the tunnel.
 func privateNets() []netip.Prefix {
 	return prefixes(
 		"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", // RFC 1918
@@ -67,9 +67,9 @@ func longestMatch(all []netip.Prefix, a netip.Addr) (found netip.Prefix, ok bool
 }
 
 // sparedPrefixes returns the prefixes of a family that do not use the tunnel although they are within a destination.
-// These are the gateways, the exceptions of the configuration, private networks, and networks of the pod's other
-// routes. But if the configuration names a private network or a network of a route as a destination, this network uses
-// the tunnel.
+// These are the gateways, the exceptions of the configuration, private networks, and podRoutes: the networks to which
+// the pod has routes of its own. But if one of the private networks or podRoutes is itself a destination, packets to
+// this network use the tunnel. A single address in podRoutes never uses the tunnel.
 func (e Egress) sparedPrefixes(f nl.Family, podRoutes []netip.Prefix, gateways []netip.Addr) (all []netip.Prefix) {
 	add := func(p netip.Prefix) {
 		within := func(d netip.Prefix) bool { return d.Bits() <= p.Bits() && d.Contains(p.Addr()) }
@@ -100,9 +100,9 @@ type layer struct {
 
 // layers returns the layers of a family. The layers contain the prefixes to which a router forwards packets, and the
 // prefixes to which the router does not forward packets. The first layer that contains an address decides whether the
-// router forwards packets to the address. Thus the longest prefix decides, as in the table of routes that a client
-// gets. podRoutes are the networks that the router reaches through its ENI. The router drops a packet to an address
-// that is in no layer.
+// router forwards packets to the address. Longer prefixes are in earlier layers, see layer. So the longest prefix
+// decides, as in the table of routes that a client gets. podRoutes are the networks that the router reaches through its
+// ENI. The router drops a packet to an address that is in no layer.
 func (e Egress) layers(f nl.Family, podRoutes []netip.Prefix) (all []layer) {
 	refuse := e.sparedPrefixes(f, podRoutes, e.gateways)
 	pass := slices.DeleteFunc(prefixesOf(f, e.destinations), func(d netip.Prefix) bool {

@@ -8,14 +8,17 @@
 // configuration lists some destinations. The client sends its packets for these destinations through the tunnel to one
 // router. The router writes its own VPC address into these packets as the source, and sends the packets out through its
 // ENI. So the route table of the router's subnet decides the public address: a NAT gateway's address, or the router's
-// Elastic IP address. A router is an ordinary pod, whose containers may do nothing.
+// Elastic IP address. A router is an ordinary pod. Its containers have nothing to do, because the kernel forwards the
+// packets.
 //
 // The far end of a client's tunnel is the ClusterIP of a Service whose endpoints are the routers. kube-proxy chooses a
 // router for each client, and keeps its choice (sessionAffinity) as long as this router is an endpoint. So this project
-// needs no process that watches the routers. The router sends the answers straight to the client's address. A tunnel
-// has no remote address: see [nl.Tunnel]. So a router has one link for all clients, and needs no list of clients.
+// needs no process that watches the routers. The router sends the answers straight to the client's address. The
+// tunnel's link has no remote address: the kernel sends each tunnel packet to the next hop of the inner packet's route,
+// see [nl.Tunnel]. So a router has one link for all clients, and needs no list of clients.
 //
-// The outer addresses of all tunnel packets are the pods' own addresses, as EC2's source check demands.
+// Before a tunnel packet enters the VPC, kube-proxy replaces the ClusterIP by the router's address. So in the VPC, the
+// outer source and destination are the pods' own addresses, as EC2's source check demands.
 //
 // The files: client.go has the objects of a client, router.go has the objects of a router, and pod.go has the code for
 // both. destinations.go decides which packets leave through a tunnel, and role.go decides which pods may use a tunnel.
@@ -23,8 +26,8 @@
 //
 // The invariants: if a pod is neither client nor router, the plugin changes nothing. All objects of the plugin are in
 // the pod's namespace. Only connections that the pod begins use the tunnel. If a part of the egress is missing, packets
-// for the tunnel are dropped. No connection that a client begins to a destination has the address of the client, or of
-// a node, as its source.
+// for the tunnel are dropped. If a client begins a connection to a destination, the destination never sees the address
+// of the client or of a node.
 package egress
 
 //go:generate go run ../../internal/codec/gen
@@ -85,8 +88,8 @@ func unavailable(err error) error {
 			"too old for an egress", "egress: %w", err)
 }
 
-// del deletes the objects of the pod's egress if the configuration may give the pod a role. del does not fail if it
-// cannot delete an object, because the object ends with the namespace.
+// del deletes the objects of the pod's egress. If mayHaveRole shows that the pod has no role, del does nothing. If del
+// cannot delete an object, it only logs the error, because the object ends with the namespace.
 func del(ctx context.Context, r *plugin.Request[Config]) error {
 	if !r.Config.mayHaveRole(r.Pod) {
 		return nil

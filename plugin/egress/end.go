@@ -22,8 +22,8 @@ import (
 //   - The remaining objects have no effect without links. endEgress deletes them last.
 //
 // Other plugins have made some of these links. The DELs of those plugins accept that the links are gone. The path in
-// the DEL may now lead to the namespace of another pod. So endEgress does nothing if the namespace has no link of the
-// attachment, but has the links of another pod's first attachment.
+// the DEL may now lead to the namespace of another pod. That namespace has no link of this attachment, but it has the
+// links of the other pod's first attachment. In such a namespace, endEgress does nothing.
 func endEgress(ns *nl.NS, name string, group uint32) error {
 	links, err := ns.Links()
 	if err != nil {

@@ -26,8 +26,11 @@ const Table = nl.OwnTable + "_egress"
 
 // The bits that we set in the marks of packets and connections in a pod. The default of nodePortMark has other bits.
 const (
-	mark   = 1 << 30 // client: answers, and tunnelled connections; router: packets and connections from the tunnel
-	answer = 1 << 29 // router: packets that answer a connection from the tunnel
+	// In a client, packets with the bit mark are answers, and connections with the bit use the tunnel. In a router,
+	// packets and connections with the bit have come from the tunnel.
+	mark = 1 << 30
+	// In a router, packets with the bit answer belong to a connection from the tunnel, and go back to the client.
+	answer = 1 << 29
 )
 
 // Marks are the bits mark and answer together. nodePortMark must have neither of them.
@@ -37,9 +40,9 @@ const Marks = mark | answer
 // callers (unnumbered-ptp) and for further NICs (ipvlan).
 const (
 	prefPast = 1535 // client: packets that leave through the ENI
-	prefOut  = 1536 // client: packets into the tunnel; router: packets out of the tunnel, to the VPC
-	prefAway = 1537 // router: packets out of the tunnel, to all other destinations
-	prefBack = 1538 // router: answers, into the tunnel
+	prefOut  = 1536 // client: packets that go into the tunnel; router: packets from the tunnel to the VPC
+	prefAway = 1537 // router: packets from the tunnel to all other destinations
+	prefBack = 1538 // router: answers that go into the tunnel
 
 	rules = 7 // the number of priorities that an egress uses for its rules; the first one is prefPast
 
@@ -83,9 +86,9 @@ func (p *pod) wiring(r *plugin.Request[Config], role role) (nl.Wiring, error) {
 	return p.clientWiring(all)
 }
 
-// readPod reads a pod from prevResult and from the kernel. readPod returns nil for a further attachment of a pod, which
-// Multus can make. A further attachment gets no role, because the tunnel already uses the address of the first
-// attachment.
+// readPod reads a pod from prevResult and from the kernel. If the attachment is not the pod's first one, readPod
+// returns nil. Multus can make such further attachments. A further attachment gets no role, because the tunnel already
+// uses the address of the first attachment.
 func readPod(r *plugin.Request[Config], ns *nl.NS) (*pod, error) {
 	own := nl.PodGroup(r.Digest())
 	p := &pod{ns: ns, nic: plugin.NICs(r.Prev, r.IfName)[0], group: own, port: r.Config.port}
@@ -193,24 +196,27 @@ func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 
 // anySourceSysctl turns off rp_filter, the kernel's check of sources. The kernel looks up the route to the source of a
 // packet. The check compares the link of this route with the link through which the packet has arrived. If the links
-// differ, the check drops the packet. So the check would drop packets out of a tunnel. If the whole internet is a
-// destination of the tunnel, the route to a caller at a NodePort also uses the tunnel. So the check would also drop the
-// packets of this caller. The loose check would not help: on a link without addresses, such as a tunnel, it is as
+// differ, the check drops the packet. In a router, a packet out of the tunnel has a client's address as its source, and
+// the route to this address uses the ENI's link. So the check would drop the packet. In a client, the whole internet
+// may be a destination of the tunnel. The route to a caller at a NodePort then uses the tunnel, so the check would drop
+// the packets of this caller. The loose check would not help: on a link without addresses, such as a tunnel, it is as
 // strict as the strict check (__fib_validate_source). For a link, the kernel uses the larger of two values: the link's
-// own value, and the value for all links. A new link gets the value of "default". The value of "default" matters if an
-// operator or another program deletes the pair, and repair puts the pair back.
+// own value, and the value for all links. If an operator or another program deletes the pair, repair makes a new pair.
+// A new link gets the value of "default", so the check is also off for "default".
 func anySourceSysctl(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"}
 }
 
-// untrackedChains returns chains that turn off connection tracking for the tunnel's own packets. These packets are in
-// UDP, and no rule needs their connections. Each connection in the tunnel has a UDP port of its own. The connection
-// tracker of each end of the tunnel has one entry for each connection in the tunnel. If the kernel tracked the tunnel's
-// packets, each end would have two more entries for each of these connections. A client recognizes the tunnel's
-// outgoing packets, because their destination is a gateway. A router recognizes the tunnel's outgoing packets, because
-// their source is the router's own address. If the service loop is masquerade, a client's tunnel packets come back
-// through its pair on their way to a router. The client tracks these packets, because the masquerade must translate
-// their addresses.
+// untrackedChains returns chains that turn off connection tracking for the tunnel's own packets. The tunnel's own
+// packets are UDP packets around the packets of a connection. For each connection, there are two flows of UDP packets,
+// one in each direction. Each flow has a source port of its own, and both flows have the tunnel's port as their
+// destination port. If the kernel tracked these flows, each end of the tunnel would have three entries for each
+// connection, instead of one. No rule needs the entries of the two flows. A client recognizes the tunnel's outgoing
+// packets, because their destination is a gateway. A router recognizes the tunnel's outgoing packets, because their
+// source is the router's own address. If serviceLoop is "masquerade", a client sends its tunnel packets to the node,
+// where kube-proxy chooses a router. The node sends the packets back to the client through the client's pair, and the
+// client sends them to the router. On this second way, the client tracks the packets, because the masquerade must
+// translate their addresses.
 func (p *pod) untrackedChains(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}

@@ -21,13 +21,15 @@ import (
 // At each moment, and even after a kill, a packet takes either the path of the earlier configuration or the path of the
 // present configuration. The order of the steps ensures this:
 //
-//   - First come links, rules and ports that the pod does not have. For example, the pod has none for IPv6 if the
-//     egress had no IPv6 gateway before.
-//   - Then come the routes that are new, the longest prefix first. A route that differs is replaced in one request. So
-//     packets to an address take the old path until the address has its new route, and then the new path.
+//   - First come links, rules and ports that the pod does not have. For example, if the egress had no IPv6 gateway
+//     before, the pod has no links, rules and ports for IPv6.
+//   - Then come the routes that are new, the longest prefix first. If the pod has a route with other properties, one
+//     request replaces this route. So packets to an address take the old path until the address has its new route, and
+//     then the new path.
 //   - The table of netfilter is replaced in one transaction. Its seal shows which configuration the pod has.
-//   - Last, superfluous routes are deleted, the shortest prefix first. So packets to an address take the old path as
-//     long as the address has its old route, and then the new path.
+//   - Last, superfluous routes are deleted, the shortest prefix first. Packets to an address take the old path as long
+//     as the longest superfluous route to the address exists. When this route is deleted, all shorter superfluous
+//     routes are already gone. So the packets then take the new path.
 //
 // A router's routes do not depend on the configuration: only its nftables table changes.
 type Renewal struct {
@@ -150,7 +152,7 @@ func (p *pod) checkSamePod(shown *pod, r *plugin.Request[Config]) error {
 }
 
 // compare finds the differences. shown is the pod as the kernel shows it, and w is the wiring that an ADD would make
-// now. The list fixed has the routes of w that do not depend on the pod's own routes.
+// now. The parameter fixed lists the routes of w that do not depend on the pod's own routes.
 func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 	unfinished := map[nl.Family]bool{}
 	for _, f := range nl.Families {
@@ -190,8 +192,9 @@ func (x *Renewal) compare(p, shown *pod, w nl.Wiring, fixed []nl.Route) error {
 }
 
 // wantedState returns the state that a tunnel of the pod must have. If the pod's table was made from another
-// configuration, the tunnel's MTU may be wrong, so the state has an MTU. Otherwise, the state has no MTU, because
-// another plugin may have changed the tunnel's MTU.
+// configuration, the tunnel may have the MTU of that configuration. So the returned state has the MTU of the present
+// configuration. Otherwise, the returned state accepts any MTU, because another plugin may have changed the tunnel's
+// MTU.
 func (x *Renewal) wantedState(t nl.Tunnel) nl.Up {
 	if !x.other {
 		t.MTU = 0
@@ -220,8 +223,9 @@ func familyOf(s nl.Sysctl) nl.Family {
 func isAbsent(s nl.Step) bool { return checkedWiring(nl.Wiring{s}).Check() != nil }
 
 // compareRoutes finds the routes to add and the routes to delete. The pod's own routes may change while the pod runs.
-// For the network of each of these routes, TableOut has a throw route. If this throw route is missing, and a throw
-// route with a shorter prefix covers the network, compareRoutes adds nothing.
+// The list wanted has a throw route for the network of each own route, and TableOut may lack this throw route. If the
+// next shorter prefix that covers the network also has a throw route, compareRoutes does not add the missing route. The
+// reason is that packets to the network already stay out of the tunnel.
 func (x *Renewal) compareRoutes(present, wanted, fixed []nl.Route) {
 	spared := func(r nl.Route) bool {
 		return r.Type == "throw" && !slices.Contains(fixed, r) && coveringRoute(wanted, r).Type == "throw"
@@ -284,7 +288,7 @@ func inKernelForm(r nl.Route) nl.Route {
 // metric6 is the kernel's default metric of an IPv6 route (IP6_RT_PRIO_USER).
 const metric6 = 1024
 
-// goneFamilies lists the objects that the pod has for a family without a tunnel in the wiring w.
+// goneFamilies returns the pod's objects for each family that has a tunnel in the pod, but no tunnel in the wiring w.
 func (p *pod) goneFamilies(shown *pod, w nl.Wiring) (gone nl.Wiring) {
 	for _, a := range shown.addrs {
 		f := nl.FamilyOf(a)

@@ -59,8 +59,8 @@ func (c *Config) roleOf(pod plugin.Pod) (r role, err error) {
 // is checked before it is read.
 const mostText = 4 << 10
 
-// mayHaveRole reports whether a pod may have a role. mayHaveRole does not parse annotations, because a pod's text must
-// not make a DEL fail.
+// mayHaveRole returns false only if the pod cannot have a role. mayHaveRole does not parse the pod's annotations,
+// because a mistake in an annotation must not make a DEL fail.
 func (c *Config) mayHaveRole(pod plugin.Pod) bool {
 	if c.RuntimeConfig.Annotations[Annotation] != "" || c.RuntimeConfig.Annotations[RouterAnnotation] != "" {
 		return true

@@ -18,9 +18,10 @@ import (
 // For a packet that comes out of the tunnel, the kernel first looks in the pod's routes to the VPC. If none of these
 // routes fits, the packet leaves through the pod's ENI. The router's own packets to the internet leave through the
 // node. Answers get a mark, and packets with this mark go back into the tunnel, to the client's address. The router's
-// own ICMP errors get the mark of the packet that caused the error (fwmark_reflect). So an error about the MTU of the
-// ENI goes to the client. An error about the MTU of the tunnel goes to the destination. A router has the same routes
-// and links for any number of clients.
+// own ICMP errors get the mark of the packet that caused the error (fwmark_reflect). If a client's packet is too large
+// for the ENI, the error gets the mark of this packet, so the error goes to the client. If an answer is too large for
+// the tunnel, the error gets the mark of the answer, so the error goes to the sender of the answer. A router has the
+// same routes and links for any number of clients.
 func (p *pod) routerWiring(e Egress) (nl.Wiring, error) {
 	families := p.families(e)
 	if len(families) == 0 {
@@ -92,7 +93,8 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 		rule(prefAway, nl.Rule{IIF: link, Table: TableOut}),
 		// ICMP errors of the router about clients' packets
 		rule(prefBack, nl.Rule{Mark: mark, Mask: mark, Table: tableBack}),
-		rule(prefBack+1, nl.Rule{Mark: answer, Mask: answer, IIF: "lo", Table: TableOut}), // errors about answers
+		// ICMP errors of the router about answers from destinations
+		rule(prefBack+1, nl.Rule{Mark: answer, Mask: answer, IIF: "lo", Table: TableOut}),
 		rule(prefBack+2, nl.Rule{Mark: answer, Mask: answer, Table: tableBack}),
 		rule(prefBack+3, nl.Rule{OIF: p.nic.Name, Table: TableOut}),
 	}
@@ -102,12 +104,12 @@ func (p *pod) routerRules(f nl.Family) []nl.Object {
 // translates the addresses of these packets.
 //
 // A router forwards packets that come out of the tunnel, from addresses of clients to destinations of the egress. It
-// also forwards the answers, and packets of the service loop, which arrive or leave through the veth pair. No packet
-// out of the tunnel leaves through the veth pair. The veth pair leads to the node, to the node's proxy for the metadata
-// service, and to all Services. A connection gets the mark when its first packet passes. So the router does not compare
-// later packets of the connection with the destinations. A packet that belongs to no connection (ct state invalid)
-// would keep its source, so the router drops it. The router also drops a packet from the tunnel if the packet's
-// destination is the router itself.
+// also forwards the answers to these packets. It also forwards the packets of the service loop: they arrive or leave
+// through the veth pair. If a packet has come out of the tunnel, the router never sends it out through the veth pair.
+// The veth pair leads to the node, to the node's proxy for the metadata service, and to all Services. A connection gets
+// the mark when its first packet passes. So the router does not compare later packets of the connection with the
+// destinations. A packet that belongs to no connection (ct state invalid) would keep its source, so the router drops
+// it. The router also drops a packet from the tunnel if the packet's destination is the router itself.
 func (p *pod) routerTable(families []nl.Family, e Egress) nl.Table {
 	in, out := nl.IIFName(anyLink), nl.OIFName(anyLink)
 	forward := []nl.NFRule{refuseRule(in, nl.CTState("invalid")), {in, nl.CTState("established"), nl.CTMark(mark),
@@ -182,9 +184,10 @@ func (p *pod) clientCIDRs(f nl.Family, clients []netip.Prefix) []netip.Prefix {
 }
 
 // snatRules returns rules for packets from the tunnel. The rules write the router's address into these packets as the
-// source. The new source ports are lower than the ports of the service loop. Suppose that the new source port were one
-// of the loop's ports. No socket in the router has this port, so the loop would treat an answer to this port as an
-// answer to a looped packet.
+// source. The new source ports are lower than the ports of the service loop. The service loop looks at each packet that
+// arrives at one of its own ports. If no socket in the router has this port, the loop takes the packet for an answer to
+// a looped packet. No socket in the router has a source port of these rules. So if the rules chose ports of the loop,
+// the loop would take the answers to the clients.
 func (p *pod) snatRules(f nl.Family) (rules []nl.NFRule) {
 	in, a := nl.IIFName(anyLink), p.addr(f)
 	for _, proto := range []string{"tcp", "udp"} {

@@ -22,8 +22,8 @@ const (
 type State struct {
 	Role     string
 	Addrs    []netip.Addr // local addresses of the tunnels, which are addresses of the pod
-	Received uint64       // packets out of the tunnels
-	Sent     uint64       // packets into the tunnels
+	Received uint64       // packets that the tunnels have received
+	Sent     uint64       // packets that the pod has sent into the tunnels
 	Refused  uint64       // packets that the pod's table has dropped
 
 	// for a router: how many packets of clients, and how many answers to clients, the router has forwarded

@@ -36,9 +36,10 @@ func (home Home) moveToNode(c nl.MovedLink, node *nl.NS) error {
 // be wrong.
 func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Config.Asks(r.IfName) }
 
-// moveCardsBack moves the attachment's cards from the pod to the node. It finds a card by the card's group. If the pod
-// has changed the group, it finds the card by the result of the ADD. The result may also name slaves, with the MAC
-// addresses of their ENIs. No card in the pod has such a MAC address, so moveCardsBack moves nothing for a slave.
+// moveCardsBack moves the attachment's cards from the pod to the node. It finds each card by the card's group. If the
+// pod has changed this group, moveCardsBack finds the card by the result of the ADD. The result may also name slaves,
+// with the MAC addresses of their ENIs. No card in the pod has such a MAC address, so moveCardsBack moves nothing for a
+// slave.
 func moveCardsBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
 	if !mayHaveCard(r) {
 		return nil
@@ -64,8 +65,8 @@ func moveCardsBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error
 }
 
 // cleanUpCards renames the cards that have come back to the node because the pod's namespace has ended: each card gets
-// the name that home returns. A card that comes back later keeps the name that the kernel has given it. Nothing depends
-// on that name, so a failure is only logged.
+// the name that home returns. A card that comes back after this DEL keeps the name that the kernel has given it.
+// Nothing depends on that name, so a failure is only logged.
 func cleanUpCards(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	if !mayHaveCard(r) {
 		return nil

@@ -34,9 +34,9 @@ func check(ctx context.Context, r *plugin.Request[Config]) error {
 	})
 }
 
-// checkGuards returns an error if the master of a slave has no guard. Without the guard, a slave can send the node
-// packets that seem to come from the VPC, and the node accepts these packets. The guard belongs to the ENI, so Faults
-// does not check it for each pod: doctor and repair check each ENI once.
+// checkGuards returns an error if the master of a slave has no guard. Without the guard, the node would accept forged
+// packets from a slave: packets that seem to come from the VPC. The guard belongs to the ENI, so Faults does not check
+// it for each pod: doctor and repair check each ENI once.
 func checkGuards(r *plugin.Request[Config], node, pod *nl.NS) error {
 	asked, err := r.Config.Requests(r.IfName)
 	if err != nil {
@@ -103,9 +103,10 @@ func Faults(r *plugin.Request[Config], node, pod *nl.NS) (faults []nl.Fault, err
 	return faults, nil
 }
 
-// neededObjects returns the objects of an ADD that CHECK looks for at one NIC. neededObjects leaves out objects that
-// matter only in the ADD, and objects that a later plugin may have changed. The NIC must have no other address than
-// those of the ADD, because another address would belong to another pod. A NIC must also ignore router advertisements.
+// neededObjects returns the objects that CHECK looks for at one NIC. The ADD made these objects. neededObjects leaves
+// out objects that matter only in the ADD, and objects that a later plugin may have changed. The NIC must have only the
+// addresses of the ADD: any further address would belong to another pod. The NIC must also ignore router
+// advertisements.
 func (s slave) neededObjects(r *plugin.Request[Config], node, pod *nl.NS) (w nl.Wiring, err error) {
 	s.link.Only = []netip.Addr{}
 	var addrs []nl.Object

@@ -23,9 +23,10 @@ import (
 // (SO_BINDTODEVICE) finds no route.
 //
 // The node has no route to the address of a further NIC. The node calls this address through the VPC, as other hosts
-// do. Calls to a NodePort also go through the VPC. The VPC does not send a packet back to the ENI from which the packet
-// came. So the node does not reach a further NIC that is on the node's own boot ENI. No program reaches Services from
-// the address of a further NIC.
+// do. Calls to a NodePort also go through the VPC. A call from the node leaves through the boot ENI, and the VPC does
+// not send a packet back to the ENI from which the packet came. So the node does not reach a further NIC that is on the
+// boot ENI. If a program uses the address of a further NIC to call a Service, the packet goes to the VPC. The VPC does
+// not know the addresses of Services, so the call fails.
 //
 // Packets that arrive at a further NIC pass the check of sources (rp_filter), even the strict check. The reason is that
 // the kernel uses the NIC's rule when it looks for the route back to the sender. A slave in mode l2 gets all ARP

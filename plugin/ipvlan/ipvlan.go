@@ -40,7 +40,8 @@ import (
 )
 
 // Commands returns the commands of the ipvlan plugin. GC has nothing to do: a slave ends with its namespace. If a pod
-// has a whole ENI, the DEL calls home to get the name of the ENI's link. home is nil if the caller has no registry.
+// has a whole ENI, the DEL calls the function home to get the name of the ENI's link. home is nil if the caller has no
+// registry.
 func Commands(home Home) plugin.Commands[Config] {
 	return plugin.Commands[Config]{Add: add, Check: check, Status: status,
 		Del: func(ctx context.Context, r *plugin.Request[Config]) error { return del(ctx, r, home) }}
@@ -92,8 +93,8 @@ func connect(
 					"MTU",
 				"mtu: %d is more than the MTU of %s, %d", s.link.MTU, s.link.Master, m.MTU)
 		}
-		// A slave has the MAC address and the MTU of its master. So connect need not read the slave from the kernel,
-		// whose answer could be lost.
+		// A slave has the MAC address and the MTU of its master. So connect does not ask the kernel for these two
+		// values. The kernel's answer could be lost, see nl.ErrUnanswered.
 		links[i] = nl.Link{Name: s.link.Name, MAC: m.MAC, MTU: cmp.Or(s.link.MTU, m.MTU)}
 	}
 	w := wiring(slaves, r.Prev, node, pod)
@@ -139,8 +140,9 @@ func allSlaves(slaves []slave, predicate func(slave) bool) bool {
 // deleted the slaves together with its own links (see [nl.PodGroup]). del moves the links of whole ENIs back to the
 // node. del does not need prevResult. An object that del does not find counts as deleted.
 //
-// del does not fail if it cannot delete an object in the pod, because the object ends with the namespace. A pod can
-// make each deletion of its objects fail. If del then returned an error, the DEL of the pod would fail for ever.
+// If del cannot delete an object in the pod, it only logs the error, because the object ends with the namespace. A
+// program in the pod can prevent every deletion there. If del then returned an error, the DEL of the pod would fail for
+// ever.
 func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
 		if err := errors.Join(moveCardsBack(r, home, node, pod), delObjects(r, pod)); err != nil {

@@ -51,7 +51,8 @@ func (s slave) wiring(prev *types100.Result, node, pod *nl.NS) nl.Wiring {
 		add(nl.Sysctl{Key: conf + "disable_ipv6", Value: "0"})
 		// Detection of duplicate addresses is off, because the pod would wait a second for it. No address can be a
 		// duplicate: EC2 assigns an address to only one ENI, and ipvlan refuses an address that another slave has. The
-		// link-local addresses of slaves are different, because each slave has its own dev_id (addrconf_ifid_eui48).
+		// kernel makes a slave's link-local address from the MAC address and the dev_id (addrconf_ifid_eui48). Slaves
+		// of one ENI share the MAC address, but each slave has its own dev_id.
 		add(nl.Sysctl{Key: conf + "accept_dad", Value: "0"})
 		add(deaf)
 		add(nl.Up{Dev: s.link.Name})

@@ -5,8 +5,9 @@
 // security groups, or an ENI. Package ipam/lease decides which requests are permitted.
 //
 // There are two kinds of requests. A pod uses an annotation, [Annotation], to ask for all interfaces that one ADD
-// makes. The caller of the plugin, such as Multus, can ask for the one interface of an ADD. The caller uses CNI's
-// conventions for configurations: the capabilities ips and deviceID, and args.cni.
+// makes. The caller of the plugin, such as Multus, can make one request for each ADD, about the interface of this ADD.
+// The caller writes this request into the configuration, as CNI's conventions say: with the capabilities ips and
+// deviceID, or with args.cni.
 package nic
 
 //go:generate go run ../../internal/codec/gen
@@ -91,8 +92,8 @@ func (a *Asked) Annotated(ifName string) bool {
 	return annotated && ifName == Primary
 }
 
-// Asks reports whether an ADD may have requests for its interfaces. Asks does not parse the requests, because a pod's
-// text must not make a DEL fail.
+// Asks reports whether an ADD may have requests for its interfaces. Asks does not parse the requests, because a mistake
+// in the pod's annotation must not make a DEL fail.
 func (a *Asked) Asks(ifName string) bool { return a.Annotated(ifName) || !a.callerAsksNothing() }
 
 // Requests returns the requests for the interfaces of an ADD: first for the interface with the name ifName, and then
@@ -338,8 +339,8 @@ func quotedTexts(texts []string) string {
 	return "[" + strings.Join(all, " ") + "]"
 }
 
-// fieldFor returns a pointer to the field for a key, as the result into. The result kind names the kind of JSON value
-// that the key must have. If a request has no key of this name, into is nil. fieldFor uses no map, because every
+// fieldFor has two results for a key of a request. into is a pointer to the field for the key, and kind names the JSON
+// type that the key's value must have. If there is no such key, into is nil. fieldFor uses no map, because every
 // command of a plugin would make the map when it starts.
 func (o *jsonRequest) fieldFor(key string) (into any, kind string) {
 	switch key {

@@ -30,8 +30,8 @@ func (m *Mistakes) Wrong(format string, args ...any) {
 // Err returns all mistakes as one error, or nil.
 func (m *Mistakes) Err() error { return errors.Join(m.all...) }
 
-// Prefixes reads CIDRs. Prefixes also accepts a single address, and a CIDR with bits that its mask does not cover,
-// because the original plugin accepts these. Prefixes returns each CIDR once.
+// Prefixes reads CIDRs. Prefixes also accepts a single address, and a CIDR such as 10.8.0.5/16, which has more bits
+// than its mask covers. The original plugin, which this suite replaces, accepts both. Prefixes returns each CIDR once.
 func (m *Mistakes) Prefixes(key string, texts []string) (all []netip.Prefix) {
 	for _, text := range texts {
 		p, ok := prefix(text)
@@ -54,7 +54,7 @@ func prefix(text string) (netip.Prefix, bool) {
 	p, err := netip.ParsePrefix(text)
 	const mapped = 96 // bits of an IPv6 address before the IPv4 address in it
 	if p.Addr().Is4In6() {
-		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped) // invalid if not all its addresses are of IPv4
+		p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-mapped) // with less than 96 bits, the result is invalid
 	}
 	return p.Masked(), err == nil && p.IsValid()
 }
@@ -82,7 +82,7 @@ func (m *Mistakes) Link(key, name string) {
 	}
 }
 
-// NewLink checks the name that a new link of pods gets. NewLink accepts an empty name.
+// NewLink checks the name that a plugin gives to a link in each new pod. NewLink accepts an empty name.
 func (m *Mistakes) NewLink(key, name string) {
 	if fault := ifname.Refused(name); fault != "" && name != "" {
 		m.Wrong("%s: %q: the name %s: want %s", key, name, fault, ifname.Wanted)
@@ -103,7 +103,7 @@ func (m *Mistakes) IDs(key, prefix string, ids []string) {
 // compiling it would cost each command of a plugin more than decoding its input.
 func IsID(text, prefix string) bool {
 	rest, ok := strings.CutPrefix(text, prefix+"-")
-	const long = 64 // an ID has 17 digits
+	const long = 64 // a generous limit: EC2's present IDs have 17 digits
 	strange := func(r rune) bool { return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') }
 	return ok && rest != "" && len(rest) <= long && !strings.ContainsFunc(rest, strange)
 }
@@ -153,7 +153,7 @@ func (m *Mistakes) Between(key string, n *int, fallback, minimum, maximum int) i
 	return *n
 }
 
-// MTU checks the key mtu. zeroMeaning is the meaning of "mtu": 0, for the message.
+// MTU checks the key mtu. If the value is a mistake, the message says with zeroMeaning what "mtu": 0 means.
 func (m *Mistakes) MTU(n, minimum int, zeroMeaning string) {
 	const most = 65535
 	if n != 0 && (n < minimum || n > most) {
