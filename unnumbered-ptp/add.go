@@ -32,7 +32,8 @@ func add(r *request) (*types100.Result, error) {
 		return nil, err
 	}
 	p, there := s.pair()
-	if s.linked && !there { // another program may have removed the name by which s.pair finds the pair
+	// Another program may have removed the alternative name of the pair's node end, by which s.pair finds the pair.
+	if s.linked && !there {
 		p, there = s.findPair()
 	}
 	made, err := s.connect(p, there)
@@ -40,8 +41,8 @@ func add(r *request) (*types100.Result, error) {
 		return result(r, p), nil
 	}
 	if made && !there && (errors.Is(err, nl.ErrUnanswered) || !s.hasRouteTo(p)) {
-		// The kernel's answer may have been lost. In this case, the kernel may have added the last rule, or the last
-		// route without a link.
+		// If only the kernel's answer was lost, the kernel may have added the last object: for example a rule, or a
+		// route of the type prohibit, which does not end with the pair.
 		err = errors.Join(err, s.delPair(p),
 			nl.Steps(s.podNS, metadataBlockFurther(r, r.nics, 1, p.loop)).Del())
 	}
@@ -68,8 +69,8 @@ func (s *scene) explainDefaultRoute(err error) error {
 }
 
 // hasRouteTo reports whether the node has a route to the pod through the pair p. The failed ADD has already removed its
-// own routes, so such a route is from another ADD of the attachment. That ADD may also have made the pair. If the
-// kernel does not answer, hasRouteTo returns true, so the pair stays until the DEL deletes it.
+// own routes. So if the node has such a route, another ADD of the same attachment has added it, and may also have made
+// the pair. If the kernel does not answer, hasRouteTo returns true, so the pair stays until the DEL deletes it.
 func (s *scene) hasRouteTo(p pair) bool {
 	routes, err := s.nodeNS.Routes(nl.RouteFilter{Dev: p.veth.Name, Protocol: nl.RouteProtocol})
 	return err != nil && !errors.Is(err, fs.ErrNotExist) || len(routes) > 0
@@ -78,9 +79,10 @@ func (s *scene) hasRouteTo(p pair) bool {
 // connect makes the veth pair if the pod has none. It also makes all objects that belong to the pair. If connect fails,
 // mayExist reports whether the pair may exist.
 //
-// connect makes the pair before it looks for the objects that serve all pods. At the same time, a collection may remove
-// these objects, and then look for pairs (see [nl.NS.RemoveShared]). Because of this order, one of the two puts the
-// objects back. Either the collection finds the new pair, or connect finds that the objects are missing.
+// connect makes the pair before it looks for the objects that serve all pods. A collection (registry-gc) may run at the
+// same time as the ADD. If the collection finds no pairs, it removes these objects, and then looks for pairs again (see
+// [nl.NS.RemoveShared]). Either the collection then finds the new pair and puts the objects back, or connect finds that
+// the objects are missing and adds them.
 func (s *scene) connect(p pair, existed bool) (mayExist bool, err error) {
 	w := nl.Wiring{{NS: s.nodeNS, Object: p.veth}}
 	if p.unnamed {

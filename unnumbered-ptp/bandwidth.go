@@ -41,8 +41,9 @@ func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	return objects
 }
 
-// A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. In an earlier release, pods of
-// CRI-O got the burst that CRI-O sends. These pods may still run.
+// A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. An earlier release gave pods the
+// burst that the runtime sends, even if this was CRI-O's number for "no burst" (see burstBytes). These pods may still
+// run.
 type bandwidthLimit struct {
 	nl.Limit
 	formerBurst uint64 // the burst of earlier releases, in bytes
@@ -59,8 +60,8 @@ func (l bandwidthLimit) Check(n *nl.NS) error {
 
 // burstBytes returns the burst in bytes, for a rate in bits per second and a burst in bits. If burst is 0, burstBytes
 // returns the traffic of a tenth of a second. If a pod sets no burst, containerd sends the highest 32-bit number, and
-// CRI-O sends eight times this number. burstBytes treats these two numbers like 0. The reason is that a burst of half a
-// GB would not limit most traffic.
+// CRI-O sends eight times this number. The highest 32-bit number of bits is half a GB, and such a burst would not limit
+// most traffic. So burstBytes treats both numbers like 0.
 func burstBytes(rate, burst uint64) uint64 {
 	if burst == 0 || burst >= math.MaxUint32 {
 		burst = rate / 10

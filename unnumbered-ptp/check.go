@@ -42,8 +42,8 @@ func check(r *request) error {
 	if err != nil {
 		return err
 	}
-	// A pod that was made before an upgrade, or with another configuration, may have another loop, or another value of
-	// keepCaller. CHECK accepts each of these forms.
+	// A pod may have been made before an upgrade, or with an earlier configuration. So the pod's loop and its value of
+	// keepCaller may differ from the present configuration. CHECK accepts each form that a pod may have.
 	return checkForms(r.Config.possiblePairs(p), func(p pair) error { return s.checkPod(p, n) })
 }
 
@@ -59,11 +59,11 @@ func (s *scene) shareLists(p pair) (forget func(), err error) {
 	return func() { near(); far() }, err
 }
 
-// checkShared returns an error if objects that serve all pods are missing. checkShared accepts objects that the ADD of
-// a later pod made from another configuration, for example with other NodePorts. IPv6 objects may be missing if the pod
-// has no IPv6 address, because the node may have had no IPv6 during that ADD. The reason is CRI-O: when CRI-O starts,
-// it calls CHECK with the old configuration, from which the pod was made. If CHECK fails, CRI-O considers the pod
-// broken.
+// checkShared returns an error if objects that serve all pods are missing. When CRI-O starts, it calls CHECK with the
+// configuration from which the pod was made. If CHECK fails, CRI-O considers the pod broken. But the ADD of a later pod
+// may have changed these objects, because it had another configuration, for example with other NodePorts. So
+// checkShared also accepts the objects of another configuration. If the pod has no IPv6 address, checkShared does not
+// demand the objects for IPv6, because the node may have no IPv6.
 func (s *scene) checkShared(p pair) error {
 	if err := s.node.checkFamilies(s.request); err != nil || p.routed {
 		return err // the objects that routed pods share are in the list of each routed pod, see neededObjects
@@ -157,9 +157,8 @@ func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 	return false
 }
 
-// isReplaced reports whether the route r is of an ENI's table, and this table now has a route of ours to the same
-// destination. The ADD of a later pod may have replaced the route r, because a new configuration has changed the path
-// to the destination.
+// isReplaced reports whether our present route to a destination has replaced the route r in an ENI's table. The ADD of
+// a later pod may have replaced the route r, because a new configuration has changed the path to the destination.
 func (s *scene) isReplaced(r nl.Route) bool {
 	if _, is := nl.OfRoutedTable(r.Table); !is {
 		return false
@@ -178,9 +177,9 @@ func (s *scene) hasWithAnyMTU(r nl.Route) bool {
 }
 
 // mayLackBlock reports whether the pod may lack the objects that block the IPv4 metadata service. This is true if the
-// pod has no block now, and the pod's ADD may have made none. The ADD made no block if the configuration did not ask
-// for a block, and prevResult had no default route yet. A later plugin may have added the default route to prevResult.
-// In IPv6, prevResult already had the default route, because our ipam plugin returns it.
+// pod has no block now, and the pod's ADD may have made none. If the configuration does not ask for a block, the ADD
+// makes a block only if prevResult has a default route. A later plugin may have added the IPv4 default route, so the
+// ADD did not see it. This cannot happen in IPv6, because our ipam plugin returns the IPv6 default route.
 func (s *scene) mayLackBlock(p pair) bool {
 	if s.Config.BlockInstanceMetadata != nil || s.Config.DefaultRoute == byVPC || s.podNS == nil {
 		return false
@@ -199,8 +198,8 @@ func (s *scene) hasFilters(devs []string, addrs []netip.Addr) bool {
 func (s *scene) isOff(key string) bool { v, _ := s.nodeNS.Sysctl(key); return v == "0" }
 
 // portsEndBefore reports whether the pod's own connections get only ports below the limit, which is the parameter port.
-// If so, the ports from the limit on need not be reserved. The runtime sets the sysctls of a pod after the ADD, and may
-// have replaced the list of reserved ports.
+// If so, it is not necessary to reserve the ports from the parameter port on. The runtime sets the sysctls of a pod
+// after the ADD, and may have replaced the list of reserved ports.
 func (s *scene) portsEndBefore(port int) bool {
 	text, _ := s.podNS.Sysctl("net/ipv4/ip_local_port_range")
 	var first, last int
@@ -209,8 +208,8 @@ func (s *scene) portsEndBefore(port int) bool {
 }
 
 // isMinor reports whether a pod still works, though not as well, if it lacks the object of a step. Sysctls are minor if
-// they neither turn on forwarding nor reserve ports. The second route to a pod is minor. The pod's addresses at its end
-// of the pair are minor: pods of older releases lack them.
+// they neither turn on forwarding nor reserve ports. The second route to a pod (see spareRoute) is minor. The pod's
+// addresses at its end of the pair are minor: pods of older releases lack them.
 func isMinor(s nl.Step) bool {
 	switch o := s.Object.(type) {
 	case nl.Sysctl:

@@ -11,23 +11,27 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// The service loop fails closed. If a pod sends a packet to the VPC through the node, the pod's rule and table lead the
-// packet back to the pod. If another program removed the rule or a route, the packet would leave through the boot ENI
-// with the node's address. So the node's security groups would apply to the packet, and not the pod's security groups.
-// So if the first packet of a connection would leave through the boot ENI in this way, the node drops this packet.
+// The service loop fails closed. A pod with a loop sends a packet for a Service to the node. The pod's rule and table
+// on the node lead the packet back to the pod, and the pod sends the packet out through its ENI. If another program
+// removed the rule or a route, the packet would leave through the boot ENI with the node's address. The node's security
+// groups would then apply to the packet, and not the pod's security groups. The chain "closed" on the node drops such a
+// packet if it is the first packet of a connection.
 //
-// A chain of the type nat sees only the first packet of a connection. So the chain costs all other packets nothing. One
-// chain serves all pods, so the ADD of a further pod adds nothing for the chain. Later packets of an existing
-// connection would leave with the pod's address as the source, and EC2 drops such packets at the boot ENI.
+// The chain has the type nat, so it sees only the first packet of a connection, and costs all other packets nothing.
+// One chain serves all pods, so the ADD of a further pod adds nothing for the chain. The node's chain that writes the
+// node's address into packets also has the type nat. So if the rule is removed during a connection, later packets of
+// the connection leave through the boot ENI with the pod's address. EC2 drops these packets, because the boot ENI does
+// not have the pod's address.
 //
 // In another design, each pod would have a second rule, which drops the packets that would leave through the boot ENI.
-// But this rule would cost an ADD two more messages to the kernel. The kernel would compare a packet that uses the
-// node's routes with twice as many rules. Also, a program that removes the pod's first rule would also remove the
-// second rule.
+// But this rule would cost an ADD two more messages to the kernel. There would be twice as many rules, and the kernel
+// would compare each packet that uses the node's routes with all of them. Also, a program that removes the pod's first
+// rule would also remove the second rule.
 //
-// Pods without a loop do send packets to the VPC through the boot ENI. An earlier chain replaces the source of these
-// packets by the node's address. This chain is in a table of its own (looplessTable), which stays as long as the node
-// has pods. As long as this table exists, the service loops of all pods fail open.
+// Pods without a loop do send packets to the VPC through the boot ENI. Before such a packet reaches the chain "closed",
+// another chain (with a smaller priority) replaces the packet's source by the node's address. This other chain is in a
+// table of its own (looplessTable), which stays as long as the node has pods. As long as this table exists, the service
+// loops of all pods fail open.
 
 // closedChain is the name of the chain that drops packets of pods with a loop, see failClosedChain. looplessTable is
 // the name of the table for pods without a loop. No table of a network has this name.
@@ -38,7 +42,7 @@ const (
 
 // failClosedChain returns the chain for pods with a loop. If a packet of such a pod would leave through the boot ENI to
 // the VPC, the chain drops the packet. The chain has no rules if the pods have no loop. The chain does not drop packets
-// that a pod of the network sends through the boot ENI on purpose.
+// to hostCidrs, because pods shall reach these destinations through the boot ENI.
 func failClosedChain(r *request) nl.Chain {
 	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}
 	if !c.Loops() {

@@ -13,8 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/values"
 )
 
-// A Config is the plugin's part of a network configuration. The original plugin has the keys from hostInterface to
-// nodePortMark, with the same defaults.
+// A Config is the plugin's part of a network configuration. The keys from hostInterface to nodePortMark, and their
+// defaults, are those of the original plugin, which this plugin replaces.
 //
 //codec:describe exported
 type Config struct {
@@ -44,8 +44,8 @@ type Config struct {
 	// is [VethName]
 	VethPrefix string `json:"vethPrefix"`
 
-	// whether the pod's packets to the metadata service are blocked; nil: in each family whose default route is through
-	// the ENI
+	// true: the plugin blocks the pod's packets to the metadata service; nil: it blocks them only in each family whose
+	// default route leads through the ENI
 	BlockInstanceMetadata *bool `json:"blockInstanceMetadata"`
 
 	RuntimeConfig struct {

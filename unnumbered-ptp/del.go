@@ -14,13 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp/legacy"
 )
 
-// del deletes the pair and all objects that belong to the node's end. One request deletes the pair and the slave of the
-// ipvlan plugin. del may delete the slave, because a runtime calls the DELs of all plugins of the chain, and the DEL of
-// ipvlan comes next. del needs neither the namespace nor prevResult. An object that del does not find counts as
-// deleted.
+// del deletes the pair and all objects that belong to the node's end. One netlink message deletes the pair together
+// with the slave of the ipvlan plugin. The early deletion of the slave does no harm: a runtime calls the DELs of all
+// plugins of the chain, and the DEL of ipvlan comes next. del needs neither the namespace nor prevResult. An object
+// that del does not find counts as deleted.
 //
-// del fails only if it cannot delete an object on the node. An object in the pod ends with the namespace. A pod can
-// make each deletion of its objects fail. If del then returned an error, the DEL of the pod would fail for ever.
+// del fails only if it cannot delete an object on the node. An object in the pod ends with the namespace. A program in
+// the pod can prevent every deletion there. If del then returned an error, the DEL of the pod would fail for ever.
 func del(ctx context.Context, r *request) error {
 	pod, err := r.nodeNS.OpenOther("pod", r.NetNS)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +76,7 @@ func delPod(r *request, pod, ownNS *nl.NS, eni nl.Link) {
 	group := nl.PodGroup(r.Digest())
 	var err error
 	if r.Prev == nil || plugin.Several(r.Prev) || nl.Attachment(eni.Group) == nl.FurtherGroup(group) {
-		err = pod.DelFurther(group) // delete the link later: only the link shows that there may be a further NIC
+		err = pod.DelFurther(group) // before DelGroup: only the link shows that there may be a further NIC
 	}
 	gone := pod.DelGroup(group)
 	// There may be no link of this group for three reasons: a release without groups has made the pod, the attachment

@@ -70,8 +70,9 @@ func (s *scene) explainTaken(p pair, failed error) error {
 		s.Pod, near.Name, owner)
 }
 
-// delPair deletes a pair that a failed ADD has made. If this ADD has given the pair the engine's name, the pair of
-// another sandbox may have the name now. In this case, delPair deletes the pair by its end in the pod.
+// delPair deletes a pair that a failed ADD has made. If the pair has an engine's name, another sandbox of the same pod
+// may have made a pair with the same name meanwhile. So delPair does not use the engine's name: it deletes the pair by
+// the pair's end in the pod.
 func (s *scene) delPair(p pair) error {
 	if p.veth.AltName == "" {
 		return s.nodeNS.DelPair(nl.Link{Name: p.veth.Name})
@@ -83,7 +84,7 @@ func (s *scene) delPair(p pair) error {
 	return err
 }
 
-// delUnnamed deletes a pair of the attachment that lacks its alternative name. Either the ADD was killed before it
+// delUnnamed deletes the attachment's pair if this pair lacks its alternative name. Either the ADD was killed before it
 // added this name, or another program has removed this name.
 func delUnnamed(r *request) error {
 	name := engineName(r)

@@ -12,15 +12,15 @@ import (
 
 // All routed pods of an ENI use the routes of the ENI's table. If the configuration changes, the ADD of the next pod
 // changes these routes for all pods. When a destination is removed from the configuration, the table keeps a route to
-// this destination. The kept route leads packets along the same path as if the table had no such route, see
-// [fallbackRoutes]. So if the table lacks a route, another program has removed the route. CHECK reports the missing
-// route, and repair puts it back.
+// this destination. The kept route gets the next hop that packets to this destination would use without the kept route,
+// see [fallbackRoutes]. So no ADD ever removes a route from the table. If a route is missing, another program has
+// removed it: CHECK reports the missing route, and repair puts it back.
 //
 // These routes and the network's nftables table must fit the same configuration. The nftables table serves the pods of
 // all ENIs. If a packet leaves through the boot ENI, the nftables table replaces the packet's source by the node's
-// address. But it does not replace the source if eniRoutes has a route to the packet's destination. If such a packet
-// left through the boot ENI, EC2 would drop it. So an ADD changes the routes of all ENIs before it changes the nftables
-// table.
+// address. But it does not replace the source if eniRoutes has a route to the packet's destination. The ENI's table
+// must have this route, too. Without the route, the packet would leave through the boot ENI with the pod's address, and
+// EC2 would drop it. So an ADD changes the routes of all ENIs before it changes the nftables table.
 
 // eniRoutes returns the routes of an ENI's table in one family. Each destination that the ENI's pods reach through the
 // ENI has a route through the gateway. For each prefix of hostCidrs, eniRoutes also returns a throw route. This route

@@ -59,15 +59,18 @@ func (s *scene) eniMark(p pair) eniMark {
 	return eniMark{s.eni.Index, s.node.forPod(p).families(), s.onlyForRouted()}
 }
 
-// onlyForRouted reports whether all packets that arrive through the ENI are for routed pods. This is true if the ENI is
-// not the boot ENI, and prevResult has an IPv4 address of the ENI or the pod.
+// onlyForRouted reports whether all packets that arrive through the ENI are for routed pods. This is true for each ENI
+// except the boot ENI. But if prevResult has no IPv4 address of the ENI or the pod, onlyForRouted returns false,
+// because the objects that depend on its result are for IPv4 (see acceptObjects and arpSenderTable).
 func (s *scene) onlyForRouted() bool {
 	return s.sender.IsValid() && s.eni.Name != s.Config.HostInterface
 }
 
 // acceptObjects returns objects for the ENI's link. Without these objects, the node would drop the packets that the VPC
 // sends to routed pods through this link. These packets have the ENI's mark (see eniMark). The check of sources
-// (rp_filter) uses this mark, because src_valid_mark is 1. So the check finds the ENI at once.
+// (rp_filter) looks up the route to the packet's source. The check uses the packet's mark, because src_valid_mark is 1.
+// So the check finds a route in the ENI's table. This route leads through the ENI's link, so the check accepts the
+// packet.
 //
 // Another program may have removed the mark. The node's own route to the VPC leads through the boot ENI, so a strict
 // check would drop a packet without a mark. So the check is loose (2): it looks in each table for a route through this
@@ -81,8 +84,9 @@ func acceptObjects(eni string) []nl.Object {
 // arpSenderTable returns the nftables table that changes the sender in the node's ARP requests through the ENI's link.
 // The new sender is an address of the ENI. The kernel itself would not choose this address, because the node's link for
 // the ENI does not have it. Without the table, the sender in ARP requests for the VPC router would be the address of
-// the boot ENI. EC2 need not answer an ARP request that an ENI sends with another ENI's address. ARP requests of slaves
-// do not pass the table.
+// the boot ENI. It is not certain that EC2 answers an ARP request that an ENI sends with another ENI's address. If the
+// ENI also has ipvlan slaves, the table does not change their ARP requests, because slaves are in the namespaces of
+// pods.
 func arpSenderTable(eni string, a netip.Addr) nl.Table {
 	return nl.Table{Family: "arp", Name: nl.AskTable(eni), Chains: []nl.Chain{{
 		Name: "output", Type: "filter", Hook: "output",
@@ -113,9 +117,10 @@ func routedTable(r *request) nl.Table {
 // does not change packets for destinations that the pods reach through their ENI. This ENI may be the boot ENI, so the
 // chain cannot decide by the link alone.
 //
-// A packet that leaves through another ENI keeps the pod's address. This is also true for a call to a NodePort of the
-// node: the last rules of the chain prevent kube-proxy's later masquerade. The chain does not prevent kube-proxy's
-// masquerade of packets to pods of the node. A pod that calls itself through a Service needs this masquerade.
+// If a packet does not leave through the boot ENI, the packet keeps the pod's address. This is also true for a call to
+// a NodePort of the node: the last rules of the chain prevent kube-proxy's later masquerade. The chain does not prevent
+// kube-proxy's masquerade of packets to pods of the node. A pod that calls itself through a Service needs this
+// masquerade.
 func routedPostrouting(r *request) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Varies: true}
 	if !r.Config.IPMasq {
@@ -163,16 +168,17 @@ const (
 //
 // prefStray: a packet may arrive through an ENI for an address that no pod of the node has. In this case, the pod that
 // had the address has ended, and the rule drops the packet. Without the rule, the main table or the ENI's table would
-// send the packet back to the VPC, with the sender's address. Then the VPC router would send the packet to the ENI
-// again.
+// send the packet back to the VPC. The packet would have the same source and destination as before, so the VPC router
+// would send the packet to the ENI again.
 //
 // prefUnmarked: a packet without a mark skips the rules for marks. Without this rule, the kernel would compare each
 // packet without a mark with the rule of each ENI.
 //
-// prefToPod: in two cases, the kernel uses a mark and "iif lo" when it looks up the route to a pod. In the first case,
-// src_valid_mark is 1, and the kernel checks the source of a packet. In the second case, tcp_fwmark_accept is 1, and
-// the node sends an answer. The rule with prefToPod comes before the rules for marks, so the kernel finds the pod and
-// not the ENI. The node's own packets without a mark must not use this rule, see [nodeWiring].
+// prefToPod: in two cases, a lookup of the route to a pod matches "iif lo" and also has the mark of the pod's ENI. In
+// the first case, src_valid_mark is 1, and the kernel checks the source of a packet from the pod. In the second case,
+// tcp_fwmark_accept is 1, and the node answers a call from the pod. The rule with prefToPod comes before the rules for
+// marks, so the lookup finds the pod and not the ENI. If a packet of the node itself has no mark, it must not use this
+// rule, see [nodeWiring].
 const (
 	prefStray    = 1015
 	prefUnmarked = 1016
@@ -191,10 +197,11 @@ func eniTable() nl.Table {
 // markChain is the first part of the name of a branch's chain. The number of the mark follows.
 const markChain = "mark_"
 
-// An eniMark leads packets from the links of routed pods to the routing table of their ENI. An eniMark consists of a
-// branch of an nftables table, which sets a mark, and of a rule for the mark in each family. Packets that arrive
-// through the ENI also get the mark, for the check of sources: see acceptObjects. Packets that arrive through the boot
-// ENI do not get the mark, because some of these packets are not for routed pods.
+// An eniMark leads packets from the links of routed pods to the routing table of their ENI. An eniMark has two parts.
+// The first part is a branch of an nftables table: this branch sets a mark. The second part is a rule for packets with
+// this mark, in each family. Packets that arrive through the ENI also get the mark, for the check of sources: see
+// acceptObjects. Packets that arrive through the boot ENI do not get the mark, because some of these packets are not
+// for routed pods.
 //
 // The name of the branch's chain contains the number of the mark. So if two processes ask for the same number at the
 // same time, the kernel accepts only one of the two chains. The search for a free number begins at a number that
@@ -312,9 +319,10 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 }
 
 // restoreBranches puts back the branches that another program has deleted, for all ENIs. The rules for marks show which
-// number each ENI had. restoreBranches puts back the branch of the eniMark's own ENI last. The reason is that a later
-// Add does not look for missing branches of other ENIs if the branch of its own ENI exists. If the node has a rule with
-// prefStray for an ENI, the ENI's branch also marks the packets that arrive through this ENI.
+// number each ENI had. If the process is killed before it has put back all branches, a later Add must find out that
+// branches are missing. Add calls restoreBranches only if the branch of its own ENI is missing. So restoreBranches puts
+// back the branch of the eniMark's own ENI last. A rule with prefStray shows that its ENI is not the boot ENI. So this
+// ENI's branch also marks the packets that arrive through the ENI.
 func (m eniMark) restoreBranches(n *nl.NS) error {
 	rules, err := n.Rules()
 	onlyForRouted := map[int]bool{}
@@ -345,8 +353,8 @@ func (m eniMark) restoreBranch(n *nl.NS, number uint32) error {
 	return err
 }
 
-// claimFree adds a branch with a free number, and returns the number. A number is not free as long as the node has both
-// a rule for the number's mark and the link of this rule's ENI.
+// claimFree adds a branch with a free number, and returns the number. A number is taken if the node has a rule for the
+// number's mark, and the ENI of this rule still has its link.
 func (m eniMark) claimFree(n *nl.NS) (uint32, error) {
 	rules, err := n.Rules()
 	if err != nil {

@@ -28,7 +28,7 @@ import (
 
 // isFurther reports whether the attachment is a further attachment of its pod. The group of the attachment's link shows
 // this. But the pod may have changed the group, and other plugins set no group. In these cases, isFurther returns true
-// if the attachment has no pair, and the pod has another first attachment.
+// if the attachment has no pair, and the pod's links show that another attachment is the pod's first attachment.
 func (s *scene) isFurther(eni nl.Link) (bool, error) {
 	own, group := nl.PodGroup(s.Digest()), nl.Attachment(eni.Group)
 	if group == own || group == nl.FurtherGroup(own) {
@@ -64,9 +64,8 @@ func (s *scene) checkFurther() (wrong error) {
 	return wrong
 }
 
-// furtherFaults returns the faults of a further attachment's objects. Missing filters are faults only if
-// blockInstanceMetadata is set, or if other objects are also missing. If neither condition is true, the ADD may have
-// added no filters, see addFurther.
+// furtherFaults returns the faults of a further attachment's objects. If blockInstanceMetadata is not set, and only
+// filters are missing, this is no fault: on a kernel without BPF, the ADD adds no filters, see addFurther.
 func (s *scene) furtherFaults() []nl.Fault {
 	faults := nl.Steps(s.podNS, furtherObjects(s.request, redirect)).Faults()
 	if fewer := nl.Steps(s.podNS, furtherObjects(s.request, masquerade)).Faults(); len(fewer) == 0 {

@@ -19,7 +19,9 @@ func gc(r *request) error {
 		return err
 	}
 	existing := r.Valid
-	if r.Added != nil { // call Added after Links, because an ADD leases before it makes its pair
+	// An ADD first leases an address, and then makes its pair. So Added, which reads the leases, knows the ADD of each
+	// pair in links, but only if gc calls Added after Links.
+	if r.Added != nil {
 		added, err := r.Added()
 		if err != nil {
 			return err

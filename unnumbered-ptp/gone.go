@@ -15,10 +15,10 @@ import (
 // branch and the table for ARP requests stay. These objects must not stay for ever, because a branch keeps its mark,
 // and only 255 ENIs can have a mark.
 //
-// RemoveGone may run at the same time as an ADD. The reason is that the ADD adds objects only for a link that exists,
-// and RemoveGone deletes only objects of links that are gone. A new link may get the index or the name of a link that
-// has just gone. In this case, an ADD may rely on objects that RemoveGone deletes. So if RemoveGone has returned an
-// object, the caller repairs the node.
+// In general, RemoveGone does not harm an ADD that runs at the same time. The ADD adds objects only for a link that
+// exists, and RemoveGone deletes only objects of links that are gone. There is an exception: a new link may get the
+// index or the name of a link that has just gone. In this case, an ADD may rely on objects that RemoveGone deletes. So
+// if RemoveGone has returned an object, the caller repairs the node.
 func RemoveGone(node *nl.NS) (removed nl.Wiring, failed error) {
 	gone := func(eni int, is bool) bool { return is && !node.HasLink(eni) }
 	var objects []nl.Object

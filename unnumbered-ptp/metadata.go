@@ -61,8 +61,8 @@ func prohibitRoute(a netip.Addr) nl.Route {
 	return nl.Route{Dst: nl.HostPrefix(a), Type: "prohibit", Protocol: nl.RouteProtocol}
 }
 
-// needsFilters reports whether a pod with this service loop gets BPF filters against the metadata service. The pod gets
-// the routes that refuse this service in any case.
+// needsFilters reports whether BPF filters must block the metadata service for a pod with this service loop, besides
+// the routes that refuse this service.
 func needsFilters(r *request, loop string) bool {
 	return r.Config.BlockInstanceMetadata != nil || loop != masquerade
 }

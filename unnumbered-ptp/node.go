@@ -21,9 +21,9 @@ type node struct {
 	mtu            int          // of hostInterface
 	addrs          []netip.Addr // of hostInterface, but not link-local; in each family, the primary address is first
 	subnet         netip.Prefix // the IPv4 subnet of the boot ENI
-	acceptRA       bool         // hostInterface accepts router advertisements while the node does not forward IPv6
+	acceptRA       bool         // accept_ra of hostInterface is 1: no router advertisements if the node forwards IPv6
 	forwards       bool         // hostInterface forwards IPv4
-	limitsRefusals bool         // the kernel waits longer than refusalInterval between two ICMPv6 refusals
+	limitsRefusals bool         // the kernel's ICMPv6 ratelimit is longer than refusalInterval: see nodewiring.go
 }
 
 // wantsHost is the hint to the operator if the node has no link with the name hostInterface.
@@ -93,8 +93,8 @@ func nodeAddrs(ns *nl.NS, link string) ([]nl.Addr, error) {
 	return all, nil
 }
 
-// sortedAddrs selects and sorts the addresses of one family for nodeAddrs. The list found has the addresses of all
-// families.
+// sortedAddrs selects and sorts the addresses of one family for nodeAddrs. The parameter found lists the addresses of
+// all families.
 func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Addr, error) {
 	of := slices.DeleteFunc(slices.Clone(found), func(a nl.Addr) bool {
 		return nl.FamilyOf(a.Prefix.Addr()) != f || a.Prefix.Addr().IsLinkLocalUnicast() || a.Duplicate
@@ -117,9 +117,9 @@ func sortedAddrs(ns *nl.NS, link string, f nl.Family, found []nl.Addr) ([]nl.Add
 // A deprecated address comes last, but is better than none. keepalived adds deprecated IPv6 addresses. An address from
 // DHCP becomes deprecated when its lease ends. A tentative address comes before deprecated addresses, and after all
 // other addresses. If both addresses are equal so far, the address that is the source of the default route comes first.
-// If neither is this source, the form of the addresses decides. The instance's own address has the prefix of its
-// subnet, or is a /128 from DHCPv6, and it has a lifetime. An address that other programs add is a /32, a /128, or
-// secondary, and it has no lifetime.
+// If neither is this source, the form of the addresses decides. The instance's own address has a lifetime. Its prefix
+// is the prefix of its subnet, or /128 if DHCPv6 gave the address. If another program has added an address, the address
+// has no lifetime. Such an address is a /32, a /128, or secondary.
 func compareAddrs(a, b nl.Addr, src netip.Addr) int {
 	return cmp.Or(
 		trueLast(a.Deprecated, b.Deprecated),

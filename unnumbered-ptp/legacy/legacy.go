@@ -34,8 +34,8 @@ type Pod struct {
 //
 // Del deletes the rules of iptables first. If this process is killed before it deletes the veth, the veth still shows
 // that objects of the original plugin may be left. If Del cannot delete the rules of iptables, it still deletes the
-// veth. If rules of iptables stay, they do no harm, because packets of the next pod with that address must also be
-// masqueraded.
+// veth. Rules of iptables that stay do no harm. They masquerade packets from the pod's address, and a later pod with
+// the same address needs the same masquerade.
 func Del(ctx context.Context, node, pod *nl.NS, p Pod) error {
 	if p.Prev != nil && !slices.ContainsFunc(p.Prev.Interfaces, p.mayBeNodeEnd) {
 		return nil // without this return, Del would list the rules of all pods
@@ -182,7 +182,7 @@ func outputOf(cmd *exec.Cmd) ([]byte, error) {
 }
 
 // deletionScript returns an input for iptables-restore(8). This input deletes the rules with the pod's comment, and the
-// chains to which these rules jump. The parameter all is the list of all rules, as iptables(8) prints it.
+// chains to which these rules jump. The parameter all is the text in which iptables(8) lists all rules.
 func (p Pod) deletionScript(all string) string {
 	comment := `--comment "` + strings.ReplaceAll(p.comment(), `"`, `\"`) + `"`
 	var jumps, chains []string
