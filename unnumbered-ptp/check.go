@@ -157,8 +157,8 @@ func (s *scene) mayLack(step nl.Step, p pair, routes []nl.Route) bool {
 	return false
 }
 
-// isReplaced reports whether our present route to a destination has replaced the route r in an ENI's table. The ADD of
-// a later pod may have replaced the route r, because a new configuration has changed the path to the destination.
+// isReplaced reports whether another route of ours has replaced the route r in an ENI's table. The ADD of a later pod
+// may have replaced the route r, because a new configuration has changed the path to the destination.
 func (s *scene) isReplaced(r nl.Route) bool {
 	if _, is := nl.OfRoutedTable(r.Table); !is {
 		return false

@@ -18,26 +18,30 @@ import (
 //
 // If an IPv4 caller is in the internet, the pod's answer leaves through the veth, because the pod's IPv4 default route
 // is through the veth. But the pod's routes to the VPC, and all of the pod's IPv6 routes, lead through the pod's ENI.
-// An answer through the ENI has the pod's address as the source, which is not the address that the caller called. So
-// for these callers, the node writes its own address into the call as the source, and the pod answers the node. This
-// replacement costs the pod's packets nothing.
+// An answer through the ENI has the pod's address as the source, which is not the address that the caller called. So if
+// the caller is in the VPC, or uses IPv6, the node writes its own address into the call as the source. The pod then
+// answers the node. This replacement needs nothing in the pod, so it does not make the pod's other packets slower.
 //
 // If keepCaller is set, a pod sees the callers' own addresses. If the first packet of a connection arrives through the
 // veth, the connection gets a mark (nodePortMark) in the pod. The pod's sockets answer with the mark, and a rule sends
 // marked packets through the veth. Packets that arrive through the ENI get no mark. docs/configuration.md explains the
 // cost of the rule, and the limits of keepCaller.
 //
-//   - If the loop is redirect, the BPF program at eth1 marks all packets that it does not send on through eth0. The
-//     kernel copies the mark of the first packet of a TCP connection to the socket (tcp_fwmark_accept). Answers from
-//     Services to the pod may also get the mark. This does no harm, because the pod's sockets for these answers exist
-//     already, and an existing socket does not copy the mark.
-//   - If the loop is masquerade, the pod tracks its connections. If the first packet of a connection arrives through
-//     the veth, the connection has the mark. So all packets that the pod sends for this connection have the mark: TCP
-//     or UDP, with or without a socket.
+// In a pod, eth0 is the link to the ENI, and eth1 is the pod's end of the veth.
 //
-// Two other designs would cost more. A BPF program at eth0's egress would cost each direct packet up to 1 %. A BPF
-// program at the routes through eth0 could also mark datagrams. But that design would need a second copy of all routes
-// of the pod, even of routes that other programs add.
+//   - If the loop is redirect, the BPF program at eth1 sends looped packets out through eth0, and marks all other
+//     packets. The kernel copies the mark of the first packet of a TCP connection to the socket (tcp_fwmark_accept).
+//     UDP sockets do not copy the mark, so their answers have no mark. Answers from Services to the pod may also get
+//     the mark. This does no harm, because the pod's sockets for these answers exist already, and an existing socket
+//     does not copy the mark.
+//   - If the loop is masquerade, the pod tracks its connections. If the first packet of a connection arrives through
+//     the veth, the connection has the mark. Each packet that the pod sends for this connection gets the mark from the
+//     connection, and not from a socket. So UDP packets also get the mark.
+//
+// Two other designs would cost more. In the first design, a BPF program at eth0's egress would handle the answers. This
+// program would make each packet of the pod to the VPC up to 1 % slower. In the second design, the routes through eth0
+// would call a BPF program. This program could handle the answers of UDP, too. But the second design would need a
+// second copy of all routes of the pod, even of routes that other programs add.
 
 // prefCaller is the priority of a pod's rule for marked packets, and tableCaller is the routing table of this rule. The
 // rule comes after the kernel's rule for the pod's own addresses, and before all other usual rules.
@@ -115,8 +119,8 @@ func (s *scene) delOldCallerRules(p pair) {
 
 // callerRules lists the rules that podCallerObjects may have made, for the DEL. The routes of podCallerObjects end with
 // the veth. A pod from an earlier release may have two forms of the rule: with and without IIF. A request to delete the
-// rule without IIF matches both forms, so the DEL must delete this form last. The DEL begins with the last rule in the
-// list, so callerRules puts this form first.
+// rule without IIF matches both forms, and might delete the rule with IIF. So the DEL must delete the rule without IIF
+// last. The DEL begins with the last rule in the list, so callerRules puts the rule without IIF first.
 func callerRules(r *request) (objects []nl.Object) {
 	if !r.Config.KeepCaller {
 		return nil
@@ -131,8 +135,9 @@ func callerRules(r *request) (objects []nl.Object) {
 }
 
 // callerMarkChains returns the nftables chains that set the marks in a pod that tracks its connections. If the first
-// packet of a connection arrives through the veth, the pod's answers leave through the veth. A packet gets no mark if
-// the node has sent it back to the pod, and the pod sends it out through the ENI. This packet is not a call.
+// packet of a connection arrives through the veth, the pod's answers leave through the veth. A looped packet also
+// arrives through the veth, and the pod sends it out through the ENI. A looped packet is not a call, so the chains do
+// not mark it.
 func callerMarkChains(c Config) []nl.Chain {
 	byVeth := nl.IIFName(c.ContainerInterface)
 	return []nl.Chain{

@@ -13,9 +13,9 @@ import (
 )
 
 // The kernel limits how many ICMPv6 refusals one host gets, for example when the host calls a Service without backends.
-// The default is one per second, and ten per second in newer kernels. Redirects count toward the same limit, but at
-// most one redirect per second does so. The kernel counts a redirect when a packet leaves through the link on which the
-// packet arrived. If the link has no link-local address, the kernel sends no redirect, but the count still grows
+// The default is one per second, and ten per second in newer kernels. The kernel counts redirects toward the same
+// limit: one redirect per second at most. The kernel counts a redirect when a packet leaves through the link on which
+// the packet arrived. If the link has no link-local address, the kernel sends no redirect, but the count still grows
 // (ip6_forward). Packets of the service loop leave through the link on which they arrived. So a pod that uses Services
 // gets only a small part of the limit for its refusals.
 //
@@ -42,8 +42,8 @@ func nodeWiring(r *request, n node) nl.Wiring {
 	}
 	if r.Config.Loopless() {
 		objects = append(objects, r.Config.looplessMasquerade())
-		// The node's own packets use the main table, because the routes of the main table determine their source
-		// address.
+		// The node's own packets do not use this rule: they need the routes of the main table. These routes name the
+		// node's primary address as the source, and the routes of tableLoopless name no source.
 		objects = append(objects, familyRules(n, nl.Rule{Pref: prefLoopless, Not: true, IIF: "lo", Table: tableLoopless,
 			Protocol: nl.RouteProtocol})...)
 	}
@@ -115,8 +115,9 @@ func familyRules(n node, r nl.Rule) []nl.Object {
 // networks have the rule. This does no harm.
 //
 // A connection from outside to a NodePort gets a mark. The reason is that the connection came through hostInterface, so
-// its answers must leave through hostInterface. The pod's rule sends packets to the VPC back into the pod, and would do
-// the same with these answers. So the rule for marked packets comes before the pod's rule.
+// its answers must leave through hostInterface. If a packet from the pod goes to the VPC, the pod's rule leads it back
+// into the pod. The pod's rule would also lead these answers back into the pod. So the rule for marked packets comes
+// before the pod's rule.
 func nodeTable(r *request, n node) nl.Table {
 	c, t := r.Config, nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network)}
 	if p := c.ports; p.last != 0 {
@@ -161,19 +162,20 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 // sendersChain returns the node's chain for connections whose first packet comes from a pod's veth. It drops two kinds
 // of packets:
 //
-//   - Packets whose source is not the pod's address: the node has no route to the source through the same veth. A pod
-//     can send packets with another source if it has CAP_NET_RAW, which containers have by default. EC2 checks the
-//     packets that leave an ENI, but does not see packets that stay on the node. For IPv6, the kernel does not check
-//     sources.
-//   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. The destination
-//     port of such a packet is 49152 or higher, and no program has opened this port. The packet is a datagram, or a
-//     packet of a TCP connection after its first packet. If the node did not drop the packet, the packet would return
-//     to the pod with another port, which a security group may have closed. The node would also track the packet.
+//   - Packets whose source is not the pod's address. The node recognizes such a packet, because it has no route to the
+//     packet's source through the same veth. A pod can send packets with another source if it has CAP_NET_RAW, which
+//     containers have by default. EC2 checks the packets that leave an ENI, but does not see packets that stay on the
+//     node. For IPv6, the kernel does not check sources.
+//   - Packets that the pod's BPF program has wrongly sent to the node as answers to looped packets. Such a packet came
+//     from the VPC to a port from 49152 on that no program has opened. It is a UDP packet, or a TCP packet that is not
+//     the first one of its connection. The BPF program has also changed the packet's destination port. If the node did
+//     not drop the packet, the packet would reach the pod at this other port. A security group may permit packets to
+//     the first port, but not to the other port. The node would also track the packet.
 //
 // Packets to the node itself pass. The reason is that the kernel may find no route back through the veth for a packet
-// to the node. The kernel looks for this route as if the node answered from the called address. If the node has several
-// ENIs, it may have rules for this address. These rules may lead all answers from the address through the VPC, even
-// answers to pods.
+// to the node. This lookup is the lookup for an answer of the node: the answer's source is the address that the pod has
+// called. If the node has several ENIs, it may have rules for packets from this address. These rules may lead all
+// answers from the address through the VPC, even answers to pods.
 //
 // A chain of the type nat sees only the first packet of a connection. So the chain costs other packets nothing, and the
 // node does not track dropped packets.

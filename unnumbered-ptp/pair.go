@@ -50,9 +50,9 @@ func newPair(s *scene) pair {
 	return p
 }
 
-// pair returns the pod's pair as ADD makes it. exists is false only if the kernel shows that the pair does not exist. A
-// pair that exists keeps its name when the configuration changes. If the configuration does not have the key mtu, the
-// pair also keeps its MTU when the MTU of hostInterface changes.
+// pair returns the pod's pair as ADD makes it. If the kernel does not answer, exists is true. A pair that exists keeps
+// its name when the configuration changes. If the configuration does not have the key mtu, the pair also keeps its MTU
+// when the MTU of hostInterface changes.
 func (s *scene) pair() (p pair, exists bool) {
 	p = newPair(s)
 	own := cmp.Or(p.veth.AltName, p.veth.Name)

@@ -50,7 +50,8 @@ func Commands() plugin.Commands[Config] {
 }
 
 // Repeat does the ADD again for a running pod that has lost its pair. The pod may have been made with an older
-// configuration. So if the objects that serve all pods also serve this pod, Repeat does not change these objects.
+// configuration, and newer pods may need the node's present shared objects. So if this pod works with the present
+// shared objects, Repeat does not change them.
 func Repeat(ctx context.Context, r *plugin.Request[Config]) error {
 	return onNode(ctx, r, func(r *request) error {
 		r.repeated = true

@@ -13,9 +13,9 @@ import (
 
 // The chains "closed" and "callers" serve all pods of a network, and running pods may be older than the configuration.
 // So these chains must fit the destinations of each running pod. The node's routes and rules for the service loops show
-// these destinations. An ADD need not read these routes and rules if the network's table has no other content than the
-// present configuration demands. So an ADD reads them only after a change of the configuration, and while pods with
-// other destinations run.
+// these destinations. If the network's table agrees with the present configuration, an ADD does not read these routes
+// and rules. The table does not agree in two cases: the configuration has changed since the last ADD, or pods with
+// other destinations still run.
 
 // A loopDsts has the destinations of one pod with a service loop.
 type loopDsts struct {
@@ -54,7 +54,7 @@ func (r *request) allLoopDsts() []loopDsts {
 	return append([]loopDsts{{byENI: dstsByENI(r, pair{addrs: r.addrs})}}, r.others...)
 }
 
-// commonLoopDsts returns the destinations of a family to which all pods send through their ENIs. A pod does not count
+// commonLoopDsts returns the destinations that all pods reach through their ENIs, in the family f. A pod does not count
 // if it has no destinations of the family: it lacks the family, or has lost its routes.
 func (r *request) commonLoopDsts(f nl.Family) (all []netip.Prefix) {
 	var lists [][]netip.Prefix

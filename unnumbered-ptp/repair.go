@@ -15,9 +15,9 @@ import (
 
 // Lost lists objects that serve all pods of a network, and that are missing on the node. Without these objects, a CHECK
 // of the pods fails. Many firewalls begin with "nft flush ruleset". This command deletes our table, and then no pod
-// reaches Services or the internet. Lost also lists the routes to pods that the kernel has removed with the node's
-// address. For example, DHCP may have removed the address and added it again. If the node has no pods of the network,
-// Lost lists nothing. The configuration must be validated.
+// reaches Services or the internet. Lost also lists missing routes to pods: when the node loses an address, the kernel
+// removes the routes that have this address as their source. For example, DHCP may have removed the address and added
+// it again. If the node has no pods of the network, Lost lists nothing. The configuration must be validated.
 func Lost(node *nl.NS, network string, c Config) (nl.Wiring, error) {
 	veths, err := pairsOf(node, network)
 	if len(veths) == 0 || err != nil {
@@ -100,9 +100,9 @@ func install(w nl.Wiring) error {
 	return nil
 }
 
-// checkNodeWiring returns an error if the node lacks objects of checkedWiring that are not minor. It also accepts an
-// object with an older primary address of the node, which the next ADD would not use any more. If anyConfig is true,
-// checkNodeWiring also accepts tables of another configuration.
+// checkNodeWiring returns an error if the node lacks objects of checkedWiring that are not minor. The node's primary
+// address may have changed since an ADD made the objects. checkNodeWiring also accepts objects with the older primary
+// address. If anyConfig is true, checkNodeWiring also accepts tables of another configuration.
 func checkNodeWiring(r *request, n node, anyConfig bool) error {
 	n, err := n.asInTable(r)
 	if err != nil {

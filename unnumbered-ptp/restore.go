@@ -47,8 +47,9 @@ func (l Loss) None() bool {
 }
 
 // Missing returns the objects that a running attachment lacks. The request must have all values that the request of a
-// CHECK has, and its configuration must be validated. The caller must not take the addresses of prevResult from the
-// pod's namespace. The reason is that a pod can give another pod's addresses to its own links.
+// CHECK has, and its configuration must be validated. If the caller makes the request's prevResult itself, it must not
+// take the addresses from the pod's namespace. The reason is that a pod can give another pod's addresses to its own
+// links.
 func Missing(node *nl.NS, r *plugin.Request[Config]) (l Loss, err error) {
 	s, err := openScene(newRequest(node, r))
 	if err != nil {
@@ -109,8 +110,7 @@ func (s *scene) comparePair(p pair, l *Loss) (there bool, err error) {
 // compareObjects compares the objects that belong to the pair, and adds the differences to the Loss. A pod may have one
 // of several forms (see possiblePairs). compareObjects assumes the form that lacks the fewest objects in the pod's
 // namespace. If several forms lack equally few objects in the pod's namespace, compareObjects assumes the form that
-// lacks the fewest objects on the node. So compareObjects does not report an object as missing if only another form has
-// this object.
+// lacks the fewest objects on the node. So compareObjects ignores the objects that only other forms have.
 func (s *scene) compareObjects(p pair, l *Loss) error {
 	n, err := s.nodeWhenMade(p)
 	if err != nil {

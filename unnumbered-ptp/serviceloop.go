@@ -117,7 +117,7 @@ func (c Config) checkLoopSupport() error {
 	if !slices.Equal(c.loopsOfNewPod(), []string{redirect}) {
 		return nil
 	}
-	return nl.Splice{MAC: loopMAC, Mark: c.mark}.Supported() // the programs of some pods also set the mark
+	return nl.Splice{MAC: loopMAC, Mark: c.mark}.Supported() // with keepCaller, a pod's BPF programs also set the mark
 }
 
 // podLoop lists the loop's objects in the pod. Splice.Pod is the number of the pod's table, cut to 16 bits. No other
@@ -165,9 +165,9 @@ func podTable(r *request, p pair) nl.Table {
 //
 // Because of the pod's rule, the answers also pass the node's check of sources (rp_filter, which systemd sets). The
 // answer comes to the node through the veth, with the backend's address as its source, and goes back to the pod through
-// the veth. The check looks up the route to the answer's source. In this lookup, the incoming link is the link through
-// which the answer leaves (fib_validate_source). This link is the veth, so the lookup uses the pod's rule, which leads
-// to the veth.
+// the veth. The check looks up the route to the answer's source. For this lookup, the kernel imagines a packet in the
+// other direction: the packet comes in through the link through which the answer will leave (fib_validate_source). This
+// link is the veth. So the lookup uses the pod's rule, which leads to the veth.
 func loopRoutes(r *request, p pair, table uint32) (objects []nl.Object) {
 	switch p.loop {
 	case none:
@@ -224,10 +224,12 @@ func redirectRoutes(p pair, table uint32) (objects []nl.Object) {
 }
 
 // tableLoopless is the node's routing table with the routes to pods without a loop. With these routes, the node sends
-// packets from any sender straight to these pods. Without these routes, the node would loop the answers that a pod with
-// a loop sends to a pod without a loop. Also, if the node checks sources, it would drop packets from a pod without a
-// loop to a pod with a loop. For the route back, the check uses the rule of the pod with a loop, which leads to this
-// pod itself (see [loopRoutes]). No pod's own table has this number.
+// packets from any sender straight to these pods. The routes prevent two faults between a pod without a loop and a pod
+// with a loop. First, the pod with the loop may answer the other pod, and its rule would lead the answer back to the
+// pod with the loop. Second, the pod without a loop may send a packet to the pod with the loop, and the node may check
+// the packet's source. For the route back, the check uses the rule of the pod with the loop (see [loopRoutes]). This
+// rule leads to the pod with the loop and not to the sender, so the check would drop the packet. No pod's own table has
+// this number.
 const tableLoopless = 1<<31 + 72
 
 // looplessRoutes returns the routes to a pod without a loop.

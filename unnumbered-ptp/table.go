@@ -25,9 +25,8 @@ func tableOfIndex(start uint32, index int) uint32 {
 }
 
 // loopTable returns the number of the pod's routing table. existed reports whether the pair existed before this ADD. A
-// pod without a loop gets no table, and must not have a table from an earlier ADD. With the table, the node would send
-// an answer back to the pod as a looped packet. The pod would then send the answer out through its ENI again, instead
-// of accepting it.
+// pod without a loop gets no table, and must not have a table from an earlier ADD. Because of the table, the node would
+// send the pod's packets for the VPC back to the pod. A pod without a loop must not get such packets.
 func (s *scene) loopTable(p pair, existed bool) (uint32, error) {
 	switch {
 	case p.loop != none:
