@@ -171,7 +171,7 @@ func (c *call) checkVersion() *types.Error {
 
 // refuseNodesNS returns an error if CNI_NETNS is the node's namespace, in which the plugin runs. Some plugins make this
 // check themselves, see the field Refuses of [Commands]. CNI_NETNS_OVERRIDE turns off the check of refuseNodesNS. It
-// does not turn off the later check in the code that opens the namespace ([nl.NS.OpenOther]). refuseNodesNS never
+// does not turn off the later check in the code that opens the namespace (OpenOther in package nl). refuseNodesNS never
 // refuses a DEL, because the path of the namespace may be out of date. The path may contain the ID of a process of the
 // pod. After that process has ended, a process of the node may get the same ID. The path then leads to the node's
 // namespace. OpenOther reports this namespace as missing, so the DEL works as if the pod had no namespace.

@@ -223,8 +223,8 @@ func (e *execution[C]) answerCall(
 	return waited, encode(c.verb, err)
 }
 
-// graceEnd returns a channel. When ctx has ended, graceEnd waits as long as the constant grace says, and then closes
-// the channel.
+// graceEnd returns a channel. A timer closes the channel: the timer starts when ctx ends, and runs for the time in the
+// constant grace.
 func graceEnd(ctx context.Context) <-chan struct{} {
 	late := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(grace, func() { close(late) }) })

@@ -41,9 +41,8 @@ func (b bandwidth) objects(links []string) (objects []nl.Object) {
 	return objects
 }
 
-// A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. An earlier release gave pods the
-// burst that the runtime sends, even if this was CRI-O's number for "no burst" (see burstBytes). These pods may still
-// run.
+// A bandwidthLimit is a limit whose Check also accepts the burst of earlier releases. If a pod of CRI-O sets no burst,
+// an earlier release gave the pod the large burst that CRI-O sends (see burstBytes). Such a pod may still run.
 type bandwidthLimit struct {
 	nl.Limit
 	formerBurst uint64 // the burst of earlier releases, in bytes

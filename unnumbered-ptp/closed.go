@@ -18,10 +18,10 @@ import (
 // packet if it is the first packet of a connection.
 //
 // The chain has the type nat, so it sees only the first packet of a connection, and costs all other packets nothing.
-// One chain serves all pods, so the ADD of a further pod adds nothing for the chain. The node's chain that writes the
-// node's address into packets also has the type nat. So if the rule is removed during a connection, later packets of
-// the connection leave through the boot ENI with the pod's address. EC2 drops these packets, because the boot ENI does
-// not have the pod's address.
+// One chain serves all pods, so the ADD of a further pod adds nothing for the chain. If the pod's rule is removed
+// during a connection, later packets of the connection keep the source that the first packet got (see loopNATRules).
+// With the loop redirect, this source is the pod's address, and EC2 drops such packets at the boot ENI. With the loop
+// masquerade, this source is the node's address, so the packets leave.
 //
 // In another design, each pod would have a second rule, which drops the packets that would leave through the boot ENI.
 // But this rule would cost an ADD two more messages to the kernel. There would be twice as many rules, and the kernel
@@ -42,7 +42,7 @@ const (
 
 // failClosedChain returns the chain for pods with a loop. If a packet of such a pod would leave through the boot ENI to
 // the VPC, the chain drops the packet. The chain has no rules if the pods have no loop. The chain does not drop packets
-// to hostCidrs, because pods shall reach these destinations through the boot ENI.
+// to hostCidrs, because pods reach these destinations through the boot ENI.
 func failClosedChain(r *request) nl.Chain {
 	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}
 	if !c.Loops() {

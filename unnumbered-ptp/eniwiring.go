@@ -321,8 +321,8 @@ func (m eniMark) claim(n *nl.NS) (number uint32, fresh bool, err error) {
 // restoreBranches puts back the branches that another program has deleted, for all ENIs. The rules for marks show which
 // number each ENI had. If the process is killed before it has put back all branches, a later Add must find out that
 // branches are missing. Add calls restoreBranches only if the branch of its own ENI is missing. So restoreBranches puts
-// back the branch of the eniMark's own ENI last. A rule with prefStray shows that its ENI is not the boot ENI. So this
-// ENI's branch also marks the packets that arrive through the ENI.
+// back the branch of the eniMark's own ENI last. Packets that arrive through an ENI also get the ENI's mark, except at
+// the boot ENI. If the node has a rule with prefStray for an ENI, the ENI is not the boot ENI.
 func (m eniMark) restoreBranches(n *nl.NS) error {
 	rules, err := n.Rules()
 	onlyForRouted := map[int]bool{}

@@ -115,9 +115,8 @@ func familyRules(n node, r nl.Rule) []nl.Object {
 // networks have the rule. This does no harm.
 //
 // A connection from outside to a NodePort gets a mark. The reason is that the connection came through hostInterface, so
-// its answers must leave through hostInterface. If a packet from the pod goes to the VPC, the pod's rule leads it back
-// into the pod. The pod's rule would also lead these answers back into the pod. So the rule for marked packets comes
-// before the pod's rule.
+// its answers must leave through hostInterface. The pod's rule leads packets for the VPC back into the pod, and would
+// also lead these answers back into the pod. So the rule for marked packets comes before the pod's rule.
 func nodeTable(r *request, n node) nl.Table {
 	c, t := r.Config, nl.Table{Family: "inet", Name: nl.OwnTableOf(r.Network)}
 	if p := c.ports; p.last != 0 {

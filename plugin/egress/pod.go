@@ -26,8 +26,8 @@ const Table = nl.OwnTable + "_egress"
 
 // The bits that we set in the marks of packets and connections in a pod. The default of nodePortMark has other bits.
 const (
-	// In a client, packets with the bit mark are answers, and connections with the bit use the tunnel. In a router,
-	// packets and connections with the bit have come from the tunnel.
+	// In a client, packets with the bit mark skip the tunnel, for example answers. Connections with the bit use the
+	// tunnel. In a router, packets and connections with the bit have come from the tunnel.
 	mark = 1 << 30
 	// In a router, packets with the bit answer belong to a connection from the tunnel, and go back to the client.
 	answer = 1 << 29
@@ -215,8 +215,8 @@ func anySourceSysctl(link string) nl.Sysctl {
 // packets, because their destination is a gateway. A router recognizes the tunnel's outgoing packets, because their
 // source is the router's own address. If serviceLoop is "masquerade", a client sends its tunnel packets to the node,
 // where kube-proxy chooses a router. The node sends the packets back to the client through the client's pair, and the
-// client sends them to the router. On this second way, the client tracks the packets, because the masquerade must
-// translate their addresses.
+// client sends them to the router. When the packets come through the pair, the client tracks them, because the
+// masquerade must translate their addresses.
 func (p *pod) untrackedChains(families []nl.Family, sent func(nl.Family) nl.Term) (chains []nl.Chain) {
 	const raw = -300
 	in := nl.Chain{Name: "tunnel_in", Type: "filter", Hook: "prerouting", Priority: raw}
