@@ -153,7 +153,7 @@ func (s *scene) routedPodWiring(p pair, n node) nl.Wiring {
 // routedLink lists the addresses, neighbours and routes in the pod, and the sysctls for IPv6.
 func (s *scene) routedLink(p pair) (objects []nl.Object) {
 	dev := s.IfName
-	if p.hasFamily(nl.IPv6) { // runtimes disable IPv6 on all links, also on lo, which leads to own addresses
+	if p.hasFamily(nl.IPv6) { // runtimes disable IPv6 in new namespaces, also on lo: a pod calls itself through lo
 		objects = append(objects, nl.Sysctl{Key: conf6("lo") + "disable_ipv6", Value: "0"},
 			nl.Sysctl{Key: conf6(dev) + "disable_ipv6", Value: "0"})
 	}
