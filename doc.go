@@ -3,11 +3,11 @@
 
 // Package vpc is the map of this repository and its glossary. It has no code.
 //
-// Three CNI plugins, in one process or chained, give a Kubernetes pod a native address of an AWS VPC:
+// Three CNI plugins give a Kubernetes pod a native address of an AWS VPC, as a chain of programs or as one program:
 //
 //	plugin/         code that all plugins share: decode, dispatch, encode, errors
 //	plugin/nic/     requests of pods for their interfaces; plugin/values/ the rules for values of the configuration
-//	ipam/           addresses: the program that the plugins execute to ask EC2, and the functions of the tool
+//	ipam/           manages the addresses: a program that the plugins execute to ask EC2, and functions for tool/
 //	  lease/        the first plugin: leases the addresses that the node has; all of the warm path
 //	  more/         gets more addresses and ENIs from EC2, and finishes what a killed process has begun
 //	  asked/        gets the ENI or the address for which a pod asks
@@ -37,7 +37,7 @@
 //
 //	aws/            EC2 and metadata as types of this suite; only aws and acceptance import the AWS SDK
 //	  api/          the table of EC2's actions
-//	nl/             links, addresses, routes, rules and nftables of two namespaces, by netlink
+//	nl/             reads and changes links, addresses, routes, rules and nftables of node and pod, by netlink
 //	nl/bpf/         the BPF programs that nl attaches to links
 //	nl/ifname/      the kernel's rules for the name of a link; nl/ask/ has queries that no plugin needs
 //	registry/       the locked directory that all processes of a node share; the only package that uses flock
@@ -52,7 +52,7 @@
 //
 //	sim/ec2sim/     EC2 and metadata over HTTP, from one state in memory
 //	sim/vpcsim/     the data plane of a VPC: namespaces as instances, veths as ENIs
-//	sim/simtest/    the simulated worlds of tests: a VPC with packets, or a node whose ENIs carry no packets
+//	sim/simtest/    two simulations for tests: a VPC that forwards packets, and a node whose ENIs carry no packets
 //	sim/paths/      packets on each path between pods, nodes, Services and the internet
 //	sim/kubeproxy/  the rules that the real kube-proxy writes
 //	sim/cri/        containerd and CRI-O, called as kubelet calls them
@@ -92,7 +92,7 @@
 // The node:
 //
 //	node          an EC2 instance as a Kubernetes node, and its network namespace
-//	host          any machine with an address, as in the kernel's host route (/32, /128); never a node of this suite
+//	host          a machine that has an address, as in the kernel's host route (/32, /128); a node is never called a host
 //	link          a network interface of the kernel, as in ip-link(8)
 //	slave         an ipvlan link; the ENI's link is its master
 //	pair          the veth pair of a pod: one end in the pod, the other on the node

@@ -25,8 +25,9 @@ const maxRefusal = 256 << 10
 
 // A checkedClient makes requests to EC2. It returns an error if an answer cannot be from EC2. Captive portals and
 // proxies send web pages with status 200. Without this check, the SDK would accept an empty page, or a page that
-// happens to be XML, and return an empty answer. An empty answer to DescribeNetworkInterfaces means "no such ENI". An
-// empty answer to some changes means "done", because EC2's own answers to these changes are empty.
+// happens to be XML, and return an empty answer. An empty answer to DescribeNetworkInterfaces means "no such ENI". For
+// some requests that change something, EC2's own answer is empty. So an empty answer to one of these requests means
+// that EC2 has carried out the request.
 //
 // EC2's answer to an action is a complete XML document. The name of its root element is the action's name followed by
 // "Response". If the root element contains an element "return" whose text is not "true", EC2 has not carried out the

@@ -23,8 +23,8 @@ func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, inde
 	out, err := call(ctx, c, action, c.ec2.AttachNetworkInterface, &ec2.AttachNetworkInterfaceInput{
 		NetworkInterfaceId: &eni,
 		InstanceId:         &instance,
-		// the request names the card even if the card is 0: otherwise the request fails for instances with several
-		// cards (cilium/cilium#42512)
+		// the request names the card even if the card is 0. If an instance has several cards, EC2 refuses a request
+		// that names no card (cilium/cilium#42512)
 		NetworkCardIndex: new(int32(card)),
 		DeviceIndex:      new(int32(index)),
 	})
@@ -41,7 +41,8 @@ func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, inde
 }
 
 // DeleteOnTermination makes EC2 delete the ENI when EC2 terminates the ENI's instance
-// (ModifyNetworkInterfaceAttribute). By default, EC2 keeps an ENI that a program attached to a running instance.
+// (ModifyNetworkInterfaceAttribute). By default, if a program attached the ENI while the instance was running, EC2 does
+// not delete the ENI when it terminates the instance.
 func (c *Client) DeleteOnTermination(ctx context.Context, eni, attachment string) error {
 	const action = "ModifyNetworkInterfaceAttribute"
 	out, err := call(ctx, c, action, c.ec2.ModifyNetworkInterfaceAttribute, &ec2.ModifyNetworkInterfaceAttributeInput{

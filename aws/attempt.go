@@ -18,25 +18,26 @@ import (
 	"github.com/aws/smithy-go/middleware"
 )
 
-// MaybeDone reports whether EC2 may have carried out the call whose error is err. MaybeDone returns true if an attempt
-// got no answer, or an answer that does not prove that EC2 has refused the call. If err contains the errors of several
-// calls, MaybeDone returns true if EC2 may have carried out at least one of these calls.
+// MaybeDone reports whether EC2 may have carried out the call whose error is err. EC2 may have carried out an attempt
+// if the answer was lost, is invalid, or is a server error. If err contains the errors of several calls, MaybeDone
+// returns true if EC2 may have carried out at least one of these calls.
 //
 // The SDK's error does not show whether EC2 has carried out the call. If the answer to the first attempt was lost, the
 // SDK makes a second attempt, and returns only the error of the second attempt. Even if this error is "throttled" or
 // "no such address", EC2 may have carried out the first attempt.
 func MaybeDone(err error) bool { return anyError(err, func(e *Error) bool { return e.MaybeDone }) }
 
-// Undone reports whether it is certain that EC2 has carried out none of the calls whose errors are in err. If err
-// contains no *Error, Undone returns false.
+// Undone reports whether err proves that EC2 has not carried out the call. If err contains the errors of several calls,
+// Undone returns true only if EC2 has carried out none of these calls. If err contains no *Error, Undone returns false.
 func Undone(err error) bool {
 	return !MaybeDone(err) && anyError(err, func(*Error) bool { return true })
 }
 
-// Unsent reports whether this process has sent no request to EC2 for the calls whose errors are in err. For example,
-// the process sends no request for a call whose context has already ended. If Unsent returns true, EC2 has not refused
-// these calls. If an *Error has a code, the code is usually from EC2, so the process has sent a request. But if
-// metadata does not return the role's credentials, the code is from metadata, and Unsent ignores this code.
+// Unsent reports whether the call failed before this process sent a request to EC2. For example, the process sends no
+// request for a call whose context has already ended. If Unsent returns true, a later call may succeed, because EC2 has
+// not seen this call. If err contains the errors of several calls, Unsent returns true only if all these calls failed
+// before the first request. If an *Error has a code, the code is usually from EC2, so the process has sent a request.
+// But if metadata does not return the role's credentials, the code is from metadata, and Unsent ignores this code.
 func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }
@@ -93,15 +94,15 @@ func (a *attempts) HandleFinalize(ctx context.Context, in middleware.FinalizeInp
 }
 
 // isRefusal reports whether an error proves that EC2 has not carried out the request. The error proves this if there
-// was no connection to EC2, or if EC2 has refused the request. A server error does not prove this. But two server
-// errors do prove it: the error that EC2 throttles, and the error that EC2 lacks addresses. EC2's documentation lists
+// was no connection to EC2, or if EC2 has refused the request. A server error does not prove this, with two exceptions:
+// an error that matches ErrThrottled, and an error that matches ErrSubnetFull. EC2's documentation lists the codes of
 // these two errors among the server errors (API, "Error codes", the table "Server errors").
 func isRefusal(err error) bool {
 	if o, ok := errors.AsType[*net.OpError](err); ok && (o.Op == "dial" || o.Op == "proxyconnect") {
 		return true
 	}
 	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return true // Go verifies the certificate before it sends the request
+		return true // Go verifies the certificate first, so it has not sent the request
 	}
 	api, ok := errors.AsType[smithy.APIError](err)
 	if !ok || api.ErrorCode() == sdkUnknown {

@@ -37,9 +37,10 @@ import (
 // Options are the options of a Client. In production, use the zero value.
 type Options struct {
 	// EC2URL is the endpoint of the EC2 API. If EC2URL is empty, $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL names the
-	// endpoint, unless $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true. If no variable names the endpoint, the region
-	// determines the endpoint, and $AWS_USE_FIPS_ENDPOINT and $AWS_USE_DUALSTACK_ENDPOINT choose its variant. The
-	// region is $AWS_REGION or $AWS_DEFAULT_REGION. If neither variable is set, the region is the instance's region.
+	// endpoint. If $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true, the Client ignores these two variables. If no variable
+	// names the endpoint, the region determines the endpoint, and $AWS_USE_FIPS_ENDPOINT and
+	// $AWS_USE_DUALSTACK_ENDPOINT choose its variant. The region is $AWS_REGION or $AWS_DEFAULT_REGION. If neither
+	// variable is set, the region is the instance's region.
 	EC2URL string
 
 	// MetadataURL is the endpoint of the instance metadata service. If MetadataURL is empty,
@@ -52,10 +53,11 @@ type Options struct {
 	// $NO_PROXY and $AWS_CA_BUNDLE.
 	HTTP HTTPClient
 
-	// Attempts is the maximum number of attempts of one call to EC2. If Attempts is 0, the maximum is 2. The second
-	// attempt follows within a second, so it succeeds if the account's token bucket was empty only for a moment. If EC2
-	// throttles for longer, the caller must wait, and must make the node's other processes wait, too. If only one
-	// process waited, the calls of the other processes would take the tokens for which it waits.
+	// Attempts is the maximum number of attempts of one call to EC2. If Attempts is 0, the maximum is 2. If the
+	// account's token bucket was empty only for a moment, the second attempt succeeds, because the Client waits for up
+	// to one second before this attempt. If EC2 throttles for longer, the caller must wait, and must make the node's
+	// other processes wait, too. If only the caller waited, the other processes would call EC2 and take all new tokens
+	// from the bucket.
 	Attempts int
 
 	// Jitter returns a random duration less than d, for the wait before another attempt. If Jitter is nil, the Client
@@ -71,7 +73,7 @@ type HTTPClient interface {
 // A Client makes requests to EC2 and the metadata service. Goroutines may share a Client.
 type Client struct {
 	options  Options
-	ec2      *ec2.Client // must never be converted to an interface: see the type named method
+	ec2      *ec2.Client // no code may convert this field to an interface: call.go says why
 	metadata *metadata
 	invalid  error    // why an environment variable for EC2 is invalid; nil: all are valid
 	chosen   []string // the environment variables that choose the endpoint of EC2

@@ -30,11 +30,11 @@ const callTimeout = 10 * time.Second
 
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
 
-// A method is a method value of *ec2.Client. If all code of a program calls the methods of *ec2.Client through method
-// values, the linker drops the 700 methods that the program does not use. Therefore no code may convert *ec2.Client to
-// an interface, or use *ec2.Client in a type that depends on a type parameter. After such a conversion or use, the
-// linker would keep all methods in a program that contains text/template, such as the tool. The program would be 30 MB
-// larger.
+// A method is a method value of *ec2.Client. A method value names its method, so the linker drops the 700 methods that
+// no code names. Therefore no code may convert *ec2.Client to an interface. From an interface value, package
+// text/template can call any method by its name, so the linker would keep all methods. The suite's tool contains
+// text/template, and would be 30 MB larger. Code must also not use *ec2.Client in a type that depends on a type
+// parameter: for the linker, such a use is like a conversion to an interface.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
 // call makes one EC2 call. If the EC2 call fails, call returns an *Error.
@@ -79,11 +79,11 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = c.options.Attempts
-		o.RateLimiter = ratelimit.None // the SDK's limit for retries is for long-lived processes
+		o.RateLimiter = ratelimit.None // no limit for retries: only long-lived processes need one
 		if api.Is(action, api.Once) {
 			o.Retryables = []retry.IsErrorRetryable{
 				retry.RetryableErrorCode{Codes: retry.DefaultThrottleErrorCodes},
-				retry.RetryableError{}, // the SDK marks errors that a wrong clock causes: see isClockRefusal
+				retry.RetryableError{}, // if a wrong clock caused an error, the SDK marks it as retryable
 			}
 		}
 		o.Retryables = append(o.Retryables, retry.IsErrorRetryableFunc(func(err error) sdk.Ternary {

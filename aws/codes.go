@@ -30,8 +30,9 @@ func (m *meaning) matches(code, message string) bool {
 }
 
 // These constants say how long a node remembers a refusal. If the cause disappears by itself, the node uses
-// passingTime. If an operator must change something, the node uses lastingTime. But an operator can change a role, for
-// example, within seconds. For such a cause, the node uses correctableTime, so that it soon notices the change.
+// passingTime. If an operator must change something, the node uses lastingTime. But an operator can remove some causes
+// within seconds, for example by a change of the instance role. For these causes, the node uses correctableTime, so
+// that it soon notices the change.
 const (
 	lastingTime     = 5 * time.Minute
 	correctableTime = time.Minute
@@ -88,7 +89,8 @@ var meanings = []meaning{
 	// aws/aws-k8s-tester#531 quotes a message with this text. The instance had several network cards.
 	{[]string{"InvalidParameterValue"}, "device index exceeds the maximum number of network interfaces", ErrCardFull,
 		ofAll(ScopeInstance), 0, ""},
-	// cilium/cilium pkg/aws/eni/node.go searches messages for the texts of the next two rows.
+	// The source of the texts in the next two rows is pkg/aws/eni/node.go of cilium/cilium, which searches EC2's
+	// messages for these texts.
 	{[]string{"InvalidParameterValue"}, "already has an interface attached at device index", ErrIndexTaken,
 		ofAll(ScopeCall), 0, ""},
 	{[]string{"InvalidParameterValue"}, "is not 'running'", ErrNotRunning, ofAll(ScopeInstance), 0,
@@ -96,8 +98,8 @@ var meanings = []meaning{
 	// API: EC2 answers with these codes if an address or an ENI is in use.
 	{[]string{"Resource.AlreadyAssigned", "Resource.AlreadyAssociated", "InvalidIPAddress.InUse",
 		"InvalidNetworkInterface.InUse"}, "", ErrInUse, ofENI, 0, ""},
-	// API: for an attached ENI, EC2's answer to DeleteNetworkInterface matches the first of the next two rows. If an
-	// address is in use, EC2's answer to an action on the address matches either of the two rows.
+	// API: the first of the next two rows matches EC2's answer to DeleteNetworkInterface if the ENI is attached. For an
+	// address that is in use, some of EC2's answers match the first row, and others match the second row.
 	{[]string{"InvalidParameterValue"}, "in use", ErrInUse, ofENI, 0, ""},
 	{[]string{"InvalidParameterValue"}, "already assigned", ErrInUse, ofENI, 0, ""},
 	// API.
@@ -167,8 +169,8 @@ var meanings = []meaning{
 	{serverErrors, "", ErrTransient, ofAll(ScopeUnknown), 0,
 		"EC2 has a problem in this region: see health.aws.amazon.com"},
 
-	// API. Some rows above have the same codes with a text. This row is only for messages that contain none of those
-	// texts.
+	// API. Some rows above have the same codes, but match only messages that contain a certain text. This row is for
+	// all other messages with these codes.
 	{[]string{"InvalidParameterValue", "InvalidParameter", "InvalidParameterCombination", "InvalidParameterDependency",
 		"MissingParameter",
 		"UnknownParameter", "InvalidRequest", "ValidationError"}, "", nil, ofPlace, correctableTime,

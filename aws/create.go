@@ -24,9 +24,9 @@ type ENISpec struct {
 	Tracking       Tracking // a timeout of 0 means the default of the instance type
 
 	// Token is the client token, which makes the creation safe to repeat. As long as EC2 remembers the token, a
-	// repeated call with the same ENISpec returns the same ENI. So a process can record the token before the call. If
-	// the process crashes during the call, another process can use the token to find the ENI. If Token is empty,
-	// CreateENI uses a random token.
+	// repeated call with the same ENISpec returns the same ENI. If a process records the token before the call and then
+	// crashes during the call, another process can repeat the call and get the ENI. If Token is empty, CreateENI uses a
+	// random token.
 	Token string
 
 	// Secondary is the number of IPv4 addresses in addition to the primary address. Prefixes is the number of delegated
@@ -34,8 +34,8 @@ type ENISpec struct {
 	Secondary, Prefixes int
 
 	// IPv6 is the number of IPv6 addresses. IPv6Prefixes is the number of delegated /80 prefixes. EC2 does not allow
-	// both IPv6 and IPv6Prefixes in one call. But a call may have IPv6 or IPv6Prefixes together with Secondary or
-	// Prefixes.
+	// both IPv6 and IPv6Prefixes in one call. But one call may have one number for each family, for example Prefixes
+	// and IPv6Prefixes.
 	IPv6, IPv6Prefixes int
 }
 

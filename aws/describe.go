@@ -41,7 +41,7 @@ func ByDescription(text string) Filter { return Filter{"description", []string{t
 // BySubnet selects the ENIs in one of the subnets.
 func BySubnet(ids ...string) Filter { return Filter{"subnet-id", ids} }
 
-// ByID selects the ENIs that have one of the IDs. An ID without an ENI is not an error.
+// ByID selects the ENIs that have one of the IDs. If no ENI has a given ID, EC2 ignores this ID and returns no error.
 func ByID(ids ...string) Filter { return Filter{"network-interface-id", ids} }
 
 // DescribeENIs returns the ENIs that match all filters (DescribeNetworkInterfaces), in no particular order. Without a
@@ -82,9 +82,9 @@ func isAsked(e ENI, filters []Filter) error {
 	return nil
 }
 
-// eachPage calls the function askPage for each page of EC2's answer. The argument of askPage is the token of the page
-// that it must request. askPage returns the token of the next page. For the last page, it returns nil or an empty
-// token. eachPage returns an error if two successive pages have the same token, or if there are more than 1000 pages.
+// eachPage calls the function askPage for each page of EC2's answer. The argument token names the page that askPage
+// must request. askPage returns the token of the next page. For the last page, askPage returns nil or an empty token.
+// eachPage returns an error if two successive pages have the same token, or if there are more than 1000 pages.
 func eachPage(action string, askPage func(token *string) (next *string, err error)) error {
 	const most = 1000
 	var token *string

@@ -100,12 +100,12 @@ func dryCall[I, O any](ctx context.Context, c *Client, action string, f method[I
 	return notDoneError(action, err)
 }
 
-// inconclusive lists the errors that EC2 may return even if the caller lacks the permission. One of them is
-// ErrNotFound, because EC2 may look for the ENI before it checks the permission.
+// inconclusive lists the errors that do not prove that the caller has the permission. For example, ErrNotFound proves
+// nothing, because EC2 may look for the ENI before it checks the permission.
 var inconclusive = []error{ErrDenied, ErrNotFound, ErrThrottled, ErrTransient}
 
-// refusedCall makes a call that EC2 must refuse. If EC2 refuses the call with an error that is not in the list
-// inconclusive, refusedCall returns nil.
+// refusedCall makes a call that EC2 must refuse. If EC2's error proves that the caller has the permission, refusedCall
+// returns nil. Each error with a code proves this, except for the errors in the list inconclusive.
 func refusedCall[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) error {
 	_, err := call(ctx, c, action, f, in)
 	if e, ok := errors.AsType[*Error](err); ok && e.Code != "" && !slices.ContainsFunc(inconclusive, e.Is) {

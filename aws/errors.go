@@ -59,7 +59,7 @@ type Error struct {
 	Message   string // EC2's message
 	RequestID string // for AWS's support
 	MaybeDone bool   // EC2 may have carried out the call: see the function MaybeDone
-	unsent    bool   // this process has sent no request, so if there is a Code, it is not from EC2
+	unsent    bool   // this process has sent no request to EC2: a Code is then from metadata
 	Err       error  // the cause
 
 	Endpoint string   // the URL of EC2; empty if there is a Code
@@ -85,8 +85,8 @@ func (e *Error) Error() string {
 // action sts:DecodeAuthorizationMessage decodes this part.
 const encodedStart = "Encoded authorization failure message"
 
-// Brief returns EC2's message, shortened, and without the encoded part. A caller can store the result in the field
-// Message. Hint then returns the same hint as before.
+// Brief returns EC2's message, shortened, and without the encoded part. If a caller makes an Error with the shortened
+// message, Hint returns the same hint for this Error as for e.
 func (e *Error) Brief() string {
 	m, _, is := strings.Cut(e.Message, encodedStart)
 	if m = clipText(m); is {
@@ -162,8 +162,8 @@ type unreached struct{ error }
 
 func (u unreached) Unwrap() error { return u.error }
 
-// anyError calls the function "has" for each *Error in the tree of err, and reports whether any of these calls returns
-// true. err may contain the errors of several calls, but errors.As would find only the first error.
+// anyError reports whether the function "has" returns true for at least one *Error in the tree of err. If several EC2
+// calls have failed, the tree has an *Error for each of them, but errors.As would find only the first *Error.
 func anyError(err error, has func(*Error) bool) bool {
 	if e, ok := err.(*Error); ok && has(e) {
 		return true
@@ -184,8 +184,7 @@ func NotAllowed(err error) bool {
 	return anyError(err, func(e *Error) bool { return slices.Contains(unauthorizedCodes, e.Code) || e.hasNoRole() })
 }
 
-// Unreached reports whether a call failed because EC2 has not answered. If Unreached returns true, EC2 has not refused
-// the call.
+// Unreached reports whether a call failed because EC2 has not answered.
 func Unreached(err error) bool {
 	return anyError(err, func(e *Error) bool { return e.Code == "" && e.Endpoint != "" })
 }
@@ -266,8 +265,8 @@ func (e *Error) endpointHint() string {
 }
 
 // deniedAction returns the action for which the role lacks the permission. A call may need the permission for a second
-// action: for example, CreateNetworkInterface also needs CreateTags. In EC2's message, one of two phrases precedes the
-// action's name. Some messages contain both phrases.
+// action: for example, CreateNetworkInterface also needs CreateTags. EC2's message names the denied action directly
+// after one of two phrases, or after both.
 func (e *Error) deniedAction() string {
 	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
 		_, rest, _ := strings.Cut(e.Message, before)

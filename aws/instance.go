@@ -58,8 +58,8 @@ func (c *Client) identityDocument(ctx context.Context) (Instance, error) {
 	return *c.identity, nil
 }
 
-// checkFields returns an error if the identity document lacks a field that the suite needs. For example, the suite uses
-// the instance's ID to find unfinished calls.
+// checkFields returns an error if the identity document lacks a field that the suite needs. For example, if a killed
+// process has created an ENI, the suite finds the ENI by its description, which contains the instance's ID.
 func (i Instance) checkFields() error {
 	switch {
 	case i.ID == "":

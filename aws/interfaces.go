@@ -33,10 +33,11 @@ var eniKeys = []string{
 // ENIs returns the ENIs that metadata shows for this instance. The boot ENI is the first. The other ENIs are sorted by
 // card, device index and MAC. On each card, ENIs with UnknownIndex come last.
 //
-// If ENIs cannot read one of an ENI's keys, or if the value of a key is invalid, ENIs logs a warning and omits the ENI.
-// With an incomplete ENI, the caller could think that the ENI has no addresses. After the attachment of an ENI, it
-// takes some seconds until metadata shows the ENI's ID. So if an ENI has no ID, ENIs omits the ENI without a warning.
-// If ENIs can read no ENI at all, it returns the errors about the keys.
+// If the method cannot read one of an ENI's keys, or if the value of a key is invalid, it logs a warning and omits the
+// ENI. If the method returned the incomplete ENI instead, the caller could wrongly believe that the ENI has no
+// addresses. After the attachment of an ENI, it takes some seconds until metadata shows the ENI's ID. So if an ENI has
+// no ID, the method omits the ENI without a warning. If the method must omit all ENIs, it returns the errors about
+// their keys.
 func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	primary, err := c.metadata.readPath(ctx, "mac")
 	if err != nil {
@@ -98,7 +99,7 @@ func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 	doConcurrently(len(macs), func(i int) {
 		all[i] = eniValues{mac: strings.TrimSuffix(macs[i], "/"), text: make(map[string]string)}
 		listing, err := c.metadata.readPath(ctx, macsPath+all[i].mac+"/")
-		if has[i] = strings.Fields(listing); !isAbsent(err) { // without a list, the ENI is no longer attached
+		if has[i] = strings.Fields(listing); !isAbsent(err) { // absent: EC2 has detached the ENI, so this is no error
 			all[i].err = err
 		}
 	})
@@ -136,9 +137,9 @@ func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 	return all
 }
 
-// doConcurrently calls the function do with each number from 0 to n-1, in metadataReads goroutines. It does not start
-// one goroutine for each number, because the stack of each new goroutine would have to grow during its first request to
-// metadata. This growth takes a tenth of the request's time.
+// doConcurrently calls the function do with each number from 0 to n-1, in metadataReads goroutines. Each goroutine
+// calls the function for many numbers, because a new goroutine needs more time for its first request to metadata. Go
+// needs a tenth of this request's time to enlarge the stack of the new goroutine.
 func doConcurrently(n int, do func(int)) {
 	var wg sync.WaitGroup
 	var begun atomic.Int64

@@ -21,7 +21,7 @@ type Limits struct {
 	// maximum number of IPv6 addresses of an ENI; a prefix counts as one address; 0 if the type has no IPv6
 	IPv6PerENI int
 	NoPrefixes bool // the type is not a Nitro type: EC2 delegates no prefixes to its ENIs
-	// for each network card, the maximum number of ENIs with addresses on this card; the card's index is the index in
+	// for each network card, how many ENIs with addresses EC2 can attach to the card; the card's index is the index in
 	// this slice; there is at least one card
 	Cards []int
 
@@ -33,8 +33,8 @@ type Limits struct {
 // PodENIs returns how many ENIs an instance can have for pods. PodENIs does not count device index 0 of any card,
 // because the suite attaches no ENI there. On the first card, device index 0 is for the boot ENI. On other cards, EC2
 // recommends device index 0 for an EFA-only ENI (EC2 user guide, "Maximize network bandwidth on Amazon EC2 instances
-// with multiple network cards"). There is a second reason not to use device index 0: before metadata has the device
-// index of a new ENI, metadata also shows 0.
+// with multiple network cards"). There is a second reason not to use device index 0: for each new ENI, metadata first
+// shows the device index 0, and only later the true index.
 func (l Limits) PodENIs() int {
 	n := 0
 	for _, enis := range l.Cards {

@@ -149,7 +149,7 @@ func newMetadata(o Options) *metadata {
 			DisableDefaultMaxBackoff: true,
 			Retryer: retry.NewStandard(func(o *retry.StandardOptions) {
 				o.MaxAttempts = busyAttempts
-				o.RateLimiter = ratelimit.None // the SDK's limit for retries is for long-lived processes
+				o.RateLimiter = ratelimit.None // no limit for retries: only long-lived processes need one
 				o.Retryables = append(o.Retryables,
 					retry.RetryableHTTPStatusCode{Codes: map[int]struct{}{http.StatusTooManyRequests: {}}})
 				o.Backoff = retry.BackoffDelayerFunc(metadataBackoff)
@@ -239,7 +239,7 @@ func (m *metadata) doRequest(ctx context.Context, path string, f func(context.Co
 	if seen.Err == nil {
 		seen.Err = err
 	}
-	if ctx.Err() != nil { // so that errors.Is finds ctx.Err(); the text of seen has the status
+	if ctx.Err() != nil { // metadata was busy until ctx ended: the error must match ctx.Err(), too
 		seen.Err = doneError(ctx)
 	}
 	return seen

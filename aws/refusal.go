@@ -18,8 +18,8 @@ const (
 	ScopeENI      Scope = "ENI"      // the same change may succeed for other ENIs
 	ScopeSubnet   Scope = "subnet"   // the creation or attachment of an ENI may succeed in another subnet
 	ScopeAction   Scope = "action"   // other actions may succeed
-	ScopeInstance Scope = "instance" // the action fails for all ENIs and subnets of this instance
-	ScopeAccount  Scope = "account"  // the action fails for all instances of the account
+	ScopeInstance Scope = "instance" // the action may succeed for other instances
+	ScopeAccount  Scope = "account"  // the action may succeed in other accounts
 	ScopeUnknown  Scope = "unknown"  // the error is no refusal, because EC2 may have carried out the call
 )
 
@@ -34,13 +34,13 @@ type scopes struct {
 func ofAll(s Scope) scopes { return scopes{s, s, s} }
 
 var (
-	// if the action creates an ENI: the subnet; for other actions: the ENI
+	// ofENI is ScopeSubnet for the creation of an ENI, and ScopeENI for all other actions
 	ofENI = scopes{ScopeENI, ScopeSubnet, ScopeENI}
-	// if the action creates or attaches an ENI: the subnet, because EC2 would also refuse other ENIs of this subnet.
-	// For other actions: the ENI
+	// ofPlace is ScopeSubnet for the creation and the attachment of an ENI, because EC2 would also refuse to create or
+	// attach other ENIs of this subnet. ofPlace is ScopeENI for all other actions
 	ofPlace = scopes{ScopeENI, ScopeSubnet, ScopeSubnet}
-	// if the action creates an ENI: the subnet, because a policy may allow new ENIs only in certain subnets. For other
-	// actions: the action itself
+	// ofRole is ScopeSubnet for the creation of an ENI: a policy may allow new ENIs only in certain subnets, so the
+	// creation may succeed in another subnet. ofRole is ScopeAction for all other actions
 	ofRole = scopes{ScopeAction, ScopeSubnet, ScopeAction}
 )
 

@@ -69,9 +69,9 @@ func (env Environment) credentialsSetting() Setting {
 	return Setting{"credentials", id, "AWS_ACCESS_KEY_ID"}
 }
 
-// proxySettings returns the Setting of the proxy for an endpoint, and the Setting of the hosts without a proxy. Each
-// variable about proxies has two names, such as HTTPS_PROXY and https_proxy. The name in capitals takes precedence, as
-// in the SDK (net/http, ProxyFromEnvironment).
+// proxySettings returns two Settings: the proxy for an endpoint, and the hosts that the Client reaches directly,
+// without the proxy. Each variable about proxies has two names, such as HTTPS_PROXY and https_proxy. The name in
+// capitals takes precedence, as in the SDK (net/http, ProxyFromEnvironment).
 func (env Environment) proxySettings(endpoint string) []Setting {
 	proxy, direct := env.firstSet("HTTPS_PROXY", "https_proxy"), env.firstSet("NO_PROXY", "no_proxy")
 	if strings.HasPrefix(endpoint, "http://") {

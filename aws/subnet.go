@@ -23,7 +23,7 @@ type Subnet struct {
 	IPv6CIDR netip.Prefix // zero if the subnet has no IPv6
 	Free     int          // free IPv4 addresses; if they are fragmented, the subnet may have no free /28
 	Default  bool         // it is the default subnet of its zone
-	Outpost  string       // ARN of the subnet's Outpost; empty: the subnet is in the region
+	Outpost  string       // ARN of the Outpost that has the subnet; empty: the subnet is not in an Outpost
 	Tags     map[string]string
 }
 

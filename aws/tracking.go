@@ -15,7 +15,7 @@ import (
 // connection. A timeout of 0 means the default of the instance type (EC2 user guide, "Connection tracking timeouts").
 type Tracking struct {
 	TCPEstablished int // established TCP connections
-	UDPStream      int // UDP flows with more than one request and answer
+	UDPStream      int // UDP flows with at least two pairs of request and answer
 	UDP            int // other UDP flows
 }
 

@@ -20,15 +20,18 @@ import (
 //     link-local, because a VPC cannot have these ranges (VPC user guide, "VPC CIDR blocks").
 //   - A delegated prefix is a /28, or a /80 of IPv6, without host bits (EC2 user guide, "Prefix delegation"). Pods get
 //     all addresses of a prefix, and a wider prefix would have addresses of other hosts.
-//   - The CIDR of a VPC or a subnet is not wider than a /8, because a route to this CIDR must not cover all addresses.
+//   - The CIDR of a VPC or a subnet is not wider than a /8. The suite adds a route to this CIDR, and a route to
+//     0.0.0.0/0 would catch the packets to all destinations.
 //   - No address or prefix appears twice in one ENI, or in the answer to one call.
-//   - A MAC is a unicast address of Ethernet. An ENI with addresses has a MAC, because the MAC identifies the link.
+//   - A MAC is a unicast address of Ethernet. If an ENI has addresses, the answer must contain the ENI's MAC, because
+//     the suite finds the ENI's link by the MAC.
 //   - A number is in a plausible range: see the constants below.
 //   - An answer is about the ENI, VPC or instance type in the request. An answer has as many addresses as the request
 //     asks for.
 //
 // The caller must check two more properties. First, an address is in the subnet of its ENI. Second, no other ENI has
-// the address. This package cannot check the second property, because it does not know the addresses of other ENIs.
+// the address. This package cannot check the two properties, because not every answer contains the CIDR of the subnet
+// and all ENIs of the node.
 
 // The largest valid numbers. They are several times larger than the numbers that EC2 has today: a p5.48xlarge has 32
 // cards, and an ENI of an m8i has 64 addresses.

@@ -14,8 +14,8 @@ import (
 type Traits uint8
 
 const (
-	// Node is the trait of the actions that the programs of this suite call on a node. Only the acceptance test calls
-	// actions without this trait.
+	// Node is the trait of the actions that the programs of this suite call on a node. If an action lacks this trait,
+	// only the acceptance test calls the action.
 	Node Traits = 1 << iota
 	// Describes is the trait of the actions that change nothing in EC2.
 	Describes
@@ -46,8 +46,8 @@ type Action struct {
 	Bucket // in each region, all callers of an account share one Bucket for the action
 }
 
-// The limits that EC2 documents for actions (EC2 developer guide, "Request throttling for the Amazon EC2 API", the
-// tables of "Request token limits").
+// These buckets have the limits that EC2 documents for its actions. The source is the EC2 developer guide, "Request
+// throttling for the Amazon EC2 API", the tables of "Request token limits".
 var (
 	reading  = Bucket{100, 20}
 	changing = Bucket{50, 5}

@@ -18,12 +18,12 @@ import (
 // Replace first writes the new content to a second file, which has a fixed name. So the caller must hold a lock that
 // excludes other callers. If a killed process has left the second file, the next Replace overwrites it.
 //
-// If another process has deleted the directory, Replace returns fs.ErrNotExist and writes nothing, not even into a new
-// directory with the same path.
+// If another process has deleted the open directory, Replace returns fs.ErrNotExist and writes nothing. If there is a
+// new directory with the same path, Replace does not use the new directory.
 func Replace(dir *os.Root, name string, mode fs.FileMode, data ...[]byte) (err error) {
 	next := name + ".new"
-	// O_NONBLOCK saves four system calls: with this flag, package os does not find out whether the kernel can poll the
-	// file.
+	// O_NONBLOCK saves four system calls. Without this flag, package os would make the file non-blocking, find that the
+	// kernel cannot poll the file, and make the file blocking again.
 	f, err := dir.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, mode)
 	if err != nil {
 		return err

@@ -20,8 +20,8 @@ const Old = ".old"
 
 // Exchange does what [Replace] does, but Exchange is faster for a large file that changes often. Exchange keeps the
 // replaced file, and the next Exchange writes the new content into this kept file. If Exchange created a new file each
-// time, the kernel would have to free the pages of the old file and allocate new pages. The kernel needs more time for
-// this than for a copy of the text into the kept file.
+// time, the kernel would have to free the pages of the old file and allocate new pages. The kernel needs less time to
+// copy the new content into the pages of the kept file.
 //
 // The argument modified is the new modification time of the file. If this time is zero, or if the file system cannot
 // store it, the kernel determines the modification time.
@@ -76,10 +76,11 @@ func openKept(dir int, name string, mode fs.FileMode) (fd int, size int64, err e
 	}
 }
 
-// isUnshared reports whether no other process has the file open, and the file has no other name. A process may have
-// opened the file before Exchange replaced it, and may still read it. So isUnshared requests a write lease from the
-// kernel, which grants the lease only if no other process has the file open (fcntl(2)). If a process opens the file
-// later, its open(2) waits until this process ends the lease.
+// isUnshared reports whether only this process can read what it writes into the file. For this, the file must have only
+// one name, and only this process may have the file open. A process may have opened the file before Exchange replaced
+// it, and may still read it. So isUnshared requests a write lease from the kernel, which grants the lease only if no
+// other process has the file open (fcntl(2)). If a process opens the file later, its open(2) waits until this process
+// ends the lease.
 //
 // Linux before 6.1 does not notice all readers. When a reader opens the file, Linux first looks for leases, and then
 // counts the reader as a process that has the file open ("locks: fix TOCTOU race when granting write lease"). If
@@ -112,8 +113,8 @@ func writeParts(fd int, size int64, data [][]byte) error {
 			return err
 		}
 	}
-	// This call ends the lease at once. If writeParts only closed the file, the lease could last longer: if another
-	// goroutine forks a child process, the child also has the file open until the child executes its program.
+	// This call ends the lease at once. A close(2) ends the lease only if no child process has the file open. A child
+	// process that another goroutine has forked has the file open until the child executes its program.
 	unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_UNLCK)
 	return nil
 }

@@ -30,8 +30,8 @@ import (
 // A Codec reads or writes one JSON text. After the first error, a Codec reads nothing more.
 type Codec struct {
 	in string
-	// offset in the text of the next byte to read; between two members of an object, this is the beginning of the next
-	// key
+	// where the next byte to read is in the text; between two members of an object, the next byte is the first byte of
+	// a key
 	offset      int
 	objectEnded bool // the object has no more members
 	err         error
@@ -40,8 +40,8 @@ type Codec struct {
 	exact     bool
 	seenNames []string // names already read in the current object and in the objects that contain it
 	ownNames  int      // index in seenNames where the names of the current object begin
-	// if this list is not nil, descriptions do not read: they only add the names of their members to this list (see
-	// memberNames)
+	// not nil only while memberNames calls a description: the description then reads nothing, and only adds the names
+	// of its members to this list
 	names []string
 
 	out     []byte // nil: this codec reads
@@ -107,8 +107,8 @@ func (c *Codec) readWord(text string) bool {
 	return found
 }
 
-// Each reads a JSON value once for each of several descriptions. Use Each if each description describes different
-// members of the value.
+// Each reads the same JSON value several times, once with each of the descriptions in its arguments. Use Each if one
+// description has some members of the value, and another description has other members.
 func (c *Codec) Each(values ...func(*Codec)) {
 	if c.Writes() {
 		c.Fail(errors.New("several descriptions of one value cannot write it"))
@@ -121,9 +121,9 @@ func (c *Codec) Each(values ...func(*Codec)) {
 }
 
 // Object describes a value that is a JSON object. The argument members is a function that describes the object's
-// members. Object writes the members in the order in which the function describes them. It reads the members in any
-// order, but faster in this order, because it then calls the function only once. Object skips members that are not
-// described.
+// members. Object writes the members in the order in which the function describes them. When Object reads, the members
+// may be in any order. But if the members are in the function's order, Object is faster, because it calls the function
+// only once. Object skips members that are not described.
 func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
 
 // ObjectAndRest does what Object does, but does not lose members that are not described. When it reads, it stores the
@@ -162,9 +162,10 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// memberNames returns the names of the members that the function members describes. Only ReadExactly needs the names,
-// so that it does not call the function for a member that is not described. Most members of a configuration are not
-// described, because a configuration is for several plugins. For Read and ReadTrusted, memberNames returns nil.
+// memberNames returns the names of the members that the function members describes. ReadExactly uses these names to be
+// fast: if a member of the text has none of these names, ReadExactly skips the member and does not call the function.
+// This saves many calls, because a configuration is for several plugins, so a description has only few of its members.
+// For Read and ReadTrusted, memberNames returns nil.
 func (c *Codec) memberNames(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil
@@ -228,7 +229,7 @@ func (c *Codec) readKeyIf(key string) bool {
 		return false
 	}
 	if from := c.offset + 1; from < len(c.in) && c.in[from] != key[0] {
-		return false // most other keys differ in their first byte
+		return false // the first bytes differ, as for most pairs of keys
 	}
 	end := c.offset + 1 + len(key)
 	if c.objectEnded || c.err != nil || len(c.in) <= end+1 {

@@ -20,9 +20,9 @@ func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 
 // beginMember begins the member with this name. If the Codec writes, beginMember writes the key. If the Codec reads,
 // and the next key in the text is equal to the name, beginMember reads the key. beginMember reports whether it has
-// written or read the key. A description calls a function for each member, but only one of these members is the next
-// one in the text. So a function that needs a closure first calls beginMember, and allocates the closure only if
-// beginMember returns true.
+// written or read the key. A description calls a function such as List for each member that it has, but only one of
+// these members is the next one in the text. So if the function needs a closure, it allocates the closure only after
+// beginMember has returned true.
 func (c *Codec) beginMember(name string) bool {
 	if !c.Writes() {
 		return c.readKeyIf(name)
@@ -52,7 +52,7 @@ func Content[T any](c *Codec, v *T, kind func(*T, *Codec)) {
 	if !c.readWord("null") {
 		kind(v, c)
 	} else if c.exact {
-		c.Fail(errors.New("null")) // what encoding/json does with null depends on the type
+		c.Fail(errors.New("null")) // for some types, encoding/json would not read null as this package does
 	}
 }
 

@@ -5,8 +5,9 @@ package codec
 
 import "unsafe"
 
-// The functions in this Go file are only for the kinds of package indexed. Those kinds write the original text of an
-// unchanged value, so they need this text. Those kinds also write indexes, which have offsets in the text.
+// The functions in this Go file are only for the kinds of package indexed. These kinds write the original text of an
+// unchanged value again, so they need the text that the codec reads. They also write indexes with offsets and lengths,
+// so they need the text that the codec has written so far.
 
 // A cut is a text that the codec does not copy into out. In the output, the text is at the offset "at" of out.
 type cut struct {
@@ -53,10 +54,12 @@ func (c *Codec) Input() (text string, at int) { return c.in, c.offset }
 // Seek sets the offset of the next byte to read.
 func (c *Codec) Seek(at int) { c.offset = at }
 
-// Output returns what the codec has written so far. A caller may change the returned bytes until the codec writes more.
+// Output returns what the codec has written so far. The caller may overwrite the returned bytes, but only before the
+// codec writes more.
 func (c *Codec) Output() []byte { return c.out }
 
-// Reserve writes n zero bytes. The kind that calls Reserve later gets these bytes from Output, and overwrites them.
+// Reserve writes n zero bytes. Later, the kind that has called Reserve gets these bytes from Output, and overwrites
+// them.
 func (c *Codec) Reserve(n int) { c.out = append(c.out, make([]byte, n)...) }
 
 // Comma writes a comma, unless the next member or element is the first of its object or array.
@@ -66,11 +69,12 @@ func (c *Codec) Comma() {
 	}
 }
 
-// Copy writes a text as it is. If WriteParts has made the codec, Copy does not copy a long text, but adds a cut.
+// Copy writes a text as it is. For WriteParts, Copy does not copy a long text: it stores the text in c.cuts, and
+// WriteParts then returns the text as a part.
 func (c *Codec) Copy(text string) {
-	const long = 16 << 10 // a cut costs another write(2), which takes as long as a copy of this size
+	const long = 16 << 10 // a copy of a shorter text takes less time than a write(2) for one more part
 	if c.asParts && len(text) >= long {
-		last := len(text) - 1 // this byte must be in out, because Comma reads it
+		last := len(text) - 1 // Comma reads the last byte, so c.out must contain it
 		c.cuts = append(c.cuts, cut{len(c.out), text[:last]})
 		text = text[last:]
 	}

@@ -24,13 +24,13 @@ func plainLen(s string) int {
 		b := s[n : n+8]
 		x := uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
 			uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
-		// if a byte of x is a quote, the same byte of quote is zero; if a byte of x is a backslash, the same byte of
-		// slash is zero
+		// where x has a quote, the variable named quote has a zero byte; where x has a backslash, the variable named
+		// slash has a zero byte
 		quote, slash := x^ones*'"', x^ones*'\\'
 		if odd := (x | (x - ones*' ') | (quote-ones)&^quote | (slash-ones)&^slash) & tops; odd != 0 {
-			// in the variable odd, a bit marks each byte that is not plain. A plain byte can also have a mark, because
-			// a subtraction borrows from the next byte. But this happens only after a byte that is not plain, so the
-			// first mark is right
+			// in the variable odd, a bit marks each byte that is not plain. If a byte is not plain, a subtraction may
+			// borrow from the byte after it, and so wrongly mark that byte, too. But the first mark is always right,
+			// because all bytes before it are plain
 			return n + bits.TrailingZeros64(odd)/8
 		}
 	}
@@ -62,7 +62,8 @@ func Text(v *string, c *Codec) {
 		}
 	}
 	raw := c.skipValue()
-	// json.Unmarshal accepts white space before a key, but readKeyIf does not find a key that has white space before it
+	// Text also reads the keys of objects. json.Unmarshal accepts white space before a key, but readKeyIf does not find
+	// such a key
 	if strings.TrimLeft(raw, " \t\r\n") != raw {
 		c.Fail(errors.New("white space"))
 		return
@@ -119,8 +120,8 @@ func Flag(v *bool, c *Codec) {
 	}
 }
 
-// Time is the kind of a time. It writes the time in UTC, because the process would have to read a file to know the
-// local time zone.
+// Time is the kind of a time. It writes the time in UTC. To write the local time, the process would have to read the
+// file of the local time zone.
 func Time(v *time.Time, c *Codec) {
 	if !c.Writes() {
 		*v = Scan(c, parseTime)
@@ -211,7 +212,7 @@ func (c *Codec) skipValue() string {
 			depth++
 			c.offset++
 		case depth == 0 && (b == ',' || b == '}' || b == ']'):
-			return c.in[from:c.offset] // the value is a number or a word, and ends here
+			return c.in[from:c.offset] // the value is a number, true, false or null, and ends here
 		case b == '}' || b == ']':
 			depth--
 			c.offset++
@@ -242,8 +243,8 @@ func (c *Codec) skipString() {
 
 // simpleObjectLen returns the length of the object at the beginning of s, or 0 if the object is not simple. A simple
 // object has no escapes, and no braces except its own, so the object ends with the first closing brace outside a
-// string. This check is fast, because it makes only four searches, and the search functions of package strings use
-// vector instructions. To read each member would take several times as long.
+// string. simpleObjectLen is fast, because it only searches for four characters, and the search functions of package
+// strings use vector instructions. To read each member would take several times as long.
 func simpleObjectLen(s string) int {
 	if !strings.HasPrefix(s, "{") {
 		return 0

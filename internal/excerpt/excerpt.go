@@ -37,8 +37,8 @@ func Plain(text string) string { return escapeText(text, "") }
 // table.
 func Lines(text string) string { return escapeText(text, "\n\t") }
 
-// escapeText returns a text in which escapes replace all characters that are not printable. It does not replace the
-// characters that are in the argument unescaped.
+// escapeText returns a text in which escapes replace all characters that are not printable. It does not replace a
+// character that the string in the second argument contains.
 func escapeText(text, unescaped string) string {
 	if isPlain(text, unescaped) {
 		return text
@@ -54,8 +54,7 @@ func escapeText(text, unescaped string) string {
 	return b.String()
 }
 
-// writeRune writes the first rune of the text, which is the argument r. If the rune is not printable, writeRune writes
-// an escape.
+// writeRune writes r, which is the first rune of the text. If r is not printable, writeRune writes an escape.
 func writeRune(b *strings.Builder, text string, r rune) {
 	switch {
 	case r == utf8.RuneError && !strings.HasPrefix(text, string(utf8.RuneError)):
@@ -67,8 +66,8 @@ func writeRune(b *strings.Builder, text string, r rune) {
 	}
 }
 
-// isPlain reports whether each character of a text is printable ASCII or is in the argument unescaped. Nearly all texts
-// are plain.
+// isPlain reports whether escapeText can return the text as it is. The text may have only printable ASCII characters,
+// and characters that the string in the second argument contains. Nearly all texts are plain.
 func isPlain(text, unescaped string) bool {
 	for i := range len(text) {
 		if c := text[i]; (c < ' ' || c > '~') && strings.IndexByte(unescaped, c) < 0 {

@@ -123,9 +123,9 @@ func (r *result) failed() bool {
 }
 
 // rewriteTable returns the text with a new row in its table. The row is for a kernel, and replaces the kernel's old
-// row. In the new row, the cells in the argument fixed come first, and then the cells of the packages. If the table has
-// no column for a package, rewriteTable adds a column. rewriteTable also returns an error about all packages that
-// failed or did not run. If the text has no table, the returned text is empty.
+// row. The second argument has the first cells of the new row. The cells of the packages follow. If the table has no
+// column for a package, rewriteTable adds a column. rewriteTable also returns an error about all packages that failed
+// or did not run. If the text has no table, the returned text is empty.
 func rewriteTable(text string, fixed []string, results map[string]*result) (string, error) {
 	before, rows, after := table.Cut(text)
 	if rows == nil {
@@ -157,8 +157,8 @@ func rewriteTable(text string, fixed []string, results map[string]*result) (stri
 // emptyCell is the cell of a package that did not run.
 const emptyCell = "–"
 
-// rowOf returns one cell for each package. The cells are in the order of the argument heads, which has the heads of the
-// columns. rowOf also returns an error for each package that failed or did not run.
+// rowOf returns one cell for each package. The first argument has the heads of the columns. The cells are in the same
+// order. rowOf also returns an error for each package that failed or did not run.
 func rowOf(heads []string, results map[string]*result) (cells []string, failures []error) {
 	byHead := map[string]*result{}
 	for name, r := range results {

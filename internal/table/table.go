@@ -80,7 +80,7 @@ func Cut(text string) (before string, t Table, after string) {
 	return before, t, text[at:]
 }
 
-// Number returns the number in one cell of the table. The argument column is the head of the cell's column. The cell's
+// Number returns the number in one cell of the table. The first argument is the head of the cell's column. The cell's
 // row is the first row that begins with the other arguments. If there is no such row or no such column, Number returns
 // 0.
 func (t Table) Number(column string, begins ...string) float64 {
@@ -97,8 +97,8 @@ func (t Table) Has(column string, begins ...string) bool {
 	})
 }
 
-// Ratio returns the ratio that belongs to the cell of [Table.Number]. The columns with the head "x" have ratios. The
-// ratio is in the same row as the cell, in the first of these columns to the right of the cell.
+// Ratio returns the ratio for the number that [Table.Number] returns for the same arguments. Columns with the head "x"
+// have ratios. The ratio is in the row of the number, in the next column with ratios to the right of the number.
 func (t Table) Ratio(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0

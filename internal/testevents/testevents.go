@@ -24,7 +24,7 @@ type Event struct {
 const Again = "again"
 
 // Read calls the function handle for each event, except for the events with output. Read prints the output of tests and
-// packages that fail. A line that is no event is output of make or of a build, and Read prints it, too.
+// packages that fail. If a line is no event, make or a build has written the line, and Read prints it, too.
 func Read(events io.Reader, out io.Writer, handle func(Event)) error {
 	outputs := map[[2]string][]string{} // by package and test
 	lines := bufio.NewReader(events)

@@ -93,8 +93,9 @@ func karpenter() []cel.EnvOption {
 		choose("max", func(a, b types.Int) bool { return a > b }))
 }
 
-// choose declares a CEL function with two numbers as arguments. If better returns true for them, the CEL function
-// returns the first number. If better returns false, the CEL function returns the second number.
+// choose declares a CEL function with two numbers as arguments. If the Go function "better" returns true for the two
+// numbers, the CEL function returns the first number. If the Go function returns false, the CEL function returns the
+// second number.
 func choose(name string, better func(a, b types.Int) bool) cel.EnvOption {
 	return cel.Function(name, cel.Overload(name+"_int_int", []*cel.Type{cel.IntType, cel.IntType}, cel.IntType,
 		cel.BinaryBinding(func(a, b ref.Val) ref.Val {

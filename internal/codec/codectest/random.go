@@ -60,8 +60,8 @@ func nonZero(t reflect.Type) reflect.Value {
 	return v
 }
 
-// fillLeaf sets *v to a random value and returns true. But it knows only types whose parts Random cannot set, such as a
-// string or a time. For all other types, it does nothing and returns false.
+// fillLeaf sets *v to a random value and returns true, if *v is a string, a time or a similar value, which Random
+// cannot fill part by part. For a value of any other type, fillLeaf does nothing and returns false.
 func fillLeaf(v any) bool {
 	switch p := v.(type) {
 	case *time.Time:

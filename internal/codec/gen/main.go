@@ -15,9 +15,10 @@
 // which describes these members without the object around them. Use //codec:members for a type that other types embed.
 // If the word "exported" follows "describe" or "members", the method's name begins with a capital letter. The members
 // are in the order of the fields. The type of a field determines the kind of its member. To choose another kind, give
-// the field a tag "codec" with the kind's name, for example codec:"plugin.DNS". The tag may also name a function that
-// describes the whole member, for example codec:"member indexed.Addrs". If a type embeds a type of another module, the
-// tag of the embedded field must name the function that describes the members.
+// the field a tag "codec" with the kind's name, for example codec:"plugin.DNS". The tag may also have the word "member"
+// and the name of a function, for example codec:"member indexed.Addrs". The function then describes the whole member:
+// its name and its value. If a type embeds a type of another module, the tag of the embedded field must name the
+// function that describes the members.
 //
 // If the directive ends with the word "kept", gen also generates methods with the names same and clone. With these two
 // methods, package indexed finds the values that have changed since a process read them.
