@@ -92,7 +92,7 @@
 // The node:
 //
 //	node          an EC2 instance as a Kubernetes node, and its network namespace
-//	host          a machine that has an address, as in the kernel's host route (/32, /128); a node is never called a host
+//	host          a machine with an address, as in the kernel's host route (/32, /128); a node is never called a host
 //	link          a network interface of the kernel, as in ip-link(8)
 //	slave         an ipvlan link; the ENI's link is its master
 //	pair          the veth pair of a pod: one end in the pod, the other on the node

@@ -14,22 +14,24 @@ import (
 
 // The times of a State are times of the wall clock, so that people can read them. But an operator or a program can
 // change the wall clock by seconds or days. For example, a machine may boot with a wrong clock, which NTP then sets. If
-// the clock was set back, a time of the State may be in the future. If a process waited until this time, the node could
-// give no addresses to pods for a day. If the clock was set forward, a time of the State seems to be longer ago than it
-// is. A wait that is needed for safety could then end too early.
+// the clock was set back, a time of the State may be in the future. A process that waits until this time could wait for
+// a day, and the node could give no addresses to pods during this wait. If the clock was set forward, a time of the
+// State is too early by the new clock. A wait that is needed for safety, such as the cooling of an address, could then
+// end too early.
 //
 // So the registry's file also has the boot time of the machine. The process that writes the file computes this boot
 // time with the wall clock. A process that reads the file computes the boot time again, with the wall clock at that
 // moment. If the two boot times differ, an operator or a program has set the clock after the file was written, and the
 // process moves all times of the State by the difference.
 //
-// A time in the file may still be too late, for two reasons: the file may have no boot time, or a person or another
-// program may have written the file. So for each kind of time there is a maximum. For example, the maximum for
-// NotBefore is the current time plus MostBackoff. If a time is later than its maximum, the process replaces the time by
-// the maximum. So no process waits for longer than the maximum allows.
+// Even after this correction, a time of the State may be too far in the future, for two reasons: the file may have no
+// boot time, or a person or another program may have written the file. So for each kind of time there is a maximum. For
+// example, the maximum for NotBefore is the current time plus MostBackoff. If a time is later than its maximum, the
+// process replaces the time by the maximum. So no process waits for longer than the maximum allows.
 //
 // The process does not move the times in the lease log. Instead, each snapshot in the lease log has a boot time. The
-// clock setting that determined this boot time also determined the times of the lines that follow the snapshot.
+// boot time and the times of the lines after the snapshot are from the same clock setting. So a reader can see whether
+// the clock was set between two snapshots.
 
 // The maximum durations from now to the deadlines of a State. No process sets a later deadline.
 const (
@@ -112,14 +114,14 @@ func (s *State) isAfter(since, t time.Time) bool {
 	return !t.IsZero() && since.After(toCurrentClock(t)) && since.Before(s.readAt)
 }
 
-// toCurrentClock converts the time t to a time of the current wall clock. The time t must be a result of time.Now in
-// this process. The times of a State are also times of the current wall clock. If the machine was suspended between the
-// start of the process and t, the result is too early by the duration of the suspension. A result that is too early is
-// safe: BegunAfter may wrongly report that a lease began after t, but this only means that the process does not end
-// this lease.
+// toCurrentClock converts the time t from the clock setting at t to the current clock setting. The time t must be a
+// result of time.Now in this process. Callers compare the result with the times of a State, which are from the current
+// clock setting. If the machine was suspended between the start of the process and t, the result is too early by the
+// duration of the suspension. A result that is too early is safe. BegunAfter may then return true for a lease that
+// began before t, but in this case the process only fails to end the lease.
 func toCurrentClock(t time.Time) time.Time {
 	now := time.Now()
-	// the time since t by the wall clock, minus the time since t by the monotonic clock
+	// how far the wall clock was set forward since t: it then counts more time than the monotonic clock
 	step := now.Round(0).Sub(t.Round(0)) - now.Sub(t)
 	if step.Abs() < clockTolerance {
 		return t
@@ -127,8 +129,9 @@ func toCurrentClock(t time.Time) time.Time {
 	return t.Round(0).Add(step - (suspended() - suspendedAtStart))
 }
 
-// setClock converts the times of a state from the clock setting of the file to the current setting. The arguments are
-// the current time, and the boot time with the current setting.
+// setClock converts the times of the state to the current clock setting. The times in the file are from the clock
+// setting at the time when the file was written. The arguments are the current time, and the boot time by the current
+// clock setting.
 func (s *State) setClock(now, booted time.Time) {
 	s.readAt = now
 	step := booted.Sub(s.bootTime)

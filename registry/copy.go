@@ -25,12 +25,12 @@ func (s *State) Known() *State {
 	return n
 }
 
-// Text returns the text that a registry's file with this state has.
+// Text returns the text of a registry's file whose content is this state.
 func (s *State) Text() ([]byte, error) {
 	parts, err := s.encodeFile(time.Time{})
 	return bytes.Join(parts, nil), err
 }
 
-// Parse parses the text of a registry's file. The file may be from another node. Parse returns the times as they are in
-// the text, by the clock of the node that wrote them.
+// Parse parses the text of a registry's file. The file may be from another node. Parse does not convert the times in
+// the text to this node's clock.
 func Parse(text []byte) (*State, error) { return parseState(text, time.Time{}) }

@@ -18,9 +18,10 @@ import (
 )
 
 // A node counts its ADDs and DELs in a file of numbers. Each process maps the file into its memory, and increments the
-// numbers with atomic CPU instructions. So no process waits for another, no command of a burst is lost, and a killed
-// process leaves no half-written number. The counts cannot be in the registry, because an ADD does not know its whole
-// duration when it writes the registry for the last time.
+// numbers with atomic CPU instructions. So no process waits for another, and each command is counted, even if many
+// commands end at the same time. A killed process leaves no half-written number. The file also has the durations of the
+// commands. These durations cannot be in the registry, because an ADD has not ended yet when it writes the registry for
+// the last time.
 //
 // The file is on tmpfs, so the numbers begin at zero with each boot. Prometheus allows this: a counter may return to
 // zero, but must not decrease to a value other than zero.
@@ -50,9 +51,10 @@ var Bounds = [...]time.Duration{10 * time.Millisecond, 25 * time.Millisecond, 50
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
 	5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute}
 
-// The file of numbers has a row for each pair of command and outcome. The row begins with one number for each of
-// Bounds: how many commands took longer than the previous bound, but not longer than this bound. The next number says
-// how many commands took longer than the last bound. The last number is the sum of all durations in microseconds.
+// The file of numbers has a row for each pair of command and outcome. The first number of the row says how many
+// commands took at most Bounds[0]. For each other index i of Bounds, a number says how many commands took longer than
+// Bounds[i-1], but not longer than Bounds[i]. Then a number says how many commands took longer than the last of Bounds.
+// The last number is the sum of all durations in microseconds.
 const (
 	countsPerRow = len(Bounds) + 2
 	countSize    = len(countedCommands) * len(outcomes) * countsPerRow * 8

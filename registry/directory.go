@@ -32,7 +32,8 @@ const fileName = "registry.json"
 // a new one, a process that has the old directory open cannot write into the new one.
 type directory struct {
 	*os.File
-	lock *flock.Flock // has the directory open a second time, because the library does not return its open file
+	// package flock opens the directory itself, and does not return its open file. So File is a second open file
+	lock *flock.Flock
 }
 
 // openDirectory opens and locks the registry's directory. If there is no directory, openDirectory creates one.
@@ -110,7 +111,7 @@ func (d *directory) fd() int { return int(d.Fd()) }
 func (d *directory) path(name string) string { return filepath.Join(d.Name(), name) }
 
 // parseContent parses b, which is the content of the registry's file, and converts the times in the state to the
-// current clock. The argument written is the modification time of the file. The argument err is the error that the
+// current clock. The third argument is the modification time of the file. The fourth argument is the error that the
 // caller got when it read the file.
 func parseContent(path string, b []byte, written time.Time, err error) (*State, error) {
 	if errors.Is(err, fs.ErrNotExist) {

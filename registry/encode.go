@@ -59,9 +59,9 @@ func parseState(b []byte, modTime time.Time) (*State, error) {
 	if err != nil || version != schemaVersion {
 		return nil, cmp.Or(checkVersion(b), err, fmt.Errorf("schema_version is %d", version))
 	}
-	// If a person has edited the file, the members of a lease may be in another order, or have escapes. The next write
-	// seals the file again. In a sealed file, Held looks for a lease by the beginning of the lease's text, so Held
-	// would not find the edited lease. Therefore the next write must encode this lease again.
+	// If a person has edited the file, the text of a lease may no longer begin with the lease's key, or the key may
+	// have escapes. The next write seals the file again. In a sealed file, Held finds a lease only if its text begins
+	// with the key as this release writes it. Therefore the next write must encode the edited lease again.
 	s.Leases.Renew(func(text string, l Lease) bool { return !strings.HasPrefix(text, l.Key.leaseTextStart()) })
 	return s, s.checkInvariants()
 }
@@ -85,8 +85,8 @@ func decodeSpacedState(b []byte) (s *State, version int, err error) {
 	return decodeState(dense.Bytes(), codec.Read)
 }
 
-// checkVersion explains why a file cannot be decoded. A later release may have changed every field except
-// schema_version.
+// checkVersion explains why a file cannot be decoded. It reads only the field schema_version, because a later release
+// may have changed every other field.
 func checkVersion(b []byte) error {
 	var f struct {
 		SchemaVersion int `json:"schema_version"`
@@ -107,7 +107,8 @@ func checkVersion(b []byte) error {
 
 // encodeFile checks the state, and returns the text of the registry's file. The caller must set the file's modification
 // time to modTime. The result is one line of text, in several parts. The last member of the text is the time modTime.
-// The fields that a later release wrote precede this member.
+// If the state has fields that this process has read from a later release's file, these fields come before the last
+// member.
 func (s *State) encodeFile(modTime time.Time) ([][]byte, error) {
 	if err := s.checkInvariants(); err != nil {
 		return nil, err

@@ -106,9 +106,9 @@ const (
 // seconds to find the ENI. The original plugin also waited 20 seconds for the link.
 const LinkPatience = 20 * time.Second
 
-// NoLink reports whether the ENI cannot serve pods because its link is not on the node. If the link of a new ENI is
-// missing, NoLink returns true only after LinkPatience. If the link was on the node before, or if EC2 says that the ENI
-// is not attached, NoLink returns true at once.
+// NoLink reports whether the node lacks the ENI's link. Without its link, the ENI cannot serve pods. If the link of a
+// new ENI is missing, NoLink returns true only after LinkPatience. If the link was on the node before, or if EC2 says
+// that the ENI is not attached, NoLink returns true at once.
 func (e ENI) NoLink(now time.Time) bool {
 	return !e.Missed.IsZero() && (e.Link != "" || e.Detached || now.Sub(e.Missed) >= LinkPatience)
 }

@@ -36,14 +36,14 @@ func (h Holder) String() string {
 // returns false. Holder does not wait for the lock, and does not take it.
 func (r *Registry) Holder() (Holder, bool) { return lockHolder(r.dir) }
 
-// A LockUse is a lock of the registry's directory that a process holds.
+// A LockUse says which process holds one of the locks of the registry's directory.
 type LockUse struct {
 	Lock    string // the name of the lock's file without ".lock"; "registry" if the lock is on the directory
 	Waiting int    // how many processes wait for the lock
 	Holder
 }
 
-// Locks lists the locks of a registry's directory that processes hold at this moment. The list is sorted by the names
+// Locks lists the processes that hold a lock of a registry's directory at this moment. The list is sorted by the names
 // of the lock files, and the lock on the directory is the last. Locks itself takes no lock. If a process in another PID
 // namespace holds a lock, the kernel does not show this process.
 func Locks(dir string) ([]LockUse, error) {

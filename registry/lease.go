@@ -126,8 +126,8 @@ func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []ne
 }
 
 // EndOf ends the leases of the attachment k, except leases that began after commandStart (see [State.BegunAfter]). The
-// argument hints has addresses that the attachment may use. If one of these addresses has a lease without a key, EndOf
-// also ends that lease.
+// argument hints lists addresses that the attachment possibly uses. If one of these addresses has a lease without a
+// key, EndOf also ends that lease.
 func (s *State) EndOf(k Key, now, commandStart time.Time, hints ...netip.Addr) {
 	for _, a := range s.Held(k) {
 		if l, _ := s.Leases.At(a); !s.BegunAfter(l, commandStart) {

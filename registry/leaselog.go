@@ -22,17 +22,17 @@ import (
 // So the lines are in the order of the changes.
 //
 // A process first writes the registry, and then appends the lines to the log. In the registry, the process also records
-// these lines, and the size that the log must have after the lines. If the process is killed before it appends the
-// lines, the log's size differs from the size in the registry. The next change or collection finds the difference and
-// appends the missing lines. So the log never has a line about a change that did not happen. But after a process was
-// killed, the log may lack lines until the next change or collection.
+// these lines, and the size that the log will have when the lines are in it. If the process is killed before it appends
+// the lines, the log's size differs from the size in the registry. The next change or collection finds the difference
+// and appends the missing lines. So the log never has a line about a change that did not happen. But after a process
+// was killed, the log may lack lines until the next change or collection.
 //
 // A reader of a log may get only a part of the log. The lines may also be damaged or in another order, and a line may
 // appear twice. So each line belongs to a series, and has a number in this series. All lines of a series are from one
-// registry and one boot of the machine, and no process set the clock between them. The numbers count the changes of
-// leases. The line "snapshot" has the number of the last change before the snapshot. It also names the previous series
-// and the last number in that series, and says how many "held" lines follow. So a reader can sort the lines, and can
-// find out which lines are lost.
+// registry, one boot of the machine, and one setting of the clock. The numbers count the changes of leases. The line
+// "snapshot" has the number of the last change before the snapshot. It also names the previous series and the last
+// number in that series, and says how many "held" lines follow. So a reader can sort the lines, and can find out which
+// lines are lost.
 //
 // A problem with the log never makes an ADD or a DEL fail. If the log cannot be written, the new lines wait in the
 // registry.
@@ -64,14 +64,14 @@ type Logging struct {
 // The events of lines. A file of the log has a snapshot near its beginning. It also has a snapshot at each place where
 // lines may be missing. After a snapshot, there is a line "held" for each lease that the registry had at the time of
 // the snapshot. If a lease began before the snapshot, and there is no "held" line for it, the lease had ended before
-// the snapshot. If it began before the machine booted, it had ended before the boot.
+// the snapshot. If a lease without a "held" line began before the machine booted, it had even ended before the boot.
 const (
 	Begin    = "begin"
 	End      = "end"
 	Snapshot = "snapshot"
 	Held     = "held"
-	// only earlier releases write this event. An operator or a program has set the clock. So the times of the earlier
-	// lines since the boot are from the old clock setting
+	// only earlier releases write this event. It means that an operator or a program has set the clock: the times of
+	// the earlier lines since the boot are from the old clock setting
 	Clock = "clock"
 	Off   = "off" // the configuration no longer has the log, so the log gets no lines about later changes
 )
@@ -99,7 +99,7 @@ type Line struct {
 	Since     time.Time  `json:"since,omitzero"` // when the lease began; zero if Event is Begin
 	// when a collection first saw that the pod had ended without a DEL; zero if no collection has seen this
 	Missing time.Time `json:"missing,omitzero"`
-	Booted  time.Time `json:"booted,omitzero"`  // of a snapshot: when the machine booted, by the clock setting of Time
+	Booted  time.Time `json:"booted,omitzero"`  // of a snapshot: the boot time, by the same clock setting as Time
 	Boot    string    `json:"boot,omitempty"`   // of a snapshot: the ID of this boot
 	Leases  int       `json:"leases,omitempty"` // of a snapshot: how many "held" lines follow
 	After   string    `json:"after,omitempty"`  // of a snapshot: the end of the previous series
@@ -119,7 +119,8 @@ func (s *State) UseLog(network string, want LeaseLog) {
 	if last.File != "" && last.File != want.File {
 		s.oldLog = last
 	}
-	// drop the old lines: the next lines are a snapshot, and the snapshot shows which leases have ended
+	// drop the old lines: the next lines are a snapshot with a "held" line for each lease. If a lease has no "held"
+	// line, it has ended
 	s.LogLines, s.checkLog = nil, true
 	if s.Log = (Logging{LeaseLog: want, Network: network, After: last.seriesEnd()}); want.File == "" {
 		s.Log = Logging{}
@@ -178,7 +179,7 @@ func (s *State) numberEvents() {
 	}
 }
 
-// beginSeries begins a new series. The new series must have the end of the previous series (see seriesEnd). If the
+// beginSeries begins a new series. It sets the field After to the end of the previous series (see seriesEnd). If the
 // registry does not have this end, beginSeries looks for it in the log's file f.
 func (l *Logging) beginSeries(instance string, f *os.File, size int) {
 	l.After = cmp.Or(l.seriesEnd(), l.After)

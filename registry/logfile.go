@@ -19,7 +19,8 @@ import (
 )
 
 // maxUnwritten is the maximum number of lines that wait in the registry while processes cannot write the log. If there
-// are more lines, the oldest lines are lost. A later snapshot then shows which leases have ended.
+// are more lines, the oldest lines are lost. But a later snapshot has a "held" line for each lease, so a reader can
+// still find out which leases have ended.
 const maxUnwritten = 256
 
 // A logAppend has the text that an Update appends to the log after it has replaced the registry's file.

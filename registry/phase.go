@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// A Phase is a part of an ENI's life on this node. The method ENI.Phase computes the phase from fields of the ENI. If
-// the conditions of several phases are true, the ENI is in the first of these phases in the list below. docs/design.md
-// describes the steps between the phases.
+// A Phase is a part of an ENI's life on this node. The method ENI.Phase computes the phase from fields of the ENI. The
+// method checks the phases in the order of the list below, and returns the first phase whose condition is true.
+// docs/design.md describes the steps between the phases.
 type Phase string
 
 // The phases of an ENI.
@@ -73,7 +73,7 @@ func (e *ENI) Origin() Origin {
 }
 
 // Wrong returns a text about fields of the ENI that contradict each other. If no fields contradict each other, Wrong
-// returns "". The methods below never set fields so that they contradict each other.
+// returns "". The methods below never make the fields contradict each other.
 func (e *ENI) Wrong() string {
 	switch phase := e.Phase(); {
 	case !e.Detaching.IsZero() && !e.Draining:
@@ -152,8 +152,8 @@ func (e *ENI) Attach() {
 	e.Detached = false
 }
 
-// Reattach records that a detached ENI was attached again. The ENI's link may then be missing for LinkPatience, as the
-// link of a new ENI may be.
+// Reattach records that a detached ENI was attached again. As for a new ENI, NoLink then returns true only after the
+// ENI's link has been missing for the duration LinkPatience.
 func (e *ENI) Reattach() {
 	if e.Detached {
 		e.Detached, e.Missed, e.Link = false, time.Time{}, ""

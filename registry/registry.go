@@ -7,9 +7,9 @@
 // There is no daemon, so the registry is a file that many short processes share. [Registry.Update] holds an exclusive
 // lock on the directory while it reads, changes and replaces the file. Update replaces the file by rename(2). So
 // [Registry.View] needs no lock: a reader sees the whole old file or the whole new file (see readSteady). While Update
-// holds the lock, it only works in memory and on tmpfs. Usually, Update holds the lock for half a millisecond. On a
-// node with 1500 pods, it holds the lock for one and a half milliseconds. The function that Update calls must make no
-// call to EC2, the metadata service or netlink. Use the locks of [Registry.Lock] around these calls.
+// holds the lock, it uses only memory, files on tmpfs, and the lease log. Usually, Update holds the lock for half a
+// millisecond. On a node with 1500 pods, it holds the lock for one and a half milliseconds. The function that Update
+// calls must make no call to EC2, the metadata service or netlink. Use the locks of [Registry.Lock] around these calls.
 //
 // The registry is only a record: the true state is in EC2 and in the kernel. The registry is on /run, so a reboot
 // deletes it. If an operator or another program deletes the registry, only time is lost, because the next process
@@ -70,8 +70,8 @@ const noPollFlag = unix.O_NONBLOCK
 // openFile opens the registry's file for a process that does not hold the lock.
 func (r *Registry) openFile() (*os.File, error) {
 	f, err := os.OpenFile(r.filePath(), os.O_RDONLY|noPollFlag, 0)
-	// EAGAIN means that another process has replaced the file during this open(2), and that a process has a lease on
-	// the old file (see [atomicfile.Exchange]). A second open(2) finds the new file.
+	// EAGAIN means that another process has replaced the file during this open(2), and that a process has the kernel's
+	// write lease on the old file (see [atomicfile.Exchange]). A second open(2) finds the new file.
 	if errors.Is(err, unix.EAGAIN) {
 		f, err = os.OpenFile(r.filePath(), os.O_RDONLY, 0)
 	}
@@ -132,8 +132,9 @@ func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 // Usable returns nil if processes can change the registry. If processes cannot change the registry, Usable returns the
 // reason as an error. Usable does not wait for the lock: if another process holds the lock for long, the registry may
 // still be usable, because that process may only be slow. To test the free space on the file system, Usable makes a
-// file without a name, and writes as many bytes into this file as an Update needs. An Update writes into the file that
-// the last Update replaced. So the Update needs new space only for the bytes that do not fit into this replaced file.
+// file without a name, and writes as many bytes into this file as an Update needs. Each Update keeps the file that it
+// replaces, and the next Update overwrites this kept file with the new text (see [atomicfile.Exchange]). So the next
+// Update needs new space only for the bytes that do not fit into the kept file.
 func (r *Registry) Usable() error {
 	size, err := r.readableSize()
 	if err != nil {

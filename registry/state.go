@@ -40,15 +40,15 @@ type State struct {
 	// the key is an address, and the value is the time when this node unassigned it. Metadata may still list the
 	// address for some minutes
 	Gone map[netip.Addr]time.Time
-	// the key is a cooling address. The value is the last pod that had the address, if this pod had asked for exactly
-	// this address. The pod may get the address again before the address has cooled
+	// the cooling addresses whose last pod had asked for exactly this address. The key is the address, and the value is
+	// the pod. This pod may get the address again before the address has cooled
 	Owners    map[netip.Addr]Pod
-	Warm      map[string]Warm // the key is a pool: how many free addresses the configuration wants for it
-	OnRequest []OnRequest     // selects the ENIs that serve only pods that ask for them
+	Warm      map[string]Warm // how many free addresses the configuration wants; the key is the name of a pool
+	OnRequest []OnRequest     // selects ENIs on request: see the type OnRequest
 	Rebuilt   Rebuilt
 	Instance  Instance
 	Log       Logging
-	LogLines  []Line // the log's lines about the last change; if the size of Log.File is Log.Size, the file has them
+	LogLines  []Line // lines of the log; if Log.File has Log.Size bytes, it already has these lines
 
 	// The following fields are about the registry's file as this process has read it.
 	keptENIs      indexed.Kept[ENI]
@@ -174,7 +174,7 @@ type Intent struct {
 //
 //codec:members
 type Wanted struct {
-	Subnet         string            `json:"subnet,omitempty"` // empty: a process must not repeat the call
+	Subnet         string            `json:"subnet,omitempty"` // empty: processes only look for the new ENI
 	SecurityGroups []string          `json:"securityGroups,omitempty"`
 	Tags           map[string]string `json:"tags,omitempty"`
 	Tracking       Tracking          `json:"tracking,omitzero"`
@@ -210,8 +210,8 @@ type Rebuilt struct {
 	Unconfirmed bool      `json:"unconfirmed,omitempty"` // the free addresses are unconfirmed, so no ADD takes them
 
 	// Changes is true if a process of this node may have released addresses before the node rebuilt the registry. If
-	// Changes is false, an ADD whose configuration does not allow any change in EC2 (provision none) takes unconfirmed
-	// addresses.
+	// Changes is false, metadata shows no address that this node has released. In this case, an ADD takes unconfirmed
+	// addresses if its configuration does not allow any change in EC2 (provision none).
 	Changes bool `json:"changes,omitempty"`
 }
 
@@ -227,7 +227,7 @@ func (s *State) Unconfirmed() (since time.Time, ok bool) {
 type Waiter struct {
 	Pool  string    `json:"pool,omitempty"` // the pool from which the ADD wants an address
 	Since time.Time `json:"since"`
-	Until time.Time `json:"until"` // in Waiters: the latest time when the ADD gives up; in GaveUp: when the ADD gave up
+	Until time.Time `json:"until"` // in Waiters: the ADD's deadline; in GaveUp: when the ADD gave up
 }
 
 // A Failure says why EC2 has not assigned the addresses for which the ADDs of a pool wait.
@@ -244,8 +244,8 @@ type Failure struct {
 }
 
 // A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. Before Until, growth does
-// not try the action on this object, but tries other objects. If the role lacks the permission for the action on any
-// object, the refusal has no object, and growth does not try the action at all.
+// not try the action on this object, but tries other objects. If the role allows the action on no object at all, the
+// refusal names no object, and growth does not try the action at all.
 //
 //codec:describe
 type Refusal struct {

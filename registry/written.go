@@ -12,16 +12,17 @@ import (
 // The last member of the registry's file is a time. The process that writes the file also sets the file's modification
 // time to this time. When another program or a person writes the file later, the kernel sets a new modification time
 // (inode(7)), and the two times differ. They also differ after the original plugin or an earlier release has written
-// the file. An earlier release keeps the member with the old time, as an unknown field. So if the two times are equal,
-// a process of this suite has checked and written the file. In this case, a process that needs one lease does not parse
-// the other leases. Some file systems store times with less precision. On these file systems, the two times always
-// differ, and each process parses the whole file.
+// the file. An earlier release does not know the member, so it copies the member with the old time to the new file. So
+// if the two times are equal, a process of this suite has checked and written the file. In this case, a process that
+// needs one lease does not parse the other leases. Some file systems store times with less precision. On these file
+// systems, the two times always differ, and each process parses the whole file.
 //
 // In earlier releases, the last member was a checksum of all bytes. On a large node, an Update needed a third of its
 // time for the checksum. The checksum also found errors of the memory, which the modification time does not find.
 //
-// This release trusts a file whose last member has the name "written". If a later release writes leases that do not
-// begin with their key, or that this release would misread, it must give the last member another name.
+// This release trusts a file whose last member has the name "written". So this release does not notice if it misreads a
+// lease of a later release, for example a lease that does not begin with its key. A later release that changes the form
+// of leases must give the last member another name.
 
 // writtenMember is the beginning of the last member, up to the time.
 const writtenMember = `,"written":"`
@@ -38,8 +39,9 @@ func isSealed(b []byte, written time.Time) bool { return bytes.HasSuffix(b, seal
 
 // readContent reads an open file and its modification time, and closes the file. The arguments are the results of
 // os.OpenFile or a similar function: the open file and an error. During a write(2), the kernel first changes the
-// modification time, and then the text. So readContent reads the time after the text. If the time has changed since the
-// file was opened, the text may be from two writers. In this case, readContent returns the zero time.
+// modification time, and then the text. So if another process wrote while readContent read the text, the time after the
+// read differs from the time before the read. In this case, the text may be from two writers, and readContent returns
+// the zero time.
 func readContent(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	if err != nil {
 		return nil, written, err

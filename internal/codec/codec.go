@@ -162,10 +162,10 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// memberNames returns the names of the members that the function members describes. ReadExactly uses these names to be
-// fast: if a member of the text has none of these names, ReadExactly skips the member and does not call the function.
-// This saves many calls, because a configuration is for several plugins, so a description has only few of its members.
-// For Read and ReadTrusted, memberNames returns nil.
+// memberNames returns the names of all members that a description has. Its argument is the description. ReadExactly
+// uses these names to be fast: if a member of the text has none of these names, ReadExactly skips the member and does
+// not call the description. This saves many calls, because a configuration is for several plugins, so a description has
+// only few of its members. For Read and ReadTrusted, memberNames returns nil.
 func (c *Codec) memberNames(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 // digits. The field Digits is the number of digits in a row.
 type Rows struct {
 	Digits int
-	Len    int // how many rows to write; 0 means no index, because an element does not fit into a row
+	Len    int // how many rows to write; 0 if an element does not fit into a row: the list then gets no index
 	Write  func(rows []byte)
 	Read   func(rows string)
 }
@@ -47,7 +47,7 @@ func Addrs(c *codec.Codec, name string, v *[]netip.Addr) {
 
 // List describes a member that is a list. Because a node's list may have thousands of elements, a long list has an
 // index, which precedes the list. The index consists of eight hexadecimal digits for the length of the list's text, and
-// then the rows. The argument describeList is a function that describes only the list.
+// then the rows. The argument describeList is a function that describes the list without an index.
 func List(c *codec.Codec, name string, r Rows, describeList func()) {
 	if c.Writes() {
 		r.writeList(c, name, describeList)
@@ -61,8 +61,8 @@ func List(c *codec.Codec, name string, r Rows, describeList func()) {
 	}
 }
 
-// An indexedList is for reading a list that has an index. It has the index, and the Rows whose function Read reads the
-// index.
+// An indexedList is for reading a list that has an index. The field index has the digits of the rows. The field Rows
+// has the function Read, which converts these rows to the elements of the list.
 type indexedList struct {
 	index
 	Rows

@@ -15,14 +15,16 @@ import (
 )
 
 // Entries are a map from addresses to values. A process reads the map from a text, and later writes the map to a new
-// text. Usually the process uses and changes only one of thousands of entries. So the new text has the original text of
-// each unchanged entry. This saves time, and does not lose fields of a later release. If [codec.ReadTrusted] has read a
-// text with an index, Entries parse a value only when a caller uses this value.
+// text. Usually the process uses and changes only one of thousands of entries. So Entries copy the original text of
+// each unchanged entry to the new text. The copy takes less time than a new encoding, and it keeps fields that only a
+// later release knows. If [codec.ReadTrusted] has read a text with an index, Entries parse a value only when a caller
+// uses this value.
 //
-// The zero Entries are empty. As with a map, a caller may set and delete entries in a range loop over the Entries. If a
-// caller deletes an entry before the loop reaches the entry, the loop does not yield the deleted entry. If a caller
-// sets a new entry in the loop, the loop may or may not yield the new entry. The loop yields no entry twice. Goroutines
-// must not call any methods concurrently, because even methods that only read may parse a value.
+// The zero value of Entries is an empty map. As with a map of Go, a caller may set and delete entries in a range loop
+// over the Entries. If a caller deletes an entry before the loop reaches the entry, the loop does not yield the deleted
+// entry. If a caller sets a new entry in the loop, the loop may or may not yield the new entry. The loop yields no
+// entry twice. Goroutines must not call any methods concurrently, because even methods that only read may parse a
+// value.
 type Entries[V comparable] struct {
 	entries
 	kind   func(*V, *codec.Codec)
@@ -67,8 +69,8 @@ func (e *entries) entryRank(one *entry) uint64 {
 	return rowRank(e.in[one.row:])
 }
 
-// addKnown adds a key to keys, and its value to values. An entry with this key and this value must get the result as
-// its knownNumber.
+// addKnown adds a key to keys, and its value to values. The caller must store the result in the field knownNumber of
+// the entry that has this key.
 func (e *Entries[V]) addKnown(k netip.Addr, v *V) int32 {
 	if e.keys == nil {
 		e.keys, e.values = new([]netip.Addr), new([]*V)
@@ -111,7 +113,7 @@ func (e *Entries[V]) readTable(c *codec.Codec, x index, kind func(*V, *codec.Cod
 // that the compiler inlines.
 func (e *entries) readByIndex(c *codec.Codec, x index) {
 	const more = 4                                      // for new entries, so that Set need not copy the slice
-	all := make([]entry, len(x.rows)/(2*wordSize)+more) // large enough, because rows of IPv4 addresses are the shortest
+	all := make([]entry, len(x.rows)/(2*wordSize)+more) // no row has fewer than 2*wordSize digits
 	in, from := c.Input()
 	n := 0
 	for i := 0; i <= len(x.rows)-2*wordSize; n++ {
@@ -303,7 +305,8 @@ func (e *Entries[V]) valueAt(i int) V {
 }
 
 // Renew calls the function stale for each unchanged entry. If stale returns true, Renew marks the entry as changed, so
-// that the next write encodes the entry again. The entry then loses its members that are not described.
+// that the next write encodes the entry again. The new text then lacks the members that the kind of the value does not
+// describe.
 func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
 	for i := range e.entryList {
 		one := &e.entryList[i]

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// When [codec.Write] writes a member whose value is Entries, it first writes another member with their index. The index
-// has a row for each entry. The row has the entry's key and length. So if a process needs only a few entries, it need
-// not read the text of the thousands of other entries. A row consists of hexadecimal digits:
+// [codec.Write] writes two members for a value of the type Entries: first an index, and then the entries. The index has
+// a row for each entry. The row has the entry's key and length. So if a process needs only a few entries, it need not
+// read the text of the thousands of other entries. A row consists of hexadecimal digits:
 //
 //	offset of the value in the entry, 3 digits | length of the entry, 5 digits | key, 8 or 32 digits
 //
@@ -47,7 +47,7 @@ var errIndex = errors.New("the index is wrong")
 // rowSize returns the number of digits of the row of an entry with this key.
 func rowSize(key netip.Addr) int { return wordSize + key.BitLen()/4 }
 
-// putRow writes the row over the beginning of the argument text.
+// putRow overwrites the first bytes of the slice with the digits of the row.
 func (r row) putRow(text []byte) {
 	if r.key.Is4() {
 		b := r.key.As4()
@@ -123,7 +123,7 @@ func eightBytes(s string) uint64 {
 		uint64(s[3])<<32 | uint64(s[2])<<40 | uint64(s[1])<<48 | uint64(s[0])<<56
 }
 
-// putWord writes a number as eight hexadecimal digits over the beginning of the argument text.
+// putWord overwrites the first eight bytes of the slice with the eight hexadecimal digits of n.
 func putWord(text []byte, n uint32) {
 	x := uint64(n)
 	x = (x | x<<16) & 0x0000ffff0000ffff

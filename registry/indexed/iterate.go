@@ -129,9 +129,9 @@ func (e *entries) nextCandidate(i int, text string) int {
 	return i
 }
 
-// A probe compares a value with a text, but only the eight bytes at one offset. It needs one step for these eight
-// bytes. The offset is where the previous value differed from the text, because the next value probably differs at the
-// same offset.
+// A probe quickly finds the values that differ from a text. In one step, it compares eight bytes of a value with the
+// eight bytes of the text at the same offset. If a value differs only at another offset, the probe moves to that
+// offset, because the next value probably differs there, too.
 type probe struct {
 	text   string
 	offset int // -1: the text is too short
@@ -153,7 +153,7 @@ func (p *probe) moveTo(at int) {
 }
 
 // moveToDifference sets the probe's offset to the first byte in which the value differs from the text. A caller needs
-// moveToDifference if the value and the text are equal at the probe's old offset, but not everywhere.
+// moveToDifference if the value differs from the text, but not in the eight bytes at the probe's old offset.
 func (p *probe) moveToDifference(value string) {
 	n := 0
 	for n < min(len(value), len(p.text)) && value[n] == p.text[n] {

@@ -47,9 +47,9 @@ func (k *Kept[V]) lookup(key string, v *V, by ValueFuncs[V]) (text string, same 
 	return old.text, ok && by.Same(old.value, v)
 }
 
-// KeptTable describes a member as [codec.Table] does with the Keys [codec.ByName]. When [codec.ReadTrusted] reads the
-// table, KeptTable stores the values and their texts in the argument k. When a process later writes the table,
-// KeptTable writes the original text of each value that has not changed.
+// KeptTable describes a member as [codec.Table] does. The keys of the table are names, as for [codec.ByName]. When
+// [codec.ReadTrusted] reads the table, KeptTable stores the values and their texts in the argument k. When a process
+// later writes the table, KeptTable writes the original text of each value that has not changed.
 func KeptTable[V any](c *codec.Codec, name string, m *map[string]V, k *Kept[V], by ValueFuncs[V],
 	kind func(*V, *codec.Codec)) {
 	codec.Field(c, name, m, func(m *map[string]V, c *codec.Codec) {
