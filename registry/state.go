@@ -132,7 +132,7 @@ type Instance struct {
 	IPv6PerENI int `json:"ipv6PerENI,omitempty"`
 	// the instance is not a Nitro instance, so EC2 delegates no prefixes to its ENIs
 	NoPrefixes bool `json:"noPrefixes,omitempty"`
-	// for each network card, the maximum number of ENIs with addresses on this card; the card's index is the index in
+	// for each network card, how many ENIs with addresses EC2 can attach to the card; the card's index is the index in
 	// this slice; empty if the instance has one card
 	Cards []int `json:"cards,omitempty"`
 
