@@ -21,8 +21,8 @@ func (p *Pool) Acquire(ctx context.Context, o lease.Owner) (lease.Allocation, er
 	return a, err
 }
 
-// Lease does what Acquire does, but its caller must call Finish afterwards. The owner can use the addresses before its
-// caller calls Finish.
+// Lease does what Acquire does, but the caller of Lease must call Finish afterwards. The owner can use the addresses as
+// soon as Lease returns, before the call of Finish.
 func (p *Pool) Lease(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
 	return p.Pool.Acquire(ctx, o, inProcessSource(func(q *lease.Pool) *Pool { return New(*q, p.Cloud) }))
 }
@@ -38,8 +38,8 @@ func inProcessSource(grows func(*lease.Pool) *Pool) lease.Source {
 
 // unpausedRounds is the number of times that one process asks EC2 without a pause, if no call fails. A process needs up
 // to four rounds. In these rounds, it learns the existing ENIs, finishes interrupted calls, assigns addresses, and
-// creates an ENI. If no address is free after these rounds, other pods have taken the new addresses, or EC2 will never
-// give an address.
+// creates an ENI. After these rounds, there are two possible reasons why no address is free. Either other pods have
+// taken the new addresses, or EC2 will never give an address.
 const unpausedRounds = 4
 
 // getMore asks EC2 until the owner has its addresses, or until a further try is useless. The argument lack is an error
@@ -67,7 +67,7 @@ func (p *Pool) getMore(ctx context.Context, o lease.Owner, lack error) (lease.Al
 }
 
 // addError returns the error of a failed ADD. The argument lack is an error that says what the ADD still needs. The
-// argument cause is the reason why EC2 has not given this to the node.
+// argument cause is the reason why the node has not got what the ADD needs.
 func addError(lack, cause error) error {
 	return call.Explain(fmt.Errorf("%w: %w", lease.Lacking(lack), cause))
 }
@@ -82,8 +82,8 @@ func (p *Pool) askEC2(ctx context.Context, o lease.Owner, attempt int, lack erro
 		return false, nil
 	}
 	again := isTransient(err, attempt)
-	if again || lease.IsHeld(err) { // zero, because a process will ask EC2 again: see recordFailure
-		askedSince = time.Time{}
+	if again || lease.IsHeld(err) {
+		askedSince = time.Time{} // this zero time tells recordFailure that a process will ask EC2 again
 	}
 	if e := p.recordFailure(ctx, o, err, askedSince); e != nil {
 		return true, errors.Join(err, e)
@@ -94,8 +94,8 @@ func (p *Pool) askEC2(ctx context.Context, o lease.Owner, attempt int, lack erro
 	return true, nil
 }
 
-// askOnce asks for what an ADD still needs: the peers of the VPC, the ENIs, or addresses. It returns true if the
-// registry may now have all that the ADD needs.
+// askOnce tries once to get what an ADD still needs. The ADD needs the list of the VPC's peers, the registry's entries
+// of the existing ENIs, or more addresses. It returns true if the registry may now have all that the ADD needs.
 func (p *Pool) askOnce(ctx context.Context, lack error) (enough bool, err error) {
 	if err := p.OfThisInstance(ctx); err != nil {
 		return false, err
@@ -119,6 +119,7 @@ func (p *Pool) askOnce(ctx context.Context, lack error) (enough bool, err error)
 // metadata service. So for aws.ErrNoMetadata, isTransient returns true only in the first few attempts.
 func isTransient(err error, attempt int) bool {
 	const few = 3
-	lost := aws.MaybeDone(err) && !errors.Is(err, context.DeadlineExceeded) // the next try finds out what EC2 has done
+	// If EC2's answer was lost, the next try finds out what EC2 has done. After the deadline, there is no next try.
+	lost := aws.MaybeDone(err) && !errors.Is(err, context.DeadlineExceeded)
 	return lost || errors.Is(err, aws.ErrTransient) || errors.Is(err, aws.ErrNoMetadata) && attempt < few
 }

@@ -19,8 +19,9 @@ import (
 // zero, a process will ask EC2 again. In this case, the other ADDs do not take this failure as EC2's answer to them.
 //
 // A subnet has room again when pods of any node end. Until then, the runtimes of all nodes repeat the ADDs of all
-// waiting pods. If each of these ADDs asked EC2, nodes whose subnets have room could make no calls, because the account
-// has one rate limit. So until the record of a full subnet expires (Until of registry.Failure), no ADD asks EC2 again.
+// waiting pods. EC2 limits the rate of all calls of the account together. If each of these ADDs asked EC2, EC2 would
+// also throttle the nodes whose subnets have room. So until the record of a full subnet expires (Until of
+// registry.Failure), no ADD asks EC2 again.
 func (p *Pool) recordFailure(ctx context.Context, o lease.Owner, cause error, askedSince time.Time) error {
 	if errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, context.Canceled) {
 		askedSince = time.Time{} // this process has no time left, and EC2 has refused nothing

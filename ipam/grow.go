@@ -28,7 +28,7 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	}
 	p.Look(ctx) // finds ENIs that an operator or another program has detached: EC2 gives no address to such an ENI
 	if sure, err := p.Resume(ctx); err != nil || sure {
-		return err // the addresses that are now confirmed may be enough
+		return err // if sure is true, Resume has confirmed addresses, which may be enough for the waiting ADDs
 	}
 	defer p.AskInAdvance(ctx)()
 	s, err := p.DescribeInstance(ctx)

@@ -6,9 +6,9 @@
 // ipam. The operator's tool uses the same [Pool] to run collections, and to inspect the node.
 //
 // An ADD that finds a free address calls neither EC2 nor metadata: it writes a lease to the registry and is done
-// ([lease.Add]). If no address is free, one process of the node asks EC2 for all waiting ADDs ([Pool.Acquire]). A DEL
-// ends the lease, and calls neither EC2 nor metadata. A collection unassigns free addresses ([Pool.Collect]). If a pod
-// had chosen an address, [Pool.ReleaseChosen] unassigns it soon after the DEL.
+// ([lease.Add]). If no address is free, one process of the node asks EC2 for the addresses that all waiting ADDs need
+// ([Pool.Acquire]). A DEL ends the lease, and calls neither EC2 nor metadata. A collection unassigns free addresses
+// ([Pool.Collect]). If a pod had chosen an address, [Pool.ReleaseChosen] unassigns it soon after the DEL.
 //
 // There are three invariants. The first invariant: a leased address has exactly one owner. This owner has the address
 // before its ADD answers, and keeps it until its DEL has begun. The second invariant: the node never unassigns an

@@ -32,7 +32,8 @@ import (
 // addresses. The argument deniedENIs has the ENIs that EC2 has refused to change.
 func (p *Node) GrowChosen(ctx context.Context, s *registry.State, deniedENIs ...string) error {
 	at, found := p.placeFor(s, deniedENIs)
-	if found { // saves the call of SubnetFor while another node has the address, because checkTaken then fails
+	// While another node has the address, checkTaken fails. So checkTaken comes before SubnetFor, which also calls EC2.
+	if found {
 		if corrected, err := p.checkTaken(ctx, s, at.Subnet); corrected || err != nil {
 			return err
 		}
@@ -86,8 +87,9 @@ func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 	return len(at.Pick(s, one, time.Now())) > 0 || book.Room(s, at.ENI, f) > 0
 }
 
-// onOtherENIError returns an error if a chosen address is on an ENI of this node. Its caller has found that no ENI can
-// serve the pod now. A new ENI would not help, because the chosen address is on another ENI.
+// onOtherENIError returns an error if a chosen address is on an ENI of this node. Its caller has found that no ENI of
+// this node can serve the pod now. A new ENI could not get the chosen address, because an existing ENI still has the
+// address.
 func (p *Node) onOtherENIError(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
 		if id, _ := s.ENIOf(a); id != "" {
@@ -110,7 +112,8 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 
 // checkTaken asks EC2 which ENIs of the subnet have the chosen addresses, as single addresses or in prefixes. If an ENI
 // of this node has a chosen address that the registry does not know, checkTaken corrects the registry, and returns
-// true. If any other ENI has a chosen address, checkTaken calls followAddr, and returns its error.
+// true. If a foreign ENI, or an ENI that is not in the registry, has a chosen address, checkTaken calls followAddr. It
+// returns the error of followAddr.
 func (p *Node) checkTaken(ctx context.Context, s *registry.State, subnet string) (corrected bool, _ error) {
 	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet))
 	if err != nil {
@@ -153,8 +156,8 @@ func (p *Node) assignMissing(ctx context.Context, s *registry.State, at lease.Pl
 	return p.assignChosen(ctx, at.ID, a)
 }
 
-// assignChosen asks EC2 to assign the chosen address to an ENI. The call names the address, so a repeated call does no
-// harm.
+// assignChosen asks EC2 to assign the chosen address to an ENI. A repeated call assigns no second address, because the
+// call names the address.
 func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error {
 	action, do := book.AssignAction(nl.FamilyOf(a)), p.Cloud.AssignAddr
 	if a.Is6() {
@@ -174,7 +177,8 @@ func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 			}, do(ctx, eni, a)
 		})
 	if errors.Is(err, aws.ErrInUse) && !aws.MaybeDone(err) {
-		return plugin.Errorf(plugin.CodeHeld, hintHeld, // EC2's descriptions lag, so checkTaken did not see this
+		// checkTaken has not seen the address on the other ENI, because EC2's descriptions lag.
+		return plugin.Errorf(plugin.CodeHeld, hintHeld,
 			"the pod asks for the address %s, which another ENI has: %w", a, err)
 	}
 	return p.CorrectAfter(ctx, eni, err)

@@ -26,9 +26,9 @@ import (
 // the ENI of the ended instance, and from no other ENI. So if a third ENI has got the address meanwhile, this node
 // takes nothing from that ENI.
 //
-// If the ENI with the address is attached to no instance, a pod may still get the address. A running node may be about
-// to attach the ENI, and may already have leased the ENI's addresses. So in this case, the instance for which the ENI
-// was made must have ended.
+// Even if the ENI with the address is attached to no instance, a pod may get the address. The node for which the ENI
+// was made may be about to attach the ENI, and may already have leased its addresses. So this node takes an address of
+// an unattached ENI only if the instance of that node has ended.
 
 const hintHeld = "wait until the pod on the other node has ended: that node then releases the address. If no pod " +
 	"there has the address, because that node has booted meanwhile, run cni-tool deallocate there. If that node is " +
@@ -51,8 +51,8 @@ func (p *Node) followAddr(ctx context.Context, e aws.ENI, a netip.Addr) error {
 		e.Description)
 }
 
-// fixedAddrError returns an error for an address that cannot leave its ENI, or that no node of this cluster releases.
-// For all other addresses, fixedAddrError returns nil.
+// fixedAddrError returns an error if the address a cannot leave the ENI e, or if e does not belong to this cluster. In
+// the second case, no node of this cluster releases a. In all other cases, fixedAddrError returns nil.
 func (p *Node) fixedAddrError(e aws.ENI, a netip.Addr) error {
 	const another = "ask for another address; "
 	primary := len(e.Addrs) > 0 && a == e.Addrs[0]
@@ -99,10 +99,10 @@ func placeText(e aws.ENI) string {
 	return "attached to nothing"
 }
 
-// maxAnswerAge is the greatest age of an answer in which EC2 says that an instance has ended. If the answer is older,
-// this node takes no address of the instance, because a stopped instance may start again. A younger answer is safe for
-// two reasons. The boot of a stopped instance takes longer than the sum of maxAnswerAge and the lag of EC2's answers.
-// And after the boot, the first ADD on the instance asks EC2 which addresses the instance has.
+// maxAnswerAge is how long this node relies on EC2's answer that an instance has ended. If the answer is older, this
+// node takes no address of the instance, because a stopped instance may start again. A younger answer is safe for two
+// reasons. The boot of a stopped instance takes longer than the sum of maxAnswerAge and the lag of EC2's answers. And
+// after the boot, the first ADD on the instance asks EC2 which addresses the instance has.
 const maxAnswerAge = 5 * time.Second
 
 // takeOverAddr unassigns an address from an ENI whose instance has ended. If the instance may still run, takeOverAddr
@@ -118,7 +118,8 @@ func (p *Node) takeOverAddr(ctx context.Context, e aws.ENI, a netip.Addr) (taken
 	}
 	asked, up := time.Now(), registry.Uptime()
 	state, err := p.StateOf(ctx, instance)
-	// If the ENI is attached, and EC2 does not show the ENI's instance, the instance perhaps has not ended, but is new.
+	// If state.Name is empty, EC2 does not show the instance: it has ended long ago, or is new. An instance to which
+	// the ENI is attached is perhaps new, so takeOverAddr takes nothing from it.
 	if err != nil || !state.Ended() || state.Name == "" && e.Instance != "" {
 		return false, err
 	}
@@ -138,7 +139,9 @@ func (p *Node) takeOverAddr(ctx context.Context, e aws.ENI, a netip.Addr) (taken
 		return do(ctx, e.ID, a)
 	})
 	if call.IsPartial(err) || errors.Is(err, aws.ErrNotFound) {
-		return true, nil // another node was faster, or the ENI is deleted. EC2 then gives the address to only one node
+		// Another node has unassigned the address first, or the ENI is deleted. Several nodes may now ask EC2 for the
+		// address, but EC2 assigns the address to only one of them.
+		return true, nil
 	}
 	if err != nil {
 		return false, err

@@ -25,9 +25,9 @@ import (
 // attaches such an ENI for the first pod, and detaches it after the last pod: see package less. The node changes
 // nothing else of the ENI: no addresses, no tags, no DeleteOnTermination. The node never deletes the ENI.
 //
-// A node recognizes such an ENI by the tags in requests.enis. So even if the registry is lost, a pod that does not ask
-// for the ENI gets no address of it. If an operator has attached such an ENI, and no pod uses it, a collection detaches
-// it.
+// A node recognizes such an ENI by the tags in requests.enis. So even after the loss of the registry, only pods that
+// ask for such an ENI get its addresses. If an operator has attached such an ENI, and no pod uses it, a collection
+// detaches it.
 
 // AttachChosen attaches the ENI for which the pod asks, and records the ENI with its addresses. If the registry shows
 // the ENI as attached already, AttachChosen only updates the ENI's addresses in the registry. If no address of the ENI
@@ -143,8 +143,8 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	return e, nil
 }
 
-// tagSetsText formats sets of tags, to show them to people. A pod can have an ENI that has all tags of at least one
-// set.
+// tagSetsText formats sets of tags, to show them to people. A pod may ask for an ENI if the ENI has all tags of at
+// least one set.
 func tagSetsText(all []map[string]string) string {
 	var texts []string
 	for _, tags := range all {

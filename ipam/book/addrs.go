@@ -17,7 +17,7 @@ import (
 // a pod.
 const BlockSize = 16
 
-// Room returns how many more addresses or prefixes of a family EC2 can assign to an ENI.
+// Room returns how many more addresses or prefixes the ENI e can get in the family f.
 func Room(s *registry.State, e registry.ENI, f lease.Family) int {
 	if f == lease.IPv6 {
 		return s.Instance.IPv6PerENI - e.Assigned(netip.Addr.Is6)
@@ -63,8 +63,9 @@ func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, delegatedSi
 			e.Prefixes = append(e.Prefixes, registry.Prefix{CIDR: c, Since: delegatedSince})
 		}
 	}
+	// AddAddrs has set Grown if the ENI has addresses. But a new ENI in an IPv6-only subnet may have only prefixes.
 	if e.Grown.IsZero() && len(cidrs) > 0 {
-		e.Grown = time.Now() // AddAddrs does not set Grown if a new ENI has only prefixes, as in an IPv6-only subnet
+		e.Grown = time.Now()
 	}
 	s.ENIs[id] = e
 }
@@ -175,8 +176,8 @@ func Restore(s *registry.State, id string, x Releasable) {
 }
 
 // NoteRelease writes an intent for each address in x that a pod had chosen. A process calls NoteRelease before it
-// releases x to EC2. Without the intent, a killed process would leave the address on the ENI, and no pod of another
-// node could get it.
+// releases x to EC2. If the process is killed before the release, the intent makes a later process finish the release.
+// Otherwise, the address would stay on the ENI, and pods of other nodes could not get the address.
 func NoteRelease(s *registry.State, id string, x Releasable) {
 	NoteNamed(s, id, x.Only(func(a netip.Addr) bool { _, owned := s.Owners[a]; return owned },
 		func(netip.Prefix) bool { return false }))

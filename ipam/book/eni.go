@@ -46,16 +46,17 @@ func Serve(s *registry.State, id, pool string) {
 }
 
 // IsBoot reports whether an ENI is the boot ENI of this instance. The argument known is the registry's entry of this
-// ENI. This entry has what metadata has said about the boot ENI, because EC2 does not say which ENI it is. The argument
-// e is EC2's description of the ENI, from which IsBoot reads the ENI's slot.
+// ENI. Only metadata says which ENI is the boot ENI, and the entry has metadata's answer. The argument e is EC2's
+// description of the ENI, from which IsBoot reads the ENI's slot.
 func IsBoot(known registry.ENI, e aws.ENI) bool {
 	known.Index, known.Card = e.Index, e.Card
 	return known.IsBoot()
 }
 
-// Label updates known, the registry's entry of an ENI, from EC2's description e and the tags in e. It returns the
-// updated entry. If a tag is missing, Label leaves the field for this tag as it is. The reason is that a node without
-// permission to create tags makes ENIs without tags.
+// Label updates an entry of the registry from EC2's description of the entry's ENI, and from the tags in the
+// description. The argument known is the entry, and e is the description. Label returns the updated entry. If a tag is
+// missing, Label leaves the field for this tag as it is. The reason is that a node without permission to create tags
+// makes ENIs without tags.
 func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.Tags[TagPool] != "" {
 		known.Pool = PoolOf(e)
@@ -105,8 +106,8 @@ func Delegates(e aws.ENI, c netip.Prefix) bool {
 	return slices.Contains(e.Prefixes, c) || slices.Contains(e.IPv6Prefixes, c)
 }
 
-// MarkOnRequest marks known, the registry's entry of the ENI e, because a pod has asked for this ENI. It returns the
-// marked entry.
+// MarkOnRequest records in the entry of an ENI that a pod has asked for this ENI. The argument known is the entry, and
+// e is EC2's description of the ENI. MarkOnRequest returns the changed entry.
 func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	known.Request()
 	known.Confirm()

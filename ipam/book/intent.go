@@ -16,7 +16,7 @@ import (
 const (
 	CreateAction    = "CreateNetworkInterface"
 	AttachAction    = "AttachNetworkInterface"          // an intent for a new ENI stays until the registry has the ENI
-	ModifyAction    = "ModifyNetworkInterfaceAttribute" // sets DeleteOnTermination; a pod needs no answer to this call
+	ModifyAction    = "ModifyNetworkInterfaceAttribute" // sets DeleteOnTermination; no pod waits for this call
 	UnassignAction  = "UnassignPrivateIpAddresses"
 	Unassign6Action = "UnassignIpv6Addresses"
 )
@@ -39,10 +39,10 @@ func ForgetAttachment(s *registry.State, token string) {
 }
 
 // EndIntent removes the intent of a call that has returned err. If the outcome of the call is unknown, the intent
-// stays. The argument repeated is true if this call has repeated an earlier call with an unknown outcome. The earlier
-// call may have created an ENI. So if EC2 refuses the repeated call or gives an invalid answer, EndIntent calls
-// LookOnly. If the repeated call did not reach EC2, for example because the time of the ADD was over, the next process
-// repeats the call again.
+// stays. The argument repeated is true if this call has repeated an earlier call with an unknown outcome. Even if EC2
+// refuses the repeated call or gives an invalid answer, the earlier call may have created an ENI. So in these two
+// cases, EndIntent calls LookOnly: later processes look for the ENI, but do not repeat the call. If the repeated call
+// did not reach EC2, for example because the time of the ADD was over, the next process repeats the call again.
 func EndIntent(s *registry.State, token string, repeated bool, err error) {
 	switch {
 	case err == nil, aws.Undone(err) && !repeated:
@@ -82,8 +82,8 @@ func Begun(s *registry.State, id string) bool {
 
 // Unrecorded reports whether the ENI e, for which a pod has asked, is attached to this instance but not in the registry
 // yet. The pod's ADD records the ENI. This ADD needs the intent i, because the intent shows that no pod has had an
-// address of the ENI: see Begun. So a growth for this pod keeps the intent. A growth for other pods deletes the intent,
-// because with this intent, each later growth would describe the ENI again.
+// address of the ENI: see Begun. So a growth for this pod keeps the intent. A growth for other pods deletes the intent.
+// Otherwise, each later growth would find the intent, and would ask EC2 about the ENI again.
 func Unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return i.Action == AttachAction && e.Instance == s.Instance.ID && !known
@@ -96,8 +96,8 @@ func Provisions(s *registry.State, e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[TagManaged] != "true" && !known
 }
 
-// Unknowns returns the intents of calls with an unknown outcome. A process has to ask EC2 what such a call has done. It
-// can finish the calls of all other intents without this question.
+// Unknowns returns the intents of calls with an unknown outcome. Before a process can finish such a call, the process
+// has to ask EC2 what the call has done. For any other intent, a process need not ask EC2 first.
 func Unknowns(s *registry.State) (all []registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Attachment == "" && !lease.ReleasesChosen(i) {
@@ -120,9 +120,9 @@ func LeftAny(s *registry.State) bool {
 
 // PreventSecond makes sure that no process repeats a creation if the ENI of the creation exists already. The argument
 // enis has the ENIs that EC2 shows as attached to this instance, or as created for this instance. The argument earlier
-// is the registry's state from before this process finished the calls of other processes. Suppose that EC2 shows an
-// unattached ENI, and that the earlier state has neither this ENI nor an intent about it. An unfinished creation may
-// have made this ENI, so PreventSecond calls LookOnly for all intents.
+// is an older state of the registry, from the time before this process began to finish the calls of other processes.
+// Suppose that EC2 shows an unattached ENI, and that the earlier state has neither this ENI nor an intent about it. An
+// unfinished creation may have made this ENI, so PreventSecond calls LookOnly for all intents.
 func PreventSecond(s, earlier *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
 		_, detached := earlier.ENIs[e.ID] // an operator or another program has detached the ENI

@@ -15,9 +15,9 @@ import (
 // the ENI can have all of them, Strange returns nil. A pod must not get an address that its ENI cannot have. The pod's
 // packets would be lost, or another host would also have the address.
 //
-// All addresses must be in the ENI's subnet, if the subnet is known. AWS reserves the first four addresses of a subnet,
-// for example for the VPC router, and the last address (VPC user guide, "Subnet sizing"). No ENI can have such a
-// reserved address. No two ENIs of this node can have the same address.
+// All addresses must be in the ENI's subnet, if the subnet is known. In each subnet, AWS reserves the first four
+// addresses and the last address, for example for the VPC router (VPC user guide, "Subnet sizing"). No ENI can have
+// such a reserved address. No two ENIs of this node can have the same address.
 func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, cidrs []netip.Prefix) error {
 	for _, a := range addrs {
 		if err := strangeBlock(s, id, e, netip.PrefixFrom(a, a.BitLen())); err != nil {

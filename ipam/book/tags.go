@@ -12,20 +12,22 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// The tags of an ENI that this suite has created. The call that creates the ENI also sets these tags. So even a killed
-// process leaves no ENI without these tags, unless the role has no permission to create tags: see Untagged.
+// The tags of an ENI that this suite has created. The call that creates the ENI also sets these tags. So the ENI has
+// the tags even if the process is killed right after the call. If the role has no permission to create tags, the ENI
+// has no tags: see Untagged.
 const (
 	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
 	TagPool     = "cni-ipvlan-vpc-k8s/pool"
 
-	// TagKeep is a tag for a collection without the configuration. The tag shows what the collection must keep of an
-	// ENI. After a boot, the collection follows the tag until the first ADD of the ENI's pool. From this ADD on, the
-	// collection follows the ADD's configuration. The value "false" allows the collection to release the ENI and its
-	// addresses if no pod uses them. If the tag has any other value, or is missing, the collection releases nothing of
-	// the ENI before the first ADD. Only ENIs that a growth has created have this tag. If an operator later adds
-	// skipDeallocation to the configuration, a collection without the configuration follows this key only after the
-	// next ADD.
+	// TagKeep is a tag for a collection that does not know all conflists: see heedConflists in package less. The tag
+	// shows what this collection must keep of an ENI. After a boot, the collection follows the tag until the first ADD
+	// of the ENI's pool. This ADD records what its configuration says, and from then on, the collection follows that
+	// record. The value "false" allows the collection to release the ENI and its addresses if no pod uses them. If the
+	// tag has any other value, or is missing, the collection releases nothing of the ENI before the first ADD. Only
+	// ENIs that a growth has created have this tag. The tag never changes. So if an operator later adds
+	// skipDeallocation to the configuration, the tag does not show this key. A collection that does not know all
+	// conflists follows the key only after the next ADD has recorded it.
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )
 
@@ -60,9 +62,9 @@ func taggedForPods(e aws.ENI) bool { return e.Tags[TagManaged] != "" || e.Tags[T
 // the original plugin, or by a node whose role has no permission to create tags.
 func PoolUnknown(e aws.ENI) bool { return ForPods(e) && !taggedForPods(e) }
 
-// GroupsOf returns the security groups of an ENI that lease.Policy.Misfit has to check. If the tags show that the ENI
-// was created for pods, GroupsOf returns nil. The boot ENI belongs to the node itself, so no caller records the boot
-// ENI's groups, and Misfit does not check them.
+// GroupsOf returns the security groups that the registry records of the ENI e. lease.Policy.Misfit checks the recorded
+// groups. If the tags show that e was created for pods, Misfit has no groups to check, and GroupsOf returns nil. No
+// caller calls GroupsOf for the boot ENI. The boot ENI belongs to the node itself, so Misfit does not check its groups.
 func GroupsOf(e aws.ENI) []string {
 	if taggedForPods(e) {
 		return nil

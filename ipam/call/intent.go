@@ -38,8 +38,8 @@ func NewIntent(i registry.Intent) IntentWriter {
 }
 
 // A CallFunc makes the EC2 call for which an intent was written. The argument token is the key of that intent. A
-// CallFunc returns a function that writes the result of the call to a state. If the error is not an *aws.Error, EC2's
-// answer is invalid.
+// CallFunc returns a function that writes the result of the call to a state. If the returned err is not an *aws.Error,
+// EC2 has answered, but the CallFunc has found that the answer is invalid.
 type CallFunc func(s *registry.State, token string) (record func(*registry.State), err error)
 
 // Call waits for its turn, and then makes a changing call to EC2. Before the call, Call writes the intent to disk.

@@ -48,7 +48,8 @@ func IsFull(err error) bool {
 // An Object names the ENI and the subnet that a changing call is about.
 type Object struct {
 	ENI, Subnet string
-	// reports whether the caller itself makes another call, or tries another ENI, after a refusal; nil: never
+	// Handled reports whether the caller handles a refusal itself, with another call or with another ENI. The registry
+	// does not record such a refusal. If Handled is nil, the caller handles no refusal.
 	Handled func(error) bool
 }
 
@@ -159,9 +160,10 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 }
 
 // GoesOn reports whether err is a refusal of only one ENI or one subnet. In this case, a growth may try another ENI or
-// subnet. The argument managed is true if this node has created the ENI. A good IAM policy permits changes only of ENIs
-// with the tags that the node sets. ENIs of the original plugin have no tags. So the role may lack the permission to
-// change the ENIs of the original plugin, although it can change other ENIs.
+// subnet. The argument managed is true if this node has created the ENI. If managed is false, a missing permission also
+// counts as a refusal of only this ENI. The reason is that a good IAM policy lets the role change only ENIs with the
+// tags that the node sets. ENIs of the original plugin have no tags. So the role may lack the permission to change
+// these ENIs, although it can change other ENIs.
 func GoesOn(err error, managed bool) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))
@@ -174,8 +176,8 @@ func IsPartial(err error) bool {
 		e.Code == "InvalidParameterValue"
 }
 
-// IsMisplaced reports whether EC2 can attach no ENI of the subnet to this instance. The argument err is the error of an
-// attachment.
+// IsMisplaced reports whether EC2 has refused to attach an ENI because of the ENI's subnet. EC2 then refuses to attach
+// any ENI of this subnet to this instance. The argument err is the error of the attachment.
 func IsMisplaced(err error) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && r.Scope == aws.ScopeSubnet

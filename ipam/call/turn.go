@@ -53,16 +53,18 @@ func (p *Node) Backoff(n int) time.Duration {
 	return p.Cloud.Jitter(min(time.Second<<min(n, 10), registry.MostBackoff))
 }
 
-// ErrGivesWay ends the work of a process that holds the lock "grow" while an ADD waits for this lock. The process gets
-// addresses for other ADDs or for no ADD, so the waiting ADD gains nothing from this work.
+// ErrGivesWay ends the work of a process that holds the lock "grow" while an ADD waits for this lock. The waiting ADD
+// gains nothing from this work: either the process gets addresses for a pool other than the ADD's pool, or it is a
+// collection that finishes old calls.
 var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call to EC2: this process lets the ADD go " +
 	"first")
 
 // yieldToADDs lets ADDs go first, before a process repeats a call that EC2 has throttled. Outside the modes Ahead and
 // Finishes, yieldToADDs does nothing. In the mode Ahead, yieldToADDs waits up to a minute. So pods of other nodes,
 // which may also wait for EC2, can get their addresses first. (EC2 limits the calls of the whole account.) yieldToADDs
-// ends its wait as soon as an ADD of this node waits. If that ADD waits for another pool, the error is ErrGivesWay. If
-// the node has no pods, yieldToADDs does not wait, because the node has just started, and its pods come soon.
+// ends its wait as soon as an ADD of this node waits. If that ADD does not wait for an address of p's own pool, the
+// error is ErrGivesWay. If the node has no pods, yieldToADDs does not wait. Such a node has just started: its first
+// pods come soon, and need the addresses.
 //
 // In the mode Finishes, yieldToADDs does not wait. If any ADD waits, the error is ErrGivesWay.
 func (p *Node) yieldToADDs(ctx context.Context, action string) error {
