@@ -13,9 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A growth asks EC2 which subnets there are, which ENIs are attached, and what the limits of the instance type are. A
-// growth needs no answer to ask the other questions. So if it will need all answers, it asks all questions at the same
-// time.
+// A growth asks EC2 which subnets there are, which ENIs are attached, and what the limits of the instance type are.
+// None of these questions depends on the answer to another one. So a growth that will need all answers asks all
+// questions at the same time.
 
 // An Ahead has the questions that a growth has asked EC2 in advance. A growth uses each answer only once, because a
 // later step may need a newer answer.
@@ -24,12 +24,12 @@ type Ahead struct {
 	all   sync.WaitGroup
 }
 
-// limitsAnswer is the name of the answer with the limits of the instance type. No process keeps this answer in a file,
-// as it does with the other answers.
+// limitsAnswer is the name of the answer with the limits of the instance type. A process may keep the other answers in
+// files (see keepAnswer), but never this answer.
 const limitsAnswer = "limits"
 
-// AskAhead asks EC2 in advance all questions that come before the creation of an ENI. Before the caller of AskAhead
-// returns, it must call the returned function, which waits for all answers.
+// AskAhead asks EC2 in advance all questions that come before the creation of an ENI. AskAhead returns the function
+// wait, which waits for all answers. The caller must call wait when its own work is done.
 func (p *Node) AskAhead(ctx context.Context, s *registry.State) (wait func()) {
 	a := &Ahead{asked: map[string]any{}}
 	if s.Instance.ENIs == 0 {

@@ -34,7 +34,7 @@ const lastSubnets = "ec2-last-subnets.json"
 
 const (
 	KeptLife = 10 * time.Minute // the greatest age of a kept answer that a process uses
-	JustNow  = 2 * time.Minute  // how long EC2 still counts as throttling after a time in NotBefore has passed
+	JustNow  = 2 * time.Minute  // for so long after a time in NotBefore, processes assume that EC2 still throttles
 )
 
 // A reply is EC2's answer to a question, with the question and the time when a process asked it.
@@ -134,8 +134,8 @@ func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Sub
 
 // LastSubnets returns EC2's last description of the subnets in the instance's zone. It also returns the time when a
 // process of this node asked for the description. If there is no usable description, this time is zero. There are three
-// such cases. No process has asked about this VPC and zone. EC2 has said since then that a subnet is full. The time is
-// in the future, because an operator or another program has set the clock back.
+// such cases. No process has asked about this VPC and zone. EC2 has said after the last description that a subnet is
+// full. The time is in the future, because an operator or another program has set the clock back.
 func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, askedAt time.Time) {
 	var a reply[aws.Subnet]
 	b, err := p.Registry.Kept(lastSubnets)
@@ -178,7 +178,8 @@ func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.
 }
 
 // KeepMade keeps two answers for the next process, if EC2 throttles. One answer is the new ENI e, which this process
-// could not attach. The other answer is the argument attached, EC2's list of the attached ENIs.
+// could not attach. The other answer is EC2's list of the ENIs that are attached to the instance; it is in the argument
+// attached.
 func (p *Node) KeepMade(instance string, e aws.ENI, attached Attached) {
 	if before, ok := p.keptENI(instance); ok && before.ID == e.ID {
 		return // the ENI is kept already, and no process has asked EC2 since

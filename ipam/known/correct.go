@@ -73,10 +73,10 @@ func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 	}
 }
 
-// lostAddrs compares known, the registry's entry of an ENI, with e, which metadata or EC2 shows of this ENI. It returns
-// the addresses and prefixes that known has and e lacks. A process asked for e at the time askedAt. If an address or a
-// prefix was so new at that time that e perhaps lacks it, lostAddrs leaves it out. lostAddrs also leaves out the
-// primary address, which cannot leave its ENI.
+// lostAddrs returns the addresses and prefixes that an ENI has lost: the registry has them, but a source does not show
+// them. The argument known is the registry's entry of the ENI. The argument e is the answer of the source, metadata or
+// EC2, and askedAt is the time of the question. An address or a prefix is not in the result if it was too new at that
+// time: see MayLackAddr and MayLack. The primary address is not in the result either, because it cannot leave its ENI.
 func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	for _, a := range known.Addrs {
@@ -96,10 +96,10 @@ func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Ti
 // time changedAt. A process asked EC2 at the time askedAt.
 func MayLack(changedAt, askedAt time.Time) bool { return !changedAt.Before(askedAt.Add(-Settled)) }
 
-// MayLackAddr reports whether an address of the ENI e is too new, so that EC2's answer may lack it. The argument
-// askedAt is the time when a process asked EC2. An address is not too new if the ENI has not grown lately, or if the
-// address is in an old prefix. On a busy node, an ENI grows all the time. So an address is also not too new if its
-// lease is old, or if its last lease ended long ago.
+// MayLackAddr reports whether EC2's answer may lack the address a of the ENI e, because a is new. The argument askedAt
+// is the time when a process asked EC2. An address counts as old in each of these cases: its ENI last grew long ago,
+// its prefix is old, its lease is old, or its last lease ended long ago. The leases count because the ENIs of a busy
+// node grow all the time.
 func MayLackAddr(s *registry.State, e registry.ENI, a netip.Addr, askedAt time.Time) bool {
 	since := e.Grown
 	for _, b := range e.Prefixes {
@@ -158,8 +158,8 @@ func (p *Node) Compare(ctx context.Context, id string) error {
 	})
 }
 
-// AddAll records the addresses and prefixes that EC2 reports for an ENI. AddAll records a new address or prefix as
-// Learn does, because a pod may use it already, or EC2's answer may be old.
+// AddAll records the addresses and prefixes that EC2 reports for an ENI. If a pod uses a new address already, AddAll
+// records a lease of the address. Any other new address cools first, because EC2's answer may be old.
 func AddAll(s *registry.State, e aws.ENI, used lease.Used) {
 	had := s.ENIs[e.ID]
 	if had.Foreign {

@@ -40,13 +40,16 @@ func (l discovery) learnENI(e aws.ENI) {
 	known, again := l.ENIs[e.ID]
 	waits := !again && l.doubtsMetadata && l.tagsUnknown == registry.NotAsked && hasNews(l.State, e)
 	if waits {
-		l.doubtsMetadata = false // does no harm, because the ENI serves no pods until EC2 answers: see withDescription
+		// l may record what only metadata shows of this ENI. This does no harm, because the ENI serves no pods until EC2
+		// answers: see withDescription.
+		l.doubtsMetadata = false
 	}
 	if isPartial(e, known, l.described[e.ID]) {
 		return
 	}
 	if known.Boot = e.Boot; known.Boot {
-		known.Groups, known.Tags = nil, nil // an earlier version recorded them, without knowing the boot ENI
+		// An earlier version of this suite did not know which ENI is the boot ENI, and recorded its groups and tags.
+		known.Groups, known.Tags = nil, nil
 	}
 	later := e.Index > 0 && !e.Boot // the ENI may have been attached after the boot
 	d, asked := l.described[e.ID]
@@ -62,7 +65,9 @@ func (l discovery) learnENI(e aws.ENI) {
 			return // metadata may still show an ENI long after the ENI was detached
 		}
 		if l.described == nil && l.tagsUnknown == "" && later {
-			return // the registry had the ENI when describeNew looked, so EC2 was not asked; the next Learn asks EC2
+			// The registry had the ENI when describeNew looked, so describeNew did not ask EC2. After that, another
+			// process removed the ENI from the registry. The next Learn asks EC2 about the ENI.
+			return
 		}
 		if hasNoAddrs(e) && !(asked && hasNoAddrs(d)) {
 			return // metadata does not show the ENI's addresses yet
@@ -130,8 +135,9 @@ func (l discovery) learnAddrs(e aws.ENI) {
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
 			l.Free.Delete(a) // an earlier version of this suite recorded the node's own address as free
-		// Mostly, the first IPv6 address of the boot ENI is the node's own. But if this address is free or a pod has
-		// it, EC2 has assigned it for pods, because the boot ENI had no IPv6 address at the boot.
+		// Mostly, the boot ENI has had its first IPv6 address since the boot, and this address is the node's own. But
+		// if the boot ENI had none at the boot, EC2 has assigned the first address later, for pods. In that case, the
+		// address is free, or a pod has it.
 		case first && !l.Free.Has(a) && l.used.Of(e.MAC, a) == "":
 		default:
 			l.learnAddr(e.ID, a)
@@ -162,7 +168,8 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	netns := l.used.Of(l.ENIs[eni].MAC, a)
 	switch {
 	case l.Leases.Has(a):
-	case l.FreedAfter(a, l.used.Looked): // the kernel may have shown the address in a pod whose DEL has come meanwhile
+	case l.FreedAfter(a, l.used.Looked):
+		// The lease ended after this process had looked at the kernel. So l.used may still show the address in the pod.
 	case netns != "":
 		found := l.used.FoundLease(netns, a)
 		found.ENI, found.Exclusive, found.Since = eni, l.used.InPod(l.ENIs[eni].MAC), l.now

@@ -14,7 +14,7 @@ import (
 // An operator may make an image from a used node. If the registry's directory of that node is on a disk, the image has
 // the registry of another instance. The ENIs and the intents in this registry belong to the other instance. So before a
 // process uses the registry's ENIs or intents in a call to EC2, it asks metadata which instance this machine is. One
-// question after each boot is enough, because an instance cannot become another one without a boot.
+// question after each boot is enough, because a machine stays the same instance until the next boot.
 //
 // An ADD that finds a free address does not ask metadata. If the ENI of the address belongs to another instance, the
 // ENI's link is not on this node, so no pod gets the address.

@@ -69,7 +69,8 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 		}
 	}
 	used := usedOf(enis)
-	// Perhaps metadata does not show the ENIs of running pods yet. But the veth pairs of these pods are on the node.
+	// Perhaps metadata does not show the ENIs of running pods yet. But the veth pairs of these pods are on the node. So
+	// a pair also proves that pods have had addresses.
 	links, paired, err := p.linksOf(enis)
 	if err != nil {
 		return nil, fmt.Errorf("list the links of the node: %w", err)
@@ -148,8 +149,8 @@ func isNew(s *registry.State, e aws.ENI) bool {
 
 // describeNew asks EC2 for all ENIs of the instance if an ENI has unknown tags, or if hasNews returns true for an ENI.
 // If describeNew does not ask EC2, described is nil. The tags name the pool of an ENI, and forbid changes of some ENIs.
-// If EC2 does not return the tags, tagsUnknown is the reason. But if there are several pools, and the tags of an ENI
-// are unknown, describeNew returns an error. The node needs no tags of the boot ENI, which belongs to the instance
+// If EC2 does not return the tags, the result tagsUnknown says why. But if there are several pools, and the tags of an
+// ENI are unknown, describeNew returns an error. The node needs no tags of the boot ENI, which belongs to the instance
 // itself.
 func (p *Node) describeNew(
 	ctx context.Context, instance string, enis []aws.ENI,

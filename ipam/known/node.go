@@ -56,8 +56,9 @@ func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 	return s, err
 }
 
-// MakesENIs reports whether this node may create, change and delete ENIs. For a collection without a configuration,
-// MakesENIs returns true, because EC2 refuses each call for which the role has no permission.
+// MakesENIs reports whether this node may create, change and delete ENIs. A collection without a configuration does not
+// know what is allowed. For such a collection, MakesENIs returns true, and the role decides: EC2 refuses each call for
+// which the role has no permission.
 func (p *Node) MakesENIs() bool {
 	return p.Policy.Provision == lease.ProvisionFull || p.Policy.Provision == ""
 }

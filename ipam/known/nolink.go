@@ -52,10 +52,10 @@ func (p *Node) NoteDetached(ctx context.Context, force bool) {
 	}
 }
 
-// NoteAttached records which ENIs EC2 showed as attached to this instance, and which ENIs it did not show. Perhaps EC2
-// does not show a new ENI yet. So an ENI that EC2 does not show counts as detached only if its link is also missing.
-// But the link of a foreign ENI, or of a whole ENI of a pod, may be in another namespace. Such an ENI counts as
-// detached if EC2 does not show the ENI, and the ENI is not new.
+// NoteAttached records which ENIs EC2 showed as attached to this instance, and which ENIs it did not show. If EC2 did
+// not show an ENI, the ENI may be detached, or so new that EC2's answer lacks it. So the ENI counts as detached only if
+// its link is missing, too. But a foreign ENI, or a whole ENI of a pod, may have its link in another namespace. If EC2
+// did not show such an ENI, it counts as detached unless it is new.
 func NoteAttached(s *registry.State, attached []aws.ENI, askedAt time.Time) {
 	here := slices.DeleteFunc(slices.Clone(attached), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
 	inPods := s.Exclusive()
@@ -117,7 +117,9 @@ func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 		case here(s):
 			e.Attach()
 			s.ENIs[id] = e
-		case ours: // the entry may lack the ENI's tags, because EC2 did not report them when the node recorded the ENI
+		case ours:
+			// The ENI stays until a collection deletes it. Label records what the ENI's tags say, because EC2 perhaps did
+			// not report the tags when the node recorded the ENI.
 			s.ENIs[id] = book.Label(e, enis[0])
 		case len(enis) == 0 && (time.Since(e.Grown) <= Settled || time.Since(e.Missed) <= Settled):
 			// EC2's descriptions lag, so the ENI may exist although EC2 does not show it

@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// peersLife is the greatest age of a list of a VPC's peers that a collection or a growth does not renew. An ADD also
-// uses an older list.
+// peersLife is the age from which a collection or a growth renews the list of a VPC's peers. An ADD also uses an older
+// list.
 const peersLife = time.Hour
 
 // NeedPeers asks EC2 for the peers of each VPC for which the registry has no list of peers. An ADD calls NeedPeers if
@@ -46,9 +46,9 @@ func (p *Node) RenewPeers(ctx context.Context) {
 	}
 }
 
-// isStale reports whether RenewPeers must ask for the peers of a VPC. Without a configuration, isStale does not know
-// whether pods need routes to the peers. In this case, pods need them if the registry already has a list, because a
-// process with a configuration has asked for it.
+// isStale reports whether RenewPeers must ask for the peers of a VPC. Without a configuration, isStale looks for an
+// earlier list in the registry. Such a list shows that pods need routes to the peers, because only a process whose
+// configuration wants these routes asks for the list.
 func (p *Node) isStale(v registry.VPC) bool {
 	wanted := p.Policy.Peers || p.Policy.Provision == "" && !v.PeersRead.IsZero()
 	return wanted && time.Since(v.PeersRead) >= peersLife

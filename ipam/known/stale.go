@@ -23,16 +23,17 @@ import (
 // Addresses that this node gets from EC2 are in the registry before metadata shows them.
 //
 // If EC2 does not answer, the node continues with what the registry has, and the next process asks EC2. Until EC2
-// answers, a new ENI serves no pods. If the boot ENI has more addresses than the node's own, it also serves no pods.
+// answers, a new ENI serves no pods. Until then, the boot ENI serves no pods either, if metadata shows further
+// addresses on it besides the node's own.
 //
 // In two cases, the node trusts metadata alone. The first case: no process of the node unassigns anything (see
 // TrustsMetadata). The second case: the role has no permission to ask EC2, so the node has no other source.
 
-// TrustsMetadata reports whether no process of this node changes anything in EC2. Metadata can then not lag behind a
-// change of this node. If one network has "provision": "none", this proves nothing, because another network may allow
-// changes. A collection knows all networks of the conflists, and sets the field Changes of its policy if one of these
-// networks allows changes. An ADD knows only its own network. But the mark ReleasedMark shows the ADD whether the node
-// has released something since the boot.
+// TrustsMetadata reports whether no process of this node changes anything in EC2. If TrustsMetadata returns true, the
+// node has made no change behind which metadata could lag. A network with "provision": "none" does not prove that the
+// node changes nothing, because another network of the node may allow changes. A collection knows all networks of the
+// conflists, and sets the field Changes of its policy if one of these networks allows changes. An ADD knows only its
+// own network. But the mark ReleasedMark shows the ADD whether the node has released something since the boot.
 func (p *Node) TrustsMetadata() bool {
 	return p.Policy.Provision == lease.ProvisionNone && !p.Policy.Changes && !p.Registry.Marked(ReleasedMark)
 }
@@ -88,7 +89,7 @@ func (l discovery) confirmedPrefix(e aws.ENI, c netip.Prefix) bool {
 	return !l.doubtsMetadata || l.ENIs[e.ID].HasPrefix(c)
 }
 
-// recentlyGone reports whether this node has unassigned an address within the last time lag. During this time, metadata
+// recentlyGone reports whether this node unassigned the address less than the duration lag ago. For so long, metadata
 // or EC2 may still list the address.
 func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Duration) bool {
 	gone, unassigned := s.Gone[a]
@@ -96,9 +97,9 @@ func recentlyGone(s *registry.State, a netip.Addr, now time.Time, lag time.Durat
 }
 
 // tagsUnknownOf returns the TagsUnknown of an ENI whose tags EC2 has not returned. The argument reason says why EC2 has
-// not returned them. The boot ENI needs no tags, so its TagsUnknown only says that EC2 has not yet confirmed the ENI's
-// addresses. If the role has no permission to ask EC2, EC2 never confirms these addresses, so tagsUnknownOf returns ""
-// for the boot ENI.
+// not returned them. The boot ENI needs no tags. So for the boot ENI, TagsUnknown has another meaning: the ENI serves
+// no pods until EC2 has confirmed its addresses. If the role has no permission to ask EC2, the boot ENI would wait for
+// ever, so tagsUnknownOf returns "".
 func tagsUnknownOf(e registry.ENI, reason string) string {
 	if e.IsBoot() && reason == registry.NotAllowed {
 		return ""

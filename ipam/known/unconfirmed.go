@@ -23,15 +23,17 @@ import (
 // /80, because the node never unassigns a /80: the /80 leaves only with its ENI. An ENI of a rebuilt registry serves no
 // pod if its link is not on the node.
 //
-// If no pod of a node has an address, the node at once uses the addresses that metadata and EC2 show. After a boot, the
-// node knows no other addresses. In this case, no ADD waits for the two comparisons, so a collection makes the
-// comparisons. But if the mark ReleasedMark exists, the node has released something since its boot, and the addresses
-// are unconfirmed. The mark is a file beside the registry's file in /run, and /run is empty after a boot.
+// If no pod of the node has an address, as after a boot, pods get the addresses of the rebuilt registry at once.
+// Otherwise, the first pods after a boot would have to wait, because the node has no other addresses. No ADD then waits
+// for the two comparisons, so a collection makes them. But if the mark ReleasedMark exists, the node has released
+// something since its boot, and the addresses are unconfirmed. The mark is a file beside the registry's file in /run,
+// and /run is empty after a boot.
 //
 // In one case, a pod may get an address that the node no longer has. First, the node unassigns the address of its last
 // pod. Within the next seconds, while EC2 lags, another program deletes the whole directory of the registry. After
-// that, nothing on the node shows that the address is gone. The same can happen in a network with "provision": "none"
-// if other networks of the node allow changes, because an ADD knows only its own network.
+// that, nothing on the node shows that the address is gone. An ADD in a network with "provision": "none" may also lease
+// an address that the node has released for another network. Such an ADD knows only its own network. So without the
+// mark, it trusts metadata, which may still show the address.
 
 // ReleasedMark is the name of a mark. The mark shows that this node has begun to release addresses or an ENI to EC2. A
 // process writes the mark before its call to EC2. Earlier versions of this suite use the same name.
@@ -48,7 +50,8 @@ func Due(s *registry.State) bool {
 		return true
 	}
 	for _, i := range s.Intents {
-		// no process has to finish such a call now, because EC2 throttles it, or because package less finishes it
+		// An intent is for later in two cases. EC2 throttles the call that sets DeleteOnTermination, or package less
+		// finishes the intent's call.
 		later := i.Action == book.ModifyAction && now.Before(s.NotBefore[book.ModifyAction]) || lease.ReleasesChosen(i)
 		if !later {
 			return true
@@ -77,11 +80,12 @@ func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 	return r.Unconfirmed
 }
 
-// dropUnconfirmed removes unconfirmed addresses and prefixes from the registry if EC2 or metadata, the source of enis,
-// does not show them. An address is unconfirmed if it is free and became free at rebuiltAt or later. A prefix is
-// unconfirmed if the registry got it at rebuiltAt or later, and no pod uses its addresses. If a pod uses a single
-// address of the ENI that is within the prefix, the pod does not count as a user of the prefix. If an address appears
-// again, a later Learn finds it.
+// dropUnconfirmed removes from the registry the unconfirmed addresses and prefixes that the ENIs in enis do not have.
+// The argument enis is the answer of EC2 or metadata. An address is unconfirmed if it is free and became free at
+// rebuiltAt or later. A prefix is unconfirmed if the registry got it at rebuiltAt or later, and no pod uses its
+// addresses. The ENI may have a single address whose number is in the range of the prefix. Such an address does not
+// belong to the prefix, so a pod with this address does not use the prefix. If an address appears again, a later Learn
+// finds it.
 func dropUnconfirmed(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	for _, e := range enis {
 		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
@@ -112,10 +116,11 @@ func dropUnseen(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	}
 }
 
-// ConfirmByMetadata confirms a rebuilt registry on a node that must not or need not ask EC2. On all other nodes,
-// Confirm does this. ConfirmByMetadata compares the registry with metadata when StaleMetadata has passed since the
-// rebuild, because metadata then shows all changes. An ENI that metadata does not show stays in the registry, because
-// the ENI may still exist. ConfirmByMetadata does not end intents: package more ends them.
+// ConfirmByMetadata confirms a rebuilt registry without EC2. Its caller has found that the role has no permission to
+// ask EC2, or that no process of the node changes anything in EC2. On all other nodes, Confirm does this work.
+// ConfirmByMetadata compares the registry with metadata when StaleMetadata has passed since the rebuild, because
+// metadata then shows all changes. An ENI that metadata does not show stays in the registry, because the ENI may still
+// exist. ConfirmByMetadata does not end intents: package more ends them.
 func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil {

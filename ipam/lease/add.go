@@ -44,9 +44,9 @@ func Add(
 	return res, since, err
 }
 
-// Each calls the function add for each interface of an attachment, with a pool that has the interface's policy. If add
-// fails for one interface, Each ends the leases of all interfaces, unless the attachment had addresses before this ADD.
-// Each returns true if the attachment had no address before this ADD.
+// Each calls the function add once for every interface of an attachment. The function gets a pool with the interface's
+// policy. If the function fails for one interface, Each ends the leases of all interfaces, unless the attachment had
+// addresses before this ADD. Each returns true if the attachment had no address before this ADD.
 //
 // The order of the interfaces depends on what the pod has chosen. An interface with a chosen address comes first. So if
 // EC2 shows that the pod cannot have this address, the ADD has changed nothing for the other interfaces yet. An
@@ -137,7 +137,8 @@ func (p *Pool) freeAllAddrs(ctx context.Context, o Owner, policies []Policy, fre
 }
 
 // withPool calls f with the pool of this node, and with the policies of the interfaces that the request is about. The
-// context of f ends after the time limit. If limit is 0, the context ends after the time addTimeout.
+// argument limit is the time after which the context of f ends. If limit is 0, the context ends after the addTimeout of
+// the configuration.
 func withPool(
 	ctx context.Context, r *plugin.Request[Config], limit time.Duration, f func(context.Context, *Pool, []Policy) error,
 ) error {

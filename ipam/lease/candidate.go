@@ -50,10 +50,11 @@ func (policy Policy) usesENI(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart returns the name of a pod that uses an ENI, if the choosing pod cannot use the ENI beside it. If there is no
-// such pod, Apart returns "". There are two cases. The pod with the lease has the whole ENI, or the choosing pod wants
-// the whole ENI. If the choosing pod asks neither for an ENI by its ID nor for a whole ENI, Apart returns "". Such a
-// pod cannot get an address of another pod's whole ENI, because a whole ENI is in a pool of its own: see derivedName.
+// Apart returns the name of a pod that uses the ENI, if the choosing pod cannot share the ENI with this user. The two
+// pods cannot share the ENI if the user has the whole ENI, or if the choosing pod wants the whole ENI. If there is no
+// such user, Apart returns "". If the choosing pod asks neither for an ENI by its ID nor for a whole ENI, Apart returns
+// "". Such a pod cannot get an address of another pod's whole ENI, because a whole ENI is in a pool of its own: see
+// derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""

@@ -51,9 +51,10 @@ func onENI(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 // belong. So the leases in a rebuilt registry have no keys. The attachment's addresses are in prevResult. If the kernel
 // does not show these addresses at the attachment's interfaces, checkFound returns an error.
 //
-// checkFound does not write the key of the attachment into the lease. A DEL always ends a lease with its attachment's
-// key. But a DEL ends a lease without a key only if the kernel shows no user of the address. This protects a running
-// pod: a runtime may call CHECK and DEL for an old container whose address the running pod now has.
+// checkFound does not write the key of the attachment into the lease, because the lease may belong to another pod. A
+// runtime may call CHECK and DEL for an old container whose address a running pod now has. If the lease had the key of
+// the old container's attachment, this DEL would end the lease of the running pod. A lease without a key stays as long
+// as the kernel shows a user of the address.
 func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config]) error {
 	if r.Prev == nil || len(r.Prev.IPs) == 0 {
 		return fmt.Errorf("%s has no lease", key(r))

@@ -18,9 +18,10 @@ import (
 // last can get it. So if this pod is created again on the node, it gets its address without waiting. This is safe: if
 // another host remembers the address, it remembers the same pod.
 
-// hasCooled reports whether the pod can have the address that it has chosen. There are three such cases. The address
-// became free before the time cutoff. This pod had the address last. No pod of this node has had the address. But if
-// this pod had the address last, and free addresses are unconfirmed, hasCooled returns false.
+// hasCooled reports whether the pod can have the address that it has chosen. If this pod had the address last, the pod
+// need not wait until the address has cooled. But while the free addresses of a rebuilt registry are unconfirmed,
+// hasCooled returns false for this pod. For any other pod, the address must have become free before the time cutoff. If
+// no pod of this node has had the address, hasCooled returns true.
 func (c Choice) hasCooled(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	if s.Leases.Has(a) {
 		return false
@@ -104,7 +105,8 @@ func (p *Pool) anyRefusal(o Owner, policies []Policy) error {
 
 // newENIs returns how many new ENIs the node needs for the interfaces with these policies.
 func newENIs(s *registry.State, policies []Policy, now time.Time) int {
-	var ids, pools []string // existing ENIs for exclusive interfaces; pools that have no ENI for the pod
+	var ids []string   // the existing ENIs that the exclusive interfaces of the pod get
+	var pools []string // the pools that need a new ENI, because none of their ENIs can serve the pod
 	alone := 0
 	for _, policy := range policies {
 		places := Places(s, policy, now)

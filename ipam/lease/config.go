@@ -32,7 +32,7 @@ type Config struct {
 	Provision string `json:"provision"`
 	// largest number of ENIs of the instance, including the boot ENI; 0: as many as it can have
 	MaxENIs int `json:"maxENIs"`
-	// largest number of pods of the node: no address is kept ready for more pods; 0: no limit
+	// largest number of pods of the node. If the node has so many, it gets no more addresses in advance; 0: no limit
 	MaxPods    int                `json:"maxPods"`
 	AddTimeout *int               `json:"addTimeout"` // seconds that an ADD may take; default: 60
 	LeaseLog   *registry.LeaseLog `json:"leaseLog"`   // a file with the start and the end of each lease; default: none
@@ -56,7 +56,7 @@ type PoolConfig struct {
 	IPBatchSize      *int              `json:"ipBatchSize"`
 	PrefixDelegation *bool             `json:"prefixDelegation"` // ask for /28 prefixes instead of addresses
 	ENITags          map[string]string `json:"eniTags"`          // further tags of a new ENI
-	Warm             *registry.Warm    `json:"warm"`             // free addresses to keep, at least and at most
+	Warm             *registry.Warm    `json:"warm"`             // smallest and largest number of free addresses
 
 	// how packets of a pod reach its ENI: ipvlan or veth; default: ipvlan
 	DataPath string `json:"dataPath"`
@@ -93,7 +93,7 @@ func (c PoolConfig) withDefaults(base PoolConfig) PoolConfig {
 // A Policy is the validated configuration of a pool.
 type Policy struct {
 	Pool string // the pool's name; empty: the default pool
-	// the node can have other pools, configured or derived ones, so only the tags of an ENI show the ENI's pool
+	// true if the node can have several pools, configured or derived. Then only the tags of an ENI show the ENI's pool
 	Pools          bool
 	MinIndex       int
 	Families       []Family
