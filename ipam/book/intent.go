@@ -16,7 +16,7 @@ import (
 const (
 	CreateAction    = "CreateNetworkInterface"
 	AttachAction    = "AttachNetworkInterface"          // an intent for a new ENI stays until the registry has the ENI
-	ModifyAction    = "ModifyNetworkInterfaceAttribute" // sets DeleteOnTermination; no pod waits for this call
+	ModifyAction    = "ModifyNetworkInterfaceAttribute" // sets DeleteOnTermination; pods work without this call
 	UnassignAction  = "UnassignPrivateIpAddresses"
 	Unassign6Action = "UnassignIpv6Addresses"
 )

@@ -160,10 +160,10 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 }
 
 // GoesOn reports whether err is a refusal of only one ENI or one subnet. In this case, a growth may try another ENI or
-// subnet. The argument managed is true if this node has created the ENI. If managed is false, a missing permission also
-// counts as a refusal of only this ENI. The reason is that a good IAM policy lets the role change only ENIs with the
-// tags that the node sets. ENIs of the original plugin have no tags. So the role may lack the permission to change
-// these ENIs, although it can change other ENIs.
+// subnet. The argument managed is true if this node has created the ENI. If managed is false, GoesOn also takes a
+// missing permission for a refusal of only this ENI. The reason is that a good IAM policy lets the role change only
+// ENIs with the tags that the node sets. ENIs of the original plugin have no tags. So the role may lack the permission
+// to change these ENIs, although it can change other ENIs.
 func GoesOn(err error, managed bool) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))

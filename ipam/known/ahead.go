@@ -29,7 +29,7 @@ type Ahead struct {
 const limitsAnswer = "limits"
 
 // AskAhead asks EC2 in advance all questions that come before the creation of an ENI. AskAhead returns the function
-// wait, which waits for all answers. The caller must call wait when its own work is done.
+// wait, which waits for all answers. The caller must call wait at the end of the growth.
 func (p *Node) AskAhead(ctx context.Context, s *registry.State) (wait func()) {
 	a := &Ahead{asked: map[string]any{}}
 	if s.Instance.ENIs == 0 {

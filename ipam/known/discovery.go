@@ -40,8 +40,8 @@ func (l discovery) learnENI(e aws.ENI) {
 	known, again := l.ENIs[e.ID]
 	waits := !again && l.doubtsMetadata && l.tagsUnknown == registry.NotAsked && hasNews(l.State, e)
 	if waits {
-		// l may record what only metadata shows of this ENI. This does no harm, because the ENI serves no pods until EC2
-		// answers: see withDescription.
+		// The node records what only metadata shows of this ENI. This does no harm, because the ENI serves no pods
+		// until EC2 answers: see withDescription.
 		l.doubtsMetadata = false
 	}
 	if isPartial(e, known, l.described[e.ID]) {

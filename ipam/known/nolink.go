@@ -118,8 +118,8 @@ func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 			e.Attach()
 			s.ENIs[id] = e
 		case ours:
-			// The ENI stays until a collection deletes it. Label records what the ENI's tags say, because EC2 perhaps did
-			// not report the tags when the node recorded the ENI.
+			// The ENI stays until a collection deletes it. Label records what the ENI's tags say, because EC2 perhaps
+			// did not report the tags when the node recorded the ENI.
 			s.ENIs[id] = book.Label(e, enis[0])
 		case len(enis) == 0 && (time.Since(e.Grown) <= Settled || time.Since(e.Missed) <= Settled):
 			// EC2's descriptions lag, so the ENI may exist although EC2 does not show it

@@ -105,8 +105,9 @@ func (p *Pool) anyRefusal(o Owner, policies []Policy) error {
 
 // newENIs returns how many new ENIs the node needs for the interfaces with these policies.
 func newENIs(s *registry.State, policies []Policy, now time.Time) int {
-	var ids []string   // the existing ENIs that the exclusive interfaces of the pod get
-	var pools []string // the pools that need a new ENI, because none of their ENIs can serve the pod
+	// ids are the existing ENIs that the pod's exclusive interfaces get. pools are the pools that need a new ENI,
+	// because none of their ENIs can serve the pod.
+	var ids, pools []string
 	alone := 0
 	for _, policy := range policies {
 		places := Places(s, policy, now)
