@@ -113,7 +113,9 @@ func TestOnNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for about, names := range map[string][]string{"made again": again, "made again in part": part, "only on the node": never} {
+	for about, names := range map[string][]string{
+		"made again": again, "made again in part": part, "only on the node": never,
+	} {
 		row := "| " + about + " | " + strings.Join(names, ", ") + " |"
 		if !strings.Contains(string(page), row) {
 			t.Errorf("docs/support-bundle.md has no row %s", row)
