@@ -86,8 +86,9 @@ node-feature-discovery, and does not call the API server:
 	}
 }
 
-// publishNumbers publishes the number of each resource. With --feature-file, publishNumbers writes the numbers to the
-// named file. Without this flag, it sends the numbers to the API server. With --dry-run, it does nothing.
+// publishNumbers publishes the number of addresses that each pool of the node can give to pods. With --feature-file,
+// publishNumbers writes the numbers to the named file. Without this flag, it sends the numbers to the API server. With
+// --dry-run, it does nothing.
 func publishNumbers(c *cli.Context, rows []offerRow) error {
 	switch file := c.String("feature-file"); {
 	case c.Bool("dry-run"):
@@ -101,7 +102,7 @@ func publishNumbers(c *cli.Context, rows []offerRow) error {
 	return patchNode(c, rows)
 }
 
-// patchNode sends the numbers of the resources to the API server. Then it removes from the node the resources whose
+// patchNode sends the number of each row to the API server. Then patchNode removes resources from the node if their
 // pools are no longer configured.
 func patchNode(c *cli.Context, rows []offerRow) error {
 	path := c.String("kubeconfig")
@@ -172,9 +173,9 @@ func patchError(err error, node, kubeconfig string) error {
 	return err
 }
 
-// featureText returns the text of a file that node-feature-discovery reads (customization guide, "Local feature
-// source"). Before each line with a number, the text has a line with the directive +no-label. So the number becomes a
-// feature, but not a label.
+// featureText returns the text of a file for node-feature-discovery. The customization guide of node-feature-discovery
+// describes such files ("Local feature source"). Before each line with a number, the text has a line with the directive
+// +no-label. So the number becomes a feature, but not a label.
 func featureText(rows []offerRow) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "# By", cli.Program+" advertise, for the NodeFeatureRule of docs/scheduler.md.")

@@ -65,8 +65,8 @@ interfaceIndex of the configuration. If the configuration has a mistake, give
 	}
 }
 
-// firstIndex returns the lowest device index of the ENIs to which allocate-first-available may assign addresses. If the
-// node has no configuration, firstIndex returns 0, the index of the boot ENI.
+// firstIndex returns the lowest device index at which allocate-first-available uses an ENI. If the node has no
+// configuration, firstIndex returns 0, the index of the boot ENI.
 func firstIndex(c *cli.Context) (int, error) {
 	if c.IsSet("index") {
 		return c.Int("index"), nil

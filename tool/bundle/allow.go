@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// An allowance has the words and tags that may leave this node. Words that match the patterns in this file may leave
-// any node.
+// An allowance has the words and tags of this node that the bundle may contain. The bundle withholds other words,
+// because they may be secrets. Words that match the patterns in this source file may be in the bundle of any node.
 type allowance struct {
 	words map[string]bool   // names of pods, links and networks; keptText keeps these words
 	tags  map[string]string // tags of the conflists, by key; other tags do not leave the node
@@ -44,8 +44,8 @@ const withheld = conf.Withheld
 // ownTags are the tags that this project sets on ENIs. The project also chooses the values of these tags.
 var ownTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.TagKeep}
 
-// keptTags returns the tags that may leave the node. One of our own tags may leave the node if its value cannot be a
-// secret. Any other tag may leave the node if a conflist has this tag with this value.
+// keptTags returns the tags that may leave the node. A tag of our own may leave the node if its value cannot be a
+// secret. Any other tag may leave the node only if a conflist has this tag with this value.
 func (w *allowance) keptTags(tags map[string]string) map[string]string {
 	kept := map[string]string{}
 	for key, value := range tags {
@@ -62,7 +62,7 @@ func (w *allowance) keptState(s *registry.State) *registry.State {
 	enis := map[string]registry.ENI{}
 	for id, e := range s.ENIs {
 		e.Tags, e.SubnetTags = w.keptTags(e.Tags), w.keptTags(e.SubnetTags)
-		e.Settings = nil // the link's settings from before a pod got the whole ENI must not leave the node
+		e.Settings = nil // the link's settings before a pod got the whole ENI: they must not leave the node
 		enis[id] = e
 	}
 	intents := map[string]registry.Intent{}
@@ -120,10 +120,10 @@ func lazyRegexp(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
 
-// ownAlias matches the alias of one of our pairs: our name, the network, the container, the interface, and the pod.
+// ownAlias matches the alias of a veth pair of ours: our name, the network, the container, the interface, and the pod.
 var ownAlias = lazyRegexp(`^cni-ipvlan-vpc-k8s [\w.-]{1,64} [\w.-]{1,128} [\w.-]{1,15}( [\w./-]{1,128})?$`)
 
-// mostText is a number of bytes. If another program has written a longer text, the bundle has only its first bytes.
+// mostText is how many bytes of a text the bundle keeps at most, if another program has written the text.
 const mostText = 4 << 10
 
 // Some patterns match words that cannot be a secret. Other patterns match words that name a secret.
@@ -171,8 +171,8 @@ func (w *allowance) keptText(text string) string {
 // fillerWords are words between the name of a secret and the secret.
 var fillerWords = map[string]bool{"is": true, "was": true, "=": true, ":": true, "": true, "the": true, "a": true}
 
-// keptName returns a word that names a secret, such as "token:". If the word also contains a value, or may itself be a
-// secret, keptName returns withheld.
+// keptName returns the parameter word, which names a secret (for example, "token:"). If the word also contains a value,
+// or may itself be a secret, keptName returns withheld.
 func (w *allowance) keptName(word string) string {
 	end := secretName().FindStringIndex(word)[1]
 	rest := word[end:]
@@ -185,8 +185,8 @@ func (w *allowance) keptName(word string) string {
 	return word
 }
 
-// isPlain reports whether a word cannot be a secret. If isRequest is true, isPlain also returns true for the ID of an
-// EC2 request.
+// isPlain reports whether a word is certainly no secret. The ID of an EC2 request looks like a secret, so isPlain
+// allows such an ID only if isRequest is true, which means that the text has announced the word as such an ID.
 func (w *allowance) isPlain(word string, isRequest bool) bool {
 	core := strings.Trim(word, `"'()[]{}<>,;:.!?`+"`")
 	switch {

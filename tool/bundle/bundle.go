@@ -40,7 +40,7 @@ const (
 	Unread = "unread"
 )
 
-// A Source says how the reading of a source has ended.
+// A Source is an entry of the manifest: whether the bundle has all data from one place, such as the kernel or EC2.
 type Source struct {
 	Name  string `json:"name"`
 	File  string `json:"file"`
@@ -64,10 +64,10 @@ type Bundle struct {
 	State     *registry.State   // nil if the source was not read; the same holds for the fields below
 	Log       []registry.Line   // the end of the lease log
 	Networks  []conf.List       // the part of the conflists that may leave the node
-	Kernel    *doctor.Snapshot  // links, addresses, routes, rules, and answers to the checks
+	Kernel    *doctor.Snapshot  // links, addresses, routes, rules, and what else the kernel told doctor's checks
 	Observed  *view.Observation // the answers of registry, kernel, metadata and EC2
-	Cloud     *doctor.Answers   // answers of EC2 and metadata to the checks
-	Findings  *doctor.Report    // findings of doctor on the node itself
+	Cloud     *doctor.Answers   // what EC2 and metadata answered to the questions of doctor's checks
+	Findings  *doctor.Report    // findings of the doctor that ran on the node
 	Unmade    []doctor.Unmade   // checks that the node could not make
 	Pods      []PodObjects      // the kernel's objects in the pods' namespaces
 	Journal   []Entry           // lines about our units
@@ -75,7 +75,7 @@ type Bundle struct {
 	Conflists *conf.Conflists   // made from Networks
 }
 
-// Source returns the entry of the manifest about a source.
+// Source returns what the manifest says about one source.
 func (b *Bundle) Source(name string) Source {
 	for _, s := range b.Sources {
 		if s.Name == name {
@@ -101,7 +101,8 @@ func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 }
 
 // missingSource names a source that every check needs, if the source is missing or cut. If there is no such source,
-// missingSource returns "". Checks work without any conflist, but not with only a part of the conflists.
+// missingSource returns "". The checks work if the node has no conflist. But if the bundle has only some of the node's
+// conflists, the checks would be wrong.
 func (b *Bundle) missingSource() string {
 	for name, has := range map[string]bool{sourceRegistry: b.State != nil, sourceKernel: b.Kernel != nil} {
 		if !has {

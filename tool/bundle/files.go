@@ -20,8 +20,9 @@ type network struct {
 	List json.RawMessage `json:"list"`
 }
 
-// readConflists reads the documented keys of our plugins in the conflists. The returned [finish] also adds the names
-// and tags of the conflists to the allowance, so that later readings keep these names and tags.
+// readConflists reads the conflists, and keeps only their documented keys (see [conf.List.Documented]). The returned
+// [finish] also adds the names and tags of the conflists to the allowance, so that later readings keep these names and
+// tags.
 func (g *gathering) readConflists(context.Context) (finish, error) {
 	return func() (any, error) {
 		all := []network{}

@@ -111,8 +111,8 @@ func programOutput(ctx context.Context, limit int64, program string, args ...str
 	return text, err
 }
 
-// endOfLog reads the last lines of a lease log. The log is in several files, and endOfLog reads the ends of the last
-// two.
+// endOfLog reads the last lines of a lease log. The log may have several files. endOfLog reads the end of the current
+// file, and the end of the file before this one.
 func endOfLog(file string) (lines []registry.Line, err error) {
 	const last = 4 << 20
 	for _, name := range []string{file + ".1", file} {

@@ -23,8 +23,8 @@ const (
 	sourceKernel    = "kernel"
 )
 
-// A finish is the second part of a reading. It returns the part of the data that may leave the node. The gathering
-// waits for the end of each finish, so a finish may change the gathering.
+// A finish is the second part of a reading. It returns the part of the data that may leave the node. A finish may
+// change the gathering, because the gathering waits for the end of each finish, and so both never run at once.
 type finish func() (any, error)
 
 // A reading reads one source. If a reading misses its deadline, the gathering goes on while the reading may still run.
@@ -41,8 +41,8 @@ type reading struct {
 // allowance, and later readings keep these names in texts. A bundle has room for all shares and the manifest together.
 var readings = []reading{
 	{sourceConflists, "conflists.json", 5 * time.Second, 60_000, (*gathering).readConflists},
-	// An ADD makes the lease before the links. So if the kernel is read first, the registry has a lease for each link
-	// that the kernel has shown.
+	// The kernel is read before the registry, because an ADD makes the lease before the links. So each link that the
+	// kernel has shown has its lease in the registry, unless the pod was deleted meanwhile.
 	{sourceKernel, "kernel.json", 10 * time.Second, 0, (*gathering).readKernel},
 	{sourceRegistry, "registry.json", 5 * time.Second, 350_000, (*gathering).readRegistry},
 	{"lease log", "leaselog.json", 5 * time.Second, 250_000, (*gathering).readLeaseLog},
@@ -137,7 +137,8 @@ func (g *gathering) readObserved(ctx context.Context) (finish, error) {
 	if err := g.openError(); err != nil {
 		return nil, err
 	}
-	const asking = 15 * time.Second // less than the reading's deadline: Observe reads the kernel after it has asked EC2
+	// EC2 gets less time than the reading's deadline, because Observe reads the kernel after it has asked EC2.
+	const asking = 15 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, asking)
 	defer cancel()
 	o, err := view.Observe(ctx, g.node.Pool(), g.lists)

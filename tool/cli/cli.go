@@ -103,9 +103,9 @@ func CompleteEndless(c *Command) {
 
 // JSON returns the last paragraph of a command's description. The paragraph lists the fields of the command's answer
 // with --output json. If the list begins with [], the answer is a list of objects. If not, the answer is one object.
-// Braces after a field contain the fields of that field's value. A field keeps its name and type from release to
-// release, but a release may add fields. The tests compare these names with the answers in the transcripts of
-// tool/testdata. Times have the form of RFC 3339, in UTC.
+// If the value of a field has fields of its own, braces after the field contain their names. A field keeps its name and
+// type from release to release, but a release may add fields. The tests compare these names with the answers in the
+// transcripts of tool/testdata. Times have the form of RFC 3339, in UTC.
 func JSON(fields string) string { return "\n\nWith --output json: " + fields }
 
 // checkArgs refuses arguments that the command would ignore, and unknown formats in --output. If hasOwnOutput is true,

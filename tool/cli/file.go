@@ -16,7 +16,8 @@ import (
 
 // WriteFile writes a file that a person has named. It follows symlinks, and replaces a regular file as ReplaceFile
 // does. If path is a device or a pipe, WriteFile writes the data into the device or pipe. If path leads to an open file
-// of a process, as /dev/stdout does, WriteFile writes into that file. The caller must hold a lock.
+// of a process, as /dev/stdout does, WriteFile writes into that file. The caller must hold a lock
+// that excludes other writers of the file (see [atomicfile.Replace]).
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	// Stat fails if the kernel forbids this process to follow a symlink: see protected_symlinks in proc_sys_fs(5).
 	fi, err := os.Stat(path)

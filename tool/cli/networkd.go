@@ -41,9 +41,9 @@ func UnreadByNetworkd(files []string) (string, error) {
 	return "", nil
 }
 
-// isBetween reports whether a file was written after a process had started. isBetween ignores a change time in the
-// future, because the clock was wrong when the file was written. Without this rule, the file would count as unread even
-// after a new start of the process.
+// isBetween reports whether a file was written after a process had started, but not after now. A change time after now
+// shows that the clock was wrong when the file was written, so isBetween returns false. If it returned true, the file
+// would count as unread even after a new start of the process.
 func isBetween(written, started, now time.Time) bool {
 	return written.After(started) && !written.After(now)
 }
@@ -82,7 +82,7 @@ func startOf(dir string) (time.Time, error) {
 		return time.Time{}, err
 	}
 	// The field starttime has the time at which the process started, in units of 1/100 second (proc_pid_stat(5)). The
-	// index of this field counts from the field after the name.
+	// constant field is its index in the slice fields, which begins after the name of the program.
 	const field, perSecond = 19, 100
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	up, _, _ := strings.Cut(string(uptime), " ")

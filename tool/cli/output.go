@@ -16,7 +16,7 @@ import (
 )
 
 // Answer writes v as JSON if the command line asks for JSON. If not, Answer calls the function in the parameter "text",
-// which writes the answer as text. Answer then escapes the characters that are not printable.
+// which writes the answer as text. In this text, Answer escapes the characters that are not printable.
 func Answer(c *Context, v any, text func(w io.Writer)) error {
 	var b bytes.Buffer
 	if c.String("output") == "json" {
@@ -77,7 +77,7 @@ func heading(f reflect.StructField) string {
 	return f.Tag.Get("json")
 }
 
-// Cell returns the text of a value in a table. An invalid CIDR means that an ENI has no such CIDR, so its text is
+// Cell returns the text of a value in a table. If an ENI has no CIDR, the value is an invalid CIDR, and the text is
 // empty.
 func Cell(v any) string {
 	// Most cells are strings. Sprint would be slow for them.

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A terminal is the standard error of this process: a screen, a file or a pipe. The tool writes a line for each change
-// in EC2. On a screen, the last line also says what the command waits for. The next line that the tool writes replaces
-// this status line.
+// A terminal is where the tool writes its messages: the standard error of this process, which may also be a file or a
+// pipe. The tool writes a line for each change in EC2. On a screen, the tool also writes a status line below these
+// lines, which says what the command waits for. The next line that the tool writes replaces the status line.
 type terminal struct {
 	w      io.Writer
 	screen bool // w is a screen, and not a file or a pipe

@@ -74,8 +74,8 @@ func Report(w io.Writer, err error) int {
 }
 
 // exitCoder looks for an error that sets the exit status of the tool. It returns the first such error in the chain of
-// err, or nil. An exec.ExitError has the same methods, but exitCoder ignores it, because it has the exit status of
-// another program.
+// err, or nil. exitCoder ignores an exec.ExitError. This error has the same methods, but the exit status in it is that
+// of another program.
 func exitCoder(err error) urfave.ExitCoder {
 	exit, _ := errors.AsType[urfave.ExitCoder](err)
 	if _, ofProgram := exit.(*exec.ExitError); ofProgram {

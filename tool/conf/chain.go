@@ -138,8 +138,8 @@ func (r *review) reviewOrder(at map[string]int) {
 	}
 }
 
-// reviewFurther compares what the configurations of threePlugins say about further interfaces. Pods may ask for further
-// interfaces, and the three configurations must not contradict each other.
+// reviewFurther compares the configurations of threePlugins. Pods may ask for more interfaces than one. For these
+// further interfaces, the three configurations must not contradict each other.
 func (r *review) reviewFurther(at map[string]int) {
 	type part struct {
 		Requests           []any  `json:"requests"`
@@ -265,7 +265,8 @@ func (r *review) reviewPortmap(i int, mark uint32) {
 // podAnnotations is the capability by which runtimes pass the pod's annotations to a plugin.
 const podAnnotations = "io.kubernetes.cri.pod-annotations"
 
-// reviewEgress reviews whether pods can ask for the egresses that the configuration lets them choose.
+// reviewEgress reviews whether the runtime passes the annotations of pods to the plugin egress, if the configuration
+// lets pods choose an egress. Pods choose an egress by an annotation.
 func (r *review) reviewEgress(where string, i int, c *egress.Config) {
 	annotated := r.Plugins[i].Capabilities[podAnnotations]
 	routers := map[string]string{}
@@ -291,7 +292,7 @@ func (r *review) reviewEgress(where string, i int, c *egress.Config) {
 	}
 }
 
-// reviewGateways reviews whether clients reach the gateways, which are addresses of Services.
+// reviewGateways reviews whether the clients of egresses reach the gateways, which are addresses of Services.
 func (r *review) reviewGateways(where string, c *egress.Config, p ptp.Config) {
 	if !p.IPMasq {
 		r.report(where, `egress: want "ipMasq": true, because otherwise clients reach no Services, and so no gateway`)

@@ -5,11 +5,13 @@
 // them. All questions about the conflists are methods of [Conflists]. Each plugin decodes its configuration into a Go
 // type. These types define the keys and the allowed values.
 //
-// All methods treat mistakes in the same way. A method returns an answer and an error. The answer is about the networks
-// without a mistake. The error has the mistakes of the other networks. A file that Load cannot parse may belong to
-// another program. So this file counts as a mistake only if no other file has our plugins. [Conflists.Unread] always
-// names this file. [Conflists.Whole] must answer for all networks, because an answer without one of our networks would
-// be wrong. So if Load cannot parse a file, or a network has a mistake, Whole returns no answer.
+// Most methods treat mistakes in the same way. A method returns an answer and an error. The answer is about the
+// networks without a mistake. The error has the mistakes of the other networks. A file that Load cannot parse may
+// belong to another program. So the error has this file only if our plugins are in no other file. [Conflists.Unread]
+// returns an error for each file that Load cannot parse.
+//
+// [Conflists.Whole] is an exception. Whole must answer for all networks, because an answer without one of our networks
+// would be wrong. So if Load cannot parse a file, or a network has a mistake, Whole returns no answer.
 package conf
 
 import (
@@ -106,7 +108,7 @@ type Member struct {
 	Type         string
 	Capabilities map[string]bool // declared capabilities; the runtime passes a value for each capability
 	Raw          json.RawMessage
-	File         string // path of the plugin's drop-in in the list's directory; "": the list has the plugin
+	File         string // path of the plugin's drop-in in the list's directory; "" if the plugin is in the list's file
 
 	mistake error // a mistake in Capabilities; runtimes refuse the list, but our commands show its other parts
 }

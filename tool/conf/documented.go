@@ -15,9 +15,9 @@ const Withheld = "[withheld]"
 // these values.
 var privateKeys = map[string]bool{"eniTags": true, "runtimeConfig": true, "args": true, "prevResult": true, "dns": true}
 
-// Documented returns the part of a list that may leave the node. From the configuration of one of our plugins, the part
-// has the documented keys, but not a key whose value has a wrong type. From the configuration of another plugin, the
-// part has only the type of the plugin. The plugins of drop-ins are in this part, too.
+// Documented returns the part of a list that may leave the node. For one of our plugins, this part has the documented
+// keys of the plugin's configuration, but no key whose value has a wrong type. For another plugin, this part has only
+// the type of the plugin. This part also has the plugins of drop-ins.
 func (c List) Documented() (json.RawMessage, error) {
 	plugins := []map[string]any{}
 	for _, m := range c.Plugins {

@@ -15,8 +15,8 @@ import (
 
 // reviewNeighbours compares the file with the other files in its directory, because networks can conflict. Two networks
 // with the same name share their leases. The node has one setting of masquerading and one lease log for all networks.
-// One network may change addresses in EC2, or divide ENIs into pools, while another network does not expect these
-// changes or pools (see reviewENIUse). reviewNeighbours leaves out the file that the reviewed file will replace.
+// Networks may also use the node's ENIs in ways that conflict (see reviewENIUse). reviewNeighbours leaves out the file
+// that the reviewed file will replace.
 func (r *review) reviewNeighbours() {
 	r.decodeIPAM()
 	for _, f := range r.siblings.Files {
@@ -85,8 +85,8 @@ func (r *review) reviewENIUse(f string, other List) {
 }
 
 // replaces reports whether a program will probably rename the file newName to oldName. For example,
-// 10-pods.conflist.new and .10-pods.conflist.swp replace 10-pods.conflist. If runtimes read files with the ending of
-// newName, the new file replaces nothing, because runtimes read both files.
+// 10-pods.conflist.new and .10-pods.conflist.swp replace 10-pods.conflist. If newName has an ending that runtimes read,
+// replaces returns false, because runtimes then read both files.
 func replaces(newName, oldName string) bool {
 	target := strings.TrimPrefix(strings.TrimSuffix(newName, filepath.Ext(newName)), ".")
 	return !isRead(newName) && (target == oldName || target == strings.TrimSuffix(oldName, filepath.Ext(oldName)))

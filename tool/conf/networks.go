@@ -39,7 +39,8 @@ func networksOf(lists []List) (all []Network, failed error) {
 		if l.Plugin(TypePTP) == nil || seen[l.Name] {
 			continue
 		}
-		seen[l.Name] = true // even if the list has a mistake: later lists of this name are older versions
+		// Mark the name even if the list has a mistake, because a later list of this name is an older version of it.
+		seen[l.Name] = true
 		n, err := NetworkOf(l)
 		if err != nil {
 			failed = errors.Join(failed, err)

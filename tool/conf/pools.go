@@ -25,9 +25,9 @@ func (c *Conflists) Whole() []lease.Policy {
 	return c.policies
 }
 
-// Common returns one policy for a collection, because a collection works for all networks at once (see [lease.Common]).
-// The policy is empty if no network is ours. If a network has a mistake, Common returns an error, because then no
-// policy shows what a collection may do.
+// Common returns one policy for registry-gc and other commands that work for all networks at once (see [lease.Common]).
+// The policy is empty if no network is ours. If a network has a mistake, Common returns an error, because then a
+// command cannot know what it may delete.
 func (c *Conflists) Common() (lease.Policy, error) {
 	all, err := c.All()
 	if Absent(err) {
@@ -64,8 +64,8 @@ func (c *Conflists) Wanted(s *registry.State) map[string]int {
 }
 
 // Pools returns, for each pool, the policy for filling the pool. If networks share a pool, Pools returns the policy of
-// the first network, with the largest warm.min and warm.max of these networks. A collection also uses the largest
-// warm.min and warm.max, to decide how many free addresses it keeps.
+// the first network, but with the largest warm.min and the largest warm.max of all these networks. A run of registry-gc
+// uses the same two values to decide how many free addresses it keeps.
 func (c *Conflists) Pools() (pools []lease.Policy) {
 	for _, p := range c.policies {
 		i := slices.IndexFunc(pools, func(q lease.Policy) bool { return q.Pool == p.Pool })
@@ -79,7 +79,7 @@ func (c *Conflists) Pools() (pools []lease.Policy) {
 	return pools
 }
 
-// Routed returns the CIDRs that the networks' configurations name as routes by the pod's ENI. Pods have these routes
+// Routed returns the CIDRs of the key routeToCidrs of all networks. Pods have routes to these CIDRs through their ENI,
 // even if metadata does not show the CIDRs.
 func (c *Conflists) Routed() (all []netip.Prefix) {
 	for _, p := range c.policies {
@@ -110,8 +110,8 @@ func (c *Conflists) LowestIndex() (int, error) {
 }
 
 // MostENIs returns how many ENIs the instance may have, within the limits of the instance type and of the networks'
-// maxENIs. A network whose provision is not full can have no more ENIs than are attached. MostENIs returns 0 if the
-// registry does not know the type's limits yet.
+// maxENIs. A network can have no more ENIs than are attached, unless its key provision is "full". MostENIs returns 0 if
+// the registry does not know the type's limits yet.
 func (c *Conflists) MostENIs(s *registry.State) int {
 	most := 0
 	for _, p := range c.Whole() {
@@ -148,8 +148,8 @@ func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	return why
 }
 
-// Unclear is about an ENI that an operator or another program has attached. It reports whether pods of a network get no
-// addresses of the ENI only because of the tags of the ENI's subnet.
+// Unclear is about an ENI that an operator or another program has attached. If pods of a network get no addresses of
+// the ENI, and the tags of the ENI's subnet are the only reason, Unclear returns true.
 func (c *Conflists) Unclear(e registry.ENI) bool {
 	return slices.ContainsFunc(c.policies, func(p lease.Policy) bool { return p.Pool == e.Pool && p.Unclear(e) })
 }
@@ -163,7 +163,8 @@ func (c *Conflists) ReuseWait(pool string) time.Duration {
 	}
 	wait, known := time.Duration(0), false
 	for _, p := range c.policies {
-		if p.Pool == pool || PoolName(p.Pool) == pool { // a derived pool names its origin by PoolName
+		// If pool is derived from the default pool, Derived has returned "default", which is not the name in policies.
+		if p.Pool == pool || PoolName(p.Pool) == pool {
 			wait, known = max(wait, p.ReuseWait), true
 		}
 	}

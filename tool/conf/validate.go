@@ -29,7 +29,7 @@ type Mistake struct {
 	Where string `json:"where"` // the plugin; "" for the list itself
 	Text  string `json:"mistake"`
 
-	// Tolerated means that the network works in most cases: install warns of the mistake, and goes on.
+	// Tolerated means that the network works in most cases. So the command install warns of the mistake, and goes on.
 	Tolerated bool `json:"-"`
 	// Against is the path of the file that File contradicts; "" if the mistake is in File alone.
 	Against string `json:"-"`
@@ -76,7 +76,7 @@ func (r *review) reportLines(where string, err error) {
 	}
 }
 
-// reportTolerated adds a mistake of the list that does not stop an installation.
+// reportTolerated adds a mistake of the list. The command install warns of this mistake, but still installs.
 func (r *review) reportTolerated(format string, args ...any) {
 	r.add(Mistake{File: r.file, Text: fmt.Sprintf(format, args...), Tolerated: true})
 }

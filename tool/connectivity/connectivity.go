@@ -4,13 +4,13 @@
 // Package connectivity makes pods, sends packets on each path of pods, and says where a packet has stopped. It makes
 // two pods on this node. Like a container runtime, it calls the plugins of a conflist for them. The network namespaces
 // of these pods have no names in the file system, so the namespaces end with this process, even if it is killed. If
-// this process is killed, it calls no DEL, so leases and routing rules stay. A collection or a GC removes these leases
-// and rules.
+// this process is killed, it calls no DEL, so leases and routing rules stay. Later, a run of registry-gc or a CNI GC
+// removes these leases and rules.
 //
-// For a path that works, the test only sends the packets of the path. If a path fails, the test sends the packets
-// again, and observes them in two ways. It opens a tap at each link (see [nl.Tap]), to see which links the packets
-// pass. It also makes netfilter report which rules drop packets. Taps and reports are only about the addresses of this
-// test, and end with the process.
+// The test first sends the packets of each path, and does not observe them. Only if a path fails, the test sends the
+// packets again, and observes them in two ways. It opens a tap at each link (see [nl.Tap]), to see which links the
+// packets pass. It also makes netfilter report which rules drop packets. Taps and reports are only about the addresses
+// of this test, and end with the process.
 package connectivity
 
 import (
@@ -58,7 +58,7 @@ type Test struct {
 	DNS       netip.Addr     // zero value: there is no DNS server to test
 	Name      string         // the name for which to ask the DNS server
 	Internet  string         // "": no host
-	Explicit  bool           // an operator has named the host of the internet
+	Explicit  bool           // an operator has named the host in Internet
 	Within    time.Duration  // [Least] or more
 }
 
@@ -86,7 +86,7 @@ type Row struct {
 type Pod struct {
 	Name  string       `json:"name"`
 	Addrs []netip.Addr `json:"ips"`
-	ENI   string       `json:"iface"` // the node's link of the pod's ENI
+	ENI   string       `json:"iface"` // the name of the link of the pod's ENI on the node
 }
 
 // A Report is what a test has found.
@@ -232,8 +232,8 @@ func (s *scene) deletePods() (failed error) {
 
 func (s *scene) close() error { return errors.Join(s.deletePods(), s.cni.close(), s.node.Close()) }
 
-// tryAll tries all paths at once. A path may fail only because the machine is busy, so tryAll tries each failed path a
-// second time. If a path fails again, tryAll finds out why. It does this for one path after the other.
+// tryAll tries all paths at once. A path that works may fail because the machine is busy, so tryAll tries each failed
+// path a second time. If a path fails again, tryAll finds out why. It does this for one path after the other.
 func (s *scene) tryAll(ctx context.Context, all []path) []Row {
 	rows := make([]Row, len(all))
 	for again := range 2 {

@@ -68,7 +68,7 @@ func (s *scene) tryWithTaps(ctx context.Context, p path) (f finding, err error) 
 	if err != nil {
 		return f, err
 	}
-	// The error is no failure, because older kernels do not report netfilter's verdicts.
+	// If Verdicts returns an error, the test goes on, because older kernels do not report netfilter's verdicts.
 	verdicts, unowned := s.node.Verdicts(addrs)
 	before, _ := s.node.DropCounts()
 	try, cancel := context.WithTimeout(ctx, watchTime)
@@ -170,7 +170,8 @@ func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
 // progressOf returns a number for the place of a sighting. The number is higher if the place is further on the path.
 // The order of the places is: out of a pod, into the node, out of the node, into a pod. For the answer, the same four
 // places follow, in the same order. If a pod sends a packet to a Service, the node may send the packet back into this
-// pod. progressOf gives this place the same number as "into the node".
+// pod, before the packet leaves through the pod's ENI. This arrival in the pod gets the number of "into the node",
+// because the packet is not yet at its destination.
 func (s *scene) progressOf(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.isRequest(l) && l.ns == f.from:

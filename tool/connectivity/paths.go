@@ -174,7 +174,8 @@ var metadataAddrs = map[nl.Family]netip.AddrPort{nl.IPv4: netip.MustParseAddrPor
 
 // metadataPaths returns two paths to the metadata service: from the node and from a pod. The plugins need the path from
 // the node. On most instances, the metadata service has no IPv6 endpoint. So for IPv6, metadataPaths returns no path
-// from the node. It returns the path from a pod only if the configuration forbids this path.
+// from the node, and the path from a pod only if the configuration blocks it. In this case, the test tries whether the
+// configuration really blocks the path.
 func (s *scene) metadataPaths(f nl.Family) (all []path) {
 	to, a := metadataAddrs[f], s.pods[0]
 	if f == nl.IPv4 {

@@ -32,7 +32,7 @@ type pod struct {
 	gws      []netip.Addr // addresses of VPC routers, from the result of the ADD
 	links    []string     // the links in the pod
 	veth     string       // the node's end of the veth pair
-	eni      string       // the node's link of the pod's ENI
+	eni      string       // the name of the link of the pod's ENI on the node
 	hasSlave bool         // the pod has a slave of the link eni
 	server   *server
 }
@@ -171,7 +171,8 @@ func (p *pod) readResult(result types.Result, node *nl.NS) error {
 	for _, ip := range r.IPs {
 		a, _ := netip.AddrFromSlice(ip.Address.IP)
 		if i := ip.Interface; i != nil && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == "" {
-			continue // the node has this address, not the pod: the node asks the VPC router with it
+			// The node has this address, and not the pod. The node asks for the VPC router with this address (ARP).
+			continue
 		}
 		p.addrs = append(p.addrs, a.Unmap())
 		if gw, ok := netip.AddrFromSlice(ip.Gateway); ok {

@@ -19,7 +19,7 @@ import (
 
 // A server answers calls in a namespace. A caller connects, sends a line of JSON (see [call]), and then as many bytes
 // as this line says. The server answers with a line of JSON (see [answer]). A caller can ask the server to call back.
-// The server changes nothing, and calls back no other address than the caller's.
+// The server changes nothing. If it calls back, it calls only the address from which the caller has called.
 type server struct {
 	ns *nl.NS
 	// The server reports the addresses of this pod, and calls back from this pod. nil: the server does neither.

@@ -36,9 +36,9 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// addrFix returns a fix that removes a single address (/32, /128) from the node. For an address with a subnet, addrFix
-// returns nil, because this address may be the first one of the subnet. If the first address is removed, the kernel
-// also removes the other addresses of the subnet. So an operator must remove the address.
+// addrFix returns a fix that removes a single address (/32, /128) from the node. If the kernel has the address with a
+// subnet, addrFix returns nil, and an operator must remove the address. The reason is a rule of the kernel: if an
+// operator or a fix removes the first address of a subnet, the kernel also removes all other addresses of this subnet.
 func (p *Node) addrFix(a nl.Addr) func(context.Context) (string, error) {
 	if !a.Prefix.IsSingleIP() {
 		return nil

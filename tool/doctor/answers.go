@@ -14,11 +14,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// checkAnswers checks that the node's answers to pods leave by the pods' veths. The answers have an address of a link
-// that a network names as hostInterface. For each of these addresses and each pod, the check asks the kernel for a
-// route from the address to the pod. The route must be by the pod's veth. On a node with several ENIs, programs such as
-// cloud-init and amazon-ec2-net-utils add rules for packets from these addresses. The rules lead to a table without
-// routes to the pods.
+// checkAnswers checks that the node's answers to pods leave by the pods' veths. The source of an answer is an address
+// of a link that a network's configuration has as hostInterface. For each of these addresses and each pod, the check
+// asks the kernel for a route from the address to the pod. The route must be by the pod's veth. On a node with several
+// ENIs, programs such as cloud-init and amazon-ec2-net-utils add rules for packets from these addresses. The rules lead
+// to a table without routes to the pods.
 func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	rules, err := p.kernel.Rules()
 	if err != nil {
@@ -101,8 +101,8 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	}), err
 }
 
-// firstStray asks the kernel, for each pod, for the link of the route from nodeAddr to the pod. It returns a finding
-// about the first pod for which this link is not the pod's veth. If there is no such pod, firstStray returns nil.
+// firstStray looks, for each pod, at the kernel's route from nodeAddr to the pod. It returns a finding about the first
+// pod whose route has another link than the pod's veth. If there is no such pod, firstStray returns nil.
 func (p *Node) firstStray(nodeAddr netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
 	for _, r := range pods {
 		if pod := r.Dst.Addr(); pod.Is6() == nodeAddr.Is6() && !nodeAddr.IsLinkLocalUnicast() {
@@ -149,8 +149,8 @@ func (p *Node) strayFinding(nodeAddr netip.Addr, dev string, r nl.Route, rules [
 	return a
 }
 
-// catchingRule returns the first rule of another program that matches the node's packets from nodeAddr. Only rules
-// before the rule for the main table count.
+// catchingRule returns the first rule of another program that matches the node's packets from nodeAddr. It ignores
+// rules that come after the rule for the main table.
 func catchingRule(nodeAddr netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 	for _, r := range rules {
 		if r.Family != nl.FamilyOf(nodeAddr) || r.Pref == 0 || r.Pref >= prefMain ||
@@ -165,8 +165,8 @@ func catchingRule(nodeAddr netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 }
 
 // checksSource reports whether the kernel checks the source of packets that arrive by the link dev. There is a sysctl
-// for all links and one for each link, and the stricter value counts (ip-sysctl, rp_filter). For a link without
-// addresses, "loose" is as strict as "strict".
+// for all links and one for each link, and the stricter value counts (ip-sysctl, rp_filter). A pod's veth has no
+// address. For such a link, the kernel drops the same packets with the value "loose" as with the value "strict".
 func (p *Node) checksSource(dev string) bool {
 	return slices.ContainsFunc([]string{"all", dev}, func(link string) bool {
 		v, err := p.kernel.Sysctl("net/ipv4/conf/" + link + "/rp_filter")

@@ -16,7 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A kind is a state of addresses on the map. In addition to a colour, each kind has a letter and a shape.
+// A kind is a state of an address in the page's picture of addresses (the map). Each kind has a colour, a letter and a
+// shape.
 type kind struct{ Class, Letter, Name, Means string }
 
 var kinds = []kind{

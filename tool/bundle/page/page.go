@@ -3,7 +3,8 @@
 
 // Package page explains a support bundle: as findings, and as one page of HTML that needs no script, no network and no
 // other file. The page shows the findings first. Then it shows the ENIs and addresses of the node, and its pods with
-// their paths. At its end, the page shows where the four sources disagree, and when leases began and ended.
+// their paths. At its end, the page shows where registry, kernel, metadata and EC2 disagree, and when leases began and
+// ended.
 package page
 
 import (
@@ -34,16 +35,16 @@ var pageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page").Parse(pageHTML))
 })
 
-// A Review has the findings of the checks on a bundle's data. It also has further findings of doctor on the node
-// itself.
+// A Review has the findings of doctor's checks on the data of a bundle. It also has findings of the doctor that ran on
+// the node, because some checks need more than this data.
 type Review struct {
 	doctor.Report
 	Node   []doctor.Finding `json:"node_findings"` // findings that the data of the bundle does not show
 	Unmade []doctor.Unmade  `json:"unmade"`
 }
 
-// ReviewOf makes the checks on the data of a bundle. The bundle also has the findings of doctor on the node. ReviewOf
-// adds the findings that only doctor had.
+// ReviewOf repeats doctor's checks, this time on the data of a bundle. The bundle also has the findings of the doctor
+// that ran on the node. ReviewOf adds those of them that the repeated checks did not find.
 func ReviewOf(ctx context.Context, b *bundle.Bundle) Review {
 	report, unmade := b.Review(ctx)
 	r := Review{Report: report, Node: []doctor.Finding{}, Unmade: append(unmade, b.Unmade...)}
@@ -121,7 +122,7 @@ type group struct {
 // A finding is a finding of doctor, as the page shows it.
 type finding struct {
 	doctor.Finding
-	OnNode bool // only the node itself has this finding
+	OnNode bool // doctor found this on the node, but the check of the bundle's data does not find it
 }
 
 // A fact is a number or a word with its name.
@@ -156,7 +157,7 @@ func pageOf(b *bundle.Bundle, r Review) page {
 	return p
 }
 
-// mostNamed is a number of addresses. If the page has more addresses, its cells do not show the names of pods.
+// mostNamed is the largest number of addresses for which the map's cells still show the names of pods.
 const mostNamed = 400
 
 // mostOfGroup is how many findings of a group a reader sees before unfolding the others.
@@ -274,14 +275,14 @@ func linesOf[T fmt.Stringer](name string, items []T) fold {
 	return f
 }
 
-// A pod is an interface of a pod, with the paths of its packets.
+// A pod is an entry of the page: one interface of a pod, with the paths of the packets of this interface.
 type pod struct {
 	ID, Name, Addr, State, Age string
 	Path, Pair                 []string
 	Inside                     []string // a line for each object in the pod's namespace
 }
 
-// pods returns the interfaces of pods with leases, sorted by the pods' names.
+// pods returns an entry for each pod's interface that has a lease. The entries are sorted by the names of the pods.
 func pods(b *bundle.Bundle, held []view.Holding) (all []pod) {
 	pairs := pairsOf(b.Kernel)
 	for _, h := range held {
@@ -319,8 +320,8 @@ func podLines(b *bundle.Bundle, netns string) (lines []string) {
 	return lines
 }
 
-// pairsOf returns the node's ends of veth pairs. The alias of an end names a container and an interface, and these two
-// are the key of the end.
+// pairsOf returns the node's ends of veth pairs. The key in the result has the container and the interface, which the
+// alias of the end names.
 func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
 	pairs := map[string]nl.Link{}
 	if s == nil {
@@ -362,7 +363,7 @@ type difference struct {
 	Findings []view.Finding
 	Rows     []row
 	Agree    int             // number of addresses about which the sources agree
-	about    map[string]bool // the key is an address or an ENI; true: the disagreement does not end by itself
+	about    map[string]bool // by address or ENI: whether it has a disagreement that does not end by itself
 	silent   []string
 }
 

@@ -134,8 +134,8 @@ func registryEvents(s *registry.State) (all []event) {
 	return all
 }
 
-// journalEvents returns the warnings about EC2 in the journal. The page needs them, because the registry no longer has
-// a refusal that has ended.
+// journalEvents returns the warnings about EC2 in the journal. The registry removes a refusal when the refusal ends, so
+// the page can show earlier refusals only from the journal.
 func journalEvents(journal []bundle.Entry) (all []event) {
 	const warning = "4" // the level of a warning in syslog
 	for _, e := range journal {
@@ -186,9 +186,9 @@ func (t *timeline) drawPicture(b *bundle.Bundle, all []event) {
 	}
 }
 
-// leaseCounts returns the number of leases after each event. The log may lack its first lines. So leaseCounts begins
-// after the last event, with the number of leases in the registry. From there, leaseCounts counts back to the first
-// event.
+// leaseCounts returns the number of leases after each event. leaseCounts cannot count from the first event, because the
+// log may lack its first lines. So leaseCounts takes the number of leases in the registry, which is the number after
+// the last event, and counts back from there.
 func leaseCounts(b *bundle.Bundle, all []event) []int {
 	n := 0
 	if b.State != nil {
