@@ -25,9 +25,9 @@ const (
 const cloudInitConf = "updates:\n  network:\n    when: [boot-new-instance]\ndatasource:\n  Ec2:\n    " +
 	"apply_full_imds_network_config: false\n"
 
-// checkCloudInit checks that cloud-init does not configure the ENIs of pods. The setting apply_full_imds_network_config
-// is about ENIs at the first boot. The setting hotplug is about ENIs that are attached later. See cloud-init, "Events
-// and updates" and "Amazon EC2".
+// checkCloudInit checks that cloud-init does not configure the ENIs of pods. At the first boot, cloud-init configures
+// all ENIs that the instance then has, if apply_full_imds_network_config is true. If hotplug is on, cloud-init
+// configures each ENI that is attached later. See cloud-init, "Events and updates" and "Amazon EC2".
 func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	if !p.hasFile(cloudConfig) || p.hasFile("/etc/cloud/cloud-init.disabled") {
 		return nil, nil
@@ -96,8 +96,9 @@ func readCloudSettings(files ...string) (c cloudSettings, _ error) {
 	return c, nil
 }
 
-// addFile adds the settings in the text of one file. It does not parse YAML: it only finds out under which top-level
-// key a line is. So the lists under the key "updates" may have any notation of YAML.
+// addFile adds the settings in the text of one file. It does not parse YAML. For each line, it only finds out the
+// top-level key above the line. Under the key "updates", addFile looks for words, so these lists may have any form that
+// YAML allows.
 func (c *cloudSettings) addFile(text string) {
 	top, updates, said := "", "", false
 	for line := range strings.Lines(text) {

@@ -47,8 +47,8 @@ func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 }
 
 // assignedValue returns the value of an environment variable after systemd has read one file of a unit. The parameter
-// text is the text of this file. The parameter earlier is the value that the files before this one have assigned. The
-// last assignment counts, and an empty assignment removes all earlier ones (systemd.exec(5)).
+// "text" is the text of this file. The parameter "earlier" has the value that previous files of the unit have assigned.
+// The last assignment counts, and an empty assignment removes all previous ones (systemd.exec(5)).
 func assignedValue(text, name, earlier string) string {
 	for line := range strings.Lines(text) {
 		set, ok := strings.CutPrefix(strings.TrimSpace(line), "Environment=")

@@ -24,7 +24,7 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	var found []Finding
 	beside := p.conflists.Beside()
 	for _, file := range p.conflists.OurFiles() {
-		mistakes, err := file.Mistakes("", beside) // checkPlugins looks for the programs
+		mistakes, err := file.Mistakes("", beside) // "": do not look for the programs; checkPlugins looks for them
 		if err != nil {
 			return nil, err
 		}
@@ -39,7 +39,8 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 		}
 	}
 	if !p.conflists.IsDir && beside.Path != p.pathOf(conf.Dir) {
-		return found, nil // perhaps no runtime reads this directory
+		// Perhaps no runtime reads this directory, so the order of its files is no fault.
+		return found, nil
 	}
 	files := beside.Files
 	if len(files) > 0 && files[0].Path != p.file && !files[0].Multus {
@@ -52,8 +53,8 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 }
 
 // secondConflist returns a finding if CRI-O's directory has another file beside ours, and CRI-O's configuration names
-// no network. In this case, CRI-O uses the first file of the directory. If CRI-O starts while the other file is the
-// first one, CRI-O treats the running pods as ended pods of another network.
+// no network. In this case, CRI-O uses the first file of the directory. If CRI-O starts when the other file is the
+// first one, CRI-O believes that the running pods of our network have ended, and sends a DEL for each of them.
 func (p *Node) secondConflist(files []conf.File) []Finding {
 	_, err := os.Stat(p.pathOf("/etc/crio"))
 	others := slices.DeleteFunc(slices.Clone(files), func(f conf.File) bool { return f.Path == p.file })

@@ -41,7 +41,7 @@ type Finding struct {
 	Do       string `json:"do"`
 	Fixed    string `json:"fixed"` // what doctor has done about the finding; "": nothing
 
-	fix func(context.Context) (did string, err error) // nil: an operator must repair it
+	fix func(context.Context) (did string, err error) // nil: doctor cannot repair the fault, but an operator can
 }
 
 // A Check looks for findings of one kind. If run returns an error, the check could not be made.
@@ -104,9 +104,9 @@ func (c Check) AsksEC2() bool { return c.scope == ofEC2 }
 
 // Checks returns all checks of a node, or all checks of an image.
 //
-// No generic function may take a Check. For the linker, a type argument of a generic function is a type that an
-// interface may hold. So the linker would keep all methods of all types to which a Check refers. One of these types is
-// the AWS SDK's client, whose methods are 29 MB.
+// Do not give a Check to a generic function, because the tool would become 29 MB larger. The linker then keeps all
+// methods of all types to which a Check refers, and one of these types is the AWS SDK's client. (If a type is a type
+// argument, the linker assumes that the program calls all methods of the type through an interface.)
 func Checks(image bool) (all []Check) {
 	for _, c := range checks {
 		if c.scope == ofFiles || !image {
@@ -138,8 +138,9 @@ type Node struct {
 	unreached bool // a finding says that this node does not reach EC2
 }
 
-// Open reads what several checks need: from the image at root, or from this node if root is empty. If there is no
-// conflist, or the registry cannot be read, Open returns no error, because the checks report these faults.
+// Open reads the data that several checks need. If the parameter root is empty, Open reads from this node. If not, Open
+// reads from the image whose root directory is root. If there is no conflist, or the registry cannot be read, Open
+// returns no error, because the checks report these faults.
 func Open(root, config, binDir string) (*Node, error) {
 	n := &Node{root: root}
 	n.binDir, n.conflists = n.pathOf(binDir), conf.Load(n.pathOf(config))
@@ -163,7 +164,7 @@ func Open(root, config, binDir string) (*Node, error) {
 	return n, nil
 }
 
-// A pool is the policy of a pool, with the name of its network.
+// A pool is the configuration of one pool of addresses (a policy), with the name of the pool's network.
 type pool struct {
 	lease.Policy
 	network string
@@ -234,9 +235,9 @@ func reportOf(checks []Check, makeCheck func(Check) (found []Finding, made bool)
 	return r
 }
 
-// notMade returns the finding that a check could not be made. Pods that need EC2 fail if the node does not reach EC2,
-// or if EC2 refuses the credentials. If EC2 refuses the credentials, each finding from notMade has the severity error.
-// If the node does not reach EC2, the first finding has the severity error, and later findings are warnings.
+// notMade returns the finding that a check could not be made. This finding is a warning, with two exceptions. If EC2
+// refuses the credentials, the severity is error, because pods that need EC2 then fail. If the node does not reach EC2,
+// these pods fail, too, but only the first finding has the severity error.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
 		Do: "correct this error, then run the check again: " + cli.Name + " doctor --check " + c.Name}

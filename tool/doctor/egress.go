@@ -246,8 +246,8 @@ func onePerGateway(routes []nl.Route) (first []nl.Route) {
 	return first
 }
 
-// silentRouter returns the finding that the clients of a router get no answers. It reports whether the finding is true.
-// A router that has forwarded only a few packets may have no answers yet, so the finding is not true for it.
+// silentRouter returns the finding that the clients of a router get no answers. It also reports whether this is true.
+// If a router has forwarded only a few packets, their answers may still be on the way, so silentRouter reports false.
 func silentRouter(p view.EgressPod) (Finding, bool) {
 	const enough = 20
 	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0

@@ -14,13 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// A place is a process, or a unit of systemd. The variables in its environment choose how the place asks EC2.
+// A place is where a program of ours that asks EC2 gets its environment: from a process, or from a unit of systemd.
 type place struct {
 	name     string
 	env      aws.Environment
 	severity string // of a finding about this place
 	fails    string // what fails if a variable of the place has an invalid value
-	correct  string // how to give the place the environment of the runtime
+	correct  string // how an operator gives this place the same environment as the runtime
 }
 
 // checkEndpoint looks at the variables that choose how a program asks EC2, for example the endpoint and a proxy. A

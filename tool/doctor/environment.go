@@ -20,7 +20,8 @@ import (
 // environmentFile is the file with variables that the units of the tool read (EnvironmentFile=).
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
-// runtimeNames are the names in /proc of the programs that execute CNI plugins. k3s runs a containerd of its own.
+// runtimeNames are the names in /proc of the programs that execute CNI plugins. The list has no entry for k3s, because
+// k3s starts a containerd of its own, and this process has the name containerd.
 var runtimeNames = []string{"containerd", "crio", "cri-dockerd"}
 
 // A process is a container runtime of this node.
@@ -104,8 +105,8 @@ func (p *Node) unitPlaces(ctx context.Context) []place {
 	return found
 }
 
-// unitVariables returns the variables of a unit. The parameter shown is the output of the command systemctl show. The
-// variables of the unit's environment files come last, because they override the unit's other variables
+// unitVariables returns the variables of a unit. The parameter "shown" has the output of systemctl show for the unit.
+// The variables of the unit's environment files come last, because they override the unit's other variables
 // (systemd.exec(5), EnvironmentFile=).
 func unitVariables(shown string, read func(string) ([]byte, error)) (all []string) {
 	var files []string

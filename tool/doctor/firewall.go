@@ -15,8 +15,8 @@ import (
 )
 
 // checkFirewall looks for chains of other programs that may drop packets that the node forwards for pods. Docker,
-// firewalld and hardened images make these chains. The check does not evaluate the rules in these chains, because it
-// does not know all properties of packets on which rules may depend.
+// firewalld and hardened images make these chains. The check does not evaluate the rules in these chains. A rule may
+// depend on any property of a packet, and the check does not know all properties of the packets of pods.
 func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	if len(networks) == 0 {
@@ -50,7 +50,8 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 			found = append(found, droppingFinding(c, by))
 		}
 	}
-	if p.pool == nil || len(networks) == 0 { // the node forwards for no pod
+	// A record has no tables of iptables-legacy. And if no network has ipMasq, the node forwards no packets of pods.
+	if p.pool == nil || len(networks) == 0 {
 		return found, nil
 	}
 	return append(found, p.legacyTables()...), nil
@@ -98,9 +99,10 @@ func droppingFinding(c nl.DroppingChain, family string) Finding {
 }
 
 // sourceCheckFinding returns the finding about a chain that checks the sources of packets. An ipvlan pod sends a
-// request to a Service, and a backend of the Service sends an answer. This answer arrives at the node by the pod's
-// veth, and its source is still the backend's address. The node's route to the backend uses another link than this
-// veth, so the chain drops the answer.
+// request to a Service, and a backend of the Service answers. The pod gets this answer through its ENI, and sends the
+// answer to the node by its veth, because the node replaces the backend's address by the Service's address. So the
+// answer arrives at the node by this veth, but its source is still the backend. The node's route to the backend uses
+// another link than this veth, so the chain drops the answer.
 func sourceCheckFinding(c nl.DroppingChain, family string) Finding {
 	return Finding{Severity: warning, About: "nft chain " + c.Name,
 		Means: "the chain drops packets if the node has no route to their source by the link on which they arrive. " +

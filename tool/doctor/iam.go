@@ -140,7 +140,9 @@ func (p *Node) findTargets(ctx context.Context, n iam.Needs, self aws.Instance) 
 		case slices.ContainsFunc(pools, func(q lease.Policy) bool { return q.Requestable(e.Tags) }):
 			on.requested = aws.Target{ENI: e.ID, Attachment: e.Attachment, Instance: self.ID}
 		case known.Serving && !known.Foreign && on.ENI == "":
-			on.ENI = e.ID // the boot ENI, or an ENI that the node has not made: the node changes only its addresses
+			// This is the boot ENI, or an ENI that the node has not created. The node does not delete or detach this
+			// ENI, and only assigns and unassigns its addresses.
+			on.ENI = e.ID
 			on.untagged = e.MAC != self.MAC
 		}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// checkKernel tries the kernel features that pods need, even if the plugins are not installed yet. If a configuration
-// needs further features, the plugins check them in STATUS.
+// checkKernel tries the features of the kernel that pods need. It works before the plugins are installed. If a
+// configuration needs further features, the plugins check them in STATUS.
 func (p *Node) checkKernel(context.Context) ([]Finding, error) {
 	var found []Finding
 	if err := (nl.IPVlan{}).Supported(p.pool.Host); err != nil {

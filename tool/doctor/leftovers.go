@@ -28,10 +28,10 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	return append(found, lost...), err
 }
 
-// stillLeft calls leftBehind again, with the present registry. It returns only the findings that both calls have. A
-// finding of the first call may be wrong, because a pod may have started after the registry was read. The present
-// registry has the lease of this pod, because an ADD makes the lease before the veth. A pod may also have ended while
-// the kernel listed the rules and the links.
+// stillLeft calls leftBehind again, with the present registry. It returns only the findings that both calls have,
+// because pods start and end while leftBehind reads, so a finding of one call may be wrong. If a pod has started after
+// the registry was read, the present registry has its lease, because an ADD makes the lease before the veth. If a pod
+// has ended while the kernel listed the rules and the links, the second call does not find its objects.
 func (p *Node) stillLeft(found []Finding) ([]Finding, error) {
 	if len(found) == 0 {
 		return nil, nil
@@ -84,15 +84,15 @@ func (p *Node) removeDetached(context.Context) (string, error) {
 
 // strayVeth returns the attachment of a link if the link is one of our veths, and its attachment has no lease. In other
 // cases, strayVeth returns "". The link's alias names the attachment: our name, the network, the container and the
-// interface. After a loss of the registry, a lease may have no container. The link may belong to this lease, so
-// strayVeth returns "".
+// interface. If a process has rebuilt a lost registry, a lease may lack its container. Then the link may belong to this
+// lease, so strayVeth returns "".
 func strayVeth(s *registry.State, l nl.Link) string {
 	words := strings.Fields(l.Alias)
 	if !nl.IsPair(l.Group) || l.Kind != "veth" || len(words) < 4 {
 		return ""
 	}
 	if len(s.ENIs) == 0 {
-		return "" // the registry is empty, and the next process finds the pods
+		return "" // the registry was lost and not rebuilt yet, so it has no leases to compare
 	}
 	key := registry.Key{Network: words[1], Attachment: registry.Attachment{ContainerID: words[2], IfName: words[3]}}
 	for _, lease := range s.Leases.All() {

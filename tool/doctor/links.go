@@ -136,7 +136,7 @@ func (p *Node) checkRouters(eni string, l nl.Link) (found []Finding) {
 	return found
 }
 
-// poolMTUs returns, by the name of the pool, the largest MTU that a configuration gives to the pool's pods.
+// poolMTUs returns the largest MTU that a configuration gives to the pods of each pool. The key is the pool's name.
 func (p *Node) poolMTUs() map[string]int {
 	all := map[string]int{}
 	for _, l := range p.ours {
@@ -180,8 +180,8 @@ func (p *Node) checkFamilies() ([]Finding, error) {
 	return found, nil
 }
 
-// checkUnshared returns nl.ErrShared if another link uses the link l. A record does not show whether another link uses
-// it, so each link of a record counts as shared.
+// checkUnshared returns nl.ErrShared if another link uses the link l. A record of a node does not show which links use
+// a link, so checkUnshared returns nl.ErrShared for each link of a record.
 func (p *Node) checkUnshared(l nl.Link) error {
 	if p.pool == nil {
 		return nl.ErrShared
@@ -189,13 +189,13 @@ func (p *Node) checkUnshared(l nl.Link) error {
 	return p.pool.Host.Unshared(l)
 }
 
-// vpcMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An ADD gives the boot ENI's MTU
-// to an ENI for pods only if the boot ENI's MTU is not larger than vpcMTU.
+// vpcMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An ADD copies the boot ENI's
+// MTU to the ENIs of pods, but not if this MTU is larger than vpcMTU.
 const vpcMTU = 9001
 
 // checkLink checks the link of an ENI. The parameter bootMTU is the MTU of the boot ENI. The parameter podMTU is the
-// MTU that a conflist gives to pods of this ENI. If used is false, no pod uses the link. The link may then be down,
-// because a link is down after a pod has returned the ENI. This is no fault, because the next ADD brings the link up.
+// MTU that a conflist gives to pods of this ENI. The parameter used is false if no pod uses the link. In this case, the
+// link may be down without a fault: it is down after a pod has returned the whole ENI, and the next ADD brings it up.
 func (p *Node) checkLink(eni string, l nl.Link, bootMTU, podMTU int, used bool) (found []Finding) {
 	add := func(means, do string, fix func(context.Context) (string, error)) {
 		found = append(found, Finding{Severity: severe, About: l.Name + " (" + eni + ")", Means: means,
@@ -216,10 +216,10 @@ func (p *Node) checkLink(eni string, l nl.Link, bootMTU, podMTU int, used bool) 
 		means := fmt.Sprintf("the link's MTU is %d, and the MTU of the boot ENI is %d, so pods on this ENI send "+
 			"smaller packets than other pods", l.MTU, bootMTU)
 		shared := p.checkUnshared(l)
-		// an ADD changes the MTU under the same condition
+		// the fix does only what an ADD would do: an ADD changes the MTU under the same condition
 		if up := (nl.Up{Dev: l.Name, MTU: bootMTU}); shared == nil || !l.Up && !errors.Is(shared, nl.ErrShared) {
 			add(means, up.String(), p.objectFix(up))
-		} else { // all slaves of the link would get the MTU
+		} else { // no fix while other links use this link, because all its slaves would get the new MTU, too
 			add(means, "drain the node: the next ADD gives the ENI the boot ENI's MTU", nil)
 		}
 		found[len(found)-1].Severity = warning

@@ -107,8 +107,8 @@ func (p *Node) acceptsRouters(link string) bool {
 	return accepts == "2" || accepts == "1" && forwards == "0"
 }
 
-// unknownPod returns the finding about a pod whose routes the node has lost, and which neither the registry nor the
-// runtime knows. The parameter l is the node's end of the pod's pair.
+// unknownPod returns the finding about a pod that neither the registry nor the runtime knows, and whose routes the node
+// has lost. The parameter l is the node's end of the pod's pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
 		Means: "the node has lost its routes to this pod, and repair cannot put them back. Neither the registry nor " +
@@ -182,7 +182,7 @@ func lossConsequence(l repair.Loss) string {
 	return "The pod still works, but further losses may cut it off"
 }
 
-// isThereWithoutMTU reports whether the kernel has the route r, with any MTU or without an MTU.
+// isThereWithoutMTU reports whether the kernel has the route r. It ignores the MTU of the route.
 func isThereWithoutMTU(r nl.Route, n *nl.NS) bool {
 	r.MTU = 0
 	return r.Check(n) == nil
@@ -226,8 +226,8 @@ func (p *Node) lostFinding(n conf.Network, s nl.Step) Finding {
 	return a
 }
 
-// routeConsequence says what happens because the node has lost the route r to a pod. doctor shows this text only if no
-// other finding says what the node has lost for this pod.
+// routeConsequence says what happens because the node has lost the route r to a pod. If another finding already says
+// that the node has lost objects of this pod, doctor does not show this text.
 func (p *Node) routeConsequence(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {
@@ -238,9 +238,9 @@ func (p *Node) routeConsequence(r nl.Route) string {
 		"Services and the internet"
 }
 
-// networkFix returns the fix for a lost object of a network, which is the object of the step s. The fix puts back all
-// lost objects of the network. If the object of the step is there afterwards, the fix returns no error about other
-// objects.
+// networkFix returns the fix for one lost object of a network: the object in the step s. The fix puts back all lost
+// objects of the network. If the kernel then has the object of s, the fix returns no error, even if other objects are
+// still lost, because these objects have findings of their own.
 func (p *Node) networkFix(n conf.Network, s nl.Step) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		_, err := ptp.Repair(p.pool.Host, n.Name, n.Pair)

@@ -10,7 +10,7 @@ import (
 )
 
 // Metrics returns, for each check, the numbers of errors and warnings that are not fixed. It also returns the time of
-// the checks. A check without findings has zeros, so that an alert ends.
+// the checks. For a check without findings, Metrics returns zeros, because an alert ends only when its number is zero.
 func (r Report) Metrics(now time.Time) []view.Metric {
 	left := map[[2]string]int{}
 	for _, f := range r.Findings {

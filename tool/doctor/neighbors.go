@@ -54,7 +54,8 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 			Means: fmt.Sprintf("the limit for all pods together is %d neighbours, but %d pods may need %d. Above the "+
 				"limit, connections fail at random (in dmesg: neighbour table overflow)", limit, pods, want)}, want
 		if entries := p.neighborCount(family); entries > limit*9/10 {
-			to = max(want, 2*limit) // the table is nearly full even with the present limit, which may be more than want
+			// The table is nearly full even with the present limit. This limit may be higher than the value in want.
+			to = max(want, 2*limit)
 			a.Severity, a.Means = severe, fmt.Sprintf("the table has %d neighbours, and its limit is %d. At the "+
 				"limit, connections fail at random", entries, limit)
 		} else if limit >= want {

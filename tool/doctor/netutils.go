@@ -40,7 +40,7 @@ func (p *Node) checkNetUtils(context.Context) ([]Finding, error) {
 				"for pods",
 			Do: "if every ENI except the boot ENI is for pods, run: systemctl enable --now cni-links.service"})
 	}
-	entries, _ := os.ReadDir(p.pathOf(linksRun)) // no error: cni-links.service may not have run
+	entries, _ := os.ReadDir(p.pathOf(linksRun)) // ignore the error: cni-links.service may not have run yet
 	bootServes := slices.ContainsFunc(p.poolPolicies(), func(pool pool) bool { return pool.MinIndex == 0 })
 	if installed && bootServes && len(entries) > 0 {
 		found = append(found, Finding{Severity: severe, About: "cni-links.service",

@@ -23,8 +23,8 @@ const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPol
 // networkdDropIn is the file that gets networkdConf.
 const networkdDropIn = "/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf"
 
-// foreignKeys has the keys of networkdConf. The value says what systemd-networkd removes if the key's setting is not
-// "no".
+// foreignKeys has settings of networkdConf. By default, each setting makes systemd-networkd remove objects of other
+// programs, and only the value "no" prevents this. The map's value says which objects.
 var foreignKeys = map[string]string{"ManageForeignRoutes": "routes", "ManageForeignRoutingPolicyRules": "rules"}
 
 // checkNetworkd reads how systemd-networkd treats routes and rules that other programs have made (networkd.conf(5)). By
@@ -127,7 +127,7 @@ func (p *Node) networkdRemovalError() error {
 // with our settings, routes and rules of pods stay.
 const networkdRestart = "systemctl try-restart systemd-networkd.service"
 
-// unreadSettings returns a finding about the first file that is newer than the start of the running systemd-networkd.
+// unreadSettings returns a finding about the first file that was written after the start of systemd-networkd.
 func unreadSettings(files []string) ([]Finding, error) {
 	file, err := cli.UnreadByNetworkd(files)
 	if err != nil || file == "" {

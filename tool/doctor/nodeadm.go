@@ -8,8 +8,9 @@ import "context"
 // nodeadmUnit is the unit by which nodeadm of EKS configures an ENI. The udev rules of nodeadm start this unit.
 const nodeadmUnit = "udev-net-manager@.service"
 
-// checkNodeadm checks that nodeadm does not configure the ENIs of pods. nodeadm lets systemd-networkd configure the
-// ENIs that are attached before the node joins (awslabs/amazon-eks-ami, nodeadm/cmd/nodeadm-internal/udev).
+// checkNodeadm checks that nodeadm does not configure the ENIs of pods. Before the node joins its cluster, nodeadm
+// makes systemd-networkd configure all ENIs that are attached, so also the ENIs of pods
+// (awslabs/amazon-eks-ami, nodeadm/cmd/nodeadm-internal/udev).
 func (p *Node) checkNodeadm(context.Context) ([]Finding, error) {
 	if _, installed := p.lookUp("systemd/system", nodeadmUnit); !installed {
 		return nil, nil

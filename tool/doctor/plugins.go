@@ -109,9 +109,9 @@ func (p *Node) askStatus(ctx context.Context, l conf.List, m conf.Member) []Find
 		Code         int
 		Msg, Details string
 	}{Msg: err.Error()}
-	_ = json.Unmarshal(out, &answer) // if the plugin wrote no JSON, Msg stays the exit status
+	_ = json.Unmarshal(out, &answer) // if the plugin wrote no JSON, Msg keeps err's text, which has the exit status
 	if strings.Contains(answer.Msg, "CNI_COMMAND") || answer.Code == 1 {
-		return nil // the plugin is older than STATUS, or than this version of CNI
+		return nil // an old release: the plugin does not know STATUS, or does not know this version of CNI
 	}
 	about := m.Type
 	if len(p.lists) > 1 {

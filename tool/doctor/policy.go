@@ -12,8 +12,8 @@ import (
 )
 
 // An engine is a program that enforces NetworkPolicy on a node. Each engine makes a chain of nftables, or pins objects
-// of BPF. checkPolicy looks for the chain in the field chain, or for the objects in the field pins. Both fields are
-// patterns of [path.Match], and have names from the source code of the engines.
+// of BPF. The field "chain" has a pattern for the name of this chain, and the field "pins" a pattern for the paths of
+// these objects (see [path.Match]). The names in the patterns come from the source code of the engines.
 type engine struct{ name, chain, pins string }
 
 var engines = []engine{

@@ -20,8 +20,8 @@ import (
 )
 
 // checkProxy looks for Services that pods do not reach. The cause can be the mode of kube-proxy, or the pods' routes.
-// It also looks for Services that lead packets past a tunnel. If a client of an egress uses one of these Services, the
-// client's packets do not enter the tunnel.
+// It also looks for Services whose packets do not enter the tunnel of an egress, although they should (see
+// pastTunnels).
 func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	found, failed = p.checkIPVS()
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
@@ -35,10 +35,11 @@ func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	return append(found, past...), errors.Join(failed, err)
 }
 
-// checkIPVS looks for the link that kube-proxy makes in IPVS mode. IPVS rewrites a packet, and then routes it as if the
-// node had sent it. So the packet does not match the rule for packets from the pod's veth. If the backend is a pod of
-// the same node, the node sends the packet to the backend by the backend's veth. But the backend answers by its ENI, so
-// the answer does not reach the node's IPVS.
+// checkIPVS looks for the link that kube-proxy makes in IPVS mode. The node has a routing rule for packets that come
+// from a pod's veth: such a packet goes back into the pod, which sends it by its ENI. But IPVS rewrites a packet, and
+// then routes it as if the node had sent it, so this rule does not match. If the backend is a pod of the same node, the
+// node sends the packet to the backend by the backend's veth. But the backend answers by its ENI, so the answer does
+// not reach the node's IPVS.
 func (p *Node) checkIPVS() ([]Finding, error) {
 	const link = "kube-ipvs0"
 	_, err := p.kernel.LinkByName(link)
@@ -56,10 +57,11 @@ func (p *Node) checkIPVS() ([]Finding, error) {
 // Services, so no host answers.
 func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	if n.IPAM == nil {
-		return nil, nil // another plugin gives the addresses, or checkConfig finds the mistake
+		// Another plugin gives the addresses. Or ipam's configuration has a mistake, which checkConfig reports.
+		return nil, nil
 	}
 	policy := n.IPAM.Policies()[0]
-	lost := map[netip.Prefix][]netip.Addr{} // addresses of Services, by the destination that contains these addresses
+	lost := map[netip.Prefix][]netip.Addr{} // key: a destination by the ENI; value: the Services' addresses in it
 	for _, family := range policy.Families {
 		services, err := p.kernel.ClusterIPs(family)
 		if err != nil {
@@ -84,9 +86,9 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	return found, nil
 }
 
-// pastTunnels looks for Services whose endpoint an egress has among its destinations. A client's packet to the Service
-// goes to the node, which changes the ClusterIP to the endpoint's address. The node then sends the packet without the
-// tunnel, because only the client has the tunnel.
+// pastTunnels looks for Services with an endpoint that is a destination of an egress. A client's packet to such a
+// Service goes to the node, which changes the ClusterIP to the endpoint's address. The node then sends the packet
+// without the tunnel, because only the client has the tunnel.
 func (p *Node) pastTunnels() (found []Finding, err error) {
 	networks, _ := p.conflists.Egress() // checkConfig reports mistakes in networks
 	if len(networks) == 0 {

@@ -27,7 +27,7 @@ type Record struct {
 	Conflists *conf.Conflists
 	Kernel    *Snapshot
 	Cloud     *Answers
-	Observed  *view.Observation // nil: the four sources were not compared
+	Observed  *view.Observation // nil: registry, kernel, metadata and EC2 were not compared
 }
 
 // The reasons why a record lacks data that a check needs.
@@ -101,8 +101,8 @@ func (p *Node) runSafely(ctx context.Context, c Check) (found []Finding, err err
 // ErrSenseless means that a check has failed because of data that no node has.
 var ErrSenseless = errors.New("the data makes no sense")
 
-// Record makes the checks store the data that they read, because [Review] needs this data. The checks write data of the
-// kernel into s, and answers of EC2 and metadata into a. The node must have a pool.
+// Record makes the checks store the data that they read, because [Review] needs this data. The checks store data of the
+// kernel in the snapshot s. They store answers of EC2 and metadata in the parameter a. The node must have a pool.
 func (p *Node) Record(s *Snapshot, a *Answers) {
 	p.kernel = recorder{liveKernel{p.pool.Host}, s}
 	p.cloud = a.recordingCloud(p.cloud)
@@ -111,7 +111,7 @@ func (p *Node) Record(s *Snapshot, a *Answers) {
 // Pool returns the pool of the node, or nil.
 func (p *Node) Pool() *ipam.Pool { return p.pool }
 
-// Missing compares two reports. It returns the findings that the parameter other has, and the report r does not have.
+// Missing compares two reports. It returns the findings that the parameter other has, but r does not have.
 func (r *Report) Missing(other Report) (added []Finding) {
 	for _, f := range other.Findings {
 		same := func(o Finding) bool { return o.Check == f.Check && o.About == f.About && o.Severity == f.Severity }

@@ -59,10 +59,10 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// failureFinding returns the finding about the last failed ADD of a network and pool. If a later ADD of this network
-// and pool succeeds, it removes the failure from the registry. If the cause is a full subnet, no ADD removes the
-// failure before the time in its field Until. Any ADD removes failures that are older than [registry.MostWait]. If the
-// pool has free addresses again, the next ADD will succeed, so the finding is only a note.
+// failureFinding returns the finding about the last failed ADD of a network and pool. The failure stays in the registry
+// until a later ADD of this network and pool succeeds. But if a subnet is full, the failure stays at least until the
+// time in the failure's field Until. When a failure is older than [registry.MostWait], any ADD removes it. If the pool
+// has free addresses again, the next ADD will succeed, so the finding is only a note.
 func (p *Node) failureFinding(concern string, now time.Time) Finding {
 	f := p.state.Failures[concern]
 	network, pool, _ := strings.Cut(concern, "/")

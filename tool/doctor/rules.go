@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// checkRules looks for rules of other programs that match packets from addresses of pods. The rule leads the packets to
-// a table that has no routes to Services and to other pods of the node.
+// checkRules looks for rules of other programs that match packets from addresses of pods. Such a rule leads the packets
+// to a table that has no routes to Services and to other pods of the node, so the pod does not reach them.
 func (p *Node) checkRules(context.Context) ([]Finding, error) {
 	rules, err := p.kernel.Rules()
 	if err != nil {
@@ -61,7 +61,7 @@ func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 const fromPodPref = 1536
 
 // isNeeded reports whether the rule r is for a pod of amazon-vpc-cni-k8s that still runs. While this pod runs, the node
-// has a route to the pod that our plugins have not made.
+// has a route to the pod, and this route is not from our plugins.
 func isNeeded(r nl.Rule, routes []nl.Route) bool {
 	return r.Pref == fromPodPref && slices.ContainsFunc(routes, func(to nl.Route) bool {
 		return to.Dst == r.From && to.Protocol != nl.RouteProtocol

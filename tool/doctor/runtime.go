@@ -12,8 +12,8 @@ import (
 )
 
 // fixedPatches has the first patch release without the fault containerd#12923. The key is the major and minor release
-// of containerd. With this fault, containerd calls no DEL for a pod if containerd was killed before it recorded the
-// pod's ADD. Later minor releases never had the fault.
+// of containerd. With this fault, a pod may end without a DEL. This happens if containerd is killed after the pod's
+// ADD, but before containerd has recorded the ADD. Later minor releases never had the fault.
 var fixedPatches = map[[2]int]int{{1, 7}: 31, {2, 0}: 10, {2, 1}: 7, {2, 2}: 2}
 
 // checkRuntime looks for a runtime that may end a pod without a DEL. checkRuntime executes the containerd in PATH. It
@@ -48,7 +48,7 @@ func faultyRelease(answer string) string {
 	}
 	var n [3]int
 	for i := range n {
-		n[i], _ = strconv.Atoi(m[i+1]) // digits; for a number that is too large, Atoi returns the largest
+		n[i], _ = strconv.Atoi(m[i+1]) // m[i+1] has only digits; if they are too many, Atoi returns the largest int
 	}
 	first, ok := fixedPatches[[2]int{n[0], n[1]}]
 	if ok && n[2] >= first || !ok && (n[0] > 2 || n[0] == 2 && n[1] > 2) {

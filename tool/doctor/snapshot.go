@@ -52,11 +52,11 @@ type Snapshot struct {
 	Addr  []nl.Addr  `json:"addresses"`
 	Rule  []nl.Rule  `json:"rules"`
 	Route []nl.Route `json:"routes"` // of all tables, without the local one
-	// why a list is missing or not complete, by the name of the list
+	// Lacks says why a list is missing or not complete. The key is the name of the list.
 	Lacks map[string]string `json:"lacks"`
 
 	Answers    map[string]string             `json:"answers"` // values of sysctls, and links of routes; "": no value
-	Names      map[string]string             `json:"names"`   // key: a name that a check used; value: the own name
+	Names      map[string]string             `json:"names"`   // key: a name that a check used; value: the link's main name
 	Chains     map[string][]nl.DroppingChain `json:"chains"`  // chains that may drop packets, by family
 	Services   map[string][]netip.Addr       `json:"services"`
 	Endpoints  map[string][]netip.Addr       `json:"endpoints"`

@@ -16,15 +16,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkSubnets checks, for each pool, that the subnets of the pool's next ENI have free addresses.
+// checkSubnets checks, for each pool, that the pool's next ENI can get addresses: at least one of the subnets in which
+// the node may create this ENI must have free addresses.
 func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	seen := map[string]bool{}
-	for _, pool := range p.poolPolicies() { // without a pool, checkConfig reports the cause
+	for _, pool := range p.poolPolicies() { // if a mistake leaves no pools, checkConfig reports the mistake
 		key := fmt.Sprint(pool.Pool, pool.SubnetTags, pool.Families, pool.Warm) // fmt sorts maps
 		if pool.Provision != lease.ProvisionFull || seen[key] {
-			// If a pool gets no new ENIs, the role may lack the permission to list subnets. If a subnet of this pool is
-			// full, EC2 refuses new addresses, and checkRefusals reports the refusal.
+			// This pool gets no new ENIs. So the role may lack the permission to list subnets, and the check must not
+			// ask EC2. If a subnet of this pool is full, EC2 refuses new addresses, and checkRefusals reports that.
 			continue
 		}
 		seen[key] = true

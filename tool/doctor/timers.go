@@ -32,7 +32,7 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 		delete(why, "cni-gc.timer") // another program collects
 	}
 	if p.root == "" && view.MaintainedLately() {
-		delete(why, "cni-warm.path") // the command maintain runs, and does the work of this unit
+		delete(why, "cni-warm.path") // the command "maintain" is running, and does the work of this unit
 	}
 	var found []Finding
 	for _, unit := range slices.Sorted(maps.Keys(why)) {
@@ -66,7 +66,7 @@ func (p *Node) withoutWarm() (means []string) {
 }
 
 // releasesRequested reports whether the node releases the addresses and ENIs for which pods of the network have asked.
-// This needs a configuration in which pods may ask for them, and a provision other than "none".
+// If the configuration does not let pods ask for addresses or ENIs, or the provision is "none", the node does not.
 func releasesRequested(l conf.List) bool {
 	return l.IPAM.Policies()[0].Provision != lease.ProvisionNone && slices.ContainsFunc(l.IPAM.Permissions,
 		func(r lease.Permission) bool { return r.IPs || len(r.ENIs) > 0 })

@@ -14,8 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// idleEnough is a number of seconds. A shorter timeout is a finding, because programs keep connections that are idle
-// for minutes. Linux sends a keepalive only after two hours (tcp(7)). One hour is our choice.
+// idleEnough is a number of seconds. If security groups forget an idle connection earlier, this is a finding, because
+// programs keep connections that are idle for minutes. Linux sends a keepalive only after two hours (tcp(7)). One hour
+// is our choice.
 const idleEnough = 3600
 
 // checkTracking looks for ENIs whose security groups soon forget idle TCP connections. The short timeout is the default
