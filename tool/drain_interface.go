@@ -68,7 +68,8 @@ their tags matter. If the role may not ask, it compares only the security groups
 				}
 				return cli.Table(c, drainRows(st, slices.Sorted(maps.Keys(st.ENIs)), why, true))
 			}
-			if err != nil { // the command has done its work: the registry has the marks
+			// Only warn of an error, because the command has done its work: the draining marks are in the registry.
+			if err != nil {
 				slog.Warn("the ENIs are not compared with the configuration", "error", err)
 			}
 			return cli.Table(c, drainRows(st, ids, why, false))
@@ -107,7 +108,7 @@ type drainRow struct {
 }
 
 // drainRows returns a row for each ENI in ids. The map reasons has a text for the ID of each ENI that differs from the
-// configuration. If onlyDiffering is true, drainRows leaves out ENIs that neither drain nor differ.
+// configuration. If onlyDiffering is true, drainRows returns rows only for ENIs that drain or differ.
 func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyDiffering bool) (rows []drainRow) {
 	for _, id := range ids {
 		e, known := s.ENIs[id]
@@ -129,8 +130,8 @@ func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyD
 // requested ENI or a foreign ENI.
 func isReplaceable(e registry.ENI) bool { return !e.IsBoot() && !e.OnRequest && !e.Foreign }
 
-// misfitReasons compares the ENIs of the node with the configuration, by the rules for an ENI that an operator has
-// attached. For each ENI, the result says why no pod would get an address of the ENI. For an ENI that fits, the text is
+// misfitReasons compares the ENIs of the node with the configuration. It judges each ENI as if an operator had attached
+// the ENI. The result says, for each ENI, why pods would then get no address of it. For an ENI that fits, the text is
 // "".
 //
 // The security groups of the ENIs come from metadata. If the groups do not show whether an ENI fits, misfitReasons asks
@@ -170,8 +171,8 @@ func misfitReasons(
 	return reasons, nil
 }
 
-// subnetTags asks EC2 for the subnets in a zone, for each VPC that has one of the ENIs. The result has the tags of each
-// subnet, by the subnet's ID. If the role does not permit the EC2 call, the result is nil.
+// subnetTags returns the tags of subnets. The key is the ID of the subnet. For the VPC of each ENI in enis, subnetTags
+// asks EC2 for the subnets in the zone. If the role does not permit the EC2 call, the result is nil.
 func subnetTags(
 	c *cli.Context, cloud *aws.Client, enis []aws.ENI, zone string,
 ) (map[string]map[string]string, error) {

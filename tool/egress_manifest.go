@@ -25,10 +25,11 @@ import (
 //go:embed egress.yaml
 var egressYAML string
 
-// manifestTemplate is the parsed egress.yaml. The template writes a name (type yamlName) without quotes, because
-// newManifest refuses names that Kubernetes does not allow. The template writes all other values as JSON. The program
-// parses the template at its first use, so that the other commands do not spend time on the parsing. The regular
-// expressions of this package are compiled at their first use for the same reason.
+// manifestTemplate is the parsed egress.yaml. The template writes a name (type yamlName) without quotes, except a name
+// that YAML would misread. No name needs other quotes, because newManifest accepts only names that Kubernetes allows.
+// The template writes all other values as JSON. The program parses the template at its first use, so that the other
+// commands do not spend time on the parsing. The regular expressions of this package are compiled at their first use
+// for the same reason.
 var manifestTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("egress").Funcs(template.FuncMap{"json": inlineJSON}).Parse(egressYAML))
 })
@@ -247,7 +248,7 @@ func inlineJSON(v any) string {
 }
 
 // routersNamespace returns the namespace of the routers. The flag --routers has precedence. Without the flag,
-// routersNamespace looks at the egress's key routers, and takes the first namespace without a wildcard.
+// routersNamespace takes the first namespace without a wildcard in the field Routers of the egress.
 func routersNamespace(c *cli.Context, e egress.Egress) (string, error) {
 	if c.IsSet("routers") {
 		return c.String("routers"), nil

@@ -27,9 +27,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// leastGrace is the smallest value of --grace. A leaked ENI exists at least for the time of --grace after a run has
-// first seen it. leastGrace is longer than the time that an intent stays in the registry. It is also longer than the
-// delay with which EC2's describe calls show a change.
+// leastGrace is the smallest value of --grace. After a run has first seen a leaked ENI, eni-gc waits for the time of
+// --grace before it deletes the ENI. leastGrace is longer than an intent stays in the registry. After a change in EC2,
+// the describe calls may show the old state for some time, and leastGrace is also longer than this time.
 const leastGrace = 20 * time.Minute
 
 func eniGC() *cli.Command {

@@ -33,9 +33,9 @@ type flowFormat struct {
 }
 
 // newFlowFormat returns the format of records whose fields have these names. If a field for an address or a time is
-// missing, newFlowFormat returns an error. It prefers the fields pkt-srcaddr and pkt-dstaddr to srcaddr and dstaddr,
-// because they have the packet's own addresses. If a packet has a secondary address of an ENI, EC2 writes the ENI's
-// primary address into srcaddr or dstaddr.
+// missing, newFlowFormat returns an error. If the records have the fields pkt-srcaddr and pkt-dstaddr, newFlowFormat
+// uses these fields, because they have the packet's own addresses. The fields srcaddr and dstaddr may have another
+// address: if a packet has a secondary address of an ENI, EC2 writes the ENI's primary address into them.
 func newFlowFormat(names []string) (f flowFormat, err error) {
 	find := func(wanted ...string) int {
 		for _, w := range wanted {
@@ -52,8 +52,8 @@ func newFlowFormat(names []string) (f flowFormat, err error) {
 }
 
 // podsOf returns the pods that had a record's two addresses at the time of the record. If no pod had an address, the
-// result for this address is "-". If a lost line of the lease log may name another pod, the result has the word
-// "unknown".
+// result for this address is "-". If lines of the lease log are lost, one of them may have named another pod. In this
+// case, the result has the word "unknown" before the pods that are known.
 func (f flowFormat) podsOf(h *history.History, record []string) (src, dst string) {
 	start, errStart := strconv.ParseInt(record[f.start], 10, 64)
 	end, errEnd := strconv.ParseInt(record[f.end], 10, 64)

@@ -25,7 +25,7 @@ type launchPlan struct {
 	kind   string // the instance type
 	limits aws.Limits
 	eni    launchENI // all ENIs for pods are copies of this ENI
-	except int       // number of ENIs to leave out of the template, because pods ask for them
+	except int       // number of slots that the template leaves empty, for ENIs for which pods ask
 }
 
 // planOf reads the command line and the configuration. If the command line and the configuration lack a value, planOf
@@ -92,7 +92,7 @@ func poolsOf(networks []conf.List) (pools []lease.Policy, requestsENIs bool) {
 	return pools, requestsENIs
 }
 
-// poolNamed returns the policy of the pool with a name.
+// poolNamed returns the policy of the pool that has this name.
 func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy, error) {
 	i := slices.IndexFunc(pools, func(q lease.Policy) bool { return conf.PoolName(q.Pool) == name })
 	if i < 0 {
@@ -103,8 +103,8 @@ func poolNamed(c *cli.Context, pools []lease.Policy, name string) (lease.Policy,
 
 // mergePolicies merges the policies of networks that share a pool, because the ENIs of the pool serve the pods of all
 // these networks. The result has all families of the networks, their highest interfaceIndex, and their highest maxENIs.
-// With Multus, one pod may be in several of these networks, and gets an address of the pool from each network. So
-// mergePolicies adds the maxPods of the networks.
+// With Multus, one pod may be in several of these networks. The pod then gets one address from the pool for each of the
+// networks. So mergePolicies adds the maxPods of the networks.
 func mergePolicies(sharing []lease.Policy) lease.Policy {
 	p := sharing[0]
 	p.Families = slices.Clone(p.Families)
@@ -211,7 +211,8 @@ func (p *launchPlan) eniSlots() ([][2]int, error) {
 	for card, n := range p.limits.Cards {
 		from, to := max(p.MinIndex, 1), n
 		if len(p.limits.Cards) == 1 {
-			to = from + n - 1 // if the type has only one card, EC2 accepts any device index
+			// EC2 accepts any device index if the type has only one card. So a high interfaceIndex costs no ENIs.
+			to = from + n - 1
 		}
 		for index := from; index < to; index++ {
 			all = append(all, [2]int{card, index})
@@ -261,8 +262,8 @@ func (p *launchPlan) eniTags() []launchTag {
 	return all
 }
 
-// chooseSubnet looks at the subnets in this zone, and only at those with the tags of the pool. It returns the ID of the
-// subnet with the most free addresses.
+// chooseSubnet compares the subnets in this zone that have the tags of the pool. It returns the ID of the subnet with the
+// most free addresses.
 func (p *launchPlan) chooseSubnet(c *cli.Context, cloud *aws.Client) (string, error) {
 	fit, _, err := view.PodSubnets(c.Context, cloud, p.Policy)
 	if errors.Is(err, more.ErrNoSubnet) {

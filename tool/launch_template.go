@@ -144,7 +144,9 @@ func templateFor(c *cli.Context) (launchData, error) {
 	}
 	if p.MinIndex == 0 { // the boot ENI serves pods, too
 		boot.Secondary, boot.Prefixes, boot.Tracking = p.eni.Secondary, p.eni.Prefixes, p.eni.Tracking
-		boot.IPv6 *= p.limits.IPv6PerENI // no IPv6 prefix: it has an address, and EC2 creates no ENI with both
+		// The boot ENI has an IPv6 address, and EC2 creates no ENI with both an address and a prefix of IPv6. So the
+		// boot ENI gets single addresses.
+		boot.IPv6 *= p.limits.IPv6PerENI
 	}
 	slots, err := p.eniSlots()
 	if err != nil {

@@ -135,7 +135,8 @@ func (m *maintenance) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-look.C:
-			if hasMark(lease.Release) { // first release: a pod on another node may wait for the address
+			// Release addresses before the other work, because a pod on another node may wait for one of them.
+			if hasMark(lease.Release) {
 				m.runRelease(ctx)
 			}
 			if hasMark(lease.Refill) {
@@ -257,16 +258,16 @@ func (m *maintenance) runCommand(ctx context.Context, command string, args ...st
 	return commandRow{Command: command}
 }
 
-// Pods share BPF programs. The plugins pin these programs in bpffs until the node boots, because later pods may use
-// them. Like cni-gc.service, maintain removes a pin that no ADD has opened for a week. If pods still use the program of
-// the pin, the program stays in the kernel.
+// Pods share BPF programs. The plugins pin these programs in bpffs, because later pods may use them. A pin stays until
+// the next boot of the node, or until no ADD has opened the pin for a week: then maintain removes the pin, as
+// cni-gc.service does. If pods still use the program of the pin, the program stays in the kernel.
 const (
 	bpffs      = "/sys/fs/bpf"
 	pinPattern = "cni_ipvlan_vpc_k8s:*"
 	maxPinAge  = 7 * 24 * time.Hour
 )
 
-// removeOldPins removes the pins in a directory that no process has opened after the time since.
+// removeOldPins removes pins in a directory. It keeps a pin if a process has opened the pin at the time "since" or later.
 func removeOldPins(dir string, since time.Time) error {
 	found, err := filepath.Glob(filepath.Join(dir, pinPattern))
 	for _, pin := range found {

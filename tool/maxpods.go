@@ -197,7 +197,7 @@ func (n podNode) podCount(c *cli.Context) (int, error) {
 	return n.limitedPods(pods + n.host), nil
 }
 
-// limitedPods returns the parameter pods, or the limit of --max or maxPods if this limit is lower.
+// limitedPods returns the lower of two numbers: the parameter pods, and the limit from --max or the key maxPods.
 func (n podNode) limitedPods(pods int) int {
 	if n.most > 0 {
 		return min(pods, n.most)
@@ -205,8 +205,8 @@ func (n podNode) limitedPods(pods int) int {
 	return pods
 }
 
-// limits asks EC2 for the limits of the instance type. If this instance gets no addresses from EC2, the result is
-// empty, because only the ENIs that are already attached count.
+// limits asks EC2 for the limits of the instance type. If no pool may get addresses from EC2, the result is empty. The
+// caller then needs no limits, because it counts only the addresses of ENIs that are already attached.
 func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	grows := func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone }
 	switch {

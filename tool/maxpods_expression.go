@@ -202,8 +202,8 @@ func (n podNode) differError(key string) error {
 		"give one conflist with --config FILE, or one type with --instance-type TYPE")
 }
 
-// warmSum returns how many free addresses all pools together keep. For a single pool, it returns 0, because all next
-// pods can get the free addresses of this pool.
+// warmSum returns how many free addresses the pools keep for their own pods, because pods of other pools cannot get
+// these addresses. If there is only one pool, all pods can get its free addresses, so warmSum returns 0.
 func (n podNode) warmSum() (sum int) {
 	if len(n.pools) > 1 {
 		for _, p := range n.pools {
@@ -225,7 +225,7 @@ func (n podNode) worstCasePods(d dialect) term {
 	isDefault := func(p lease.Policy) bool { return p.Pool == "" }
 	if i := slices.IndexFunc(pools, isDefault); i >= 0 && pools[0].MinIndex == 0 {
 		pods = plus(n.podsOnBootENI(pools[i]), pods)
-		if others > 0 { // if no pod uses the default pool, the boot ENI serves no pod
+		if others > 0 { // a worse case: no pod uses the default pool, so the boot ENI serves no pod
 			pods = d.min(pods, n.podsBesideBoot(d, slices.Delete(slices.Clone(pools), i, i+1), others-1))
 		}
 	}

@@ -108,7 +108,8 @@ func (e madeENI) print(w io.Writer) {
 		e.SecurityGroups)
 }
 
-// parseFilter returns the tags in text, the value of --subnet_filter: KEY=VALUE,KEY=VALUE.
+// parseFilter returns the tags that --subnet_filter names. The parameter "text" is the value of this flag, in the form
+// KEY=VALUE,KEY=VALUE.
 func parseFilter(text string) (map[string]string, error) {
 	if text == "" {
 		return nil, nil

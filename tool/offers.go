@@ -23,11 +23,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// This file counts the addresses for pods: those that the node has, and those that the node can get. The scheduler
-// relies on this number. If the number is too high, the node gets pods whose sandbox fails until an address is free. If
-// the number is too low, the node gets too few pods. With a number lower than the number of leased addresses, a kubelet
-// that restarts would reject running pods. So the number is never so low. The command also counts an address if it does
-// not know whether EC2 can still give the address.
+// This file counts the addresses that a node offers to the scheduler: those that the node has for pods, and those that
+// EC2 can still give. If the node offers too many, it gets pods whose sandbox fails until an address is free. If it
+// offers too few, it gets too few pods. The node never offers fewer than the leased addresses, because a kubelet that
+// restarts would then reject running pods. If the command does not know whether EC2 can still give an address, it
+// assumes that EC2 can.
 
 // Resource is the extended resource of the default pool. The resource of another pool is named Resource-POOL.
 const Resource = "cni-ipvlan-vpc-k8s/addresses"
@@ -53,7 +53,7 @@ type offerRow struct {
 	Free     int    `json:"free"`     // addresses that the next pods can get at once
 	More     int    `json:"more"`     // addresses that EC2 can still give
 	Cooling  int    `json:"cooling"`  // addresses that no pod gets yet, because they were used a short time ago
-	Reserved int    `json:"reserved"` // the highest number of cooling addresses within --window
+	Reserved int    `json:"reserved"` // addresses that the node does not offer, because so many have cooled at once within --window
 }
 
 // offerRows returns a row for each pool of this node.
@@ -153,8 +153,8 @@ func (n countedNode) grows() bool {
 }
 
 // If EC2's last description of the subnets is older than subnetsMaxAge, the node asks EC2 again. If the subnets limit
-// how many addresses the node can get, scarceSubnetsMaxAge counts in place of subnetsMaxAge. All nodes of an account
-// share EC2's limit for describe calls, so the node must not ask more often.
+// how many addresses the node can get, the description may not be older than scarceSubnetsMaxAge. All nodes of an
+// account share EC2's limit for describe calls, so the node must not ask more often.
 const (
 	scarceSubnetsMaxAge = 10 * time.Minute
 	subnetsMaxAge       = time.Hour
@@ -162,8 +162,8 @@ const (
 
 // currentSubnets returns the subnets with their numbers of free addresses, from EC2's last description. If the
 // description is too old, currentSubnets asks EC2 again. If the subnets limit the node, currentSubnets also asks EC2
-// after an ENI has got addresses. If EC2 does not answer, the old description counts. If the role does not permit the
-// EC2 call, the result is nil, and the command assumes that the subnets have enough addresses.
+// after an ENI has got addresses. If EC2 does not answer, currentSubnets returns the old description. If the role does
+// not permit the EC2 call, the result is nil, and the command assumes that the subnets have enough addresses.
 func (n countedNode) currentSubnets(ctx context.Context) ([]aws.Subnet, error) {
 	if !n.grows() {
 		return nil, nil

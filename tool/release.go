@@ -34,7 +34,8 @@ address is free, the command does not call EC2.` + cli.JSON("unassigned"),
 			if err := cli.NeedRoot(); err != nil {
 				return err
 			}
-			// Remove the mark before the work, like the command warm: a DEL may leave the mark again meanwhile.
+			// Remove the mark first. If a DEL leaves the mark again during the work, the mark must stay for the next
+			// run. The command "warm" does the same.
 			mark := filepath.Join(registry.Dir(), lease.Release)
 			if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err

@@ -41,7 +41,7 @@ refuses these ENIs:
 			if err != nil {
 				return err
 			}
-			policy.Provision = "" // an operator may do what the key provision forbids the plugins
+			policy.Provision = "" // the key provision restricts only the plugins, and not an operator
 			p, err := cli.OpenPool(policy)
 			if err != nil {
 				return err

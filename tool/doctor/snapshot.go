@@ -56,7 +56,7 @@ type Snapshot struct {
 	Lacks map[string]string `json:"lacks"`
 
 	Answers    map[string]string             `json:"answers"` // values of sysctls, and links of routes; "": no value
-	Names      map[string]string             `json:"names"`   // key: a name that a check used; value: the link's main name
+	Names      map[string]string             `json:"names"`   // key: a name that a check used; value: see ownName
 	Chains     map[string][]nl.DroppingChain `json:"chains"`  // chains that may drop packets, by family
 	Services   map[string][]netip.Addr       `json:"services"`
 	Endpoints  map[string][]netip.Addr       `json:"endpoints"`

@@ -26,8 +26,8 @@ type Lease struct {
 	Begin time.Time
 	End   time.Time // zero: the log does not have the end
 
-	// lastShown is only for a lease that no line ends. It is the time of the last line that the node wrote in the same
-	// boot.
+	// lastShown is not zero only if no line shows the end of the lease. It is the time of the last line that the node
+	// wrote in the same boot.
 	lastShown time.Time
 }
 
@@ -52,8 +52,8 @@ type tenancy struct {
 type History struct {
 	nodes     []*node
 	hasUnread bool // a file is unreadable, and its lines may be about any address
-	// known has the tenancies of the addresses that callers have asked for. All addresses that no line names share one
-	// tenancy, and its key is the zero address.
+	// known has the tenancies of the addresses that callers have asked for. If no line is about an address, its tenancy
+	// is the same as that of all other such addresses. The key of this tenancy is the zero address.
 	known map[netip.Addr]*tenancy
 }
 
@@ -97,8 +97,8 @@ func (h *History) newTenancy(a netip.Addr) *tenancy {
 }
 
 // endCrashedLeases ends the leases of nodes that have crashed, because a crashed node writes no line about the ends of
-// its leases. A lease of a crashed node ends when another node gets the address, if this is after the crashed node's
-// last line.
+// its leases. If another node gets an address after the last line of the crashed node, the crashed node's lease of this
+// address ends then.
 func endCrashedLeases(ls []*Lease) {
 	for i, l := range ls {
 		for _, next := range ls[i+1:] {

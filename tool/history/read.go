@@ -64,17 +64,17 @@ func newReader() *reader {
 		logs: map[string]*fileState{}, fragments: map[string]map[int]netip.Addr{}}
 }
 
-// A fileState is the state of the reader in one file. The reader also has one fileState for each log, but uses only the
-// field nodes of that fileState.
+// A fileState is the state of the reader in one file. The reader also has one fileState for each log. In the fileState
+// of a log, the reader uses only the field "nodes".
 type fileState struct {
 	nodes         map[string]*node
 	last          map[string]int // the last number of each series
 	line          registry.Line  // the last line
 	id            string         // key of the node that wrote the last line
 	mixed         bool           // lines of the same series are not in the order of their numbers
-	hasTorn       bool           // damaged lines follow the last line, and do not show their series or number
+	hasTorn       bool           // damaged lines follow this line, and do not show their series or number
 	fragmentNames []string       // the series that damaged lines name
-	tornNotes     []func()       // each function notes that a damaged line may follow one line of a series
+	tornNotes     []func()       // each function records that a damaged line may follow one line of a series
 }
 
 func newContent() *fileState { return &fileState{nodes: map[string]*node{}, last: map[string]int{}} }
@@ -97,7 +97,8 @@ func (r *reader) newHistory() *History {
 	return h
 }
 
-// readFile reads the lines of a file. The function forLines calls its parameter "line" for each line of the file.
+// readFile reads the lines of a file. The parameter forLines is a function that reads the file. For each line of the
+// file, forLines calls the function that readFile gives to it.
 //
 // In two cases, the number of lost lines is unknown: the reader can read no line of the file, or it cannot assign the
 // damaged lines to one series. In these cases, readFile sets endLost for each node that has a line in this file, or in
@@ -188,7 +189,8 @@ func (r *reader) addFragment(c *fileState, text []byte) {
 		c.fragmentNames = append(c.fragmentNames, f.Series)
 	}
 	switch {
-	case f.Series != "" && !isChange(f): // a line of a snapshot: the snapshot's first line shows how many lines follow
+	case f.Series != "" && !isChange(f):
+		// Do nothing for a line of a snapshot, because the snapshot's first line shows how many lines follow.
 	case f.Series != "" && f.Number > 0 && isChange(f):
 		if r.fragments[f.Series] == nil {
 			r.fragments[f.Series] = map[int]netip.Addr{}
@@ -201,14 +203,15 @@ func (r *reader) addFragment(c *fileState, text []byte) {
 	}
 }
 
-// noteTorn adds a function to c.tornNotes if c.hasTorn is true. When readFile later calls the function, the function
-// notes that a damaged line may follow the line c.line, in the same series.
+// noteTorn adds a function to c.tornNotes if c.hasTorn is true. readFile may call this function after it has read the
+// whole file. The function then records, for the series of the last line (c.line), that a damaged line may follow this
+// line.
 func (r *reader) noteTorn(c *fileState) {
 	if !c.hasTorn || len(c.nodes) == 0 {
 		return
 	}
 	c.hasTorn = false
-	if c.id == "" { // the damage is before the first line, and the number of the first line shows what is lost
+	if c.id == "" { // the damage is before the file's first line, whose number shows what is lost
 		c.tornNotes = append(c.tornNotes, func() {})
 		return
 	}
@@ -239,7 +242,7 @@ var seed = maphash.MakeSeed()
 type logFile struct {
 	path  string
 	first time.Time // the time of its first line
-	name  string    // name of the log: the path without .gz and the number of the rotation
+	name  string    // name of the log: the path, without .gz and without the number of the rotation
 	age   int       // the number of the rotation
 }
 

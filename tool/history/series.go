@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A node has the lines of one node's lease logs, as series.
+// A node is a node whose lease logs were read. It has the lines of these logs. The lines are divided into series.
 type node struct {
 	instance      string // "" if the lines do not name the instance
 	series        []*series
@@ -30,7 +30,7 @@ type series struct {
 	name      string
 	old       bool // its lines have no numbers
 	boot      string
-	booted    time.Time // when the machine booted; zero: no snapshot is left
+	booted    time.Time // when the machine booted, as a snapshot says; zero: the log has no snapshot of this series
 	previous  string    // name and last number of the previous series, as "name.number"
 	lines     []registry.Line
 	holes     []hole               // sorted by the field "at"
@@ -57,8 +57,8 @@ type wholeSnapshot struct{ from, to int } // the indices of its first line, and 
 // maxBootDiff is the greatest difference between the times that two processes compute for the same boot.
 const maxBootDiff = 2 * time.Second
 
-// maxLateness is the longest time by which a line can be older than the line before it. Lines can be in this order
-// because a process first takes the time, and then waits for the lock of the registry.
+// maxLateness limits how much older a line can be than the line before it. Lines can be in this order because a process
+// first takes the time, and then waits for the lock of the registry.
 const maxLateness = time.Minute
 
 func newSeries(name string) *series {
@@ -149,14 +149,14 @@ func (n *node) findHoles() {
 	}
 }
 
-// maxTornNumber returns the highest number that a damaged line may have, or 0 if no line is damaged. A damaged line may
-// still show its number. A damaged line after the last line may have the next number. In an old series, the result is
-// never lower than the number of the last change.
+// maxTornNumber returns the highest number that a damaged line may have, or 0 if no line is damaged. Some damaged lines
+// still show their number. If a damaged line after the last line does not show its number, this may be the next number.
+// In an old series, the result is never lower than the number of the last change.
 func (s *series) maxTornNumber() int {
 	return max(s.tornNumber, slices.Max(append(slices.Collect(maps.Keys(s.lostAddrs)), 0)))
 }
 
-// numberBefore returns a number. If the line before the line l has this number, no line is lost between the two.
+// numberBefore returns the number that the line before the line l has, if no line between the two is lost.
 func numberBefore(l registry.Line) int {
 	if isChange(l) {
 		return l.Number - 1
@@ -282,12 +282,14 @@ func (s *series) previousName() string {
 	return name
 }
 
-// latestSeries returns the last series of the node, which no other series follows. If the last series of several boots
-// have no series after them, latestSeries does not know which boot was the latest. In this case, it returns nil.
+// latestSeries returns the last series of the node, which no other series follows. If lines are lost, several series
+// may have no series after them. If latestSeries cannot find out which of them is the last one, it returns nil.
 func latestSeries(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })
-	if len(ends) > 1 { // a series after the node's first one is lost
+	if len(ends) > 1 {
+		// One of the ends reaches back to the node's first series, which has no previous one. The series after this end
+		// is lost, so this end is not the latest.
 		ends = slices.DeleteFunc(ends, func(s *series) bool {
 			for range named {
 				if before := named[s.previousName()]; before != nil {

@@ -20,7 +20,7 @@ type walker struct {
 	cur        *Lease        // the current lease of the address; nil: none
 	lastLine   registry.Line // the last line that has shown this lease
 	lastSeen   time.Time     // the time of the last line or snapshot that shows who has the address
-	curHole    *doubt        // the time that the holes after lastSeen cover; nil: no hole
+	curHole    *doubt        // the time after lastSeen in which lines are lost; nil: no lines are lost
 	isFresh    bool          // no line of this series has shown yet who has the address
 	endedLease *Lease        // a lease that a rebuilt registry lacks, but whose pod may still run
 }

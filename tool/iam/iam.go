@@ -103,7 +103,7 @@ func (n Needs) Policy() Policy {
 			p.Statement = append(p.Statement, Permission{sid, "Allow", prefixed("ec2:", actions), resources, condition})
 		}
 	}
-	// Describe actions have no resource, so this statement cannot have a condition on a resource.
+	// Actions such as DescribeSubnets have no resource, so this statement cannot have a condition on a resource.
 	allow("Look", nil, n.readActions(), []string{"*"})
 	enis := n.arns("network-interface", "*")
 	own := n.tagCondition(book.TagManaged)
@@ -126,8 +126,8 @@ func (n Needs) Policy() Policy {
 			[]string{"CreateTags"}, enis)
 		allow("OwnENI", own, []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute", "DeleteNetworkInterface"}, enis)
-		// A call of these actions also names an instance. The condition allows a call only if the instance names
-		// itself.
+		// A call of these actions also names an instance. The condition allows a call only if this instance is the one
+		// that makes the call.
 		allow("AtInstance", n.ownInstanceCondition(), []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute"}, n.arns("instance", "*"))
 	}
@@ -140,9 +140,9 @@ func (n Needs) Policy() Policy {
 	return p
 }
 
-// allowRequests allows the additional calls that the node needs for the requests of pods. It allows ENIs only in
-// subnets and groups that the configuration names. If pods can ask for ENIs by tags, the node may only attach and
-// detach these ENIs.
+// allowRequests allows the additional calls that the node needs for the requests of pods. It allows new ENIs only in
+// subnets and groups that the configuration names. If pods can ask for existing ENIs by tags, it allows the node to
+// attach and detach the ENIs with these tags, and nothing else.
 func (n Needs) allowRequests(
 	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
 ) {
@@ -161,13 +161,13 @@ func (n Needs) allowRequests(
 		}
 		attach := []string{"AttachNetworkInterface", "DetachNetworkInterface"}
 		allow(sid("RequestedENI"), tagValuesCondition(r.ENIs), attach, n.arns("network-interface", "*"))
-		if !full { // otherwise the policy has this statement already
+		if !full { // if full is true, Policy has already added this statement
 			allow("AtInstance", n.ownInstanceCondition(), attach, n.arns("instance", "*"))
 		}
 	}
 }
 
-// takesOver reports whether the node may take chosen addresses from ended instances.
+// takesOver reports whether a pod may ask for an address that an ended instance still has. The node then takes it.
 func (n Needs) takesOver() bool {
 	return slices.ContainsFunc(n.requests(), func(r request) bool {
 		return r.Takeover && r.mode != lease.ProvisionNone
@@ -200,9 +200,9 @@ func (n Needs) readActions() []string {
 }
 
 // assignActions returns the actions that assign addresses to an ENI and unassign them. IPv6 addresses cost nothing, so
-// the node keeps an IPv6 address as long as its ENI. The node unassigns an IPv6 address only if a pod has chosen the
-// address. With the key skipDeallocation, the node unassigns none of its own addresses. With the key takeover, the node
-// unassigns chosen addresses from ended instances.
+// the node keeps an IPv6 address as long as its ENI. There is one exception: if a pod has asked for a certain IPv6
+// address, the node unassigns the address after the pod. With the key skipDeallocation, the node unassigns none of its
+// own addresses. With the key takeover, the node may unassign such an address from an instance that has ended.
 func (n Needs) assignActions() []string {
 	var actions []string
 	pools := n.changingPools()
@@ -242,12 +242,12 @@ func (n Needs) arns(kind string, ids ...string) []string {
 // ownInstanceCondition returns a condition: the instance that makes a call is the instance that the call names. So no
 // instance can detach an ENI from another instance. The condition compares two keys. The key ec2:SourceInstanceARN is
 // the instance that makes the call. EC2 knows this instance from the credentials, because the instance gets them from
-// its metadata service. The key ec2:InstanceID is the instance that the call names. For DeleteNetworkInterface, EC2 has
-// no key that names an instance, but EC2 does not delete an ENI that is attached.
+// its metadata service. The key ec2:InstanceID is the instance that the call names. EC2 has no such key for
+// DeleteNetworkInterface. There the condition is not needed, because EC2 does not delete an ENI that is attached.
 //
 // AWS's own AWSEC2VssSnapshotPolicy has the same condition for calls of an instance (AWS managed policy reference). Two
-// documents have the keys. One is the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance". The other is
-// the Service Authorization Reference, at the resource type instance.
+// documents describe the keys. One is the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance". The other
+// is the Service Authorization Reference for EC2, where the resource type "instance" lists its condition keys.
 func (n Needs) ownInstanceCondition() map[string]map[string]string {
 	return map[string]map[string]string{"ArnLike": {"ec2:SourceInstanceARN": n.arns("instance",
 		"${ec2:InstanceID}")[0]}}
@@ -267,8 +267,8 @@ func (n Needs) requestTagsCondition() map[string]map[string]string {
 	return absenceCondition("false", "aws:RequestTag/"+book.TagManaged, "aws:RequestTag/"+book.TagInstance)
 }
 
-// absenceCondition returns a condition about the keys of a request. If value is "true", the request must have none of
-// the keys. If value is "false", the request must have all keys.
+// absenceCondition returns a condition about the condition keys that EC2 gives to IAM with a call. If value is "true",
+// the call must have none of these keys. If value is "false", the call must have all of them.
 func absenceCondition(value string, keys ...string) map[string]map[string]string {
 	null := map[string]string{}
 	for _, k := range keys {
@@ -302,8 +302,8 @@ func distinctPermissions(all []Permission) []Permission {
 	})
 }
 
-// sidSuffix returns the end of a Sid for a pool or a request, by its index. The end makes all Sids different. A Sid can
-// have only letters and digits.
+// sidSuffix returns the last part of a Sid, for the pool or the request with the index i. With this part, all Sids
+// differ. It is a number, because a Sid can have only letters and digits.
 func sidSuffix(i int) string {
 	if i == 0 {
 		return ""
@@ -319,8 +319,8 @@ func prefixed(prefix string, words []string) []string {
 	return all
 }
 
-// Actions returns the actions of the policy, but not CreateTags, because doctor tries CreateTags together with
-// CreateNetworkInterface.
+// Actions returns the actions that doctor tries one by one: all actions of the policy except CreateTags. doctor tries
+// CreateTags together with CreateNetworkInterface.
 func (n Needs) Actions() []string {
 	names := map[string]bool{}
 	for _, s := range n.Policy().Statement {

@@ -45,8 +45,8 @@ func (c *Conflist) SetHostInterface(link string) {
 	c.Text = autoHostInterface.ReplaceAll(c.Text, fmt.Appendf(nil, "${1}%q", link))
 }
 
-// otherNames returns the node's files that have the same conflist as c, but another name. If other programs have added
-// plugins to one of these files, otherNames ignores the added plugins.
+// otherNames returns the node's files that have the same conflist as c, but another name. Other programs may have added
+// plugins to such a file. The comparison ignores these plugins.
 func (c *Conflist) otherNames(p Place) (old []string) {
 	for _, f := range conf.Load(p.ConfDir).Files {
 		if filepath.Base(f.Path) == c.Name || !slices.ContainsFunc(f.Lists, isOurs) {
@@ -62,8 +62,8 @@ func (c *Conflist) otherNames(p Place) (old []string) {
 }
 
 // checkMistakes returns an error with all mistakes of the conflist, except the tolerated mistakes. It only warns of
-// tolerated mistakes, because a node may already have a conflist with a tolerated mistake. An error would keep new
-// releases from this node.
+// tolerated mistakes, because a node may already have a conflist with a tolerated mistake. With an error, such a node
+// could not get new releases.
 func (c *Conflist) checkMistakes(p Place) error {
 	file := filepath.Join(p.ConfDir, c.Name)
 	found, err := conf.MistakesIn(file, c.Text, p.BinDir, c.otherNames(p), pluginPrograms...)
@@ -91,9 +91,10 @@ func (c *Conflist) checkMistakes(p Place) error {
 		cli.Count(count, "mistake")), hint)
 }
 
-// putConflist writes the conflist, or warns if the node has none. If the node has another file with the same conflist,
-// putConflist removes that file after it has written the new one. Because of this order, the runtime has a conflist at
-// every moment, even if this process is killed.
+// putConflist writes the conflist that the operator has given to install. If the operator has given none, and the node
+// has none of ours, putConflist only warns. If the node has another file with the same conflist, putConflist removes
+// that file after it has written the new one. Because of this order, the runtime has a conflist at every moment, even
+// if this process is killed.
 func (i *Installation) putConflist() error {
 	if i.Conflist == nil {
 		if ours, err := i.conflists(); err == nil && len(ours) == 0 {
@@ -105,7 +106,7 @@ func (i *Installation) putConflist() error {
 	}
 	target := filepath.Join(i.ConfDir, i.Conflist.Name)
 	old := i.Conflist.otherNames(i.Place)
-	from := target // the new conflist gets the plugins that other programs have added to this file
+	from := target // textFor keeps the plugins that other programs have added to the file at this path
 	if len(old) > 0 && !(nodeFile{path: target}).exists() {
 		from = old[0]
 	}

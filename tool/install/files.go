@@ -17,8 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Directories of the image, and directories of the node. The constants fromBin, fromTool and fromSystemd are
-// directories of the image, which has the files in the same directories as a package.
+// Directories of the container image, and directories of the node. The constants fromBin, fromTool and fromSystemd are
+// directories of the image. The deb and rpm packages have the files in directories of the same names.
 const (
 	fromBin     = "opt/cni/bin"
 	fromTool    = "usr/bin"
@@ -175,8 +175,8 @@ func (i *Installation) removeFile(path string) error {
 	return nil
 }
 
-// removeEmptyDir removes an empty directory of drop-ins (.d), or of links that enable units (.wants). It leaves other
-// directories.
+// removeEmptyDir removes an empty directory of drop-ins (.d), or of links that enable units (.wants). It does not
+// remove other directories.
 func (i *Installation) removeEmptyDir(dir string) {
 	if !i.Check && (strings.HasSuffix(dir, ".d") || strings.HasSuffix(dir, ".wants")) {
 		_ = os.Remove(dir) // ignore the error: other programs may have files in dir

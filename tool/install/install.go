@@ -44,7 +44,7 @@ type Change struct {
 // An Installation describes the files and units that a node must have.
 type Installation struct {
 	Place
-	Source   *os.Root  // directory like the root of the image
+	Source   *os.Root  // directory with the files to install, at the paths that they have in the image
 	Conflist *Conflist // nil: an operator or another program installs a conflist
 	Enable   []string  // units to enable and start
 	Check    bool      // change nothing

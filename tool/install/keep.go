@@ -60,7 +60,7 @@ func pluginTypes(plugins []conf.Member) (types []string) {
 
 // textWithAdded returns the text of c with further plugins: those that other programs have added to the node's
 // conflist. The parameter "has" is the text of the node's conflist. If c already has a plugin of a type, textWithAdded
-// adds no second plugin of this type. The result kept has the types of the plugins that textWithAdded has added.
+// adds no second plugin of this type. It also returns the types of the plugins that it has added, in the result "kept".
 func (c *Conflist) textWithAdded(has []byte) (text []byte, kept []string, err error) {
 	var fresh foundConflist
 	if err := json.Unmarshal(c.Text, &fresh); err != nil {
@@ -127,8 +127,8 @@ func pluginEnds(text []byte) (last, end int, err error) {
 }
 
 // textFor returns the text that a conflist of the node must have. The parameter target is the path of this conflist. If
-// the file at target already has the same JSON, textFor returns the text of that file. So the caller changes nothing,
-// because a new file would only make the runtime read the conflist again.
+// the file at target already has the same JSON, textFor returns the text of that file, so that the caller does not
+// write a new file. With a new file, the runtime would read the conflist again without need.
 func (c *Conflist) textFor(target string) ([]byte, error) {
 	has, err := os.ReadFile(target)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -44,13 +44,13 @@ type platform struct {
 // On Bottlerocket, /opt/cni and /etc/cni are writable. All other directories in / and /usr are read-only, and /etc is
 // empty after a boot. Bottlerocket allows only its own units in its systemd.
 //
-// On Talos and Bottlerocket, the tool is in the directory of the plugins, where a debug container finds it (kubectl
-// debug node/NODE).
+// On Talos and Bottlerocket, operators use a debug container (kubectl debug node/NODE). So the tool is in the directory
+// of the plugins, because a debug container finds the tool there.
 //
 // On Flatcar, /usr is read-only, and /opt/bin is for the administrator.
 //
-// For the directories of CRI-O, see plugin_dirs and network_dir in crio.conf(5). On EKS, the AMI's containerd has the
-// directories of most runtimes.
+// For the directories of CRI-O, see plugin_dirs and network_dir in crio.conf(5). The containerd in EKS's AMI uses the
+// same directories as most runtimes.
 var platforms = []platform{
 	{Place{"k3s", conf.K3sBinDir, conf.K3sDir, localBin, true}, hasPath("/var/lib/rancher/k3s/agent")},
 	{Place{"talos", binDir, confDir, binDir, false}, runsOS("talos")},
@@ -76,8 +76,8 @@ func Platforms() []string {
 	return names
 }
 
-// PlaceOf returns the place of the platform that has this name. If name is empty, it returns the place of this node's
-// platform. If the node has no systemd, it sets Systemd to false.
+// PlaceOf returns the place of the platform that has this name. If name is empty, PlaceOf returns the place of this
+// node's platform. If the node has no systemd, PlaceOf sets the field Systemd of the place to false.
 func PlaceOf(name string) (Place, error) {
 	i := slices.IndexFunc(platforms, func(p platform) bool { return p.Platform == name || name == "" && p.isHere() })
 	if i < 0 {

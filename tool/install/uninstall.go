@@ -102,7 +102,7 @@ func (i *Installation) enabledLinks(units []nodeFile) (links []nodeFile) {
 // InUse returns ErrInUse if the registry or the kernel shows that pods of the node have addresses. If InUse cannot read
 // the registry or the kernel, it returns another error, because pods may have addresses. The parameter host is the
 // node's namespace. The caller must open this namespace before it calls EnterRoot, because the new root directory may
-// have no /proc. The hint about ErrInUse ends with lastHint.
+// have no /proc. An ErrInUse comes with a hint for the operator, and lastHint is the last part of this hint.
 func InUse(host *nl.NS, lastHint string) error {
 	s, err := cli.ViewRegistry()
 	if err != nil {
@@ -112,7 +112,8 @@ func InUse(host *nl.NS, lastHint string) error {
 		var pods []string
 		for a, l := range s.Leases.All() {
 			who := cmp.Or(l.PodOf(), l.Key.String())
-			if l.Key == (registry.Key{}) { // a pod of the original tool has no key
+			// The original project's plugins have added this pod, so the registry does not know the attachment.
+			if l.Key == (registry.Key{}) {
 				who = cmp.Or(l.NetNS, "a pod")
 			}
 			pods = append(pods, who+" has "+a.String())

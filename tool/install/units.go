@@ -68,11 +68,12 @@ func (i *Installation) withDirs(text []byte) []byte {
 	return programCalls.ReplaceAll(text, []byte("${1}"+i.ToolDir+"/${2}"))
 }
 
-// conflistCommands matches the places at which a unit or a script calls a command of the tool that reads a conflist.
+// conflistCommands matches calls of the tool in a unit or a script. It matches only commands that read a conflist.
 var conflistCommands = regexp.MustCompile(programPrefix + `-tool (repair|registry-gc|warm|release|metrics|advertise|doctor|eniif --boot --pods)\b`)
 
-// withFlags returns the text of a unit or a script, to which it adds flags. It adds --config to commands that read a
-// conflist, and --bin-dir to the command doctor. It adds no flag for a default directory.
+// withFlags returns the text of a unit or a script, with additional flags for the tool. To commands of the tool that
+// read a conflist, withFlags adds --config. To the command "doctor", it also adds --bin-dir. It adds no flag for a
+// default directory.
 func (i *Installation) withFlags(text []byte) []byte {
 	return conflistCommands.ReplaceAllFunc(text, func(call []byte) []byte {
 		flags := ""
@@ -144,7 +145,8 @@ func enableable(units []nodeFile) (names []string) {
 	return names
 }
 
-// systemdRuns reports whether systemd is running (sd_booted(3)). While an image is built, systemd is not running.
+// systemdRuns reports whether systemd is running (sd_booted(3)). For example, systemd does not run in a directory in
+// which an operator builds the image of a node.
 func systemdRuns() bool { return hasPath("/run/systemd/system")() }
 
 // startUnits makes systemd read the units again, starts all enabled units except warmUnit, and makes systemd-networkd
@@ -212,8 +214,8 @@ func (i *Installation) stopUnits(ctx context.Context, units []nodeFile) error {
 	return systemctl(ctx, append([]string{"stop"}, installed...)...)
 }
 
-// systemctl runs the node's program systemctl. This process may have changed its root directory. In this case, the
-// program ignores commands unless SYSTEMD_IGNORE_CHROOT is set.
+// systemctl runs the node's program systemctl. This process may have changed its root directory. In this case,
+// systemctl does nothing unless SYSTEMD_IGNORE_CHROOT is set.
 func systemctl(ctx context.Context, args ...string) error {
 	c := exec.CommandContext(ctx, "systemctl", args...)
 	c.Env = append(os.Environ(), "SYSTEMD_IGNORE_CHROOT=1")

@@ -33,7 +33,8 @@ type execPlugin struct {
 	dir string // directory of the kubeconfig
 }
 
-// An execCredential is a JSON object: the input or the output of the program of an execPlugin.
+// An execCredential is a JSON object. The tool writes one to the program that an execPlugin names, and reads one from
+// the output of this program.
 type execCredential struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       string      `json:"kind"`
@@ -104,7 +105,8 @@ func (e *execPlugin) output(ctx context.Context, at server) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	command := e.Command
-	if strings.ContainsRune(command, filepath.Separator) { // for a name without a separator, exec searches PATH
+	// If the command is a name without a separator, keep the name, because exec then searches PATH.
+	if strings.ContainsRune(command, filepath.Separator) {
 		command = resolvePath(filepath.Join(e.dir, "kubeconfig"), command)
 	}
 	c := exec.CommandContext(ctx, command, e.Args...)

@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// Kubeconfigs are the paths at which kubelets have their kubeconfig. They are the paths of kubeadm, EKS and kOps,
-// Bottlerocket, Talos, k3s, and RKE2, in this order.
+// Kubeconfigs are the paths at which kubelets have their kubeconfig. The first path is that of kubeadm. The next ones
+// are those of EKS and kOps (one path), Bottlerocket, Talos, k3s, and RKE2, in this order.
 var Kubeconfigs = []string{
 	"/etc/kubernetes/kubelet.conf",
 	"/var/lib/kubelet/kubeconfig",
@@ -112,7 +112,7 @@ func (c *Client) patch(ctx context.Context, at *url.URL, body []byte, into any) 
 		return err
 	}
 	defer response.Body.Close()
-	const most = 16 << 20 // the answer about a node with many images has 100 kB
+	const most = 16 << 20 // many times more than a real answer has: about 100 kB for a node with many images
 	text, err := io.ReadAll(io.LimitReader(response.Body, most))
 	if err != nil {
 		return fmt.Errorf("read the answer of the API server: %w", err)
@@ -123,8 +123,8 @@ func (c *Client) patch(ctx context.Context, at *url.URL, body []byte, into any) 
 	return json.Unmarshal(text, into)
 }
 
-// messageOf returns the message of a Status object. If text is no Status object, messageOf returns the beginning of
-// text, because a server that is no API server has answered.
+// messageOf returns the message of a Status object. If text is no Status object, another server than an API server may
+// have answered, so messageOf returns the beginning of text.
 func messageOf(text []byte) string {
 	const some = 200
 	var status struct{ Message string }
