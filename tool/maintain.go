@@ -267,7 +267,7 @@ const (
 	maxPinAge  = 7 * 24 * time.Hour
 )
 
-// removeOldPins removes pins in a directory. It keeps a pin if a process has opened the pin at the time "since" or later.
+// removeOldPins removes pins in a directory. It keeps a pin if a process has opened the pin after the time "since".
 func removeOldPins(dir string, since time.Time) error {
 	found, err := filepath.Glob(filepath.Join(dir, pinPattern))
 	for _, pin := range found {

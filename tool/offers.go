@@ -53,7 +53,7 @@ type offerRow struct {
 	Free     int    `json:"free"`     // addresses that the next pods can get at once
 	More     int    `json:"more"`     // addresses that EC2 can still give
 	Cooling  int    `json:"cooling"`  // addresses that no pod gets yet, because they were used a short time ago
-	Reserved int    `json:"reserved"` // addresses that the node does not offer, because so many have cooled at once within --window
+	Reserved int    `json:"reserved"` // addresses not offered: the highest number that cooled at once in --window
 }
 
 // offerRows returns a row for each pool of this node.

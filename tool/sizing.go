@@ -68,8 +68,8 @@ uses EC2's defaults: your account may have other limits. With "provision": "none
 	}
 }
 
-// sizingFlags returns the flags of the command sizing: the flags of maxpods except --format and --instance-type, and
-// flags for the load.
+// sizingFlags returns the flags of the command "sizing". It has the flags of maxpods except --format and
+// --instance-type. Further flags say how many nodes and pods the command must calculate with.
 func sizingFlags() []cli.Flag {
 	var flags []cli.Flag
 	for _, f := range maxPods().Flags {
@@ -146,7 +146,8 @@ func (n podNode) setNeeds(row *sizingRow, l aws.Limits, wanted, nodes int) {
 	for row.Used < row.ENIs && with(row.Used) < wanted {
 		row.Used++
 	}
-	const block, spare = 16, 4 // a /28 has 16 addresses; with a new ENI, a node asks for a quarter more
+	// A /28 has 16 addresses. For a new ENI, a node asks for more addresses than it needs: one spare for each 4.
+	const block, spare = 16, 4
 	one := min(wanted+(wanted+spare-1)/spare, with(row.Used))
 	if n.pools[0].Prefixes && !l.NoPrefixes {
 		one = row.Used + (max(0, one-row.Used)+block-1)/block*block
@@ -165,7 +166,7 @@ func (n podNode) podsExcept(l aws.Limits, enis int) int {
 }
 
 // setCalls sets the row's numbers of EC2 calls. All nodes start at the same time. EC2 has a separate limit for each
-// action, so the action that reaches its limit first decides.
+// action. So the action that reaches its limit first limits how many nodes can start.
 func (row *sizingRow) setCalls(nodes int) {
 	asked := map[string]int{ // the calls of one node: for its ENIs, and for one collection
 		"DescribeNetworkInterfaces": 1 + row.Used, "DescribeSubnets": 1, "DescribeInstanceTypes": 1,

@@ -20,7 +20,7 @@
 //
 //	status                    which pod has which address; --diff compares registry, kernel, metadata and EC2
 //	metrics                   the state of the node for Prometheus
-//	egress                    clients and routers of egresses, and the rule for security groups
+//	egress                    clients and routers of egresses, and which traffic their security groups must allow
 //	validate                  the mistakes in a conflist
 //	doctor                    the faults of the pods' network on this node; --fix repairs some
 //	connectivity-test         which paths of pods work, and where packets stop

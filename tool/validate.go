@@ -59,7 +59,8 @@ differ between these files. If there are mistakes, the exit status is 1.` + cli.
 	}
 }
 
-// mistakesAt returns the mistakes in a file, or in all files of a directory that a runtime would read.
+// mistakesAt returns the mistakes in a file. For a directory, it returns the mistakes in all files that a runtime would
+// read from the directory.
 func mistakesAt(conflists *conf.Conflists, binDir string, together bool) (all []conf.Mistake, err error) {
 	switch {
 	case conflists.Unlisted != nil:
@@ -81,7 +82,7 @@ func mistakesAt(conflists *conf.Conflists, binDir string, together bool) (all []
 	return all, nil
 }
 
-// forRuntimes reports whether the name of the directory is net.d, because a runtime may read a directory of this name.
+// forRuntimes reports whether a runtime may read the directory. The directories that runtimes read have the name net.d.
 func forRuntimes(conflists *conf.Conflists) bool {
 	dir, err := filepath.Abs(conflists.Path)
 	if !conflists.IsDir {

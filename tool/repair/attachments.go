@@ -29,11 +29,11 @@ import (
 //   - The file that the runtime keeps for the DEL (see [lease.KeptOf]). It has the configuration, the annotations and
 //     the answer of this ADD. The runtime writes it after the ADD, so repair can compare even a pod that has just
 //     started. The file stays if the registry is lost.
-//   - The lease, and the present configuration. From both, repair computes the answer that the plugin would give now.
-//     The ADD of a lease may be under way for five minutes, so repair uses only older leases.
-//   - The alias of the node's end of the pair, together with a lease without a key. The alias names the attachment. The
-//     lease has the namespace and the addresses. If the registry was rebuilt, and no runtime keeps a file, there is no
-//     other source.
+//   - The lease, and the present configuration. From both, repair computes the answer that our plugin ipam would now
+//     give to the ADD. The ADD of a lease may be under way for five minutes, so repair uses only older leases.
+//   - The alias of the node's end of the pair, together with a lease that does not name its attachment (a lease without
+//     a key). The alias names the attachment, and the lease has the namespace and the addresses. If the registry was
+//     rebuilt, and no runtime keeps a file, there is no other source.
 //
 // This package does not ask the pod, because the pod could name the addresses of another pod.
 
@@ -51,8 +51,9 @@ type Attachment struct {
 }
 
 // attachmentsOf lists the attachments of a network, the oldest first. Repairs are made in this order, because pods
-// share objects. The repair of the youngest pod comes last, so the shared objects become as its ADD has made them. The
-// function isUnknown gets the node's end of a pair, and reports whether no source knows the pod of the pair.
+// share objects. The repair of the youngest pod comes last, so the shared objects get the form that the youngest pod's
+// ADD has given them. attachmentsOf also returns the function isUnknown. Its argument is the node's end of a pair, and
+// it returns true if no source knows the pod of this pair.
 func attachmentsOf(host *nl.NS, n conf.Network, s *registry.State) (
 	all []Attachment, isUnknown func(nl.Link) bool, failed error,
 ) {
@@ -161,16 +162,17 @@ func fromKept(n conf.Network, t keptADD, l registry.Lease, s *registry.State) (A
 	return a, true
 }
 
-// isOthers reports whether another attachment has an address.
+// isOthers reports whether a lease gives the address to an attachment with another key than the parameter key.
 func isOthers(s *registry.State, a netip.Addr, key registry.Key) bool {
 	l, leased := s.Leases.At(a)
 	return leased && l.ContainerID != "" && l.Key != key
 }
 
-// fromLease returns the attachment of the lease l, whose addresses are addrs. The VPC may have got further CIDRs since
-// the ADD. So the attachment's request for the ipvlan plugin has no routes. As a result, repair does not compare the
-// routes that use the pod's link to the VPC. The parameter links has the links of the node. If the pod's pair is one of
-// these links, the pair shows the pod's data path.
+// fromLease returns the attachment of the lease l, whose addresses are addrs. Since the ADD, the VPC may have got more
+// CIDRs, and so the pod may lack their routes. repair must not report these routes as lost. So the attachment's request
+// for the ipvlan plugin has no routes, and repair does not compare the routes that use the pod's link to the VPC. The
+// parameter links has the links of the node. If the pod's pair is one of these links, the link's group shows the pod's
+// data path.
 func fromLease(
 	n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State, links []nl.Link,
 ) (Attachment, error) {
@@ -198,8 +200,9 @@ func fromLease(
 	return a, nil
 }
 
-// leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The result "is"
-// reports whether nearEnd is the node's end of a pair of the network, and its name or MAC address fits the attachment.
+// leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The second result is
+// true if nearEnd is the node's end of a pair of the network, and one of nearEnd's names or its MAC address fits the
+// attachment.
 func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(nearEnd.Alias)
 	if !nl.IsPair(nearEnd.Group) || nearEnd.Kind != "veth" || len(words) < 4 || words[1] != network {

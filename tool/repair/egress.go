@@ -47,8 +47,8 @@ func (o Outdated) String() string {
 }
 
 // OutdatedBy lists the running pods whose egress differs from the configuration of a network. Routers come first in the
-// list, and must change first, because a router refuses packets from clients to a destination that the router does not
-// have yet.
+// list, and must change first. A router refuses packets to a destination that the router does not know yet. So if a
+// client got a new destination before its router, the client's packets would be lost.
 func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
 	s, _ := readRegistry() // if another plugin gives addresses, there is no registry
 	leased := leasesOf(n.List.Name, s)
@@ -79,8 +79,8 @@ func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
 	return all
 }
 
-// comparePod compares the pod with the configuration. If they differ, comparePod calls its parameter change with the
-// differences. A pod that has ended has no differences.
+// comparePod compares the pod with the configuration. If they differ, comparePod gives the differences to the function
+// in the parameter "change". A pod that has ended has no differences.
 func (o *Outdated) comparePod(host *nl.NS, change func(*egress.Renewal) error) error {
 	pod, err := host.OpenOther("pod", o.NetNS)
 	if errors.Is(err, fs.ErrNotExist) {

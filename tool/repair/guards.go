@@ -13,9 +13,8 @@ import (
 )
 
 // Unguarded lists the links that have slaves in pods and have lost their guard (see [nl.Guard]). Without a guard, the
-// link accepts frames from these pods to the node. If a pod has the whole ENI, the link is in the pod and has no
-// slaves, so the link needs no guard. A routed pod has no slave, so the link of its ENI needs no guard because of this
-// pod.
+// link accepts frames from these pods to the node. Two kinds of pods have no slave, and so do not make a guard
+// necessary. A pod with a whole ENI has the link itself. A routed pod has only its pair.
 func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	links, err1 := host.Links()
 	routes, err2 := host.Routes(nl.RouteFilter{Table: nl.MainTable, Protocol: nl.RouteProtocol})
@@ -35,7 +34,7 @@ func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	return lost, errors.Join(err1, err2)
 }
 
-// routedAddrs returns the addresses to which the node has a route by the pair of a routed pod.
+// routedAddrs reports, for each address to which the node has a route, whether the route uses the pair of a routed pod.
 func routedAddrs(links []nl.Link, routes []nl.Route) map[netip.Addr]bool {
 	pairs, addrs := map[string]bool{}, map[netip.Addr]bool{}
 	for _, l := range links {

@@ -33,8 +33,8 @@ type Loss struct {
 func (l Loss) Owner() string { return view.Owner(l.lease) }
 
 // LostBy lists what the running pods of a network have lost. LostBy reads the node's rules and routes once for all
-// pods, and then each pod's namespace. If a pair has lost its routes, and no source knows the pair's pod, the result
-// unknown has the node's end of the pair.
+// pods, and then each pod's namespace. LostBy also finds pairs that have lost their routes, and whose pods no source
+// knows. It returns the node's ends of these pairs in the result "unknown".
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
 	all, isUnknown, failed := attachmentsOf(host, n, s)
 	if isUnknown == nil {
@@ -58,9 +58,9 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 	return lost, unknown, errors.Join(failed, err)
 }
 
-// barePairs returns the node's ends of pairs without routes, if no source knows the pods of the pairs. A pod that has
-// started after the sources were read may have a pair without routes. An ADD makes the lease before the pair. So
-// barePairs reads the sources again, to find the lease of this pod.
+// barePairs finds pairs without routes, and returns the node's ends of those pairs whose pods no source knows. If a pod
+// has started after the caller read the sources, its pair may not have its routes yet. An ADD makes the lease before
+// the pair. So barePairs reads the sources again, and then finds the lease of this pod.
 func barePairs(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.Link, error) {
 	all, err := ptp.Bare(host, n.Name)
 	known := func(l nl.Link) bool { return !unclaimed(l) }
@@ -113,8 +113,8 @@ func (a Attachment) findLoss(host *nl.NS) (l Loss, err error) {
 	return l, nil
 }
 
-// withoutLink adds to the loss l that the pod has lost its link to the VPC. If the pair is gone, too, withoutLink adds
-// nothing, because the pod has ended.
+// withoutLink is for a pod without its link to the VPC, and adds this link to the loss l. If the pair is gone, too,
+// withoutLink adds nothing, because the pod has ended.
 func (a Attachment) withoutLink(host, pod *nl.NS, l *Loss, missing error) error {
 	links, err := host.Links()
 	near, is := ptp.NearOf(links, a.pair.Network, a.pair.Attachment)
@@ -136,8 +136,8 @@ func hasOneAddr(pod *nl.NS, link string, added *types100.Result) bool {
 	return slices.ContainsFunc(found, func(f nl.Addr) bool { return slices.Contains(wanted, f.Prefix.Addr()) })
 }
 
-// Pods puts back objects on the node, and returns them: those that the node has lost, and running pods of the network
-// need. If objects in a pod's namespace are lost, Pods only reports them, and does not change the namespace.
+// Pods puts back the objects that the node has lost, if running pods of the network need these objects. It returns what
+// it has put back. If objects in a pod's namespace are lost, Pods only reports them, and does not change the namespace.
 func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
 	s, unread := readRegistry()
 	lost, unknown, failed := LostBy(host, n, s)

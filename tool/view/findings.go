@@ -25,14 +25,14 @@ type Finding struct {
 	Harmless bool   `json:"harmless"` // the difference ends by itself
 }
 
-// longestLag is how long EC2 or metadata may show an address or a prefix that this node has unassigned. Metadata has
-// been minutes behind EC2.
+// longestLag limits how long EC2 or metadata may still show an address or a prefix after this node has unassigned it.
+// Sometimes, metadata was several minutes behind EC2.
 const longestLag = 10 * time.Minute
 
 // longestADD is a little more than the time that an ADD may take.
 const longestADD = 2 * time.Minute
 
-// waitForEC2 is what to do if EC2 does not show its own last change yet.
+// waitForEC2 is what an operator must do if EC2's answers do not show EC2's latest change yet.
 const waitForEC2 = "wait half a minute"
 
 // mayLack reports whether EC2's answer may still lack a change that EC2 made at the time changedAt.
@@ -105,7 +105,7 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	attached := inEC2 && e.Status != "available"
 	switch phase := known.Phase(); {
 	case phase == registry.Foreign:
-		return nil // no pod gets its addresses
+		return nil // no finding, because pods get no addresses of this ENI
 	case phase == registry.Draining:
 		return []Finding{{id, "a collection is about to delete this ENI, or was interrupted",
 			"the next " + cli.Name + " registry-gc finishes the deletion", true}}
@@ -261,7 +261,7 @@ func (k *Comparison) judgeUsed(at string, a netip.Addr) []Finding {
 			"find the pod of this namespace (lsns -t net), and delete the pod", false}}
 	}
 	if k.isEmpty() {
-		return nil // the process that builds the registry finds the address in the namespace
+		return nil // no finding: the process that fills the empty registry finds this address, and makes its lease
 	}
 	return []Finding{{at, where + " has this address, but the registry has no lease of it: the next pod might get " +
 		"the address, too",
@@ -273,7 +273,7 @@ func (k *Comparison) judgeFree(at string, h Holding) []Finding {
 	on := k.EC2.eniOf(h.Addr)
 	switch {
 	case h.ENI == "" && on == "":
-		return nil // the original plugin leaves addresses without an ENI behind, and no pod gets them
+		return nil // a leftover of the original plugin: an address on no ENI, which no pod gets
 	case !k.EC2.Answered || on == h.ENI || k.state.ENIs[h.ENI].Draining || on == "" && k.inPrefix(h):
 		return nil
 	case k.mayLackAddr(h):

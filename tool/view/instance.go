@@ -51,9 +51,9 @@ func PodSubnets(ctx context.Context, cloud *aws.Client, pool lease.Policy) (fit 
 }
 
 // Attached returns a state with the ENIs that this instance has now. Attached leaves out ENIs that the registry marks
-// as foreign or draining. The addresses come from metadata. In the returned state, all addresses are free except the
-// node's own addresses, even if a pod has the address. If tagged is true, the caller needs the tags of the ENIs. In
-// this case, Attached asks EC2 for the tags if the registry lacks one of the ENIs.
+// as foreign or draining. The addresses come from metadata. In the returned state, the addresses of pods are free, too,
+// and only the node's own addresses are not free. If tagged is true, the caller needs the tags of the ENIs. In this
+// case, Attached asks EC2 for the tags if the registry lacks one of the ENIs.
 func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, error) {
 	cloud := aws.New(aws.Options{})
 	i, err := cloud.Instance(ctx)
@@ -88,9 +88,9 @@ func Attached(ctx context.Context, l aws.Limits, tagged bool) (*registry.State, 
 	return s, nil
 }
 
-// addAttached adds an ENI that metadata shows. Metadata lacks some values of the ENI, and addAttached takes these
-// values from another source. The first source is the parameter recorded, the ENI in the registry. If it is empty, the
-// second source is the parameter described, EC2's description of the ENI. The second source may be empty, too.
+// addAttached adds an ENI that metadata shows. Metadata lacks some values of the ENI. addAttached takes these values
+// from the ENI in the registry (the parameter "recorded"). If this parameter is empty, addAttached takes the values
+// from EC2's description of the ENI (the parameter "described"), which may be empty, too.
 func addAttached(s *registry.State, e aws.ENI, recorded registry.ENI, described aws.ENI) {
 	if recorded.MAC == "" {
 		recorded = book.Label(registry.ENI{Boot: e.Boot}, described)

@@ -127,8 +127,8 @@ func reservedMetric(s *registry.State, all []Holding) Metric {
 
 func familyLabel(f nl.Family) string { return strings.ToLower(f.String()) }
 
-// growthMetrics show how many ENIs and addresses the node can have. They also show the times until which the node does
-// not ask EC2 for more.
+// growthMetrics show how many ENIs and addresses the node can have. After some refusals of EC2, the node waits before
+// it asks again, and growthMetrics also show when this wait ends.
 func growthMetrics(s *registry.State, most Most, now time.Time) []Metric {
 	limit := Metric{Name: "enis_max",
 		Help: "How many ENIs the instance may have, by its type and by maxENIs, with the boot ENI. If provision is " +
@@ -157,8 +157,8 @@ func growthMetrics(s *registry.State, most Most, now time.Time) []Metric {
 	return append([]Metric{limit, each, throttled, full, quota}, workMetrics(s, now)...)
 }
 
-// workMetrics show the numbers of waiting ADDs, of unfinished EC2 calls, and of lines that the lease log lacks. They
-// also show when each ENI was last read.
+// workMetrics show the numbers of waiting ADDs, of unfinished EC2 calls, and of lines that the node has not written to
+// the lease log yet. They also show when each ENI was last read.
 func workMetrics(s *registry.State, now time.Time) []Metric {
 	waiting := Metric{Name: "waiting_pods", Help: "ADDs that wait for an address."}
 	waiting.Add(float64(waitingADDs(s, now)))

@@ -34,7 +34,7 @@ type Observation struct {
 	Changing []string                  `json:"changing"` // ENIs that came or went during Observe
 }
 
-// A UsedAddr is an address in use. Where is the place that has the address, for example a namespace.
+// A UsedAddr is an address in use. The field Where names the place that has the address, for example a namespace.
 type UsedAddr struct {
 	MAC   string     `json:"mac"` // of the ENI; "": not known
 	Addr  netip.Addr `json:"ip"`

@@ -129,7 +129,8 @@ type LockStatus struct {
 
 // LocksOf looks at the locks twice. It lists a lock if the same process holds it the first time and the second time. A
 // change of the registry takes milliseconds. So a process that holds the lock "registry" both times is slow, is
-// stopped, or hangs. A process with another lock may wait for EC2.
+// stopped, or hangs. For any other lock, it is no fault if a process holds the lock both times, because the process may
+// wait for EC2.
 func LocksOf(dir string) ([]LockStatus, error) {
 	const between = 200 * time.Millisecond
 	before, err := registry.Locks(dir)
@@ -218,9 +219,9 @@ type eniStatus struct {
 	Pool  string `json:"pool"`
 	counts
 	Prefixes int `json:"prefixes"`
-	// serving; requested: a pod has asked for this ENI; exclusive: a pod has the whole ENI, and its link; idle: the ENI
-	// has served no pod yet; draining; foreign; no-link; detached; unused: an operator or another program has attached
-	// the ENI, and the ENI serves no pods
+	// State is "serving", "draining", "foreign", "no-link", "detached", or one of these four words. "requested": a pod
+	// has asked for this ENI. "exclusive": a pod has the whole ENI, and its link. "idle": the ENI has served no pod
+	// yet. "unused": an operator or another program has attached the ENI, and the ENI serves no pods.
 	State string `json:"state"`
 
 	// time since which the node lacks the link of the ENI; null: the node has the link

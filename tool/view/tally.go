@@ -36,7 +36,7 @@ type Holding struct {
 	NetNS     string     `json:"netns"`
 	ENI       string     `json:"eni"` // "": on no ENI that the registry knows
 	Pool      string     `json:"pool"`
-	Since     *time.Time `json:"since"` // when it was leased, or became free; null: never used, or the node's own
+	Since     *time.Time `json:"since"` // when it was leased, or became free; null: never used, or the node's address
 	Until     *time.Time `json:"until"` // when the address becomes free; null: it does not cool
 }
 

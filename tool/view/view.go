@@ -30,7 +30,7 @@ import (
 type Source struct {
 	Answered  bool // false: the source did not answer
 	enis      map[string]aws.ENI
-	eniByAddr map[netip.Addr]string // the ENI that has an address, alone or in a /28
+	eniByAddr map[netip.Addr]string // the ENI that has an address, as a single address or in a /28
 }
 
 // eniOf returns the ENI that has the address according to the source, or "".
@@ -55,8 +55,8 @@ type Comparison struct {
 	routed   map[netip.Addr]string     // addresses to which the node has a route
 	own      map[netip.Addr]bool       // addresses of the node's links
 	links    map[string]string         // names of links by MAC
-	Metadata Source                    // of this instance's ENIs
-	EC2      Source                    // of this instance's ENIs, attached or not
+	Metadata Source                    // what metadata says about the ENIs of this instance
+	EC2      Source                    // what EC2 says about them; also about ENIs that are not attached now
 	holdings map[netip.Addr]Holding    // what the registry knows about each address
 	moving   map[netip.Addr]bool       // addresses that other processes changed during Observe
 	changing map[string]bool           // ENIs that came or went during Observe
@@ -72,8 +72,9 @@ func Compare(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Com
 	return o.Compare(conflists.ReuseWait), nil
 }
 
-// lackingOf compares the CIDRs that EC2 and metadata show for each VPC. If the role does not permit the EC2 call, the
-// CIDRs are not compared. lackingOf leaves out CIDRs to which routeToCidrs already gives pods routes.
+// lackingOf returns, for each VPC, the CIDRs that EC2 shows and metadata does not. If the role does not permit the EC2
+// call, the CIDRs are not compared. If pods already have a route to a CIDR because of routeToCidrs, lackingOf leaves
+// out this CIDR.
 func lackingOf(
 	ctx context.Context, cloud *aws.Client, metadata Said, routed []netip.Prefix,
 ) map[string][]netip.Prefix {
@@ -243,7 +244,7 @@ func (s Source) columnOf(a netip.Addr) string {
 	return s.eniOf(a)
 }
 
-// kernelColumn returns the column of the kernel.
+// kernelColumn returns what the column for the kernel shows for the address a.
 func (k *Comparison) kernelColumn(a netip.Addr) string {
 	if k.own[a] {
 		return StateNode
@@ -253,8 +254,8 @@ func (k *Comparison) kernelColumn(a netip.Addr) string {
 
 // allAddrs returns the addresses that the registry, metadata or EC2 know. It also returns an address in use in a
 // namespace, if the address is in the subnet of one of this node's ENIs. Other addresses in namespaces are not from our
-// ENIs. allAddrs leaves out an address that only a route shows, because a route alone shows no pod. For example,
-// systemd-networkd makes routes to the gateway and to the DNS server of the subnet.
+// ENIs. If the only sign of an address is a route to it, allAddrs leaves out the address, because such a route need not
+// be that of a pod. For example, systemd-networkd makes routes to the gateway and to the DNS server of the subnet.
 func (k *Comparison) allAddrs() []netip.Addr {
 	all := map[netip.Addr]bool{}
 	for a := range k.holdings {
