@@ -51,8 +51,8 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 			var rows []warmRow
 			ctx, cancel := context.WithTimeout(c.Context, fillTimeout)
 			defer cancel()
-			// Detach unused ENIs first, because a pod on another node may wait for one of these ENIs. Then fill the
-			// pools, which may take minutes.
+			// Detach unused ENIs first, because a pod on another node may wait for one of these ENIs. Fill the pools
+			// last, because the filling may take minutes.
 			common, failed := conflists.Common()
 			if failed == nil {
 				failed = detachUnused(ctx, common)

@@ -210,7 +210,9 @@ type tenure struct {
 	FoundIn   string     `json:"found_in" head:"-"` // where the pod was found: a namespace, or a route of the node
 	// Missing is the time at which a collection found that the pod was gone. nil: no collection has found this.
 	Missing *time.Time `json:"missing" head:"-"`
-	Unsure  bool       `json:"unsure" head:"-"` // with --at: perhaps another pod had the address, because lines of the log are lost
+	// Unsure is only for --at. It means that lines of the lease log are lost, and that another pod may have had the
+	// address.
+	Unsure bool `json:"unsure" head:"-"`
 }
 
 func tenureOf(l *history.Lease) tenure {

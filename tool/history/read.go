@@ -72,7 +72,7 @@ type fileState struct {
 	line          registry.Line  // the last line
 	id            string         // key of the node that wrote the last line
 	mixed         bool           // lines of the same series are not in the order of their numbers
-	hasTorn       bool           // damaged lines follow this line, and do not show their series or number
+	hasTorn       bool           // after the last line, there are damaged lines without a readable series or number
 	fragmentNames []string       // the series that damaged lines name
 	tornNotes     []func()       // each function records that a damaged line may follow one line of a series
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A node is a node whose lease logs were read. It has the lines of these logs. The lines are divided into series.
+// A node has the lines of one node's lease logs. The lines are divided into series.
 type node struct {
 	instance      string // "" if the lines do not name the instance
 	series        []*series
