@@ -146,8 +146,8 @@ const (
 	byVeth   = "veth"
 )
 
-// maxTimeout is the largest addTimeout, in seconds. With this limit, an ADD ends before the deadline that package
-// plugin sets. That deadline is before the deadlines of the runtimes.
+// maxTimeout is the largest addTimeout, in seconds. Package plugin sets a deadline for each ADD, which is before the
+// runtimes' deadlines. With the limit maxTimeout, an ADD ends before package plugin's deadline.
 const maxTimeout = int(registry.MostWait / time.Second)
 
 // maxReuseWait is the largest reuseIPWait, in seconds: a day.
@@ -196,7 +196,8 @@ func (v *validation) poolPolicy(name string, p Policy, c PoolConfig) Policy {
 	}
 	p.Pool = name
 	p.SubnetTags, p.SecurityGroups, p.Tags = c.SubnetTags, c.SecGroupIDs, c.ENITags
-	// With "provision" "none", the node could not get an unassigned address again.
+	// A node whose key provision is "none" must keep its addresses, because it could not get an unassigned address
+	// again.
 	p.Keep = *cmp.Or(c.SkipDeallocation, new(false)) || p.Provision == ProvisionNone
 	p.Prefixes = *cmp.Or(c.PrefixDelegation, new(false))
 	p.ReuseWait = time.Duration(v.Between("reuseIPWait", c.ReuseIPWait, 60, 0, maxReuseWait)) * time.Second

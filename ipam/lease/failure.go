@@ -13,14 +13,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// One process asks EC2 for all waiting ADDs, so EC2's answer is the answer to all these ADDs. If EC2 refuses, the
-// process records a Failure in the registry. The Failure stays until an ADD of the same pool gets an address. But if a
-// subnet is full, the Failure does not end before the time in its field Until.
+// One process asks EC2 on behalf of all waiting ADDs, so EC2's answer is the answer to all these ADDs. If EC2 refuses,
+// the process records a Failure in the registry. The Failure stays until an ADD of the same pool gets an address. But
+// if a subnet is full, the Failure stays at least until the time in the Failure's field Until.
 
-// recentFailure returns an error if another process has just asked EC2 for all waiting ADDs, and failed. So after a
-// refusal of EC2, a hundred waiting ADDs do not ask EC2 one after the other. The other process must have begun to ask
-// EC2 after the owner became a waiter, because it did not ask for later waiters. But if a subnet is full, recentFailure
-// also returns an error to later waiters. The argument takeErr is the error that Take has returned.
+// recentFailure returns an error if another process has just asked EC2 on behalf of all waiting ADDs, and EC2 has
+// refused. So after a refusal of EC2, a hundred waiting ADDs do not ask EC2 one after the other. The other process
+// asked only on behalf of the waiters of that time. So recentFailure returns this error only if the owner was already a
+// waiter when the other process began to ask. But if a subnet is full, recentFailure also returns an error to later
+// waiters. The argument takeErr is the error that Take has returned.
 func (p *Pool) recentFailure(o Owner, takeErr error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()
@@ -59,7 +60,7 @@ func (p *Pool) overdueError(o Owner, waitErr error) error {
 func (p *Pool) delayCause(s *registry.State, o Owner) (what, hint string) {
 	const patience = 10 * time.Second // longer than any backoff
 	since := s.Waiters[o.waiterKey()].Since
-	// since is zero if another ADD has deleted the overdue waiter of this ADD.
+	// The time since is zero if another ADD has deleted this ADD's waiter, because the waiter's deadline had passed.
 	if action := throttledAction(s, cmp.Or(since, time.Now())); action != "" {
 		return Throttled(action, s.NotBefore[action])
 	}
@@ -74,8 +75,9 @@ func (p *Pool) delayCause(s *registry.State, o Owner) (what, hint string) {
 	return "that ADD has no answer yet", "see the log of the container runtime, and 'cni-ipvlan-vpc-k8s-tool status'"
 }
 
-// Throttled returns an error text and its hint. The text says that this node does not call the EC2 action before the
-// time until. Package aws has the same hint, but this package must not import package aws.
+// Throttled returns an error text and its hint. The text says that this node waits until a time before it calls the EC2
+// action again. The argument until is this time. Package aws has the same hint, but this package must not import
+// package aws.
 func Throttled(action string, until time.Time) (text, hint string) {
 	return fmt.Sprintf("%s: EC2 throttles: this node waits until %s", action, until.Format(time.RFC3339)),
 		fmt.Sprintf("EC2 limits how often the whole account may call %s: to make fewer calls, use larger batches "+
@@ -87,8 +89,9 @@ func Throttled(action string, until time.Time) (text, hint string) {
 var releaseActions = []string{"UnassignPrivateIpAddresses", "UnassignIpv6Addresses", "DetachNetworkInterface",
 	"DeleteNetworkInterface"}
 
-// throttledAction returns the throttled action for which a growth has to wait the longest. It leaves out an action that
-// the node can call at the time notBefore. If no action is left, it returns "".
+// throttledAction returns the throttled action for which a growth has to wait the longest. The argument notBefore is a
+// time: throttledAction ignores actions that the node may call at this time. If no action is left, throttledAction
+// returns "".
 func throttledAction(s *registry.State, notBefore time.Time) (action string) {
 	for a, until := range s.NotBefore {
 		if until.After(notBefore) && !slices.Contains(releaseActions, a) {

@@ -18,14 +18,16 @@ import (
 // This file is about a chosen address that follows its pod to another node. The pod's DEL leaves the free address and
 // its owner in the registry, and writes a mark. A unit of systemd then releases the address to EC2: see
 // less.ReleaseChosen. The ADD on the other node waits for this release, because only the old node can prove that no pod
-// has the address. If the instance of the old node has ended, EC2's answer is the proof.
+// has the address. If the old node's instance has ended, EC2 says so, and this is also a proof that no pod has the
+// address.
 
 // Release is the name of a mark. A DEL leaves the mark if a process must release a chosen address to EC2.
 const Release = "release"
 
-// ToRelease reports whether a process must release an address to EC2 at once. The address must be free, and a pod must
-// have chosen it, because this pod may start again on another node. For a primary address or an address of a prefix,
-// ToRelease returns false, because EC2 cannot unassign it alone.
+// ToRelease reports whether a process must release an address to EC2 at once. ToRelease returns true only for a free
+// address that a pod had chosen. The node must release such an address, because the pod may start again on another
+// node. For a primary address, ToRelease returns false, because EC2 does not unassign it. For an address of a prefix,
+// ToRelease also returns false, because EC2 only unassigns whole prefixes.
 func ToRelease(s *registry.State, a netip.Addr) bool {
 	if _, owned := s.Owners[a]; !owned || !s.Free.Has(a) {
 		return false
@@ -49,8 +51,8 @@ func AnyToRelease(s *registry.State) bool {
 	return false
 }
 
-// ReleasesChosen reports whether an intent is for the release of one address to EC2. A pod had chosen this address, or
-// an operator's command has named the address.
+// ReleasesChosen reports whether an intent is for the release of one address to EC2. Only two kinds of addresses have
+// such intents: addresses that pods had chosen, and addresses that an operator's command has named.
 func ReleasesChosen(i registry.Intent) bool {
 	return slices.Contains(releaseActions, i.Action) && i.Addr.IsValid()
 }
@@ -74,9 +76,9 @@ const (
 	mostHeld  = 4 * time.Second
 )
 
-// askWhileHeld asks the source in the owner's turn. If another node has the address that the pod has chosen,
-// askWhileHeld waits and asks again, until ctx is done. When ctx is done, the error says that another node has the
-// address. The ADD holds no lock while it waits, so other ADDs of this node have their turns.
+// askWhileHeld waits for the owner's turn, and then asks the source for addresses. If another node has the address that
+// the pod has chosen, askWhileHeld waits and asks again, until ctx is done. When ctx is done, the error says that
+// another node has the address. The ADD holds no lock while it waits, so other ADDs of this node have their turns.
 func (p *Pool) askWhileHeld(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	var held *plugin.Error
 	for wait := firstHeld; ; wait = min(2*wait, mostHeld) {

@@ -64,7 +64,7 @@ func noteInUse(ctx context.Context, k registry.Key) error {
 	slog.Warn("another network namespace uses addresses that this ADD has leased: no other pod gets these addresses",
 		"addrs", taken)
 	var failed error
-	for nic := range len(addrs) { // each interface has an address, so no interface has a higher number
+	for nic := range len(addrs) { // there are at most as many interfaces as addresses, because each has an address
 		failed = errors.Join(failed, (&Pool{Registry: r}).rejectAddrs(ctx, Owner{Key: k, NIC: nic}, taken, ""))
 	}
 	return failed

@@ -47,8 +47,8 @@ func (k Kept) Lease() registry.Lease {
 	return l
 }
 
-// KeptOf reads the files in which runtimes keep the ADDs for a network. If network is empty, KeptOf reads the files of
-// all networks.
+// KeptOf reads the runtimes' files about the ADDs of a network: see [Kept]. If network is empty, KeptOf reads the files
+// of all networks.
 func KeptOf(network string) (all []Kept) {
 	for _, dir := range KeptIn {
 		entries, _ := os.ReadDir(dir) // without the directory, no runtime keeps anything

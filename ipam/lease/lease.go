@@ -11,8 +11,8 @@
 // neither EC2 nor metadata. Package less unassigns addresses.
 //
 // There are two invariants. The first invariant: an address has only one owner. The owner has the address before its
-// ADD answers, and keeps the address until its DEL has begun. The second invariant: before an ADD answers with an
-// address, it checks that the node has no route to another pod with that address.
+// ADD answers, and keeps the address until its DEL has begun. The second invariant: before an ADD answers, it checks
+// the node's routes. If a route shows that another pod has the address, the ADD does not use the address.
 package lease
 
 //go:generate go run ../../internal/codec/gen
@@ -90,8 +90,9 @@ func gc(ctx context.Context, r *plugin.Request[Config]) error {
 }
 
 // status returns an error if no ADD can succeed on this node. For example, [GrowProgram] may not be installed, so the
-// node's first ADD would fail. But if no address is free, or a process holds a lock, status returns no error. With an
-// error, the runtime would report the node as not ready, and Kubernetes would evict the node's pods.
+// node's first ADD would fail. But if no address is free, or a process holds a lock, status returns no error. If status
+// returned an error in these cases, the runtime would report the node as not ready, and Kubernetes would evict the
+// node's pods.
 func status(_ context.Context, r *plugin.Request[Config]) error {
 	if err := r.CanDelegate(GrowProgram); err != nil {
 		return err
@@ -110,9 +111,9 @@ func key[C any](r *plugin.Request[C]) registry.Key {
 	return registry.Key{Network: r.Network, Attachment: r.Attachment}
 }
 
-// Superseded reports whether a later ADD of the attachment has made the objects that are now in the pod. The argument
-// began is the time when the last lease of the caller's ADD began. If a lease of the attachment began after this time,
-// that lease belongs to a later ADD. If the registry cannot be read, Superseded returns true.
+// Superseded reports whether a later ADD of the attachment has made the objects that are now in the pod. The caller's
+// ADD has leases, and the argument began is the time when the last of them began. If a lease of the attachment began
+// after this time, that lease belongs to a later ADD. If the registry cannot be read, Superseded returns true.
 func Superseded[C any](r *plugin.Request[C], began time.Time) bool {
 	s, err := view()
 	if err != nil {

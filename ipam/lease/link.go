@@ -20,8 +20,8 @@ const minMTU, maxMTU = 1000, 9001
 
 // LinkUp brings up the link of an ENI, and returns the link's name. If no pod uses the link, LinkUp sets the link's MTU
 // to the boot ENI's MTU. If the ENI is new, LinkUp waits for its link. If the link does not appear, the error is
-// [ErrNoLink]. If an earlier pod had the link, LinkUp first restores the settings from before that pod. If it cannot
-// restore these settings, the error is [ErrKept].
+// [ErrNoLink]. An earlier pod that had the link may have changed the link's settings. In this case, LinkUp first
+// restores the settings that the link had before. If it cannot restore them, the error is [ErrKept].
 func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	s, err := p.Registry.View()
 	if err != nil {

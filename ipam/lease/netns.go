@@ -34,7 +34,7 @@ func (s Shelf) paths() (paths []string, err error) {
 		return nil, nil
 	}
 	for _, e := range entries {
-		if s.Below == "" || e.IsDir() { // the other entries of /proc are not processes
+		if s.Below == "" || e.IsDir() { // with Below, only a directory can have a namespace: in /proc, skip files
 			paths = append(paths, filepath.Join(s.Dir, e.Name(), s.Below))
 		}
 	}

@@ -17,11 +17,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An ENI whose link is not on the node can serve no pods. An operator or another program has detached the ENI, the
-// driver has failed, or the link has never appeared. When an ADD finds that the link is missing, it records the time in
-// the registry. So only one ADD has to wait for the link, and the other ADDs do not use the ENI. A growth, a
-// collection, and an ADD without a free address look for the missing link. If the link is on the node again, the
-// process that finds it removes the record.
+// An ENI whose link is not on the node can serve no pods. There are three possible reasons. An operator or another
+// program may have detached the ENI, the driver may have failed, or the link may never have appeared. When an ADD finds
+// that the link is missing, it records the time in the registry. So only one ADD has to wait for the link, and the
+// other ADDs do not use the ENI. A growth, a collection, and an ADD without a free address look for the missing link.
+// If the link is on the node again, the process that finds it removes the record.
 
 // ErrNoLink means that the link of an ENI is not on the node, and that no process should wait for it.
 var ErrNoLink = errors.New("its link is not on the node")
@@ -100,8 +100,8 @@ func (p *Pool) freeAddrs(ctx context.Context, o Owner) error {
 }
 
 // endUnusedLease ends the lease of an address that no pod has used since the lease began. The address does not cool
-// after the lease. But a chosen address cools again, because it perhaps had not cooled when the lease began: see
-// Choice.hasCooled.
+// after the lease. But a chosen address cools, because the lease may have begun while the address was still cooling:
+// see Choice.hasCooled.
 func endUnusedLease(s *registry.State, a netip.Addr) {
 	since := time.Time{}
 	if l, _ := s.Leases.At(a); l.Asked && l.PodName != "" {
@@ -153,8 +153,8 @@ func (p *Pool) noteLink(ctx context.Context, e registry.ENI, id, name string) er
 
 // Look reads the links of the node, and records which ENIs have lost their link, and which ENIs have their link again.
 // It returns true if at least one ENI has its link again. If no process has ever seen the link of an ENI, the link may
-// still appear, so the time [registry.LinkPatience] of this ENI begins now. If Look cannot read the links, it only logs
-// the error, because its callers can continue.
+// still appear. For such an ENI, Look records now as the time from which ADDs wait for [registry.LinkPatience]. If Look
+// cannot read the links, it only logs the error, because its callers can continue.
 func (p *Pool) Look(ctx context.Context) (found bool) {
 	found, err := p.look(ctx)
 	if err != nil {

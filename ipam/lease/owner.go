@@ -24,8 +24,8 @@ type podNames struct {
 	read  bool
 }
 
-// FoundLease returns a lease without a key for an address that the kernel shows in use. The argument path is the place
-// of the address. It is the path of a namespace, routePlace or TheNode. If FoundLease can find the pod's name, it
+// FoundLease returns a lease without a key for an address that is in use, as the kernel shows. The argument path is the
+// place of the address. It is the path of a namespace, routePlace or TheNode. If FoundLease can find the pod's name, it
 // writes the name into the lease.
 func (u Used) FoundLease(path string, a netip.Addr) (l registry.Lease) {
 	l = registry.Lease{NetNS: path, Bound: true}
@@ -40,7 +40,7 @@ func (u Used) FoundLease(path string, a netip.Addr) (l registry.Lease) {
 func (o *podNames) podWith(path string, a netip.Addr) (namespace, name string) {
 	if !o.read {
 		o.read, o.paths, o.kept = true, nl.Namespaces{}, KeptOf("")
-		o.links, _ = o.node.Links() // without the links, only the files of runtimes name pods
+		o.links, _ = o.node.Links() // after an error, the runtimes' files are the only source of pod names
 	}
 	o.paths.Know(o.node, path)
 	pods := map[[2]string]bool{{}: true}
@@ -49,7 +49,7 @@ func (o *podNames) podWith(path string, a netip.Addr) (namespace, name string) {
 			pods[podOfAlias(near.Alias)] = true
 		}
 	}
-	if len(pods) > 1 { // an alias names a pod, so the files are not needed
+	if len(pods) > 1 { // besides the empty name, there is a pod from an alias, so the files are not needed
 		return onlyPod(pods)
 	}
 	for _, k := range o.kept {
@@ -70,8 +70,8 @@ func onlyPod(pods map[[2]string]bool) (namespace, name string) {
 	return "", ""
 }
 
-// podOfAlias returns the pod that the alias of a veth pair names. The words of an alias are the owner, the network, the
-// container, the interface and the pod.
+// podOfAlias returns the pod whose name is in the alias of a veth pair. The words of an alias are the owner, the
+// network, the container, the interface and the pod.
 func podOfAlias(alias string) (pod [2]string) {
 	const most = 255 // IFALIASZ-1: a longer alias is cut
 	if words := strings.Fields(alias); len(words) > 4 && len(alias) < most {

@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// A Permission is an entry of the key requests. It says what the pods of some namespaces may ask for. Pods may ask for
-// nothing that the Permission leaves out.
+// A Permission is an entry of the configuration key "requests". It says what the pods of some namespaces may ask for.
+// These pods may ask only for what the Permission lists.
 //
 //codec:describe exported
 type Permission struct {
@@ -28,17 +28,17 @@ type Permission struct {
 	IPs       bool              `json:"ips"`       // pods may choose addresses
 	Takeover  bool              `json:"takeover"`  // the node may take a chosen address from an ended instance
 	Exclusive bool              `json:"exclusive"` // pods may ask for whole ENIs
-	Max       int               `json:"max"`       // largest number of interfaces of a pod; 0: 1
+	Max       int               `json:"max"`       // largest number of interfaces of a pod; default: 1
 }
 
 // TakesENIs reports whether a request of a pod with this permission can cause the node to attach an ENI that is in no
-// configured pool. The argument provision is the node's value of the key provision.
+// configured pool. The argument provision says what the node may ask of EC2.
 func (p Permission) TakesENIs(provision Provision) bool {
 	made := len(p.Subnets)+len(p.SecurityGroups) > 0 || p.Exclusive
 	return provision == ProvisionFull && made || provision != ProvisionNone && len(p.ENIs) > 0
 }
 
-// checkPermissions checks the key requests.
+// checkPermissions checks all entries of the configuration key "requests".
 func (v *validation) checkPermissions(all []Permission) {
 	for i, p := range all {
 		v.Within = fmt.Sprintf("requests: %d: ", i+1)

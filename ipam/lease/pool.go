@@ -23,7 +23,7 @@ type Pool struct {
 	Registry *registry.Registry
 	Host     *nl.NS
 	Policy   Policy
-	Shelves  []Shelf // directories of the pods' namespaces; nil: the variable Shelves
+	Shelves  []Shelf // directories of the pods' namespaces; nil: those in the package's variable Shelves
 
 	// Began is when the DEL or the GC began. If a lease began later, it belongs to a later ADD, and the DEL or the GC
 	// does not end it. If Began is zero, the age of a lease does not matter.
@@ -73,9 +73,9 @@ type Allocation struct {
 	ID    string       // the ID of the ENI that has the addresses
 	ENI   registry.ENI
 	VPC   registry.VPC
-	Fresh bool      // the attachment had no address before this ADD; also correct if the ADD fails
+	Fresh bool      // the attachment had no address before this ADD; set correctly even if the ADD fails
 	Since time.Time // when the leases began
-	// no address was free, so the ADD has waited for EC2; also correct if the ADD fails
+	// no address was free, so the ADD has waited for EC2; set correctly even if the ADD fails
 	Waited bool
 
 	seen *registry.State // the state from which the addresses were chosen
@@ -98,9 +98,9 @@ func IsNone(err error) bool { return isShort(err) || errors.Is(err, ErrPeers) }
 // isShort reports whether err means that the attachment has no address, and that it can get no free address.
 func isShort(err error) bool { return errors.Is(err, ErrNone) || errors.Is(err, ErrUnknown) }
 
-// Lacking returns the beginning of the error of an ADD whose growth has failed. It says what the ADD still needs. The
-// argument takeErr is the error that Take has returned. Lacking replaces ErrUnknown with ErrNone, so that all waiters
-// for addresses report the same error.
+// Lacking returns the error with which an ADD's error text begins if a growth for the ADD has failed. This error says
+// what the ADD still needs. The argument takeErr is the error that Take has returned. Lacking replaces ErrUnknown with
+// ErrNone, so that all waiters for addresses report the same error.
 func Lacking(takeErr error) error {
 	if errors.Is(takeErr, ErrPeers) {
 		return ErrPeers
@@ -120,8 +120,8 @@ func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 			return a, err
 		}
 		// Pods of the original plugin have no leases. But the node has a host route to each pod, so addrsWithRoute
-		// finds the addresses of these pods. The route may also lead to the owner itself, because an earlier ADD of the
-		// attachment, or one that still runs, has made the route. If the owner's namespace has the address, the route
+		// finds the addresses of these pods. But an ADD of the owner's own attachment may have made the route: an
+		// earlier ADD, or an ADD that still runs beside this ADD. If the owner's namespace has the address, the route
 		// leads to the owner.
 		taken, err := p.addrsWithRoute(a.Addrs)
 		if n := len(taken); err == nil && n > 0 {
@@ -238,8 +238,8 @@ func (p *Pool) reasonToAsk(s *registry.State, eni string) error {
 }
 
 // Unknown reports whether a process has to call Learn, because the registry has no ENI or does not know the instance. A
-// registry can have ENIs without the instance. In this case, the earlier registry was lost while a process waited for
-// EC2, and the new registry has only what this process wrote afterwards.
+// registry may have ENIs although it does not know the instance. In this case, the earlier registry was lost while a
+// process waited for EC2. The new registry has only what this process wrote afterwards.
 func Unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID == "" }
 
 // StaleMetadata is how long the metadata service may still list an address that has left its ENI. It is twice the
@@ -250,11 +250,11 @@ const StaleMetadata = 10 * time.Minute
 //
 //   - waiters whose deadline has passed
 //   - ADDs that have given up, and were not repeated soon
-//   - failures that are older than the longest wait, because all ADDs that still wait began to wait after these
-//     failures
-//   - the times when addresses of a /80 became free, if these addresses no longer cool: a /80 has too many addresses to
-//     list all
-//   - the owners of addresses that are not free, or that no longer cool and need not be released
+//   - failures that are older than an ADD can wait (registry.MostWait), because they can concern no ADD that still waits
+//   - the times when addresses of a /80 became free, if these addresses have cooled. The registry keeps these times only
+//     while the addresses cool, because a /80 has too many addresses to list
+//   - the owners of addresses, if the address is not free. The owner of a free address also goes, if the address has
+//     cooled and no process must release it to EC2
 func pruneState(s *registry.State, policy Policy, now time.Time) {
 	for key, w := range s.Waiters {
 		if now.After(w.Until) {
@@ -279,8 +279,9 @@ func pruneState(s *registry.State, policy Policy, now time.Time) {
 }
 
 // Note copies parts of the configuration into the registry, for a collection that does not have the configuration. It
-// writes these parts into the entries of this pool's ENIs. It also writes them into the entries of the ENIs of derived
-// pools, because perhaps no pod asks for a derived pool again.
+// writes these parts into the entries of this pool's ENIs. It also writes them into the entries of the ENIs of pools
+// that are derived from this pool. Without this, these entries could stay out of date for ever, because perhaps no pod
+// asks for the derived pool again.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
 		takes := p.Policy.usesENI(id, e) && p.Policy.Choice.ENI == ""

@@ -28,8 +28,8 @@ const acquireArg = "acquire"
 //
 // The Source does not use the lock "grow", because GrowProgram takes this lock. If the parent process held the lock,
 // GrowProgram would wait for its parent for ever. So the Source has a lock of its own. If this process is killed, the
-// kernel releases the Source's lock, and GrowProgram also ends. The next GrowProgram waits for "grow" until the killed
-// process's GrowProgram has ended.
+// kernel releases the Source's lock, and ends this process's GrowProgram. The next waiting ADD may execute another
+// GrowProgram a moment earlier. This is safe, because the other GrowProgram waits for the lock "grow".
 func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	ask := func(own context.Context, p *Pool, o Owner, _ error) (Allocation, error) {
 		if _, err := r.Delegate(ctx, GrowProgram, acquireArg, timeLeft(own).String(), strconv.Itoa(o.NIC)); err != nil {
@@ -56,9 +56,10 @@ func timeLeft(ctx context.Context) time.Duration {
 	return max(time.Until(end), moment)
 }
 
-// Acquisition returns the function Add for a GrowProgram that [Program] has executed. The argument args has the
-// arguments of this GrowProgram. If [Program] does not pass such arguments, Acquisition returns nil. No process uses
-// the result of the function Add, because the parent process reads the lease from the registry.
+// Acquisition is for GrowProgram, which passes its own command-line arguments in args. If args are the arguments that
+// [Program] passes to a GrowProgram, Acquisition returns the function that this GrowProgram must run as its ADD. If
+// args are other arguments, Acquisition returns nil. No process uses the result of the returned function, because the
+// parent process reads the lease from the registry.
 func Acquisition(args []string, from Source) func(context.Context, *plugin.Request[Config]) (*types100.Result, error) {
 	limit, nic, ok := acquisition(args)
 	if !ok {

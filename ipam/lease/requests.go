@@ -17,9 +17,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A pod may ask for its interfaces (see package nic) if the key requests permits this. If a pod asks for a subnet, for
-// security groups or for an ENI, a derived pool serves it. A derived pool has ENIs of its own. Like all pools, it gets
-// addresses in growths, and releases addresses in collections. Pods with the same request share a derived pool.
+// A pod may ask for its interfaces (see package nic) if the configuration has a permission for it: see [Permission]. If
+// a pod asks for a subnet, for security groups or for an ENI, a derived pool serves it. A derived pool has ENIs of its
+// own. Like all pools, it gets addresses in growths, and releases addresses in collections. Pods with the same request
+// share a derived pool.
 
 // A Choice is what a pod has chosen for one of its interfaces. In the zero Choice, the pod has chosen nothing, and the
 // policy decides.
@@ -37,7 +38,7 @@ type Choice struct {
 	Takeover  bool // the node may take the pod's addresses from ENIs of ended instances
 
 	// Together is the number of interfaces that this ADD makes. Max is the largest number of interfaces that all ADDs
-	// of the pod together may make. If the pod has asked for nothing that needs a permission, Max is 0.
+	// of the pod together may make. If the pod's request needs no permission, Max is 0.
 	Together, Max int
 }
 
@@ -47,8 +48,8 @@ func (c Choice) Chooses() bool {
 	return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" || c.Exclusive
 }
 
-// leaseOrder returns the order 0, 1 or 2 of an interface. An ADD leases the addresses of interfaces with order 0 first,
-// and the addresses of interfaces with order 2 last: see [Pool.Each].
+// leaseOrder returns 0, 1 or 2. An ADD leases addresses first for its interfaces with 0, and last for its interfaces
+// with 2: see [Pool.Each].
 func (c Choice) leaseOrder() int {
 	switch {
 	case c.ENI != "":
@@ -107,15 +108,17 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	return all, nil
 }
 
-// A grant is what a pod may have: the sum of all permissions that allow the pod's request.
+// A grant is what a pod may have. Several permissions may allow the pod's request, and the grant then combines the most
+// generous values of these permissions.
 type grant struct {
 	max      int                 // largest number of interfaces of the pod; 0: the pod asks for nothing
 	tags     []map[string]string // tags of ENIs that the pod may have
 	takeover bool                // the node may take the pod's addresses from ended instances
 }
 
-// grantFor returns the sum of all permissions that allow everything that a pod asks for. If there is no such
-// permission, the error says what the first permission for the pod's namespace does not allow.
+// grantFor combines all permissions that allow everything that a pod asks for. If no permission allows all of it,
+// grantFor returns an error. The error names the first request that the first permission for the pod's namespace does
+// not allow.
 func (c *Config) grantFor(pod plugin.Pod, asked []nic.Request) (all grant, _ error) {
 	if !slices.ContainsFunc(asked, nic.Request.Asks) && len(asked) == 1 {
 		return grant{}, nil
@@ -184,8 +187,9 @@ const requestSep = "/"
 func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, requestSep+addrSep) }
 
 // derivedName returns the name of a derived pool. It consists of the name of the pod's pool and the IDs in the pod's
-// request. If the pod asks for a whole ENI without an ID, the derived name also has the word "exclusive". So no other
-// pod gets the addresses of the whole ENI, even if the registry is lost.
+// request. If the pod asks for a whole ENI, but does not name the ENI by an ID, the derived name also has the word
+// "exclusive". The ENI's tags have this name, so it survives the loss of the registry. So even then, only pods that ask
+// for whole ENIs get the addresses of the ENI.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
 		pool = cmp.Or(pool, DefaultPool) + requestSep + "exclusive"
@@ -211,8 +215,7 @@ func Origin(pool string) string {
 }
 
 // checkPossible returns an error if the request can never succeed. A request cannot succeed if the name of the derived
-// pool is too long. It also cannot succeed if the pod has chosen an address of a family that pods of this network do
-// not have.
+// pool is too long. It also cannot succeed if the pod has chosen an address of a family that is not in ipFamilies.
 func (policy Policy) checkPossible(r nic.Request) error {
 	const most = 256 // characters of a tag's value, such as a pool's name (EC2 user guide, "Tag restrictions")
 	if len(policy.Pool) > most {
@@ -236,9 +239,9 @@ func (policy Policy) Requestable(tags map[string]string) bool {
 	return hasOne(tags, policy.requests) || slices.ContainsFunc(policy.onRequest, of)
 }
 
-// Heed records for which ENIs pods of the network may ask, by the tags of these ENIs. It returns the policy with the
-// recorded tags of all networks of the node, so that the policy's pool does not use such an ENI. If network is empty,
-// the policy is for all conflists of the node.
+// Heed records tags in the registry: the tags of the ENIs for which pods of the network may ask. It returns the policy
+// with the recorded tags of all networks of the node. So the policy's pool does not use ENIs that have these tags. If
+// network is empty, the policy is for all conflists of the node.
 func (policy Policy) Heed(s *registry.State, network string) Policy {
 	if len(s.OnRequest)+len(policy.requests) == 0 {
 		return policy
@@ -255,8 +258,9 @@ func (policy Policy) Heed(s *registry.State, network string) Policy {
 	return policy
 }
 
-// Together gives the same requests to all policies. These requests are the tags of the ENIs for which pods of at least
-// one of the policies may ask. So a pod of another policy gets no address of such an ENI, unless it asks for the ENI.
+// Together gives to each policy the request tags of all policies. The request tags of a policy are the tags of the ENIs
+// for which the policy's pods may ask. So a pod gets an address of an ENI with any of these tags only if the pod asks
+// for the ENI.
 func Together(policies []Policy) []Policy {
 	requests := Common(policies...).requests
 	for i := range policies {
@@ -267,8 +271,8 @@ func Together(policies []Policy) []Policy {
 
 // Common returns one policy for a collection, from the policies of a node's networks. The pools of a network may differ
 // in a field. Common does not set such a field. The policy has the Provision that allows the fewest changes, because a
-// network may forbid changes that another network allows. If a network allows changes, metadata may lag behind them, so
-// Common then sets the field Changes.
+// network may forbid changes that another network allows. If at least one network allows changes in EC2, Common sets
+// the field Changes, because metadata then may not show the latest changes.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&
@@ -289,13 +293,14 @@ func Common(networks ...Policy) (c Policy) {
 // Allows reports whether the pod may choose an ENI with these tags.
 func (c Choice) Allows(tags map[string]string) bool { return hasOne(tags, c.Tags) }
 
-// hasOne reports whether at least one of the maps has only tags that are also in tags.
+// hasOne reports whether an ENI's tags match at least one of the maps. The ENI's tags match a map if they include all
+// tags of the map.
 func hasOne(tags map[string]string, of []map[string]string) bool {
 	return slices.ContainsFunc(of, func(wanted map[string]string) bool { return HasTags(tags, wanted) })
 }
 
-// HasTags reports whether tags has all of the wanted tags. If a wanted tag has an empty value, HasTags does not accept
-// a missing tag instead.
+// HasTags reports whether tags has all of the wanted tags. A wanted tag with an empty value must also be in tags: a
+// missing tag is not the same.
 func HasTags(tags, wanted map[string]string) bool {
 	for k, want := range wanted {
 		if v, ok := tags[k]; !ok || v != want {

@@ -19,8 +19,9 @@ import (
 // same gateway.
 var router6 = netip.MustParseAddr("fe80:ec2::1")
 
-// everywhere6 is the destination of the IPv6 default route. This route leads to the ENI, because the pod's IPv6 address
-// is public.
+// everywhere6 is the destination of the IPv6 default route. This route always leads through the ENI, because the pod's
+// IPv6 address is public, so no node has to masquerade it. The IPv4 default route may lead to the node, which
+// masquerades the pod's packets.
 var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 // Result returns the plugin's result, in the form of the original plugin. The only interface is the ENI's link on the
@@ -96,7 +97,7 @@ func Recall(
 
 // appendInterface adds a further interface of the pod to the result r. It copies the link of the interface's ENI, and
 // the addresses with their gateways. The argument added is the result of the further interface. appendInterface copies
-// no routes, because the pod sends packets at a further interface only to answer packets that came in there.
+// no routes. A further interface needs no routes, because the pod uses it only to answer packets that came in there.
 func appendInterface(r, added *types100.Result) {
 	index := len(r.Interfaces)
 	r.Interfaces = append(r.Interfaces, added.Interfaces...)

@@ -18,8 +18,8 @@ import (
 // A pod that has a whole ENI can change all settings of the ENI's link. The changes stay when the link comes back to
 // the node (see [nl.Settings]). So an ADD records the settings in the registry before the pod gets the link, and the
 // pod's DEL restores these settings. If the pod's namespace still exists at the DEL, the link comes back later. In this
-// case, the next ADD that gets the ENI restores the settings. The command doctor finds such a link before that ADD, and
-// can also restore the settings.
+// case, the next ADD that gets the ENI restores the settings. Before the next ADD, the command doctor finds a link
+// whose settings are not restored, and can restore them.
 
 // ErrKept means that an ENI's link still has settings of an earlier pod, or that other links of an earlier pod still
 // use the ENI's link.
@@ -30,8 +30,8 @@ const hintKept = "detach the ENI, which resets its link, or reboot the node. If 
 	"the namespaces of these links: see 'ip -d link' there"
 
 // restoreSettings restores the settings that the link of a chosen ENI had before an earlier pod got the link. An
-// earlier pod may also have made links of any kind on the ENI's link, in namespaces of its own. So if the new pod gets
-// the whole ENI, and another link uses the ENI's link, restoreSettings returns an error.
+// earlier pod may also have made other links whose parent is the ENI's link, in namespaces that the pod made itself. So
+// if the new pod gets the whole ENI, and such a link still exists, restoreSettings returns an error.
 func (p *Pool) restoreSettings(ctx context.Context, e registry.ENI, id string, link nl.Link) error {
 	if !p.Policy.Choice.Chooses() {
 		return nil

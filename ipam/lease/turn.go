@@ -10,7 +10,7 @@ import (
 )
 
 // A Source gets addresses from EC2 for an ADD that finds no free address. At each moment, only one process of the node
-// uses a Source. This process asks EC2 for all waiting ADDs.
+// uses a Source. This process asks EC2 on behalf of all waiting ADDs.
 type Source struct {
 	// Turn is the name of the lock that a process holds while it uses the source. The kernel
 	// releases the lock when the process ends for any reason.
@@ -20,16 +20,16 @@ type Source struct {
 	// Take has returned: see [IsNone].
 	Ask func(ctx context.Context, p *Pool, o Owner, takeErr error) (Allocation, error)
 
-	// Hands is true if the parent of this process holds the lock of another Source, and waits for this process: see
-	// [Program]. If another node has the address that the pod has chosen, this process then leaves the wait to its
-	// parent, and fails at once.
+	// Hands is true if this process is a GrowProgram whose parent is an ADD: see [Program]. It hands the address to its
+	// parent. If another node has the address that the pod has chosen, this process fails at once. The parent then
+	// waits, and tries again.
 	Hands bool
 }
 
 // Acquire leases an address of each family to the owner. If the owner has leases already, it gets the same addresses
 // again. If no address is free, the owner waits for its turn. It has its turn when it gets the lock of the source.
-// Usually, the process that had the lock before has asked EC2 for all waiting ADDs, so the owner then finds a free
-// address.
+// Usually, the owner then finds a free address, because an earlier holder of the lock has asked EC2 on behalf of all
+// waiting ADDs.
 func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	a, err := p.Take(ctx, o)
 	if !IsNone(err) {

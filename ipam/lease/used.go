@@ -16,21 +16,22 @@ import (
 )
 
 // Any process on a node can make network namespaces, and can give the links in these namespaces any addresses and MAC
-// addresses. So an address at such a link does not count as used. An address counts as used only at the ENI's link
-// itself, or at a slave: a link that was made on the ENI's link. Only the node's root can make a slave, and the kernel
-// shows the ENI's link of each slave: see [nl.NS.Slaves].
+// addresses. So an address at any such link does not count as used. An address counts as used only at the ENI's link
+// itself, or at a slave of the ENI's link. Only the node's root can make a slave. For each slave, the kernel shows
+// which ENI's link is the master: see [nl.NS.Slaves].
 //
 // A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI. The kernel refuses addresses that other
 // pods have. So each further address counts as used by this pod. The pod can take no more addresses than the ENI has,
 // and no more than mostOfPrefix addresses of a /80.
 
 // mostOfPrefix limits how many IPv6 addresses one namespace can use on one ENI: further addresses do not count as used.
-// Without this limit, any number of addresses of a /80 could count as used by one pod. The limit is high enough,
-// because an ENI has fewer IPv6 addresses outside of prefixes, and an interface of a pod has one IPv6 address.
+// Without this limit, any number of addresses of a /80 could count as used by one pod. The limit is higher than
+// necessary: a pod needs one IPv6 address for each of its interfaces. It is also higher than the number of single IPv6
+// addresses that an ENI can have.
 const mostOfPrefix = 64
 
-// routePlace is the place of an address to which the node has a host route. This process perhaps does not see the
-// namespace with the address.
+// routePlace stands for a place that is not known exactly: the node has a host route to the address, so a pod has the
+// address. Perhaps this process cannot see the pod's namespace.
 const routePlace = "a route of the node"
 
 // TheNode is the place of an address that the node itself has. The node may use an address of an ENI for purposes other
@@ -44,7 +45,8 @@ type At struct {
 	Addr netip.Addr
 }
 
-// Used has the addresses that the kernel shows in use, and the network cards that it shows in the namespaces of pods.
+// Used is the result of a look at the kernel. It has the addresses that are in use, and the network cards that are in
+// the namespaces of pods.
 type Used struct {
 	By      map[At]string       // the place of each address: the path of a namespace, routePlace or TheNode
 	Node    map[netip.Addr]bool // the IPv6 addresses of the node's own links
@@ -80,8 +82,9 @@ func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.By[At{e.MAC, a}] != ""
 }
 
-// Any reports whether a used address matches: the function match returns true for it. Any looks at the addresses at the
-// link of the ENI with this MAC address. It also looks at the addresses to which the node has a route.
+// Any calls the function match with used addresses, and reports whether match returns true for at least one of them.
+// Any passes the used addresses at the link of the ENI with this MAC address. It also passes the addresses that the
+// node itself has, and those to which the node has a route.
 func (u Used) Any(mac string, match func(netip.Addr) bool) bool {
 	for at := range u.By {
 		if (at.MAC == mac || at.MAC == "") && match(at.Addr) {
@@ -99,7 +102,7 @@ func (u Used) InPod(mac string) bool {
 }
 
 // Holds reports whether the pod of a lease without a key may still exist. Holds returns true if the address is in use,
-// or if the namespace of the lease still has a link on the ENI's link.
+// or if the namespace of the lease still has the ENI's link or a slave of it.
 func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	_, linked := u.addrCount[s.ENIs[l.ENI].MAC+l.NetNS]
 	return linked || u.Shows(s, a, l)
@@ -225,8 +228,8 @@ func (p *Pool) Used(macs ...string) Used {
 
 // addRouted adds the addresses of routed pods. Each routed pod has a veth pair. An address at the pod's end of the pair
 // proves nothing, because the pod can add any address there. But while the node's end of the pair is up, it has a
-// permanent neighbour for each of the pod's addresses. If a node's end has no neighbour, addRouted returns its name.
-// There are two possible reasons: another program has set the link down, or the pod's ADD has just begun.
+// permanent neighbour for each of the pod's addresses. If a node's end has no neighbour, addRouted returns the name of
+// this link. There are two possible reasons: another program has set the link down, or the pod's ADD has just begun.
 func (u Used) addRouted(node *nl.NS) (emptyEnd string, err error) {
 	pairs := map[int]string{}
 	for _, l := range u.links {
@@ -264,8 +267,8 @@ func MACs(s *registry.State) (macs []string) {
 	return macs
 }
 
-// AddNode adds the addresses that the node itself has. It removes other entries of these addresses, because no pod has
-// them.
+// AddNode adds the addresses that the node itself has. If By has other entries for these addresses, AddNode removes
+// those entries, because no pod has the node's addresses.
 func (u Used) AddNode(addrs []netip.Addr) {
 	own := map[netip.Addr]bool{}
 	for _, a := range addrs {

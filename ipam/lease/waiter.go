@@ -13,8 +13,8 @@ import (
 // An ADD that finds no free address becomes a waiter in the registry. After that, the ADD waits for a lock
 // (Source.Turn). Under this lock, one process at a time gets addresses from EC2. The process that gets the lock asks
 // EC2 for as many addresses as there are waiters. It also counts each ADD that has just given up because of throttling,
-// because the runtime will repeat that ADD. So one call is enough for all ADDs of a burst that are in the registry when
-// the process asks.
+// because the runtime will repeat that ADD. So one call is enough for a whole burst of ADDs, if all of them are waiters
+// before the process asks.
 
 // addWaiter makes the owner a waiter until deadline. The argument previous is the owner's earlier entry in Waiters, or
 // zero. The new entry keeps the Since of the earlier entry.
@@ -27,7 +27,7 @@ func (p *Pool) addWaiter(s *registry.State, o Owner, previous registry.Waiter, n
 
 // forgetGivenUp removes an ADD from GaveUp if the owner's ADD repeats it. GaveUp has the ADDs that have given up, and
 // that the runtime will repeat. But a repeated ADD may have another container ID. In this case, the node does not know
-// which ADD is repeated, so forgetGivenUp removes the ADD of the same pool that gave up first.
+// which ADD is repeated. So among the ADDs of the same pool, forgetGivenUp removes the one that gave up earliest.
 func (p *Pool) forgetGivenUp(s *registry.State, o Owner) {
 	if len(s.GaveUp) == 0 {
 		return // as in nearly every ADD
@@ -73,9 +73,9 @@ const Returns = 30 * time.Second
 // addrSep is before each address in the names that Waits returns.
 const addrSep = "="
 
-// Waits returns the name of a group of ADDs for which one process asks EC2. The name consists of the pool's name and
-// the addresses that the ADD's pod has chosen. An ADD that waits for a chosen address is in a group of its own, because
-// no other ADD asks EC2 for this address.
+// Waits returns the name of the group to which a waiting ADD belongs. One process asks EC2 on behalf of the whole
+// group. The name consists of the pool's name and the addresses that the ADD's pod has chosen. An ADD that waits for a
+// chosen address is in a group of its own, because no other ADD asks EC2 for this address.
 func (policy Policy) Waits() string {
 	name := policy.Pool
 	for _, a := range policy.Choice.Addrs {

@@ -60,8 +60,8 @@ func (p *Pool) Ready(s *registry.State, now time.Time) int {
 	})
 }
 
-// scarceFamily returns the family of which a pool can have too few addresses. If the pool's pods have IPv4, this is
-// IPv4.
+// scarceFamily returns the family whose addresses can become scarce in the pool. It is IPv4 if the pool's pods have
+// IPv4, and IPv6 if not.
 func (policy Policy) scarceFamily() Family {
 	if slices.Contains(policy.Families, IPv4) {
 		return IPv4
@@ -90,8 +90,9 @@ func (policy Policy) More(s *registry.State) int {
 // Plenty is the number that CountOf adds for a /80, which has too many addresses to count. No node has so many pods.
 const Plenty = 1 << 20
 
-// Ready counts the addresses that pods of the pool with this name could get now. It counts an address only if it became
-// free at the time cutoff or earlier.
+// Ready counts the addresses that pods of the pool with this name could get now. The argument cutoff is a time. An
+// address counts only if it became free at this time or earlier, because an address that became free later is still
+// cooling.
 func Ready(s *registry.State, pool string, cutoff time.Time) int {
 	return ready(s, pool, func(e registry.ENI) int { return Count(s, e, cutoff) })
 }
