@@ -250,9 +250,9 @@ const StaleMetadata = 10 * time.Minute
 //
 //   - waiters whose deadline has passed
 //   - ADDs that have given up, and were not repeated soon
-//   - failures that are older than an ADD can wait (registry.MostWait), because they can concern no ADD that still waits
-//   - the times when addresses of a /80 became free, if these addresses have cooled. The registry keeps these times only
-//     while the addresses cool, because a /80 has too many addresses to list
+//   - failures that are older than registry.MostWait, because all ADDs of that time have stopped waiting
+//   - the times when addresses of a /80 became free, if these addresses have cooled. The registry keeps these times
+//     only while the addresses cool, because a /80 has too many addresses to list
 //   - the owners of addresses, if the address is not free. The owner of a free address also goes, if the address has
 //     cooled and no process must release it to EC2
 func pruneState(s *registry.State, policy Policy, now time.Time) {

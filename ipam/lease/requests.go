@@ -188,8 +188,8 @@ func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool
 
 // derivedName returns the name of a derived pool. It consists of the name of the pod's pool and the IDs in the pod's
 // request. If the pod asks for a whole ENI, but does not name the ENI by an ID, the derived name also has the word
-// "exclusive". The ENI's tags have this name, so it survives the loss of the registry. So even then, only pods that ask
-// for whole ENIs get the addresses of the ENI.
+// "exclusive". The ENI's tags have the derived name, so the name survives a loss of the registry. So even after a loss,
+// only pods that ask for whole ENIs get the addresses of the ENI.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
 		pool = cmp.Or(pool, DefaultPool) + requestSep + "exclusive"

@@ -90,9 +90,8 @@ func (policy Policy) More(s *registry.State) int {
 // Plenty is the number that CountOf adds for a /80, which has too many addresses to count. No node has so many pods.
 const Plenty = 1 << 20
 
-// Ready counts the addresses that pods of the pool with this name could get now. The argument cutoff is a time. An
-// address counts only if it became free at this time or earlier, because an address that became free later is still
-// cooling.
+// Ready counts the addresses that pods of the pool with this name could get now. The argument cutoff is a time. Ready
+// does not count an address that became free after this time.
 func Ready(s *registry.State, pool string, cutoff time.Time) int {
 	return ready(s, pool, func(e registry.ENI) int { return Count(s, e, cutoff) })
 }

@@ -71,8 +71,8 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// chosenAddrs returns a picker for the addresses of one family that pods had chosen, and that an ENI must now release.
-// The function family reports whether an address is of this family.
+// chosenAddrs returns a picker for chosen addresses that an ENI must now release to EC2. The picker returns only
+// addresses of one family: the function family must return true for them.
 func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x, e := book.Releasable{Addrs: map[netip.Addr]time.Time{}}, s.ENIs[id]
@@ -85,17 +85,18 @@ func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 	}
 }
 
-// isUnused reports whether nothing uses an address of the ENI. When this collection looked at the kernel, the address
-// must have been unused. After this look, nothing can have begun to use the address. If the ENI's link is not on the
-// node, isUnused returns false, because another instance may have the ENI.
+// isUnused reports whether an address of the ENI is unused. There are two conditions. The kernel must have shown the
+// address as unused when this collection looked. And no lease of the address may have ended after this look, because
+// the look was perhaps too early to show that lease's pod. If an ADD waits for the address, isUnused returns false. If
+// the ENI's link is not on the node, isUnused also returns false, because another instance may have the ENI.
 func (c *Collecting) isUnused(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	return !e.NoLink(now) && !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) &&
 		!s.FreedAfter(a, c.Used.Looked) && !lease.AwaitedAddr(s, a, now)
 }
 
 // repeatReleases repeats the address releases of processes that were killed or got no answer from EC2. Such a process
-// had removed the address from the registry, so no pod has got the address since then. If the address has left the ENI,
-// EC2 refuses the call.
+// had removed the address from the registry, so no pod has got the address since then. A repeated call does no harm if
+// EC2 has already carried out the first call: EC2 then refuses the repeated call.
 func (p *Node) repeatReleases(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -111,7 +112,7 @@ func (p *Node) repeatReleases(ctx context.Context, c *Collecting) error {
 			return err
 		}
 	}
-	unlock, err := p.lockGrowth(ctx) // no other process then releases the address, or gets it
+	unlock, err := p.lockGrowth(ctx) // meanwhile, no other process releases the addresses, or asks EC2 for them
 	if err != nil {
 		return err
 	}

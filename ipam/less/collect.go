@@ -25,17 +25,17 @@ import (
 // is gone. A later collection ends the lease, if at least the time missingGrace has passed.
 const missingGrace = time.Minute
 
-// ReleaseUnneeded releases what this node does not need. It unassigns idle addresses last, because an ENI that is
-// deleted before loses its addresses without a further call.
+// ReleaseUnneeded releases what this node does not need. It deletes ENIs before it unassigns idle addresses, because a
+// deleted ENI loses its addresses without a further call.
 func (p *Node) ReleaseUnneeded(ctx context.Context, c *Collecting) error {
 	return errors.Join(p.heedConflists(ctx, c), p.ForgetDetached(ctx), p.detachUnused(ctx, c),
 		unlessGrowing(p.releaseChosen(ctx, c)),
 		p.deleteEmptyENIs(ctx, c), p.unassignIdle(ctx, c))
 }
 
-// EndLost ends the leases of pods that are gone. In each other lease, it records whether the kernel shows the pod. If a
-// namespace has an address without a lease, EndLost adds a lease for the address, even if the metadata service does not
-// show this address.
+// EndLost ends the leases of pods that are gone. In the leases that it does not end, it records whether the kernel
+// shows the pod. If a namespace has an address without a lease, EndLost adds a lease for the address, even if the
+// metadata service does not show this address.
 func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	now := time.Now()
 	return p.Registry.Change(ctx, func(s *registry.State) {
@@ -60,9 +60,9 @@ func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	})
 }
 
-// updatedLease returns the lease with an updated record of whether the kernel shows the lease's pod. A process makes a
-// lease without a key only because it finds the address in use. So if nothing uses this address now, the pod counts as
-// gone, even if the path in the lease still leads to a namespace.
+// updatedLease returns the lease, with the fields Bound and MissingSince set by what the kernel shows of the lease's
+// pod. A process makes a lease without a key only because it finds the address in use. So if nothing uses this address
+// now, the pod counts as gone, even if the path in the lease still leads to a namespace.
 func updatedLease(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
 	switch {
 	case used.Shows(s, a, l):
@@ -103,7 +103,8 @@ func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
 // create ENIs.
 //
 // It begins with the ENIs that earlier processes have begun to delete. If the role has no permission to delete one of
-// these ENIs, deleteEmptyENIs detaches no other ENI, because that ENI would also stay undeleted.
+// these ENIs, deleteEmptyENIs does not begin to delete further ENIs. The node would detach a further ENI, but could not
+// delete it.
 func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 	if !p.MakesENIs() {
 		return nil

@@ -13,12 +13,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about draining ENIs. A draining ENI has a mark in the registry, because the node is about to detach the
-// ENI. No pod gets an address of a draining ENI. A process may remove the mark only if no process of the node has begun
-// to detach the ENI. So before a process calls DetachNetworkInterface, it writes a note into the registry (Detaching of
-// registry.ENI). The process removes its note only if EC2 has refused the call. No process removes the mark while there
-// is a note, and no process detaches an ENI without the mark. So no lock is needed, and a process may be killed at any
-// time.
+// A draining ENI is an ENI that the node is about to detach. It has a mark in the registry. No pod gets an address of a
+// draining ENI. A process may remove the mark only if no process of the node has begun to detach the ENI. So before a
+// process calls DetachNetworkInterface, it writes a note into the registry (Detaching of registry.ENI). The process
+// removes its note only if EC2 has refused the call. No process removes the mark while there is a note, and no process
+// detaches an ENI without the mark. So no lock is needed, and a process may be killed at any time.
 //
 // If the registry is lost, the marks and the notes are also lost. EC2 still shows which ENIs it is detaching: see
 // book.Leaving.
@@ -104,12 +103,12 @@ func (p *Node) noteDetach(ctx context.Context, id string) (removeNote func(*regi
 		e, known := s.ENIs[id]
 		switch {
 		case !known:
-			return nil // an operator's command removes the ENI, which is not in the registry
+			return nil // nothing to note: only an operator's command detaches an ENI that is not in the registry
 		case !e.Draining:
 			return errUndrained
 		}
 		if before, noted = e.Detaching, time.Now().Round(0); !noted.After(before) {
-			noted = before.Add(1) // an operator or another program has set the clock
+			noted = before.Add(1) // the clock has been set back; a note must differ from the earlier note
 		}
 		e.Detaching = noted
 		s.ENIs[id] = e
@@ -123,8 +122,8 @@ func (p *Node) noteDetach(ctx context.Context, id string) (removeNote func(*regi
 	}, err
 }
 
-// detachNotBegun reports whether EC2 has not begun to detach an ENI, because EC2 has refused, or because the request
-// has not reached EC2. The argument err is the error that detachENI has returned.
+// detachNotBegun interprets the error err of detachENI. It returns true if err proves that this call has not made EC2
+// begin to detach the ENI: EC2 has refused the call, or the request has not reached EC2.
 func detachNotBegun(err error) bool {
 	return err != nil && !aws.MaybeDone(err) && !errors.Is(err, aws.ErrNotFound) && !inTransition(err)
 }
@@ -138,8 +137,9 @@ func inTransition(err error) bool {
 
 // staysAttached reports whether the ENI certainly stays attached after detachENI has failed with err. Pods can then
 // have the ENI's addresses. If the ENI had the mark before, an earlier process may have begun to detach the ENI. For
-// such an ENI, staysAttached returns true only if the role has no permission to detach ENIs. In all other cases, for
-// example if EC2 only throttles this process, the earlier process may have succeeded.
+// such an ENI, staysAttached returns true only if the role has no permission to detach ENIs, because such a role lets
+// no process of this node detach an ENI. After another refusal, for example because EC2 throttles, the earlier process
+// may still have succeeded.
 func (m markedENI) staysAttached(err error) bool {
 	return detachNotBegun(err) && (!m.wasMarked || errors.Is(err, aws.ErrDenied))
 }

@@ -11,10 +11,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// heedConflists records what the conflists of the node want to keep. Each ADD also records what its own network wants
-// to keep: see lease.Pool.Note. The records of ADDs alone are not enough, for two reasons. If the networks that share a
-// pool differ, the last ADD would decide. And if the configuration no longer has a pool, no ADD comes for the pool. The
-// conflists alone are not enough either, because Multus has networks that are in no conflist file.
+// heedConflists records which addresses and ENIs the node must keep, as the conflists of the node say. Each ADD also
+// records what its own network says about this: see lease.Pool.Note. The records of ADDs alone are not enough, for two
+// reasons. If two networks share a pool, but want to keep different numbers of addresses, the record of the last ADD
+// would count. And if the configuration no longer has a pool, no ADD comes for the pool. The conflists alone are not
+// enough either, because Multus has networks that are in no conflist file.
 //
 // While the collection waits for EC2, ADDs write their own records. So the collection records again what the conflists
 // want, before each release.
@@ -36,8 +37,8 @@ func (c *Collecting) heedConflists(s *registry.State) bool {
 	return recordPoolWishes(s, c.Conflists) || noted || retired
 }
 
-// recordRequestTags records the tags of the ENIs for which the conflists allow pods to ask. If a network is in no
-// conflist and has no pod, recordRequestTags removes the network's tags.
+// recordRequestTags records the tags that the conflists have in the key enis of requests. Pods may ask for ENIs with
+// these tags. If a network is in no conflist and has no pod, recordRequestTags removes the network's tags.
 func recordRequestTags(s *registry.State, conflists []lease.Policy) (changed bool) {
 	before, leased := s.OnRequest, map[string]bool{"": true}
 	if len(before) > 0 {
@@ -102,8 +103,9 @@ func recordPoolWishes(s *registry.State, conflists []lease.Policy) (changed bool
 	return changed
 }
 
-// wishesFor looks for conflists with the ENI's pool. It sets configured if it finds one, serves if the ENI serves the
-// pods of one of them, and keeps if one of them has skipDeallocation.
+// wishesFor looks for conflists with the ENI's pool. The result configured is true if there is such a conflist. The
+// result serves is true if at least one of these conflists lets the ENI serve pods. The result keeps is true if at
+// least one of them has skipDeallocation.
 func wishesFor(conflists []lease.Policy, e registry.ENI) (serves, keeps, configured bool) {
 	for _, q := range conflists {
 		if q.Pool == lease.Origin(e.Pool) {

@@ -32,8 +32,9 @@ type Report struct {
 	Detached   []string       // ENIs for which pods had asked
 	Returned   []netip.Prefix // delegated prefixes that were unassigned
 
-	// Tidied is true if the collection has removed objects of the node that serve all pods, or all routed pods, because
-	// no pod needed them. A pod may have started at that moment. So the caller must repair the node.
+	// Some objects of the node serve all pods, or all routed pods. Tidied is true if the collection has removed such
+	// objects, because the node had no such pods. But a pod may have started at that moment. So the caller must repair
+	// the node.
 	Tidied bool
 }
 

@@ -76,7 +76,7 @@ func (p *Node) detachIfIdle(ctx context.Context, id string, used lease.Used) (de
 		return false, err
 	}
 	err = p.detachChosen(ctx, id, used, m)
-	return err == nil && p.isForgotten(id), err // without an error, the ENI may stay, because a pod now uses it
+	return err == nil && p.isForgotten(id), err // detachChosen also returns nil if the ENI stays for a pod
 }
 
 // mustDetach reports whether pods had asked for the ENI, and no pod uses it or waits for it any more.
@@ -86,8 +86,8 @@ func (p *Node) mustDetach(s *registry.State, id string, used lease.Used) bool {
 		!lease.Awaited(s, id, time.Now()) && unused(s, id, used)
 }
 
-// unused reports whether no lease and no namespace has an address of the ENI, and no namespace has the ENI's link. If a
-// namespace cannot be read, unused returns false.
+// unused returns false if something uses the ENI: a lease has an address of the ENI, or a namespace has an address of
+// the ENI or the ENI's link. If a namespace cannot be read, unused also returns false.
 func unused(s *registry.State, id string, used lease.Used) bool {
 	e := s.ENIs[id]
 	for a, l := range s.Leases.All() {

@@ -105,7 +105,7 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, descri
 		}))
 	case errors.Is(err, errNotOurs):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) }))
-	case isDeleteDenied(err): // the ENI is detached, because no process deletes an attached ENI
+	case isDeleteDenied(err): // the ENI is already detached, because detachAndDelete detaches it before it deletes it
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 			s.Edit(id, (*registry.ENI).Detach)
 			s.Instance.FullUntil, s.Instance.FullWith = time.Time{}, 0
@@ -139,9 +139,9 @@ func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry
 
 // DeleteUnwanted deletes one empty ENI that gets no new pods, and returns the state afterwards. An operator has retired
 // this ENI, or the configuration no longer has its pool. A collection would delete this ENI later, but another ENI
-// needs its slot now. DeleteUnwanted does not delete an empty ENI of a pool that the configuration has. Without this
-// rule, if pods of two pools started alternately, each pod would wait for a new ENI. If this node must not delete ENIs,
-// DeleteUnwanted deletes none.
+// needs its slot now. DeleteUnwanted does not delete an empty ENI of a pool that the configuration has. Otherwise two
+// pools could take the slot from each other again and again: each new pod would delete the other pool's ENI, and wait
+// for a new ENI. If this node must not delete ENIs, DeleteUnwanted deletes none.
 func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if !p.MakesENIs() {
 		return s, nil
@@ -224,7 +224,7 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 		if errors.Is(err, errDeleted) {
 			return nil
 		}
-		if err == nil && detached == was { // after a step, EC2 is often ready at once
+		if err == nil && detached == was { // after the detach call, do not wait, because EC2 is often ready at once
 			err = p.awaitEC2(ctx, every, "wait for "+id+" to be detached and deleted")
 		}
 		if err != nil {
@@ -233,8 +233,8 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 	}
 }
 
-// MostAwait is the sum of all times that a collection waits for EC2 to detach ENIs. EC2 may need hours for one ENI, and
-// the other steps of the collection also need time.
+// MostAwait is the longest time that a collection waits for EC2 to detach ENIs, for all ENIs together. It is limited,
+// because EC2 may need hours for one ENI, and the other steps of the collection also need time.
 const MostAwait = time.Minute
 
 // awaitEC2 waits for the duration d, while EC2 detaches or deletes an ENI. In a collection, all waits together take at

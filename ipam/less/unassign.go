@@ -64,7 +64,7 @@ func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 }
 
 // unassignIdle unassigns idle prefixes and addresses, ENI by ENI. unassignIdle stops when the outcome of a call is
-// unknown. It does nothing if a network of the node must change nothing in EC2.
+// unknown. If a network of the node has the provision "none", unassignIdle makes no call.
 func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || p.Policy.Provision == lease.ProvisionNone {
@@ -81,7 +81,7 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 			}
 			failed = errors.Join(failed, err)
 			if aws.MaybeDone(err) {
-				return failed // in an incident of EC2, each further call would only remove addresses that new pods need
+				return failed // EC2 may be down: each further call would first take free addresses out of the registry
 			}
 			c.Unassigned, c.Returned = append(c.Unassigned, gone.List()...), append(c.Returned, gone.CIDRs()...)
 		}
@@ -94,7 +94,7 @@ type picker func(s *registry.State, eni string, now time.Time) book.Releasable
 
 // heedingPicker returns a picker that first calls pick. If pick returns something to release, the picker records again
 // what the conflists want, because ADDs may have recorded other wishes. If this record changes the registry, the picker
-// calls pick again. If there is nothing to release, the picker records nothing, because heedConflists has to read all
+// calls pick again. If pick returns nothing, the picker skips heedConflists, which is slow, because it reads all
 // leases.
 func (c *Collecting) heedingPicker(pick picker) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
@@ -216,11 +216,12 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 	return x
 }
 
-// spareAddrs returns the largest number of addresses that an ENI can lose. It leaves to the pool as many free addresses
-// as the pool wants to keep ready. If the ENI serves no pods because of interfaceIndex, or because an operator renews
-// it, the ENI can lose all its addresses. For some ENIs, spareAddrs returns 0. Such an ENI has Keep, or ADDs do not use
-// it now, for example because it is draining or its link is missing. An ENI in c.kept also loses nothing, because EC2
-// did not describe or detach it when the collection tried to delete it.
+// spareAddrs returns the largest number of addresses that an ENI can lose. The pool must still have the number of free
+// addresses that it wants to keep ready. If the ENI serves no pods because of interfaceIndex, or because an operator
+// renews it, the ENI can lose all its addresses. In some cases, an ENI can lose nothing, and spareAddrs returns 0. An
+// ENI loses nothing if the field Keep is true. It also loses nothing while ADDs do not use it, for example because it
+// is draining, or because its link is missing. An ENI in c.kept also loses nothing, because EC2 did not describe or
+// detach it when the collection tried to delete it.
 func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||
@@ -242,8 +243,9 @@ func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int
 // call, EC2 unassigns all of x or nothing. If an operator or another program has already unassigned a part of x, this
 // call fails. In this case, unassignAll makes a second call to unassign the rest.
 //
-// If EC2 refuses, unassignAll puts what is still on the ENI back into the registry. If the outcome of the call is not
-// known, these addresses and prefixes stay out of the registry until metadata shows them.
+// If EC2 refuses, the ENI still has some or all of these addresses and prefixes. unassignAll then adds these to the
+// registry again. If the outcome of the call is not known, these addresses and prefixes stay out of the registry until
+// metadata shows them.
 func (p *Node) unassignAll(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
 	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return book.Releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx),
@@ -296,9 +298,9 @@ func (p *Node) unassignOnce(ctx context.Context, id string, x book.Releasable) e
 }
 
 // unassignRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. The argument refusal is
-// the error of the first call, which was for the whole of x. EC2 may have carried out an earlier attempt of the first
-// call, although its descriptions do not show this yet. So if the second call also fails, the returned error contains
-// refusal, and the outcome is not known.
+// the error of the first call, which was for the whole of x. The first call may have had several attempts, and EC2 may
+// have carried out one of them before it refused the last. EC2's descriptions perhaps do not show this yet. So if the
+// second call also fails, the returned error contains refusal, and the outcome is not known.
 func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	rest, err := p.stillOnENI(ctx, id, x, refusal)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 )
 
 // AskInAdvance asks EC2 in advance the questions that a growth will ask in any case. It asks for the peers of the VPC.
-// If the growth needs a new ENI, AskInAdvance also asks the questions that come before a creation. At its end, the
-// growth must call the returned function, which waits for the answers. While EC2 throttles, AskInAdvance asks nothing,
-// because the questions would have to wait, and could become useless meanwhile.
+// If the growth needs a new ENI, AskInAdvance also asks the questions that come before a creation. The growth must call
+// the returned function when the growth ends. The function waits for the answers. While EC2 throttles, AskInAdvance
+// asks nothing, because the questions would have to wait, and could become useless meanwhile.
 func (p *Node) AskInAdvance(ctx context.Context) (waitForAnswers func()) {
 	s, err := p.Registry.View()
 	if err != nil || lease.Unknown(s) || known.Throttled(s) {
