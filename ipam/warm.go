@@ -60,10 +60,10 @@ func (p *Pool) Fill(ctx context.Context) (free int, err error) {
 	}
 }
 
-// countFree returns how many addresses are free, and whether the pool wants more. It sets enough if ADDs wait, and the
-// free addresses are enough for all of them. If the free addresses are not enough, Fill asks EC2 before it lets these
-// ADDs have their turn. If Fill gave its lock to these ADDs first, some of them would ask EC2 themselves, and the pool
-// would need one call more.
+// countFree returns how many addresses are free, and whether the pool wants more. The result enough is true if ADDs
+// wait, and each of them can have a free address. If there are too few free addresses, Fill asks EC2 before it lets
+// these ADDs have their turn. If Fill gave its lock to these ADDs first, some of them would ask EC2 themselves, and the
+// pool would need one call more.
 func (p *Pool) countFree(ctx context.Context) (free int, wantsMore, enough bool, err error) {
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		p.Note(s)

@@ -21,9 +21,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// intentLife is how long an intent stays if EC2 shows no result of its call. EC2 may have carried out the call, but
-// show the result only later. EC2's descriptions lag by seconds, in rare cases by minutes (EC2 API reference, "Eventual
-// consistency").
+// intentLife is how long the registry keeps the intent of a call while EC2 does not show what the call has done. EC2
+// may have carried out the call, but show the result only later. EC2's descriptions lag by seconds, in rare cases by
+// minutes (EC2 API reference, "Eventual consistency").
 const intentLife = 15 * time.Minute
 
 // AddENI creates an ENI with the addresses that the waiting ADDs need, and attaches it. If a subnet has no address
@@ -66,13 +66,14 @@ func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) e
 	}
 	there := *p
 	there.Policy.Choice.Subnet = subnet
-	there.Policy.Prefixes = false // on the smallest types, a prefix would leave no room for the address
+	there.Policy.Prefixes = false // on the smallest instance types, a prefix would leave no room for the chosen address
 	return there.AddENI(ctx, s)
 }
 
-// MakeRoom returns why the instance can have no more ENIs, or nil if it can. If the instance seems full, MakeRoom first
-// asks EC2 which ENIs are attached. After that, MakeRoom deletes the ENIs that a collection has begun to delete. If the
-// instance is still full, MakeRoom deletes an empty ENI that gets no new pods.
+// MakeRoom makes room for another ENI of the instance. If it cannot make room, full is the reason. If there is room,
+// full is nil. If the instance seems full, MakeRoom first asks EC2 which ENIs are attached. After that, MakeRoom
+// deletes the ENIs that a collection has begun to delete. If the instance is still full, MakeRoom deletes an empty ENI
+// that gets no new pods.
 func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *registry.State, err error) {
 	if full = cmp.Or(p.fullError(s), refusalError(s)); full == nil {
 		return nil, s, nil
@@ -126,7 +127,7 @@ type ENISpec struct {
 	Tracking       registry.Tracking // timeouts; 0: the timeout of the boot ENI
 	MinIndex       int
 	Managed        bool // a collection may delete the ENI when it is empty
-	// the configuration has skipDeallocation, or addresses to keep ready: see TagKeep of package book
+	// the configuration has skipDeallocation, or a warm.min above 0: see TagKeep of package book
 	Keep bool
 }
 
@@ -143,7 +144,7 @@ func (spec ENISpec) wantsFamily(f lease.Family) bool {
 	return slices.Contains(spec.Families, f) || f == lease.IPv4 && len(spec.Families) == 0
 }
 
-// NewENI creates an ENI and attaches it. It tries the subnets of this instance's zone that have the tags of the spec.
+// NewENI creates an ENI and attaches it. It tries those subnets of this instance's zone that have the tags of the spec.
 // It fails with [aws.ErrSubnetFull] if none of these subnets has room.
 func (p *Node) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 	id, err := p.newENI(ctx, spec)
@@ -171,7 +172,9 @@ func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
 			return "", err
 		}
 	}
-	seen, _, err := p.LastAttached(ctx, s) // keep s: if the registry was lost meanwhile, a new state lacks the instance
+	// LastAttached may return a newer state. The older state s is better: if the registry was lost meanwhile, the newer
+	// state does not have the instance.
+	seen, _, err := p.LastAttached(ctx, s)
 	if err != nil {
 		return "", err
 	}
@@ -225,8 +228,9 @@ var errNotDiscarded = errors.New("the new ENI could be neither attached nor dele
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
 // attachOurs attaches an ENI that this suite has made, and records it. If EC2 cannot attach a new ENI, attachOurs
-// deletes the ENI. There are four such cases. The instance or its network card has no room. The instance does not run.
-// EC2 attaches no ENI of this subnet to this instance. The ENI stays in a transition (see IsStuck).
+// deletes the ENI. There are four possible reasons why EC2 cannot attach it. The instance or its network card may have
+// no room. The instance may not be running. EC2 may attach no ENI of this subnet to this instance. Or the ENI may stay
+// in a transition (see IsStuck).
 //
 // If the ENI is already in the registry, attachOurs never deletes it, because another program has detached the ENI, and
 // pods may have its addresses. If the caller has asked EC2 which ENIs are attached, the argument seen is EC2's answer.
@@ -267,7 +271,7 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 	err = p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
 		_, known := s.ENIs[eni.ID]
 		book.Record(s, eni, spec.Managed)
-		if !known { // if the registry knows the ENI already, the ENI's Provision may have ended long ago
+		if !known { // a known ENI gets no Provisioning mark, because its Provision may have ended long ago
 			book.MarkProvisioning(s, eni.ID, !spec.Managed)
 		}
 		book.AddAddrs(s, eni.ID, addrs, time.Time{})

@@ -69,8 +69,8 @@ func (p *Node) AttachAnywhere(
 	return attachment, at, err
 }
 
-// attachAtFree attaches the ENI at a free slot. The argument attached has the ENIs that take slots. If EC2 refuses the
-// slot, attachAtFree may try another slot.
+// attachAtFree attaches the ENI at a free slot. The caller passes the attached ENIs, which take slots. If EC2 refuses
+// the slot, attachAtFree may try another slot.
 func (p *Node) attachAtFree(
 	ctx context.Context, s *registry.State, attached []aws.ENI, target call.Object, minIndex int,
 ) (attachment string, at Slot, err error) {
@@ -98,8 +98,8 @@ func (p *Node) attachAt(
 ) (attachment string, err error) {
 	const young = 10 * time.Second
 	for start := time.Now(); ; {
-		// The Object of this call has no ENI, so p.Call does not record a refusal of the ENI. Another network card may
-		// take the ENI, so only the caller knows whether the refusal counts.
+		// The field ENI of the call's Object is empty, so that p.Call does not record EC2's refusal. EC2 may refuse the
+		// ENI on one network card, and accept it on another. So the caller decides whether to record the refusal.
 		begin := call.NewIntent(registry.Intent{Action: book.AttachAction, ENI: target.ENI})
 		do := func(*registry.State, string) (_ func(*registry.State), err error) {
 			attachment, err = p.Cloud.AttachENI(ctx, target.ENI, instance, at.Card, at.Index)

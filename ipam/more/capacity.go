@@ -19,9 +19,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file compute for how many pods a node can get addresses in the future. Like a growth, they find
-// out whether a slot is free, how much room an ENI has, and whether an ENI gets prefixes. They assume that the subnets
-// have room, and an aligned /28 for each prefix.
+// The functions of this file compute how many pods a node can have in the future, if each pod needs addresses. Like a
+// growth, they find out whether a slot is free, how much room an ENI has, and whether an ENI gets prefixes. They assume
+// that the subnets have room, and an aligned /28 for each prefix.
 
 // Launched returns the state of a new instance with these limits. The instance's only ENI is its boot ENI. The ENI's
 // first address of each family belongs to the node itself.
@@ -35,10 +35,11 @@ func Launched(l aws.Limits, families []lease.Family) *registry.State {
 	return s
 }
 
-// Pods returns the number of pods for which the instance certainly has or gets addresses, however the pods are
-// distributed over the pools. If there are several pools, this number is lower than the number of addresses, because a
-// pool takes a whole ENI for its first pod. Pods ignores a pool if no pod can ever have an address of the pool. The
-// argument keptENIs is the number of ENIs that are kept for pods that ask for ENIs of their own.
+// Pods returns how many pods the instance can certainly serve. For this number of pods, the instance has addresses or
+// can get them, however the pods are distributed over the pools. If there are several pools, this number is lower than
+// the number of addresses, because a pool takes a whole ENI for its first pod. Pods ignores a pool if no pod can ever
+// have an address of the pool. The argument keptENIs is the number of ENIs that are kept for pods that ask for ENIs of
+// their own.
 func Pods(s *registry.State, policies []lease.Policy, keptENIs int) int {
 	var all []share
 	for _, policy := range policies {
@@ -80,8 +81,8 @@ func shareOf(s *registry.State, policy lease.Policy, keptENIs int) share {
 	return one
 }
 
-// podsOnNext returns how many pods a new ENI in the subnet can serve. It subtracts the addresses of these pods from the
-// subnet's number in rooms.
+// podsOnNext returns how many pods a new ENI in the subnet can serve. The argument rooms has the number of free
+// addresses of each subnet. podsOnNext subtracts the addresses of the ENI's pods from this number.
 func (p *Node) podsOnNext(s *registry.State, subnet string, rooms subnetRoom) int {
 	const id = "next"
 	s.ENIs[id] = registry.ENI{Index: max(p.Policy.MinIndex, 1), Subnet: subnet}
@@ -104,8 +105,8 @@ func (p *Node) podsOn(s *registry.State, id string, e registry.ENI, rooms subnet
 }
 
 // podsInRoom returns how many more pods an ENI can serve if it gets all addresses for which it has room. The argument
-// places is the number of addresses or prefixes that the ENI can still take. podsInRoom subtracts the addresses of
-// these pods from the subnet's number in rooms.
+// places is the number of addresses or prefixes that the ENI can still take. The argument rooms has the number of free
+// addresses of each subnet. podsInRoom subtracts the addresses of the new pods from this number.
 func (p *Node) podsInRoom(s *registry.State, f lease.Family, places int, subnet string, rooms subnetRoom) int {
 	switch {
 	case f == lease.IPv6 && p.usesPrefixes(s, f):
@@ -131,12 +132,12 @@ func (p *Node) furtherENIs(s *registry.State) int {
 	}
 }
 
-// fewestPods considers one pool that has no address left, because the other pools have taken ENIs. It returns the
-// smallest number of pods on the node in this case. The argument starved is the share of this pool, and others are the
-// shares of the other pools.
+// fewestPods considers one pool that has no address left, because the other pools have taken ENIs. This can happen with
+// few or many pods on the node. fewestPods returns the smallest number of pods with which it can happen. The argument
+// starved is the share of this pool, and others are the shares of the other pools.
 func fewestPods(starved share, others []share) int {
 	const never = math.MaxInt / 2
-	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: the fewest pods with which the others take n ENIs
+	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: to take n ENIs, the others need so many pods
 	pods[0] = 0
 	for _, other := range others {
 		then := slices.Clone(pods)
@@ -154,7 +155,7 @@ func fewestPods(starved share, others []share) int {
 	return least
 }
 
-// leastPodsTaking returns the smallest number of pods for which a pool takes this number of further ENIs.
+// leastPodsTaking returns how many pods a pool must have before it takes this number of further ENIs.
 func (one share) leastPodsTaking(enis int) int {
 	return max(one.attached+(enis-1)*one.podsPerENI+1-one.warm, 0)
 }

@@ -28,14 +28,15 @@ type Slot struct{ Card, Index int }
 
 // slots are the slots of an instance.
 type slots struct {
-	cards    []int         // how many ENIs each card takes
+	cards    []int         // how many ENIs each card can have
 	minIndex int           // the lowest device index that is for pods
 	taken    map[Slot]bool // the slots that have an ENI
 	inOrder  bool          // the lowest card first
 }
 
-// slotsOf returns the slots of the instance, from the registry and from described, EC2's descriptions of ENIs. If EC2
-// describes an ENI, slotsOf takes the ENI's slot from this description.
+// slotsOf returns the slots of the instance. It knows the ENIs in the slots from the registry, and from EC2's
+// descriptions of ENIs (the argument described). If EC2 describes an ENI, slotsOf takes the ENI's slot from this
+// description.
 func slotsOf(s *registry.State, minIndex int, described []aws.ENI) *slots {
 	all := &slots{cards: slices.Clone(s.Instance.Cards), minIndex: max(minIndex, 1), taken: map[Slot]bool{{0, 0}: true}}
 	if len(all.cards) == 0 {

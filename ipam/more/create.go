@@ -92,7 +92,8 @@ func (p *Node) secondaryAddrs(s *registry.State, spec ENISpec) int {
 
 // createENI creates an ENI. Right before the call, the function setCount sets the number of addresses or prefixes. The
 // call has the tags and a client token. Before the call, createENI writes the intent to disk, where it stays until the
-// ENI is attached. If the process dies before the attachment, resumeCalls finds the ENI by its description.
+// ENI is attached. If the process dies before the attachment, resumeCalls searches EC2 for the ENI, by the text in the
+// ENI's field Description.
 func (p *Node) createENI(
 	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, setCount func(*registry.State, *aws.ENISpec),
 ) (aws.ENI, string, error) {
@@ -106,7 +107,8 @@ func (p *Node) createENI(
 		slog.Warn("the instance role does not allow ec2:CreateTags: the new ENI has no tags", "error", denied)
 		spec.Tags = nil
 		if eni, token, err = p.createOnce(ctx, subnet, spec, setCount, aws.NotAllowed); aws.NotAllowed(err) {
-			// EC2 refuses ENIs with tags and ENIs without tags, so the permission to create tags is the one to add
+			// EC2 has refused an ENI without tags, too. So record the first refusal: it names the permission that an
+			// operator must add, because this suite wants ENIs with tags.
 			err = p.NoteRefusal(ctx, book.CreateAction, call.Object{Subnet: subnet.ID}, denied)
 		}
 	}
@@ -120,8 +122,8 @@ func isTagRefusal(err error) bool {
 }
 
 // createOnce repeats an earlier creation with an unknown outcome, or creates a new ENI. Each creation has its own
-// client token, which is the key of its intent. The function handled reports whether the caller itself handles a
-// refusal, so that Call does not record it.
+// client token, which is the key of its intent. The caller may handle some refusals of EC2 itself. For such a refusal,
+// the function handled returns true, and Call does not record the refusal.
 func (p *Node) createOnce(
 	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, setCount func(*registry.State, *aws.ENISpec),
 	handled func(error) bool,
@@ -170,8 +172,9 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 
 // unendedToken looks for an earlier creation with an unknown outcome, and with the subnet, the groups and the tags of
 // the spec. The number of addresses and the timeouts may differ. unendedToken returns the client token of this
-// creation, or "" if there is none. Perhaps EC2's descriptions do not show the first ENI yet (EC2 API reference,
-// "Eventual consistency"). But if the caller repeats the call with this token, EC2 creates no second ENI.
+// creation, or "" if there is none. The earlier creation may have made an ENI that EC2's descriptions do not show yet
+// (EC2 API reference, "Eventual consistency"). But if the caller repeats the call with this token, EC2 creates no
+// second ENI.
 func unendedToken(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
 		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) &&

@@ -41,8 +41,8 @@ func (p *Node) fullError(s *registry.State) error {
 	return nil
 }
 
-// HintFull returns what an operator can do about a full instance. The hint depends on the key or the fact that limits
-// the number of ENIs, for example maxENIs, interfaceIndex or the instance type.
+// HintFull returns what an operator can do about a full instance. The number of ENIs can be limited by a key of the
+// configuration, by the instance type, or by EBS volumes. The hint depends on which of these is the limit.
 func (p *Node) HintFull(s *registry.State) string {
 	if hint := p.missingCIDRHint(s); hint != "" {
 		return hint // more ENIs or prefixes would not help
@@ -101,9 +101,9 @@ func refusalError(s *registry.State) error {
 		aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), s.Instance.FullUntil.Format(time.RFC3339))
 }
 
-// seemsFull reports whether a full instance may have room by now, although the links of all our ENIs are on the node.
-// EC2's last refusal may be out of date, or an operator or another program may have detached an ENI. The caller then
-// asks EC2 which ENIs are attached. seemsFull returns true at most twice a minute.
+// seemsFull reports whether the instance perhaps only seems full, so that the caller must ask EC2 which ENIs are
+// attached. There are two such cases. EC2's last refusal may be out of date. Or an operator or another program may have
+// detached a foreign ENI. seemsFull returns true at most twice a minute.
 func seemsFull(s *registry.State) bool {
 	const lately = 30 * time.Second
 	others := refusalError(s) != nil

@@ -83,8 +83,8 @@ func (p *Node) usableBefore(s *registry.State, now time.Time) time.Time {
 	return before
 }
 
-// podsFreeOn returns how many pods an ENI can serve with its free addresses. It leaves out addresses that became free
-// after the time freedBefore.
+// podsFreeOn returns how many pods an ENI can serve with its free addresses. The argument freedBefore is a time.
+// podsFreeOn does not count addresses that became free after this time.
 func (p *Node) podsFreeOn(s *registry.State, e registry.ENI, freedBefore time.Time) int {
 	least := lease.Plenty
 	for _, f := range p.Policy.Families {
@@ -132,9 +132,9 @@ func (p *Node) suitableForNext(s *registry.State, subnets []aws.Subnet) ([]aws.S
 	return p.suitableSubnets(s, subnets, ENISpec{Tags: p.Policy.SubnetTags, Families: p.Policy.Families})
 }
 
-// isFragmented reports whether a subnet probably has no aligned /28. EC2's description of a subnet does not say so. But
-// if an ENI in this subnet has single addresses besides its primary address, a growth wanted prefixes for this ENI, and
-// got none.
+// isFragmented reports whether a subnet probably has no aligned /28. EC2's description of a subnet does not say so, but
+// the ENIs in the subnet show it. A pool with prefixes gets single addresses for an ENI only if EC2 has refused a
+// prefix. So isFragmented looks for an ENI that has single addresses besides its primary address.
 func isFragmented(s *registry.State, subnet string) bool {
 	for _, e := range s.ENIs {
 		if e.Subnet == subnet && e.Managed && singleAddrs(e) > 1 {

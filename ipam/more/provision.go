@@ -52,9 +52,9 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 
 // Allocate assigns n more addresses to an ENI. If fewer addresses fit, it assigns fewer. It tries the ENIs in the order
 // of card and device index. It takes the first ENI that has room, and that the role has permission to change. Allocate
-// returns the ENI and its new addresses, which are then free. It changes no ENI for which a pod has asked, and no ENI
-// whose link is in a pod. It also passes over an ENI that serves no pods of its pool. The argument policies has the
-// policies of the node's pools, or is empty if they are not known.
+// returns the ENI and its new addresses, which are then free. It never takes an ENI for which a pod has asked, an ENI
+// whose link is in a pod, or an ENI that serves no pods of its pool. The argument policies has the policies of the
+// node's pools, or is empty if they are not known.
 func (p *Node) Allocate(ctx context.Context, n int, policies ...lease.Policy) (id string, got []netip.Addr, err error) {
 	err = p.withGrowLock(ctx, p.abandonENI, func(_, s *registry.State) error {
 		var rs []lease.Place
@@ -94,7 +94,7 @@ func (p *Node) Allocate(ctx context.Context, n int, policies ...lease.Policy) (i
 			why = append(why, err)
 		}
 		if aws.NotAllowed(errors.Join(why...)) {
-			return errors.Join(why...) // without the error below: these ENIs may have room
+			return errors.Join(why...) // leave out the error none: perhaps only a permission is missing, not room
 		}
 		//lint:ignore ST1005 the original's words
 		none := fmt.Errorf("Unable to allocate - no IPs available on any interfaces: "+
@@ -121,9 +121,9 @@ func misfitOf(e registry.ENI, policies []lease.Policy, fallback lease.Policy) (w
 	return why
 }
 
-// withGrowLock runs work under the lock "grow". Before it runs work, withGrowLock updates the registry, and calls
-// resumeCalls with onUnattached to finish the calls of earlier processes. The function work gets two states of the
-// registry: the state before resumeCalls, and the state after it.
+// withGrowLock takes the lock "grow", and calls the function work while it holds the lock. Before this call,
+// withGrowLock updates the registry, and calls resumeCalls with onUnattached to finish the calls of earlier processes.
+// The function work gets two states of the registry: the state before resumeCalls, and the state after it.
 func (p *Node) withGrowLock(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error, work func(before, s *registry.State) error,
 ) error {

@@ -22,9 +22,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Resume finishes calls that earlier processes have begun, for a growth. It leaves out the calls that can wait. Resume
-// reports whether it has confirmed addresses. If so, the growth ends, because the confirmed addresses may be enough for
-// the waiting ADDs.
+// Resume is a step of a growth. It finishes calls that earlier processes have begun. It leaves out the calls that can
+// wait. Resume reports whether it has confirmed addresses. If so, the growth ends, because the confirmed addresses may
+// be enough for the waiting ADDs.
 func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 	if err := p.setAllDeleteOnTermination(ctx); err != nil || p.canWait() {
 		return false, err
@@ -35,9 +35,10 @@ func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 
 // resumeCalls finishes the calls of earlier processes that were killed or got no answer from EC2. Its caller holds the
 // lock "grow", so every intent in the registry is from an earlier process. Nearly always, the registry has no intents.
-// Without intents, resumeCalls asks EC2 or metadata only if it has to compare a rebuilt registry. If an earlier process
-// wanted to attach an ENI, and the ENI is not attached, resumeCalls calls onUnattached with the ENI. It returns true if
-// it has confirmed addresses that were unconfirmed.
+// Without intents, resumeCalls asks EC2 or metadata only if the registry was lost and rebuilt, because a rebuilt
+// registry may lack things that EC2 or metadata shows. If an earlier process wanted to attach an ENI, and the ENI is
+// not attached, resumeCalls calls onUnattached with the ENI. It returns true if it has confirmed addresses that were
+// unconfirmed.
 func (p *Node) resumeCalls(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error,
 ) (confirmed bool, err error) {
@@ -143,10 +144,10 @@ func isTooOld(i registry.Intent) bool {
 	return !lease.ReleasesChosen(i) && time.Since(i.Since) > intentLife
 }
 
-// canWait reports whether a growth can leave the work of resumeCalls to a collection. The growth cannot leave it if the
-// outcome of a call is unknown, or if the registry has unconfirmed addresses. All other work can wait, because a
-// collection comes within minutes. But if no collection has come for 15 minutes since a rebuild, and EC2 does not
-// throttle, the growth does the work.
+// canWait reports whether a growth can leave the work of resumeCalls to a collection. If the outcome of a call is
+// unknown, or the registry has unconfirmed addresses, the work cannot wait. Otherwise the work is the comparison of a
+// rebuilt registry with EC2. While EC2 throttles, this work can wait. It can also wait in the first 15 minutes after
+// the rebuild, because a collection usually comes within minutes.
 func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
@@ -154,8 +155,8 @@ func (p *Node) canWait() bool {
 		(known.Throttled(s) || time.Since(s.Rebuilt.Since) < collected)
 }
 
-// awaitTurns waits until this node may repeat the calls of the intents. Without this wait, resumeCalls would ask EC2
-// for the outcomes of the calls in vain, because it could not repeat the calls.
+// awaitTurns waits until this node may repeat the calls of the intents. Only after this wait does resumeCalls ask EC2
+// what the calls have done. An earlier answer would be useless, because resumeCalls could not repeat the calls yet.
 func (p *Node) awaitTurns(ctx context.Context, s *registry.State) error {
 	for _, i := range s.Intents {
 		if i.Action == book.ModifyAction || lease.ReleasesChosen(i) || !p.MakesENIs() {
@@ -184,7 +185,7 @@ func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 		known.Attached{})
 	_, known := s.ENIs[e.ID]
 	if (errors.Is(err, errDiscarded) || known && noPlace(err)) && !errors.Is(err, aws.ErrNotRunning) {
-		return nil // this ENI needs no further step, because the instance can have no more ENIs
+		return nil // done: the new ENI is deleted, or the known ENI stays unattached, because the instance is full
 	}
 	if maybeOthers(s, e) && aws.NotAllowed(err) && !aws.MaybeDone(err) {
 		slog.Warn("the role may not attach this ENI, which has no tags of this suite: the node passes over it",
@@ -228,13 +229,13 @@ func (p *Node) abandonENI(ctx context.Context, e aws.ENI) error {
 			s.Intents[call.NewToken()] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
 		})
 	}
-	return err // also "not found", because EC2 perhaps does not find a new ENI yet
+	return err // "not found" is an error, too: perhaps EC2 only does not find a new ENI yet
 }
 
 // EndBegun calls resumeCalls for a collection, if there is something to finish. If a growth is under way, EndBegun
-// first waits for its end. While EC2 throttles the attachment of a new ENI, EndBegun does nothing for at most ten
-// minutes, because the next ADD continues with this ENI. If EC2 throttles a call of EndBegun, and an ADD waits,
-// EndBegun leaves the remaining calls to the next collection.
+// first waits for its end. If EC2 has throttled the attachment of a new ENI, the next ADD continues with this ENI (see
+// KeepMade of package known). So EndBegun then does nothing. This ends after ten minutes at the latest. If EC2
+// throttles a call of EndBegun, and an ADD waits, EndBegun leaves the remaining calls to the next collection.
 func (p *Node) EndBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !known.Due(s) {
@@ -281,7 +282,7 @@ func (p *Node) adoptAll(
 		}
 		e, known, err := p.withSubnetCIDRs(ctx, s, e)
 		if err != nil {
-			failed = ended(e, err) // but first finish the ENIs that come before this ENI in the list
+			failed = ended(e, err) // returned at the end, because the ENIs in ours must be finished before
 			break
 		}
 		ours = append(ours, e)

@@ -22,8 +22,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// ErrNoSubnet means that no subnet is suitable for a new ENI. After an [aws.ErrSubnetFull], free addresses in a subnet
-// would help. After an ErrNoSubnet, only another subnet, other tags or another CIDR would help.
+// ErrNoSubnet means that no subnet is suitable for a new ENI. This does not change until an operator adds a subnet, a
+// tag or a CIDR. The error [aws.ErrSubnetFull] is different: it ends when addresses of a subnet become free.
 var ErrNoSubnet = errors.New("no subnet for a new ENI")
 
 // Fit returns the suitable subnets of a VPC and zone. A suitable subnet has all of the tags, and a CIDR of each family.
@@ -64,7 +64,7 @@ func attachableSubnets(s *registry.State, candidates []aws.Subnet) []aws.Subnet 
 	return candidates
 }
 
-// lacks lists the families of which a subnet has no CIDR. If the argument families is empty, lacks checks IPv4.
+// lacks returns those families for which a subnet has no CIDR. If the argument families is empty, lacks checks IPv4.
 func lacks(n aws.Subnet, families []lease.Family) []lease.Family {
 	if len(families) == 0 {
 		families = []lease.Family{lease.IPv4}
@@ -126,9 +126,9 @@ func keysText(all []aws.Subnet) string {
 }
 
 // sortSubnets sorts the subnets. The subnets in which the instance has the fewest ENIs come first. Among subnets with
-// the same number of ENIs, weighted rendezvous hashing gives each node an order of its own. A subnet with twice as many
-// free addresses comes first twice as often. So a thousand nodes that start together do not all ask for the same
-// subnet.
+// the same number of ENIs, weighted rendezvous hashing gives each node an order of its own. If a subnet has twice as
+// many free addresses as another, it is the first subnet for twice as many nodes. So a thousand nodes that start
+// together do not all ask for the same subnet.
 func sortSubnets(subnets []aws.Subnet, instance string, eniCounts map[string]int) {
 	score := func(n aws.Subnet) float64 {
 		h := fnv.New64a()
@@ -242,8 +242,9 @@ func subnetsError(s *registry.State, spec ENISpec, full []error, refused map[str
 
 // secondTrySubnets returns the subnets for a second try to create the ENI, with only its primary address. In the first
 // try, the node asked for more addresses, and EC2 gives all of them or none. Other nodes may have taken addresses after
-// EC2 described the subnets. So each returned subnet has Free set to 1. If the first try asked only for the primary
-// address, secondTrySubnets returns no subnets.
+// EC2 described the subnets. So the node now asks only for the primary address. For this, secondTrySubnets sets the
+// field Free of each returned subnet to 1. If the first try asked only for the primary address, secondTrySubnets
+// returns no subnets.
 func (p *Node) secondTrySubnets(s *registry.State, subnets []aws.Subnet, spec ENISpec) []aws.Subnet {
 	if !spec.wantsFamily(lease.IPv4) || p.secondaryAddrs(s, spec) == 0 && !spec.Prefixes {
 		return nil

@@ -80,7 +80,7 @@ func (p *Node) ensureDeleteOnTermination(ctx context.Context, e aws.ENI) error {
 		s.Intents[token] = i
 	})
 	if err != nil || e.Attachment == "" || !p.MakesENIs() {
-		return err // EC2 does not show the attachment yet, or this process must not make the call; a later process does
+		return err // a later process makes the call, which this process cannot make yet, or must not make
 	}
 	return p.setDeleteOnTermination(ctx, e.ID, e.Attachment, token)
 }

@@ -22,13 +22,13 @@ import (
 // operator repeats the Provision, the new Provision continues with the same ENI. If the new Provision created another
 // ENI, the node would have two ENIs, and a collection would delete neither of them.
 //
-// EC2's answers perhaps do not show changes of the last seconds. So until the time known.Settled has passed after a
-// change, the node trusts the registry's record of the change and not EC2's answer. If the registry lacks the result of
-// a call, the Provision waits until EC2 has settled.
+// EC2's answers perhaps do not show changes of the last seconds. So for the duration known.Settled after a change, the
+// node trusts the registry's record of the change and not EC2's answer. If the registry lacks the result of a call, the
+// Provision waits until EC2 has settled.
 
 // earlierENI returns the ENI of an earlier Provision with the same spec, or "". Another process may already have
-// finished the calls of that Provision. The argument before is the registry's state from before this process finished
-// calls of earlier processes, and s is the latest state.
+// finished the calls of that Provision. The state s is the registry's latest state. The state in the argument before is
+// older: at that time, this process had not yet finished the calls of earlier processes.
 func (p *Node) earlierENI(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
@@ -46,7 +46,7 @@ func (p *Node) earlierENI(ctx context.Context, before, s *registry.State, spec E
 			continue
 		}
 		if book.Untagged(seen) && !e.Provisioning && !book.Begun(before, id) {
-			continue // the ENI may belong to the original plugin, and may be new in the registry
+			continue // no tag, mark or intent names a Provision: the original plugin may have made the ENI
 		}
 		switch is, err := p.matchesSpec(ctx, s, seen, spec); {
 		case err != nil:
@@ -70,8 +70,8 @@ func (p *Node) earlierENI(ctx context.Context, before, s *registry.State, spec E
 }
 
 // describeWhenShown returns EC2's description of an ENI, or the zero value if EC2 does not know the ENI. EC2 perhaps
-// does not show a new ENI yet. So describeWhenShown asks again until the time known.Settled has passed after the time
-// changedAt.
+// does not show a new ENI yet, so describeWhenShown asks again. The argument changedAt is when the ENI last changed.
+// When the duration known.Settled has passed since that time, describeWhenShown gives up.
 func (p *Node) describeWhenShown(ctx context.Context, id string, changedAt time.Time) (aws.ENI, error) {
 	for {
 		enis, err := p.DescribeENIs(ctx, aws.ByID(id))
@@ -139,8 +139,8 @@ func (p *Node) finishUnrecorded(
 }
 
 // finishOwn attaches an ENI that an earlier Provision with the same spec has begun to make. If the ENI belongs to a
-// growth, finishOwn deletes it. If the ENI belongs to another Provision, finishOwn does nothing, because the lowest
-// device index for that ENI is not known. At a lower index, the ENI would serve no pods.
+// growth, finishOwn deletes it. If the ENI belongs to another Provision, finishOwn does nothing, because it does not
+// know the MinIndex in the spec of that Provision. At a device index below that MinIndex, the ENI would serve no pods.
 func (p *Node) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
 	if e.Tags[book.TagManaged] == "true" {
 		return p.abandonENI(ctx, e)

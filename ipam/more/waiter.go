@@ -33,8 +33,8 @@ func (p *Node) CountWaiting(s *registry.State) (n int, first, last time.Time) {
 	return n, first, last
 }
 
-// HasFree reports whether the pool has free addresses for an ADD. It may return true even after a failed growth,
-// because that growth may have finished an earlier, interrupted growth.
+// HasFree reports whether the pool has free addresses for an ADD. It may return true even after a growth that has
+// failed. Before that growth failed, it may have finished the calls of an interrupted growth, and so got addresses.
 func (p *Node) HasFree() bool {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -55,11 +55,11 @@ func (p *Node) pendingADDs(s *registry.State) int {
 	return n
 }
 
-// wantedAddrs returns for how many addresses a growth asks. A growth for one pod alone asks for one address. All other
-// growths ask for one address for each ADD that waits or will be repeated, plus a reserve. The reserve is the larger of
-// two numbers: the free addresses that the pool wants to keep ready, and the cooling addresses. A growth asks for at
-// least ipBatchSize addresses. It asks for no reserve that maxPods makes useless. If ipBatchSize is 0, a growth asks
-// for as many addresses as an ENI can have.
+// wantedAddrs returns the number of addresses that a growth must ask for. A growth for one pod alone asks for one
+// address. All other growths ask for one address for each ADD that waits or will be repeated, plus a reserve. The
+// reserve is the larger of two numbers: the free addresses that the pool wants to keep ready, and the cooling
+// addresses. A growth asks for at least ipBatchSize addresses. But a growth asks for further addresses only for pods
+// that the node may still get (maxPods). If ipBatchSize is 0, a growth asks for as many addresses as an ENI can have.
 //
 // Cooling addresses show that pods are being replaced, and that more pods will be replaced soon. Without a reserve for
 // them, a rolling update would cost as many calls as the node has pods. The whole account shares the rate limit of
@@ -102,15 +102,16 @@ func (p *Node) podCount(s *registry.State) (n int) {
 	return n
 }
 
-// isPodAddr reports whether an address is on an ENI of the pool, and of the pool's first family. Each pod has exactly
-// one such address, so the number of these addresses is a number of pods.
+// isPodAddr reports whether an address is on an ENI of the pool, and belongs to the pool's first family. Each pod has
+// exactly one address of this family, so its callers count addresses to count pods.
 func (p *Node) isPodAddr(s *registry.State, a netip.Addr) bool {
 	id, e := s.ENIOf(a)
 	return id != "" && e.Pool == p.Policy.Pool && nl.FamilyOf(a) == p.Policy.Families[0]
 }
 
-// wantedForNewENI does what wantedAddrs does, for a new ENI. A new ENI costs three changing calls. So the ENI gets
-// addresses for a quarter more pods than the pool will have when the waiting ADDs are done.
+// wantedForNewENI does what wantedAddrs does, for a new ENI. A new ENI costs three calls that change something in EC2,
+// so new ENIs should be rare. So the ENI gets addresses for a quarter more pods than the pool will have when the
+// waiting ADDs are done.
 func (p *Node) wantedForNewENI(s *registry.State) int {
 	n := p.wantedAddrs(s)
 	if p.isForOnePod() {
@@ -120,8 +121,9 @@ func (p *Node) wantedForNewENI(s *registry.State) int {
 	return max(n, min(more+(more+p.podCount(s))/4, p.Policy.More(s)))
 }
 
-// A pause is the range for the time that a growth waits for the next ADD of a burst. If no ADD comes in this time, the
-// burst counts as ended. Within the range, the growth waits longer if the ADDs come more slowly.
+// A pause limits how long a growth waits for the next ADD of a burst. It has the shortest and the longest time. If no
+// ADD comes while the growth waits, the burst counts as ended. Between the two limits, the growth waits longer if the
+// ADDs come more slowly.
 type pause struct{ least, most time.Duration }
 
 // The pauses of gatherADDs. A new ENI takes seconds, so a longer wait for the ADDs of a slow burst makes little
@@ -131,9 +133,9 @@ var (
 	pauseENI    = pause{150 * time.Millisecond, 300 * time.Millisecond}
 )
 
-// burstPause returns the time without an ADD after which a burst of ADDs counts as ended. The argument average is the
-// average time between two ADDs of the burst. Within the limits of the pause, burstPause returns eight times this
-// average. If ADDs come at random times, only one ADD of 3000 comes later.
+// burstPause returns how long a growth waits for the next ADD of a burst. The argument average is the average time
+// between two ADDs of the burst. Within the limits of the pause, burstPause returns eight times this average. If ADDs
+// come at random times, the growth then misses only one ADD of 3000.
 func (p pause) burstPause(average time.Duration) time.Duration {
 	return min(max(p.least, 8*average), p.most)
 }
@@ -141,10 +143,10 @@ func (p pause) burstPause(average time.Duration) time.Duration {
 // gatherADDs waits until all ADDs of a burst have come, before the caller asks EC2. An ADD that comes later costs
 // another call, which takes some 100 ms, and counts against the rate limit of the whole account.
 //
-// gatherADDs returns when no ADD has come for the time that burstPause returns. It also returns when the waiting ADDs
-// want as many addresses as one call can bring. The argument enough is this number. It returns after a second at the
-// latest, because the creation of an ENI takes longer than a second anyway. A single ADD waits for 10 ms. If this ADD
-// has already waited for 10 ms, for example for a describe call, gatherADDs returns at once.
+// gatherADDs returns when no ADD has come for the time that burstPause returns. The argument enough is the number of
+// addresses that one call can bring. gatherADDs also returns when the waiting ADDs want so many addresses. It returns
+// after a second at the latest, because the creation of an ENI takes longer than a second anyway. A single ADD waits
+// for 10 ms. If this ADD has already waited for 10 ms, for example for a describe call, gatherADDs returns at once.
 func (p *Node) gatherADDs(ctx context.Context, enough int, pause pause) error {
 	const alone, most = 10 * time.Millisecond, time.Second
 	for began := time.Now(); ; {
