@@ -27,7 +27,8 @@ import (
 
 // An ENI with unknown tags may be an ENI of others. If the tags are unknown because EC2 did not answer, the ENI serves
 // no pods until EC2 answers. If the tags are unknown because the role has no permission to ask EC2, the ENI serves
-// pods, unless there are several pools. So a role of the original plugin, which did not ask for tags, is still enough.
+// pods, unless there are several pools. Without the permission, the node behaves like the original plugin, which never
+// asked for tags.
 
 // Misfit returns why an ENI serves no pods of the policy's pool. If the ENI serves these pods, Misfit returns "". Pods
 // that already have an address of the ENI keep it.

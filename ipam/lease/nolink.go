@@ -153,8 +153,9 @@ func (p *Pool) noteLink(ctx context.Context, e registry.ENI, id, name string) er
 
 // Look reads the links of the node, and records which ENIs have lost their link, and which ENIs have their link again.
 // It returns true if at least one ENI has its link again. If no process has ever seen the link of an ENI, the link may
-// still appear. For such an ENI, Look records now as the time from which ADDs wait for [registry.LinkPatience]. If Look
-// cannot read the links, it only logs the error, because its callers can continue.
+// still appear. For such an ENI, Look records the current time, and ADDs wait for the link until
+// [registry.LinkPatience] has passed since then. If Look cannot read the links, it only logs the error, because its
+// callers can continue.
 func (p *Pool) Look(ctx context.Context) (found bool) {
 	found, err := p.look(ctx)
 	if err != nil {

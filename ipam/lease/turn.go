@@ -20,8 +20,8 @@ type Source struct {
 	// Take has returned: see [IsNone].
 	Ask func(ctx context.Context, p *Pool, o Owner, takeErr error) (Allocation, error)
 
-	// Hands is true if this process is a GrowProgram whose parent is an ADD: see [Program]. It hands the address to its
-	// parent. If another node has the address that the pod has chosen, this process fails at once. The parent then
+	// Hands is true if this process is a GrowProgram whose parent is an ADD: see [Program]. If another node has the
+	// address that the pod has chosen, this process fails at once, and hands the wait to its parent. The parent then
 	// waits, and tries again.
 	Hands bool
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file compute how many pods a node can have in the future, if each pod needs addresses. Like a
+// The functions of this file compute how many pods a node can serve with addresses, now and in the future. Like a
 // growth, they find out whether a slot is free, how much room an ENI has, and whether an ENI gets prefixes. They assume
 // that the subnets have room, and an aligned /28 for each prefix.
 
@@ -137,7 +137,7 @@ func (p *Node) furtherENIs(s *registry.State) int {
 // starved is the share of this pool, and others are the shares of the other pools.
 func fewestPods(starved share, others []share) int {
 	const never = math.MaxInt / 2
-	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: to take n ENIs, the others need so many pods
+	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: how many pods make the others take n ENIs
 	pods[0] = 0
 	for _, other := range others {
 		then := slices.Clone(pods)

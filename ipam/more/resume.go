@@ -229,13 +229,13 @@ func (p *Node) abandonENI(ctx context.Context, e aws.ENI) error {
 			s.Intents[call.NewToken()] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
 		})
 	}
-	return err // "not found" is an error, too: perhaps EC2 only does not find a new ENI yet
+	return err // "not found" also counts as an error: perhaps EC2 does not find a new ENI yet
 }
 
 // EndBegun calls resumeCalls for a collection, if there is something to finish. If a growth is under way, EndBegun
 // first waits for its end. If EC2 has throttled the attachment of a new ENI, the next ADD continues with this ENI (see
-// KeepMade of package known). So EndBegun then does nothing. This ends after ten minutes at the latest. If EC2
-// throttles a call of EndBegun, and an ADD waits, EndBegun leaves the remaining calls to the next collection.
+// KeepMade of package known). So EndBegun then does nothing, but for at most ten minutes. If EC2 throttles a call of
+// EndBegun, and an ADD waits, EndBegun leaves the remaining calls to the next collection.
 func (p *Node) EndBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !known.Due(s) {

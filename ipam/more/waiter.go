@@ -58,8 +58,9 @@ func (p *Node) pendingADDs(s *registry.State) int {
 // wantedAddrs returns the number of addresses that a growth must ask for. A growth for one pod alone asks for one
 // address. All other growths ask for one address for each ADD that waits or will be repeated, plus a reserve. The
 // reserve is the larger of two numbers: the free addresses that the pool wants to keep ready, and the cooling
-// addresses. A growth asks for at least ipBatchSize addresses. But a growth asks for further addresses only for pods
-// that the node may still get (maxPods). If ipBatchSize is 0, a growth asks for as many addresses as an ENI can have.
+// addresses. A growth asks for at least ipBatchSize addresses. But if the node may get fewer further pods because of
+// maxPods, that smaller number replaces the reserve and ipBatchSize. If ipBatchSize is 0, a growth asks for as many
+// addresses as an ENI can have.
 //
 // Cooling addresses show that pods are being replaced, and that more pods will be replaced soon. Without a reserve for
 // them, a rolling update would cost as many calls as the node has pods. The whole account shares the rate limit of
@@ -103,14 +104,14 @@ func (p *Node) podCount(s *registry.State) (n int) {
 }
 
 // isPodAddr reports whether an address is on an ENI of the pool, and belongs to the pool's first family. Each pod has
-// exactly one address of this family, so its callers count addresses to count pods.
+// exactly one address of this family, so podCount counts these addresses to count the pods.
 func (p *Node) isPodAddr(s *registry.State, a netip.Addr) bool {
 	id, e := s.ENIOf(a)
 	return id != "" && e.Pool == p.Policy.Pool && nl.FamilyOf(a) == p.Policy.Families[0]
 }
 
-// wantedForNewENI does what wantedAddrs does, for a new ENI. A new ENI costs three calls that change something in EC2,
-// so new ENIs should be rare. So the ENI gets addresses for a quarter more pods than the pool will have when the
+// wantedForNewENI does what wantedAddrs does, for a new ENI. A new ENI costs three calls that change something in EC2.
+// To need another ENI less soon, the pool gets addresses for a quarter more pods than the pool will have when the
 // waiting ADDs are done.
 func (p *Node) wantedForNewENI(s *registry.State) int {
 	n := p.wantedAddrs(s)
@@ -144,9 +145,10 @@ func (p pause) burstPause(average time.Duration) time.Duration {
 // another call, which takes some 100 ms, and counts against the rate limit of the whole account.
 //
 // gatherADDs returns when no ADD has come for the time that burstPause returns. The argument enough is the number of
-// addresses that one call can bring. gatherADDs also returns when the waiting ADDs want so many addresses. It returns
-// after a second at the latest, because the creation of an ENI takes longer than a second anyway. A single ADD waits
-// for 10 ms. If this ADD has already waited for 10 ms, for example for a describe call, gatherADDs returns at once.
+// addresses that one call can bring. gatherADDs also returns when the waiting ADDs want at least this number. It
+// returns after a second at the latest, because the creation of an ENI takes longer than a second anyway. A single ADD
+// waits for 10 ms. If this ADD has already waited for 10 ms, for example for a describe call, gatherADDs returns at
+// once.
 func (p *Node) gatherADDs(ctx context.Context, enough int, pause pause) error {
 	const alone, most = 10 * time.Millisecond, time.Second
 	for began := time.Now(); ; {
