@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// A Permission is an entry of the configuration key "requests". It says what the pods of some namespaces may ask for.
-// These pods may ask only for what the Permission lists.
+// A Permission is an entry of the configuration key "requests". It says what the pods of some namespaces may ask for. A
+// Permission allows only what it lists.
 //
 //codec:describe exported
 type Permission struct {

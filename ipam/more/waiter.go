@@ -111,8 +111,7 @@ func (p *Node) isPodAddr(s *registry.State, a netip.Addr) bool {
 }
 
 // wantedForNewENI does what wantedAddrs does, for a new ENI. A new ENI costs three calls that change something in EC2.
-// To need another ENI less soon, the pool gets addresses for a quarter more pods than the pool will have when the
-// waiting ADDs are done.
+// So the new ENI gets addresses for a quarter more pods than the pool will have when the waiting ADDs are done.
 func (p *Node) wantedForNewENI(s *registry.State) int {
 	n := p.wantedAddrs(s)
 	if p.isForOnePod() {
