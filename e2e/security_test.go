@@ -159,7 +159,7 @@ func list(t *testing.T, format string, args ...string) []string {
 }
 
 // TestListensNowhere: nothing that runs on a node opens a socket to which others connect, except connectivity-test
-// while an operator runs it with --serve. Only these files execute programs. The plugins are the first two.
+// while an operator runs it. Only these files execute programs. The plugins are the first two.
 func TestListensNowhere(t *testing.T) {
 	executing := map[string]bool{"plugin/delegate.go": false, "unnumbered-ptp/legacy/legacy.go": false}
 	listens := regexp.MustCompile(
