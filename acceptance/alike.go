@@ -52,8 +52,7 @@ func (c *cloud) compareAnswers(ctx context.Context, p plan, m *madeObjects, out 
 	return len(t.Failures()), checkCoverage(t)
 }
 
-// checkCoverage returns an error if a node's role may need a permission for an action that the comparison has not
-// called.
+// checkCoverage checks that the comparison has called each EC2 action for which a node's role may need a permission.
 func checkCoverage(t compare.Table) error {
 	needs := iam.Needs{Mode: lease.ProvisionFull, ENIGC: true,
 		Networks: []iam.Network{{Pools: []lease.Policy{{Families: []lease.Family{lease.IPv4, lease.IPv6},
@@ -66,7 +65,7 @@ func checkCoverage(t compare.Table) error {
 	return nil
 }
 
-// printTable prints the table of the comparison. The differences that make the comparison fail come first.
+// printTable prints the table of the comparison. It first prints the differences that make the comparison fail.
 func printTable(t compare.Table, out output) {
 	matter := 0
 	for _, r := range t.Rows {
@@ -226,14 +225,14 @@ func simPeer(v *types.VpcPeeringConnectionVpcInfo) ec2sim.PeerVPC {
 }
 
 // parseBlock parses a CIDR block from an answer of EC2. If the text is no CIDR block, parseBlock returns the zero
-// Prefix. The simulator then refuses the configuration.
+// Prefix, and ec2sim.New refuses a VPC with this block.
 func parseBlock(text *string) netip.Prefix {
 	p, _ := netip.ParsePrefix(sdk.ToString(text))
 	return p
 }
 
-// tagMap converts the tags to a map. It omits tags that AWS itself has set, because the simulator refuses a request to
-// set such a tag, as EC2 does.
+// tagMap converts the tags to a map, without the tags that AWS itself has set. The keys of AWS's own tags begin with
+// "aws:". Like EC2, the simulator lets no user set a tag with such a key.
 func tagMap(tags []types.Tag) map[string]string {
 	all := map[string]string{}
 	for _, t := range tags {

@@ -21,8 +21,8 @@ import (
 // two.
 const cleanPatience = 15 * time.Minute
 
-// defaultLooks is how many answers of EC2 in a row must show no objects of the run. One such answer is not enough,
-// because EC2 may not yet show a new object.
+// defaultLooks is the number of consecutive answers without objects of the run after which the test believes EC2. One
+// answer is not enough, because EC2 may not yet show a new object.
 const defaultLooks = 3
 
 // leftovers are objects that runs have made, and that still exist. Terminated instances do not count: EC2 shows them
@@ -71,7 +71,8 @@ func (r leftovers) runIDs() []string {
 }
 
 // findLeftovers asks EC2 for the objects of a run, or of all runs if the ID is empty. EC2 does not always show a new
-// object at once. So if m is not nil, findLeftovers adds the instances and the group of m (see addMade).
+// object at once. So if m is not nil, findLeftovers also returns the instances and the security group that m records
+// (see addMade).
 func (c *cloud) findLeftovers(ctx context.Context, run string, m *madeObjects) (r leftovers, err error) {
 	mine := newFilters("tag-key", tagRun)
 	if run != "" {
@@ -163,12 +164,13 @@ func cleanCommand(run string) string {
 }
 
 // deleteObjects deletes the objects of a run, or of all runs if the ID is empty. deleteObjects asks EC2 for these
-// objects again and again. It returns after emptyLooks answers in a row without objects.
+// objects again and again. It returns when several consecutive answers contain no objects. The parameter emptyLooks is
+// the number of these answers.
 //
 // If EC2 has deleted the security group, no instance and no ENI of the run remains. While an instance or an ENI uses
 // the group, EC2 refuses to delete the group. EC2 refuses this even if it does not yet show the instance or the ENI.
-// After the deletion, EC2 refuses each further request of the run for an instance or an ENI, because the group no
-// longer exists.
+// After the deletion, a late request of the run can create no instance and no ENI, because these requests name the
+// deleted group.
 func (c *cloud) deleteObjects(ctx context.Context, run string, m *madeObjects, emptyLooks int, out output) error {
 	said := map[string]bool{}
 	say := func(key, line string) {

@@ -61,7 +61,8 @@ func openCloud(ctx context.Context, o options) (*cloud, error) {
 // setEnvironment puts the credentials and the region into the environment of this process, because the suite's own
 // client (package aws) reads only the environment.
 func (c *cloud) setEnvironment() error {
-	// If this variable is set, the suite's client does not ask metadata services, but the test needs the answers.
+	// If this variable is true, the suite's client makes no requests to metadata. But the test compares metadata's
+	// answers, too.
 	err := os.Unsetenv("AWS_EC2_METADATA_DISABLED")
 	for _, e := range c.envVariables(c.session) {
 		err = errors.Join(err, os.Setenv(e[0], e[1]))
@@ -84,7 +85,7 @@ const sessionLife = time.Hour
 // instances over SSH. On an instance, the session exists only in the memory of processes, and not in a file.
 //
 // The test does not create an instance profile, for three reasons. First, the caller would need permissions to create
-// and pass roles, which many people with permissions for EC2 do not have. Second, EC2 does not find a new profile at
+// and pass roles. Many people who may use EC2 do not have these permissions. Second, EC2 does not find a new profile at
 // once. Third, if this process were killed, the profile would remain.
 func (c *cloud) nodeSession(ctx context.Context) (sdk.Credentials, error) {
 	if c.session.SessionToken != "" {

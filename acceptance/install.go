@@ -17,7 +17,7 @@ import (
 
 // The paths on the instances.
 const (
-	workDir  = "/opt/cni-acceptance" // it has programs, so it is not below /run, which Debian mounts with noexec
+	workDir  = "/opt/cni-acceptance" // has programs. They cannot run below /run, because Debian mounts it noexec
 	rootDir  = workDir + "/root"
 	endsFile = workDir + "/cni-acceptance-ends"
 	binDir   = "/opt/cni/bin"
@@ -27,8 +27,8 @@ const (
 
 const conflistName = "10-cni-ipvlan-vpc-k8s.conflist"
 
-// install installs the suite on an instance, as the suite's container image does. Then it starts the program of package
-// ends on the instance.
+// install copies the files of the container image to an instance, and runs the tool's command install there. Then it
+// starts the program cni-acceptance-ends on the instance (see package ends).
 func (n *node) install(ctx context.Context, o options, conflist []byte, session sdk.Credentials, c *cloud) error {
 	if err := n.shell.putTree(o.root, rootDir); err != nil {
 		return err
@@ -60,8 +60,9 @@ func (n *node) install(ctx context.Context, o options, conflist []byte, session 
 }
 
 // conflist returns the network configuration for the instances. It changes the configuration in the file as follows.
-// The ENIs for pods have the security group and the tag of the run. They may be in each subnet of the VPC in the zone.
-// Pods cannot reach metadata. reuseIPWait is 0, so the next pod may get a released address at once.
+// The ENIs for pods have the security group and the tag of the run. The plugins may create ENIs in all subnets that the
+// VPC has in the zone. Pods cannot reach metadata. reuseIPWait is 0, so the next pod may get a released address at
+// once.
 func (p plan) conflist(file, group string) ([]byte, error) {
 	return paths.EditConflist(file, func(ours map[string]any) error {
 		if ours["type"] != "cni-ipvlan-vpc-k8s" {

@@ -6,16 +6,17 @@
 //
 // The command launches two small instances in one subnet, and installs the suite there. It compares the answers of EC2
 // and of the metadata service with the answers of the simulator (package compare). Then it makes pods with the
-// installed plugins. It sends packets between the pods, the instances and the internet. make demo does the same in the
-// simulation. At the end, the command deletes the objects that it has made, and prints an estimate of the cost.
+// installed plugins. It sends packets between the pods, the instances and the internet. The command "make demo" does
+// the same in the simulation. At the end, the command deletes the objects that it has made, and prints an estimate of
+// the cost.
 //
 // The command creates each object with the tag cni-ipvlan-vpc-k8s-acceptance. The value of the tag is the ID of the
 // run. To find the objects that it must delete, the command asks EC2 for objects with this tag. So it finds an object
 // even if EC2's answer to the creation was lost. With -clean, it finds the objects of killed runs. The command deletes
 // no object without the tag. The instances terminate themselves after an hour.
 //
-// Without -yes, the command makes and deletes nothing. It only prints which objects it would make or delete, the place,
-// and the cost.
+// Without -yes, the command makes and deletes nothing. It only prints the objects that it would make or delete, the
+// place of these objects, and the cost.
 package main
 
 import (
@@ -41,8 +42,8 @@ func main() {
 		fmt.Fprintln(os.Stderr, "acceptance: interrupted by a signal. The program deletes its objects in EC2 before "+
 			"it ends. A second signal ends the program at once, and the objects remain")
 	})
-	// A signal from the terminal can also end the program that reads the output, such as tee(1). This command must then
-	// still delete its objects. So SIGPIPE must not end it when it writes to the broken pipe.
+	// If another program reads the output, for example tee(1), a signal from the terminal ends that program, too. Then
+	// the next write to the pipe raises SIGPIPE. The command ignores SIGPIPE, because it must still delete its objects.
 	signal.Ignore(syscall.SIGPIPE)
 	err := run(ctx, os.Args[1:], output{os.Stdout})
 	if err == nil {

@@ -106,10 +106,10 @@ func (c *cloud) retryUntilShown(ctx context.Context, call func() error) error {
 // private host key. Programs on the instances can read the user data. Principals of this account with the permission
 // ec2:DescribeInstanceAttribute can read it, too.
 //
-// The user data also contains a command with which the instance schedules its own shutdown at the end of the boot.
-// After the shutdown, EC2 terminates the instance: see launch. An earlier phase of the boot cannot schedule the
-// shutdown. shutdown(8) needs systemd-logind to schedule a shutdown, and systemd-logind does not run yet in earlier
-// phases.
+// The user data also contains a command that the instance runs at the end of its boot. The command schedules a shutdown
+// of the instance. After the shutdown, EC2 terminates the instance: see launch. An earlier phase of the boot cannot
+// schedule the shutdown. shutdown(8) needs systemd-logind to schedule a shutdown, and systemd-logind does not run yet
+// in earlier phases.
 func (m *madeObjects) makeKeys() (userData string, err error) {
 	_, mine, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -181,7 +181,7 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *madeObjects, u
 	if o.profile != "" {
 		in.IamInstanceProfile = &types.IamInstanceProfileSpecification{Name: &o.profile}
 	}
-	m.started = time.Now() // before the call, because the answer may be lost
+	m.started = time.Now() // set before the call: if the answer is lost, the instances still cost money
 	var out *ec2.RunInstancesOutput
 	err := c.retryUntilShown(ctx, func() (err error) {
 		out, err = c.ec2.RunInstances(ctx, in)
@@ -199,8 +199,8 @@ func (c *cloud) launch(ctx context.Context, o options, p plan, m *madeObjects, u
 	return nil
 }
 
-// bootPatience is how long the test waits until the instances run. After that, it waits for the same time again until
-// each instance accepts SSH.
+// bootPatience is how long the test waits at most until the instances run. After that, it waits at most bootPatience
+// for each instance to accept SSH.
 const bootPatience = 5 * time.Minute
 
 // waitUntilRunning waits until the instances run, and records their addresses in m.

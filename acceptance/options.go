@@ -20,7 +20,7 @@ type options struct {
 
 	region, subnet, kind string
 	image, user          string
-	profile              string // instance profile; if empty, the instances get a session of the caller's credentials
+	profile              string // the instance profile; if empty, the instances get temporary credentials of the caller
 	from                 netip.Prefix
 	whoami               string
 

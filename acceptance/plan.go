@@ -75,8 +75,8 @@ func (c *cloud) plan(ctx context.Context, o options) (plan, error) {
 	return p, nil
 }
 
-// findSubnet returns the subnet that -subnet names, or without -subnet a default subnet. The zone of the subnet must
-// have the instance type.
+// findSubnet returns the subnet that -subnet names. Without -subnet, it returns a default subnet. findSubnet skips a
+// subnet if EC2 does not offer the instance type in the subnet's zone.
 func (c *cloud) findSubnet(ctx context.Context, o options) (types.Subnet, error) {
 	in := &ec2.DescribeSubnetsInput{Filters: newFilters("default-for-az", "true")}
 	if o.subnet != "" {
@@ -113,7 +113,7 @@ const (
 	debianName  = "debian-13-amd64-*"
 )
 
-// findImage returns the image that -image names, or without -image the newest image of Debian.
+// findImage returns the image that -image names. Without -image, it returns the newest image of Debian.
 func (c *cloud) findImage(ctx context.Context, o options) (types.Image, error) {
 	in := &ec2.DescribeImagesInput{Owners: []string{debianOwner}, Filters: newFilters("name", debianName,
 		"architecture", "x86_64", "state", "available")}

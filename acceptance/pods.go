@@ -19,7 +19,7 @@ import (
 )
 
 // mostPods is the maximum number of pods on the first node. The test makes pods until two ENIs have addresses of pods.
-// It fails if mostPods pods are not enough.
+// If this maximum is not enough, the test fails.
 const mostPods = 40
 
 // A podTest is the part of the test with pods.
@@ -32,7 +32,7 @@ type podTest struct {
 
 	failures int
 	pods     map[*node][]ends.Pod // in the order of their creation
-	eni      map[netip.Addr]int   // by the address of the pod: the device index of the address's ENI
+	eni      map[netip.Addr]int   // key: the pod's address; value: the device index of the ENI that has the address
 }
 
 // testPods installs the suite on the instances, makes pods, tries all paths between them, and deletes the pods. Then it
@@ -128,7 +128,7 @@ func (s *podTest) addPod(ctx context.Context, n *node) error {
 	return nil
 }
 
-// podsOnENI returns the pods of the first node that have addresses of one ENI for pods. The ordinal 1 means the node's
+// podsOnENI returns those pods of the first node whose addresses belong to one ENI. The ordinal 1 means the node's
 // first ENI for pods, and 2 means the second.
 func (s *podTest) podsOnENI(ordinal int) []ends.Pod {
 	var indices []int
@@ -236,8 +236,8 @@ func (e end) fetch(url string, to netip.AddrPort, patience time.Duration) (body 
 	return body, err
 }
 
-// tryServices checks paths from a pod to Services. The first node has rules like those of kube-proxy, which replace the
-// addresses of the Services.
+// tryServices checks paths from a pod to Services. The first node has rules like those of kube-proxy. The rules replace
+// a Service's address by the address of a pod.
 func (s *podTest) tryServices(context.Context) error {
 	one, two := s.nodes[0], s.nodes[1]
 	from := s.podEnd(one, s.podsOnENI(1)[0])
@@ -323,8 +323,8 @@ func (s *podTest) compareStates(ctx context.Context) error {
 }
 
 // waitForRelease runs registry-gc until EC2 shows only the node's boot ENI. One run of registry-gc is not enough, for
-// two reasons. First, registry-gc deletes an ENI only when the ENI has had no addresses of pods for a second. Second,
-// EC2 takes some seconds to detach the ENI.
+// two reasons. First, registry-gc deletes an ENI only after the ENI's addresses have been free for one second
+// (--free-after). Second, EC2 takes some seconds to detach the ENI.
 func (s *podTest) waitForRelease(ctx context.Context, n *node) error {
 	const tries = 12
 	var err error

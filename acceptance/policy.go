@@ -12,8 +12,8 @@ import (
 
 // callerPolicy returns the IAM policy that the caller needs. The instances use a session of the caller's credentials,
 // so the policy also has the permissions that the instances need. The policy allows changes and deletions only of
-// objects with the tag of a run. It allows a request to set tags only if the same request creates the object. The IAM
-// user guide describes the syntax ("Grammar of the IAM JSON policy language"). The Service Authorization Reference
+// objects with the tag of a run. A request may set an object's tags only if the same request creates the object. The
+// IAM user guide describes the syntax ("Grammar of the IAM JSON policy language"). The Service Authorization Reference
 // lists the condition keys ("Actions, resources, and condition keys for Amazon EC2").
 func callerPolicy() iam.Policy {
 	ours := map[string]map[string]string{"Null": {"aws:ResourceTag/" + tagRun: "false"}}

@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// A price is the price of an instance type per hour, in dollars: On-Demand, with Linux, without tax. If the type has
-// CPU credits, a busy instance costs more: at most the field credits per hour.
+// A price is the price of an instance type per hour, in dollars: On-Demand, with Linux, without tax. A busy instance
+// costs more if its type has CPU credits. The field credits is the maximum of this additional cost per hour.
 type price struct{ hour, credits float64 }
 
 // prices are approximate prices of us-east-1. The sources are the pages https://aws.amazon.com/ec2/pricing/on-demand,
 // https://aws.amazon.com/vpc/pricing and https://aws.amazon.com/ebs/pricing in 2025. Other regions cost up to twice as
-// much. If an instance uses more than the baseline of its CPU, the additional use costs $0.05 per vCPU and hour. So an
-// hour with two vCPUs at 80 % above the baseline costs $0.08 more (EC2 user guide, "Unlimited mode for burstable
-// performance instances").
+// much. If an instance uses more than the baseline of its CPU, the additional use costs $0.05 per vCPU and hour. The
+// baseline of t3.small and t3.medium is 20 % of each vCPU. So in an hour at full load, their two vCPUs use 1.6 vCPU
+// hours above the baseline, which cost $0.08 (EC2 user guide, "Unlimited mode for burstable performance instances").
 var prices = map[string]price{"t3.small": {0.0208, 0.08}, "t3.medium": {0.0416, 0.08}, "m5.large": {0.096, 0},
 	"c5.large": {0.085, 0}}
 

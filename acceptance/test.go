@@ -34,7 +34,7 @@ func (c *cloud) runTest(ctx context.Context, o options, p plan, out output) erro
 	})
 }
 
-// runAndClean calls do, and then clean. It calls clean even if do panics.
+// runAndClean calls the function do first, and then the function clean. It calls clean even if the first call panics.
 func runAndClean(do, clean func() error) (err error) {
 	defer func() {
 		failure := recover()

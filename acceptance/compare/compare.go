@@ -14,9 +14,10 @@
 // EC2s. It replaces both IDs by the same name.
 //
 // A field differs in kind if one side lacks the field, or if the forms differ. For such a field, the comparison finds
-// out whether the suite reads the field. It removes the field from the recorded answer, and gives this answer to the
-// suite's client. If the client's result changes, the suite reads the field, and the comparison fails. It must fail,
-// because in tests with the simulator, the suite would not get the answers that EC2 gives.
+// out whether the suite reads the field. The comparison removes the field from a copy of the recorded answer, and gives
+// the shortened answer to the suite's client. If the client's result changes, the suite reads the field. The comparison
+// must then fail, because the suite reads something else from the simulator than from EC2. So tests with the simulator
+// could pass although the suite fails on EC2.
 package compare
 
 import (
@@ -50,7 +51,7 @@ type Place struct {
 // Options are the options of Run.
 type Options struct {
 	Tags  map[string]string // the tags of the ENIs that the steps create
-	Pause time.Duration     // the pause before a step that waits for a change runs again
+	Pause time.Duration     // how long a step waits before it asks again whether EC2 shows a change
 }
 
 // patience is how long a step waits until EC2 and metadata show a change. EC2 takes seconds to show an attachment.
@@ -149,8 +150,8 @@ func (t *tableBuilder) addStep(s step, real, sim *side) {
 	}
 }
 
-// addRow adds a row, unless the table already has an equal row. The comparison of two rows ignores their steps, and the
-// indices in their field paths.
+// addRow adds a row, unless the table already has an equal row. Two rows count as equal even if they have different
+// steps, or different indices in their field paths.
 func (t *tableBuilder) addRow(r Row) {
 	key := r
 	key.Step, key.Read = "", false

@@ -26,8 +26,8 @@ const messageField = "Errors.Error.Message"
 // ignoredFields are fields whose values differ in each answer.
 var ignoredFields = []string{"requestId", "RequestID", "RequestId"}
 
-// fieldsOf returns a map from the path of each field in an answer to the form of the field. A field is an XML element
-// in an answer of EC2, a member of a JSON object, or a line in an answer of metadata.
+// fieldsOf returns the forms of all fields of an answer. The key of the map is the field's path in the answer. A field
+// is an XML element in an answer of EC2, a member of a JSON object, or a line in an answer of metadata.
 func fieldsOf(call string, a answer, n names) map[string]form {
 	all := map[string]form{statusField: {strconv.Itoa(a.status), strconv.Itoa(a.status)}}
 	add := func(path, text string) {
@@ -107,7 +107,8 @@ func parseXML(document []byte) (*element, error) {
 	}
 }
 
-// forEachText calls the function add for each text in the element e. It passes the path of the text and the text.
+// forEachText calls the function add for each text in the element e. The arguments of add are the path of the text, and
+// the text itself.
 func (e *element) forEachText(path string, n names, add func(path, text string)) {
 	counts, seen := map[string]int{}, map[string]int{}
 	for _, c := range e.children {
@@ -144,8 +145,8 @@ func (e *element) sortedChildren(n names) []*element {
 	})
 }
 
-// deletePath deletes all elements in e that have the given path. If an element is in the items of a list, deletePath
-// deletes it from all items, because it ignores indices in the path.
+// deletePath deletes all elements below e that have the given path. deletePath ignores the indices in the path. So if
+// the path leads through a list, deletePath deletes the element from every item of the list.
 func (e *element) deletePath(path string) {
 	e.deleteBelow("", withoutIndices(path))
 }

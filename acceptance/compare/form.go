@@ -12,14 +12,15 @@ import (
 	"strings"
 )
 
-// A form is what the comparison shows and compares in place of a text. If an answer lacks a field, the field has the
-// zero form.
+// A form stands for the text of a field. The comparison compares forms instead of texts, because some texts always
+// differ, for example IDs. If an answer lacks a field, the field has the zero form.
 type form struct {
-	shown string // what the table shows: the text, but a name or a form replaces each part that always differs
-	kind  string // if the two sides have different kinds, the field differs in kind
+	shown string // what the table shows: the text, with names or descriptions in place of IDs, addresses and times
+	kind  string // what the text is, for example "a number"; for an unknown sort of text, the same as shown
 }
 
-// names maps texts of one side to names that are the same on both sides.
+// names holds the known texts of one side, for example the ID of the new ENI. The value of the map is the text's name,
+// which is the same on both sides.
 type names map[string]string
 
 func (n names) addName(text, name string) {
@@ -28,7 +29,7 @@ func (n names) addName(text, name string) {
 	}
 }
 
-// replaceNames finds known texts in a text, and replaces each known text by its name. It begins with the longest known
+// replaceNames replaces each known text inside a longer text by the known text's name. It begins with the longest known
 // text, because a known text can be the beginning of another known text.
 func (n names) replaceNames(text string) string {
 	for _, known := range slices.SortedFunc(knownTexts(n), func(a, b string) int {
@@ -49,7 +50,7 @@ func knownTexts(n names) func(func(string) bool) {
 	}
 }
 
-// The forms of texts that always differ.
+// forms describe the texts that are never the same on both sides, such as times and MAC addresses.
 var forms = []struct {
 	like *regexp.Regexp
 	form string

@@ -44,12 +44,14 @@ func (p *probe) isRead(call, field string) bool {
 	return !reflect.DeepEqual(*p.wholeOutcome, p.replay(answers))
 }
 
-// playURL is the URL of EC2 and of metadata for a client that sends its requests to a player.
+// playURL is the URL to which a probe's client sends all requests. No server has this URL, because a player answers the
+// requests.
 const playURL = "http://play.invalid"
 
 // replay runs the step with recorded answers, and returns the outcome.
 func (p *probe) replay(answers map[string]answer) outcome {
-	// The limit is high, because aws.Client.ENIs sends sixteen requests for each ENI: one for each key.
+	// The limit is high, because aws.Client.ENIs asks metadata for sixteen keys of each ENI, with one request for each
+	// key.
 	const most = 500 // requests of one step
 	c := aws.New(aws.Options{EC2URL: playURL, MetadataURL: playURL, HTTP: &player{answers: answers, left: most},
 		Attempts: 1})

@@ -40,8 +40,7 @@ func (r *recorder) takeAnswers() map[string]answer {
 	return heard
 }
 
-// Do makes a request and records the answer. Some answers of metadata are session tokens. Do does not record these
-// answers.
+// Do makes a request, and records the answer unless the answer is a session token of metadata.
 func (r *recorder) Do(q *http.Request) (*http.Response, error) {
 	call, err := callOf(q)
 	if err != nil {
@@ -84,11 +83,11 @@ func callOf(q *http.Request) (string, error) {
 }
 
 // A player answers requests with recorded answers. If there is no recorded answer to a call, the status is 404. The
-// player answers only a limited number of requests, so that a client does not send requests for ever. The field left is
-// the number of requests that it still answers. All later requests fail.
+// player answers only a limited number of requests, so that a client does not send requests for ever. All later
+// requests fail.
 type player struct {
 	answers map[string]answer
-	left    int
+	left    int // how many more requests the player answers
 	mu      sync.Mutex
 }
 

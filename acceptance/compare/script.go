@@ -12,8 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A step makes one call with the suite's client, on each side. The function in the field do makes the call. This
-// function must not change its argument of type side, because a probe calls the function again.
+// A step makes one call with the suite's client, on each side. The field do is a function that makes the call. Later, a
+// probe calls this function again, with recorded answers. So the function must not change the side that it gets.
 type step struct {
 	name       string
 	do         func(context.Context, *side, *aws.Client) (any, error)
@@ -243,7 +243,7 @@ func changeStep(name string, do func(context.Context, *side, *aws.Client) error)
 	}}
 }
 
-// refusedStep returns a step whose call EC2 must refuse.
+// refusedStep returns a step with a call that both sides should refuse.
 func refusedStep(name string, do func(context.Context, *side, *aws.Client) error) step {
 	s := changeStep(name, do)
 	s.refused = true
@@ -260,16 +260,16 @@ func dryRunStep(action string) step {
 	}}
 }
 
-// waitStep returns a step that describes the new ENI again and again, until the function until returns true.
+// waitStep returns a step that describes the new ENI again and again. The step ends when the parameter until, which is
+// a function, returns true.
 func waitStep(name string, until func(*side, any) bool) step {
 	return step{name: name, isDone: until, do: func(ctx context.Context, s *side, c *aws.Client) (any, error) {
 		return c.DescribeENIs(ctx, aws.ByID(s.eni.ID))
 	}}
 }
 
-// listedENIs returns the number of ENIs in metadata's list of MACs. The client's result cannot replace this number,
-// because the client omits an ENI whose keys are incomplete. Metadata does not change the list and the keys at the same
-// time.
+// listedENIs returns the number of ENIs in metadata's list of MACs. The client's result can contain fewer ENIs, because
+// the client omits an ENI whose keys are incomplete. Metadata changes the list and the keys at different times.
 func (s *side) listedENIs() int {
 	return len(bytes.Fields(s.answers["/latest/meta-data/network/interfaces/macs/"].body))
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// A side is a Place during a Run, with the objects that the steps have made, and the answers of the last step.
+// A side is the state of a Run in one Place: the objects that the steps have made there, and the answers of the last
+// step.
 type side struct {
 	place   Place
 	options Options
@@ -47,7 +48,7 @@ func newSide(p Place, o Options) *side {
 // An outcome is the result of a step's call.
 type outcome struct {
 	value   any
-	meaning string // "done", or the kind of error that the suite distinguishes
+	meaning string // "done", or a text that says which kind of error the call returned
 }
 
 // outcomeOf returns the outcome of a call. The outcome does not contain the message of an error, because only people
@@ -81,8 +82,8 @@ func sentinelText(err error) string {
 	return ""
 }
 
-// runStep runs a step, and repeats it until step.isDone returns true. runStep gives the context a deadline, because the
-// SDK cancels a request for metadata after five seconds if the context has no deadline.
+// runStep runs a step, and repeats it until step.isDone returns true. Without a deadline, the SDK cancels a request for
+// metadata after five seconds. So runStep gives the context a later deadline.
 func (s *side) runStep(ctx context.Context, step step) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
@@ -120,8 +121,9 @@ func (s *side) runStep(ctx context.Context, step step) error {
 	}
 }
 
-// callsByName returns the calls of the last step as a map. The value is the call itself, which can differ between the
-// sides, because metadata paths contain MAC addresses. The key is a name of the call, which is the same on both sides.
+// callsByName returns the calls of the last step. The keys of the map are the same on both sides, because names replace
+// the known texts in them, such as the MAC addresses in metadata paths. The values are the calls as this side made
+// them.
 func (s *side) callsByName() map[string]string {
 	all := map[string]string{}
 	for call := range s.answers {

@@ -32,7 +32,7 @@ import (
 // Port is the TCP and UDP port at which all ends answer.
 const Port = 8080
 
-// Name is the name with which a client of net/rpc calls the methods of [Node], for example "Node.Add".
+// Name is the name of the [Node] in net/rpc. A client writes it before the name of a method, as in "Node.Add".
 const Name = "Node"
 
 // A Setup is the argument of [Node.Start]. It has the paths of files on the instance, and environment variables for the
@@ -195,8 +195,7 @@ func (n *Node) Call(c Call, seen *netip.AddrPort) error {
 	return err
 }
 
-// Fetch makes a GET request, and returns the body of the answer. Fetch does not return an error if the HTTP status of
-// the answer is an error.
+// Fetch makes a GET request, and returns the body of the answer. Fetch ignores the HTTP status of the answer.
 func (n *Node) Fetch(f Fetch, body *string) error {
 	from, err := n.namespaceOf(f.From)
 	if err != nil {

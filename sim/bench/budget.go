@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/table"
 )
 
-// A budget limits the cost of a request and its response, in one layout and on one route. The limit is the cost on the
-// same route in another layout, multiplied by the field times.
+// A budget limits the cost of a request and its response, in one layout and on one route. The limit is a multiple of
+// the cost on the same route in another layout. The field times is the factor.
 type budget struct {
 	layout, route, otherLayout string
 	times                      float64
@@ -22,9 +22,9 @@ type budget struct {
 // service loop, the kernel checks for each packet whether it is a reply from a Service, which costs more than two
 // percent.
 //
-// Our node tracks the connections of routed pods, and a node with amazon-vpc-cni-k8s does the same. So a request of our
-// routed pod must not cost more than a request of a pod on such a node. The cost of packets must not grow with the
-// number of pods.
+// A node with amazon-vpc-cni-k8s tracks the connections of its pods. Our node tracks the connections of routed pods,
+// too. So a request of our routed pod must not cost more than a request of that plugin's pod. The cost of packets must
+// not grow with the number of pods.
 var budgets = []budget{
 	{ours, otherNode, routedVeth, 1 / 1.3},
 	{ours, otherNode, bare, 1.04},
@@ -57,8 +57,9 @@ func (fs *flows) checkBudgets() error {
 	return errors.Join(errs...)
 }
 
-// checkRatios checks, in these columns, the ratio of each of our data paths to the reference. It returns an error for
-// each ratio that is missing, or greater than maxRatio.
+// checkRatios checks the figures of our two data paths in these columns of the table. Next to each figure, the table
+// has the ratio of the figure to the reference's figure. checkRatios returns an error for each ratio that is missing,
+// or greater than maxRatio.
 func checkRatios(t table.Table, reference string, maxRatio float64, columns ...string) error {
 	var errs []error
 	for _, dataPath := range []string{ours, byVeth} {

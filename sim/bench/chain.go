@@ -24,7 +24,7 @@ type chain struct {
 	path []string // directories of the plugins
 }
 
-// The names of the chains that the code needs by name.
+// The names of those chains that the code mentions outside the list of candidates.
 const (
 	ours         = "ours"
 	byVeth       = "ours, dataPath veth"
@@ -66,9 +66,9 @@ func candidates(own, routed, chained, dir string) []candidate {
 }
 
 // warmConflist reads a conflist from a file, and changes it so that no measured ADD needs EC2. An ADD may use a
-// released address again at once. If the node needs an address, it fills the whole ENI with addresses or prefixes. So
-// the node has all of them before the measurement. If dataPath is empty, warmConflist does not change the data path of
-// the file.
+// released address again at once. An ADD that finds no free address fills the whole ENI with addresses or prefixes.
+// Such an ADD happens before the measurement. If dataPath is empty, warmConflist does not change the data path of the
+// file.
 func warmConflist(file string, first int, prefixes bool, dataPath string) (string, error) {
 	list, err := paths.EditConflist(file, func(p map[string]any) error {
 		p["reuseIPWait"], p["ipBatchSize"], p["interfaceIndex"], p["prefixDelegation"] = 0, 0, first, prefixes

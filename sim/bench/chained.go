@@ -16,7 +16,7 @@ import (
 )
 
 // connectChained returns a function that connects a pod with our chained plugins. The function does not execute the
-// plugin ipam, because ipam needs EC2. It adds furtherKeys to the configuration of the plugins.
+// plugin ipam, because ipam needs EC2. The function adds furtherKeys to the plugins' configuration.
 func connectChained(furtherKeys map[string]any) func(*host, *guest) error {
 	return func(h *host, g *guest) error {
 		conf := g.pluginConf()
@@ -25,7 +25,8 @@ func connectChained(furtherKeys map[string]any) func(*host, *guest) error {
 	}
 }
 
-// pluginConf returns the configuration of our plugins for a pod. Its prevResult replaces the result of the plugin ipam.
+// pluginConf returns the configuration of our plugins for a pod. bench does not execute the plugin ipam. So the
+// configuration already has a prevResult like the result of ipam.
 func (g *guest) pluginConf() map[string]any {
 	return map[string]any{
 		"cniVersion": "1.0.0", "name": "traffic", "master": "eth1",

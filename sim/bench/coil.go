@@ -14,10 +14,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A coil has settings for tunnels like those of the program Coil 2.12 (package founat of its source). A client has a
-// link for each egress, and the remote address of the link is the ClusterIP of the egress. A router has a link and a
-// route for each client. Each pod also has a link without a remote address. This link receives tunnelled packets whose
-// source is not the remote address of another link. An example is an answer that does not come from the ClusterIP.
+// A coil makes tunnels like the tunnels of the program Coil 2.12 (package founat of Coil's source). A client has a link
+// for each egress, and the remote address of the link is the ClusterIP of the egress. A router has a link and a route
+// for each client. Each pod also has a link without a remote address. The kernel gives a tunnelled packet to the link
+// whose remote address is the packet's source. If there is none, the link without a remote address gets the packet. For
+// example, this link gets answers that come from a router's own address instead of the ClusterIP.
 //
 // Two things make Coil cheaper in this layout than in reality. First, packets of routers do not pass through the node:
 // they leave directly through the ENI, as with our egress. Second, no rule computes checksums of the tunnelled packets.
@@ -41,8 +42,8 @@ func (c coil) addTunnels(p *pair) error {
 // tunnelTable is the table whose routes lead into the tunnels.
 const tunnelTable = 118
 
-// addClient adds to a client a tunnel to each ClusterIP of gateways. Rules keep packets to private networks out of the
-// tunnels.
+// addClient adds tunnels to a client: one for each ClusterIP in gateways. Rules keep packets to private networks out of
+// the tunnels.
 func (c coil) addClient(g *guest) error {
 	err := c.acceptTunnels(g)
 	var w nl.Wiring

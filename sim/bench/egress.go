@@ -19,8 +19,9 @@ import (
 // is the only backend of its own Service, so kube-proxy has no choice. The variable gateways has the ClusterIPs of
 // these two Services.
 //
-// The namespace of the subnet's router is also the host outside. A separate host would add the same cost in all
-// layouts, because the path of the packets would be longer. So the ratios would be closer to 1, and would show less.
+// The host outside has no namespace of its own. Its addresses are in the namespace of the subnet's router. A separate
+// host would add the same cost in all layouts, because the path of the packets would be longer. So the ratios would be
+// closer to 1, and would show less.
 var (
 	outsideAddrs = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
 	gateways     = []netip.Addr{netip.MustParseAddr("172.20.0.77"), netip.MustParseAddr("172.20.0.78")}
@@ -86,7 +87,7 @@ func measureEgress(ctx context.Context, o options, w io.Writer) error {
 	})
 }
 
-// addOutside starts the host outside, and lists the flows to it.
+// addOutside adds the host outside with a server, and adds the flows to this server.
 func (fs *flows) addOutside(ctx context.Context, p *pair) error {
 	for _, a := range outsideAddrs {
 		if err := (nl.Wiring{{NS: p.vpc.NS, Object: nl.Addr{Prefix: hostPrefix(a), Dev: "lo"}}}).Add(); err != nil {
@@ -109,8 +110,9 @@ func (fs *flows) addOutside(ctx context.Context, p *pair) error {
 }
 
 // checkSources checks the source address that the host outside sees in packets of the client. If the layout has
-// routers, the source address must be the router's address. If not, it must be the node's address. checkSources adds
-// rules that drop packets with other sources, sends packets, and removes the rules.
+// routers, the source address must be the router's address. If not, it must be the node's address. For the check,
+// checkSources adds rules that drop packets with other sources. Then it makes a connection on each route. At the end,
+// it removes the rules.
 func (p *pair) checkSources(ctx context.Context, routes []route) error {
 	sources := []netip.Addr{p.b.addr, p.c.addr}
 	if p.tunnel == nil {

@@ -25,8 +25,8 @@ type step struct {
 	cost
 }
 
-// An executor executes plugins for libcni, and measures their cost. It finds plugins and reads their versions like the
-// default executor of libcni.
+// An executor executes plugins for libcni, and measures their cost. The embedded default executor of libcni finds the
+// plugins, and reads their versions.
 type executor struct {
 	invoke.DefaultExec
 

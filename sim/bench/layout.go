@@ -26,7 +26,8 @@ type layout struct {
 	otherPods int               // pods that the first host gets before "a" and "c"
 }
 
-// The names of the layouts in budgets. The budgets also have the names ours and byVeth.
+// The names of the layouts to which budgets refer. The names ours and byVeth are in chain.go, because chains have them,
+// too.
 const (
 	bare       = "ipvlan, bare"
 	loopless   = "ours, serviceLoop none"
@@ -56,8 +57,8 @@ var (
 	clusterIP = netip.MustParseAddr("172.20.0.1")
 )
 
-// clusterPort is the port at clusterIP whose backend is the pod on the other host. The backend of the next port is the
-// pod on the same host.
+// clusterPort is the port of a Service at clusterIP. The backend of this Service is the pod on the other host. The
+// Service at the next port has the pod on the same host as its backend.
 const clusterPort = 80
 
 // A host is an instance, and a guest is a pod on a host.
@@ -313,7 +314,7 @@ func linkAttrs(name string) netlink.LinkAttrs {
 	return a
 }
 
-// addPort attaches a link to a bridge. It does not bring the link up, because a Veth is up already.
+// addPort attaches a link to a bridge. The link is already up, because the callers have made it with an nl.Veth.
 func addPort(n *nl.NS, bridge, link string) error {
 	return n.Do(func() error {
 		b, err1 := netlink.LinkByName(bridge)

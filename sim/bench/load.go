@@ -38,9 +38,9 @@ const (
 	sink = 's'
 )
 
-// A socket is one end of a connection. Its methods make system calls that block the thread and bypass Go's scheduler,
-// because the scheduler's work is not a cost of a pod's traffic. This is possible because the process does nothing
-// else. If a system call fails, the process exits.
+// A socket is one end of a connection. Its methods make system calls without Go's scheduler, because the scheduler's
+// work is not a cost of a pod's traffic. So a system call blocks the whole thread. The process can wait, because it
+// does nothing else. If a system call fails, the process exits.
 type socket uintptr
 
 func newSocket() socket {

@@ -7,9 +7,10 @@
 // packets to a host outside. With -memory it measures how much memory ADDs take.
 //
 // All chains take turns in one run, so that other load of the machine affects all of them. The figures depend on the
-// machine, so compare the ratios to the chain ptp + host-local. This chain has no masquerading and no policy routing.
-// bench changes the shipped conflist so that the registry has a free address for each measured ADD (see warmConflist).
-// bench fails if a measured ADD or DEL calls the simulated EC2 or its metadata service.
+// machine. So bench also prints ratios: it divides each figure by the figure of the chain ptp + host-local. This chain
+// has no masquerading and no policy routing. bench changes the shipped conflist so that the registry has a free address
+// for each measured ADD (see warmConflist). bench fails if a measured ADD or DEL calls the simulated EC2 or its
+// metadata service.
 //
 // Use -icount in a VM whose clock counts instructions (nl/nltest/vm/icount). In such a VM, the figures of two runs
 // differ by at most three percent. So bench can compare them with the figures of an earlier run: see -baseline.

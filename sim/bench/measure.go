@@ -24,7 +24,7 @@ type subject struct {
 	*chain
 	label       string
 	callsAtOnce int
-	reference   *subject // the subject with which ratios compare this one; nil: there are no ratios
+	reference   *subject // ratios divide this subject's figures by the reference's figures; nil: there are no ratios
 
 	add, del []sample
 }
@@ -111,7 +111,7 @@ func (n *node) installedChains(o options, r *report) ([]*chain, error) {
 }
 
 // prepareChains executes ADD and DEL of each chain for podCount pods. These calls get addresses from EC2, load kernel
-// modules, and install the objects that serve all pods of a node. So the measured calls do none of this work. At the
+// modules, and add the kernel objects that all pods of a node share. So the measured calls do none of this work. At the
 // end, prepareChains resets the list of the calls to EC2.
 func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int) error {
 	for _, c := range chains {
@@ -132,9 +132,9 @@ func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int)
 	return nil
 }
 
-// batchCount returns how many batches of c simultaneous calls to run. It returns rounds/c, so that all batches together
-// have about as many calls as the number rounds. But the result is at least four, or equal to rounds if rounds is less
-// than four.
+// batchCount returns how many batches of c simultaneous calls to run. The total number of calls is about the same for
+// each c, because the batches are fewer if c is greater. But there are at least four batches, unless the parameter
+// rounds is less than four.
 func batchCount(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 
 // measureRounds runs n rounds, and measures each subject once in each round. Each round begins with another subject.

@@ -77,17 +77,17 @@ func checkMemory(t table.Table) error {
 type footprint struct {
 	name      string
 	processes int
-	// For one ADD, peak is the sum of the highest resident sets of its processes, and anonymous is the sum of their
-	// anonymous memory. Anonymous memory is Go's heap, stacks and variables.
+	// One ADD can run several processes. The field peak adds up the peak resident sets of these processes. The field
+	// anonymous adds up the anonymous memory of these processes: Go's heap, stacks and variables.
 	peak, anonymous int
-	// For kubeletPods ADDs at once, peaks is the sum of the highest resident sets of all processes. It counts a page
-	// once for each process that has the page. The field group is the peak of the memory of a control group with all
-	// these processes. It counts each page once.
+	// These fields describe many ADDs at once (see kubeletPods). The field peaks adds up the peak resident sets of all
+	// processes. A page that several processes share counts once for each process. The field group is the peak memory
+	// of a control group that contains all processes. There, a shared page counts only once.
 	peaks, group int
 }
 
-// tableRow returns the row of the table for a footprint. The ratios in the row compare the footprint with the footprint
-// baseline.
+// tableRow returns the row of the table for a footprint. The ratios in the row divide the figures of f by the figures
+// of the parameter baseline.
 func (f footprint) tableRow(baseline footprint) []string {
 	x := func(a, b int) string {
 		if a == 0 || b == 0 {

@@ -11,7 +11,8 @@ import (
 )
 
 // measureByPodCount measures each chain on two nodes of its own. The measurements of all nodes take turns. On the first
-// node, the measured pod is the only pod. On the second node, it is the last of as many pods as the flag -pods says.
+// node, the measured pod is the only pod. On the second node, the measured pod comes after many other pods. The flag
+// -pods is the total number of pods on this node.
 func measureByPodCount(ctx context.Context, o options, r *report) error {
 	w, err := newWorld(o.nodeSize())
 	if err != nil {
@@ -62,8 +63,9 @@ func (o options) addressesText() string {
 	return "single ones"
 }
 
-// growthText returns a text that compares the costs now with the costs before. It has the ratio of the minimum elapsed
-// times, and the ratio of the average CPU times, because these two figures contain no waits.
+// growthText returns a text that compares a chain's costs on a node with many pods (the samples now) with the costs on
+// an empty node (the samples before). The text has the ratio of the minimum elapsed times, and the ratio of the average
+// CPU times, because these two figures contain no waits.
 func growthText(now, before []sample) string {
 	return fmt.Sprintf("%s x at least, %s x CPU", ratio(quantile(walls(now), 0), quantile(walls(before), 0)),
 		ratio(mean(now), mean(before)))

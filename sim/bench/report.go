@@ -25,7 +25,7 @@ import (
 type report struct {
 	icount    bool
 	rounds    int
-	reference string // the name of the chain with which ratios compare the other chains
+	reference string // the name of the chain or pod whose figures are the divisors of the ratios
 	subjects  []*subject
 	statuses  []*readiness
 	upkeeps   []upkeep
@@ -126,8 +126,8 @@ func (r *report) costText(d time.Duration) string {
 	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 1, 64)
 }
 
-// header has the names of the columns. Each column x compares the figures before it with the reference: for ADD and
-// DEL, the medians, and for the CPU time, the averages.
+// header has the names of the columns. The columns x have the ratios to the reference. For ADD and DEL, x is the ratio
+// of the medians (p50). For the CPU time, x is the ratio of the averages.
 var header = []string{"chain", "c", "ADD min", "ADD p50", "ADD p90", "x", "DEL min", "DEL p50", "DEL p90", "x",
 	"CPU ADD+DEL", "x"}
 

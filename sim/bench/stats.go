@@ -31,8 +31,7 @@ func mean(samples []sample) time.Duration {
 	return sum / time.Duration(max(1, len(samples)))
 }
 
-// median returns the median elapsed time and the median CPU time of samples. A few very different samples do not change
-// a median.
+// median returns the median elapsed time and the median CPU time of samples. A few outliers do not change a median.
 func median(samples []sample) cost {
 	var cpus []time.Duration
 	for _, s := range samples {

@@ -69,9 +69,9 @@ func (n *node) lockTime(ctx context.Context) (size int64, change time.Duration, 
 	if err != nil {
 		return 0, 0, err
 	}
-	// There must be no garbage collection during the measurement, because a plugin exits before its first collection.
-	// In this process, a collection takes longer than a change of the registry, because the process also has the
-	// garbage of the simulated cloud.
+	// Switch off the garbage collection during the measurement. A plugin exits before its first collection, so a
+	// plugin's change of the registry contains none. In this process, a collection takes longer than the change,
+	// because the process also has the garbage of the simulated cloud.
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	var times []time.Duration

@@ -43,7 +43,7 @@ var routes = []route{
 	{"Service, same node", true, func(*pair) netip.AddrPort { return netip.AddrPortFrom(clusterIP, clusterPort+1) }},
 }
 
-// A flow is one load on one route of one layout. The field costs has a cost for each round: the cost of one operation.
+// A flow is one load on one route of one layout. For each round, the field costs has the average cost of an operation.
 type flow struct {
 	pair  *pair
 	route route
@@ -73,15 +73,15 @@ type flows struct {
 	all     []*flow
 	servers []func() // each waits until a server has ended
 
-	reference      string // the layout with which ratios compare the other layouts
-	referenceRoute string // the route with which ratios compare; empty: the route of the row
+	reference      string // the layout whose costs are the divisors of the ratios
+	referenceRoute string // the route whose costs are the divisors of the ratios; empty: each row's own route
 	budgets        []budget
 	noteColumn     string // the name of the column with pair.note; empty: no column
 }
 
-// run calls build, which must make the layouts and add their flows. Then run measures the flows, and prints their
-// costs. If the figures are counted instructions, run fails if a flow exceeds a budget. If the figures are times, run
-// ignores the budgets, because times vary too much.
+// run measures the flows of several layouts, and prints their costs. First, it calls the function build, which must
+// make the layouts and add their flows. If the figures are counted instructions, run fails if a flow exceeds a budget.
+// If the figures are times, run ignores the budgets, because times vary too much.
 func (fs *flows) run(
 	ctx context.Context, o options, w io.Writer, build func(context.Context, *vpcsim.Fabric) error,
 ) (err error) {
@@ -205,8 +205,8 @@ func (g *guest) startServer(ctx context.Context) (wait func(), err error) {
 }
 
 // table returns a table with a row for each layout and route. For each load, the row has the lowest cost, and the ratio
-// of this cost to the reference. It does not have the median, because the kernel of the VM does periodic work for all
-// pods, which makes some rounds more expensive. The round with the median can be one of them.
+// of this cost to the reference. The row does not have the median cost. In some rounds, the VM's kernel does periodic
+// work for all pods, which makes these rounds more expensive. The median can be the cost of one of these rounds.
 func (fs *flows) table() table.Table {
 	t := table.Table{{"layout", "route"}}
 	if fs.noteColumn != "" {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command cni-acceptance-ends serves package ends on its standard input and output.
+// Command cni-acceptance-ends runs on each instance of the acceptance test. It reads the test's calls from standard
+// input, and writes the answers to standard output. See package ends.
 package main
 
 import (

@@ -6,9 +6,9 @@
 // fields to the file $PEAK_OUT. The fields are the plugin's name, its highest resident set in KiB, and its highest
 // anonymous memory in KiB. peak reads the anonymous memory only when a thread of the plugin exits.
 //
-// peak cannot use the highest resident set that wait4(2) reports. That figure is never lower than the resident set of
-// peak itself, because the child process shares the memory of peak until the child executes the plugin. So peak traces
-// the plugin, and reads /proc each time a thread of the plugin exits.
+// peak cannot use the highest resident set that wait4(2) reports. Until a child process executes the plugin, the child
+// shares the memory of peak. So the figure of wait4 is never lower than the resident set of peak itself. Therefore peak
+// traces the plugin, and reads /proc each time a thread of the plugin exits.
 package main
 
 import (

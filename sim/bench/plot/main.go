@@ -29,7 +29,7 @@ import (
 type Chart struct {
 	Title  string
 	column string
-	ratios bool // show the ratios in the next column named x, and not the figures
+	ratios bool // show the ratios from the first column "x" to the right, instead of the figures
 	Bars   []Bar
 
 	Index     int
@@ -75,8 +75,8 @@ func fleetCharts() []Chart {
 	}
 }
 
-// barsOf returns a bar for each row that has a figure in the column. If not all pods of a row run, the row has a
-// percentage in the column, and gets no bar.
+// barsOf returns a bar for each row that has a figure in the column. If only some of a row's pods have started, the row
+// shows a percentage instead of a figure. barsOf omits this row.
 func barsOf(t table.Table, column string) (bars []Bar) {
 	for _, row := range t[min(1, len(t)):] {
 		if i := slices.Index(t[0], column); i < 0 || i >= len(row) || strings.Contains(row[i], "%") {
@@ -123,7 +123,7 @@ func run(files []string, w io.Writer) error {
 
 // secondTable returns the second table of a file; nil if there is none.
 func secondTable(file string) table.Table {
-	b, _ := os.ReadFile(file) // run reads the file again, and returns the error
+	b, _ := os.ReadFile(file) // ignore an error here, because the function run reads the file, too, and returns the error
 	_, _, after := table.Cut(string(b))
 	return table.Parse(after)
 }

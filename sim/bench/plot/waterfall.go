@@ -27,9 +27,9 @@ type Call struct {
 	Path         bool // all later calls wait for this call
 }
 
-// parseWaterfalls reads a table. Several rows with the same case are one Waterfall, and each row is a Call. The columns
-// are the case, the name of the call, its begin and its end. The last column is "path" if all later calls wait for this
-// call.
+// parseWaterfalls reads a table. Each row is a Call. The first column is the case in which the call was made.
+// Consecutive rows with the same case form one Waterfall. The next columns are the call's name, begin and end. The last
+// column is "path" if all later calls wait for this call.
 func parseWaterfalls(t table.Table) (all []Waterfall, err error) {
 	y := 10
 	for _, row := range t[1:] {
