@@ -64,7 +64,7 @@ func newCertificates(dir string, server, service netip.Addr) (certificates, erro
 }
 
 // writeNodeCertificate writes a certificate and a kubeconfig with the permissions of a kubelet, and returns the path of
-// the kubeconfig. The cluster's own kubelets use the administrator's kubeconfig instead.
+// the kubeconfig. Only tests use this kubeconfig. The cluster's own kubelets have the administrator's kubeconfig.
 func (c certificates) writeNodeCertificate(name string) (string, error) {
 	_, err := c.writeSigned(name, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}},
@@ -75,8 +75,8 @@ func (c certificates) writeNodeCertificate(name string) (string, error) {
 }
 
 // writeSigned makes a key, makes a certificate for this key from the template cert, and writes both. It signs the
-// certificate with the CA's key. If the CA has no key yet, the new certificate is the CA's own, and writeSigned signs
-// it with the new key.
+// certificate with the CA's key. If there is no CA yet, writeSigned makes the CA itself: the new key signs the new
+// certificate.
 func (c certificates) writeSigned(name string, cert *x509.Certificate) (*ecdsa.PrivateKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -28,7 +28,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Options are the settings of a cluster. make builds the programs in the directories.
+// Options are the settings of a cluster. The Makefile fills the directories with the programs.
 type Options struct {
 	Plugins  string // directory of our programs
 	Programs string // directory of Kubernetes, etcd and CoreDNS
@@ -242,8 +242,8 @@ func (c *Cluster) Apply(ctx context.Context, objects string, flags ...string) er
 	return err
 }
 
-// Await calls attempt again and again until attempt returns no error. If the timeout is over, Await returns the last
-// error of attempt.
+// Await calls the function attempt again and again until a call returns no error. When the timeout is over, Await
+// returns the error of the last call.
 func Await(ctx context.Context, timeout time.Duration, attempt func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

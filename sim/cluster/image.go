@@ -51,8 +51,9 @@ var agnhostAliases = []string{
 	"registry.k8s.io/build-image/distroless-iptables:v0.9.9",
 }
 
-// applets are the programs of busybox that the tests' scripts and kubectl ipvlan use. The list has no wget. This
-// busybox is a static program, and its wget crashes when it looks up a name, because it needs libraries for this.
+// applets are the programs of busybox that the tests' scripts and the command "kubectl ipvlan" use. The list has no
+// wget. The busybox of this machine is a static program, but the lookup of a name needs shared libraries. So the wget
+// of this busybox crashes when it looks up a name.
 var applets = []string{"awk", "cat", "chmod", "chroot", "cut", "date", "echo", "env", "expr", "false", "grep", "head",
 	"hostname", "id", "ls", "mkdir", "mount", "ping",
 	"printenv", "rm", "sed", "seq", "sleep", "sort", "tail", "tee", "test", "timeout", "touch", "tr", "true",
@@ -232,7 +233,7 @@ func copyFile(a *tar.Writer, name, file string) error {
 	return addFile(a, name, 0o755, info.Size(), f)
 }
 
-// writeImages writes the archives of all images, from which each node imports them.
+// writeImages writes an archive of each image. The nodes import the images from these archives.
 func (c *Cluster) writeImages() error {
 	for k, i := range images(c.options.Runtime, c.options.Programs) {
 		f, err := os.Create(filepath.Join(c.dir, fmt.Sprintf("image%d.tar", k)))

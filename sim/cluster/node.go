@@ -28,8 +28,8 @@ var configs embed.FS
 
 var templates = template.Must(template.ParseFS(configs, "config/*"))
 
-// render executes a template of the directory config with these values, and returns the text. The parameter name is the
-// file name of the template.
+// render executes a template with these values, and returns the text. The template is the file of this name in the
+// directory config.
 func render(name string, values any) string {
 	var b strings.Builder
 	if err := templates.ExecuteTemplate(&b, name, values); err != nil {
@@ -121,7 +121,8 @@ func (n *Node) PowerOff() error {
 	return err
 }
 
-// IsOff reports whether PowerOff has stopped the node, and PowerOn has not started it again.
+// IsOff reports whether the node is off: PowerOff has stopped the node, and no later PowerOn has started the node
+// again.
 func (n *Node) IsOff() bool { return n.poweredOff.Load() }
 
 // PowerOn starts the instance and the programs of a node that is off.
@@ -204,8 +205,8 @@ func (n *Node) installPlugins(dirs map[string]string) error {
 	return errors.Join(errs...)
 }
 
-// ImportLayout imports the images of an OCI layout, which is a directory. The names of the imported images begin with
-// the parameter name.
+// ImportLayout imports the images of an OCI layout, which is a directory. Each imported image gets a name that begins
+// with the given text (ctr image import --base-name).
 func (n *Node) ImportLayout(ctx context.Context, dir, name string) error {
 	tar := exec.CommandContext(ctx, "tar", "-C", dir, "-c", ".")
 	archive, err := tar.StdoutPipe()

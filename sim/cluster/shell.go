@@ -37,11 +37,13 @@ It has master, node1 and node2. peer is a host in a peered VPC.
 
 // A Shell has commands for a person who uses a cluster:
 //
-//   - kubectl runs as an administrator of the cluster;
-//   - on MACHINE COMMAND runs a command on the master or a node;
-//   - at peer COMMAND and at internet COMMAND run a command in the network namespace of that host;
-//   - ec2 enis prints the ENIs of the simulated EC2, ec2 calls counts the calls to EC2, and ec2 drops counts the
-//     packets that the VPC has dropped.
+//   - "kubectl" runs as an administrator of the cluster;
+//   - "on MACHINE COMMAND" runs a command on the master or a node;
+//   - "at peer COMMAND" runs a command in the network namespace of the peer, and "at internet COMMAND" in that of a
+//     host in the internet;
+//   - "ec2 enis" prints the ENIs of the simulated EC2;
+//   - "ec2 calls" prints how often each action of EC2 was called, and "ec2 drops" prints how many packets the VPC has
+//     dropped.
 //
 // $AGNHOST is an image that the nodes have. $NETPOL is the manifest of an engine for NetworkPolicy.
 type Shell struct {
@@ -50,7 +52,7 @@ type Shell struct {
 	server net.Listener
 }
 
-// NewShell makes a Shell. Its commands know only the machines that the cluster has now.
+// NewShell makes a Shell. If the cluster gets more machines later, the Shell's command "on" does not work for them.
 func (c *Cluster) NewShell() (s *Shell, err error) {
 	s = &Shell{netpol: filepath.Join(c.options.Programs, "netpol.yaml")}
 	if s.dir, err = os.MkdirTemp("/run", "shell"); err != nil {
@@ -69,7 +71,7 @@ func (c *Cluster) NewShell() (s *Shell, err error) {
 // Close removes the commands.
 func (s *Shell) Close() error { return errors.Join(s.server.Close(), os.RemoveAll(s.dir)) }
 
-// Command is like exec.CommandContext, but $PATH of the command has the commands of the Shell.
+// Command is like exec.CommandContext, but the new process finds the commands of the Shell in its $PATH.
 func (s *Shell) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, name, args...)
 	c.Dir = "/root"

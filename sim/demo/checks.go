@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// serviceBackends maps the address of each Service to the place of its backend. The names of the addresses say where
-// the backends are. A sibling is a pod on the ENI of pod1, and a cousin is a pod on another ENI of the same node.
+// serviceBackends maps the address of each Service to the place of its backend. The name of a constant says where the
+// Service's backend is. A sibling is a pod on the ENI of pod1, and a cousin is a pod on another ENI of the same node.
 var serviceBackends = map[string]paths.Place{
 	remoteService:  paths.PodOn(1, 1, 0),
 	siblingService: paths.PodOn(0, 1, 1),

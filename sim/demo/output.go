@@ -92,8 +92,8 @@ func shortID(id string) string {
 	return kind + "-" + strings.TrimLeft(number, "0")
 }
 
-// compactAddrs returns addresses as text, for example "100.64.0.4 .5 .6". If only the last number of an address differs
-// from the address before, the text has only this number.
+// compactAddrs returns addresses as text, for example "100.64.0.4 .5 .6". If two neighbouring addresses differ only in
+// their last number, the text of the second address is only this number.
 func compactAddrs(addrs []netip.Addr) string {
 	var words []string
 	for i, a := range addrs {

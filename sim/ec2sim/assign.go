@@ -57,8 +57,8 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 		return nil, err
 	}
 	if len(in.PrivateIPAddresses) > 0 {
-		// The answer has all requested addresses, even those that the ENI had before, because EC2 accepts a repeated
-		// request.
+		// EC2 accepts a repeated request, and answers it like the first. So the answer also has the requested addresses
+		// that the ENI had before.
 		got.addrs = in.PrivateIPAddresses
 	}
 	out := &assignPrivateIPAddressesOutput{NetworkInterfaceID: e.id, Return: true}
@@ -71,7 +71,8 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 	return out, nil
 }
 
-// assignDemand takes blocks for the demand from the space. It adds the blocks to the ENI's holding, and returns them.
+// assignDemand takes the blocks that the demand asks for, adds them to the ENI's holding, and returns them. The blocks
+// come from the subnet's space.
 func (s *Sim) assignDemand(e *eni, h *holding, sp *space, d demand) (got holding, err error) {
 	if got, err = sp.takeDemand(d, "Resource.AlreadyAssigned"); err != nil {
 		return holding{}, err
@@ -131,7 +132,7 @@ func (s *Sim) unassignPrivateIPAddresses(in *unassignPrivateIPAddressesInput) (*
 	return &emptyOutput{Return: true}, nil
 }
 
-// checkRelease refuses the release if the ENI does not have one of the addresses or prefixes.
+// checkRelease refuses the release unless the ENI has all released addresses and prefixes.
 func (e *eni) checkRelease(h, released holding) error {
 	for _, a := range released.addrs {
 		if !slices.Contains(h.addrs, a) {

@@ -39,8 +39,8 @@ func (s *Sim) attachNetworkInterface(in *attachNetworkInterfaceInput) (*attachNe
 // checkAttach checks whether EC2's rules allow an attachment. An ENI has at most one attachment at a time, to an
 // instance in the ENI's zone. Each device index of a card has at most one ENI. The instance type has limits for the
 // ENIs of an instance, for the ENIs of a card, and for the addresses of an ENI (API: AttachNetworkInterface; Guide:
-// "Elastic network interfaces", "Network cards", "Maximum IP addresses per network interface"). The boot ENI uses the
-// index at which the launch attached it. On cards without the boot ENI, other ENIs may use index 0 (in practice:
+// "Elastic network interfaces", "Network cards", "Maximum IP addresses per network interface"). The boot ENI uses a
+// device index of its card, usually 0. On cards without the boot ENI, other ENIs may use index 0 (in practice:
 // amazon-vpc-cni-k8s uses this index, and amazonlinux/amazon-ec2-net-utils#104 shows such an ENI).
 func (s *Sim) checkAttach(e *eni, i *Instance, card, index int) error {
 	switch {
@@ -49,7 +49,7 @@ func (s *Sim) checkAttach(e *eni, i *Instance, card, index int) error {
 	case e.subnet.Zone != i.Zone:
 		return refuse("InvalidParameterCombination",
 			"You may not attach a network interface to an instance if they are not in the same availability zone")
-	case e.subnet.Outpost != s.subnets[i.Subnet].Outpost: // the code and the text are a guess
+	case e.subnet.Outpost != s.subnets[i.Subnet].Outpost: // the error code and the message are guesses
 		return refuse("InvalidParameterCombination",
 			"You may not attach a network interface to an instance if they are not on the same Outpost")
 	case card < 0 || card >= len(i.limits.cards()):
@@ -81,10 +81,10 @@ func (t InstanceType) checkLimits(v4, v6 int, prefixes bool) error {
 // checkSlot refuses a device index that another ENI uses. It also refuses an ENI if the card or the instance already
 // has as many ENIs as its limit. Each card has its own device indices. The limit of the instance counts the ENIs of all
 // cards (Guide: "Network cards"). The documentation does not define whether EC2 checks the index or the limit first.
-// The simulator checks the index first, because a caller can then try another index. On types with several cards, the
-// index must be lower than the number of ENIs that the card can have. In practice, EC2 refuses a higher index at a
-// launch (aws/aws-k8s-tester#531). It is a guess that EC2 also refuses it at an attachment. On types with one card, the
-// index may be higher.
+// The simulator checks the index first. A caller with a used index can then try another index, and so learns about the
+// limit. On types with several cards, the index must be lower than the number of ENIs that the card can have. In
+// practice, EC2 refuses a higher index at a launch (aws/aws-k8s-tester#531). It is a guess that EC2 also refuses it at
+// an attachment. On types with one card, the index may be higher.
 func (s *Sim) checkSlot(i *Instance, card, index int) error {
 	all := s.enisOf(i)
 	onCard, most := 0, i.limits.cards()[card]

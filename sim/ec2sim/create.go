@@ -62,7 +62,8 @@ func (s *Sim) createNetworkInterface(in *createNetworkInterfaceInput) (*createNe
 		return nil, err
 	}
 	shown := s.networkInterface(e)
-	shown.Status = "pending" // as in the example of API: CreateNetworkInterface; Describe actions show "available"
+	// EC2's answer has the status "pending" (API: CreateNetworkInterface, the example). Describe actions show "available".
+	shown.Status = "pending"
 	out := &createNetworkInterfaceOutput{NetworkInterface: shown, ClientToken: in.ClientToken}
 	s.rememberToken(e, in, out)
 	return out, nil
@@ -100,7 +101,7 @@ func (s *Sim) createENI(in *createNetworkInterfaceInput) (*eni, error) {
 	return e, nil
 }
 
-// spec returns the spec of the new ENI. In each family, the demand of a request may have only one field. In addition,
+// spec returns the spec of the new ENI. In each family, a request may set only one field of the demand. In addition,
 // the request may name a primary IPv4 address (API: CreateNetworkInterface, the parameters).
 func (in *createNetworkInterfaceInput) spec() (spec, error) {
 	if in.InterfaceType != "" && in.InterfaceType != "interface" {

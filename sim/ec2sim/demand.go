@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// A demand has the addresses or prefixes of one family that a request asks for. The request either lists them or gives
-// their number.
+// A demand says which addresses or prefixes a request wants in one family. The request either lists them or gives their
+// number.
 type demand struct {
 	addrs       []netip.Addr
 	count       *int
@@ -23,7 +23,7 @@ func (d demand) fieldsSet() []bool {
 	return []bool{len(d.addrs) > 0, d.count != nil, len(d.prefixes) > 0, d.prefixCount != nil}
 }
 
-// isEmpty reports whether the request has set no field of the demand. A field with the number 0 is set.
+// isEmpty reports whether the request has set no field of the demand. A field that points to the number 0 is also set.
 func (d demand) isEmpty() bool { return !slices.Contains(d.fieldsSet(), true) }
 
 // wantsPrefixes reports whether the request asks for prefixes.
@@ -57,9 +57,9 @@ func (d demand) check(family string, minimum int) error {
 	return nil
 }
 
-// checkAssign accepts only a demand with exactly one field set (API: AssignPrivateIpAddresses: "You must specify
-// either the IP addresses or the IP address count in the request"). The API says the same about prefixes, and so does
-// the page of AssignIpv6Addresses.
+// checkAssign accepts only a demand with exactly one field set (API: AssignPrivateIpAddresses: "You must specify either
+// the IP addresses or the IP address count in the request"). The same page has the same rule for prefixes. The page of
+// AssignIpv6Addresses also has these two rules.
 func (d demand) checkAssign(family string) error {
 	if d.isEmpty() {
 		return refuse("MissingParameter", "Either the %s addresses or the address count should be provided.", family)
@@ -82,15 +82,15 @@ func (h holding) contains(a netip.Addr) bool {
 // slots returns the number of addresses and prefixes: see [demand.slots].
 func (h holding) slots() int { return len(h.addrs) + len(h.prefixes) }
 
-// blocks returns all addresses and prefixes in the form that a pool uses.
+// blocks returns all addresses and prefixes as blocks. An address becomes a block of one address (see pool).
 func (h holding) blocks() []netip.Prefix { return append(singleBlocks(h.addrs), h.prefixes...) }
 
-// checkHold refuses a demand if the ENI would have more addresses and prefixes than its limit. The parameter slots is
-// how many it would have, and the parameter most is the limit. checkHold also refuses prefixes if the instance type
-// does not support them. For an EFA-only ENI, it refuses every demand.
+// checkHold refuses a demand after which the ENI would have too many addresses and prefixes. The parameter slots is the
+// number that the ENI would have, and the parameter most is the limit. checkHold also refuses prefixes if the instance
+// type does not support them. For an EFA-only ENI, it refuses every demand.
 func (e *eni) checkHold(slots, most int, d demand) error {
 	switch {
-	case e.efaOnly: // the code is a guess
+	case e.efaOnly: // the error code is a guess
 		return refuse("UnsupportedOperation", "The network interface '%s' is of a type that has no addresses.", e.id)
 	case slots > most:
 		return tooManyAddresses()

@@ -33,9 +33,9 @@ type catalogue[T any] struct {
 	notFound func(id string) error       // returns the error for an ID that does not exist
 	filters  map[string]func(T) []string // for each filter name, a function that returns a resource's values
 	tags     func(T) map[string]string   // nil if resources of this type have no tags
-	maxPage  int                         // maximum size of a page; also the default size, unless unpaged is true
-	unpaged  bool                        // a request without MaxResults gets all resources
-	idParam  string                      // if not empty: a request with this ID parameter must not have MaxResults
+	maxPage  int                         // maximum number of resources in a page
+	unpaged  bool                        // without MaxResults, a page has all resources; if false, at most maxPage
+	idParam  string                      // the parameter for IDs, if EC2 refuses IDs with MaxResults; otherwise empty
 }
 
 // choosePage returns the requested page, and the token of the next page. It sorts the resources by ID, and the token
@@ -136,8 +136,8 @@ func (c *catalogue[T]) filterValues(name string) (func(T) []string, error) {
 	return nil, refuse("InvalidParameterValue", "The filter '%s' is invalid", name)
 }
 
-// matchesPattern reports whether a value matches the pattern of a filter. If a character does not match, matchesPattern
-// tries again with a longer match of the last star.
+// matchesPattern reports whether a value matches the pattern of a filter. If a character after a star does not match,
+// matchesPattern lets the nearest star before it match one more character. Then it tries again.
 func matchesPattern(pattern, value string) bool {
 	p, v, star, taken := 0, 0, -1, 0
 	for v < len(value) {
@@ -174,5 +174,5 @@ func parsePageToken(t string) (after string, err error) {
 	return after, nil
 }
 
-// oneValue returns a list with one value, for filters for which each resource has exactly one value.
+// oneValue returns a list with only this value. Filters work with lists, because a resource can have several values.
 func oneValue(v string) []string { return []string{v} }

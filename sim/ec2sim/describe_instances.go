@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// instanceItem is an instance on the wire (API: Instance). Of the network fields, it has only those that our programs
+// instanceItem is an instance on the wire (API: Instance). It has no network fields except the fields that our programs
 // read. DescribeNetworkInterfaces shows all fields of the ENIs.
 type instanceItem struct {
 	ID               string      `xml:"instanceId"`
@@ -66,7 +66,8 @@ func (s *Sim) describeInstances(in *describeInstancesInput) (*describeInstancesO
 	return &describeInstancesOutput{Reservations: set[reservation]{s.reservations(chosen)}, NextToken: next}, nil
 }
 
-// reservations returns instances as an answer shows them: grouped by their launch, in the order of their IDs.
+// reservations returns a group for each launch of these instances, as an answer shows them. In a group, the instances
+// are sorted by their IDs.
 func (s *Sim) reservations(instances []*Instance) []reservation {
 	slices.SortFunc(instances, func(a, b *Instance) int { return cmp.Compare(a.ID, b.ID) })
 	var all []reservation

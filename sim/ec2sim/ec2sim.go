@@ -32,19 +32,20 @@
 //
 // # Faults
 //
-// These faults of EC2 and of the metadata service happen only if a test orders them:
+// EC2 and the metadata service have these faults only if a test switches them on:
 //
 //   - Attachments, detachments and changes of the metadata take as long as the [Config] says.
 //   - EC2 throttles requests if its token buckets are empty ([Config.Throttle]). Requests fail ([Sim.Fail]), or take
 //     long ([Sim.Delay]).
 //   - EC2 carries out a call, but the caller gets no answer ([Sim.Lose]).
 //   - The clock of the machine differs from EC2's ([Sim.SetClock]).
-//   - Describe actions show an old state, and other actions do not find a new ENI at once ([Config.Lag]).
+//   - Describe actions show an old state, and other actions find a new ENI only after some time ([Config.Lag]).
 //   - The metadata service gives wrong answers ([Instance.Lie]), in particular after a restart ([Instance.Reboot]).
 //
-// The documentation does not say which free address EC2 chooses. The simulator takes the addresses of a subnet in turn.
-// So a test gets the same addresses in each run, and the simulator reuses a freed address as late as possible. IDs and
-// MAC addresses contain a counter, so they are also the same in each run.
+// The documentation does not say which free address EC2 chooses. The simulator takes the addresses of a subnet in
+// ascending order, and after the last address starts again. So a test gets the same addresses in each run, and the
+// simulator reuses a freed address as late as possible. IDs and MAC addresses contain a number that counts from 1. So a
+// test also gets the same IDs and MAC addresses in each run.
 //
 // # Limits
 //
@@ -57,8 +58,9 @@
 // inside a testing/synctest bubble it uses the bubble's clock. If the documentation does not define a rule, the comment
 // at the rule says that the rule is a guess.
 //
-// Two invariants always hold. An address of a subnet belongs to at most one network interface. The number of free
-// addresses that a subnet shows is exactly the number of its unused addresses.
+// Two invariants always hold. An address of a subnet belongs to at most one network interface. The simulator's count of
+// a subnet's free addresses is exact: the count omits only the addresses that EC2 reserves, and the addresses that ENIs
+// have.
 package ec2sim
 
 import (
@@ -72,10 +74,10 @@ type Config struct {
 	Account        string            // twelve digits; if empty, "123456789012" as in AWS's examples
 	VPCs           []VPC             // at least one
 	Subnets        []Subnet          // in the VPCs above
-	Peerings       []Peering         // each peering has at least one of the VPCs above
+	Peerings       []Peering         // at least one side of each peering is in VPCs
 	SecurityGroups []string          // IDs of the security groups that exist; if empty, every ID exists
-	GroupVPCs      map[string]string // by group ID, the VPC of the group; a group without an entry is in every VPC
-	GroupNames     map[string]string // by group ID, the group's name; without an entry, the name is the group's ID
+	GroupVPCs      map[string]string // key: group ID; value: the group's VPC; a group without an entry works in all VPCs
+	GroupNames     map[string]string // key: group ID; value: group name; without an entry, the name is the ID
 	Images         []Image           // the machine images; if nil, two images of Debian
 	InstanceTypes  []InstanceType    // further types; a type replaces the built-in type of the same name
 	// The second and the third byte of all MAC addresses. With different values, several simulations on one machine
@@ -101,7 +103,7 @@ type Config struct {
 // A VPC is a virtual private cloud.
 type VPC struct {
 	ID        string
-	CIDRs     []netip.Prefix // IPv4, the primary block first; a VPC always has one
+	CIDRs     []netip.Prefix // IPv4 blocks, at least one; the first block is the primary block
 	IPv6CIDRs []netip.Prefix // usually one /56, or none
 	// Removed blocks of both families. DescribeVpcs still lists them, as disassociated.
 	FormerCIDRs []netip.Prefix
@@ -146,8 +148,8 @@ type PeerVPC struct {
 type InstanceType struct {
 	Name       string
 	ENIs       int   // maximum number of network interfaces, including the boot ENI
-	IPv4PerENI int   // private IPv4 addresses and prefixes of one ENI, including the primary address
-	IPv6PerENI int   // IPv6 addresses and prefixes of one ENI; 0: the type has no IPv6
+	IPv4PerENI int   // maximum number of private IPv4 addresses and prefixes of one ENI, including the primary address
+	IPv6PerENI int   // maximum number of IPv6 addresses and prefixes of one ENI; 0: the type has no IPv6
 	Cards      []int // the maximum number of ENIs of each network card; nil: one card for all ENIs
 	Xen        bool  // the type is not a Nitro type, so it has no prefixes (Guide: "Prefix delegation ...")
 
@@ -165,11 +167,11 @@ type RunInstance struct {
 	PrivateIP      netip.Addr // the primary address of the boot ENI; zero: EC2's choice
 	Secondary      int        // how many secondary addresses the boot ENI has at launch
 	Prefixes       int        // how many IPv4 prefixes the boot ENI has at launch; not together with Secondary
-	IPv6           int        // how many IPv6 addresses the boot ENI has at launch; 0: one if the subnet has AssignIPv6
+	IPv6           int        // how many IPv6 addresses the boot ENI has at launch; 0: the subnet's AssignIPv6 decides
 	IPv6Prefixes   int        // how many IPv6 prefixes the boot ENI has at launch; not together with IPv6
 	BootIndex      int        // the device index of the boot ENI: 0 except on SageMaker HyperPod
 	BootCard       int        // the boot ENI's card: 0 except on HyperPod (aws/amazon-vpc-cni-k8s#3753 shows 1)
-	EFAOnly        int        // the first EFAOnly network cards get an EFA-only ENI each
+	EFAOnly        int        // how many network cards get an EFA-only ENI, counted from card 0
 	PublicIP       *bool      // whether the boot ENI has a public address; nil: the subnet's MapPublicIP
 	Role           string     // the IAM role whose credentials the metadata gives; "node" if empty
 	Tracking       Tracking   // of the boot ENI

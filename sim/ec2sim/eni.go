@@ -75,7 +75,7 @@ type spec struct {
 	v4, v6  demand     // v4 does not include the primary address
 }
 
-// validate refuses combinations that EC2 refuses.
+// validate checks the demand of each family: see demand.check.
 func (w spec) validate() error { return cmp.Or(w.v4.check("IPv4", 0), w.v6.check("IPv6", 0)) }
 
 // newENI creates an eni with all addresses and prefixes of the spec. If an address or prefix is not available, newENI
@@ -140,8 +140,8 @@ func (sub *subnet) takeIPv4(w spec) (h holding, err error) {
 
 // withDefaultIPv6 completes a request's demand for IPv6. If the request does not mention IPv6 and the subnet has
 // AssignIPv6, the ENI gets one IPv6 address. If the request asks for 0 IPv6 addresses, the ENI gets none (API:
-// CreateNetworkInterface, Ipv6AddressCount). In a subnet without IPv4, each ENI gets at least one IPv6 address. This is
-// a guess, because the documentation does not mention ENIs without an address.
+// CreateNetworkInterface, Ipv6AddressCount). In a subnet without IPv4, each ENI gets at least one IPv6 address. This
+// rule is a guess. Without the rule, an ENI could have no address, and the documentation does not mention such an ENI.
 func (sub *subnet) withDefaultIPv6(d demand) demand {
 	if d.isEmpty() && sub.AssignIPv6 || d.slots() == 0 && sub.v4 == nil {
 		return demand{count: new(1)}
@@ -264,7 +264,7 @@ func (s *Sim) attach(e *eni, i *Instance, card, index int, delay time.Duration) 
 	a := &attachment{
 		id:       fmt.Sprintf("eni-attach-%017x", s.nextNumber("eni-attach")),
 		instance: i, card: card, index: index, status: "attaching", since: time.Now(),
-		boot: len(s.enisOf(i)) == 0, // a launch attaches the boot ENI first
+		boot: len(s.enisOf(i)) == 0, // the launch attaches the boot ENI first, so no other ENI is there yet
 	}
 	e.attachment = a
 	s.runAfter(delay, func() {
@@ -290,15 +290,15 @@ func (s *Sim) detach(e *eni, delay time.Duration) {
 func (s *Sim) finishDetach(e *eni) {
 	was, a := e.snapshot(), e.attachment
 	e.attachment = nil
-	e.publicIP = netip.Addr{} // the public address belonged to the instance (Guide: "Public IPv4 addresses")
+	e.publicIP = netip.Addr{} // the ENI loses the address of its instance (Guide: "Public IPv4 addresses")
 	s.publishMetadata(a.instance)
 	if a.plugged {
 		s.queueChange(Change{Kind: Detached, Instance: a.instance.ID, ENI: was})
 	}
 }
 
-// publishChange reports a change of an attached ENI to the instance's metadata and to the listeners. Before they know
-// that the ENI is attached, publishChange does nothing.
+// publishChange shows a change of an attached ENI in the instance's metadata, and reports the change to the listeners.
+// Until the attachment itself is published, publishChange does nothing.
 func (s *Sim) publishChange(kind ChangeKind, e *eni) {
 	if a := e.attachment; a != nil && a.plugged {
 		s.publishMetadata(a.instance)

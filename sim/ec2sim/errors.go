@@ -8,8 +8,9 @@ import (
 	"net/http"
 )
 
-// A refusal is an error answer of EC2. The codes are from the API's page "Error codes for the Amazon EC2 API". The
-// messages are similar to EC2's messages, because people search for EC2's messages. Some differ in their wording.
+// A refusal is an error answer of EC2. The codes are from the API's page "Error codes for the Amazon EC2 API". People
+// search the internet for EC2's messages. So the simulator's messages resemble EC2's messages, although some use other
+// words.
 type refusal struct{ code, message string }
 
 func (r *refusal) Error() string { return r.code + ": " + r.message }

@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
-// A fault is an error with which EC2 answers calls of one action, because a test has ordered this.
+// A fault makes EC2 refuse calls of one action with an error. A test sets the fault: see Fail.
 type fault struct {
 	refusal
 	left int // how many calls still get this answer; negative: all calls
@@ -49,8 +49,8 @@ func (s *Sim) FailAs(action, code, message string, n int) {
 }
 
 // RefuseOn makes EC2 refuse all calls of the action that concern one object. EC2 answers these calls with the error
-// code. The parameter object is the ID of an ENI or of a subnet. A call concerns a subnet if it creates an ENI in the
-// subnet, or attaches an ENI of the subnet. An empty code ends the refusals.
+// code. The object is an ENI or a subnet, and the caller passes its ID. A call concerns a subnet if it creates an ENI
+// in the subnet, or attaches an ENI of the subnet. An empty code ends the refusals.
 func (s *Sim) RefuseOn(object, action, code, message string) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -134,7 +134,8 @@ func (s *Sim) Calls() []Call {
 	return slices.Clone(s.calls)
 }
 
-// Asked returns how many calls of the action [Sim.Calls] returns. They include calls that EC2 has refused or throttled.
+// Asked returns the number of calls of the action, since the last ResetCalls. It also counts calls that EC2 has refused
+// or throttled.
 func (s *Sim) Asked(action string) (n int) {
 	for _, c := range s.Calls() {
 		if c.Action == action {
@@ -167,7 +168,7 @@ func (s *Sim) ResetCalls() {
 	}
 }
 
-// recordCall appends a call to the calls that Calls returns.
+// recordCall adds a call to the record for [Sim.Calls].
 func (s *Sim) recordCall(f form, err error, lost bool) {
 	c := Call{Action: f["Action"], Params: maps.Clone(f), Lost: lost}
 	delete(c.Params, "Action")

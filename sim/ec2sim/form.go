@@ -17,9 +17,9 @@ import (
 // path is the position of an element in a list (API: "Make requests to the Amazon EC2 API").
 type form map[string]string
 
-// decoder reads a form into the input structure of an action. The tag "ec2" of a field has the name of the field's
-// parameter, followed by ",required" if EC2 requires the parameter. A field that is a pointer stays nil if the
-// parameter is missing.
+// decoder reads a form into the input structure of an action. Each field of the structure gets the value of one
+// parameter. The field's tag "ec2" is the name of this parameter, followed by ",required" if EC2 requires the
+// parameter. A field that is a pointer stays nil if the parameter is missing.
 type decoder struct {
 	form form
 	seen map[string]bool
@@ -138,7 +138,7 @@ func (f form) indexes(prefix string) []int {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// isScalar reports whether a structure is a single parameter of a form: an address or a prefix.
+// isScalar reports whether one parameter sets the whole structure. This is so for an address and for a prefix.
 func isScalar(v reflect.Value) bool {
 	switch v.Interface().(type) {
 	case netip.Addr, netip.Prefix:

@@ -10,15 +10,17 @@ import (
 	"slices"
 )
 
-// A securityGroup is a group that CreateSecurityGroup has made. For a group that only the Config names, there is no
-// securityGroup. The simulator stores the rules of a group, but does not apply them.
+// A securityGroup is a group that CreateSecurityGroup has made. A group of the Config is no securityGroup: the
+// simulator knows only the group's ID, name and VPC. The simulator stores the rules of a group, but does not apply
+// them.
 type securityGroup struct {
 	id, name, description, vpc string
 	ingress                    []groupRule
 	tags                       map[string]string
 }
 
-// A groupRule allows traffic to the ENIs of its group, from a CIDR or from the ENIs of a group.
+// A groupRule is a rule of a group. It allows traffic to the group's ENIs, either from a CIDR, or from the ENIs of the
+// same or another group.
 type groupRule struct {
 	protocol string
 	from, to int
@@ -206,7 +208,8 @@ func (s *Sim) deleteSecurityGroup(in *deleteSecurityGroupInput) (*emptyOutput, e
 	return &emptyOutput{Return: true}, nil
 }
 
-// groupName returns the name of any group. If the Config has no name for a group, the name is the group's ID.
+// groupName returns the name of a group from CreateSecurityGroup or from the Config. If neither names the group,
+// groupName returns the ID.
 func (s *Sim) groupName(id string) string {
 	if g, ok := s.madeGroups[id]; ok {
 		return g.name

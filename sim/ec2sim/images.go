@@ -47,7 +47,8 @@ type imageItem struct {
 	Devices set[deviceItem] `xml:"blockDeviceMapping"`
 }
 
-// deviceItem describes, on the wire, a volume that each instance of an image gets (API: BlockDeviceMapping).
+// deviceItem is a volume of an image on the wire (API: BlockDeviceMapping). Each instance of the image gets such a
+// volume.
 type deviceItem struct {
 	Name                string `xml:"deviceName"`
 	DeleteOnTermination bool   `xml:"ebs>deleteOnTermination"`
@@ -109,7 +110,8 @@ func (s *Sim) describeImages(in *describeImagesInput) (*describeImagesOutput, er
 	return out, nil
 }
 
-// placeItem is the offer of an instance type in a zone on the wire (API: InstanceTypeOffering).
+// placeItem says that EC2 offers an instance type in a zone. It has the form that answers have on the wire (API:
+// InstanceTypeOffering).
 type placeItem struct {
 	Type         string `xml:"instanceType"`
 	Location     string `xml:"location"`

@@ -27,8 +27,7 @@ const (
 	maxTTL      = 21600
 )
 
-// A view is the list of ENIs that the metadata of an instance shows. The field since is when it begins to show this
-// list.
+// A view is a list of ENIs. From the time in the field since, the instance's metadata shows this list.
 type view struct {
 	since time.Time
 	enis  []ENI

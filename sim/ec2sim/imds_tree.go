@@ -20,9 +20,9 @@ const macsDir = "meta-data/network/interfaces/macs/"
 // categories"). The map omits keys without a value, because the service answers 404 for such keys. A path that ends in
 // a slash is a directory, which may be empty.
 //
-// The parameter requested is the path that a client asks for. To save time, tree computes a document only if the client
-// asks for it. It computes the keys of an ENI only if requested is in the directory of the ENI. Of all other documents
-// and directories, the map has only the names.
+// A client asks for one path, which is the argument of tree. To save time, tree computes a document only if the client
+// asks for this document. It computes the keys of an ENI only if the client's path is in the ENI's directory. The map
+// also has the paths of the other documents and ENI directories, but without their contents.
 func (i *Instance) tree(requested string) map[string]string {
 	i.sim.mu.Lock()
 	attached, listed, lies := i.currentView().enis, i.shownENIs(), slices.Clone(i.lies)

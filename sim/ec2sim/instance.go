@@ -25,7 +25,7 @@ type Instance struct {
 	role         string
 	tags         map[string]string
 	launched     time.Time
-	launch       launch    // zero if the method RunInstance, and not the action RunInstances, made the instance
+	launch       launch    // if a test called the method RunInstance, only the field reservation is set
 	pendingUntil time.Time // the end of the state "pending"
 	shuttingDown bool      // sim.mu guards this field and the next five
 	terminated   bool
@@ -103,14 +103,14 @@ func (s *Sim) runInstance(r RunInstance) (*Instance, error) {
 	s.attach(e, i, r.BootCard, r.BootIndex, 0).deleteOnTermination = true
 	s.attachEFA(i, sub, groups, r.EFAOnly)
 	i.views = []view{{since: i.launched, enis: i.snapshots()}}
-	s.dropPast() // all actions find the instance at once, because a real boot takes longer than any lag
+	s.dropPast() // no lag for a new instance, because a real boot takes longer than any lag
 	return i, nil
 }
 
-// attachEFA attaches an EFA-only ENI to some network cards of a new instance: from card 0 on, as many as the parameter
-// cards says. The device index of an EFA-only ENI is 0. On card 0, it is 1, because the boot ENI has index 0 (Guide:
-// "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). An EFA-only ENI has no address of
-// any family (Guide: "Elastic Fabric Adapter").
+// attachEFA attaches one EFA-only ENI to each of the first network cards of a new instance. The parameter cards is the
+// number of these network cards, counted from card 0. The device index of an EFA-only ENI is 0. On card 0, it is 1,
+// because the boot ENI has index 0 (Guide: "Maximize network bandwidth on Amazon EC2 instances with multiple network
+// cards"). An EFA-only ENI has no address of any family (Guide: "Elastic Fabric Adapter").
 func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 	for card := range cards {
 		e := s.bareENI(sub, groups)
@@ -133,9 +133,9 @@ func (t InstanceType) checkEFA(cards int) error {
 	return nil
 }
 
-// checkBootSlot refuses a card or a device index of the boot ENI if the instance type does not have it. If the instance
-// also gets EFA-only ENIs, checkBootSlot accepts only card 0 and index 0, because an EFA-only ENI may use any other
-// place.
+// checkBootSlot checks that the instance type has the card and the device index of the boot ENI. If the instance also
+// gets EFA-only ENIs, the boot ENI must have index 0 on card 0. At any other place, it could collide with an EFA-only
+// ENI (see attachEFA).
 func (t InstanceType) checkBootSlot(r RunInstance) error {
 	switch {
 	case r.BootCard < 0 || r.BootCard >= len(t.cards()) || r.BootIndex < 0 || r.BootIndex >= t.cards()[r.BootCard]:

@@ -24,10 +24,11 @@ import (
 //     happens in practice: in kubernetes/kubernetes#77389, EC2 showed a volume as detached, and later as detaching.
 //   - An action that names a new ENI sometimes does not find the ENI. When the ENI is as old as [Lag.Most], all actions
 //     find it. Until then, EC2 can answer InvalidNetworkInterfaceID.NotFound ("its ID might not have propagated
-//     throughout the system, and you will get an error responding that the resource does not exist"). Independently of
-//     this, a Describe action may show the ENI earlier or later.
+//     throughout the system, and you will get an error responding that the resource does not exist"). A Describe action
+//     may already show an ENI that other actions do not find yet, or the reverse.
 //
-// A change always applies to the present state. When RunInstance returns, all actions find the instance.
+// A call that changes EC2 always changes the present state, and never the old state that an answer may show. When
+// RunInstance returns, all actions find the instance.
 type Lag struct {
 	Most time.Duration
 	Back int
@@ -39,11 +40,11 @@ type lagging struct {
 	Lag
 	rand    *rand.Rand
 	past    []moment // the oldest first; past[0] is the oldest state that an answer may show
-	dropped int      // how many moments have been dropped before past[0]
+	dropped int      // how many moments were older than past[0], and are no longer in past
 	shown   int      // the number of the latest moment that an answer has shown; the first moment has the number 0
 }
 
-// A moment is a state of EC2 that Describe actions can show. The field since is when this state began.
+// A moment is a state of EC2 that Describe actions can show. The state began at the time in the field since.
 type moment struct {
 	since  time.Time
 	enis   map[string]*eni   // if there is a lag, these are copies that never change
@@ -136,7 +137,7 @@ func (l *lagging) randomDelay() time.Duration {
 	return time.Duration(l.rand.Int64N(int64(l.Most) + 1))
 }
 
-// findableFrom returns the time from which actions find an ENI that is created now.
+// findableFrom returns a time for an ENI that EC2 creates now. Before this time, actions do not find the ENI.
 func (s *Sim) findableFrom() time.Time {
 	if s.lag == nil {
 		return time.Time{}

@@ -9,8 +9,8 @@ import (
 )
 
 // latencies has the time that EC2 takes to answer, for each action that changes something. The times are guesses,
-// because AWS publishes none. AttachNetworkInterface takes long, because EC2 answers it only when the link is on the
-// node.
+// because AWS publishes none. AttachNetworkInterface takes long, because EC2 answers only after the instance has the
+// new link.
 var latencies = map[string]time.Duration{
 	"AssignIpv6Addresses":             300 * time.Millisecond,
 	"AssignPrivateIpAddresses":        300 * time.Millisecond,

@@ -95,7 +95,9 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 			break
 		}
 		if err != nil {
-			return nil, err // only the first instance can fail: newLaunch has checked that the subnet has room
+			// The first instance has failed, so there is nothing to undo. Further instances up to MinCount cannot fail,
+			// because they are alike, and newLaunch has checked that the subnet has room for them.
+			return nil, err
 		}
 		answer.ID = cmp.Or(answer.ID, i.launch.reservation) // the reservation of the first instance
 		l.reservation = answer.ID
@@ -105,14 +107,15 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 		if eni.DeleteOnTermination != nil {
 			boot.attachment.deleteOnTermination = *eni.DeleteOnTermination
 		}
-		// As in the example of API: RunInstances. DescribeInstances shows "running" later.
+		// The answer shows the state "pending" (API: RunInstances, the example). DescribeInstances shows "running"
+		// later.
 		answer.Instances.Items = append(answer.Instances.Items, s.instanceItem(i, "pending"))
 	}
 	return &reservationOutput{reservation: answer}, nil
 }
 
-// newLaunch checks a request to launch instances. It returns the launch, and the tags of the request by type of
-// resource.
+// newLaunch checks a request to launch instances. It returns the launch, and the requested tags. The key of the map is
+// the type of the resource that gets the tags.
 func (s *Sim) newLaunch(in *runInstancesInput) (launch, map[string]map[string]string, error) {
 	l := launch{in: *in}
 	if len(in.NetworkInterfaces) != 1 || in.NetworkInterfaces[0].DeviceIndex != 0 {

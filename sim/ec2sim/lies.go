@@ -10,15 +10,15 @@ import (
 )
 
 // A Lie makes the metadata service give wrong or incomplete answers. Users of EC2 have seen the lies that the functions
-// below return. In their comments, a number like #1967 means an issue of aws/amazon-vpc-cni-k8s, and "netutils" means
-// lib/lib.sh of amazonlinux/amazon-ec2-net-utils.
+// below return. The comment at each function names the source. There, a number like #1967 means an issue of
+// aws/amazon-vpc-cni-k8s, and "netutils" means lib/lib.sh of amazonlinux/amazon-ec2-net-utils.
 type Lie struct {
 	eni string // the ENI about which the answers are wrong; empty: all ENIs
 	// Returns the ENIs that the service shows instead of the current ENIs. The parameter atStart has the ENIs that the
 	// service showed when the lie began.
 	showENIs func(atStart, current []ENI) []ENI
-	// Returns the value that the service shows for a key of the ENI. The parameter value is the true value. If it
-	// returns "", the service does not show the key.
+	// Returns the value that the service shows for a key of the ENI. The parameter value is the true value. If the
+	// function returns "", the service does not show the key.
 	showKey func(name, value string) string
 	failure int  // the HTTP status of all answers; 0: the service does not fail
 	silent  bool // the service does not answer
@@ -137,10 +137,10 @@ func FailENI(eni string) Lie { return Lie{eni: eni, failure: http.StatusInternal
 // it.
 func Unavailable() Lie { return Lie{failure: http.StatusServiceUnavailable} }
 
-// Silent returns a lie with which the service never answers, so the caller waits. The cause may be a packet filter, or
-// a hop limit that is too small (Guide: "Use the Instance Metadata Service to access instance metadata"). Another
-// possible cause is EC2's limit of 1024 packets per second to link-local addresses (aws/aws-eks-best-practices
-// describes this limit for DNS).
+// Silent returns a lie with which the service never answers, so the caller waits. On a real instance, the service seems
+// silent if a packet filter drops the packets, or if the hop limit is too small (Guide: "Use the Instance Metadata
+// Service to access instance metadata"). Another possible cause is EC2's limit of 1024 packets per second to link-local
+// addresses (aws/aws-eks-best-practices describes this limit for DNS).
 func Silent() Lie { return Lie{silent: true} }
 
 func eniIndex(enis []ENI, id string) int {

@@ -13,7 +13,8 @@ import (
 // free block for a prefix, as in EC2. EC2 reserves the first four addresses and the last address (VPC Guide: "Subnet
 // CIDR blocks").
 type pool interface {
-	takeAny(bits, count int) (blocks []netip.Prefix, ok bool) // takes count blocks of the prefix length bits, or none
+	// Takes free blocks, or none. The parameter bits is the prefix length of each block, and count is their number.
+	takeAny(bits, count int) (blocks []netip.Prefix, ok bool)
 	// Takes all of these blocks. If a block is in use, it takes none of the blocks, and returns the used block.
 	takeThese(blocks []netip.Prefix) (used netip.Prefix, ok bool)
 	putBack(blocks ...netip.Prefix) // puts blocks back into the pool
@@ -43,8 +44,8 @@ func newBitmap(cidr netip.Prefix) *bitmap {
 func (p *bitmap) size() int { return 1 << (32 - p.cidr.Bits()) }
 
 // takeNext takes the next free block of this prefix length. The documentation does not say which block EC2 chooses. The
-// simulator takes blocks in turn. So tests can predict the next block, and the simulator reuses a freed address as late
-// as possible.
+// simulator begins the search after the block that it took last, and after the last address starts again. So tests can
+// predict the next block, and the simulator reuses a freed address as late as possible.
 func (p *bitmap) takeNext(bits int) (netip.Prefix, bool) {
 	n, size := 1<<(32-bits), p.size()
 	start := (p.next + n - 1) / n * n

@@ -55,7 +55,7 @@ var actions = map[string]action{
 	"UnassignPrivateIpAddresses":      newAction((*Sim).unassignPrivateIPAddresses),
 }
 
-// An action computes the answer to a request with this form. The caller holds the lock.
+// An action computes the answer to a request. The form has the request's parameters. The caller holds the lock.
 type action func(*Sim, form) (output, error)
 
 // newAction returns an action that decodes the form, and then calls the method f. For a dry run, the action does not
@@ -105,7 +105,7 @@ type errorOutput struct {
 
 // ServeHTTP answers a request of the EC2 query API. It does not check signatures.
 func (s *Sim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Body != nil { // the body may be nil if no server of net/http calls ServeHTTP
+	if r.Body != nil { // if a test calls ServeHTTP directly, without a server of net/http, the body may be nil
 		r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
 	}
 	if err := r.ParseForm(); err != nil {
@@ -151,8 +151,8 @@ func reject(w http.ResponseWriter, err error, request string) {
 }
 
 // dispatch checks a call, and then calls the action. The order of the checks is that of EC2. First, the action must
-// exist. Second, the token bucket must have a token. Third, the Config must allow the action. After the second check,
-// dispatch returns the faults that a test has ordered.
+// exist. Second, the token bucket must have a token. Third, the Config must allow the action. Between the second and
+// the third check, dispatch returns the error of a fault that a test has set.
 func (s *Sim) dispatch(f form) (output, error) {
 	name := f["Action"]
 	act, ok := actions[name]

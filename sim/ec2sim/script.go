@@ -8,7 +8,7 @@ package ec2sim
 type Outcome struct {
 	Undone bool   // EC2 does not carry out the request; if Code is empty, EC2 does not answer either
 	Lost   bool   // EC2 closes the connection without an answer
-	Code   string // EC2 answers with this error code, even after it has carried out the request
+	Code   string // the error code of the answer; without Undone, EC2 has carried out the request before
 }
 
 // A caller must handle these outcomes, and the outcomes that Refused and DoneBut return.
@@ -28,7 +28,8 @@ func DoneBut(code string) Outcome { return Outcome{Code: code} }
 
 // Script sets the outcomes of the next HTTP requests of the action, in this order. Each attempt of the SDK is a
 // request. A new script replaces the rest of an earlier script. To end a script, call Script without outcomes. Lose
-// does not affect the requests of a script. Fail and the token buckets do not affect a request whose outcome is Undone.
+// does not affect the requests of a script. EC2 does not look at a request with the outcome Undone. So the request
+// takes no token from the buckets, and does not count for Fail.
 func (s *Sim) Script(action string, outcomes ...Outcome) {
 	mustHaveAction(action)
 	s.mu.Lock()

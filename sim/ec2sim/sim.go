@@ -66,9 +66,9 @@ func (s *Sim) Instances() []*Instance {
 }
 
 // OnChange makes the simulator call the function f for each later change. The simulator calls f for one change at a
-// time, in the order of the changes. If a call changes something, EC2 answers the call only after f has returned. So
-// the caller can rely on the work of f. The simulator does not hold its lock when it calls f. So f can read the state
-// of the simulator, but f must not make a call that changes something.
+// time, in the order of the changes. If a call to EC2 changes something, EC2 answers only after f has returned. So when
+// the program that made the call gets the answer, f has done its work. The simulator does not hold its lock when it
+// calls f. So f can read the state of the simulator, but f must not make a call that changes something.
 func (s *Sim) OnChange(f func(Change)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *Sim) update(f func()) {
 // runLocked runs the function f while it holds the lock. It reports whether f queued a change.
 func (s *Sim) runLocked(f func()) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock() // even after a panic, because net/http then serves the next request, which needs the lock
+	defer s.mu.Unlock() // even if f panics: net/http then serves the next request, which needs the lock
 	queued := len(s.changes)
 	f()
 	s.saveMoment()

@@ -20,7 +20,7 @@ type ENI struct {
 	Prefixes        []netip.Prefix // delegated IPv4 prefixes
 	IPv6Addrs       []netip.Addr
 	IPv6Prefixes    []netip.Prefix // delegated IPv6 prefixes
-	PublicIP        netip.Addr     // the public address of the primary address; may be zero
+	PublicIP        netip.Addr     // EC2 translates it to the primary address; zero if there is none
 	SourceDestCheck bool
 	EFAOnly         bool // an EFA-only ENI has no address
 	Tracking        Tracking

@@ -105,7 +105,7 @@ func (sp *space) takeAny(count int) ([]netip.Addr, error) {
 // takePrefixes takes the wanted prefixes, and further prefixes that EC2 chooses: all of them, or none. The parameter
 // count is the number of further prefixes. A subnet without an aligned free block has no prefixes left, even if it has
 // many free addresses (Guide: "Prefix delegation for Amazon EC2 network interfaces"). The documentation does not name
-// the error code for this. EC2 uses this code in practice.
+// the error code for this case. In practice, EC2 answers InsufficientCidrBlocks.
 func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix, error) {
 	for i, p := range wanted {
 		if p.Bits() != sp.prefixBits || !sp.cidr.Contains(p.Addr()) || slices.Contains(wanted[:i], p) {
@@ -122,9 +122,9 @@ func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix,
 		"The specified subnet does not have enough free cidr blocks to satisfy the request.")
 }
 
-// atCreation converts the error of takePrefixes for a lack of prefixes to the error of CreateNetworkInterface. It
-// returns all other errors unchanged. The documentation does not name the error of CreateNetworkInterface. For IPv4,
-// EC2 uses this error in practice. For IPv6, it is a guess.
+// atCreation replaces the error InsufficientCidrBlocks, because CreateNetworkInterface reports a lack of prefixes with
+// another error. It returns all other errors unchanged. The documentation does not name the error of
+// CreateNetworkInterface. For IPv4, EC2 answers InvalidParameterValue in practice. For IPv6, this error is a guess.
 func atCreation(err error, family string) error {
 	if r, ok := errors.AsType[*refusal](err); ok && r.code == "InsufficientCidrBlocks" {
 		return refuse("InvalidParameterValue", "There aren't sufficient free %s addresses or prefixes", family)

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 )
 
-// A sparse is the pool of an IPv6 subnet. The subnet has too many addresses for a bitmap, so the pool stores the used
+// sparse is the pool of an IPv6 subnet. The subnet has too many addresses for a bitmap, so the pool stores the used
 // addresses and prefixes. EC2 chooses addresses and prefixes at random, but the simulator takes them in turn. It takes
 // single addresses from the first /80, which is never a delegated prefix, because it has reserved addresses. It takes
 // prefixes from the blocks after the first /80.
@@ -22,7 +22,7 @@ type sparse struct {
 	prefixes  uint64                // the number of prefixes in the subnet
 }
 
-// newSparse returns the pool of an IPv6 block, which is a /64 or larger.
+// newSparse returns the pool of an IPv6 block. The prefix length of the block must be at most 64.
 func newSparse(cidr netip.Prefix) *sparse {
 	return &sparse{
 		cidr:      cidr.Masked(),

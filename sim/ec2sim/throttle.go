@@ -43,12 +43,12 @@ func newBuckets(c Config) map[string]*bucket {
 
 func fullBucket(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
 
-// Tokens has EC2's default buckets for one account in one region. It needs no [Sim], so a model that only counts calls
-// can use it. The zero value is ready for use.
+// Tokens has EC2's default buckets for one account in one region. It needs no [Sim], so a test can use it to simulate
+// only the throttling of calls. The zero value is ready for use.
 type Tokens struct{ buckets map[string]*bucket }
 
-// Take takes a token for a call of the action, and reports whether there was a token. Take refills the buckets as the
-// clock of package time says.
+// Take takes a token for a call of the action, and reports whether there was a token. First, Take adds the tokens for
+// the time since the last call. Package time measures this time.
 func (t *Tokens) Take(action string) bool {
 	if t.buckets == nil {
 		t.buckets = map[string]*bucket{}

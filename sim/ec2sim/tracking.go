@@ -31,7 +31,7 @@ type trackingRequest struct {
 }
 
 // applyTo returns the settings t with the changes that the request makes. The API documents the range of each setting,
-// but no error code for a value outside the range. It is a guess that EC2 uses the code for other invalid values.
+// but no error code for a value outside the range. The simulator's code, InvalidParameterValue, is a guess.
 func (in *trackingRequest) applyTo(t Tracking) (Tracking, error) {
 	if in == nil {
 		return t, nil

@@ -8,12 +8,11 @@ import (
 	"slices"
 )
 
-// builtin has the instance types that every simulator has. Config.InstanceTypes adds other types. The numbers of ENIs,
-// of IPv4 addresses and of ENIs on each network card are from aws/amazon-vpc-cni-k8s. That project generates its file
-// pkg/vpc/vpc_ip_resource_limit.go from DescribeInstanceTypes. The limit of an instance with several cards is the sum
-// of the cards' limits (Guide: "Network cards"). All these types can have as many IPv6 addresses as IPv4 addresses
-// (Guide: "Maximum IP addresses per network interface"). C8gn is a type of Nitro v6 (Guide: the platform summary of the
-// family).
+// builtin has the instance types that every simulator has. Config.InstanceTypes adds other types. Except for IPv6, the
+// limits of the types are from aws/amazon-vpc-cni-k8s. That project generates its file pkg/vpc/vpc_ip_resource_limit.go
+// from DescribeInstanceTypes. The limit of an instance with several cards is the sum of the cards' limits (Guide:
+// "Network cards"). All these types can have as many IPv6 addresses as IPv4 addresses (Guide: "Maximum IP addresses per
+// network interface"). C8gn is a type of Nitro v6 (Guide: the platform summary of the family).
 var builtin = []InstanceType{
 	nitro("t3.small", 3, 4),
 	nitro("t3.medium", 3, 6),
@@ -57,7 +56,8 @@ func (t InstanceType) cards() []int {
 	return t.Cards
 }
 
-// typeItem is an instance type on the wire, limited to its network (API: InstanceTypeInfo, NetworkInfo).
+// typeItem is an instance type on the wire (API: InstanceTypeInfo, NetworkInfo). It omits most fields that do not
+// concern the network.
 type typeItem struct {
 	Name        string      `xml:"instanceType"`
 	BareMetal   bool        `xml:"bareMetal"`

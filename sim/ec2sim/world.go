@@ -23,8 +23,8 @@ import (
 // A subnet belongs to the nearest VPC above it. If the line names no zone, the zone is us-east-1a. The word "public"
 // sets MapPublicIP, the word "default" sets Default, and KEY=VALUE sets a tag. World adds a CIDR that begins with "-"
 // to FormerCIDRs. In the line of a peering, a CIDR belongs to the nearest VPC before it, and any other word is the
-// status. If the text has a mistake, World panics, as netip.MustParsePrefix does. The caller sets all other fields of
-// the Config.
+// status. If the text has a mistake, World panics, as netip.MustParsePrefix does. World does not set the other fields
+// of the Config, but the caller can.
 func World(text string) (c Config) {
 	for line := range strings.Lines(text) {
 		id, rest, _ := strings.Cut(strings.TrimSpace(line), " ")

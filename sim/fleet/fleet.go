@@ -5,7 +5,7 @@
 // command "make fleet" runs all tests, and writes docs/fleet.md.
 //
 // The nodes run the real code of package ipam, and take tokens from a simulation of EC2's token buckets. For
-// comparison, there are models of two other plugins, whose buckets have the same limits. All nodes run in one bubble of
-// testing/synctest, so a test simulates hours in minutes. In all runs with the same seed, everything happens at the
-// same nanosecond.
+// comparison, other tests run models of two other plugins, with the same limits of the token buckets. All nodes run in
+// one bubble of testing/synctest, so a test simulates hours in minutes. In all runs with the same seed, everything
+// happens at the same nanosecond.
 package fleet

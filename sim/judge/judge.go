@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package judge helps tests that check our programs with programs of other projects. The programs of other projects are
-// called judges. The command internal/judges reads the output of the tests.
+// Package judge helps tests in which a program of another project checks our programs. The other project's program is
+// called a judge. The command internal/judges reads the output of the tests.
 package judge
 
 import (
@@ -45,10 +45,10 @@ func Release(t *testing.T, program string) (pkg, version string) {
 	return "", ""
 }
 
-// A Suite describes tests of another project that check our programs. The tests are compiled unchanged.
+// A Suite describes a test suite of another project. Its tests check our programs, and are compiled unchanged.
 type Suite struct {
 	Focus string            // a regular expression that matches the names of the tests that use our programs
-	Not   map[string]string // by a part of a test's name, the reason why such tests do not check our programs
+	Not   map[string]string // key: a part of test names; value: why the tests with this part do not check our programs
 	Tries int               // the maximum number of attempts for each test; 0 means 1
 }
 
@@ -66,8 +66,8 @@ func (s spec) name() string {
 }
 
 // Hear runs the command c, which must run the program of the suite, and adds the flags of Ginkgo to the command. For
-// each test of the suite that ran, Hear makes a subtest. Hear passes the method that runs the command to the function
-// do. So do can run the command in a namespace, for example.
+// each test of the suite that ran, Hear makes a subtest. Hear calls the function do to run the command. The argument of
+// this function is the method c.Run. So the function can run the command in a namespace, for example.
 func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() error) error) {
 	t.Helper()
 	report := filepath.Join(t.TempDir(), "report")

@@ -46,8 +46,8 @@ func (s Suite) isExcluded(name string) bool {
 
 var tapResult = regexp.MustCompile(`^(not )?ok [0-9]+ (.*?)( # skip.*)?$`)
 
-// readTAP returns all results. The message of a result has the comments after it. If the number of results is not the
-// number of planned tests, readTAP returns an error.
+// readTAP returns all results. The comment lines after a result become the result's message. If the number of results
+// is not the number of planned tests, readTAP returns an error.
 func readTAP(from io.Reader) (all []result, err error) {
 	planned := 0
 	lines := bufio.NewScanner(from)
@@ -59,7 +59,7 @@ func readTAP(from io.Reader) (all []result, err error) {
 		case found == nil && strings.HasPrefix(line, "#") && len(all) > 0:
 			all[len(all)-1].message += line + "\n"
 		case found == nil && planned == 0:
-			fmt.Sscanf(line, "1..%d", &planned) // other output of the command may come before the plan
+			fmt.Sscanf(line, "1..%d", &planned) // ignore an error, because other output may come before the plan
 		case found == nil:
 		case found[3] != "":
 			all = append(all, result{found[2], "skipped", found[3]})

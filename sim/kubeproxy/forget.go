@@ -15,9 +15,9 @@ import (
 // UDP.
 //
 // The kernel applies NAT rules only to the first packet of a connection. For later packets, it uses the entry of the
-// connection. So if a client used the same source port again, an old entry would send its datagrams to the wrong place.
-// After unload, they would go to an old backend for two minutes. After Load, they would go to no backend for 30
-// seconds.
+// connection. So without the flush, a client that used the same source port again would still have an old entry. After
+// unload, the client's datagrams would go to an old backend for two minutes. After Load, they would go to no backend
+// for 30 seconds, because the old entry has no NAT.
 func flushConntrack(n *nl.NS) error {
 	return n.Do(func() error {
 		if err := netlink.ConntrackTableFlush(netlink.ConntrackTable); err != nil { // of all families

@@ -9,7 +9,7 @@
 // on standard input. play exits with the status of the command or script. After an interactive bash, the exit status is
 // 0. $PATH has kubectl and other commands for the cluster, which cluster.Shell lists.
 //
-// play needs what package cluster needs, so make cluster runs play in a VM.
+// Package cluster needs root and a suitable kernel (see there). So the command "make cluster" runs play in a VM.
 package main
 
 import (

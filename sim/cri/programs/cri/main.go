@@ -32,7 +32,7 @@ const callTimeout = 2 * time.Minute
 // connectParams make the client repeat a failed attempt to connect after 100 milliseconds.
 var connectParams = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, MaxDelay: 100 * time.Millisecond},
-	MinConnectTimeout: callTimeout, // a runtime that already listens can be too busy to answer
+	MinConnectTimeout: callTimeout, // long, because a runtime that listens may be too busy to answer at once
 }
 
 func main() {
@@ -76,7 +76,7 @@ func callMethod(socket string, name protoreflect.Name, request []byte) (proto.Me
 		grpc.WaitForReady(true))
 }
 
-// services are the names of the interface's services in the protocol.
+// services are the full names of the CRI's two gRPC services.
 var services = []protoreflect.FullName{"runtime.v1.RuntimeService", "runtime.v1.ImageService"}
 
 func method(name protoreflect.Name) (protoreflect.MethodDescriptor, error) {
