@@ -76,7 +76,7 @@ type Config struct {
 	Subnets        []Subnet          // in the VPCs above
 	Peerings       []Peering         // at least one side of each peering is in VPCs
 	SecurityGroups []string          // IDs of the security groups that exist; if empty, every ID exists
-	GroupVPCs      map[string]string // key: group ID; value: the group's VPC; a group without an entry works in all VPCs
+	GroupVPCs      map[string]string // key: group ID; value: the group's VPC; groups without an entry work in all VPCs
 	GroupNames     map[string]string // key: group ID; value: group name; without an entry, the name is the ID
 	Images         []Image           // the machine images; if nil, two images of Debian
 	InstanceTypes  []InstanceType    // further types; a type replaces the built-in type of the same name

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package kubeproxy loads the rules of the real kube-proxy into a network namespace that simulates a node. It has
-// kube-proxy's rules for Kubernetes Services in the modes iptables and nftables, for IPv4 and IPv6. The package is only
-// for tests. It executes iptables-restore(8), ip6tables-restore(8) and nft(8).
+// Package kubeproxy loads the rules of the real kube-proxy into a network namespace that simulates a node. The package
+// contains kube-proxy's rules for Kubernetes Services in the modes iptables and nftables, for IPv4 and IPv6. The
+// package is only for tests. It executes iptables-restore(8), ip6tables-restore(8) and nft(8).
 //
-// An unmodified kube-proxy v1.36.3 with its default flags wrote the rules in testdata, and the program in the directory
-// record recorded them. kube-proxy ran in its own namespace, with an API server that had only the objects of
-// testdata/scenario.json. It had no flag --cluster-cidr, as in clusters whose pods have addresses of the VPC. Without
-// this flag, kube-proxy does not know which addresses belong to pods. So its rules do not change a pod's address in
-// packets to a ClusterIP. The recorded addresses are from prefixes for documentation. Load replaces them by the
-// addresses of your hosts and pods:
+// The rules in testdata are a recording. An unmodified kube-proxy v1.36.3 with its default flags wrote the rules, and
+// the program in sim/kubeproxy/record saved them. kube-proxy ran in its own namespace, with an API server that had only
+// the objects of testdata/scenario.json. kube-proxy ran without the flag --cluster-cidr, because clusters whose pods
+// have addresses of the VPC do not set this flag. Without this flag, kube-proxy does not know which addresses belong to
+// pods. So its rules do not masquerade packets from a pod to a ClusterIP: the packets keep the pod's source address.
+// The recorded addresses are from prefixes for documentation. Load replaces them by the addresses of your hosts and
+// pods:
 //
 //	unload, err := kubeproxy.Load(node, kubeproxy.NFTables, kubeproxy.Scenario{
 //		kubeproxy.Node:    {V4: nodeAddr},  // no V6: then only the rules for IPv4
@@ -30,8 +31,8 @@
 //	cd sim/kubeproxy/record && go run .
 //
 // The directory record is a separate module, because it builds kube-proxy. The recording omits the policies of the
-// built-in chains, because they are not from kube-proxy. It also omits kube-proxy's counters in nfacct. kube-proxy
-// itself omits these counters on a kernel without nfacct.
+// built-in chains, because they are not from kube-proxy. It also omits kube-proxy's packet counters, which need the
+// kernel feature nfacct. On a kernel without nfacct, kube-proxy itself omits the counters.
 //
 // kube-proxy and this project are under the Apache License 2.0. This project contains no source of kube-proxy.
 package kubeproxy

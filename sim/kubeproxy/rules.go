@@ -55,7 +55,8 @@ func jumpsFirst(save string) string {
 }
 
 // removal converts the output of iptables-save to input for iptables-restore. This input deletes kube-proxy's jumps and
-// chains. It has a line ":CHAIN" for each chain, which empties the chain before the deletion.
+// chains. For each chain, the input has a line ":CHAIN". Because of this line, iptables-restore empties the chain
+// before the deletion.
 func removal(save string) string {
 	var b, chains strings.Builder
 	for line := range strings.Lines(save) {

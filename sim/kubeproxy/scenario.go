@@ -21,7 +21,7 @@ const (
 	Node    Host = "node"    // the node itself, and pods with the node's network
 	Client  Host = "client"  // a pod on the node, and the only backend of Service "hairpin"
 	Sibling Host = "sibling" // a pod on the node; may be on the ENI of the client
-	Local   Host = "local"   // a pod on the node; may be on another ENI
+	Local   Host = "local"   // a pod on the node; may be on another ENI than the client
 	Remote  Host = "remote"  // a pod on another node
 	VPCHost Host = "vpcHost" // a host that is no pod and no node, for example the API server
 )
@@ -30,8 +30,8 @@ const (
 // address of this family, too.
 type Scenario map[Host]Addrs
 
-// A Service is a Kubernetes Service in the Kubernetes namespace "default" for which there are recorded rules. Its ports
-// are the same for TCP and for UDP.
+// A Service is a Kubernetes Service for which there are recorded rules. Its Kubernetes namespace is "default". Its
+// ports are the same for TCP and for UDP.
 type Service struct {
 	Name       string
 	ClusterIP  Addrs
@@ -45,8 +45,8 @@ type Service struct {
 	ExternalTrafficLocal bool // externalTrafficPolicy: Local
 }
 
-// recordedScenario returns the content of testdata/scenario.json. kube-proxy wrote the recorded rules for these
-// objects.
+// recordedScenario returns the content of testdata/scenario.json. kube-proxy wrote the recorded rules for the hosts and
+// Services in this file.
 var recordedScenario = sync.OnceValue(func() (r struct {
 	ServiceCIDRs []netip.Prefix
 	Hosts        Scenario
@@ -69,8 +69,8 @@ func Services() []Service { return recordedScenario().Services }
 // an unused ClusterIP. In mode IPTables, the kernel routes such packets.
 func ServiceCIDRs() []netip.Prefix { return recordedScenario().ServiceCIDRs }
 
-// A family is IPv4 or IPv6. File names contain the field name, and nft(8) uses the field nft. The field iptables is the
-// name of the family's iptables program.
+// A family is IPv4 or IPv6. It has a name in recorded file names, a name for nft(8), and a name of its iptables
+// program.
 type family struct {
 	name, nft, iptables string
 	addrOf              func(Addrs) netip.Addr
@@ -82,7 +82,8 @@ var families = []family{
 }
 
 // replaceAddrs replaces the addresses of a family in recorded rules by the scenario's addresses. All recorded addresses
-// of a family have the same length, so no address is the beginning of another address.
+// of a family have the same number of characters. So the replacement of one address cannot change a part of another
+// address.
 func (s Scenario) replaceAddrs(f family, rules string) (string, error) {
 	var swap []string
 	for h, was := range recordedScenario().Hosts {

@@ -72,8 +72,8 @@ func Boot(i *vpcsim.Instance, name string, env []string, ownDirs ...string) (*Ma
 }
 
 // mountOwnDirs mounts a tmpfs for each of the machine's own directories. There are two reasons for a tmpfs. First, each
-// tmpfs is a separate device, and kubelet measures for each device how full it is. Second, the writable directory of an
-// overlayfs can be on a tmpfs.
+// tmpfs is a separate device, and kubelet measures for each device how full it is. Second, a container runtime uses
+// such a directory for the writable layer of an overlayfs. This works on a tmpfs, but not on another overlayfs.
 func (m *Machine) mountOwnDirs() error {
 	for _, dir := range m.ownDirs {
 		at := filepath.Join(m.diskDir, dir)
@@ -126,8 +126,8 @@ func (m *Machine) boot() error {
 }
 
 // startInit starts process 1 and waits until it is ready. The process first moves to the machine's cgroup, and then
-// unshare(1) makes the cgroup namespace. If clone(2) made the cgroup namespace together with the process, the root of
-// the namespace would be the parent's cgroup.
+// unshare(1) makes the cgroup namespace. The root of a new cgroup namespace is the present cgroup of the process. So
+// clone(2) cannot make the namespace, because the new process is still in the parent's cgroup.
 func (m *Machine) startInit(group string) error {
 	enter := `echo 0 >"$1/cgroup.procs"; exec unshare --cgroup sh -c 'echo 0 >"$1/init/cgroup.procs"; shift; ` +
 		`script=$1; shift; exec sh -c "$script" machine "$@"' sh "$@"`
@@ -159,8 +159,8 @@ func (m *Machine) startInit(group string) error {
 	return nil
 }
 
-// delegateControllers enables all controllers of the root cgroup in the machines' cgroups. For the root cgroup, the
-// kernel allows this although the root cgroup has processes.
+// delegateControllers enables all controllers of the root cgroup in the machines' cgroups. Other cgroups can enable
+// controllers only if they have no processes. For the root cgroup, the kernel makes an exception (cgroups(7)).
 func delegateControllers() error {
 	all, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
 	if err != nil {
@@ -183,7 +183,7 @@ func (m *Machine) Command(ctx context.Context, name string, args ...string) *exe
 	c := exec.CommandContext(ctx, "nsenter", append(enter, args...)...)
 	c.Env = append(os.Environ(), m.Environ()...)
 	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(m.group.Fd())}
-	c.WaitDelay = 10 * time.Second // if nsenter ends first, the program still has the pipes open
+	c.WaitDelay = 10 * time.Second // without it, Wait would wait for the program, which keeps the pipes open
 	return c
 }
 
@@ -217,8 +217,8 @@ func Output(machine string, c *exec.Cmd) (string, error) {
 }
 
 // Keep starts a program, and starts it again whenever it ends, as systemd does with Restart=always. It appends the
-// output of the program to the file log. When this boot of the machine ends, the program ends, and Keep does not start
-// it again.
+// output of the program to the file log. When the machine goes off or reboots, the program ends, and Keep does not
+// start it again.
 func (m *Machine) Keep(log string, name string, args ...string) error {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -244,7 +244,8 @@ func (m *Machine) Keep(log string, name string, args ...string) error {
 // restartDelay is the time between the end of a program and its next start. The default of systemd is 100 ms.
 const restartDelay = 300 * time.Millisecond
 
-// Signal sends a signal to all programs of the machine with this name, and returns an error if there is none.
+// Signal sends a signal to all processes of a program on the machine. If there is no such process, Signal returns an
+// error.
 func (m *Machine) Signal(signal syscall.Signal, program string) error {
 	_, err := m.Run(context.Background(), "pkill", fmt.Sprintf("-%d", int(signal)), "-x", program)
 	return err

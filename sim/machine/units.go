@@ -29,12 +29,12 @@ func InstallUnits(root, dir, timer string) error {
 }
 
 // Watch starts a path unit of the machine, as "systemctl start" does. It also starts the path units in the key Wants=
-// of the unit. While the file in the key PathExists= exists, Watch runs the service with the name of the path unit
-// again and again. One run begins after the end of the run before it. Watch runs only the commands of the service, and
+// of the unit. The key PathExists= names a file. While this file exists, Watch runs a service again and again: for
+// NAME.path, the service NAME.service. The runs do not overlap. Watch runs only the commands of the service, and
 // ignores the service's other keys. It appends the output of the commands to the log LOGS/MACHINE-SERVICE.log.
 //
-// Watch ends when this boot ends, or when the caller calls stop. The function stop waits for the end of a running
-// command.
+// Watch returns at once, and the path unit stays active. It becomes inactive when the machine goes off or reboots, or
+// when the caller calls stop. The function stop waits for the end of a running command.
 func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	path, err := m.readUnit(unit)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The probes of Services. Except for the refusals, each probe checks that a backend of the Service got the call.
+// The probes of Services. The probes in refusals check that the call is refused. All other probes check that a backend
+// of the Service got the call.
 var (
 	calls = []Probe{
 		{"tcp", byBackend(sendBy("tcp", smallSize))},
@@ -42,8 +43,8 @@ func byBackend(send func(Path, End, End) (netip.Addr, error)) func(Path, End, En
 }
 
 // callRepeatedly returns a function that calls a Service several times. All calls must arrive with the same source
-// address. The function passes the number of backends that received a call and the number of all backends to
-// checkCount. If the first number is wrong, checkCount must return an error.
+// address. At the end, the returned function calls checkCount with two numbers: how many backends received a call, and
+// how many backends there are. If the first number is wrong, checkCount must return an error.
 func callRepeatedly(network string, times int, checkCount func(reached, of int) error) func(Path, End, End) (
 	netip.Addr, error,
 ) {
@@ -151,9 +152,10 @@ func callsReceived(n *vpcsim.Namespace) (count int, err error) {
 }
 
 // readCounter returns a counter from the text of the file snmp or snmp6 (proc_net(5)). The file snmp has pairs of
-// lines: a line with the names of counters, and a line with their values. Both lines begin with the same word, which is
-// the parameter line. The parameter name is the name of the counter. The file snmp6 has one line for each counter. For
-// snmp6, the parameter line is the name of the counter, and the parameter name is empty.
+// lines: a line with the names of counters, and a line with their values. Both lines begin with the same word. For this
+// file, the second argument is this word, and the third argument is the counter's name. The file snmp6 has one line for
+// each counter, which begins with the counter's name. For this file, the second argument is the counter's name, and the
+// third argument is empty.
 func readCounter(file, line, name string) (int, error) {
 	var names []string
 	for l := range strings.Lines(file) {

@@ -13,8 +13,8 @@ import (
 )
 
 // Egress has the paths on which clients reach the internet through an egress. The egress has two routers. One is a pod
-// on the ENI of the first client, and the other is a pod on the second node. On the first node, they are the backends
-// of the Service "egress".
+// on the ENI of the first client, and the other is a pod on the second node. In the rules of the first node, these
+// routers are the backends of the Service "egress".
 var Egress = []Path{
 	{"client to the internet, by a router", pod1, internet, chosenRouter, ethernet, 0},
 	{"client of the other ENI to the internet, by a router", cousin, internet, chosenRouter, ethernet, 0},

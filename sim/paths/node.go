@@ -58,7 +58,8 @@ func (n *Node) Validate(ctx context.Context) error {
 	return n.cni.GetStatusNetworkList(ctx, n.scene.list)
 }
 
-// Add creates a pod in a Kubernetes namespace. The pod answers calls. Several goroutines may add pods at once.
+// Add creates a pod in a Kubernetes namespace. A server in the pod answers at Port. Several goroutines may add pods at
+// once.
 func (n *Node) Add(ctx context.Context, namespace, name string) (*Pod, error) {
 	ns, err := n.scene.NewNamespace(name)
 	if err != nil {

@@ -18,8 +18,9 @@ import (
 // sceneVPC has the VPC of all scenes, and two VPCs that are peered with it. The VPC has separate CIDRs for nodes, for
 // pods and for a host.
 //
-// For the peering with the VPC of the office, EC2 shows only a CIDR without hosts. So the plugins do not learn the CIDR
-// of the host in the office. For them, this host is like a host behind a transit gateway.
+// The peering with the office's VPC is incomplete on purpose: EC2 shows only a CIDR that has no hosts. So the plugins
+// do not learn the CIDR of the host in the office. EC2 does not show the CIDRs of hosts behind a transit gateway
+// either, so the host in the office stands for such hosts.
 var sceneVPC = ec2sim.World(`
 	vpc-main      10.0.0.0/16 100.64.0.0/16 100.65.0.0/16 2001:db8:0:100::/56 2001:db8:0:400::/56
 	subnet-nodes  10.0.0.0/24 2001:db8:0:100::/64 public
@@ -51,14 +52,14 @@ type Options struct {
 	Bin      string   // the directory of the plugins
 	Type     string   // the instance type; m5.large by default
 	Conflist []byte   // the network configuration
-	Families []Family // families of the pods' addresses; with IPv6, all instances also have IPv6
+	Families []Family // families of the pods' addresses; if IPv6 is one of them, each instance has an IPv6 address, too
 	Further  bool     // the scene also has the ends of the further paths
 	// If true, packets from pods to the internet leave directly through the pods' ENIs, and not through the node. The
 	// subnets of these ENIs have a NAT gateway.
 	NAT      bool
-	Kept     bool // pods have keepCaller: with externalTrafficPolicy Local, NodePort backends see the caller
-	Tracking bool // pods have serviceLoop masquerade, so they track their connections
-	Loopless bool // pods have serviceLoop none, so backends see the address of the node
+	Kept     bool // the conflist sets keepCaller: see Services for the address that backends of a NodePort then see
+	Tracking bool // the conflist sets serviceLoop to "masquerade", so the kernel tracks the connections in the pods
+	Loopless bool // the conflist sets serviceLoop to "none", so backends see the address of the node
 
 	// The annotations of the pods, by Kubernetes namespace. For annotations, the conflist must have the capability
 	// io.kubernetes.cri.pod-annotations.

@@ -77,8 +77,8 @@ func metadataEnd(s *Scene, f Family) (End, error) {
 	return e, err
 }
 
-// proxyMetadata adds or deletes a rule like the rule of kube2iam. This rule redirects packets from pods to the metadata
-// service: a program on the node receives them. Such a program recognises a pod by the source address of the packets.
+// proxyMetadata adds or deletes a rule like the rule of kube2iam. Because of this rule, a program on the node receives
+// the pods' packets to the metadata service. Such a program recognises a pod by the source address of the packets.
 func (n *Node) proxyMetadata(verb string) error {
 	if !n.Addr().IsValid() {
 		return nil

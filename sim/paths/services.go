@@ -24,8 +24,8 @@ type Service struct {
 //
 // If pods have a service loop and a pod calls a Service, the backend usually sees the pod's own address. Without a
 // service loop, it usually sees the node's address. If a caller outside the node calls a NodePort, the backend usually
-// sees the node's address. With externalTrafficPolicy Local, there are two cases in which the backend sees the caller's
-// own address. Either the backend's answer leaves through the node, or Options.Kept is set.
+// sees the node's address. The backend sees the caller's own address only if the Service has externalTrafficPolicy
+// Local. In addition, the backend's answer must leave through the node, or Options.Kept must be set.
 var Services = []Service{
 	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},
@@ -117,8 +117,8 @@ func keptUDPCaller(node Place) Sight {
 	}
 }
 
-// hostsByRole returns, for the rules of a node, the host that has each role of package kubeproxy. For example, a pod on
-// the other node has the role Remote.
+// hostsByRole returns the hosts that have the roles of package kubeproxy in the rules of one node. For example, a pod
+// on the other node has the role Remote.
 func hostsByRole(node int) map[kubeproxy.Host]Place {
 	return map[kubeproxy.Host]Place{
 		kubeproxy.Node:    []Place{node1, node2}[node],
@@ -160,8 +160,8 @@ func nodePortOutside(node int, name string) Place {
 	}
 }
 
-// serviceOn returns the Service with this name, and the namespaces of the backends that it has in the rules of this
-// node.
+// serviceOn returns the Service with this name, and the namespaces of the Service's backends. The backends depend on
+// the node, because each node has its own rules.
 func (s *Scene) serviceOn(node int, name string, f Family) (
 	svc kubeproxy.Service, backends []*vpcsim.Namespace, err error,
 ) {

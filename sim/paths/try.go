@@ -17,8 +17,8 @@ type Probe struct {
 	send func(p Path, from, to End) (seen netip.Addr, err error)
 }
 
-// Quick has only a ping and a connection. Probes has all probes of a path, with small and large packets, and with
-// fragments.
+// Quick and Probes are two lists of probes. The first list has only a ping and a TCP connection. The second list has
+// all probes of a path, with small and large packets, and with fragments.
 var (
 	Quick  = []Probe{pingProbe, {"tcp", sendBy("tcp", smallSize)}}
 	Probes = append(Quick[:2:2],

@@ -23,8 +23,9 @@ import (
 var controlAddr = &net.UnixAddr{Net: "unix", Name: "@sim"}
 
 // A control runs the shell's commands "on", "ec2" and "service". It runs in a process outside of the instance, because
-// these commands act outside of the instance. On the instance, each of these commands is a link to this program. The
-// program sends its arguments to the control, together with its standard input, output and error.
+// these commands act outside of the instance. On the instance, each of these commands is a link to this program. If a
+// user starts this program through such a link, it sends its arguments to the control, together with its standard
+// input, output and error.
 type control struct {
 	scene *paths.Scene
 	other *instance // node2
@@ -97,7 +98,8 @@ func (c *control) runCommand(conn *net.UnixConn, args []string, stdio []*os.File
 	return 0, nil
 }
 
-// runOnNode2 runs a command on node2. If the process "on" ends before the command, runOnNode2 ends the command.
+// runOnNode2 runs a command on node2. The user has started the command with "on". If the user's process ends first, for
+// example after Ctrl-C, runOnNode2 ends the command on node2, too.
 func (c *control) runOnNode2(conn *net.UnixConn, args []string, stdio []*os.File) (status int, err error) {
 	if len(args) < 2 || args[0] != "node2" {
 		return 2, errors.New("want node2 and a command")
@@ -113,7 +115,7 @@ func (c *control) runOnNode2(conn *net.UnixConn, args []string, stdio []*os.File
 	go func() {
 		_, _ = conn.Read(make([]byte, 1)) // returns when the process "on" ends, or when serveConn closes the connection
 		select {
-		case <-ended: // the command has ended, so another process may have its PID
+		case <-ended: // send no signal: the command has ended, so another process may have its PID
 		default:
 			_ = syscall.Kill(-p.Process.Pid, syscall.SIGTERM)
 		}

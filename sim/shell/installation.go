@@ -75,7 +75,8 @@ func hostsFile(hosts map[string]netip.Addr) string {
 	return b.String()
 }
 
-// links returns the symbolic links to make on the node: by the path of a link, the path of its program.
+// links returns the symbolic links to make on the node. The key of the map is the path of a link, and the value is the
+// path of the program.
 func (f installation) links() map[string]string {
 	tool, self := filepath.Join(f.bin, "cni-ipvlan-vpc-k8s-tool"), filepath.Join(f.bin, "shell")
 	links := map[string]string{

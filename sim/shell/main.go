@@ -5,9 +5,9 @@
 // use the plugins. The instance has the installed plugins. A simulated EC2 and its metadata service answer the plugins,
 // and a simulated VPC moves the packets.
 //
-// The shell is bash. If standard input is a terminal or if the flag -i is set, bash is interactive, and the exit status
-// is 0. If not, bash runs the script on standard input. If there are arguments, shell runs them as a command on the
-// instance, without bash. shell exits with the status of the script or of this command.
+// If there are arguments, the program runs them as a command on the instance, and exits with the command's status.
+// Without arguments, it runs bash. If standard input is a terminal or if the flag -i is set, bash is interactive, and
+// the exit status is 0. Otherwise, bash runs the script on standard input, and the exit status is the script's status.
 //
 // On the instance, the person finds these programs and files:
 //
@@ -26,8 +26,8 @@
 //     these nodes, pods and instances. All of them answer ping. On TCP port 8080, they answer with the caller's
 //     address.
 //
-// The command mounts over /opt, /etc and /usr/local, so it needs its own mount namespace. make sim runs it in a mount
-// namespace or in a VM.
+// The program mounts overlays on /opt, /etc and /usr/local, so it needs its own mount namespace. The command "make sim"
+// runs the program in a mount namespace or in a VM.
 package main
 
 import (
@@ -41,7 +41,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// namedPrograms has, by the name of a link to this program, the function that runs instead of the shell.
+// namedPrograms has functions that run instead of the shell. The key of the map is the name of the link through which a
+// user has started this program.
 var namedPrograms = map[string]func(args []string) int{
 	"answer": answerCalls, "call": callHost, "ec2": askControl, "on": askControl, "service": askControl,
 }

@@ -32,7 +32,7 @@ func answerCalls(args []string) int {
 		return 1
 	}
 	fmt.Println("ready")
-	for err == nil { // end with the name, because a process keeps a deleted namespace alive
+	for err == nil { // return when the name is gone, because this process keeps the deleted namespace alive
 		time.Sleep(50 * time.Millisecond)
 		_, err = os.Stat("/run/netns/" + args[1])
 	}

@@ -99,7 +99,7 @@ func (n *Node) Plug(c ec2sim.Change) {
 	if n.ended || n.Instance != nil && c.Instance != n.ID {
 		return
 	}
-	host, err := nl.Open("node", n.Path) // not n.Host: an nl.NS serves one goroutine, and Plug may run in another
+	host, err := nl.Open("node", n.Path) // not n.Host, because Plug may run in another goroutine than the test
 	if err != nil {
 		n.Error(err)
 		return
@@ -180,8 +180,8 @@ func (n *Node) Forgive() {
 	n.Edit(func(s *registry.State) { clear(s.Refusals) })
 }
 
-// Age makes the entries of the registry older by the duration d. For example, it changes the times at which addresses
-// became free, pods vanished, intents began and ENIs grew.
+// Age makes the entries of the registry older by the duration d. It subtracts d from the times in the entries, for
+// example from the time since which an address is free.
 func (n *Node) Age(d time.Duration) {
 	n.Helper()
 	n.Edit(func(s *registry.State) {

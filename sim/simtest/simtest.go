@@ -51,12 +51,13 @@ func Launch(t testing.TB, f *vpcsim.Fabric, name string, run ec2sim.RunInstance)
 	return i
 }
 
-// macRange counts the calls of Sim and NewNode. The count is a part of all MAC addresses, so each call has its own
-// range of MAC addresses.
+// macRange counts the calls of Sim and NewNode. Each call writes its number into its MAC addresses, so two calls never
+// make the same MAC address.
 var macRange atomic.Uint32
 
 // Sim starts EC2. The ENIs of two Sims have different MAC addresses. This is necessary because several tests run at the
-// same time. A garbage collection in one test looks for the links of its ENIs in all namespaces of the machine.
+// same time. A run of registry-gc in one test looks for its ENIs' links in all namespaces of the machine. With equal
+// MAC addresses, it would find the links of another test.
 func Sim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	t.Helper()
 	c.MACs = uint16(macRange.Add(1))

@@ -12,17 +12,18 @@ import (
 
 // OnLaunch makes the fabric create a namespace for each instance that a program launches with the action RunInstances.
 // The name of the namespace is the instance's ID. After the configuration of the boot ENI, the fabric calls the
-// function boot in a new goroutine. So EC2 can answer before the boot has ended, as with a real instance. While
-// programs can call the action RunInstances, the test must not call [Fabric.RunInstance]. If both ran at the same time,
-// the fabric would not know to which instance a boot ENI belongs.
+// function boot in a new goroutine. So EC2 can answer before the boot has ended, as with a real instance. As soon as
+// programs may call the action RunInstances, the test must no longer call [Fabric.RunInstance]. If both ran at the same
+// time, the fabric would not know to which instance a boot ENI belongs.
 func (f *Fabric) OnLaunch(boot func(*Instance)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onLaunch = boot
 }
 
-// adoptLaunched creates the namespace of an instance that the action RunInstances has launched, if the change is the
-// attachment of the boot ENI. For any other change, and before a call of OnLaunch, it returns nil.
+// adoptLaunched creates the namespace of an instance that the action RunInstances has launched. It does so when EC2
+// reports the attachment of the instance's boot ENI, and returns the instance. For all other changes, it returns nil.
+// Until the test calls OnLaunch, it always returns nil.
 func (f *Fabric) adoptLaunched(c ec2sim.Change) (*Instance, error) {
 	f.mu.Lock()
 	wanted := f.run != nil && f.onLaunch != nil && f.booting == nil && f.instances[c.Instance] == nil &&

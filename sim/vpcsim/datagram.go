@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// datagrams is a UDP socket, with the numbers of its path MTU options. The numbers depend on the family.
+// datagrams wraps a UDP socket. The numbers in its fields depend on the socket's family.
 type datagrams struct {
 	net.Conn
 	raw      syscall.RawConn
@@ -59,7 +59,7 @@ func (d datagrams) pathMTU() (mtu int, err error) {
 
 // send sends a datagram, and returns the source address that the other end saw. The function sizeFor returns the size
 // of the datagram for a path MTU. If the datagram is too big for the path, a router drops it, and the kernel learns a
-// smaller path MTU. send then sends a datagram with the size for the smaller MTU. If a datagram is lost for another
+// smaller path MTU. In this case, send tries again with the size for the smaller MTU. If a datagram is lost for another
 // reason, send returns an error.
 func (d datagrams) send(sizeFor func(mtu int) int) (seen netip.AddrPort, err error) {
 	for end := time.Now().Add(answerTimeout); time.Now().Before(end); {

@@ -15,10 +15,11 @@ import (
 
 // Drops says how many packets the fabric has dropped for each reason.
 type Drops struct {
-	Spoofed int // the ENI does not have the source address: EC2's source/destination check
+	Spoofed int // EC2's source/destination check has failed: the sending ENI does not have the source address
 	NoHost  int // the destination is in the VPC or in a peer, but no ENI has it
-	// The destination is an IPv4 address outside the VPC and its peers, but the source cannot reach the internet. The
-	// source is in a subnet without a NAT gateway. It is also not the primary address of an ENI with a public address.
+	// The destination is an IPv4 address outside the VPC and its peers, but the source cannot reach the internet. A
+	// source can reach the internet if its subnet has a NAT gateway. The primary address of an ENI with a public
+	// address can also reach the internet.
 	NoRoute int
 }
 
@@ -42,8 +43,8 @@ func drainRoute(drain string, dst netip.Prefix, table uint32) nl.Route {
 }
 
 // farEndRoute returns a route that sends all packets for the prefix dst to the far end of a link. The next hop of the
-// route is an address that no host has. The kernel does not ask for the MAC address of the next hop, because
-// farEndNeighbours returns a neighbour entry for it.
+// route is an address that no host has. The kernel does not ask for the MAC address of the next hop, because the fabric
+// adds a neighbour entry for the next hop (see farEndNeighbours).
 func farEndRoute(dev string, dst netip.Prefix, table uint32) nl.Route {
 	via := farEnd
 	if dst.Addr().Is6() {
@@ -75,8 +76,8 @@ func (f *Fabric) drainWiring() nl.Wiring {
 			w = append(w, nl.Step{NS: f.vpc.NS, Object: o})
 		}
 	}
-	// Switch forwarding off while the drains are created. With forwarding, the kernel would report on each new link
-	// that it is in the multicast group of all routers (RFC 3810). A drain would count this report.
+	// Switch forwarding off while the drains are created. With forwarding, the kernel joins the multicast group of all
+	// routers on each new link, and sends a report through this link (RFC 3810). A drain would count this report.
 	const router = "net/ipv6/conf/default/forwarding"
 	add(nl.Sysctl{Key: router, Value: "0"})
 	for _, name := range []string{drainSpoofed, drainNoHost, drainNoRoute} {

@@ -27,7 +27,8 @@ const (
 	prefSpoofed  = 300 // all other packets
 )
 
-// applyReported makes a change of EC2 in the fabric, too. If this fails, it stores the error for [Fabric.Err].
+// applyReported updates the fabric after a change in EC2. If the update fails, applyReported stores the error for
+// [Fabric.Err].
 func (f *Fabric) applyReported(c ec2sim.Change) {
 	adopted, err := f.adoptLaunched(c)
 	err = errors.Join(err, f.applyLocked(c))
@@ -80,7 +81,8 @@ func (f *Fabric) apply(c ec2sim.Change) error {
 type pluggedENI struct {
 	wiring   nl.Wiring // the first step is the ENI's link
 	instance *Instance
-	// The last known state of the instance's end of the link. This end can be in the namespace of a pod.
+	// The instance's end of the link, as the fabric has seen it last. A program may have moved this end to a pod's
+	// namespace.
 	lastSeen nl.Link
 	lost     bool // the fabric could not restore the link; Err has the error
 }
@@ -182,8 +184,9 @@ const (
 // dhcpWiring returns the addresses and routes that a boot ENI gets for each of its families. For IPv4, the DHCP server
 // of a VPC gives the ENI its primary address, and a default route through the VPC's router. The router has the first
 // address after the network address of the subnet (VPC user guide: "Subnet CIDR blocks"). For IPv6, the DHCP server
-// gives the ENI only its address. The router advertises itself and the subnet. Not the kernel but systemd-networkd
-// processes these advertisements. So dhcpWiring returns the IPv6 routes that systemd-networkd adds.
+// gives the ENI only its address. The router advertises itself and the subnet. On an instance, systemd-networkd
+// processes these advertisements, and the kernel ignores them. So dhcpWiring returns the IPv6 routes that
+// systemd-networkd adds.
 func dhcpWiring(e ec2sim.ENI, n *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: n, Object: o}) }

@@ -25,14 +25,14 @@ import (
 type Instance struct {
 	*ec2sim.Instance
 	*Namespace
-	StateDir string // the plugins' state directory, which each instance has for itself
+	StateDir string // the plugins' state directory; two instances have different directories
 
 	region string
 	fabric *Fabric
 }
 
-// RunInstance launches an instance, with its boot ENI attached and configured. A host that is not a Kubernetes node is
-// an instance, too.
+// RunInstance launches an instance, with its boot ENI attached and configured. A test can also use an instance as a
+// host outside Kubernetes.
 func (f *Fabric) RunInstance(name string, r ec2sim.RunInstance) (*Instance, error) {
 	f.launch.Lock()
 	defer f.launch.Unlock()

@@ -41,8 +41,8 @@ var NATAddr = netip.MustParseAddr("198.19.255.255")
 type mapping struct{ private, public netip.Addr }
 
 // AddNATGateway adds a NAT gateway to a subnet. Through it, the subnet reaches the internet by IPv4 (VPC user guide:
-// "NAT gateways"). The gateway serves all addresses of ENIs that EC2 attaches after this call, but no address of an
-// earlier ENI. In a subnet without a NAT gateway, only boot ENIs with a public address reach the internet by IPv4.
+// "NAT gateways"). AddNATGateway does not change the routes of ENIs that are already attached. So call it before the
+// subnet has ENIs. In a subnet without a NAT gateway, only boot ENIs with a public address reach the internet by IPv4.
 func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,8 +50,8 @@ func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 	return f.updateNAT()
 }
 
-// OpenPorts opens these TCP and UDP ports of all public addresses to IPv4 calls from the internet. In EC2, a security
-// group does this (VPC user guide: "Security groups"). By default, no port is open.
+// OpenPorts lets hosts in the internet call these TCP and UDP ports by IPv4, at all public addresses. In EC2, a
+// security group does this (VPC user guide: "Security groups"). By default, no port is open.
 func (f *Fabric) OpenPorts(ports ...uint16) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -32,9 +32,10 @@ import (
 // time a link changes.
 
 // watchLinks follows the links of all ENIs until the fabric is closed. It opens a socket to which the kernel reports
-// changes of links. The kernel reports changes in the fabric's namespace, and in all namespaces for which the fabric's
-// namespace has an ID (netlink(7), NETLINK_LISTEN_ALL_NSID). These are the namespaces of instances, and of pods with an
-// ENI's link. watchLinks does not use netlink.LinkSubscribe, which does not have the option NETLINK_LISTEN_ALL_NSID.
+// changes of links. The kernel reports changes in the fabric's namespace. With the option NETLINK_LISTEN_ALL_NSID
+// (netlink(7)), the kernel also reports changes in the namespaces that contain the other end of an ENI's link. These
+// are the namespaces of instances and of some pods. watchLinks does not use netlink.LinkSubscribe, which does not have
+// the option NETLINK_LISTEN_ALL_NSID.
 func (f *Fabric) watchLinks() error {
 	var s *rtnl.NetlinkSocket
 	err := f.vpc.Do(func() (err error) {
@@ -83,7 +84,8 @@ func changedLinks(messages []syscall.NetlinkMessage) map[string]bool {
 	return changed
 }
 
-// checkLinks calls checkLink for an ENI if the function matches returns true for the ENI's link.
+// checkLinks checks the links of some ENIs (see checkLink). The parameter matches is a function that chooses these
+// links.
 func (f *Fabric) checkLinks(matches func(nl.Veth) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,7 +102,8 @@ func (f *Fabric) checkLinks(matches func(nl.Veth) bool) {
 	}
 }
 
-// link returns the link of an ENI as the fabric creates it.
+// link returns the link of an ENI with the properties that the fabric gave to the link. A program may have changed the
+// link since then.
 func (p pluggedENI) link() nl.Veth { return p.wiring[0].Object.(nl.Veth) }
 
 // checkLink restores the link of an ENI if the link is gone. Then it stores the present name and properties of the
@@ -143,7 +146,8 @@ func (f *Fabric) isLinkMissing(link string) bool {
 }
 
 // restoreLink creates the link of an ENI again, in the namespace of its instance, and adds the rest of the ENI's
-// wiring. It opens the namespace of the instance itself, because an open nl.NS serves only one goroutine at a time.
+// wiring. It opens a second nl.NS for the namespace of the instance, because another goroutine may be using the first
+// one.
 func (f *Fabric) restoreLink(lost pluggedENI) error {
 	home, err := nl.Open(lost.instance.Name, lost.instance.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -161,8 +165,8 @@ func (f *Fabric) restoreLink(lost pluggedENI) error {
 	if lost.lastSeen.MTU > 0 {
 		link.MTU = lost.lastSeen.MTU
 	}
-	// nl.Veth sets one MTU for both ends of the new link: the last MTU of the instance's end. Then nl.Up sets the
-	// former MTU of the fabric's end again.
+	// The two ends can have different MTUs, but nl.Veth gives both ends the same MTU: here, the last MTU of the
+	// instance's end. So nl.Up then sets the MTU of the fabric's end.
 	w := nl.Wiring{{NS: f.vpc.NS, Object: link}, {NS: f.vpc.NS, Object: nl.Up{Dev: link.Name, MTU: mtu}}}
 	if err := append(w, lost.wiring[1:]...).Add(); err != nil {
 		return fmt.Errorf("its link returns to %s: %w", lost.instance.Name, err)
@@ -170,10 +174,10 @@ func (f *Fabric) restoreLink(lost pluggedENI) error {
 	return nil
 }
 
-// freeName returns a name for a link that returns to the namespace n: the name that the kernel would give to a network
-// card. This is the last name of the link, or the name fallback if the fabric has never seen the link. If this name is
-// not free, freeName returns "dev" and the last index of the link. If this name is not free either, freeName returns
-// "dev" and the lowest free number.
+// freeName chooses a name for a link that comes back to the namespace n. It follows the kernel's rules for a network
+// card, and takes the first choice that is free. The first choice is the last name of the link. If the fabric has never
+// seen the link, the first choice is the argument fallback. The second choice is "dev" and the last index of the link.
+// The third choice is "dev" and the lowest free number.
 func freeName(n *nl.NS, last nl.Link, fallback string) (string, error) {
 	links, err := n.Links()
 	if err != nil {

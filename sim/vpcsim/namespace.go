@@ -77,7 +77,7 @@ func (n *Namespace) Close() error {
 func createNetNS(name string) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread stays in the namespace, so it must end
+		runtime.LockOSThread() // never unlocked, so that Go ends this thread, which stays in the new namespace
 		ns, err := netns.NewNamed(name)
 		if err == nil {
 			err = ns.Close()

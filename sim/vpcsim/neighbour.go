@@ -71,8 +71,9 @@ func bigEndian(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
 
-// answerPending answers all pending solicitations. If the socket is still open, it returns false, so that the socket's
-// method Read calls it again when more solicitations arrive.
+// answerPending answers all pending solicitations. If there are no more, it returns false. The method Read of the
+// socket then waits for solicitations, and calls answerPending again. If the socket is closed, answerPending returns
+// true, and Read returns.
 func (f *Fabric) answerPending(fd int) bool {
 	for b := make([]byte, vpcMTU); ; {
 		size, from, err := unix.Recvfrom(fd, b, 0)
@@ -104,8 +105,9 @@ const (
 )
 
 // advertisement returns the answer to a solicitation from the ENI with this MAC address. It returns nil in three cases.
-// In the first case, the ENI asks for its own address. In the second case, it checks for duplicates: the source is the
-// unspecified address (RFC 4862). In the third case, it asks for the router, for which the kernel answers.
+// In the first case, the ENI asks for its own address. In the second case, the ENI checks whether another host has its
+// address. In this check, the source is the unspecified address (RFC 4862). In the third case, it asks for the router,
+// for which the kernel answers.
 func (f *Fabric) advertisement(mac string, question []byte) []byte {
 	source := netip.AddrFrom16([16]byte(question[atSource:]))
 	target := netip.AddrFrom16([16]byte(question[atTarget:]))

@@ -28,8 +28,8 @@ const (
 	tableSpoofed  = 3000
 )
 
-// newNetworks returns a network for each VPC. The keys are the IDs of the VPCs. An active peering makes two networks
-// peers. If two VPCs overlap, newNetworks returns an error.
+// newNetworks returns a network for each VPC. The keys are the IDs of the VPCs. Two networks are peers if there is an
+// active peering between their VPCs. If two VPCs overlap, newNetworks returns an error.
 func newNetworks(c ec2sim.Config) (map[string]*network, error) {
 	networks := map[string]*network{}
 	for i, v := range c.VPCs {

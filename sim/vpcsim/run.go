@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// A run is the use of a number by one process. All names of a Fabric contain its number, for example the directory
-// /run/vpcsim0 and the namespaces /run/netns/vpcsim0-*. The process holds the lock of the directory while it uses the
-// number. So if no process holds the lock of a directory, the process that made the directory was killed.
+// A run reserves a number for one Fabric. The names of the Fabric's directory and namespaces contain this number, for
+// example /run/vpcsim0 and /run/netns/vpcsim0-*. The process holds the lock of the directory while it uses the number.
+// So if no process holds the lock of a directory, the process that made the directory was killed.
 type run struct {
 	dir  string
 	lock *os.File

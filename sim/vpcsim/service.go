@@ -18,8 +18,8 @@ import (
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
 // errorAddr is the source address of the fabric's ICMP errors. Without errorAddr, the kernel would use the metadata
-// service's address, to which pods may have no route. In the real EC2, ICMP errors come from routers that no host can
-// reach.
+// service's address. Pods without a route to this address could refuse packets from it. In the real EC2, ICMP errors
+// come from routers that no host can reach.
 var errorAddr = netip.MustParseAddr("192.0.2.253")
 
 // ec2Addr is the address of EC2 in each instance's namespace. The fabric does not simulate the network path to EC2.
@@ -55,8 +55,9 @@ func (n *Namespace) serveHTTP(addr string, hopLimit int, h http.Handler) error {
 }
 
 // serveMetadata serves the metadata of all instances. The hop limit of its answers is 1, as by default in EC2 (EC2 user
-// guide, "Configure the Instance Metadata Service options": "HttpPutResponseHopLimit"). So the answers do not reach a
-// container whose packets the node routes. But they reach a container that has a link on the ENI.
+// guide, "Configure the Instance Metadata Service options": "HttpPutResponseHopLimit"). If the node routes a
+// container's packets, the node drops an answer with this hop limit. So the container gets no answer. But a container
+// that has a link on the ENI gets answers.
 func (f *Fabric) serveMetadata() error {
 	// The kernel uses the first address of the loopback as the source of ICMP errors.
 	for _, a := range []netip.Addr{errorAddr, metadataAddr.Addr()} {

@@ -8,7 +8,7 @@
 //	vpc-1: 10.0.0.0/16, 100.64.0.0/16            vpc-2: 10.1.0.0/16
 //
 //	node1                    node2               db
-//	  eth0 10.0.0.10           eth0 10.0.0.11      eth0 10.1.0.10     instances: eth0 as DHCP leaves it,
+//	  eth0 10.0.0.10           eth0 10.0.0.11      eth0 10.1.0.10     instances: DHCP has configured eth0;
 //	   |     eth1               |                   |                 eth1 ... appears when EC2 attaches it
 //	...|......|.................|...................|........................................................
 //	 eni-01  eni-04           eni-02              eni-03              vpc: the fabric
@@ -32,9 +32,9 @@
 // The fabric consists of routing rules and routes. Each address of an ENI has a rule, for example "iif eni-04 from
 // 100.64.1.5". The rule selects the routing table of the VPC, which has a route to each address that the VPC can reach.
 // If no rule matches a packet, or if the VPC has no route for it, the packet goes to a drain. There is a drain for each
-// reason, and [Fabric.Drops] returns the number of packets in each drain.
+// reason why the fabric drops a packet. [Fabric.Drops] returns the number of packets in each drain.
 //
-// The fabric needs root. It creates namespaces with names such as vpcsim0-node1 and the directory /run/vpcsim0, and
+// The fabric needs root. It creates the directory /run/vpcsim0, and namespaces with names such as vpcsim0-node1. It
 // changes nothing else. If a process is killed, its namespaces remain. The next process that calls [New] removes them.
 package vpcsim
 
@@ -70,7 +70,7 @@ type Fabric struct {
 	publicAddrs map[string]mapping    // by ENI
 	natSubnets  []netip.Prefix        // the subnets that have a NAT gateway
 	openPorts   []uint16              // the ports that calls from the internet may use
-	onLaunch    func(*Instance)       // nil: instances that the action RunInstances launches have no namespace
+	onLaunch    func(*Instance)       // from OnLaunch; nil: an instance that a program launches has no namespace
 	failed      error
 }
 
@@ -122,8 +122,8 @@ func (f *Fabric) build() (err error) {
 	return errors.Join(f.serveMetadata(), f.answerNeighbours(), f.watchLinks(), f.watchSpoofed())
 }
 
-// routerSysctls returns the sysctls of a namespace that forwards packets unchanged, and answers ARP for all addresses
-// to which it can forward.
+// routerSysctls returns the sysctls that make a namespace a router. The router forwards packets unchanged. It answers
+// ARP requests for all addresses to which it can forward.
 func routerSysctls(n *nl.NS) nl.Wiring {
 	return nl.Wiring{
 		{NS: n, Object: nl.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}}, // first: ip_forward resets other sysctls

@@ -19,9 +19,9 @@ func serveAPI(lists map[string]object) (url string, err error) {
 		found, ok := lists[r.URL.Path]
 		q := r.URL.Query()
 		switch {
-		case !ok: // kube-proxy works without events and other resources
+		case !ok: // for example events, which kube-proxy does not need
 			http.NotFound(w, r)
-		case q.Get("sendInitialEvents") != "": // not supported: clients then ask for a list and a watch
+		case q.Get("sendInitialEvents") != "": // not supported: after the error, clients ask for a list and a watch
 			http.Error(w, "list, please", http.StatusBadRequest)
 		case q.Has("watch"):
 			w.Header().Set("Content-Type", "application/json")

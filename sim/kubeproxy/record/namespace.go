@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// A dump is a command that prints rules, and the file for its output.
+// A dump says how to record rules: which command prints the rules, and which file gets the command's output.
 type dump struct {
 	file    string              // in testdata
 	command []string            // prints the rules
@@ -34,8 +34,9 @@ var modes = map[string][]dump{
 	},
 }
 
-// flags are all flags of kube-proxy except the flags for its mode and its API server. --cluster-cidr is missing, as in
-// clusters whose pods have addresses of the VPC. So kube-proxy does not know which addresses belong to pods.
+// flags are the flags with which this program starts kube-proxy. inNamespace adds the flags for the mode and the API
+// server. The flag --cluster-cidr is missing, as in clusters whose pods have addresses of the VPC. So kube-proxy does
+// not know which addresses belong to pods.
 var flags = []string{
 	"--hostname-override=" + nodeName,
 	"--conntrack-max-per-core=0", // keep nf_conntrack_max, because kube-proxy cannot set it in a network namespace
@@ -100,7 +101,7 @@ func (s scenario) boot() error {
 
 // awaitRules waits until the dumps contain all Services, and have not changed for five seconds.
 func awaitRules(s scenario, dumps []dump) error {
-	const still = 5 // seconds; kube-proxy makes changes at most two seconds apart
+	const still = 5 // in seconds; until kube-proxy has finished, it makes its next change within two seconds
 	last, same := "", 0
 	for range 60 {
 		time.Sleep(time.Second)
@@ -152,9 +153,9 @@ func writeFiles(header string, dumps []dump, file string, sysctls []string) erro
 	return os.WriteFile(file, []byte(header+machineWide+strings.Join(sysctls, "\n")+"\n"), 0o644)
 }
 
-// tidySave changes the output of iptables-save. It removes the time and the policies of built-in chains, because they
-// are not from kube-proxy. It also removes the counters in nfacct, because they differ between machines: kube-proxy
-// omits them if the kernel has no nfacct.
+// tidySave changes the output of iptables-save. It removes the comments, which contain the time of the recording. It
+// removes the policies of built-in chains, because these policies are not from kube-proxy. It also removes the counters
+// in nfacct, because they differ between machines: kube-proxy omits them if the kernel has no nfacct.
 func tidySave(save string) string {
 	var b strings.Builder
 	for line := range strings.Lines(save) {
@@ -191,7 +192,8 @@ func sysctls() map[string]string {
 	return found
 }
 
-// changedSysctls returns a line for each sysctl whose value has changed, except for counters.
+// changedSysctls returns a line for each sysctl whose value has changed. It omits the kernel's counters, such as
+// nf_conntrack_count.
 func changedSysctls(before, after map[string]string) (lines []string) {
 	for _, key := range slices.Sorted(maps.Keys(after)) {
 		was, ok := before[key]

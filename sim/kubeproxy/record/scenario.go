@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// A scenario has the content of testdata/scenario.json of package kubeproxy. The type Service of that package describes
-// the fields.
+// A scenario has the content of testdata/scenario.json of package kubeproxy. In that package, the comments at the type
+// Service explain the fields of a service.
 type scenario struct {
 	ServiceCIDRs []netip.Prefix
 	Hosts        map[string]addrs
@@ -38,8 +38,8 @@ func readScenario(file string) (s scenario, err error) {
 	return s, json.Unmarshal(b, &s)
 }
 
-// nodeName is the name of the node for which kube-proxy writes rules. The constant elsewhere is the name of another
-// node.
+// nodeName is the name of the node for which kube-proxy writes rules. Backends that are not on this node get the other
+// node's name.
 const (
 	nodeName  = "node1"
 	elsewhere = "node2"
@@ -51,7 +51,7 @@ var onNode = []string{"node", "client", "sibling", "local"}
 // An object is a JSON object of the Kubernetes API.
 type object = map[string]any
 
-// answersByPath returns, by the path of a request, the answer of the API server.
+// answersByPath returns the answers of the API server. The key of the map is the path of a request.
 func (s scenario) answersByPath() map[string]object {
 	return map[string]object{
 		"/api/v1/nodes":    list("v1", "NodeList", s.node()),
@@ -143,8 +143,8 @@ func endpoint(host string, a netip.Addr) object {
 	return object{"addresses": []netip.Addr{a}, "nodeName": on, "conditions": ready}
 }
 
-// ports returns the two ports of a Service: one for TCP and one for UDP. It calls the function fill, which adds the
-// port number to the object of each port.
+// ports returns the two ports of a Service: one for TCP and one for UDP. It calls the function fill for the object of
+// each port. This function must add the port numbers to the object.
 func (v service) ports(fill func(object)) (all []object) {
 	for _, protocol := range []string{"TCP", "UDP"} {
 		p := object{"name": strings.ToLower(protocol), "protocol": protocol}
