@@ -21,8 +21,8 @@ import (
 // two.
 const cleanPatience = 15 * time.Minute
 
-// defaultLooks is the number of consecutive answers without objects of the run after which the test believes EC2. One
-// answer is not enough, because EC2 may not yet show a new object.
+// defaultLooks is the number of consecutive answers without objects that prove that EC2 has deleted a run's objects.
+// One answer is not enough, because EC2 may not yet show a new object.
 const defaultLooks = 3
 
 // leftovers are objects that runs have made, and that still exist. Terminated instances do not count: EC2 shows them

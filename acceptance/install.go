@@ -17,7 +17,7 @@ import (
 
 // The paths on the instances.
 const (
-	workDir  = "/opt/cni-acceptance" // has programs. They cannot run below /run, because Debian mounts it noexec
+	workDir  = "/opt/cni-acceptance" // has programs, which cannot run below /run: Debian mounts /run with noexec
 	rootDir  = workDir + "/root"
 	endsFile = workDir + "/cni-acceptance-ends"
 	binDir   = "/opt/cni/bin"

@@ -122,7 +122,7 @@ func (s *side) runStep(ctx context.Context, step step) error {
 }
 
 // callsByName returns the calls of the last step. The keys of the map are the same on both sides, because names replace
-// the known texts in them, such as the MAC addresses in metadata paths. The values are the calls as this side made
+// the known texts in the calls, such as the MAC addresses in metadata paths. The values are the calls as this side made
 // them.
 func (s *side) callsByName() map[string]string {
 	all := map[string]string{}

@@ -17,8 +17,8 @@ import (
 // A coil makes tunnels like the tunnels of the program Coil 2.12 (package founat of Coil's source). A client has a link
 // for each egress, and the remote address of the link is the ClusterIP of the egress. A router has a link and a route
 // for each client. Each pod also has a link without a remote address. The kernel gives a tunnelled packet to the link
-// whose remote address is the packet's source. If there is none, the link without a remote address gets the packet. For
-// example, this link gets answers that come from a router's own address instead of the ClusterIP.
+// whose remote address is the packet's source. If no link has this remote address, the link without a remote address
+// gets the packet. For example, this link gets answers that come from a router's own address instead of the ClusterIP.
 //
 // Two things make Coil cheaper in this layout than in reality. First, packets of routers do not pass through the node:
 // they leave directly through the ENI, as with our egress. Second, no rule computes checksums of the tunnelled packets.

@@ -133,7 +133,7 @@ func (n *node) prepareChains(ctx context.Context, chains []*chain, podCount int)
 }
 
 // batchCount returns how many batches of c simultaneous calls to run. The total number of calls is about the same for
-// each c, because the batches are fewer if c is greater. But there are at least four batches, unless the parameter
+// each c, because there are fewer batches if c is greater. But there are at least four batches, unless the parameter
 // rounds is less than four.
 func batchCount(rounds, c int) int { return min(rounds, max(4, rounds/c)) }
 

@@ -16,8 +16,8 @@ import (
 // an idle node. STATUS cannot cost less than a program that does nothing. So bench compares STATUS with such a program.
 
 // maxStatusRatio limits the ratio of STATUS's CPU time to the CPU time of a program that does nothing. The goal is
-// 1.15. STATUS does not reach this goal, because its checks cost time. bench also measures the verb VERSION of our
-// plugin, for which the plugin makes no checks. The difference is the cost of the checks.
+// 1.15. STATUS does not reach this goal, because its checks cost time. bench also measures the verb VERSION, for which
+// our plugin makes no checks. The difference between STATUS and VERSION is the cost of the checks.
 const maxStatusRatio = 1.42
 
 // A readiness has the costs of the verb STATUS or VERSION of a chain.

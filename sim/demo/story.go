@@ -17,7 +17,7 @@ import (
 // The demo adds twelve pods to each node, in three steps. Each constant is the number of pods that one step adds.
 const (
 	firstPods = 4 // at the same time, on a node that has only its boot ENI
-	sparePods = 6 // one after the other, after the tool has got addresses for these pods in advance
+	sparePods = 6 // one by one; the tool has got addresses for these pods in advance
 	lastPods  = 2 // at the same time, when the first ENI for pods is full
 )
 
@@ -112,7 +112,7 @@ func (s *scene) checkNothingLeft(ctx context.Context, out *output, before [][]st
 	const freeAfter = time.Second
 	out.showProgress("registry-gc")
 	select {
-	// registry-gc adds up to 15 % to freeAfter, so that nodes call EC2 at different times. So wait for 20 % more.
+	// registry-gc adds up to 15 % to freeAfter, so that nodes call EC2 at different times. So wait 20 % longer.
 	case <-time.After(freeAfter * 12 / 10):
 	case <-ctx.Done():
 		return ctx.Err()

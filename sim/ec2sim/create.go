@@ -62,7 +62,7 @@ func (s *Sim) createNetworkInterface(in *createNetworkInterfaceInput) (*createNe
 		return nil, err
 	}
 	shown := s.networkInterface(e)
-	// EC2's answer has the status "pending" (API: CreateNetworkInterface, the example). Describe actions show "available".
+	// EC2's answer shows "pending" (API: CreateNetworkInterface, the example). Describe actions show "available".
 	shown.Status = "pending"
 	out := &createNetworkInterfaceOutput{NetworkInterface: shown, ClientToken: in.ClientToken}
 	s.rememberToken(e, in, out)

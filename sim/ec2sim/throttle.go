@@ -43,8 +43,8 @@ func newBuckets(c Config) map[string]*bucket {
 
 func fullBucket(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
 
-// Tokens has EC2's default buckets for one account in one region. It needs no [Sim], so a test can use it to simulate
-// only the throttling of calls. The zero value is ready for use.
+// Tokens has EC2's default buckets for one account in one region. It needs no [Sim], so a test can simulate only EC2's
+// throttling. The zero value is ready for use.
 type Tokens struct{ buckets map[string]*bucket }
 
 // Take takes a token for a call of the action, and reports whether there was a token. First, Take adds the tokens for

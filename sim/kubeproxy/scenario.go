@@ -69,8 +69,8 @@ func Services() []Service { return recordedScenario().Services }
 // an unused ClusterIP. In mode IPTables, the kernel routes such packets.
 func ServiceCIDRs() []netip.Prefix { return recordedScenario().ServiceCIDRs }
 
-// A family is IPv4 or IPv6. It has a name in recorded file names, a name for nft(8), and a name of its iptables
-// program.
+// A family is IPv4 or IPv6. The strings are the family's name in the recorded files' names, the family's name for
+// nft(8), and the name of the iptables program.
 type family struct {
 	name, nft, iptables string
 	addrOf              func(Addrs) netip.Addr

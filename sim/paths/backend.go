@@ -152,9 +152,9 @@ func callsReceived(n *vpcsim.Namespace) (count int, err error) {
 }
 
 // readCounter returns a counter from the text of the file snmp or snmp6 (proc_net(5)). The file snmp has pairs of
-// lines: a line with the names of counters, and a line with their values. Both lines begin with the same word. For this
-// file, the second argument is this word, and the third argument is the counter's name. The file snmp6 has one line for
-// each counter, which begins with the counter's name. For this file, the second argument is the counter's name, and the
+// lines: a line with the names of counters, and a line with their values. Both lines begin with the same word. For
+// snmp, the second argument is this word, and the third argument is the counter's name. The file snmp6 has one line for
+// each counter, which begins with the counter's name. For snmp6, the second argument is the counter's name, and the
 // third argument is empty.
 func readCounter(file, line, name string) (int, error) {
 	var names []string

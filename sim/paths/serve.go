@@ -78,7 +78,7 @@ func metadataEnd(s *Scene, f Family) (End, error) {
 }
 
 // proxyMetadata adds or deletes a rule like the rule of kube2iam. Because of this rule, a program on the node receives
-// the pods' packets to the metadata service. Such a program recognises a pod by the source address of the packets.
+// the pods' packets to the metadata service. The real program recognises a pod by the source address of the packets.
 func (n *Node) proxyMetadata(verb string) error {
 	if !n.Addr().IsValid() {
 		return nil

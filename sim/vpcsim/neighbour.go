@@ -106,8 +106,8 @@ const (
 
 // advertisement returns the answer to a solicitation from the ENI with this MAC address. It returns nil in three cases.
 // In the first case, the ENI asks for its own address. In the second case, the ENI checks whether another host has its
-// address. In this check, the source is the unspecified address (RFC 4862). In the third case, it asks for the router,
-// for which the kernel answers.
+// address. In this check, the source is the unspecified address (RFC 4862). In the third case, the ENI asks for the
+// router, for which the kernel answers.
 func (f *Fabric) advertisement(mac string, question []byte) []byte {
 	source := netip.AddrFrom16([16]byte(question[atSource:]))
 	target := netip.AddrFrom16([16]byte(question[atTarget:]))

@@ -123,7 +123,7 @@ func run(files []string, w io.Writer) error {
 
 // secondTable returns the second table of a file; nil if there is none.
 func secondTable(file string) table.Table {
-	b, _ := os.ReadFile(file) // ignore an error here, because the function run reads the file, too, and returns the error
+	b, _ := os.ReadFile(file) // no error is lost: the function run reads the file again, and returns the error
 	_, _, after := table.Cut(string(b))
 	return table.Parse(after)
 }
