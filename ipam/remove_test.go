@@ -19,6 +19,7 @@ import (
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/ec2sim"
@@ -225,7 +226,7 @@ func TestCollectServing(t *testing.T) {
 }
 
 // TestRemoveFails: EC2 fails while an operator removes an ENI that no growth has made. The
-// next collection ends what was begun. Where the role may not detach it, it serves as before.
+// next collection ends what was begun. Where EC2 has refused to detach it, it serves as before.
 func TestRemoveFails(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -233,7 +234,10 @@ func TestRemoveFails(t *testing.T) {
 		serves bool
 	}{
 		{"refused", func(w *world, _ string) { w.EC2.Fail("DetachNetworkInterface", "InternalError", always) }, false},
-		{"throttled", func(w *world, _ string) { w.EC2.Fail("DetachNetworkInterface", throttling, always) }, false},
+		{"throttled", func(w *world, _ string) { w.EC2.Fail("DetachNetworkInterface", throttling, always) }, true},
+		{"unsupported", func(w *world, _ string) {
+			w.EC2.Fail("DetachNetworkInterface", "UnsupportedOperation", always)
+		}, true},
 		{"denied", func(w *world, _ string) {
 			w.EC2.Fail("DetachNetworkInterface", "UnauthorizedOperation", always)
 		}, true},
@@ -262,6 +266,101 @@ func TestRemoveFails(t *testing.T) {
 				w.collect()
 				if is := len(w.EC2.ENIs()) == 2; is != tt.serves {
 					w.Errorf("it is there: %v", is)
+				}
+			})
+		})
+	}
+}
+
+// TestRemoveFailsAssign: a node must not delete ENIs, and an operator tries to remove one. If EC2 has not begun to
+// detach it, it soon serves pods again. If it is detached, it stays until the operator removes or deletes it.
+func TestRemoveFailsAssign(t *testing.T) {
+	type step func(w *world, eni string)
+	fails := func(action, code string) step { return func(w *world, _ string) { w.EC2.Fail(action, code, always) } }
+	for name, tt := range map[string]struct {
+		fail     step
+		detached bool
+	}{
+		"throttled": {fails("DetachNetworkInterface", throttling), false},
+		"refused":   {fails("DetachNetworkInterface", "UnsupportedOperation"), false},
+		"EC2 fails": {fails("DetachNetworkInterface", "InternalError"), false},
+		"not sent": {func(w *world, _ string) {
+			w.EC2.Script("DetachNetworkInterface", slices.Repeat([]ec2sim.Outcome{ec2sim.UndoneLost}, 20)...)
+		}, false},
+		"killed before": {func(w *world, eni string) {
+			w.Edit(func(s *registry.State) { s.Edit(eni, (*registry.ENI).Drain) })
+			fails("DescribeNetworkInterfaces", "InternalError")(w, eni)
+		}, false},
+		"not deleted": {fails("DeleteNetworkInterface", "InternalError"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				w.mustAcquire(1)
+				w.end(1)
+				time.Sleep(time.Hour)
+				eni := w.ENIs()[1].ID
+				w.policy.Provision = lease.ProvisionAssign
+				remove := func() error {
+					p := w.pool()
+					p.Policy.Provision = "" // as the tool does
+					return p.Remove(w.Context(), eni)
+				}
+				tt.fail(w, eni)
+				if err := remove(); err == nil {
+					w.Error("it does not fail")
+				}
+				for _, action := range []string{"DescribeNetworkInterfaces", "DetachNetworkInterface",
+					"DeleteNetworkInterface"} {
+					w.EC2.Fail(action, "", 0)
+					w.EC2.Script(action)
+				}
+				time.Sleep(time.Hour)
+				w.collect()
+				if e := w.State().ENIs[eni]; e.Draining != tt.detached {
+					w.Errorf("the registry has %+v", e)
+				}
+				if a, err := w.acquire(2); tt.detached == (err == nil) {
+					w.Errorf("the pod has %v: %v", a.Addrs, err)
+				}
+				if tt.detached {
+					must(w, remove())
+				}
+				w.consistent()
+			})
+		})
+	}
+}
+
+// TestDeletionOfEarlierConfiguration: a collection has detached an ENI, and EC2 has failed to delete it. Then the
+// configuration forbids deletions. The node keeps the ENI in the registry as long as EC2 has it for this node.
+func TestDeletionOfEarlierConfiguration(t *testing.T) {
+	for name, end := range map[string]func(w *twoNodes){
+		"an operator deletes it": func(w *twoNodes) {
+			w.Operate("DeleteNetworkInterface", "NetworkInterfaceId", w.eni)
+		},
+		"an operator attaches it to another instance": (*twoNodes).attach,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, "m5.large", func(w *world, _ *wires) {
+				other, err := w.EC2.RunInstance(ec2sim.RunInstance{Type: "m5.large", Subnet: "subnet-node"})
+				must(w, err)
+				w.mustAcquire(1)
+				w.end(1)
+				eni := w.ENIs()[1].ID
+				w.EC2.Fail("DeleteNetworkInterface", "UnauthorizedOperation", 1)
+				if err := w.collectOld(); err == nil {
+					w.Error("the collection does not fail")
+				}
+				w.policy.Provision = lease.ProvisionAssign
+				time.Sleep(time.Hour)
+				w.collect()
+				if e, known := w.State().ENIs[eni]; !known || !e.Draining {
+					w.Errorf("the registry has %+v, %v", e, known)
+				}
+				end(&twoNodes{w, other, eni})
+				w.collect()
+				if e, known := w.State().ENIs[eni]; known {
+					w.Errorf("the registry has %+v", e)
 				}
 			})
 		})

@@ -99,15 +99,15 @@ func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
 }
 
 // deleteEmptyENIs detaches and deletes the ENIs that this suite has made and that no pod uses. It keeps an ENI if the
-// ENI's pool would have too few free addresses without this ENI. It does nothing if a network of the node must not
-// create ENIs.
+// ENI's pool would have too few free addresses without this ENI. If a network of the node must not create ENIs, it only
+// ends the draining of ENIs that are still attached.
 //
 // It begins with the ENIs that earlier processes have begun to delete. If the role has no permission to delete one of
 // these ENIs, deleteEmptyENIs does not begin to delete further ENIs. The node would detach a further ENI, but could not
 // delete it.
 func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 	if !p.MakesENIs() {
-		return nil
+		return p.endDraining(ctx)
 	}
 	s, err := p.Registry.View()
 	if err != nil {

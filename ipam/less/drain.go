@@ -6,6 +6,9 @@ package less
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
@@ -48,11 +51,11 @@ func (p *Node) markDraining(
 		return m, err
 	}
 	noted := s.ENIs[id].Detaching
-	old := !noted.IsZero() && time.Since(noted) > known.LagOfEC2
+	old := !noted.IsZero() && !maybeBegun(s.ENIs[id])
 	if m.seen, err = p.DescribeENIs(ctx, aws.ByID(id)); err != nil && !errors.Is(err, aws.ErrNotFound) {
 		return m, err
 	}
-	stays := old && len(m.seen) > 0 && m.seen[0].Instance == s.Instance.ID && m.seen[0].AttachmentStatus == aws.Attached
+	stays := old && isAttachedTo(s.Instance.ID, m.seen)
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		if m.isMarked = mayMark(s); m.isMarked {
 			e := s.ENIs[id]
@@ -65,6 +68,50 @@ func (p *Node) markDraining(
 		}
 	})
 	return m, err
+}
+
+// maybeBegun reports whether a process may have begun to detach an ENI, although EC2 shows the ENI as attached.
+func maybeBegun(e registry.ENI) bool { return time.Since(e.Detaching) <= known.LagOfEC2 }
+
+// isAttachedTo reports whether EC2 shows an ENI as attached to an instance. The argument description is EC2's
+// description of the ENI.
+func isAttachedTo(instance string, description []aws.ENI) bool {
+	return len(description) > 0 && description[0].Instance == instance &&
+		description[0].AttachmentStatus == aws.Attached
+}
+
+// endDraining removes the marks of the ENIs that EC2 shows as attached to this instance. A collection calls endDraining
+// if the node must not delete ENIs, because no collection continues the deletion of an ENI then. Pods can have the
+// addresses of these ENIs again. A detached ENI keeps its mark until an operator deletes the ENI, or attaches it to
+// another instance. endDraining then removes the ENI from the registry.
+func (p *Node) endDraining(ctx context.Context) (failed error) {
+	s, err := p.Registry.View()
+	if err != nil {
+		return err
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
+		e := s.ENIs[id]
+		if !e.Draining || maybeBegun(e) {
+			continue
+		}
+		seen, err := p.DescribeENIs(ctx, aws.ByID(id))
+		switch {
+		case errors.Is(err, aws.ErrNotFound), err == nil && len(seen) == 0:
+			err = p.Missing(ctx, id)
+		case err != nil:
+			err = fmt.Errorf("ask EC2 whether %s, which no process deletes any more, is attached: %w", id, err)
+		case isAttachedTo(s.Instance.ID, seen):
+			err = p.Registry.Change(ctx, func(s *registry.State) {
+				if s.ENIs[id].Detaching.Equal(e.Detaching) {
+					s.Edit(id, (*registry.ENI).Undrain)
+				}
+			})
+		case seen[0].Instance != "" && seen[0].Instance != s.Instance.ID:
+			err = p.Forget(ctx, id)
+		}
+		failed = errors.Join(failed, err)
+	}
+	return failed
 }
 
 // undrain removes the mark from an ENI that this process has not begun to detach. If another process may have begun to

@@ -43,7 +43,8 @@ var (
 
 // Remove detaches an ENI and deletes it. It returns an error if the registry or the kernel shows that pods of this node
 // use the ENI. It also returns an error for the boot ENI, and for an ENI that belongs to another owner. If EC2 does not
-// know the ENI, the error is aws.ErrNotFound.
+// know the ENI, the error is aws.ErrNotFound. If Remove fails before it begins to detach the ENI, pods can have the
+// addresses of the ENI again.
 func (p *Node) Remove(ctx context.Context, id string) error {
 	if err := errors.Join(p.ForgetRefusals(ctx), p.Learn(ctx)); err != nil {
 		return err
@@ -69,7 +70,10 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 		return nil
 	})
 	if err == nil {
-		err = p.deleteENI(ctx, id, used, nil)
+		err = p.deleteENI(ctx, id, used, enis)
+	}
+	if err != nil && enis[0].Attachment != "" {
+		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 	}
 	if errors.Is(err, errUsed) || errors.Is(err, errNotOurs) || errors.Is(err, errBoot) {
 		return fmt.Errorf("remove %s: %w", id, err)

@@ -103,9 +103,19 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	known, inRegistry := k.state.ENIs[id]
 	e, inEC2 := k.EC2.enis[id]
 	attached := inEC2 && e.Status != "available"
+	keeps := k.keepsENIs && !known.OnRequest // a collection detaches an ENI on request, and does not delete it
 	switch phase := known.Phase(); {
 	case phase == registry.Foreign:
 		return nil // no finding, because pods get no addresses of this ENI
+	case phase == registry.Draining && keeps && e.Status == "available" && !k.mayLack(known.Detaching):
+		return []Finding{{id, "a process has detached this ENI, but has not deleted it. The configuration forbids " +
+			"the deletion of ENIs (provision), so the ENI stays, and counts against the account's quota of ENIs",
+			"run " + cli.Name + " remove-interface " + id, false}}
+	case phase == registry.Draining && keeps:
+		return []Finding{{id, "a process has begun to delete this ENI. The configuration forbids the deletion of " +
+			"ENIs (provision)",
+			"if the ENI stays attached, pods can have its addresses again after the next " + cli.Name + " registry-gc",
+			true}}
 	case phase == registry.Draining:
 		return []Finding{{id, "a collection is about to delete this ENI, or was interrupted",
 			"the next " + cli.Name + " registry-gc finishes the deletion", true}}

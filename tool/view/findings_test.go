@@ -5,6 +5,7 @@ package view
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +93,37 @@ func TestLagOfEC2(t *testing.T) {
 			}
 			if found != 1 {
 				t.Errorf("got %d findings about %s, want 1", found, c.about)
+			}
+		})
+	}
+}
+
+// TestFindingsDraining: who ends the deletion of an ENI depends on the configuration, and on what EC2 shows.
+func TestFindingsDraining(t *testing.T) {
+	now := time.Now()
+	for name, c := range map[string]struct {
+		keeps    bool
+		status   string
+		noted    time.Time
+		want     string
+		harmless bool
+	}{
+		"the node deletes ENIs":     {false, "available", time.Time{}, "registry-gc finishes the deletion", true},
+		"the ENI is still attached": {true, "in-use", time.Time{}, "pods can have its addresses", true},
+		"the ENI is detached":       {true, "available", now.Add(-time.Hour), "remove-interface eni-2", false},
+		"the ENI was just detached": {true, "available", now.Add(-time.Second), "registry-gc", true},
+		"EC2 has no such ENI":       {true, "", now.Add(-time.Hour), "registry-gc", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &registry.State{ENIs: map[string]registry.ENI{
+				"eni-2": {MAC: "06:00:00:00:00:02", Index: 1, Managed: true, Draining: true, Detaching: c.noted}}}
+			o := Observation{Now: now, State: s, KeepsENIs: c.keeps, EC2: Said{Answered: true}}
+			if c.status != "" {
+				o.EC2.ENIs = []aws.ENI{{ID: "eni-2", Status: c.status}}
+			}
+			fs := o.Compare(func(string) time.Duration { return time.Minute }).Findings()
+			if len(fs) != 1 || !strings.Contains(fs[0].Do, c.want) || fs[0].Harmless != c.harmless {
+				t.Errorf("got %+v, want %q", fs, c.want)
 			}
 		})
 	}

@@ -32,6 +32,8 @@ type Observation struct {
 	Lacking  map[string][]netip.Prefix `json:"lacking"`  // by VPC: CIDRs that EC2 shows and metadata does not
 	Moving   []netip.Addr              `json:"moving"`   // addresses that other processes changed during Observe
 	Changing []string                  `json:"changing"` // ENIs that came or went during Observe
+
+	KeepsENIs bool `json:"keeps_enis"` // the configuration forbids the deletion of ENIs
 }
 
 // A UsedAddr is an address in use. The field Where names the place that has the address, for example a namespace.
@@ -65,6 +67,8 @@ func Observe(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Obs
 	}
 	o.Lacking = lackingOf(ctx, p.Cloud, o.Metadata, conflists.Routed())
 	o.recordChanges(before, conflists.ReuseWait)
+	policy, _ := conflists.Common() // if the configuration cannot be read, validate and doctor report it
+	o.KeepsENIs = policy.Provision == lease.ProvisionAssign || policy.Provision == lease.ProvisionNone
 	return o, nil
 }
 
@@ -138,7 +142,8 @@ func missingKeys[K comparable, V any](all, other map[K]V) (keys []K) {
 
 // Compare compares the answers of the four sources. reuseWait returns how long the addresses of a pool cool.
 func (o *Observation) Compare(reuseWait func(pool string) time.Duration) *Comparison {
-	k := &Comparison{now: o.Now, state: o.State, routed: o.Routed, links: o.Links, lacking: o.Lacking,
+	k := &Comparison{now: o.Now, state: o.State, keepsENIs: o.KeepsENIs, routed: o.Routed, links: o.Links,
+		lacking:  o.Lacking,
 		Metadata: sourceOf(o.Metadata), EC2: sourceOf(o.EC2), inPods: setOf(o.InPods), own: setOf(o.Own),
 		moving: setOf(o.Moving), changing: setOf(o.Changing), holdings: map[netip.Addr]Holding{},
 		used: lease.Used{By: map[lease.At]string{}, Partial: o.Partial}}

@@ -61,6 +61,8 @@ type Comparison struct {
 	moving   map[netip.Addr]bool       // addresses that other processes changed during Observe
 	changing map[string]bool           // ENIs that came or went during Observe
 	lacking  map[string][]netip.Prefix // by VPC: CIDRs that EC2 shows and metadata does not
+
+	keepsENIs bool // the configuration forbids the deletion of ENIs
 }
 
 // Compare asks all four sources, and compares their answers.
