@@ -6,12 +6,16 @@ package ipam
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+	"unsafe"
 
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -95,4 +99,41 @@ func (w *world) succeeds(n int) time.Duration {
 		}
 	}
 	return time.Since(began)
+}
+
+// beforeStep is a time as a process has read it before the clock was set back by d. Its monotonic part does not change.
+func beforeStep(t time.Time, d time.Duration) time.Time {
+	const secondsOfWall = 30 // in the field wall of a time.Time with a monotonic clock
+	*(*uint64)(unsafe.Pointer(&t)) += uint64(d/time.Second) << secondsOfWall
+	return t
+}
+
+// TestAskedBeforeClockStep: the clock is set back by an hour while EC2 answers. The answer is no newer for that: it
+// confirms no rebuilt registry, and it may lack what is new.
+func TestAskedBeforeClockStep(t *testing.T) {
+	asked, recently := beforeStep(time.Now(), time.Hour), time.Now().Add(-5*time.Second).Round(0)
+	if ahead := time.Until(asked.Round(0)); ahead < time.Hour/2 || time.Since(asked) > time.Minute {
+		t.Fatalf("the question is %v ahead by the wall clock, and %v ago by the other", ahead, time.Since(asked))
+	}
+	a := netip.MustParseAddr("10.177.16.9")
+	s := &registry.State{
+		Instance: registry.Instance{ID: "i-1"},
+		Rebuilt:  registry.Rebuilt{Since: recently, Unconfirmed: true},
+		Gone:     map[netip.Addr]time.Time{},
+		ENIs: map[string]registry.ENI{"eni-2": {Index: 1, Grown: recently, Missed: recently,
+			Addrs: []netip.Addr{netip.MustParseAddr("10.177.16.8"), a}}},
+	}
+	seen := []aws.ENI{{ID: "eni-2", Instance: "i-1", Addrs: s.ENIs["eni-2"].Addrs[:1]}}
+	if known.Confirm(s, seen, asked) || !s.Rebuilt.Unconfirmed {
+		t.Errorf("the registry is confirmed: %+v", s.Rebuilt)
+	}
+	if known.Agree(s, seen, asked); len(s.ENIs["eni-2"].Addrs) != 2 {
+		t.Errorf("the ENI has %v, and lacks %v", s.ENIs["eni-2"].Addrs, a)
+	}
+	if known.NoteAttached(s, nil, asked); s.ENIs["eni-2"].Detached {
+		t.Errorf("the new ENI counts as detached: %+v", s.ENIs["eni-2"])
+	}
+	if s.Instance.FullRead.After(time.Now()) {
+		t.Errorf("EC2 was asked at %v", s.Instance.FullRead)
+	}
 }

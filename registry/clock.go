@@ -111,15 +111,16 @@ func (s *State) FreedAfter(a netip.Addr, t time.Time) bool {
 }
 
 func (s *State) isAfter(since, t time.Time) bool {
-	return !t.IsZero() && since.After(toCurrentClock(t)) && since.Before(s.readAt)
+	return !t.IsZero() && since.After(ToCurrentClock(t)) && since.Before(s.readAt)
 }
 
-// toCurrentClock converts the time t from the clock setting at t to the current clock setting. The time t must be a
+// ToCurrentClock converts the time t from the clock setting at t to the current clock setting. The time t must be a
 // result of time.Now in this process. Callers compare the result with the times of a State, which are from the current
 // clock setting. If the machine was suspended between the start of the process and t, the result is too early by the
 // duration of the suspension. A result that is too early is safe. BegunAfter may then return true for a lease that
-// began before t, but in this case the process only fails to end the lease.
-func toCurrentClock(t time.Time) time.Time {
+// began before t, but in this case the process only fails to end the lease. If t is when a process asked EC2, a result
+// that is too early only means that EC2's answer proves less.
+func ToCurrentClock(t time.Time) time.Time {
 	now := time.Now()
 	// how far the wall clock was set forward since t: it then counts more time than the monotonic clock
 	step := now.Round(0).Sub(t.Round(0)) - now.Sub(t)

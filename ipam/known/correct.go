@@ -59,6 +59,7 @@ func (p *Node) Correct(ctx context.Context, shownENIs []aws.ENI) error {
 // Agree removes an address or a prefix of an ENI from the registry if EC2's description of the ENI does not show it.
 // The argument enis has EC2's descriptions, and askedAt is the time when a process asked EC2 for them.
 func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
+	askedAt = registry.ToCurrentClock(askedAt)
 	for _, e := range enis {
 		known := s.ENIs[e.ID]
 		if known.Foreign || e.Instance != s.Instance.ID {

@@ -57,6 +57,7 @@ func (p *Node) NoteDetached(ctx context.Context, force bool) {
 // its link is missing, too. But a foreign ENI, or a whole ENI of a pod, may have its link in another namespace. If EC2
 // did not show such an ENI, it counts as detached unless it is new.
 func NoteAttached(s *registry.State, attached []aws.ENI, askedAt time.Time) {
+	askedAt = registry.ToCurrentClock(askedAt)
 	here := slices.DeleteFunc(slices.Clone(attached), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
 	inPods := s.Exclusive()
 	for id, e := range s.ENIs {

@@ -66,6 +66,7 @@ func Due(s *registry.State) bool {
 // true. If a process asked EC2 before the rebuild, EC2's answer confirms nothing.
 func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 	r := s.Rebuilt
+	askedAt = registry.ToCurrentClock(askedAt)
 	switch {
 	case r.Since.IsZero() || askedAt.Before(r.Since):
 		return false

@@ -109,7 +109,7 @@ func (p *Node) resumeCalls(
 				return e.ID == i.ENI && !(p.Policy.Choice.ENI == i.ENI && book.Unrecorded(s, i, e)) &&
 					!book.Provisions(s, e) && !(i.Action == book.AttachAction && p.leavesToOthers(e))
 			})
-			answered := found && i.Since.Before(asked)
+			answered := found && i.Since.Before(registry.ToCurrentClock(asked))
 			return !lease.ReleasesChosen(i) && answered && i.Action != book.ModifyAction || isTooOld(i)
 		})
 		book.PreventSecond(s, before, enis)
