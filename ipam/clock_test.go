@@ -16,6 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -135,5 +137,20 @@ func TestAskedBeforeClockStep(t *testing.T) {
 	}
 	if s.Instance.FullRead.After(time.Now()) {
 		t.Errorf("EC2 was asked at %v", s.Instance.FullRead)
+	}
+}
+
+// TestSupersededAfterClockStep: an ADD began, the clock was set back by an hour, and a later ADD of the attachment
+// began.
+func TestSupersededAfterClockStep(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", w.Dir)
+	before := beforeStep(time.Now(), time.Hour)
+	w.mustAcquire(1)
+	r := &plugin.Request[lease.Config]{Network: pod(1).Network, Attachment: pod(1).Attachment}
+	for began, want := range map[time.Time]bool{before: true, beforeStep(time.Now(), time.Hour): false} {
+		if got := lease.Superseded(r, began); got != want {
+			t.Errorf("an ADD that began %v ago is superseded: %v", time.Since(began), got)
+		}
 	}
 }

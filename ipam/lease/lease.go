@@ -119,7 +119,7 @@ func Superseded[C any](r *plugin.Request[C], began time.Time) bool {
 	if err != nil {
 		return true
 	}
-	younger := func(a netip.Addr) bool { l, _ := s.Leases.At(a); return l.Since.After(began) }
+	younger := func(a netip.Addr) bool { l, _ := s.Leases.At(a); return s.BegunAfter(l, began) }
 	return slices.ContainsFunc(s.Held(key(r)), younger)
 }
 
