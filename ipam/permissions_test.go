@@ -5,7 +5,6 @@ package ipam
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -16,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/simtest"
@@ -84,15 +82,15 @@ func (m *model) confine(c permitted) {
 // launched gives the node an ENI that a launch template has made, which metadata may not
 // show at once.
 func (m *model) launched(p lease.Policy, card, index int) {
-	c := aws.New(aws.Options{EC2URL: "http://ec2", MetadataURL: "http://imds", HTTP: &process{model: m}})
-	e, err := c.CreateENI(context.Background(), aws.ENISpec{Subnet: "subnet-pod0",
-		Description: pick(m.rng, "", book.Description(m.ID)),
-		Secondary:   min(1, m.limits.IPv4PerENI-1),
-		Tags:        map[string]string{book.TagPool: cmp.Or(p.Pool, lease.DefaultPool)}})
-	must(m, err)
+	m.Operate(book.CreateAction, "SubnetId", "subnet-pod0",
+		"Description", pick(m.rng, "", book.Description(m.ID)),
+		"SecondaryPrivateIpAddressCount", fmt.Sprint(min(1, m.limits.IPv4PerENI-1)),
+		"TagSpecification.1.ResourceType", "network-interface",
+		"TagSpecification.1.Tag.1.Key", book.TagPool,
+		"TagSpecification.1.Tag.1.Value", cmp.Or(p.Pool, lease.DefaultPool))
+	all := m.EC2.ENIs()
 	time.Sleep(time.Minute)
-	_, err = c.AttachENI(context.Background(), e.ID, m.ID, card, index)
-	must(m, err)
+	m.attach(all[len(all)-1].ID, m.ID, card, index)
 }
 
 // deny refuses what the role may not call. In mode none descriptions are refused, too, and
