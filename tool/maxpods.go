@@ -205,8 +205,9 @@ func (n podNode) limitedPods(pods int) int {
 	return pods
 }
 
-// limits asks EC2 for the limits of the instance type. If no pool may get addresses from EC2, the result is empty. The
-// caller then needs no limits, because it counts only the addresses of ENIs that are already attached.
+// limits asks EC2 for the limits of the instance type. If the command line names no type, and no pool may get addresses
+// from EC2, the result is empty. The caller then needs no limits, because it counts only the addresses of ENIs that are
+// already attached.
 func (n podNode) limits(c *cli.Context) (aws.Limits, error) {
 	grows := func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone }
 	switch {

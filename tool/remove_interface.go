@@ -41,7 +41,7 @@ refuses these ENIs:
 			if err != nil {
 				return err
 			}
-			policy.Provision = "" // the key provision restricts only the plugins, and not an operator
+			policy.Provision = "" // provision restricts what the node does by itself, but here an operator asks
 			p, err := cli.OpenPool(policy)
 			if err != nil {
 				return err

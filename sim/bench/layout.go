@@ -259,8 +259,8 @@ func connectRouted(h *host, g *guest) error {
 		{NS: h.NS, Object: nl.Route{Dst: hostPrefix(g.addr), Dev: v.Name}},
 		{NS: h.NS, Object: nl.Rule{Pref: toPod, To: hostPrefix(g.addr), Table: unix.RT_TABLE_MAIN}},
 		{NS: h.NS, Object: nl.Rule{Pref: fromPod, From: hostPrefix(g.addr), Table: table}},
-		// The other host sends ARP requests for the pod's address, so eth1 must answer. In EC2, no ARP request reaches
-		// eth1.
+		// The other host sends ARP requests for the pod's address, so eth1 must answer. EC2's fabric delivers packets
+		// without such requests.
 		{NS: h.NS, Object: nl.Sysctl{Key: "net/ipv4/conf/eth1/proxy_arp", Value: "1"}},
 		{NS: g.NS, Object: nl.Addr{Prefix: hostPrefix(g.addr), Dev: "eth0"}},
 		{NS: g.NS, Object: nl.Neigh{Addr: hop, MAC: v.MAC, Dev: "eth0"}},

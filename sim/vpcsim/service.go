@@ -18,8 +18,8 @@ import (
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
 // errorAddr is the source address of the fabric's ICMP errors. Without errorAddr, the kernel would use the metadata
-// service's address. Pods without a route to this address could refuse packets from it. In the real EC2, ICMP errors
-// come from routers that no host can reach.
+// service's address, to which a pod may have no route. The pod's kernel may then drop the errors. In the real EC2, ICMP
+// errors come from routers that no host can reach.
 var errorAddr = netip.MustParseAddr("192.0.2.253")
 
 // ec2Addr is the address of EC2 in each instance's namespace. The fabric does not simulate the network path to EC2.

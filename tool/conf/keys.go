@@ -32,7 +32,7 @@ type listKeys struct {
 }
 
 // memberKeys are the keys that every plugin's configuration may have. The runtime sets runtimeConfig and prevResult.
-// But a file may also have these two keys, because published examples of conflists have them.
+// But a file may also have these two keys, because example conflists have them, too.
 type memberKeys struct {
 	CNIVersion    any `json:"cniVersion"`
 	Name          any `json:"name"`

@@ -259,8 +259,8 @@ func (c *List) decodeIPAM() {
 	c.IPAM = config
 }
 
-// singlePlugin returns the plugin if the text is the configuration of one plugin. If the text is a list, it returns
-// nil.
+// singlePlugin returns the plugin if the text is the configuration of one plugin. If the text is a list, or has no
+// valid plugin, singlePlugin returns nil.
 func singlePlugin(b []byte) *Member {
 	var m Member
 	var list struct {

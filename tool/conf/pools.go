@@ -27,7 +27,7 @@ func (c *Conflists) Whole() []lease.Policy {
 
 // Common returns one policy for registry-gc and other commands that work for all networks at once (see [lease.Common]).
 // The policy is empty if no network is ours. If a network has a mistake, Common returns an error, because then a
-// command cannot know what it may delete.
+// command cannot know what it may change in EC2.
 func (c *Conflists) Common() (lease.Policy, error) {
 	all, err := c.All()
 	if Absent(err) {

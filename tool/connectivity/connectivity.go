@@ -8,9 +8,9 @@
 // removes these leases and rules.
 //
 // The test first sends the packets of each path, and does not observe them. Only if a path fails, the test sends the
-// packets again, and observes them in two ways. It opens a tap at each link (see [nl.Tap]), to see which links the
-// packets pass. It also makes netfilter report which rules drop packets. Taps and reports are only about the addresses
-// of this test, and end with the process.
+// packets again, and observes them in two ways. It opens taps at links (see [nl.Tap]), to see which links the packets
+// pass. It also makes netfilter report which rules drop packets. Taps and reports are only about the addresses of this
+// test, and end with the process.
 package connectivity
 
 import (

@@ -97,8 +97,8 @@ func readCloudSettings(files ...string) (c cloudSettings, _ error) {
 }
 
 // addFile adds the settings in the text of one file. It does not parse YAML. For each line, it only finds out the
-// top-level key above the line. Under the key "updates", addFile looks for words, so these lists may have any form that
-// YAML allows.
+// top-level key above the line. Under the key "updates", addFile only looks for words, so the lists under this key may
+// have any form that YAML allows.
 func (c *cloudSettings) addFile(text string) {
 	top, updates, said := "", "", false
 	for line := range strings.Lines(text) {

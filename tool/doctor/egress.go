@@ -247,7 +247,7 @@ func onePerGateway(routes []nl.Route) (first []nl.Route) {
 }
 
 // silentRouter returns the finding that the clients of a router get no answers. It also reports whether this is true.
-// If a router has forwarded only a few packets, their answers may still be on the way, so silentRouter reports false.
+// The report is false if the pod is no router, if an answer has come, or if the router has forwarded few packets.
 func silentRouter(p view.EgressPod) (Finding, bool) {
 	const enough = 20
 	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0

@@ -50,7 +50,7 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 			found = append(found, droppingFinding(c, by))
 		}
 	}
-	// A record has no tables of iptables-legacy. And if no network has ipMasq, the node forwards no packets of pods.
+	// A record has no tables of iptables-legacy. If no network has ipMasq, this check does not look at the tables.
 	if p.pool == nil || len(networks) == 0 {
 		return found, nil
 	}

@@ -26,7 +26,7 @@ func (p *Node) lookUp(program, name string) (path string, found bool) {
 		if fi, err := os.Stat(path); err == nil {
 			return path, fi.Size() > 0 && fi.Mode().IsRegular()
 		} else if to, err := os.Readlink(path); err == nil && to == os.DevNull {
-			return path, false // a link to /dev/null; Stat fails, because the image has no /dev/null
+			return path, false // a link to /dev/null; Stat fails if there is no /dev/null
 		}
 	}
 	return "", false

@@ -20,8 +20,8 @@ import (
 const idleEnough = 3600
 
 // checkTracking looks for ENIs whose security groups soon forget idle TCP connections. The short timeout is the default
-// of the instance type, or an operator has set it on the ENI. If the role does not permit the EC2 call, there is no
-// finding, because checkIAM names the missing permission.
+// of the instance type, or a setting of the ENI. If the role does not permit the EC2 call, there is no finding, because
+// checkIAM names the missing permission.
 func (p *Node) checkTracking(ctx context.Context) ([]Finding, error) {
 	me, err := p.cloud.instance(ctx)
 	if err != nil {

@@ -202,7 +202,7 @@ func (n Needs) readActions() []string {
 // assignActions returns the actions that assign addresses to an ENI and unassign them. IPv6 addresses cost nothing, so
 // the node keeps an IPv6 address as long as its ENI. There is one exception: if a pod has asked for a certain IPv6
 // address, the node unassigns the address after the pod. With the key skipDeallocation, the node unassigns none of its
-// own addresses. With the key takeover, the node may unassign such an address from an instance that has ended.
+// own addresses. But with the key takeover, the node takes an address from an ended instance if a pod asks for it.
 func (n Needs) assignActions() []string {
 	var actions []string
 	pools := n.changingPools()

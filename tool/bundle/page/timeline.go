@@ -134,8 +134,8 @@ func registryEvents(s *registry.State) (all []event) {
 	return all
 }
 
-// journalEvents returns the warnings about EC2 in the journal. The registry removes a refusal when the refusal ends, so
-// the page can show earlier refusals only from the journal.
+// journalEvents returns the warnings about EC2 in the journal. The registry keeps no refusals that ended long ago, so
+// the page can show these refusals only from the journal.
 func journalEvents(journal []bundle.Entry) (all []event) {
 	const warning = "4" // the level of a warning in syslog
 	for _, e := range journal {
