@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkSubnets counts, for each pool, the free addresses in all subnets in which the node may create the pool's next
-// ENI. If there are none, or only a few, checkSubnets returns a finding.
+// checkSubnets counts, for each pool, the free IPv4 addresses in all subnets in which the node may create the pool's
+// next ENI. If there are none, or only a few, checkSubnets returns a finding.
 func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	seen := map[string]bool{}

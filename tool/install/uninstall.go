@@ -112,7 +112,8 @@ func InUse(host *nl.NS, lastHint string) error {
 		var pods []string
 		for a, l := range s.Leases.All() {
 			who := cmp.Or(l.PodOf(), l.Key.String())
-			// The original project's plugins have added this pod, so the registry does not know the attachment.
+			// The registry does not know the attachment: the registry was rebuilt after a loss, or the original
+			// project's plugins have added this pod.
 			if l.Key == (registry.Key{}) {
 				who = cmp.Or(l.NetNS, "a pod")
 			}

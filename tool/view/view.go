@@ -56,7 +56,7 @@ type Comparison struct {
 	own      map[netip.Addr]bool       // addresses of the node's links
 	links    map[string]string         // names of links by MAC
 	Metadata Source                    // what metadata says about the ENIs of this instance
-	EC2      Source                    // what EC2 says about these ENIs, and about unattached ENIs made for this instance
+	EC2      Source                    // what EC2 says about these ENIs, and unattached ENIs made for this instance
 	holdings map[netip.Addr]Holding    // what the registry knows about each address
 	moving   map[netip.Addr]bool       // addresses that other processes changed during Observe
 	changing map[string]bool           // ENIs that came or went during Observe
