@@ -33,8 +33,8 @@ type Limits struct {
 // PodENIs returns how many ENIs an instance can have for pods. PodENIs does not count device index 0 of any card,
 // because the suite attaches no ENI there. On the first card, device index 0 is for the boot ENI. On other cards, EC2
 // recommends device index 0 for an EFA-only ENI (EC2 user guide, "Maximize network bandwidth on Amazon EC2 instances
-// with multiple network cards"). There is a second reason not to use device index 0: for each new ENI, metadata first
-// shows the device index 0, and only later the true index.
+// with multiple network cards"). There is a second reason not to use device index 0: metadata also shows the device
+// index 0 for an ENI whose true index it does not know yet.
 func (l Limits) PodENIs() int {
 	n := 0
 	for _, enis := range l.Cards {

@@ -26,7 +26,7 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	if p.Policy.Provision == lease.ProvisionNone {
 		return p.confirmAddrs(ctx)
 	}
-	p.Look(ctx) // finds ENIs that an operator or another program has detached: EC2 gives no address to such an ENI
+	p.Look(ctx) // otherwise growth may ask for addresses on an ENI that an operator or another program has detached
 	if sure, err := p.Resume(ctx); err != nil || sure {
 		return err // if sure is true, Resume has confirmed addresses, which may be enough for the waiting ADDs
 	}

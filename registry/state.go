@@ -210,8 +210,8 @@ type Rebuilt struct {
 	Unconfirmed bool      `json:"unconfirmed,omitempty"` // the free addresses are unconfirmed, so no ADD takes them
 
 	// Changes is true if a process of this node may have released addresses before the node rebuilt the registry. If
-	// Changes is false, metadata shows no address that this node has released. In this case, an ADD takes unconfirmed
-	// addresses if its configuration does not allow any change in EC2 (provision none).
+	// Changes is false, an ADD takes unconfirmed addresses if its configuration does not allow any change in EC2
+	// (provision none).
 	Changes bool `json:"changes,omitempty"`
 }
 

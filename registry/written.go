@@ -39,9 +39,8 @@ func isSealed(b []byte, written time.Time) bool { return bytes.HasSuffix(b, seal
 
 // readContent reads an open file and its modification time, and closes the file. The arguments are the results of
 // os.OpenFile or a similar function: the open file and an error. During a write(2), the kernel first changes the
-// modification time, and then the text. So if another process wrote while readContent read the text, the time after the
-// read differs from the time before the read. In this case, the text may be from two writers, and readContent returns
-// the zero time.
+// modification time, and then the text. So readContent reads the time after the text. If this time differs from the
+// time before the text, the text may be from two writers, and readContent returns the zero time.
 func readContent(f *os.File, err error) (b []byte, written time.Time, _ error) {
 	if err != nil {
 		return nil, written, err

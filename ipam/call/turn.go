@@ -54,8 +54,8 @@ func (p *Node) Backoff(n int) time.Duration {
 }
 
 // ErrGivesWay ends the work of a process that holds the lock "grow" while an ADD waits for this lock. The waiting ADD
-// gains nothing from this work: either the process gets addresses for a pool other than the ADD's pool, or it is a
-// collection that finishes old calls.
+// gains nothing from this work: either the process gets addresses that are not for this ADD, for example for another
+// pool, or it is a collection that finishes old calls.
 var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call to EC2: this process lets the ADD go " +
 	"first")
 

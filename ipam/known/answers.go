@@ -200,7 +200,7 @@ func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
 	return a.All[0], true
 }
 
-// Made returns the ENI that KeepMade has kept for the next process. But if the registry has another unfinished intent
+// Made returns the ENI that KeepMade has kept for the next process. But if [book.Unknowns] returns another intent
 // besides the intent to attach this ENI, Made returns no ENI. The other intent may be for an attach call with an
 // unknown outcome.
 func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {

@@ -107,8 +107,8 @@ func tagsUnknownOf(e registry.ENI, reason string) string {
 	return reason
 }
 
-// withDescription completes the registry's entry of an ENI from EC2's description d, and returns the entry. If d is
-// EC2's first description of the ENI, the ENI has served no pods yet, and only metadata has shown its addresses. In
+// withDescription completes the registry's entry of an ENI from EC2's description d, and returns the entry. If EC2 was
+// not asked before, or did not answer, the ENI has served no pods yet, and only metadata has shown its addresses. In
 // this case, withDescription removes from the registry the addresses that d does not have.
 func withDescription(s *registry.State, id string, d aws.ENI) registry.ENI {
 	if d.ID == id && s.ENIs[id].TagsUnknown == registry.NotAsked {

@@ -31,9 +31,9 @@ import (
 //
 // In one case, a pod may get an address that the node no longer has. First, the node unassigns the address of its last
 // pod. Within the next seconds, while EC2 lags, another program deletes the whole directory of the registry. After
-// that, nothing on the node shows that the address is gone. An ADD in a network with "provision": "none" may also lease
-// an address that the node has released for another network. Such an ADD knows only its own network. So without the
-// mark, it trusts metadata, which may still show the address.
+// that, nothing on the node shows that the address is gone. The same can happen in a network with "provision": "none"
+// if there is no mark, and other networks of the node allow changes. An ADD of this network knows only its own network.
+// So without the mark, it trusts metadata, which may still show the released address.
 
 // ReleasedMark is the name of a mark. The mark shows that this node has begun to release addresses or an ENI to EC2. A
 // process writes the mark before its call to EC2. Earlier versions of this suite use the same name.
@@ -61,9 +61,9 @@ func Due(s *registry.State) bool {
 }
 
 // Confirm compares a rebuilt registry with the ENIs that EC2 has returned. The argument askedAt is the time when a
-// process asked EC2. If EC2 had settled by that time, this is the last comparison. In it, Confirm removes the
-// unconfirmed addresses that EC2 does not show. The other unconfirmed addresses are then confirmed, and Confirm returns
-// true. If a process asked EC2 before the rebuild, EC2's answer confirms nothing.
+// process asked EC2. If EC2 had settled by that time, this is the last comparison. If the registry has unconfirmed
+// addresses, Confirm then removes those that EC2 does not show. The other unconfirmed addresses are then confirmed, and
+// Confirm returns true. If a process asked EC2 before the rebuild, EC2's answer confirms nothing.
 func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 	r := s.Rebuilt
 	askedAt = registry.ToCurrentClock(askedAt)

@@ -32,7 +32,7 @@ type Config struct {
 	Provision string `json:"provision"`
 	// largest number of ENIs of the instance, including the boot ENI; 0: as many as it can have
 	MaxENIs int `json:"maxENIs"`
-	// largest number of pods of the node. If the node has so many, it gets no more addresses in advance; 0: no limit
+	// largest number of pods of the node: the node keeps no address ready for more pods; 0: no limit
 	MaxPods    int                `json:"maxPods"`
 	AddTimeout *int               `json:"addTimeout"` // seconds that an ADD may take; default: 60
 	LeaseLog   *registry.LeaseLog `json:"leaseLog"`   // a file with the start and the end of each lease; default: none

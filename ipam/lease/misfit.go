@@ -17,10 +17,10 @@ import (
 // that the node creates. It must have exactly the security groups of secGroupIds, and its subnet must have the tags of
 // subnetTags.
 //
-// This rule does not apply to ENIs that this suite or the original plugin has created for pods. The registry does not
-// record the groups of these ENIs. So they still serve pods if the configuration now has other groups. The rule also
-// does not apply if the key provision is "assign" or "none". Such a node creates no ENI, and uses all ENIs that others
-// attach.
+// This rule does not apply to ENIs that this suite or the original plugin has created for pods. So they still serve
+// pods if the configuration now has other groups. The registry does not even record the groups of an ENI with the tags
+// of this suite. The rule also does not apply if the key provision is "assign" or "none". Such a node creates no ENI,
+// and uses all ENIs that others attach.
 //
 // If there are several pools, only a tag shows the pool of an ENI that was created for pods. If such an ENI lacks this
 // tag, the rule also applies to it. Without the rule, pods could get addresses of another pool's ENI.

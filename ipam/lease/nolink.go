@@ -18,10 +18,10 @@ import (
 )
 
 // An ENI whose link is not on the node can serve no pods. There are three possible reasons. An operator or another
-// program may have detached the ENI, the driver may have failed, or the link may never have appeared. When an ADD finds
-// that the link is missing, it records the time in the registry. So only one ADD has to wait for the link, and the
-// other ADDs do not use the ENI. A growth, a collection, and an ADD without a free address look for the missing link.
-// If the link is on the node again, the process that finds it removes the record.
+// program may have detached the ENI, the driver may have failed, or the link may never have appeared. When a process
+// finds that the link is missing, it records the time in the registry. So only one ADD has to wait for the link, and
+// the other ADDs do not use the ENI. A growth, a collection, and an ADD without a free address look for the missing
+// link. If the link is on the node again, the process that finds it removes the record.
 
 // ErrNoLink means that the link of an ENI is not on the node, and that no process should wait for it.
 var ErrNoLink = errors.New("its link is not on the node")

@@ -173,7 +173,8 @@ func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (del
 }
 
 // mustDelete reports whether the collection has to delete an ENI. It returns true for an ENI that a process has begun
-// to delete. It also returns true for an empty ENI whose pool does not need the ENI's free addresses.
+// to delete. It also returns true for an empty ENI that the node may delete, if the pool does not need the ENI's free
+// addresses. If Max limits the collection, or a pod has asked for the ENI, mustDelete returns false.
 func (c *Collecting) mustDelete(s *registry.State, id string) bool {
 	e, now := s.ENIs[id], time.Now()
 	if !e.Detachable() || c.Max >= 0 || e.OnRequest {

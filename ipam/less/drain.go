@@ -169,8 +169,9 @@ func (p *Node) noteDetach(ctx context.Context, id string) (removeNote func(*regi
 	}, err
 }
 
-// detachNotBegun interprets the error err of detachENI. It returns true if err proves that this call has not made EC2
-// begin to detach the ENI: EC2 has refused the call, or the request has not reached EC2.
+// detachNotBegun interprets the error err of detachENI. It returns true if EC2 has refused the call, or if the request
+// has not reached EC2. But it returns false if the refusal shows that an earlier call may have begun to detach the ENI:
+// EC2 does not find the attachment, or the ENI is in a transition.
 func detachNotBegun(err error) bool {
 	return err != nil && !aws.MaybeDone(err) && !errors.Is(err, aws.ErrNotFound) && !inTransition(err)
 }

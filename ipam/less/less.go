@@ -43,5 +43,5 @@ type Collecting struct {
 	Collection
 	Report
 	Used lease.Used // what the kernel shows
-	kept []string   // empty ENIs that could not be deleted; the collection also leaves their addresses alone
+	kept []string   // empty ENIs that EC2 has not described or detached; the collection leaves their addresses alone
 }

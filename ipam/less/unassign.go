@@ -299,8 +299,8 @@ func (p *Node) unassignOnce(ctx context.Context, id string, x book.Releasable) e
 
 // unassignRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. The argument refusal is
 // the error of the first call, which was for the whole of x. The first call may have had several attempts, and EC2 may
-// have carried out one of them before it refused the last. EC2's descriptions perhaps do not show this yet. So if the
-// second call also fails, the returned error contains refusal, and the outcome is not known.
+// have carried out one of them before it refused the last. EC2's descriptions perhaps do not show this yet. So if this
+// is possible, and the second call also fails, the returned error contains refusal, and the outcome is not known.
 func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	rest, err := p.stillOnENI(ctx, id, x, refusal)
 	if err != nil {

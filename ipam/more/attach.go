@@ -246,7 +246,7 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 	_, known := s.ENIs[eni.ID]
 	on := call.Object{ENI: eni.ID, Subnet: eni.Subnet}
 	if known {
-		on.Subnet = eni.ID // this ENI was attached before, so a refusal says nothing about its subnet
+		on.Subnet = eni.ID // the ENI was attached before: a refusal of its subnet is recorded for this ENI alone
 	}
 	if maybeOthers(s, eni) {
 		on.Handled = aws.NotAllowed // the role perhaps has permission only for ENIs with our tags: see reattach

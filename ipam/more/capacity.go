@@ -137,7 +137,7 @@ func (p *Node) furtherENIs(s *registry.State) int {
 // starved is the share of this pool, and others are the shares of the other pools.
 func fewestPods(starved share, others []share) int {
 	const never = math.MaxInt / 2
-	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: how many pods make the others take n ENIs
+	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: fewest pods with which others take n ENIs
 	pods[0] = 0
 	for _, other := range others {
 		then := slices.Clone(pods)
@@ -155,7 +155,7 @@ func fewestPods(starved share, others []share) int {
 	return least
 }
 
-// leastPodsTaking returns how many pods a pool must have before it takes this number of further ENIs.
+// leastPodsTaking returns the smallest number of pods with which a pool takes this number of further ENIs.
 func (one share) leastPodsTaking(enis int) int {
 	return max(one.attached+(enis-1)*one.podsPerENI+1-one.warm, 0)
 }

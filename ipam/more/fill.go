@@ -26,9 +26,9 @@ func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) 
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
 	}
-	// The ENI may have a free IPv4 address, although the pool wants more of them ready. If EC2 refuses the further IPv4
-	// addresses, the variable full is this error. No ADD needs these addresses now. So if another family gets
-	// addresses, fillOnce does not return the error.
+	// The ENI may have a free IPv4 address, although the pool wants more of them ready. If the ENI gets no further IPv4
+	// addresses, the variable full is the reason. A pod can use the free address, so fillOnce still asks for the other
+	// family. It returns full only if no family gets addresses.
 	var full error
 	asked := false
 	for _, f := range p.Policy.Families {

@@ -133,8 +133,8 @@ func (p *Node) suitableForNext(s *registry.State, subnets []aws.Subnet) ([]aws.S
 }
 
 // isFragmented reports whether a subnet probably has no aligned /28. EC2's description of a subnet does not say so, but
-// the ENIs in the subnet show it. A pool with prefixes gets single addresses for an ENI only if EC2 has refused a
-// prefix. So isFragmented looks for an ENI that has single addresses besides its primary address.
+// the ENIs in the subnet show it. A pool with prefixes usually gets single addresses for an ENI only if EC2 has
+// refused a prefix. So isFragmented looks for an ENI that has single addresses besides its primary address.
 func isFragmented(s *registry.State, subnet string) bool {
 	for _, e := range s.ENIs {
 		if e.Subnet == subnet && e.Managed && singleAddrs(e) > 1 {
