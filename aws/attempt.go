@@ -34,10 +34,10 @@ func Undone(err error) bool {
 }
 
 // Unsent reports whether the call failed before this process sent a request to EC2. For example, the process sends no
-// request for a call whose context has already ended. If Unsent returns true, a later call may succeed, because EC2 has
-// not seen this call. If err contains the errors of several calls, Unsent returns true only if all these calls failed
-// before the first request. If an *Error has a code, the code is usually from EC2, so the process has sent a request.
-// But if metadata does not return the role's credentials, the code is from metadata, and Unsent ignores this code.
+// request for a call whose context has already ended. If Unsent returns true, EC2 has refused nothing, so a later call
+// may succeed. If err contains the errors of several calls, Unsent returns true only if all these calls failed before
+// the first request. If an *Error has a code, the code is usually from EC2, so the process has sent a request. But if
+// metadata does not return the role's credentials, the code is from metadata, and Unsent ignores this code.
 func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }

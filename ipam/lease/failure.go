@@ -17,11 +17,11 @@ import (
 // the process records a Failure in the registry. The Failure stays until an ADD of the same pool gets an address. But
 // if a subnet is full, the Failure stays at least until the time in the Failure's field Until.
 
-// recentFailure returns an error if another process has just asked EC2 on behalf of all waiting ADDs, and EC2 has
-// refused. So after a refusal of EC2, a hundred waiting ADDs do not ask EC2 one after the other. The other process
-// asked only on behalf of the waiters of that time. So recentFailure returns this error only if the owner was already a
-// waiter when the other process began to ask. But if a subnet is full, recentFailure also returns an error to later
-// waiters. The argument takeErr is the error that Take has returned.
+// recentFailure returns an error if another process has just asked EC2 on behalf of all waiting ADDs, and has failed.
+// So after a refusal of EC2, a hundred waiting ADDs do not ask EC2 one after the other. The other process asked only on
+// behalf of the waiters of that time. So recentFailure returns this error only if the owner was already a waiter when
+// the other process began to ask. But if a subnet is full, recentFailure also returns an error to later waiters. The
+// argument takeErr is the error that Take has returned.
 func (p *Pool) recentFailure(o Owner, takeErr error) error {
 	const justNow = 2 * time.Second
 	s, err := p.Registry.View()
