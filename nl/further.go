@@ -14,7 +14,7 @@ import (
 //
 // The groups of a pod's links show which attachment is the first. A link has its group from its creation on, so the
 // groups are right even after an ADD was killed. Further looks at the links of an attachment before it looks at other
-// attachments. So as long as a further attachment has links, it does not become the first attachment. If the first
+// attachments. So as long as an attachment has links, it never changes from first to further or back. If the first
 // attachment ends before the further attachments, the pod has no pair. The next new attachment then becomes the first
 // attachment, and the pod has a pair again.
 

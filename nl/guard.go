@@ -25,9 +25,9 @@ import (
 // frames, with any IP address as the source. A frame from outside never has such a source.
 //
 // So a Guard drops packets of IPv4, IPv6 and ARP that arrive through the master and have the master's MAC address as
-// their source. It also drops packets whose source is a multicast MAC address, through whichever link they arrive. When
-// a packet to a slave arrives through the master, ipvlan gives the packet to the slave before the rules see it. So the
-// rules do not slow down packets to slaves. A filter of tc would see all protocols, but would make each packet to a
+// their source. It also drops packets whose source is a multicast MAC address, through whichever link they arrive. In
+// the modes l2 and l3, ipvlan gives an arriving packet to its slave before the rules see the packet. So in these modes,
+// the rules do not slow down packets to slaves. A filter of tc would see all protocols, but would make each packet to a
 // slave slower. A slave can also use a link of the type ifb to bypass a filter of tc. When a packet comes from such a
 // link, the kernel skips tc and netfilter's ingress hook at the next link (tc_skip_classify).
 //

@@ -137,9 +137,9 @@ func (v IPVlan) rememberSlave(n *NS, index int) {
 	}
 }
 
-// Supported returns an error if the kernel does not have ipvlan, not even as a module. It asks for a slave with a mode
-// that does not exist, so that the kernel never creates a link. A kernel with ipvlan loads the module if necessary, and
-// then refuses the mode. A kernel without ipvlan returns another error.
+// Supported returns an error if the kernel does not have ipvlan, not even as a module. It asks for a slave that has no
+// master, and whose mode does not exist. So the kernel never creates a link. A kernel with ipvlan loads the module if
+// necessary, and then refuses the mode. A kernel without ipvlan returns another error.
 func (IPVlan) Supported(n *NS) error {
 	err := n.applyChange(unix.RTM_NEWLINK, addNew, linkMessage(),
 		linkInfo("ipvlan", attr16(nl.IFLA_IPVLAN_MODE, math.MaxUint16)),

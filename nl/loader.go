@@ -21,7 +21,7 @@ type loader struct {
 }
 
 // unsharedPods is the number of pods for which a map has room if only one pod uses the map. Room for one pod would not
-// be enough, because each CPU reserves free entries of the map that another CPU then cannot use.
+// be enough, because each CPU reserves some free entries of the map for itself.
 const unsharedPods = 8
 
 func newLoader(share bool) *loader {

@@ -132,8 +132,8 @@ func (r Route) netlinkMessage(n *NS) (*nl.RtMsg, []attribute, error) {
 	return msg, append(attrs, attr32(unix.RTA_OIF, uint32(index))), err
 }
 
-// routeTypes has all types of routes (rtnetlink(7)). Each type has a name, which ip(8) uses, and a number, which the
-// kernel uses.
+// routeTypes has the types of routes that are not unicast (rtnetlink(7)). Each type has a name, which ip(8) uses, and a
+// number, which the kernel uses.
 var routeTypes = nameTable{
 	{"local", unix.RTN_LOCAL}, {"broadcast", unix.RTN_BROADCAST}, {"anycast", unix.RTN_ANYCAST},
 	{"multicast", unix.RTN_MULTICAST},

@@ -95,7 +95,7 @@ func (t Table) AddPrepared(n *NS, prepare func() (Table, error)) error {
 }
 
 // Put is like Add, but if the kernel's table lacks the seal of the Table t, Put always replaces the whole table. Put
-// and Add differ in one case: the kernel's table has the rules of t, but was made with another text in Of. In this
+// and Add differ if Check accepts the kernel's table, for example because only the text Of was another one. In this
 // case, Add would only add the seals of t, and the old seals would stay.
 func (t Table) Put(n *NS) error {
 	if t.isInstalled(n) {

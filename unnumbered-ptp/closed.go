@@ -42,7 +42,7 @@ const (
 
 // failClosedChain returns the chain for pods with a loop. If a packet of such a pod would leave through the boot ENI to
 // the VPC, the chain drops the packet. The chain has no rules if the pods have no loop. The chain does not drop packets
-// to hostCidrs, because pods reach these destinations through the boot ENI.
+// to the prefixes of allByNode, because pods reach these destinations through the boot ENI.
 func failClosedChain(r *request) nl.Chain {
 	c, chain := r.Config, nl.Chain{Name: closedChain, Type: "nat", Hook: "postrouting", Priority: 98, Varies: true}
 	if !c.Loops() {

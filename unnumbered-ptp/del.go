@@ -20,7 +20,7 @@ import (
 // that del does not find counts as deleted.
 //
 // del fails only if it cannot delete an object on the node. An object in the pod ends with the namespace. A program in
-// the pod can prevent every deletion there. If del then returned an error, the DEL of the pod would fail for ever.
+// the pod can make a deletion there fail. If del then returned an error, the DEL of the pod would fail for ever.
 func del(ctx context.Context, r *request) error {
 	pod, err := r.nodeNS.OpenOther("pod", r.NetNS)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

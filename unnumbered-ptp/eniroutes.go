@@ -18,9 +18,9 @@ import (
 //
 // These routes and the network's nftables table must fit the same configuration. The nftables table serves the pods of
 // all ENIs. If a packet leaves through the boot ENI, the nftables table replaces the packet's source by the node's
-// address. But it does not replace the source if eniRoutes has a route to the packet's destination. The ENI's table
-// must have this route, too. Without the route, the packet would leave through the boot ENI with the pod's address, and
-// EC2 would drop it. So an ADD changes the routes of all ENIs before it changes the nftables table.
+// address. But it does not replace the source if eniRoutes has a route through the gateway to the packet's destination.
+// The ENI's table must have this route, too. Without the route, the packet would leave through the boot ENI with the
+// pod's address, and EC2 would drop it. So an ADD changes the routes of all ENIs before it changes the nftables table.
 
 // eniRoutes returns the routes of an ENI's table in one family. Each destination that the ENI's pods reach through the
 // ENI has a route through the gateway. For each prefix of hostCidrs, eniRoutes also returns a throw route. This route

@@ -117,9 +117,9 @@ func routedTable(r *request) nl.Table {
 // does not change packets for destinations that the pods reach through their ENI. This ENI may be the boot ENI, so the
 // chain cannot decide by the link alone.
 //
-// If a packet does not leave through the boot ENI, the packet keeps the pod's address. This is also true for a call to
-// a NodePort of the node: the last rules of the chain prevent kube-proxy's later masquerade. The chain does not prevent
-// kube-proxy's masquerade of packets to pods of the node. A pod that calls itself through a Service needs this
+// If a packet leaves through another ENI than the boot ENI, the packet keeps the pod's address. This is also true for a
+// call to a NodePort of the node: the last rules of the chain prevent kube-proxy's later masquerade. The chain does not
+// prevent kube-proxy's masquerade of packets to pods of the node. A pod that calls itself through a Service needs this
 // masquerade.
 func routedPostrouting(r *request) nl.Chain {
 	chain := nl.Chain{Name: "postrouting", Type: "nat", Hook: "postrouting", Priority: 99, Varies: true}

@@ -14,8 +14,8 @@ import (
 // The chains "closed" and "callers" serve all pods of a network, and running pods may be older than the configuration.
 // So these chains must fit the destinations of each running pod. The node's routes and rules for the service loops show
 // these destinations. If the network's table agrees with the present configuration, an ADD does not read these routes
-// and rules. The table does not agree in two cases: the configuration has changed since the last ADD, or pods with
-// other destinations still run.
+// and rules. For example, the table does not agree after a change of the configuration, and as long as pods with other
+// destinations run.
 
 // A loopDsts has the destinations of one pod with a service loop.
 type loopDsts struct {

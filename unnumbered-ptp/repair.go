@@ -102,7 +102,8 @@ func install(w nl.Wiring) error {
 
 // checkNodeWiring returns an error if the node lacks objects of checkedWiring that are not minor. The node's primary
 // address may have changed since an ADD made the objects. checkNodeWiring also accepts objects with the older primary
-// address. If anyConfig is true, checkNodeWiring also accepts tables of another configuration.
+// address, if the node still has this address. If anyConfig is true, checkNodeWiring also accepts tables of another
+// configuration.
 func checkNodeWiring(r *request, n node, anyConfig bool) error {
 	n, err := n.asInTable(r)
 	if err != nil {

@@ -26,7 +26,7 @@ func tableOfIndex(start uint32, index int) uint32 {
 
 // loopTable returns the number of the pod's routing table. existed reports whether the pair existed before this ADD. A
 // pod without a loop gets no table, and must not have a table from an earlier ADD. Because of the table, the node would
-// send the pod's packets for the VPC back to the pod. A pod without a loop must not get such packets.
+// send the pod's packets for the VPC back to the pod, and not to their destination.
 func (s *scene) loopTable(p pair, existed bool) (uint32, error) {
 	switch {
 	case p.loop != none:

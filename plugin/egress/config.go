@@ -131,9 +131,9 @@ func (v *validation) parseGateways(texts []string) (all []netip.Addr) {
 // vpc6 is the prefix length of the largest IPv6 CIDR that a VPC may have (VPC user guide, "VPC CIDR blocks").
 const vpc6 = 44
 
-// checkReachable refuses a destination that no packet could reach. Either no gateway has the destination's family, or
-// the tunnel's own packets would enter the tunnel again. It also refuses an egress without clients, and an egress whose
-// routers would serve every host.
+// checkReachable refuses a destination that no packet could reach. For example, no gateway has the destination's
+// family, or the tunnel's own packets would enter the tunnel again. It also refuses an egress without clients, and an
+// egress whose routers would serve every host.
 func (v *validation) checkReachable(e Egress) {
 	for _, d := range e.destinations {
 		f := nl.FamilyOf(d.Addr())
@@ -171,8 +171,8 @@ func (v *validation) checkReachable(e Egress) {
 	}
 }
 
-// checkConflicts refuses two egresses if they have the same destination, and the same namespace in the key namespaces.
-// Each pod of this namespace would be a client of both egresses.
+// checkConflicts refuses two egresses if they have the same destination, and one namespace may match the key namespaces
+// of both. Each pod of this namespace would be a client of both egresses.
 func (v *validation) checkConflicts(all map[string]Egress) {
 	names := slices.Sorted(maps.Keys(all))
 	for i, one := range names {

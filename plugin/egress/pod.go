@@ -199,10 +199,10 @@ func (p *pod) udpPorts(families []nl.Family) (objects []nl.Object) {
 // differ, the check drops the packet. In a router, a packet out of the tunnel has a client's address as its source, and
 // the route to this address uses the ENI's link. So the check would drop the packet. In a client, the whole internet
 // may be a destination of the tunnel. The route to a caller at a NodePort then uses the tunnel, so the check would drop
-// the packets of this caller. The loose check would not help: on a link without addresses, such as a tunnel, it is as
-// strict as the strict check (__fib_validate_source). For a link, the kernel uses the larger of two values: the link's
-// own value, and the value for all links. If an operator or another program deletes the pair, repair makes a new pair.
-// A new link gets the value of "default", so the check is also off for "default".
+// the packets of this caller. For packets out of a tunnel, the loose check would not help: on a link without addresses,
+// it is as strict as the strict check (__fib_validate_source). For a link, the kernel uses the larger of two values:
+// the link's own value, and the value for all links. If an operator or another program deletes the pair, repair makes a
+// new pair. A new link gets the value of "default", so the check is also off for "default".
 func anySourceSysctl(link string) nl.Sysctl {
 	return nl.Sysctl{Key: "net/ipv4/conf/" + link + "/rp_filter", Value: "0"}
 }

@@ -63,7 +63,7 @@ func (s slave) further() (objects []nl.Object) {
 	return objects
 }
 
-// hasSubnet reports whether one of the addresses belongs to a subnet.
+// hasSubnet reports whether subnet is exactly the subnet of one of the addresses.
 func hasSubnet(addrs []netip.Prefix, subnet netip.Prefix) bool {
 	for _, p := range addrs {
 		if p.Masked() == subnet {

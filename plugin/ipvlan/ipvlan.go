@@ -141,7 +141,7 @@ func allSlaves(slaves []slave, predicate func(slave) bool) bool {
 // node. del does not need prevResult. An object that del does not find counts as deleted.
 //
 // If del cannot delete an object in the pod, it only logs the error, because the object ends with the namespace. A
-// program in the pod can prevent every deletion there. If del then returned an error, the DEL of the pod would fail for
+// program in the pod can make a deletion there fail. If del then returned an error, the DEL of the pod would fail for
 // ever.
 func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
 	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
