@@ -7,7 +7,8 @@
 //
 // A chain needs some properties that CNI's reference plugin ipvlan does not have:
 //
-//   - This plugin takes its master from prevResult. Its DEL deletes the link even without prevResult.
+//   - This plugin takes its masters from prevResult, even if prevResult has several interfaces. Its DEL needs neither
+//     prevResult nor a master.
 //   - Its CHECK also works if later plugins have added interfaces to the result.
 //   - Its result has the DNS settings of prevResult.
 //   - An ADD that fails removes the objects that it has made.
