@@ -154,7 +154,7 @@ func (b Branch) install(n *NS, flags int) error {
 	for i, l := range b.parts() {
 		x.add(unix.NFT_MSG_NEWCHAIN, flags, attrString(unix.NFTA_CHAIN_TABLE, x.table),
 			attrString(unix.NFTA_CHAIN_NAME, l.chain.Name))
-		if i == 0 { // after NEWCHAIN: if another group has the chain, Add must return NEWCHAIN's error
+		if i == 0 { // after NEWCHAIN: if another group has the chain, NEWCHAIN's error must come first
 			b.delElements(x, stale)
 		}
 		x.emptyChain(l.chain.Name)

@@ -122,8 +122,8 @@ func DPort(proto string, first, last uint16) Term {
 	})
 }
 
-// NoRouteBack looks up the route to a packet's source. It matches the packet if this route does not use the link through
-// which the packet has arrived, or if there is no route.
+// NoRouteBack looks up the route to a packet's source. It matches the packet if this route does not use the link
+// through which the packet has arrived, or if there is no route.
 func NoRouteBack() Term {
 	return term("fib saddr . iif oif missing", func() []attribute {
 		return exprs(fib(unix.NFTA_FIB_F_SADDR|unix.NFTA_FIB_F_IIF|unix.NFTA_FIB_F_PRESENT, unix.NFT_FIB_RESULT_OIF),
