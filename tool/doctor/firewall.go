@@ -37,7 +37,7 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 		}
 	}
 	var found []Finding
-	networks = slices.DeleteFunc(networks, func(n conf.Network) bool { return !n.Pair.IPMasq })
+	networks = slices.DeleteFunc(networks, func(n conf.Network) bool { return !isForwarded(n) })
 	looped := slices.ContainsFunc(networks, func(n conf.Network) bool { return n.Pair.Loops() })
 	for _, c := range chains {
 		by := strings.Join(families[c], " and ")
@@ -50,11 +50,21 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 			found = append(found, droppingFinding(c, by))
 		}
 	}
-	// A record has no tables of iptables-legacy. If no network has ipMasq, this check does not look at the tables.
+	// A record has no tables of iptables-legacy.
 	if p.pool == nil || len(networks) == 0 {
 		return found, nil
 	}
 	return append(found, p.legacyTables()...), nil
+}
+
+// isForwarded reports whether the node forwards packets of the network's pods. Without ipMasq, it forwards only those of
+// routed pods.
+func isForwarded(n conf.Network) bool {
+	if n.IPAM == nil { // checkConfig reports the mistake
+		return n.Pair.IPMasq
+	}
+	routed, _ := n.IPAM.Routed()
+	return n.Pair.IPMasq || len(routed) > 0
 }
 
 // droppingSources returns a finding if the chain drops packets from the address of a pod. If not, it returns nil.

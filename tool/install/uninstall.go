@@ -111,13 +111,13 @@ func InUse(host *nl.NS, lastHint string) error {
 	if s.Leases.Len() > 0 {
 		var pods []string
 		for a, l := range s.Leases.All() {
-			who := cmp.Or(l.PodOf(), l.Key.String())
+			who := l.Key.String()
 			// The registry does not know the attachment: the registry was rebuilt after a loss, or the original
 			// project's plugins have added this pod.
 			if l.Key == (registry.Key{}) {
 				who = cmp.Or(l.NetNS, "a pod")
 			}
-			pods = append(pods, who+" has "+a.String())
+			pods = append(pods, cmp.Or(l.PodOf(), who)+" has "+a.String())
 		}
 		slices.Sort(pods)
 		return inUseError(strings.Join(pods, ", "), lastHint)
