@@ -57,8 +57,8 @@ func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	return append(found, p.legacyTables()...), nil
 }
 
-// isForwarded reports whether the node forwards packets of the network's pods. Without ipMasq, it forwards only those of
-// routed pods.
+// isForwarded reports whether the node forwards packets of the network's pods. Without ipMasq, the node forwards only
+// the packets of routed pods.
 func isForwarded(n conf.Network) bool {
 	if n.IPAM == nil { // checkConfig reports the mistake
 		return n.Pair.IPMasq
