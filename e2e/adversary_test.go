@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -129,6 +130,7 @@ func packet(from, to netip.Addr, protocol byte, payload []byte) []byte {
 type way struct {
 	name  string
 	raw   bool // it takes CAP_NET_RAW
+	veth  bool // a routed pod fires
 	may   int  // in how many of the two families it succeeds: the documents say so
 	shots func(*gallery, paths.Family) []shot
 	guard string // the one thing that keeps pods from it, see lift; "": EC2 does, or several things do, or nothing
@@ -166,7 +168,20 @@ func (r *gallery) target(name string, f paths.Family) netip.AddrPort {
 const (
 	metadataBox, hostBox, nodeBox = "the metadata service", "a host", "the node"
 	podBox, internetBox           = "a pod of another ENI", "the internet"
+	siblingBox                    = "another pod of that ENI"
 )
+
+// nodePort is a port of the node that leads to siblingBox.
+const nodePort = 30009
+
+// byNodePort fires at the node's nodePort by a link, in the names of a pod of the node and of another host.
+func (r *gallery) byNodePort(f paths.Family, dev string) []shot {
+	all := append(r.by(nodeBox, f, r.client.Addr(f), dev), r.by(nodeBox, f, r.target(hostBox, f).Addr(), dev)...)
+	for i := range all {
+		all[i].To = netip.AddrPortFrom(r.node(f), nodePort)
+	}
+	return all
+}
 
 // by fires at a box by each link, in the name of the address from.
 func (r *gallery) by(box string, f paths.Family, from netip.Addr, devs ...string) (all []shot) {
@@ -192,7 +207,9 @@ func (r *gallery) bare(box string, f paths.Family) []shot {
 // mark is the payload by which a box knows a shot: the number of the last try.
 func (r *gallery) mark() []byte { return fmt.Append(nil, "shot ", len(r.tries)-1) }
 
-func (r *gallery) cousin() *paths.Pod { return r.Nodes[0].Pods[3] }
+// cousin and sibling are routed pods of one ENI.
+func (r *gallery) cousin() *paths.Pod  { return r.Nodes[0].Pods[3] }
+func (r *gallery) sibling() *paths.Pod { return r.Nodes[0].Pods[4] }
 
 func (r *gallery) node(f paths.Family) netip.Addr {
 	if f == paths.IPv6 {
@@ -215,7 +232,8 @@ func (r *gallery) lift(t *testing.T, guard string) {
 			"dev eth0 clsact; tc qdisc del dev eth1 clsact"
 	case nodeGuard:
 		in = r.Nodes[0].NS
-		script = "nft flush chain inet cni_ipvlan_vpc_k8s senders; for f in " +
+		script = "nft flush chain inet cni_ipvlan_vpc_k8s senders; nft flush chain inet " +
+			"cni_ipvlan_vpc_k8s._routed.cni-ipvlan-vpc-k8s senders; for f in " +
 			"/proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 >$f; done"
 	}
 	if err := in.Do(func() error {
@@ -255,6 +273,10 @@ var ways = []way{
 		shots: func(r *gallery, f paths.Family) []shot {
 			return append(r.by(podBox, f, r.client.Addr(f), "eth1"), r.by(podBox, f, r.node(f), "eth1")...)
 		}},
+	{name: "send to a pod of its node by a NodePort, as another", raw: true, guard: nodeGuard,
+		shots: func(r *gallery, f paths.Family) []shot { return r.byNodePort(f, "eth1") }},
+	{name: "if routed: send to a pod of its node by a NodePort, as another", raw: true, veth: true, guard: nodeGuard,
+		shots: func(r *gallery, f paths.Family) []shot { return r.byNodePort(f, "eth0") }},
 	{name: "send to its node by the veth, as another", raw: true, may: 1, guard: nodeGuard,
 		shots: func(r *gallery, f paths.Family) []shot {
 			return append(r.by(nodeBox, f, r.client.Addr(f), "eth1"), r.by(nodeBox, f, r.cousin().Addr(f), "eth1")...)
@@ -297,10 +319,10 @@ func TestAdversaryWays(t *testing.T) {
 	r := newRange(t)
 	var counts nltest.Matrix
 	for _, a := range shooters() {
-		fire := r.shooter(t, a)
+		fire := r.shooters(t, a)
 		var all [][]*try
 		for _, w := range ways {
-			all = append(all, r.try(t, a, w, fire, w.wants(a)))
+			all = append(all, r.try(t, a, w, fire[w.veth], w.wants(a)))
 		}
 		for i, tries := range all {
 			succeeded, want := r.succeeded(t, tries), ways[i].wants(a)
@@ -312,12 +334,12 @@ func TestAdversaryWays(t *testing.T) {
 	}
 	r.answers(t)
 	mighty := shooters()[2]
-	fire := r.shooter(t, mighty)
+	fire := r.shooters(t, mighty)
 	for _, guard := range []string{podGuard, nodeGuard, routerGuard} {
 		r.lift(t, guard)
 		for _, w := range ways {
 			if w.guard == guard { // without its guard it succeeds, or it proves nothing
-				r.try(t, mighty, w, fire, 1)
+				r.try(t, mighty, w, fire[w.veth], 1)
 			}
 		}
 	}
@@ -441,14 +463,20 @@ func shooters() []shooterKind {
 	}
 }
 
-// shooter starts a program in the pod, and returns what has it fire.
-func (r *gallery) shooter(t *testing.T, a shooterKind) (fire func(shot) string) {
+// shooters starts a program in the pod that fires, and in a routed pod. It returns what has each fire.
+func (r *gallery) shooters(t *testing.T, a shooterKind) map[bool]func(shot) string {
+	t.Helper()
+	return map[bool]func(shot) string{false: r.shooter(t, a, r.other), true: r.shooter(t, a, r.cousin())}
+}
+
+// shooter starts a program in a pod, and returns what has it fire.
+func (r *gallery) shooter(t *testing.T, a shooterKind, p *paths.Pod) (fire func(shot) string) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env, cmd.SysProcAttr, cmd.Stderr = append(os.Environ(), shooterEnv+"=1"), &a.attr, os.Stderr
 	in, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
-	if err := errors.Join(err1, err2, r.other.Do(cmd.Start)); err != nil {
+	if err := errors.Join(err1, err2, p.Do(cmd.Start)); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -475,7 +503,10 @@ func newRange(t *testing.T) *gallery {
 	t.Helper()
 	r := &gallery{egressScene: newEgress(t, mode{"single process", func(ipam, ptp map[string]any) {
 		withServices(ipam, ptp)
-		ptp["egress"], ptp["blockInstanceMetadata"] = wayOut, true
+		routedCousins(ipam, ptp)
+		clients := maps.Clone(wayOut["partner"].(map[string]any))
+		clients["namespaces"] = []string{"payments"} // a routed pod cannot be a client
+		ptp["egress"], ptp["blockInstanceMetadata"] = map[string]any{"partner": clients}, true
 	}, dual})}
 	vpc, err := nl.Open("vpc", strings.TrimSuffix(r.Internet.Path, "internet")+"vpc")
 	if err != nil {
@@ -485,6 +516,16 @@ func newRange(t *testing.T) *gallery {
 	// Pods send no IPv6 by the veth, except to hostCidrs. A process with CAP_NET_ADMIN has added this route.
 	anyway := nl.Route{Dst: netip.MustParsePrefix("::/0"), Via: r.node(paths.IPv6), Dev: "eth1", Metric: 5000}
 	if err := (nl.Wiring{{NS: r.other.NS, Object: anyway}}).Add(); err != nil {
+		t.Fatal(err)
+	}
+	addPod(t, r.Nodes[0], "cousins", "sibling")
+	ports := nl.Chain{Name: "prerouting", Type: "nat", Hook: "prerouting", Priority: -100}
+	for _, f := range dual.Families {
+		node := r.node(f)
+		ports.Rules = append(ports.Rules, nl.NFRule{nl.DAddr(netip.PrefixFrom(node, node.BitLen())),
+			nl.DPort("udp", nodePort, nodePort), nl.DNAT(netip.AddrPortFrom(r.sibling().Addr(f), 9))})
+	}
+	if err := (nl.Table{Family: "inet", Name: "ports", Chains: []nl.Chain{ports}}).Add(r.Nodes[0].NS); err != nil {
 		t.Fatal(err)
 	}
 	metadata6 := netip.MustParsePrefix("fd00:ec2::254/128")
@@ -501,6 +542,7 @@ func newRange(t *testing.T) *gallery {
 		{hostBox, far.NS, far.Addr(), far.Addr6()},
 		{nodeBox, r.Nodes[0].NS, r.node(paths.IPv4), r.node(paths.IPv6)},
 		{podBox, r.cousin().NS, r.cousin().Addr(paths.IPv4), r.cousin().Addr(paths.IPv6)},
+		{siblingBox, r.sibling().NS, r.sibling().Addr(paths.IPv4), r.sibling().Addr(paths.IPv6)},
 		{internetBox, r.Internet.NS, vpcsim.InternetAddr, vpcsim.InternetAddr6},
 	} {
 		b := box{p.name, map[paths.Family]*net.UDPConn{}, map[paths.Family]netip.Addr{paths.IPv4: p.v4,

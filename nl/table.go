@@ -115,7 +115,7 @@ func (t Table) addModuleNames(err error) error {
 		return err
 	}
 	var modules []string
-	text := t.String()
+	text := strings.ReplaceAll(t.String(), "\t", " ")
 	for _, m := range []struct{ name, word string }{
 		{"nft_chain_nat", "type nat"}, {"nft_nat", "snat"}, {"nft_masq", "masquerade"}, {"nft_ct", " ct "},
 		{"nft_fib_" + t.Family, "fib "},

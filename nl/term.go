@@ -138,6 +138,13 @@ func ToLocal() Term {
 	})
 }
 
+// NotToLocal matches packets to all other addresses.
+func NotToLocal() Term {
+	return term("fib daddr type != local", func() []attribute {
+		return exprs(fib(unix.NFTA_FIB_F_DADDR, unix.NFT_FIB_RESULT_ADDRTYPE), notEqual(nativeBytes(unix.RTN_LOCAL)))
+	})
+}
+
 // CTState matches packets whose connection is in one of the states: new,
 // established, related, invalid or untracked.
 func CTState(states ...string) Term {
@@ -172,6 +179,14 @@ func CTStatusDNAT() Term { return ctStatus("dnat", 1<<5) } // IPS_DST_NAT of lin
 
 // CTStatusSNAT matches packets of a connection whose source was translated.
 func CTStatusSNAT() Term { return ctStatus("snat", 1<<4) } // IPS_SRC_NAT
+
+// CTUnconfirmed matches the first packet of a connection. Conntrack confirms the connection when this packet leaves the
+// namespace, or reaches a socket.
+func CTUnconfirmed() Term {
+	return term("ct status ! confirmed", func() []attribute {
+		return exprs(ct(unix.NFT_CT_STATUS), keepBits(1<<3), equal(nativeBytes(0))) // IPS_CONFIRMED
+	})
+}
 
 func ctStatus(name string, bit uint32) Term {
 	return term("ct status "+name, func() []attribute {

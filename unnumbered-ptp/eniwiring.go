@@ -102,11 +102,7 @@ func (n node) families() []nl.Family {
 // packet's source is not the pod's address. The table also decides which packets get the node's address as their
 // source.
 func routedTable(r *request) nl.Table {
-	senders := nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110, Rules: []nl.NFRule{
-		{nl.IIFRouted(), nl.ToLocal(), nl.Accept()},
-		{nl.IIFRouted(), nl.NoRouteBack(), nl.Count(), nl.Drop()},
-	}}
-	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: []nl.Chain{senders}}
+	t := nl.Table{Family: "inet", Name: nl.RoutedTableOf(r.Network), Chains: []nl.Chain{sendersChain(nl.IIFRouted())}}
 	if chain := routedPostrouting(r); len(chain.Rules) > 0 {
 		t.Chains, t.Of = append(t.Chains, chain), chain.Name // the seal depends on this chain's name, not on its rules
 	}

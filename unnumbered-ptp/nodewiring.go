@@ -131,7 +131,7 @@ func nodeTable(r *request, n node) nl.Table {
 		})
 	}
 	if c.IPMasq {
-		t.Chains = append(t.Chains, sendersChain(), postroutingChain(c, n.primaries().addrs...))
+		t.Chains = append(t.Chains, sendersChain(nl.IIFGroup(nl.OwnGroup)), postroutingChain(c, n.primaries().addrs...))
 	}
 	for _, chain := range []nl.Chain{nodePortSNAT(r, n), failClosedChain(r)} {
 		if len(chain.Rules) > 0 {
@@ -158,8 +158,8 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 	return chain
 }
 
-// sendersChain returns the node's chain for connections whose first packet comes from a pod's veth. It drops two kinds
-// of packets:
+// sendersChain returns the node's chain for connections whose first packet comes from a pod's veth. byVeth matches
+// packets from the veths of some pods. The chain drops two kinds of packets:
 //
 //   - Packets whose source is not the pod's address. The node recognizes such a packet, because it has no route to the
 //     packet's source through the same veth. A pod can send packets with another source if it has CAP_NET_RAW, which
@@ -176,15 +176,13 @@ func postroutingChain(c Config, addrs ...netip.Addr) nl.Chain {
 // called. If the node has several ENIs, it may have rules for packets from this address. These rules may lead all
 // answers from the address through the VPC, even answers to pods.
 //
-// A chain of the type nat sees only the first packet of a connection. So the chain costs other packets nothing, and the
-// node does not track dropped packets.
-func sendersChain() nl.Chain {
-	// The priority is before -100, at which kube-proxy translates the destination.
-	return nl.Chain{Name: "senders", Type: "nat", Hook: "prerouting", Priority: -110,
-		Rules: []nl.NFRule{
-			{nl.IIFGroup(nl.OwnGroup), nl.ToLocal(), nl.Accept()},
-			{nl.IIFGroup(nl.OwnGroup), nl.NoRouteBack(), nl.Count(), nl.Drop()},
-		}}
+// A packet to a NodePort or a hostPort of the node usually goes on to a pod, and must not pass as a packet to the node.
+// So the chain comes after the chains that translate the destination. Their priority is -100, or -90 for firewalld. The
+// chain cannot have the type nat: after a translation, the kernel calls no other chain of this type. A packet that is
+// not the first one of its connection costs one comparison. The node does not track dropped packets.
+func sendersChain(byVeth nl.Term) nl.Chain {
+	return nl.Chain{Name: "senders", Type: "filter", Hook: "prerouting", Rules: []nl.NFRule{
+		{nl.CTUnconfirmed(), byVeth, nl.NotToLocal(), nl.NoRouteBack(), nl.Count(), nl.Drop()}}}
 }
 
 // checkedWiring returns the part of nodeWiring that CHECK looks for. checkedWiring leaves out the chain "callers",

@@ -6,6 +6,7 @@ package ptp_test
 import (
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -26,29 +27,34 @@ func (f *fabric) open(pods ...*pod) {
 }
 
 // TestRoutedSender sends packets with another pod's source from a routed pod: to pods of the node, to the VPC and to
-// the internet. None arrives, and the chain senders counts each connection. With the pod's own source they arrive.
+// the internet, and to NodePorts that lead there. None arrives, and the chain senders counts each connection. With the
+// pod's own source they arrive.
 func TestRoutedSender(t *testing.T) {
 	f := newFabric(t)
 	f.add(f.router, nl.Addr{Prefix: netip.MustParsePrefix(internet6 + "/128"), Dev: "lo", NoDAD: true})
 	pods := f.routedPods(dual)
 	p := pods[0]
 	f.open(pods...)
+	for _, network := range []string{"udp4", "udp6"} {
+		f.add(f.node, nodePorts(network, pod2Addr, otherAddr))
+	}
 	forged := 0
 	for _, network := range []string{"udp4", "udp6"} {
-		for to, at := range map[string]*nl.NS{pod2Addr: pods[1].NS, pod3Addr: pods[2].NS, otherAddr: f.other,
-			internet: f.router} {
-			if to == internet && network == "udp6" {
+		for to, at := range map[string]*nl.NS{pod2Addr + ":8080": pods[1].NS, pod3Addr + ":8080": pods[2].NS,
+			otherAddr + ":8080": f.other, internet + ":8080": f.router,
+			nodeAddr + ":30080": pods[1].NS, nodeAddr + ":30081": f.other} {
+			if at == f.router && network == "udp6" {
 				continue // the fabric has no such source check for what only the router has
 			}
-			server := bind(t, at, network, ":9999")
+			server := bind(t, at, network, ":8080")
 			for _, sender := range []string{pod2Addr, pod3Addr, "10.0.1.60", otherAddr, nodeAddr} {
-				if sender == to {
+				if strings.HasPrefix(to, sender+":") {
 					continue
 				}
-				bind(t, p.NS, network, dialled(network, sender+":0"), transparent(network)).send(sender, to+":9999")
+				bind(t, p.NS, network, dialled(network, sender+":0"), transparent(network)).send(sender, to)
 				forged++
 			}
-			bind(t, p.NS, network, dialled(network, pod1Addr+":0"), transparent(network)).send(pod1Addr, to+":9999")
+			bind(t, p.NS, network, dialled(network, pod1Addr+":0"), transparent(network)).send(pod1Addr, to)
 			if got := server.next(); got != pod1Addr {
 				t.Errorf("%s: %s got a message in the name of %s", network, to, got)
 			}

@@ -54,21 +54,24 @@ func TestClosedPort(t *testing.T) {
 	}
 }
 
-// TestForgedSender sends packets with a false source through the node. They must not arrive.
+// TestForgedSender sends packets with a false source through the node, also by a NodePort. They must not arrive.
 func TestForgedSender(t *testing.T) {
-	const port = ":9999"
+	const port = ":8080"
 	s := newScene(t, redirects)
 	p := s.pods[0]
 	s.add(s.node, unchecked(p.result.Interfaces[1].Name)...)
 	s.add(p.NS, nl.Route{Dst: netip.MustParsePrefix(internet6 + "/128"), Via: netip.MustParseAddr(sixth(nodeAddr)),
 		Dev: "eth1"})
 	for _, network := range []string{"udp4", "udp6"} {
+		s.add(s.node, nodePorts(network, internet))
 		server := bind(t, s.router, network, port)
-		for _, sender := range []string{pod2Addr, pod3Addr, otherAddr, nodeAddr, pod1Addr} {
-			bind(t, p.NS, network, dialled(network, sender+":0"), transparent(network)).send(sender, internet+port)
-		}
-		if got := server.next(); got != pod1Addr {
-			t.Errorf("%s: the internet got a message in the name of %s", network, got)
+		for _, to := range []string{internet + port, nodeAddr + ":30080"} {
+			for _, sender := range []string{pod2Addr, pod3Addr, otherAddr, nodeAddr, pod1Addr} {
+				bind(t, p.NS, network, dialled(network, sender+":0"), transparent(network)).send(sender, to)
+			}
+			if got := server.next(); got != pod1Addr {
+				t.Errorf("%s: %s: the internet got a message in the name of %s", network, to, got)
+			}
 		}
 	}
 	counted, err := nl.Table{Family: "inet", Name: nl.OwnTableOf(p.request.Network)}.Counters(s.node)
@@ -79,7 +82,7 @@ func TestForgedSender(t *testing.T) {
 			dropped += int(c.Packets)
 		}
 	}
-	if dropped < 6 { // three foreign sources of each family; the kernel itself drops what has the node's
+	if dropped < 12 { // three foreign sources of each family, to two ports; the kernel itself drops what has the node's
 		t.Errorf("the chain senders has counted %d packets", dropped)
 	}
 }
