@@ -52,7 +52,7 @@ func (l Link) Names() []string {
 	return all
 }
 
-// RealLink is the Kind of lo and of network cards, which cannot be deleted.
+// RealLink is the Kind of lo and of a network card. The kernel does not let a process delete these links.
 const RealLink = "device"
 
 // String returns the command of ip(8) that would add the link, without the master or the other end.

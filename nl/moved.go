@@ -19,10 +19,10 @@ import (
 // itself. The link of the card may have another name and index in the pod, so a MovedLink names the card by its MAC
 // address.
 //
-// One request moves the link, renames it and brings it up. The kernel brings the link down before the move
-// (dev_change_net_namespace). Kernels before 6.2 rename only links that are down. Because the link is down during the
-// move, these kernels can also rename it. The kernel completes the request even if the process is killed meanwhile. So
-// the link is either on the node, or in the pod. In the pod, it has its new name and is up.
+// One request moves the link, renames it and brings it up. Kernels before 6.2 rename only links that are down. But the
+// kernel brings the link down before the move (dev_change_net_namespace), so these kernels accept the request, too. The
+// kernel completes the request even if the process is killed meanwhile. So the link is either on the node, or in the
+// pod. In the pod, the link has its new name and is up.
 //
 // A link loses its addresses, routes, neighbours, queueing disciplines and their filters when it moves, but keeps its
 // [Settings].

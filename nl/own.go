@@ -17,8 +17,8 @@ const (
 )
 
 // OwnTableOf returns the name of a network's table on the node. Each network has a table of its own, because two
-// networks may have different configurations. The example configurations name the network cni-ipvlan-vpc-k8s, and the
-// name of this network's table is [OwnTable]. For other networks, the name depends on the characters in the network's
+// networks may have different configurations. For the network cni-ipvlan-vpc-k8s of the example configurations,
+// OwnTableOf returns [OwnTable]. For any other network, the table's name depends on the characters in the network's
 // name. If the network's name contains an underscore or a dot, the table's name is OwnTable, a dot, and the network's
 // name. Otherwise, the table's name is OwnTable, an underscore, and the network's name with each dash replaced by an
 // underscore.

@@ -114,12 +114,13 @@ func (s *State) isAfter(since, t time.Time) bool {
 	return !t.IsZero() && since.After(ToCurrentClock(t)) && since.Before(s.readAt)
 }
 
-// ToCurrentClock converts the time t from the clock setting at t to the current clock setting. The time t must be a
-// result of time.Now in this process. Callers compare the result with the times of a State, which are from the current
-// clock setting. If the machine was suspended between the start of the process and t, the result is too early by the
-// duration of the suspension. A result that is too early is safe. BegunAfter may then return true for a lease that
-// began before t, but in this case the process only fails to end the lease. If t is when a process asked EC2, a result
-// that is too early only means that EC2's answer proves less.
+// ToCurrentClock returns the time t by the current wall clock. If an operator or a program has set the clock after t,
+// ToCurrentClock moves t by the difference. The time t must be a result of time.Now in this process. Callers compare
+// the returned time with the times of a State, which setClock has corrected in the same way. If the machine was
+// suspended between the start of the process and t, the result is too early by the duration of the suspension. A result
+// that is too early is safe. BegunAfter may then return true for a lease that began before t, but in this case the
+// process only fails to end the lease. If t is when a process asked EC2, a result that is too early only means that
+// EC2's answer proves less.
 func ToCurrentClock(t time.Time) time.Time {
 	now := time.Now()
 	// how far the wall clock was set forward since t: it then counts more time than the monotonic clock
@@ -130,9 +131,9 @@ func ToCurrentClock(t time.Time) time.Time {
 	return t.Round(0).Add(step - (suspended() - suspendedAtStart))
 }
 
-// setClock converts the times of the state to the current clock setting. The times in the file are from the clock
-// setting at the time when the file was written. The arguments are the current time, and the boot time by the current
-// clock setting.
+// setClock corrects the times of the state. If an operator or a program has set the wall clock after the file was
+// written, setClock moves all times by the difference. The arguments are the current time and the boot time, both by
+// the current wall clock.
 func (s *State) setClock(now, booted time.Time) {
 	s.readAt = now
 	step := booted.Sub(s.bootTime)

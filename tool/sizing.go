@@ -165,8 +165,8 @@ func (n podNode) podsExcept(l aws.Limits, enis int) int {
 	return more.Pods(more.Launched(l, families), n.pools, enis)
 }
 
-// setCalls sets the row's numbers of EC2 calls. All nodes start at the same time. EC2 has a separate limit for each
-// action. So the action that reaches its limit first limits how many nodes can start.
+// setCalls sets the row's fields about EC2 calls. It assumes that all nodes start at the same time. EC2 has a separate
+// limit for each action. So the action that reaches its limit first determines how many nodes can start.
 func (row *sizingRow) setCalls(nodes int) {
 	asked := map[string]int{ // the calls of one node: for its ENIs, and for one collection
 		"DescribeNetworkInterfaces": 1 + row.Used, "DescribeSubnets": 1, "DescribeInstanceTypes": 1,

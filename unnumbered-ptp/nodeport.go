@@ -117,10 +117,11 @@ func (s *scene) delOldCallerRules(p pair) {
 	}
 }
 
-// callerRules lists the rules that podCallerObjects may have made, for the DEL. The routes of podCallerObjects end with
-// the veth. A pod from an earlier release may have two forms of the rule: with and without IIF. A request to delete the
-// rule without IIF matches both forms, and might delete the rule with IIF. So the DEL must delete the rule without IIF
-// last. The DEL begins with the last rule in the list, so callerRules puts the rule without IIF first.
+// callerRules lists the caller rules that a DEL deletes in the pod. The DEL need not delete the routes to which these
+// rules lead, because the kernel deletes the routes with the veth. A pod from an earlier release may have two forms of
+// the rule: with and without IIF. A request to delete the rule without IIF matches both forms, and might delete the
+// rule with IIF. So the DEL must delete the rule without IIF last. The DEL begins with the last rule in the list, so
+// callerRules puts the rule without IIF first.
 func callerRules(r *request) (objects []nl.Object) {
 	if !r.Config.KeepCaller {
 		return nil

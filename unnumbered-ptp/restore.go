@@ -209,9 +209,10 @@ func (l Loss) isGone(node *nl.NS) bool {
 	return errors.Is(err, fs.ErrNotExist) || err == nil && l.index != 0 && near.Index != l.index
 }
 
-// Bare lists the pairs of a network that have lost the routes to their pods. For each pair, the list has the node's
-// end. Either this end has no route at all, or the end has no route in a family in which the pod has a rule. Bare is
-// for pods whose attachments neither the registry nor the runtime knows.
+// Bare finds the veth pairs of a network that have lost the routes to their pods, and returns the node's end of each
+// such pair. Bare returns an end if the node has no route through this end. If the node has a routing rule for packets
+// from this end, but no route through this end in the same family, Bare returns the end, too. Bare is for pods whose
+// attachments neither the registry nor the runtime knows.
 func Bare(node *nl.NS, network string) (bare []nl.Link, err error) {
 	links, err1 := node.Links()
 	rules, err2 := node.Rules()

@@ -120,8 +120,8 @@ func Flag(v *bool, c *Codec) {
 	}
 }
 
-// Time is the kind of a time. It writes the time in UTC. To write the local time, the process would have to read the
-// file of the local time zone.
+// Time is the kind of a time.Time. A Codec writes the time in UTC. To write the local time, the process would have to
+// read the file of the local time zone.
 func Time(v *time.Time, c *Codec) {
 	if !c.Writes() {
 		*v = Scan(c, parseTime)

@@ -39,15 +39,15 @@ func ForgetAttachment(s *registry.State, token string) {
 }
 
 // EndIntent removes the intent of a call that has returned err. If the outcome of the call is unknown, the intent
-// stays. The argument repeated is true if this call has repeated an earlier call with an unknown outcome. Even if EC2
-// refuses the repeated call or gives an invalid answer, the earlier call may have created an ENI. So in these two
-// cases, EndIntent calls LookOnly: later processes look for the ENI, but do not repeat the call. If the repeated call
-// did not reach EC2, for example because the time of the ADD was over, the next process repeats the call again.
-func EndIntent(s *registry.State, token string, repeated bool, err error) {
+// stays. The argument isRepeat is true if this call was the repetition of an earlier call with an unknown outcome. Even
+// if EC2 refuses the repetition or gives an invalid answer, the earlier call may have created an ENI. So in these two
+// cases, EndIntent calls LookOnly: later processes look for the ENI, but do not repeat the call. If the repetition did
+// not reach EC2, for example because the time of the ADD was over, the next process repeats the call again.
+func EndIntent(s *registry.State, token string, isRepeat bool, err error) {
 	switch {
-	case err == nil, aws.Undone(err) && !repeated:
+	case err == nil, aws.Undone(err) && !isRepeat:
 		delete(s.Intents, token)
-	case repeated && !errors.Is(err, aws.ErrThrottled) && !aws.MaybeDone(err) && !aws.Unsent(err):
+	case isRepeat && !errors.Is(err, aws.ErrThrottled) && !aws.MaybeDone(err) && !aws.Unsent(err):
 		LookOnly(s, token)
 	}
 }

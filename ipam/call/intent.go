@@ -24,8 +24,8 @@ import (
 func NewToken() string { return rand.Text() }
 
 // An IntentWriter writes the intent of a call, and returns the key of the intent. If the call has a client token, the
-// token is the key. If repeated is true, an earlier call had this token, and the outcome of that call is unknown.
-type IntentWriter func(*registry.State) (token string, repeated bool)
+// token is the key. If isRepeat is true, an earlier call had this token, and the outcome of that call is unknown.
+type IntentWriter func(*registry.State) (token string, isRepeat bool)
 
 // NewIntent returns an IntentWriter that writes the intent i with a new token.
 func NewIntent(i registry.Intent) IntentWriter {
@@ -60,10 +60,10 @@ func (p *Node) Call(ctx context.Context, action string, on Object, writeIntent I
 		}
 		var s *registry.State
 		var token string
-		var repeated bool
+		var isRepeat bool
 		err := p.Registry.Change(ctx, func(now *registry.State) {
 			s = now
-			token, repeated = writeIntent(s)
+			token, isRepeat = writeIntent(s)
 		})
 		if err != nil {
 			return errors.Join(throttled, err)
@@ -75,7 +75,7 @@ func (p *Node) Call(ctx context.Context, action string, on Object, writeIntent I
 			if errors.Is(err, aws.ErrThrottled) {
 				s.NotBefore[action] = again
 			}
-			book.EndIntent(s, token, repeated, err)
+			book.EndIntent(s, token, isRepeat, err)
 			on.RecordRefusal(s, action, err, p.Cloud.Jitter)
 			if err == nil {
 				record(s)

@@ -177,17 +177,17 @@ func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.
 	return all, asked, err
 }
 
-// KeepMade keeps two answers for the next process, if EC2 throttles. One answer is the new ENI e, which this process
-// could not attach. The other answer is EC2's list of the ENIs that are attached to the instance; it is in the argument
-// attached.
-func (p *Node) KeepMade(instance string, e aws.ENI, attached Attached) {
+// KeepMade keeps two answers of EC2 for the next process, if EC2 throttles. One answer describes the new ENI e, which
+// this process could not attach. The other answer lists the ENIs that are attached to the instance. The caller passes
+// this list as the argument seen.
+func (p *Node) KeepMade(instance string, e aws.ENI, seen Attached) {
 	if before, ok := p.keptENI(instance); ok && before.ID == e.ID {
 		return // the ENI is kept already, and no process has asked EC2 since
 	}
 	e.Status = "available" // in EC2's answer to the creation, the status is pending; within a second it is available
 	keepAnswer(p, madeAnswer, reply[aws.ENI]{instance, time.Now(), []aws.ENI{e}})
-	if _, ok := keptAnswer[aws.ENI](p, enisAnswer); !ok && !attached.Asked.IsZero() { // a kept answer is newer
-		keepAnswer(p, enisAnswer, reply[aws.ENI]{instance, attached.Asked, attached.ENIs})
+	if _, ok := keptAnswer[aws.ENI](p, enisAnswer); !ok && !seen.Asked.IsZero() { // a kept answer is newer
+		keepAnswer(p, enisAnswer, reply[aws.ENI]{instance, seen.Asked, seen.ENIs})
 	}
 }
 

@@ -67,9 +67,9 @@ func (c Choice) Apart(s *registry.State, id string) (user string) {
 	return ""
 }
 
-// Places lists the ENIs that serve the policy's pool. The ENI with the most leases comes first. So the other ENIs
-// become empty, and a collection can release them. An ENI whose link has not appeared yet comes last. An ENI that has
-// lost its link is not in the list.
+// Places lists the ENIs that serve the policy's pool. The ENI with the most leases comes first, so a new pod gets an
+// address of this ENI if possible. The other ENIs then lose their pods over time, and a collection can release an ENI
+// without pods. An ENI whose link has not appeared yet comes last. An ENI that has lost its link is not in the list.
 func Places(s *registry.State, policy Policy, now time.Time) []Place {
 	var ps []Place
 	leased := isLeasedFunc(s)

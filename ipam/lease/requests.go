@@ -269,10 +269,10 @@ func Together(policies []Policy) []Policy {
 	return policies
 }
 
-// Common returns one policy for a collection, from the policies of a node's networks. The pools of a network may differ
-// in a field. Common does not set such a field. The policy has the Provision that allows the fewest changes, because a
-// network may forbid changes that another network allows. If at least one network allows changes in EC2, Common sets
-// the field Changes, because metadata then may not show the latest changes.
+// Common returns one policy for a collection, from the policies of a node's networks. If the pools of a network may
+// have different values of a field, Common leaves this field empty. The returned policy has the Provision that allows
+// the fewest changes, because a network may forbid changes that another network allows. If at least one network allows
+// changes in EC2, Common sets the field Changes. The collection then knows that metadata may lag behind a change.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&

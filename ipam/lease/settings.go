@@ -68,12 +68,12 @@ func (p *Pool) recordSettings(ctx context.Context, id string, link nl.Link) erro
 	return p.noteSettings(ctx, id, now)
 }
 
-// noteSettings replaces the recorded settings of an ENI. No other process replaces them meanwhile, because the new pod
-// already has a lease on the ENI.
-func (p *Pool) noteSettings(ctx context.Context, id string, now nl.Settings) error {
+// noteSettings records the settings of an ENI's link in the registry, in place of the recorded settings. The new pod
+// already has a lease on the ENI, so no process records other settings for another pod at the same time.
+func (p *Pool) noteSettings(ctx context.Context, id string, settings nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok {
-			e.Settings = now
+			e.Settings = settings
 			s.ENIs[id] = e
 		}
 	})

@@ -99,8 +99,9 @@ func unused(s *registry.State, id string, used lease.Used) bool {
 }
 
 // detachChosen detaches an ENI, waits until EC2 has detached it, and removes it from the registry. Before each step,
-// EC2 describes the ENI. If the ENI is attached to another instance by now, the ENI stays attached to that instance. If
-// a pod uses the ENI by now, or if the ENI's owner forbids changes, the ENI stays on this node.
+// detachChosen looks at EC2's description of the ENI. If the ENI is attached to another instance by now, the ENI stays
+// attached to that instance. If a pod uses the ENI by now, or if the ENI's owner forbids changes, the ENI stays on this
+// node.
 func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m markedENI) error {
 	const every = time.Second
 	ending := false                      // EC2 says that an earlier process has begun to detach the ENI

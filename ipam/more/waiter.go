@@ -55,9 +55,9 @@ func (p *Node) pendingADDs(s *registry.State) int {
 	return n
 }
 
-// wantedAddrs returns the number of addresses that a growth must ask for. A growth for one pod alone asks for one
-// address. All other growths ask for one address for each ADD that waits or will be repeated, plus a reserve. The
-// reserve is the larger of two numbers: the free addresses that the pool wants to keep ready, and the cooling
+// wantedAddrs returns the number of addresses that a growth must ask for. If isForOnePod returns true, the growth asks
+// for one address. Any other growth asks for one address for each ADD that waits or will be repeated, plus a reserve.
+// The reserve is the larger of two numbers: the free addresses that the pool wants to keep ready, and the cooling
 // addresses. A growth asks for at least ipBatchSize addresses. But if the node may get fewer further pods because of
 // maxPods, that smaller number replaces the reserve and ipBatchSize. If ipBatchSize is 0, a growth asks for as many
 // addresses as an ENI can have.

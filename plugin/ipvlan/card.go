@@ -18,15 +18,15 @@ import (
 // The card has the addresses, the routes and the rules that a slave would have. The DEL moves the card back to the
 // node. If the namespace ends before the DEL, the kernel moves the card back.
 
-// A Home returns the name that an ENI's link had on the node. mac is the MAC address of the ENI. A Home returns "" if
-// the registry does not know the name. Only the registry can know the name, because the pod can change everything in
-// its namespace.
+// A Home is a function that returns the name that an ENI's link had on the node. The argument mac is the MAC address of
+// the ENI. A Home returns "" if the registry does not know the name. Only the registry can know the name, because the
+// pod can change everything in its namespace.
 type Home func(mac string) string
 
-// moveToNode moves a card to the node. The card gets the name that home returns.
-func (home Home) moveToNode(c nl.MovedLink, node *nl.NS) error {
-	if home != nil {
-		c.Home = home(c.MAC)
+// moveToNode moves a card to the node, and gives the card its old name on the node again.
+func (nameOnNode Home) moveToNode(c nl.MovedLink, node *nl.NS) error {
+	if nameOnNode != nil {
+		c.Home = nameOnNode(c.MAC)
 	}
 	return c.Del(node)
 }
@@ -40,7 +40,7 @@ func mayHaveCard(r *plugin.Request[Config]) bool { return r.Prev == nil || r.Con
 // pod has changed this group, moveCardsBack finds the card by the result of the ADD. The result may also name slaves,
 // with the MAC addresses of their ENIs. No card in the pod has such a MAC address, so moveCardsBack moves nothing for a
 // slave.
-func moveCardsBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error {
+func moveCardsBack(r *plugin.Request[Config], nameOnNode Home, node, pod *nl.NS) error {
 	if !mayHaveCard(r) {
 		return nil
 	}
@@ -57,17 +57,17 @@ func moveCardsBack(r *plugin.Request[Config], home Home, node, pod *nl.NS) error
 	}
 	for _, c := range cards {
 		c.NS = pod
-		if err := home.moveToNode(c, node); !errors.Is(err, fs.ErrNotExist) {
+		if err := nameOnNode.moveToNode(c, node); !errors.Is(err, fs.ErrNotExist) {
 			failed = errors.Join(failed, err)
 		}
 	}
 	return failed
 }
 
-// cleanUpCards renames the cards that have come back to the node because the pod's namespace has ended: each card gets
-// the name that home returns. A card that comes back after this DEL keeps the name that the kernel has given it.
-// Nothing depends on that name, so a failure is only logged.
-func cleanUpCards(ctx context.Context, r *plugin.Request[Config], home Home) error {
+// cleanUpCards is for cards that have come back to the node because the pod's namespace has ended. It gives each such
+// card its old name on the node again. A card that comes back after this DEL keeps the name that the kernel has given
+// it. Nothing depends on that name, so a failure is only logged.
+func cleanUpCards(ctx context.Context, r *plugin.Request[Config], nameOnNode Home) error {
 	if !mayHaveCard(r) {
 		return nil
 	}
@@ -78,7 +78,7 @@ func cleanUpCards(ctx context.Context, r *plugin.Request[Config], home Home) err
 	defer node.Close()
 	cards, failed := node.Cards(nl.PodGroup(r.Digest()))
 	for _, c := range cards {
-		failed = errors.Join(failed, home.moveToNode(c, node))
+		failed = errors.Join(failed, nameOnNode.moveToNode(c, node))
 	}
 	if failed != nil {
 		slog.Warn("the link of an ENI has come back from a pod, and keeps the name that the pod or the kernel gave it",

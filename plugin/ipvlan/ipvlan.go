@@ -41,11 +41,11 @@ import (
 )
 
 // Commands returns the commands of the ipvlan plugin. GC has nothing to do: a slave ends with its namespace. If a pod
-// has a whole ENI, the DEL calls the function home to get the name of the ENI's link. home is nil if the caller has no
-// registry.
-func Commands(home Home) plugin.Commands[Config] {
+// has a whole ENI, the DEL calls the function nameOnNode to get the name of the ENI's link. If the caller has no
+// registry, it passes nil as nameOnNode.
+func Commands(nameOnNode Home) plugin.Commands[Config] {
 	return plugin.Commands[Config]{Add: add, Check: check, Status: status,
-		Del: func(ctx context.Context, r *plugin.Request[Config]) error { return del(ctx, r, home) }}
+		Del: func(ctx context.Context, r *plugin.Request[Config]) error { return del(ctx, r, nameOnNode) }}
 }
 
 func add(ctx context.Context, r *plugin.Request[Config]) (res *types100.Result, err error) {
@@ -144,16 +144,16 @@ func allSlaves(slaves []slave, predicate func(slave) bool) bool {
 // If del cannot delete an object in the pod, it only logs the error, because the object ends with the namespace. A
 // program in the pod can make a deletion there fail. If del then returned an error, the DEL of the pod would fail for
 // ever.
-func del(ctx context.Context, r *plugin.Request[Config], home Home) error {
+func del(ctx context.Context, r *plugin.Request[Config], nameOnNode Home) error {
 	err := nl.InPod(ctx, r.NetNS, func(node, pod *nl.NS) error {
-		if err := errors.Join(moveCardsBack(r, home, node, pod), delObjects(r, pod)); err != nil {
+		if err := errors.Join(moveCardsBack(r, nameOnNode, node, pod), delObjects(r, pod)); err != nil {
 			slog.Warn("DEL could not remove everything in the pod: the kernel removes the rest with the pod's "+
 				"namespace", "error", err)
 		}
 		return nil
 	})
 	if errors.Is(err, fs.ErrNotExist) { // the namespace is gone
-		return cleanUpCards(ctx, r, home)
+		return cleanUpCards(ctx, r, nameOnNode)
 	}
 	return err
 }

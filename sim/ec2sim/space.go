@@ -41,20 +41,20 @@ func (sp *space) takeDemand(d demand, inUse string) (h holding, err error) {
 }
 
 // takeFirst takes all addresses of a new ENI, or none. These are the primary address and the secondary addresses of the
-// request, and further addresses that EC2 chooses. The parameter count is the number of further addresses. If the
-// primary address is zero, EC2 also chooses a primary address.
-func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, count int) ([]netip.Addr, error) {
+// request, and chosenCount addresses that EC2 chooses. If the request has no primary address, EC2 also chooses
+// the primary address.
+func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, chosenCount int) ([]netip.Addr, error) {
 	listed := secondary
 	if primary.IsValid() {
 		listed = append([]netip.Addr{primary}, secondary...)
 	} else {
-		count++
+		chosenCount++
 	}
 	// First take the listed addresses, so that EC2 does not choose one of them.
 	if err := sp.takeThese(listed, "InvalidIPAddress.InUse"); err != nil {
 		return nil, err
 	}
-	more, err := sp.takeAny(count)
+	more, err := sp.takeAny(chosenCount)
 	if err != nil {
 		sp.pool.putBack(singleBlocks(listed)...)
 		return nil, err
@@ -102,18 +102,18 @@ func (sp *space) takeAny(count int) ([]netip.Addr, error) {
 	return addrsOf(blocks), nil
 }
 
-// takePrefixes takes the wanted prefixes, and further prefixes that EC2 chooses: all of them, or none. The parameter
-// count is the number of further prefixes. A subnet without an aligned free block has no prefixes left, even if it has
-// many free addresses (Guide: "Prefix delegation for Amazon EC2 network interfaces"). The documentation does not name
-// the error code for this case. In practice, EC2 answers InsufficientCidrBlocks.
-func (sp *space) takePrefixes(wanted []netip.Prefix, count int) ([]netip.Prefix, error) {
+// takePrefixes takes the wanted prefixes, and chosenCount prefixes that EC2 chooses: all of them, or none. A subnet
+// without an aligned free block has no prefixes left, even if it has many free addresses (Guide: "Prefix delegation for
+// Amazon EC2 network interfaces"). The documentation does not name the error code for this case. In practice, EC2
+// answers InsufficientCidrBlocks.
+func (sp *space) takePrefixes(wanted []netip.Prefix, chosenCount int) ([]netip.Prefix, error) {
 	for i, p := range wanted {
 		if p.Bits() != sp.prefixBits || !sp.cidr.Contains(p.Addr()) || slices.Contains(wanted[:i], p) {
 			return nil, invalidValue(p, "prefixes", fmt.Sprintf("It must be a /%d block of the subnet.", sp.prefixBits))
 		}
 	}
 	if _, free := sp.pool.takeThese(wanted); free {
-		if more, ok := sp.pool.takeAny(sp.prefixBits, count); ok {
+		if more, ok := sp.pool.takeAny(sp.prefixBits, chosenCount); ok {
 			return append(wanted, more...), nil
 		}
 		sp.pool.putBack(wanted...)

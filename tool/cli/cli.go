@@ -45,7 +45,8 @@ type (
 // NewStringSlice returns the default of a StringSliceFlag.
 func NewStringSlice(words ...string) *StringSlice { return urfave.NewStringSlice(words...) }
 
-// Program is the name under which the program is installed. alias is the name of a symbolic link to the program.
+// Program is the name under which the program is installed. The constant alias is the name of a symbolic link to the
+// program.
 const (
 	Program = "cni-ipvlan-vpc-k8s-tool"
 	alias   = "cni-tool"
@@ -54,8 +55,8 @@ const (
 // Name is the name by which the program was called. Help, messages and hints use it.
 var Name = programName(os.Args[0])
 
-// programName returns alias if arg0 has this name. It returns Program for any other name, because tests execute the
-// program under a third name.
+// programName returns the name of the symbolic link if the program was called by this name. For any other name,
+// programName returns Program, because tests execute the program under a third name.
 func programName(arg0 string) string {
 	if filepath.Base(arg0) == alias {
 		return alias

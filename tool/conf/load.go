@@ -113,14 +113,14 @@ func (c *Conflists) allLists() (all []List) {
 	return all
 }
 
-// Ours returns the networks in which a plugin of ours gives pods their addresses. It also returns networks with a
+// Ours returns the networks in which a plugin of ours gives pods their addresses. Some of these networks may have a
 // mistake.
 func (c *Conflists) Ours() []List {
 	return slices.DeleteFunc(c.allLists(), func(l List) bool { return l.Plugin(TypeIPAM) == nil })
 }
 
-// Networked returns our networks. If the path is one file without a network of ours, it returns all networks of the
-// file.
+// Networked returns our networks. But if c.Path is a file that has no network of ours, Networked returns all networks
+// of the file.
 func (c *Conflists) Networked() []List {
 	if ours := c.Ours(); len(ours) > 0 || c.IsDir {
 		return ours
@@ -128,8 +128,8 @@ func (c *Conflists) Networked() []List {
 	return c.allLists()
 }
 
-// OurFiles returns the files with a network of ours. If the path is one file, it always returns this file, so that a
-// command shows the mistakes in it.
+// OurFiles returns the files that have a network of ours. But if c.Path is a file, OurFiles returns this file even if
+// it has no network of ours. A command can then show the mistakes in the file.
 func (c *Conflists) OurFiles() []File {
 	return slices.DeleteFunc(slices.Clone(c.Files), func(f File) bool {
 		return c.IsDir && !slices.ContainsFunc(f.Lists, func(l List) bool { return l.Plugin(TypeIPAM) != nil })

@@ -37,9 +37,10 @@ const Least = 30 * time.Second
 // pathTimeout is how long a path may take.
 const pathTimeout = 2 * time.Second
 
-// The time limits of a test's parts: two ADDs, the question to the other node, the paths, and two DELs. All parts
-// together take less than [Test.Within]. The limits nextUntil and lookUntil count from the start of the test. After
-// nextUntil, the second ADD does not begin.
+// Each of these functions returns a time limit for one part of a test. A test makes two ADDs, asks the other node,
+// tries the paths, and makes two DELs. All parts together take less than [Test.Within]. The limits nextUntil and
+// lookUntil count from the start of the test. After nextUntil, the second ADD does not begin. At lookUntil, each
+// unfinished ADD or path fails.
 
 func (t Test) addWithin() time.Duration { return t.Within * 9 / 30 } // for each ADD
 func (t Test) nextUntil() time.Duration { return t.Within * 6 / 30 }

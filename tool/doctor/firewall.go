@@ -109,10 +109,10 @@ func droppingFinding(c nl.DroppingChain, family string) Finding {
 }
 
 // sourceCheckFinding returns the finding about a chain that checks the sources of packets. An ipvlan pod sends a
-// request to a Service, and a backend of the Service answers. The pod gets this answer through its ENI, and sends the
-// answer to the node by its veth, because the node replaces the backend's address by the Service's address. So the
-// answer arrives at the node by this veth, but its source is still the backend. The node's route to the backend uses
-// another link than this veth, so the chain drops the answer.
+// request to a Service, and a backend of the Service answers. The answer comes to the pod through the ENI, with the
+// backend's address as its source. Only the node can replace this address by the Service's address. So the pod sends
+// the answer to the node through the pod's veth. The node's route to the backend uses another link than this veth, so
+// the chain drops the answer.
 func sourceCheckFinding(c nl.DroppingChain, family string) Finding {
 	return Finding{Severity: warning, About: "nft chain " + c.Name,
 		Means: "the chain drops packets if the node has no route to their source by the link on which they arrive. " +
