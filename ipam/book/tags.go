@@ -62,7 +62,7 @@ func taggedForPods(e aws.ENI) bool { return e.Tags[TagManaged] != "" || e.Tags[T
 // the original plugin, or by a node whose role has no permission to create tags.
 func PoolUnknown(e aws.ENI) bool { return ForPods(e) && !taggedForPods(e) }
 
-// GroupsOf returns which security groups the registry must record for an ENI. The function lease.Policy.Misfit later
+// GroupsOf returns which security groups the registry must record for an ENI. The method lease.Policy.Misfit later
 // compares these groups with the configuration. But if the tags show that the ENI was created for pods, Misfit must
 // compare no groups, so GroupsOf returns nil. No caller calls GroupsOf for the boot ENI, because the boot ENI belongs
 // to the node itself.

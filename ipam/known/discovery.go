@@ -187,9 +187,9 @@ func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now
 	discovery{State: s, used: used, now: now}.learnAddr(eni, a)
 }
 
-// learnPrefix records a prefix of an ENI, and calls learnAddr for the prefix's addresses that pods use. If the prefix is
-// a /28 that is new to the registry, earlier pods may have had its other addresses. So learnPrefix then records these
-// addresses as cooling. A /80 has too many addresses to list.
+// learnPrefix records a prefix of an ENI, and calls learnAddr for the prefix's addresses that pods use. If the prefix
+// is a /28 that is new to the registry, earlier pods may have had its other addresses. So learnPrefix then records
+// these addresses as cooling. A /80 has too many addresses to list.
 func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	e := l.ENIs[eni]
 	isNew := !e.HasPrefix(c)
