@@ -51,10 +51,10 @@ cases() {
 		'addr add 10.0.5.3/24 dev ens5' >&5
 	echo qdisc add dev ens5 root pfifo limit 7 >&6 && exec 5>&- 6>&- && sleep 1
 	for link in ens5 ens6; do
-		echo "$link: $({ ip -4 -o addr show dev $link; ip link show dev $link; ip neigh show dev $link; chroot "$root" /sbin/tc qdisc show dev $link; } |
+		echo "$link: $({ ip -4 -o addr show dev $link && ip link show dev $link && ip neigh show dev $link && chroot "$root" /sbin/tc qdisc show dev $link; } |
 			grep -oE '10.0.5.*/24|mtu 1400|10.0.5.9|clsact|limit 7' | paste -sd ' ')"
 	done
-	kill "$monitor" && grep -oE '[a-z0-9]+ +inet 10.0.5.[123]' /run/monitor | tr -s ' ' | paste -sd ' ' | sed 's/^/monitor: /'
+	kill "$monitor" && grep -oE '[a-z0-9]+ +inet 10.0.5.[23]' /run/monitor | tr -s ' ' | paste -sd ' ' | sed 's/^/monitor: /'
 }
 get bookworm 6.1.0-3 libxtables12 libelf1 libbsd0 libmd0 && get trixie 6.15.0-1 libxtables12 libelf1t64 libzstd1
 export -f cases && export dir
@@ -66,5 +66,5 @@ diff - "$dir/seen.trixie" <<'END'
 the names are exchanged: ens6 has 10.0.5.1
 ens5: 10.0.5.3/24 10.0.5.9
 ens6: 10.0.5.1/24 10.0.5.2/24 mtu 1400 limit 7 clsact
-monitor: ens5 inet 10.0.5.1 ens5 inet 10.0.5.1 ens5 inet 10.0.5.1 ens5 inet 10.0.5.2 ens6 inet 10.0.5.3
+monitor: ens5 inet 10.0.5.2 ens6 inet 10.0.5.3
 END
