@@ -48,9 +48,9 @@ cases() {
 	}
 	show() {
 		for link in ens5 ens6; do
-			echo "$1: $link has $({ ip -o addr show dev $link | grep -oE 'inet.*(scope link|ens[56]\\)' | tr -d '\\' &&
-				ip route show table 100 dev $link && ip route show table 101 dev $link || :; } | paste -sd ';')"
-		done | sed -E 's/ (scope|brd) [^ ;]*//g; s/ *;/; /g; s/ *$//'
+			echo "$1: $link has $({ ip -o addr show dev $link | grep -oE 'inet.*(scope link|ens[56].)'
+				ip route show table 100 dev $link; ip route show table 101 dev $link || :; } | paste -sd ';')"
+		done | sed -E 's/\\//g; s/ (scope|brd) [^ ;]*//g; s/ *;/; /g; s/ *$//'
 	}
 	ip -V >&2
 	links ens5 105 ens6 106

@@ -41,7 +41,8 @@ foreign() {
 	ip rule add from 10.0.1.50 lookup 101 pref 50 && ip route add default via 10.0.1.1 dev ens5 table 101
 }
 show() {
-	{ ip -4 -br addr show dev ens5 | grep -oE '10.*' && ip rule | grep 101 && ip route show table 101 2>/dev/null || :
+	{ ip -4 -br addr show dev ens5 | grep -oE '10.*' && ip rule | grep 101
+		ip route show table 101 2>/dev/null || :
 		ip neigh show dev ens5 nud permanent | sed 's/ lladdr.*/ permanent/' && ip route get 10.0.1.9 | grep -o 'src [^ ]*'; } |
 		tr '\t' ' ' | sed 's/ *$//' | paste -sd ';' | sed "s/^/$1: /; s/;/; /g"
 }
@@ -54,9 +55,10 @@ cases() {
 	echo "$1${2:+, $2}"
 	if [ "$1" = new ]; then foreign; else start && foreign; fi
 	show before
-	if [ "$1" = restarted ]; then kill "$pid" && wait "$pid" || :; fi
+	if [ "$1" = restarted ]; then kill "$pid"; wait "$pid" || :; fi
 	if [ "$1" = carrier ]; then ip link set peer down && sleep 1 && ip link set peer up && sleep 4; else start; fi
-	show after && kill "$pid" && wait "$pid" || :
+	show after && kill "$pid"
+	wait "$pid" || :
 }
 export -f cases start foreign show
 for what in new restarted carrier; do unshare -nmp --fork bash -euo pipefail -c "cases $what ''"; done | tee seen

@@ -7,7 +7,7 @@
 # A good guess: a group of next hops has two members, with the weights 257 and 256. So each gets about half of the packets. Each tool that
 # lists the group or a route by it shows these weights, or fails, if it cannot show them. The listing, written again, shares packets as before.
 #
-# What happens: since Linux 6.12 a weight has 16 bits. The kernel puts the upper 8 bits in a field of the group that was reserved before.
+# What happens: this kernel has 16 bits for a weight. The upper 8 bits are in a field of the group that is reserved in older headers.
 # A listing of routes has 8 bits for a weight, and the kernel cuts it there. So `ip route` of any version and RouteList show the weights 1 and
 # 256 for this group. iproute2 6.1 does not know the new field, and shows 1 and 256 for the group, too. When one of them writes what it
 # has listed, almost all packets go to the second next hop. There is no error. The script needs root, Go, and Debian 12 or later.
