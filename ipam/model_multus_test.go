@@ -60,6 +60,7 @@ func (m *model) unlink(p *modelPod) {
 func (m *model) stop(p *modelPod) {
 	for _, o := range m.pods {
 		if o.ContainerID == p.ContainerID {
+			m.noteEnd(o)
 			o.alive, o.overtaken = false, false
 		}
 	}

@@ -321,6 +321,7 @@ func (m *model) delAgain() {
 }
 
 func (m *model) end(p *modelPod) {
+	m.noteEnd(p)
 	p.alive = false
 	m.logf("%s DEL %s of %v", m.clock(), p.name(), p.addrs)
 	early := m.chance(50)
@@ -388,8 +389,10 @@ func (m *model) collectNow(c less.Collection, f fate) (done less.Report, err err
 	m.logf("%s collect what is free for %v, at most %d%v", m.clock(), c.FreeAfter, c.Max, f)
 	m.verifyCalls()
 	began, refused := time.Now(), m.refused
+	past := m.pastAddrs()
 	before, unread := m.view()
 	policy := lease.Common(append(m.conflists(), m.common)...)
+	c.ReuseWait = func(string) time.Duration { return m.policies[0].ReuseWait }
 	if c.Conflists = m.conflists(); !m.mixed {
 		policy.Provision = m.provision
 	}
@@ -399,6 +402,9 @@ func (m *model) collectNow(c less.Collection, f fate) (done less.Report, err err
 	})
 	m.logf("  ended %v, unassigned %v %v, deleted %v, detached %v, %v", done.Ended, done.Unassigned, done.Returned,
 		done.Deleted, done.Detached, err)
+	if unread == nil {
+		m.verifyCooled(before, past, done)
+	}
 	if f.at == 0 && unread == nil {
 		m.verifyWarm(before, done)
 	}

@@ -6,6 +6,7 @@ package ipam
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -58,6 +59,35 @@ func (m *model) verify() {
 			if p.alive && !p.robbed {
 				m.verifyLease(s, p, a)
 			}
+		}
+	}
+}
+
+// noteEnd notes when a running pod ends.
+func (m *model) noteEnd(p *modelPod) {
+	for _, a := range p.addrs {
+		if p.alive {
+			m.ended[a] = time.Now()
+		}
+	}
+}
+
+// pastAddrs returns the addresses of ended pods that EC2 shows on the node.
+func (m *model) pastAddrs() []netip.Addr {
+	return slices.DeleteFunc(slices.SortedFunc(maps.Keys(m.ended), netip.Addr.Compare),
+		func(a netip.Addr) bool { return m.carrier(a) == "" })
+}
+
+// verifyCooled checks that a collection has released none of these addresses while the address cools: EC2 could give it
+// to another pod at once. An address that follows its pod need not cool, nor one of an ENI that an operator removes.
+func (m *model) verifyCooled(before *registry.State, past []netip.Addr, done less.Report) {
+	for _, a := range past {
+		ended := m.ended[a]
+		id, e := before.ENIOf(a)
+		released := slices.Contains(done.Unassigned, a) || slices.Contains(done.Deleted, id) && !e.Draining ||
+			slices.ContainsFunc(done.Returned, func(c netip.Prefix) bool { return c.Contains(a) })
+		if wait := m.policies[0].ReuseWait; released && time.Since(ended) < wait && !lease.ToRelease(before, a) {
+			m.wrong("%s is released %v after its pod has ended", a, time.Since(ended))
 		}
 	}
 }
@@ -210,7 +240,8 @@ func (m *model) settle() {
 	for _, p := range m.pods {
 		p.alive, p.overtaken = false, false
 	}
-	quiet := 0 // collections since the last that has ended leases
+	_, _ = m.collectNow(less.Collection{Max: -1}, fate{}) // the addresses of these pods cool
+	quiet := 0                                            // collections since the last that has ended leases
 	for i := range 5 {
 		time.Sleep(2 * time.Hour)
 		// The first may find that the registry was wrong, and say so.

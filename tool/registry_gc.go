@@ -31,13 +31,14 @@ func registryGC() *cli.Command {
 
     ` + Name + ` registry-gc --free-after=15m
 
-It unassigns addresses that have been free for this time. If a pod has ended without
-a DEL, it ends the lease of the pod, and deletes the rules of the pod. It deletes
-empty ENIs that the plugins have created. If pods get routes to the peers of the
-VPC, it asks EC2 for the peers once an hour. It prints nothing. If it could not do
-all of its work, the exit status is 1, and the next run continues. If a
-configuration has a mistake, it releases nothing. If there is no configuration, it
-keeps no free addresses.
+It unassigns addresses that have been free for this time, and do not cool any more
+(reuseIPWait of the configuration). If a pod has ended without a DEL, it ends the
+lease of the pod, and deletes the rules of the pod. It deletes empty ENIs that the
+plugins have created. If pods get routes to the peers of the VPC, it asks EC2 for
+the peers once an hour. It prints nothing. If it could not do all of its work, the
+exit status is 1, and the next run continues. If a configuration has a mistake, it
+releases nothing. If there is no configuration, it keeps no free addresses, and
+addresses cool for a minute.
 
 It only collects. If the node has lost a part of its pods' network, the command
 repair puts it back: cni-gc.service runs repair first. Your own timer must run both
@@ -94,6 +95,7 @@ commands.` +
 func runCollection(
 	c *cli.Context, p *ipam.Pool, conflists *conf.Conflists, want less.Collection,
 ) (less.Report, []nl.Rule, error) {
+	want.ReuseWait = conflists.ReuseWait
 	if conflists.IsDir { // a single file does not show which pools other files have
 		want.Conflists = conflists.Whole()
 	}

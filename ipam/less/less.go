@@ -22,6 +22,18 @@ type Collection struct {
 	FreeAfter time.Duration  // release addresses that have been free for this time
 	Max       int            // unassign at most this many addresses, and delete no ENI; negative: no limit
 	Conflists []lease.Policy // what the node's conflists want to keep; nil: not known
+
+	// ReuseWait returns how long the addresses of a pool cool. EC2 may give a released address to a pod at once, so a
+	// collection does not release a cooling address. If ReuseWait is nil, only FreeAfter counts.
+	ReuseWait func(pool string) time.Duration
+}
+
+// leastFree returns how long an address of the pool must be free after its last lease, before a collection releases it.
+func (c Collection) leastFree(pool string) time.Duration {
+	if c.ReuseWait == nil {
+		return c.FreeAfter
+	}
+	return max(c.FreeAfter, c.ReuseWait(pool))
 }
 
 // A Report says what a collection has released. The Report is also correct if the collection has failed later.

@@ -21,18 +21,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// isIdle reports whether an address of the ENI has been free for at least FreeAfter. This period begins at the end of
-// the address's last lease. If the registry does not have this time, the period begins at the last growth of the ENI.
-// While a namespace cannot be read, no address is idle.
+// isIdle reports whether an address of the ENI has been free for at least FreeAfter, and does not cool. Both periods
+// begin at the end of the address's last lease. If the registry does not have this time, the address need not cool, and
+// FreeAfter begins at the last growth of the ENI. While a namespace cannot be read, no address is idle.
 func (c *Collecting) isIdle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	since, free := s.Free.At(a)
+	least := c.leastFree(e.Pool)
 	if since.IsZero() {
-		since = e.Grown
+		since, least = e.Grown, c.FreeAfter
 	}
-	return free && now.Sub(since) >= c.FreeAfter && c.Used.Of(e.MAC, a) == "" && !c.Used.Partial
+	return free && now.Sub(since) >= least && c.Used.Of(e.MAC, a) == "" && !c.Used.Partial
 }
 
-// isIdlePrefix reports whether all addresses of a prefix have been free for at least FreeAfter.
+// isIdlePrefix reports whether all addresses of a prefix have been free for at least FreeAfter, and none cools.
 func (c *Collecting) isIdlePrefix(s *registry.State, e registry.ENI, b registry.Prefix, now time.Time) bool {
 	if now.Sub(b.Since) < c.FreeAfter || c.Used.Partial {
 		return false
@@ -41,7 +42,7 @@ func (c *Collecting) isIdlePrefix(s *registry.State, e registry.ENI, b registry.
 		return false
 	}
 	for a := range s.Free.Within(b.CIDR) {
-		if since, _ := s.Free.At(a); now.Sub(since) < c.FreeAfter {
+		if since, _ := s.Free.At(a); now.Sub(since) < c.leastFree(e.Pool) {
 			return false
 		}
 	}

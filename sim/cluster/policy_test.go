@@ -65,7 +65,10 @@ func (w *world) newPods(t *testing.T) {
 // police starts the engine. A pool serves the pods of policySpecs, and others that ask for it. All other pods have an
 // ipvlan link, CoreDNS too. Addresses are soon used again: the ENI has few.
 func (w *world) police(t *testing.T) {
-	t.Cleanup(func() { check(t, w.collect(context.Background(), "1s")) }) // the ENIs of the pool
+	t.Cleanup(func() {
+		time.Sleep(time.Minute) // the addresses of the pool cool
+		check(t, w.collect(context.Background(), "1s"))
+	})
 	w.reconfigure(t, object{
 		"pools": object{"policed": object{"dataPath": "veth", "namespaces": policed,
 			"selectable": []string{"default"}}},

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
+
+package ipam
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/less"
+)
+
+// cooledFor collects what has been free for 15 minutes. The addresses of all pools cool for the time wait.
+func (w *world) cooledFor(wait time.Duration) less.Report {
+	w.Helper()
+	return must1(w.pool().Collect(w.Context(), less.Collection{FreeAfter: 15 * time.Minute, Max: -1,
+		ReuseWait: func(string) time.Duration { return wait }}))(w)
+}
+
+// TestCollectCooling checks that a collection releases nothing that cools, although it has been free for FreeAfter. EC2
+// could give a released address to another pod at once.
+func TestCollectCooling(t *testing.T) {
+	for name, tt := range map[string]struct {
+		running  int // pods that do not end
+		prefixes bool
+	}{"address": {running: 1}, "prefix": {17, true}, "ENI": {}, "ENI with prefixes": {0, true}} {
+		for after, want := range map[time.Duration]bool{59 * time.Minute: false, 61 * time.Minute: true} {
+			t.Run(fmt.Sprint(name, " after ", after), func(t *testing.T) {
+				w := newWorld(t, "m5.large", 24)
+				w.policy.Prefixes = tt.prefixes
+				for n := range tt.running + 1 {
+					w.mustAcquire(n)
+				}
+				w.Age(10 * time.Hour)
+				w.end(tt.running)
+				w.Age(after)
+				r := w.cooledFor(time.Hour)
+				if got := len(r.Unassigned)+len(r.Returned)+len(r.Deleted) > 0; got != want {
+					t.Errorf("released: %v, want %v: %+v", got, want, r)
+				}
+			})
+		}
+	}
+}
+
+// TestCollectNeverUsed checks that an address that no pod has had need not cool: a collection releases it after
+// FreeAfter.
+func TestCollectNeverUsed(t *testing.T) {
+	w := newWorld(t, "m5.large", 24)
+	w.policy.Batch = 3
+	w.mustAcquire(0)
+	w.Age(20 * time.Minute)
+	if r := w.cooledFor(24 * time.Hour); len(r.Unassigned) != 2 {
+		t.Errorf("the collection has unassigned %v, want two addresses", r.Unassigned)
+	}
+}
