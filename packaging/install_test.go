@@ -5,13 +5,17 @@ package packaging
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl/nltest"
 )
 
 const installPage = "../docs/install.md"
@@ -67,6 +71,56 @@ func TestInstallQuestions(t *testing.T) {
 	if want := []string{"../conflist-examples/original.conflist"}; !slices.Equal(left, want) ||
 		!strings.Contains(page, "`original.conflist`") {
 		t.Errorf("%s does not name %q", installPage, left)
+	}
+}
+
+// TestInstallRemove runs the tool's commands of the page's section "Remove" on a node whose pods are gone. Afterwards
+// EC2 has only the boot ENI.
+func TestInstallRemove(t *testing.T) {
+	nltest.Need(t, "root", "netns")
+	fabric, node := instance(t)
+	dir := t.TempDir()
+	tool := func(args ...string) {
+		t.Helper()
+		args = append([]string{"--net=" + node.Path, "../bin/cni-ipvlan-vpc-k8s-tool"}, args...)
+		c := exec.Command("nsenter", args...)
+		c.Env = append(os.Environ(), node.Env()...)
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Errorf("%v: %v\n%s", args, err, out)
+		}
+	}
+	conflist := filepath.Join(dir, "10.conflist")
+	for _, least := range []string{"2", "0"} { // the last conflist wants no free addresses
+		text := `{"cniVersion": "1.0.0", "name": "net", "plugins": [{"type": "cni-ipvlan-vpc-k8s", "interfaceIndex": 1,
+			"secGroupIds": [], "subnetTags": {"kubernetes_kubelet": "true"}, "warm": {"min": ` + least + `}}]}`
+		if err := os.WriteFile(conflist, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		tool("warm", "--config="+dir)
+	}
+	if n := len(fabric.EC2.ENIs()); n != 2 {
+		t.Fatalf("EC2 has %d ENIs", n)
+	}
+	if err := os.Remove(conflist); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second)
+	_, section, _ := strings.Cut(read(t, installPage), "\n### Remove\n")
+	section, _, _ = strings.Cut(section, "\n#")
+	all := regexp.MustCompile("`cni-tool ([a-z-]+)([^`]*)`").FindAllStringSubmatch(section, -1)
+	if len(all) < 2 {
+		t.Fatalf("the section has the commands %q", all)
+	}
+	for _, m := range all {
+		args := append([]string{m[1]}, strings.Fields(m[2])...)
+		if m[1] == "registry-gc" {
+			tool(append(args, "--config="+dir)...)
+			if all := fabric.EC2.ENIs(); len(all) != 1 {
+				t.Errorf("EC2 has %+v", all[1:])
+			}
+		} else if m[1] == "install" {
+			tool(args...)
+		}
 	}
 }
 

@@ -37,8 +37,8 @@ lease of the pod, and deletes the rules of the pod. It deletes empty ENIs that t
 plugins have created. If pods get routes to the peers of the VPC, it asks EC2 for
 the peers once an hour. It prints nothing. If it could not do all of its work, the
 exit status is 1, and the next run continues. If a configuration has a mistake, it
-releases nothing. If there is no configuration, it keeps no free addresses, and
-addresses cool for a minute.
+releases nothing. If there is no configuration, it keeps what the last one wanted
+(warm, skipDeallocation), and addresses cool for a minute.
 
 It only collects. If the node has lost a part of its pods' network, the command
 repair puts it back: cni-gc.service runs repair first. Your own timer must run both
