@@ -122,18 +122,21 @@ func parseContent(path string, b []byte, written time.Time, err error) (*State, 
 	}
 	s, err := parseState(b, written)
 	if err != nil {
-		return nil, fmt.Errorf("read registry: %s: %w", path, err)
+		return nil, fmt.Errorf("read registry: %s: %w", path, contentError{err})
 	}
 	s.setClock(nowAndBootTime())
 	return s, nil
 }
 
-// IsGarbage reports whether an error of View means that the file was read, but cannot be parsed.
+// A contentError says why the registry's file cannot be parsed.
+type contentError struct{ error }
+
+func (e contentError) Unwrap() error { return e.error }
+
+// IsGarbage reports whether an error means that the registry's file was read, but cannot be parsed.
 func IsGarbage(err error) bool {
-	if _, ok := errors.AsType[*fs.PathError](err); ok {
-		return false
-	}
-	return err != nil && !errors.Is(err, ErrVersion)
+	_, ok := errors.AsType[contentError](err)
+	return ok && !errors.Is(err, ErrVersion)
 }
 
 // replaceFile replaces the content and the modification time of the registry's file.

@@ -48,6 +48,9 @@ asked (requests) and that no pod uses any more.` + cli.JSON("[] pool free min"),
 			if err := os.Remove(mark); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
+			if _, err := cli.ViewRegistry(); err != nil {
+				return err // each step would fail with this error
+			}
 			var rows []warmRow
 			ctx, cancel := context.WithTimeout(c.Context, fillTimeout)
 			defer cancel()

@@ -168,7 +168,7 @@ func (p *Pool) Look(ctx context.Context) (found bool) {
 func (p *Pool) look(ctx context.Context) (again bool, err error) {
 	was, err := p.Registry.View()
 	if err != nil {
-		return false, err
+		return false, nil // this is no error about links: the caller also reads the registry, and reports the error
 	}
 	names := map[string]string{}
 	for _, e := range was.ENIs {

@@ -5,6 +5,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,7 +92,7 @@ func hintOf(err error) string {
 	if exitCoder(err) != nil {
 		return "see " + Name + " --help"
 	}
-	return ipam.Hint(err)
+	return cmp.Or(Unreadable(err), ipam.Hint(err))
 }
 
 // writeLine writes a line to w. It escapes characters that are not printable, because messages quote texts of pods and

@@ -37,9 +37,6 @@ func ViewRegistry() (*registry.State, error) {
 		return nil, Rooted(err)
 	}
 	s, err := r.View()
-	if do := Unreadable(err); do != "" {
-		return nil, Hint(err, do)
-	}
 	return s, Rooted(err)
 }
 
