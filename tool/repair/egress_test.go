@@ -463,3 +463,33 @@ func TestRenewalOfLoss(t *testing.T) {
 		}
 	}
 }
+
+// TestRenewalOfDestination checks a client that has lost both routes to a destination. What the client has left fits
+// together, so egress.Lost finds nothing. But doctor also compares the client with the configuration (OutdatedBy).
+func TestRenewalOfDestination(t *testing.T) {
+	n := newNode(t, "namespaces")
+	_, want := n.made("first")
+	routes, err := n.pod.Routes(nl.RouteFilter{Table: egress.TableOut, Protocol: nl.RouteProtocol})
+	n.must(err)
+	for _, r := range routes {
+		if r.Dst == netip.MustParsePrefix("203.0.113.0/24") {
+			n.must(r.Del(n.pod))
+		}
+	}
+	if err := n.check(); err == nil {
+		t.Error("CHECK finds nothing")
+	}
+	n.must(egress.Lost(n.pod, "eth0"))
+	networks, err := conf.Load(n.config).Egress()
+	n.must(err)
+	if all := repair.OutdatedBy(n.ns, networks[0]); len(all) != 1 || all[0].Err != nil {
+		t.Errorf("doctor finds %v", all)
+	}
+	if did := n.repair(); len(did) != 1 {
+		t.Errorf("repair did %v", did)
+	}
+	if d := cmp.Diff(strings.Split(want, "\n"), strings.Split(n.dump(), "\n")); d != "" {
+		t.Errorf("-before +after\n%s", d)
+	}
+	n.must(n.check())
+}
