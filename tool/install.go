@@ -82,7 +82,7 @@ It prints its changes.` + cli.JSON("[] change path"),
 			}
 			defer host.Close()
 			if c.Bool("in-use") {
-				return install.InUse(host, "")
+				return errors.Join(install.InUse(host, ""), cli.Answer(c, []install.Change{}, func(io.Writer) {}))
 			}
 			i, err := installation(c)
 			if err != nil {

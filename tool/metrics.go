@@ -29,8 +29,8 @@ namespaces of their pods. If it does not know a value, it leaves out the metric.
 metrics are gauges, except two that count the plugins' commands.` + cli.JSON("[] name type help samples[] {suffix labels value}"),
 		Flags: []cli.Flag{
 			conf.Flag(),
-			&cli.StringFlag{Name: "file", Usage: "write to `FILE`, and not to standard output; the file is always " +
-				"complete"},
+			&cli.StringFlag{Name: "file", Usage: "write text for Prometheus to `FILE`, and nothing to standard " +
+				"output; the file is always complete"},
 			&cli.BoolFlag{Name: "subnets",
 				Usage: "also ask EC2 for the free addresses of the subnets of this zone"},
 		},
