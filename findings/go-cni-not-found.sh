@@ -16,11 +16,9 @@
 # and no namespace. In the other order, the entry has the pod's MAC address and namespace. Both orders are valid in CNI 1.1. The script
 # needs root and Go.
 set -euo pipefail
-
 dir=$(mktemp -d)
 trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
-cd "$dir" && mkdir net plugins
-printf 'module example.com/remove\n\ngo 1.26\n\nrequire github.com/containerd/go-cni v1.1.15\n' >go.mod
+cd "$dir" && mkdir net plugins && printf 'module example.com/remove\n\ngo 1.26\n\nrequire github.com/containerd/go-cni v1.1.15\n' >go.mod
 cat >main.go <<'EOF'
 package main
 

@@ -13,7 +13,6 @@
 # answer is right. With IPv6, it is right, too. An ENI of EC2 drops packets with the address of another ENI. If the machine does not have
 # the source, the kernel returns an error. The package returns this error only after To4. The script needs root, Go and ip(8).
 set -euo pipefail
-
 dir=$(mktemp -d)
 trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
 cd "$dir"

@@ -12,7 +12,6 @@
 # To a program that removes an ENI, the lists look complete. Only a list of all routes, or a search by destination, has the route. The
 # script needs root, Go and ip(8).
 set -euo pipefail
-
 dir=$(mktemp -d)
 trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
 cd "$dir"

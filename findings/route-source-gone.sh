@@ -13,7 +13,6 @@
 # several ENIs have such tables. IPv6: no route goes. If the address is deleted, each route loses its source, in all tables. But if the
 # address goes with its link, each route keeps the source, and a socket that connects uses this source. The script needs root, Go and ip(8).
 set -euo pipefail
-
 dir=$(mktemp -d)
 trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
 cd "$dir" && printf 'module example.com/source\n\ngo 1.26\n\nrequire github.com/vishvananda/netlink v1.3.1\n' >go.mod

@@ -15,11 +15,9 @@
 # for each pod. For the addresses of a link, which change in the same way here, netlink reports the interruption. The script needs root, Go
 # and ip(8).
 set -euo pipefail
-
 dir=$(mktemp -d)
 trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
-cd "$dir"
-printf 'module example.com/rules\n\ngo 1.26\n\nrequire github.com/vishvananda/netlink v1.3.1\n' >go.mod
+cd "$dir" && printf 'module example.com/rules\n\ngo 1.26\n\nrequire github.com/vishvananda/netlink v1.3.1\n' >go.mod
 cat >main.go <<'EOF'
 package main
 
