@@ -29,9 +29,10 @@ last pod of such an ENI has ended, registry-gc deletes the ENI if this node has
 created it. Remove other ENIs by remove-interface. The instance needs a free slot
 for the ENI of new pods.
 
-It refuses the boot ENI, and ENIs for which a pod has asked. The registry has the
-mark of a drained ENI, so a boot removes the mark. It asks EC2 for the subnets if
-their tags matter. If the role may not ask, it compares only the security groups.` +
+It refuses the boot ENI, and ENIs for which a pod has asked. With --undo, it also
+refuses an ENI that a process has begun to delete. The registry has the mark of a
+drained ENI, so a boot removes the mark. It asks EC2 for the subnets if their tags
+matter. If the role may not ask, it compares only the security groups.` +
 			cli.JSON("[] id iface pool pods draining why"),
 		ArgsUsage: "[ENI...]",
 		Flags: []cli.Flag{conf.Flag(),
@@ -89,6 +90,9 @@ func setDraining(s *registry.State, ids []string, retire bool) error {
 			return fmt.Errorf("%s is the boot ENI of this node, so it cannot drain", id)
 		case e.OnRequest:
 			return fmt.Errorf("%s is an ENI for which pods ask, so no other pods get its addresses anyway", id)
+		case !retire && e.Draining:
+			return cli.Hint(fmt.Errorf("%s cannot serve pods again: a process has begun to delete it", id),
+				"wait for the next "+cli.Name+" registry-gc. If the ENI is still attached then, run the command again")
 		}
 		e.Retired = retire
 		s.ENIs[id] = e
@@ -96,8 +100,8 @@ func setDraining(s *registry.State, ids []string, retire bool) error {
 	return nil
 }
 
-// A drainRow is an ENI. Draining reports whether the ENI drains. Why is the reason why the ENI differs from the
-// configuration.
+// A drainRow is an ENI. Draining reports whether an operator drains the ENI, or a process has begun to delete the ENI.
+// Why is the reason why the ENI differs from the configuration.
 type drainRow struct {
 	ID       string `json:"id"`
 	Iface    string `json:"iface"`
@@ -112,10 +116,11 @@ type drainRow struct {
 func drainRows(s *registry.State, ids []string, reasons map[string]string, onlyDiffering bool) (rows []drainRow) {
 	for _, id := range ids {
 		e, known := s.ENIs[id]
-		if !known || onlyDiffering && (!isReplaceable(e) || !e.Retired && reasons[id] == "") {
+		draining := e.Retired || e.Draining
+		if !known || onlyDiffering && (!isReplaceable(e) || !draining && reasons[id] == "") {
 			continue
 		}
-		row := drainRow{id, e.Link, conf.PoolName(e.Pool), 0, e.Retired, reasons[id]}
+		row := drainRow{id, e.Link, conf.PoolName(e.Pool), 0, draining, reasons[id]}
 		for _, l := range s.Leases.All() {
 			if l.ENI == id {
 				row.Pods++

@@ -14,11 +14,15 @@ import (
 
 // checkOthers returns a note about each ENI that an operator or another program has attached, if pods get no addresses
 // of the ENI. This is a fault only if the operator wants the ENI to serve pods. checkOthers also names the ENIs that an
-// operator drains.
+// operator drains, but not those that a process has begun to delete.
 func (p *Node) checkOthers(context.Context) ([]Finding, error) {
 	var found []Finding
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
-		if e := p.state.ENIs[id]; e.Retired {
+		e := p.state.ENIs[id]
+		if e.Draining {
+			continue // checkAgreement has a finding about the ENI
+		}
+		if e.Retired {
 			found = append(found, Finding{Severity: note, About: id,
 				Means: "an operator drains this ENI (drain-interface), so no new pod gets its addresses. After its " +
 					"last pod, registry-gc deletes the ENI, if this node has created it",
