@@ -200,6 +200,9 @@ func (n *Node) Age(d time.Duration) {
 		}
 		for id, e := range s.ENIs {
 			e.Grown = e.Grown.Add(-d)
+			if !e.Detaching.IsZero() {
+				e.Detaching = e.Detaching.Add(-d)
+			}
 			for i := range e.Prefixes {
 				e.Prefixes[i].Since = e.Prefixes[i].Since.Add(-d)
 			}

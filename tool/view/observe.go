@@ -58,7 +58,7 @@ func Observe(ctx context.Context, p *ipam.Pool, conflists *conf.Conflists) (*Obs
 		return nil, err
 	}
 	o := &Observation{Now: time.Now(), Metadata: metadataSays(ctx, p.Cloud),
-		EC2: ec2Says(ctx, p.Cloud, before.Instance.ID)}
+		EC2: ec2Says(ctx, p.Cloud, before)}
 	if err := o.addKernel(p.Host, before); err != nil {
 		return nil, err
 	}

@@ -56,7 +56,7 @@ type Comparison struct {
 	own      map[netip.Addr]bool       // addresses of the node's links
 	links    map[string]string         // names of links by MAC
 	Metadata Source                    // what metadata says about the ENIs of this instance
-	EC2      Source                    // what EC2 says about these ENIs, and unattached ENIs made for this instance
+	EC2      Source                    // what EC2 says about these ENIs, and about unattached ENIs of this node
 	holdings map[netip.Addr]Holding    // what the registry knows about each address
 	moving   map[netip.Addr]bool       // addresses that other processes changed during Observe
 	changing map[string]bool           // ENIs that came or went during Observe
@@ -128,8 +128,11 @@ func metadataSays(ctx context.Context, cloud *aws.Client) Said {
 	return Said{err == nil, enis}
 }
 
-// ec2Says asks EC2 for the ENIs of this instance, and for unattached ENIs that were created for this instance.
-func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Said {
+// ec2Says asks EC2 for the ENIs of this instance, and for two kinds of unattached ENIs. The first kind was created for
+// this instance. The second kind is draining in the registry. An operator may have created a draining ENI, so no tag
+// has to name this instance.
+func ec2Says(ctx context.Context, cloud *aws.Client, s *registry.State) Said {
+	instance := s.Instance.ID
 	if instance == "" {
 		i, err := cloud.Instance(ctx)
 		if err != nil {
@@ -144,11 +147,26 @@ func ec2Says(ctx context.Context, cloud *aws.Client, instance string) Said {
 		strays, err = cloud.DescribeENIs(ctx, aws.ByTag(book.TagInstance, instance), aws.ByStatus("available"))
 		enis = append(enis, strays...)
 	}
+	if missing := missingDraining(s, enis); err == nil && len(missing) > 0 {
+		var detached []aws.ENI
+		detached, err = cloud.DescribeENIs(ctx, aws.ByID(missing...), aws.ByStatus("available"))
+		enis = append(enis, detached...)
+	}
 	if err != nil {
 		slog.Warn("EC2 did not list the ENIs, so EC2 is not compared", "error", err)
 		return Said{}
 	}
 	return Said{true, enis}
+}
+
+// missingDraining returns the IDs of the registry's draining ENIs that are missing in a list of EC2.
+func missingDraining(s *registry.State, list []aws.ENI) (ids []string) {
+	for id, e := range s.ENIs {
+		if e.Draining && !slices.ContainsFunc(list, func(e aws.ENI) bool { return e.ID == id }) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // sourceOf puts a source's answer into two maps. One map has the ENIs by ID. The other map has the ID of the ENI of
