@@ -5,6 +5,7 @@ package tool
 
 import (
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
@@ -54,7 +55,7 @@ refuses these ENIs:
 				err := p.Remove(c.Context, id)
 				stop()
 				if err != nil {
-					failed = errors.Join(failed, err)
+					failed = errors.Join(failed, fmt.Errorf("remove %s: %w", id, err))
 					continue
 				}
 				removed = append(removed, id)

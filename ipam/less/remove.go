@@ -59,7 +59,7 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 		return err
 	}
 	if len(enis) == 0 {
-		return fmt.Errorf("remove %s: %w", id, aws.ErrNotFound)
+		return aws.ErrNotFound
 	}
 	used := p.Used(enis[0].MAC)
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
@@ -75,8 +75,8 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 	if err != nil && enis[0].Attachment != "" {
 		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 	}
-	if errors.Is(err, errUsed) || errors.Is(err, errNotOurs) || errors.Is(err, errBoot) {
-		return fmt.Errorf("remove %s: %w", id, err)
+	if e, ok := errors.AsType[*aws.Error](err); ok && e.Action == "DeleteNetworkInterface" {
+		return fmt.Errorf("it is detached, but may still exist, so run the command again: %w", err)
 	}
 	return err
 }
