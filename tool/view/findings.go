@@ -103,15 +103,18 @@ func (k *Comparison) judgeENI(id string) []Finding {
 	known, inRegistry := k.state.ENIs[id]
 	e, inEC2 := k.EC2.enis[id]
 	attached := inEC2 && e.Status != "available"
-	keeps := k.keepsENIs && !known.OnRequest // a collection detaches an ENI on request, and does not delete it
 	switch phase := known.Phase(); {
 	case phase == registry.Foreign:
 		return nil // no finding, because pods get no addresses of this ENI
-	case phase == registry.Draining && keeps && e.Status == "available" && !k.mayLack(known.Detaching):
+	case phase == registry.Draining && known.OnRequest:
+		return []Finding{{id, "a collection is detaching this ENI, because no pod uses the ENI any more. " +
+			"The node does not delete the ENI",
+			"the next " + cli.Name + " registry-gc detaches the ENI, or lets pods have it again", true}}
+	case phase == registry.Draining && k.keepsENIs && e.Status == "available" && !k.mayLack(known.Detaching):
 		return []Finding{{id, "a process has detached this ENI, but has not deleted it. The configuration forbids " +
 			"the deletion of ENIs (provision), so the ENI stays, and counts against the account's quota of ENIs",
 			"run " + cli.Name + " remove-interface " + id, false}}
-	case phase == registry.Draining && keeps:
+	case phase == registry.Draining && k.keepsENIs:
 		return []Finding{{id, "a process has begun to delete this ENI. The configuration forbids the deletion of " +
 			"ENIs (provision)",
 			"if the ENI stays attached, pods can have its addresses again after the next " + cli.Name + " registry-gc",

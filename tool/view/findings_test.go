@@ -103,20 +103,24 @@ func TestFindingsDraining(t *testing.T) {
 	now := time.Now()
 	for name, c := range map[string]struct {
 		keeps    bool
+		request  bool
 		status   string
 		noted    time.Time
 		want     string
 		harmless bool
 	}{
-		"the node deletes ENIs":     {false, "available", time.Time{}, "registry-gc finishes the deletion", true},
-		"the ENI is still attached": {true, "in-use", time.Time{}, "pods can have its addresses", true},
-		"the ENI is detached":       {true, "available", now.Add(-time.Hour), "remove-interface eni-2", false},
-		"the ENI was just detached": {true, "available", now.Add(-time.Second), "registry-gc", true},
-		"EC2 has no such ENI":       {true, "", now.Add(-time.Hour), "registry-gc", true},
+		"the node deletes ENIs":     {false, false, "available", time.Time{}, "finishes the deletion", true},
+		"the ENI is still attached": {true, false, "in-use", time.Time{}, "pods can have its addresses", true},
+		"the ENI is detached":       {true, false, "available", now.Add(-time.Hour), "remove-interface eni-2", false},
+		"the ENI was just detached": {true, false, "available", now.Add(-time.Second), "registry-gc", true},
+		"EC2 has no such ENI":       {true, false, "", now.Add(-time.Hour), "registry-gc", true},
+		"an ENI on request":         {false, true, "in-use", time.Time{}, "registry-gc detaches", true},
+		"a request and provision":   {true, true, "in-use", time.Time{}, "registry-gc detaches", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &registry.State{ENIs: map[string]registry.ENI{
-				"eni-2": {MAC: "06:00:00:00:00:02", Index: 1, Managed: true, Draining: true, Detaching: c.noted}}}
+				"eni-2": {MAC: "06:00:00:00:00:02", Index: 1, Managed: !c.request, OnRequest: c.request,
+					Draining: true, Detaching: c.noted}}}
 			o := Observation{Now: now, State: s, KeepsENIs: c.keeps, EC2: Said{Answered: true}}
 			if c.status != "" {
 				o.EC2.ENIs = []aws.ENI{{ID: "eni-2", Status: c.status}}
