@@ -25,9 +25,9 @@ func drainInterface() *cli.Command {
 		Description: `Without an ENI, it lists ENIs with other security groups or another subnet than the
 configuration has. It also lists ENIs that drain already. With ENIs, new pods get no
 address of these ENIs from now on, and running pods keep their addresses. When the
-last pod of such an ENI has ended, registry-gc deletes the ENI if this node has
-created it. Remove other ENIs by remove-interface. The instance needs a free slot
-for the ENI of new pods.
+last pod of such an ENI has ended, registry-gc deletes the ENI. It does this only if
+this node has created the ENI and provision is full. Remove other ENIs by
+remove-interface. The instance needs a free slot for the ENI of new pods.
 
 It refuses the boot ENI, and ENIs for which a pod has asked. With --undo, it also
 refuses an ENI that a process has begun to delete. The registry has the mark of a

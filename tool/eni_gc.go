@@ -251,9 +251,8 @@ func (l *leakSearch) mayUse() (func(id string) bool, error) {
 		if _, known := s.ENIs[id]; !known && s.Instance.ID != "" && len(s.Intents) == 0 && s.Rebuilt.Since.IsZero() {
 			return false
 		}
-		slog.Info("this command leaves an ENI of this instance: the next ADD uses the ENI, or registry-gc deletes it",
-			"eni",
-			id)
+		slog.Info("this command leaves an ENI of this instance, because the node may still use or delete it: "+
+			"see status --diff", "eni", id)
 		return true
 	}, nil
 }

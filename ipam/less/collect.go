@@ -129,7 +129,7 @@ func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 			slog.Warn("an ENI cannot be released, and this node does not try again", "eni", id, "reason", err)
 		case isDeleteDenied(err):
 			failed = errors.Join(failed, fmt.Errorf("delete %s, which serves no known pod. While this ENI is detached "+
-				"and not deleted, collections detach no other ENI: %w", id, err))
+				"and not deleted, collections begin to delete no other ENI: %w", id, err))
 		case err != nil:
 			failed = errors.Join(failed, fmt.Errorf("delete %s, which serves no known pod: %w", id, err))
 		}

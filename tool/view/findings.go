@@ -129,8 +129,8 @@ func (k *Comparison) judgeENI(id string) []Finding {
 			"the registry has this ENI, but in EC2 it is not attached, so pods on it have lost their network",
 			"another program or an operator has detached the ENI (CloudTrail shows DetachNetworkInterface). Delete " +
 				"its pods, or attach the ENI again. When its addresses have been free for --free-after, " + cli.Name +
-				" registry-gc removes the ENI from the registry. If this node has created the ENI, registry-gc also " +
-				"deletes it", false}}
+				" registry-gc removes the ENI from the registry. If this node has created the ENI and provision is " +
+				"full, registry-gc also deletes it", false}}
 	case inRegistry && k.links[known.MAC] == "" && !k.isInPod(id):
 		if known.Link == "" && !known.NoLink(k.now) {
 			return []Finding{{id, "the node does not have the link of this ENI yet (MAC address " + known.MAC +
