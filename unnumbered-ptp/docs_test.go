@@ -36,8 +36,8 @@ func shipped(t *testing.T) (once, pod nl.Wiring) {
 func TestDocs(t *testing.T) {
 	const file = "../docs/node.md"
 	once, pod := shipped(t)
-	want := fmt.Sprintf("With the first pod. If another program undoes a part, a later ADD does it "+
-		"again:\n\n```\n%s```\n\n"+
+	want := fmt.Sprintf("The ADD of the node's first pod makes these changes. If another program undoes "+
+		"one of them, a later ADD makes this change again:\n\n```\n%s```\n\n"+
 		"For each pod, here 100.64.0.5 and 2600:1f18:0:1::5:\n\n```\n%s```\n", once, pod)
 	after := nltest.Section(t, file, "go test ./unnumbered-ptp -run TestDocs -update", want, *update)
 	for _, s := range append(once, pod...) {

@@ -45,8 +45,7 @@ func addressMetrics(s *registry.State, all []Holding, wanted map[string]int, now
 // stateMetric counts the addresses of each ENI.
 func stateMetric(s *registry.State, all []Holding) Metric {
 	m := Metric{Name: "addresses",
-		Help: "Addresses of the ENIs, by state. Pods have the reserved and bound ones. Cooling ones are free soon. " +
-			"State node: the node itself uses them. Of a /80, only addresses count that pods have or had lately."}
+		Help: "How many addresses of an ENI are in a state: reserved, bound, cooling, free or node."}
 	type kind struct {
 		eni, state string
 		family     nl.Family
@@ -83,10 +82,8 @@ func prefixMetric(s *registry.State) Metric {
 
 // eniMetric counts the ENIs of each pool.
 func eniMetric(s *registry.State, now time.Time) Metric {
-	m := Metric{Name: "enis", Help: "ENIs of the instance with the boot ENI, by pool and state. Idle ones serve no " +
-		"pod. Requested ones serve only pods that ask for them. Exclusive ones are in pods. The node will delete or " +
-		"detach draining ones. Others attached the foreign ones. No-link ones have no link on the node. Detached " +
-		"ones are not attached any more."}
+	m := Metric{Name: "enis", Help: "How many ENIs of a pool are in a state: serving, requested, exclusive, idle, " +
+		"draining, foreign, no-link or detached."}
 	n := map[[2]string]int{}
 	pools, exclusive := map[string]bool{}, s.Exclusive()
 	for id, e := range s.ENIs {
@@ -131,11 +128,10 @@ func familyLabel(f nl.Family) string { return strings.ToLower(f.String()) }
 // it asks again, and growthMetrics also show when this wait ends.
 func growthMetrics(s *registry.State, most Most, now time.Time) []Metric {
 	limit := Metric{Name: "enis_max",
-		Help: "How many ENIs the instance may have, by its type and by maxENIs, with the boot ENI. If provision is " +
-			"not full: how many it has."}
+		Help: "How many ENIs the node may have, including the boot ENI."}
 	each := Metric{Name: "eni_addresses_max",
-		Help: "How many addresses and prefixes of a family one ENI can have, with the primary address. Not if " +
-			"provision is none."}
+		Help: "How many addresses of a family one ENI can have: the primary address counts, and a prefix counts as " +
+			"one address."}
 	if s.Instance.ENIs > 0 {
 		limit.Add(float64(most.ENIs))
 	}
