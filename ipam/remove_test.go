@@ -331,6 +331,41 @@ func TestRemoveFailsAssign(t *testing.T) {
 	}
 }
 
+// TestRemoveUnrecorded: EC2 has attached an ENI for a growth, and the growth has not recorded it yet. An operator removes
+// the ENI. EC2 does not detach it, because pods get its addresses. If the growth is killed, a collection records the
+// ENI, and the operator can remove it.
+func TestRemoveUnrecorded(t *testing.T) {
+	for name, c := range map[string]struct {
+		killed bool
+		lag    time.Duration // of metadata
+	}{"recorded": {}, "killed": {killed: true}, "metadata lags": {lag: time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			inBubbleOf(t, "m5.large", func(of *ec2sim.Config) { of.MetadataDelay = c.lag }, func(w *world, _ *wires) {
+				ctx, kill := context.WithCancel(w.Context())
+				var eni string
+				growth := w.at(nil, func() {
+					eni = w.ENIs()[1].ID
+					err := w.pool().Remove(w.Context(), eni)
+					if err == nil || !strings.Contains(err.Error(), "remove "+eni+": it is still attached: a process") {
+						w.Errorf("Remove: %v", err)
+					}
+					if c.killed {
+						kill()
+					}
+				}, "Action=AttachNetworkInterface&")
+				growth.Acquire(ctx, pod(1)) // it fails if it is killed
+				w.consistent()
+				w.collect()
+				if e := w.ENI(eni); e.AttachmentStatus != aws.Attached {
+					w.Errorf("EC2 shows the ENI as %q", e.AttachmentStatus)
+				}
+				w.end(1)
+				must(w, w.pool().Remove(w.Context(), eni))
+			})
+		})
+	}
+}
+
 // TestDeletionOfEarlierConfiguration: a collection has detached an ENI, and EC2 has failed to delete it. Then the
 // configuration forbids deletions. The node keeps the ENI in the registry as long as EC2 has it for this node.
 func TestDeletionOfEarlierConfiguration(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/known"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
@@ -149,6 +150,8 @@ func (p *Node) noteDetach(ctx context.Context, id string) (removeNote func(*regi
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
 		e, known := s.ENIs[id]
 		switch {
+		case book.Begun(s, id):
+			return errAttaching // a growth may record the ENI soon, and pods then get addresses of the ENI
 		case !known:
 			return nil // nothing to note: only an operator's command detaches an ENI that is not in the registry
 		case !e.Draining:

@@ -39,6 +39,9 @@ var (
 	errUsed = errors.New("it serves pods")
 	// errAttached means that this process wanted to detach an ENI, but EC2 has not begun to detach it.
 	errAttached = errors.New("it is still attached")
+	// errAttaching means that a process of this node has begun to attach an ENI, but has not recorded the ENI yet.
+	errAttaching = errors.New("a process of this node has begun to attach it: try again when the process has ended; " +
+		"if the process was killed, try again after the next registry-gc")
 )
 
 // Remove detaches an ENI and deletes it. It returns an error if the registry or the kernel shows that pods of this node
@@ -176,7 +179,7 @@ func growthGoesOn(id string, err error) bool {
 		return true
 	}
 	return errors.Is(err, errNotOurs) || errors.Is(err, errUsed) || errors.Is(err, errUndrained) ||
-		call.GoesOn(err, true)
+		errors.Is(err, errAttaching) || call.GoesOn(err, true)
 }
 
 // isForgotten reports whether the registry no longer has an ENI.
