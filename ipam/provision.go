@@ -38,5 +38,8 @@ func (p *Pool) provisionWith(
 	if link, err = linkUp(ctx, id); err != nil {
 		return id, "", fmt.Errorf("%s is attached, but its link is not up: %w", id, err)
 	}
+	if err := p.FinishNamed(ctx, id); err != nil {
+		return id, link, err
+	}
 	return id, link, p.Registry.Change(ctx, func(s *registry.State) { book.EndProvision(s, id) })
 }

@@ -4,10 +4,13 @@
 package ipam
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/book"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
+	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/more"
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
@@ -42,4 +45,49 @@ func TestTerminationLater(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestTerminationNewInterface: EC2 throttles, or fails, when new-interface has attached an ENI. Also on a node that
+// must not create ENIs, EC2 deletes the ENI together with the instance.
+func TestTerminationNewInterface(t *testing.T) {
+	for _, code := range []string{throttling, "InternalError"} {
+		for _, provision := range []lease.Provision{lease.ProvisionAssign, lease.ProvisionNone} {
+			t.Run(code+" "+string(provision), func(t *testing.T) {
+				inBubble(t, "m5.large", func(w *world, _ *wires) {
+					w.policy.Provision = provision
+					w.EC2.Fail(book.ModifyAction, code, 4)
+					p := w.pool()
+					p.Policy = lease.Policy{}
+					id, _, err := p.provisionWith(w.Context(), more.ENISpec{SecurityGroups: []string{"sg-1"},
+						Tags: map[string]string{"for": "pods"}, MinIndex: 1, Addrs: 3},
+						func(context.Context, string) (string, error) { return "eth1", nil })
+					must(w, err)
+					if !w.ENI(id).DeleteOnTermination || w.EC2.Asked(book.ModifyAction) < 2 {
+						w.Errorf("the ENI outlives the instance, after %d calls", w.EC2.Asked(book.ModifyAction))
+					}
+					if left := w.State().Intents; len(left) > 0 {
+						w.Errorf("intents %v", left)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestTerminationMixed: one network of the node may create ENIs, and another may not. EC2 throttles the growth that
+// has attached an ENI. A collection sets DeleteOnTermination.
+func TestTerminationMixed(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		other := w.policy
+		other.Provision = lease.ProvisionAssign
+		w.EC2.Fail(book.ModifyAction, throttling, always)
+		w.mustAcquire(1)
+		w.EC2.Fail(book.ModifyAction, "", 0)
+		time.Sleep(time.Minute)
+		w.policy = lease.Common(w.policy, other)
+		w.collect()
+		if !w.ENIs()[1].DeleteOnTermination {
+			w.Errorf("the ENI outlives the instance; intents %v", w.State().Intents)
+		}
+	})
 }

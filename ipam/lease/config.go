@@ -106,6 +106,7 @@ type Policy struct {
 	Batch          int // 0: as many as fit
 	Prefixes       bool
 	Provision      Provision
+	AnyMakesENIs   bool // a network of the node may create ENIs, although Provision is not full: see Common
 	Changes        bool // a network of the node may change something in EC2, although Provision is none: see Common
 	MaxENIs        int  // 0: the instance type's limit
 	MaxPods        int  // 0: no limit

@@ -273,6 +273,8 @@ func Together(policies []Policy) []Policy {
 // have different values of a field, Common leaves this field empty. The returned policy has the Provision that allows
 // the fewest changes, because a network may forbid changes that another network allows. If at least one network allows
 // changes in EC2, Common sets the field Changes. The collection then knows that metadata may lag behind a change.
+// If at least one network may create ENIs, Common sets the field AnyMakesENIs. The collection then finishes the calls by
+// which EC2 deletes ENIs with the instance.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&
@@ -281,6 +283,7 @@ func Common(networks ...Policy) (c Policy) {
 		}
 		c.Pools, c.Peers = c.Pools || p.Pools, c.Peers || p.Peers
 		c.Changes = c.Changes || p.Changes || p.Provision != ProvisionNone
+		c.AnyMakesENIs = c.AnyMakesENIs || p.AnyMakesENIs || p.Provision == ProvisionFull
 		for _, tags := range p.requests { // the pools of a network have the same requests
 			if !slices.ContainsFunc(c.requests, func(r map[string]string) bool { return maps.Equal(r, tags) }) {
 				c.requests = append(c.requests, tags)

@@ -19,7 +19,7 @@ import (
 
 // setDeleteOnTermination sets DeleteOnTermination of an ENI, so that EC2 deletes the ENI together with the instance.
 // The pods' network works without DeleteOnTermination, so no pod waits for this call: see Finish. If the call fails,
-// the intent stays, and the next growth or collection tries again.
+// the intent stays, and a later process tries again, if setsTermination returns true for the process.
 func (p *Node) setDeleteOnTermination(ctx context.Context, eni, attachment, token string) error {
 	s, err := p.Registry.View()
 	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) ||
@@ -28,7 +28,7 @@ func (p *Node) setDeleteOnTermination(ctx context.Context, eni, attachment, toke
 	}
 	if err := p.Cloud.DeleteOnTermination(ctx, eni, attachment); err != nil {
 		slog.Warn("DeleteOnTermination could not be set: EC2 would keep the ENI when the instance ends. The next "+
-			"growth or collection tries again", "eni", eni, "error", err)
+			"growth or collection tries again, if the node may create ENIs", "eni", eni, "error", err)
 		if errors.Is(err, aws.ErrThrottled) {
 			return p.NotBefore(ctx, book.ModifyAction, p.Backoff(3))
 		}
@@ -66,8 +66,30 @@ func (p *Node) Finish(ctx context.Context) {
 	}
 }
 
-// ensureDeleteOnTermination sets DeleteOnTermination of an attached ENI, even if there is no intent for this call. If a
-// network of this process must not change ENIs, ensureDeleteOnTermination only writes the intent.
+// FinishNamed calls Finish for an ENI that an operator's command has attached. If EC2 throttles or fails, FinishNamed
+// tries again for half a minute. On a node that must not create ENIs, no later process would try again.
+func (p *Node) FinishNamed(ctx context.Context, id string) error {
+	const attempts = 8
+	for n := range attempts {
+		s, err := p.Registry.View()
+		if err != nil || s.Intents[book.TokenOf(s, id)].Attachment == "" {
+			return err
+		}
+		wait := max(p.Backoff(n), time.Until(s.NotBefore[book.ModifyAction]))
+		if err := call.Sleep(ctx, wait, "set DeleteOnTermination of "+id); err != nil {
+			return err
+		}
+		p.Finish(ctx)
+	}
+	return nil
+}
+
+// setsTermination reports whether this process may set DeleteOnTermination of ENIs. If a network of the node may create
+// ENIs, the node's role has the permission, so a collection makes the call for this network.
+func (p *Node) setsTermination() bool { return p.MakesENIs() || p.Policy.AnyMakesENIs }
+
+// ensureDeleteOnTermination sets DeleteOnTermination of an attached ENI, even if there is no intent for this call. If
+// this process must not change ENIs, ensureDeleteOnTermination only writes the intent.
 func (p *Node) ensureDeleteOnTermination(ctx context.Context, e aws.ENI) error {
 	token := call.NewToken()
 	err := p.Registry.Change(ctx, func(s *registry.State) {
@@ -79,7 +101,7 @@ func (p *Node) ensureDeleteOnTermination(ctx context.Context, e aws.ENI) error {
 		}
 		s.Intents[token] = i
 	})
-	if err != nil || e.Attachment == "" || !p.MakesENIs() {
+	if err != nil || e.Attachment == "" || !p.setsTermination() {
 		return err // a later process makes the call, which this process cannot make yet, or must not make
 	}
 	return p.setDeleteOnTermination(ctx, e.ID, e.Attachment, token)
@@ -89,7 +111,7 @@ func (p *Node) ensureDeleteOnTermination(ctx context.Context, e aws.ENI) error {
 // the call failed.
 func (p *Node) setAllDeleteOnTermination(ctx context.Context) error {
 	s, err := p.Registry.View()
-	if err != nil || !p.MakesENIs() {
+	if err != nil || !p.setsTermination() {
 		return err
 	}
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
