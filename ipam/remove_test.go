@@ -366,6 +366,27 @@ func TestRemoveUnrecorded(t *testing.T) {
 	}
 }
 
+// TestDrainingUnknown: a node must change nothing in EC2, and its role may not describe ENIs. An earlier process has
+// marked an ENI. The collections of the node succeed, and the mark ends when the role may describe the ENI.
+func TestDrainingUnknown(t *testing.T) {
+	inBubble(t, "m5.large", func(w *world, _ *wires) {
+		w.mustAcquire(1)
+		w.end(1)
+		time.Sleep(time.Hour)
+		eni := w.ENIs()[1].ID
+		w.policy.Provision = lease.ProvisionNone
+		w.Edit(func(s *registry.State) { s.Edit(eni, (*registry.ENI).Drain) })
+		w.EC2.Fail("DescribeNetworkInterfaces", "UnauthorizedOperation", always)
+		for _, draining := range []bool{true, false} {
+			w.collect()
+			if e := w.State().ENIs[eni]; e.Draining != draining {
+				w.Errorf("the registry has %+v", e)
+			}
+			w.EC2.Fail("DescribeNetworkInterfaces", "", 0)
+		}
+	})
+}
+
 // TestDeletionOfEarlierConfiguration: a collection has detached an ENI, and EC2 has failed to delete it. Then the
 // configuration forbids deletions. The node keeps the ENI in the registry as long as EC2 has it for this node.
 func TestDeletionOfEarlierConfiguration(t *testing.T) {

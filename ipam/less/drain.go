@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"time"
@@ -84,7 +85,8 @@ func isAttachedTo(instance string, description []aws.ENI) bool {
 // endDraining removes the marks of the ENIs that EC2 shows as attached to this instance. A collection calls endDraining
 // if the node must not delete ENIs, because no collection continues the deletion of an ENI then. Pods can have the
 // addresses of these ENIs again. A detached ENI keeps its mark until an operator deletes the ENI, or attaches it to
-// another instance. endDraining then removes the ENI from the registry.
+// another instance. endDraining then removes the ENI from the registry. If the role may not describe ENIs, the
+// marks stay, and the collection goes on.
 func (p *Node) endDraining(ctx context.Context) (failed error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -99,6 +101,10 @@ func (p *Node) endDraining(ctx context.Context) (failed error) {
 		switch {
 		case errors.Is(err, aws.ErrNotFound), err == nil && len(seen) == 0:
 			err = p.Missing(ctx, id)
+		case aws.NotAllowed(err):
+			slog.Warn("an ENI serves no pods: an earlier process was about to delete it, and the role may not ask EC2 "+
+				"whether it is attached: allow DescribeNetworkInterfaces", "eni", id, "error", err)
+			err = nil
 		case err != nil:
 			err = fmt.Errorf("ask EC2 whether %s, which no process deletes any more, is attached: %w", id, err)
 		case isAttachedTo(s.Instance.ID, seen):
