@@ -140,6 +140,26 @@ func TestAskedBeforeClockStep(t *testing.T) {
 	}
 }
 
+// TestSupersededAfterSmallClockStep: two ADDs of an attachment began, and then the clock was set back by half a second.
+// The lease of the later ADD is in the future. Only the earlier ADD is superseded.
+func TestSupersededAfterSmallClockStep(t *testing.T) {
+	w := newWorld(t, "m5.large", 20)
+	t.Setenv("CNI_IPVLAN_VPC_STATE_DIR", w.Dir)
+	a := w.mustAcquire(1)
+	r := &plugin.Request[lease.Config]{Network: pod(1).Network, Attachment: pod(1).Attachment}
+	for lead, want := range map[time.Duration]bool{-100 * time.Millisecond: true, 100 * time.Millisecond: false} {
+		later := time.Now().Add(500 * time.Millisecond)
+		w.Edit(func(s *registry.State) {
+			l, _ := s.Leases.At(a)
+			l.Since = later.Round(0)
+			s.Leases.Set(a, l)
+		})
+		if got := lease.Superseded(r, later.Add(lead)); got != want {
+			t.Errorf("an ADD that began %v after the lease is superseded: %v", lead, got)
+		}
+	}
+}
+
 // TestSupersededAfterClockStep: an ADD began, the clock was set back by an hour, and a later ADD of the attachment
 // began.
 func TestSupersededAfterClockStep(t *testing.T) {

@@ -113,13 +113,14 @@ func key[C any](r *plugin.Request[C]) registry.Key {
 
 // Superseded reports whether a later ADD of the attachment has made the objects that are now in the pod. The caller's
 // ADD has leases, and the argument began is the time when the last of them began. If a lease of the attachment began
-// after this time, that lease belongs to a later ADD. If the registry cannot be read, Superseded returns true.
+// after this time, that lease belongs to a later ADD. If the registry cannot be read, or the time of that lease is in
+// the future, Superseded returns true.
 func Superseded[C any](r *plugin.Request[C], began time.Time) bool {
 	s, err := view()
 	if err != nil {
 		return true
 	}
-	younger := func(a netip.Addr) bool { l, _ := s.Leases.At(a); return s.BegunAfter(l, began) }
+	younger := func(a netip.Addr) bool { l, _ := s.Leases.At(a); return s.MaybeBegunAfter(l, began) }
 	return slices.ContainsFunc(s.Held(key(r)), younger)
 }
 
