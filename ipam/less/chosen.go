@@ -53,12 +53,12 @@ func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 // releaseChosen does the work of ReleaseChosen, but tries only once. A collection calls it directly. If a growth takes
 // too long, the error is errGrowing.
 func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
-	if p.Policy.Provision == lease.ProvisionNone || c.Max == 0 {
-		return nil
-	}
 	s, err := p.Registry.View()
-	if err != nil || !lease.AnyToRelease(s) {
+	if err != nil || c.Max == 0 || !lease.AnyToRelease(s) {
 		return err
+	}
+	if p.Policy.Provision == lease.ProvisionNone {
+		return p.forgetReleases(ctx, s)
 	}
 	failed := p.repeatReleases(ctx, c)
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
@@ -69,6 +69,21 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 		}
 	}
 	return failed
+}
+
+// forgetReleases deletes the intents of unfinished releases that an operator's command has begun, if no network of the
+// node may change anything in EC2. No collection repeats such a release. If EC2 has not carried it out, metadata shows
+// the address again, and pods can have it. An intent without a use would stay until the boot.
+func (p *Node) forgetReleases(ctx context.Context, s *registry.State) error {
+	if p.Policy.Changes || !slices.ContainsFunc(slices.Collect(maps.Values(s.Intents)), lease.ReleasesChosen) {
+		return nil
+	}
+	return p.Registry.Change(ctx, func(s *registry.State) {
+		book.LeftReleases(s) // deletes the intents whose addresses the registry has again
+		maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {
+			return lease.ReleasesChosen(i) && time.Since(i.Since) > lease.StaleMetadata
+		})
+	})
 }
 
 // chosenAddrs returns a picker for chosen addresses that an ENI must now release to EC2. The picker returns only
