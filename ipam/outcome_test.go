@@ -315,7 +315,8 @@ func TestDeallocateLost(t *testing.T) {
 }
 
 // TestDeallocateUnansweredNone: a node must change nothing in EC2. An operator releases an address, and EC2 does not
-// answer. No collection repeats the call, and none leaves the intent. If EC2 has done nothing, pods can have the address.
+// answer. No collection repeats the call, and a collection deletes the intent. If EC2 has done nothing, pods can have
+// the address.
 func TestDeallocateUnansweredNone(t *testing.T) {
 	for name, outcome := range map[string]ec2sim.Outcome{"done": ec2sim.DoneLost, "undone": ec2sim.UndoneLost} {
 		t.Run(name, func(t *testing.T) {

@@ -332,8 +332,8 @@ func TestRemoveFailsAssign(t *testing.T) {
 }
 
 // TestRemoveUnrecorded: EC2 has attached an ENI for a growth, and the growth has not recorded it yet. An operator
-// removes the ENI. EC2 does not detach it, because pods get its addresses. If the growth is killed, a collection records the
-// ENI, and the operator can remove it.
+// removes the ENI. EC2 does not detach it, because pods get its addresses. If the growth is killed, a collection
+// records the ENI, and the operator can remove it.
 func TestRemoveUnrecorded(t *testing.T) {
 	for name, c := range map[string]struct {
 		killed bool

@@ -103,8 +103,8 @@ func blankState() *State {
 // BegunAfter also returns false, because no process knows when the lease really began.
 func (s *State) BegunAfter(l Lease, t time.Time) bool { return s.isAfter(l.Since, t) }
 
-// MaybeBegunAfter reports whether the lease l began after the time t, or perhaps did. Unlike BegunAfter, it returns true
-// if l.Since was in the future when this process read the registry: the clock was perhaps set back by less than
+// MaybeBegunAfter reports whether the lease l began after the time t. Unlike BegunAfter, it also returns true if
+// l.Since was in the future when this process read the registry: the clock was perhaps set back by less than
 // clockTolerance. The time t must be a result of time.Now in this process.
 func (s *State) MaybeBegunAfter(l Lease, t time.Time) bool { return l.Since.After(ToCurrentClock(t)) }
 

@@ -22,8 +22,8 @@ import (
 // makes no further call. Even after an error, it returns the addresses that have left their ENIs.
 //
 // Each address has an intent until the outcome of its call is known. If the process is killed or gets no answer, a
-// collection releases the address, unless the node must change nothing in EC2. If an operator repeats the command before
-// the next collection, the repeated command releases the address.
+// collection releases the address, unless the node must change nothing in EC2. If an operator repeats the command
+// before the next collection, the repeated command releases the address.
 func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []netip.Addr, err error) {
 	for _, a := range addrs {
 		if err := p.AwaitTurn(ctx, book.UnassignActionOf(a)); err != nil {
@@ -56,8 +56,8 @@ func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []neti
 // withFinisher adds a text to err if EC2 has not answered. The text says which command finishes the release.
 func withFinisher(err error) error {
 	if aws.MaybeDone(err) {
-		err = fmt.Errorf("%w: the same command finishes the release, if you repeat it; the next registry-gc finishes the "+
-			"release, too, unless provision is none", err)
+		err = fmt.Errorf("%w: the same command finishes the release, if you repeat it; the next registry-gc "+
+			"finishes the release, too, unless provision is none", err)
 	}
 	return err
 }

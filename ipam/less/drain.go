@@ -103,7 +103,7 @@ func (p *Node) endDraining(ctx context.Context) (failed error) {
 			err = p.Missing(ctx, id)
 		case aws.NotAllowed(err):
 			slog.Warn("an ENI serves no pods: an earlier process was about to delete it, and the role may not ask EC2 "+
-				"whether it is attached: allow DescribeNetworkInterfaces", "eni", id, "error", err)
+				"whether it is attached. Allow DescribeNetworkInterfaces", "eni", id, "error", err)
 			err = nil
 		case err != nil:
 			err = fmt.Errorf("ask EC2 whether %s, which no process deletes any more, is attached: %w", id, err)
