@@ -273,8 +273,8 @@ func Together(policies []Policy) []Policy {
 // have different values of a field, Common leaves this field empty. The returned policy has the Provision that allows
 // the fewest changes, because a network may forbid changes that another network allows. If at least one network allows
 // changes in EC2, Common sets the field Changes. The collection then knows that metadata may lag behind a change.
-// If at least one network may create ENIs, Common sets the field AnyMakesENIs. The collection then finishes the calls by
-// which EC2 deletes ENIs with the instance.
+// If at least one network may create ENIs, Common sets the field AnyMakesENIs. The collection then finishes the calls
+// by which EC2 deletes ENIs with the instance.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&
