@@ -141,7 +141,8 @@ func newPair(t *testing.T, k [2]*kernel, dir string, seed uint64, steady *setup,
 		m := &model{Node: k[i].of(t, filepath.Join(dir, fmt.Sprint("state", i))), kernel: k[i], rng: p.rng,
 			began: time.Now(), limits: limits, provision: lease.ProvisionFull,
 			primaries: map[string]netip.Addr{}, theirs: map[string]ec2sim.ENI{}, taken: map[netip.Addr]time.Time{},
-			away: map[string]time.Time{}, given: map[string]ec2sim.ENI{}, moved: map[string]bool{}}
+			away: map[string]time.Time{}, given: map[string]ec2sim.ENI{}, moved: map[string]bool{},
+			ended: map[netip.Addr]time.Time{}}
 		m.EC2 = p.EC2
 		f := &follower{model: m, pair: p, machine: machineRuns}
 		p.nodes[i] = f

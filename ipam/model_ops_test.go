@@ -59,7 +59,7 @@ var ofOperators []act
 
 func init() {
 	ofMultus = []act{{50, true, (*model).further}}
-	ofOperators = []act{{25, true, (*model).newInterface}}
+	ofOperators = []act{{25, true, (*model).newInterface}, {5, true, (*model).removeInterface}}
 	acts = []act{
 		{30, true, (*model).add}, {5, false, (*model).again}, {16, true, (*model).del}, {3, true, (*model).delAgain},
 		{5, true, (*model).retain}, {12, true, (*model).collect}, {3, false, (*model).fill}, {4, true, (*model).die},

@@ -403,9 +403,8 @@ func (m *model) verifyEnd() {
 			if !known.Has(a) {
 				m.wrong("%s of %s is not known to the registry", a, e.ID)
 			}
-			// A rebuilt registry does not tell the node's own IPv6 address from one that EC2 gave the boot ENI for
-			// pods.
-			unclear := m.rebuilt && i == len(e.Addrs)
+			// After a lost registry or answer, the node takes the first IPv6 address of the boot ENI for its own.
+			unclear := i == len(e.Addrs)
 			if own := e.Boot && (i == 0 || unclear); !s.Free.Has(a) && !own {
 				m.wrong("%s of %s is not free", a, e.ID)
 			}
