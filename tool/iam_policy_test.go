@@ -195,7 +195,7 @@ func (l *life) live() {
 			l.Fatal(err)
 		}
 		for range 3 { // ENIs drain, then go
-			runTool(l, "registry-gc", "--free-after", "1ns")
+			runTool(l, "registry-gc", "--config", l.conflist, "--free-after", "1ns")
 		}
 	}
 	for _, e := range l.ENIs() {
