@@ -106,14 +106,14 @@ func (s *scene) deletePods(ctx context.Context, out *output) error {
 	return nil
 }
 
-// checkNothingLeft runs registry-gc to release addresses and ENIs that have been free for a second. Then it looks for
-// leftovers in EC2 and on the nodes.
+// checkNothingLeft runs registry-gc to release all addresses and ENIs of the pods. Then it looks for leftovers in EC2 and
+// on the nodes.
 func (s *scene) checkNothingLeft(ctx context.Context, out *output, before [][]string) error {
 	const freeAfter = time.Second
 	out.showProgress("registry-gc")
 	select {
-	// registry-gc adds up to 15 % to freeAfter, so that nodes call EC2 at different times. So wait 20 % longer.
-	case <-time.After(freeAfter * 12 / 10):
+	// The pods' addresses cool for a minute, the default of reuseIPWait. Until then, registry-gc does not release them.
+	case <-time.After(time.Minute + freeAfter):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
