@@ -106,8 +106,8 @@ func (s *scene) deletePods(ctx context.Context, out *output) error {
 	return nil
 }
 
-// checkNothingLeft runs registry-gc to release all addresses and ENIs of the pods. Then it looks for leftovers in EC2 and
-// on the nodes.
+// checkNothingLeft runs registry-gc to release all addresses and ENIs of the pods. Then it looks for leftovers in EC2
+// and on the nodes.
 func (s *scene) checkNothingLeft(ctx context.Context, out *output, before [][]string) error {
 	const freeAfter = time.Second
 	out.showProgress("registry-gc")
