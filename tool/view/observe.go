@@ -143,9 +143,8 @@ func missingKeys[K comparable, V any](all, other map[K]V) (keys []K) {
 // Compare compares the answers of the four sources. reuseWait returns how long the addresses of a pool cool.
 func (o *Observation) Compare(reuseWait func(pool string) time.Duration) *Comparison {
 	k := &Comparison{now: o.Now, state: o.State, keepsENIs: o.KeepsENIs, routed: o.Routed, links: o.Links,
-		lacking:  o.Lacking,
-		Metadata: sourceOf(o.Metadata), EC2: sourceOf(o.EC2), inPods: setOf(o.InPods), own: setOf(o.Own),
-		moving: setOf(o.Moving), changing: setOf(o.Changing), holdings: map[netip.Addr]Holding{},
+		lacking: o.Lacking, Metadata: sourceOf(o.Metadata), EC2: sourceOf(o.EC2), inPods: setOf(o.InPods),
+		own: setOf(o.Own), moving: setOf(o.Moving), changing: setOf(o.Changing), holdings: map[netip.Addr]Holding{},
 		used: lease.Used{By: map[lease.At]string{}, Partial: o.Partial}}
 	for _, u := range o.Used {
 		k.used.By[lease.At{MAC: u.MAC, Addr: u.Addr}] = u.Where
