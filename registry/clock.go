@@ -12,26 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The times of a State are times of the wall clock, so that people can read them. But an operator or a program can
-// change the wall clock by seconds or days. For example, a machine may boot with a wrong clock, which NTP then sets. If
-// the clock was set back, a time of the State may be in the future. A process that waits until this time could wait for
-// a day, and the node could give no addresses to pods during this wait. If the clock was set forward, a time of the
-// State is too early by the new clock. A wait that is needed for safety, such as the cooling of an address, could then
-// end too early.
+// The times of a State are times of the wall clock, so that people can read them. But an operator or a program can set
+// the wall clock, by seconds or days. If the clock was set back, a time of the State may be in the future, and a
+// process could wait until this time for a day. If the clock was set forward, a wait that is needed for safety, such as
+// the cooling of an address, could end too early.
 //
-// So the registry's file also has the boot time of the machine. The process that writes the file computes this boot
-// time with the wall clock. A process that reads the file computes the boot time again, with the wall clock at that
-// moment. If the two boot times differ, an operator or a program has set the clock after the file was written, and the
-// process moves all times of the State by the difference.
+// So the registry's file also has the boot time of the machine, by the wall clock of the process that wrote the file. A
+// process that reads the file computes the boot time again. If the two boot times differ, the clock was set after the
+// file was written, and the process moves all times of the State by the difference.
 //
-// Even after this correction, a time of the State may be too far in the future, for two reasons: the file may have no
-// boot time, or a person or another program may have written the file. So for each kind of time there is a maximum. For
-// example, the maximum for NotBefore is the current time plus MostBackoff. If a time is later than its maximum, the
-// process replaces the time by the maximum. So no process waits for longer than the maximum allows.
+// A time may still be too far in the future: the file may have no boot time, or another program may have written the
+// file. So each kind of time has a maximum, and a process replaces a later time by the maximum. For example, the
+// maximum for NotBefore is the current time plus MostBackoff.
 //
-// The process does not move the times in the lease log. Instead, each snapshot in the lease log has a boot time. The
-// boot time and the times of the lines after the snapshot are from the same clock setting. So a reader can see whether
-// the clock was set between two snapshots.
+// The times in the lease log are not moved. Each snapshot in the log has a boot time, by the same clock setting as the
+// lines after it. So a reader can see whether the clock was set between two snapshots.
 
 // The maximum durations from now to the deadlines of a State. No process sets a later deadline.
 const (
@@ -46,8 +41,8 @@ const (
 // clockTolerance is the maximum change of the clock that this package ignores.
 const clockTolerance = time.Second
 
-// Uptime returns how long the machine has been running. It reads a clock that no process can set (clock_gettime(2),
-// CLOCK_BOOTTIME). Tests in a synctest bubble replace Uptime, because the bubble has its own time.
+// Uptime returns how long the machine has been running, by a clock that no process can set (clock_gettime(2),
+// CLOCK_BOOTTIME). Tests replace Uptime.
 var Uptime = func() time.Duration { return reading(unix.CLOCK_BOOTTIME) }
 
 // suspended returns how long the machine has been suspended since its boot, for example by a hibernation. The clock of
@@ -75,9 +70,8 @@ var BootID = func() string {
 	return strings.TrimSpace(string(id))
 }
 
-// nowAndBootTime returns the current time, and the machine's boot time. Both are times of the wall clock. It reads two
-// clocks to compute the boot time. If the kernel delayed the process between these two reads, nowAndBootTime reads both
-// clocks again.
+// nowAndBootTime returns the current time, and the machine's boot time. Both are times of the wall clock. If the kernel
+// delayed the process between the readings of two clocks, nowAndBootTime reads both clocks again.
 func nowAndBootTime() (now, booted time.Time) {
 	const tries = 5
 	for range tries {
@@ -98,14 +92,14 @@ func blankState() *State {
 	return s
 }
 
-// BegunAfter reports whether the lease l began after the time t. The time t must be a result of time.Now in this
-// process. If t is zero, BegunAfter returns false. If l.Since was in the future when this process read the registry,
-// BegunAfter also returns false, because no process knows when the lease really began.
+// BegunAfter reports whether the lease l began after t, which must be a result of time.Now in this process. If t is
+// zero, BegunAfter returns false. It also returns false if l.Since was in the future when this process read the
+// registry: the true begin of the lease is then not known.
 func (s *State) BegunAfter(l Lease, t time.Time) bool { return s.isAfter(l.Since, t) }
 
-// MaybeBegunAfter reports whether the lease l began after the time t. Unlike BegunAfter, it also returns true if
-// l.Since was in the future when this process read the registry: the clock was perhaps set back by less than
-// clockTolerance. The time t must be a result of time.Now in this process.
+// MaybeBegunAfter reports whether the lease l may have begun after t, which must be a result of time.Now in this
+// process. Unlike BegunAfter, it returns true if l.Since was in the future when this process read the registry: the
+// clock was perhaps set back by less than clockTolerance.
 func (s *State) MaybeBegunAfter(l Lease, t time.Time) bool { return l.Since.After(ToCurrentClock(t)) }
 
 // FreedAfter reports whether the last lease of a free address ended after the time t. The time t must be a result of
@@ -119,13 +113,12 @@ func (s *State) isAfter(since, t time.Time) bool {
 	return !t.IsZero() && since.After(ToCurrentClock(t)) && since.Before(s.readAt)
 }
 
-// ToCurrentClock returns the time t by the current wall clock. If an operator or a program has set the clock after t,
-// ToCurrentClock moves t by the difference. The time t must be a result of time.Now in this process. Callers compare
-// the returned time with the times of a State, which setClock has corrected in the same way. If the machine was
-// suspended between the start of the process and t, the result is too early by the duration of the suspension. A result
-// that is too early is safe. BegunAfter may then return true for a lease that began before t, but in this case the
-// process only fails to end the lease. If t is when a process asked EC2, a result that is too early only means that
-// EC2's answer proves less.
+// ToCurrentClock converts t, which must be a result of time.Now in this process, to the current wall clock. If the
+// clock was set after t, ToCurrentClock moves t by the difference, as setClock has done with the times of a State.
+// Callers compare the result with these times.
+//
+// If the machine was suspended between the start of the process and t, the result is too early by the duration of the
+// suspension. This is safe: the process then only fails to end a lease, or concludes less from an answer of EC2.
 func ToCurrentClock(t time.Time) time.Time {
 	now := time.Now()
 	// how far the wall clock was set forward since t: it then counts more time than the monotonic clock
@@ -136,9 +129,8 @@ func ToCurrentClock(t time.Time) time.Time {
 	return t.Round(0).Add(step - (suspended() - suspendedAtStart))
 }
 
-// setClock corrects the times of the state. If an operator or a program has set the wall clock after the file was
-// written, setClock moves all times by the difference. The arguments are the current time and the boot time, both by
-// the current wall clock.
+// setClock corrects the times of the state, as the top of this file describes. The arguments are the current time and
+// the boot time, both by the current wall clock.
 func (s *State) setClock(now, booted time.Time) {
 	s.readAt = now
 	step := booted.Sub(s.bootTime)
@@ -160,8 +152,8 @@ func (s *State) setClock(now, booted time.Time) {
 	s.bootTime = booted
 }
 
-// replaceTimes calls the function f with each nonzero time t of the state, and replaces this time with the result. The
-// argument maxAhead of f is the maximum duration from now to t.
+// replaceTimes replaces each nonzero time t of the state with the result of f. The argument maxAhead of f is the
+// maximum duration from now to t.
 func (s *State) replaceTimes(f func(t time.Time, maxAhead time.Duration) time.Time) {
 	until := func(t time.Time, maxAhead time.Duration) time.Time {
 		if t.IsZero() {

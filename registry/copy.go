@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Known returns a copy of the state without the JSON members that this release does not know. Members that this release
-// does not know are from a later release or from another program. The state and the copy share maps and lists.
+// Known returns a copy of the state without the JSON members that this release does not know. The state and the copy
+// share maps and lists.
 func (s *State) Known() *State {
 	n := newState()
 	for a, since := range s.Free.All() {

@@ -17,11 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A node counts its ADDs and DELs in a file of numbers. Each process maps the file into its memory, and increments the
-// numbers with atomic CPU instructions. So no process waits for another, and each command is counted, even if many
-// commands end at the same time. A killed process leaves no half-written number. The file also has the durations of the
-// commands. These durations cannot be in the registry, because an ADD has not ended yet when it writes the registry for
-// the last time.
+// A node counts its ADDs and DELs, and their durations, in a file of numbers. Each process maps the file into its
+// memory, and increments the numbers with atomic CPU instructions. So no process waits for another, and a killed
+// process leaves no half-written number. The durations cannot be in the registry, because an ADD writes the registry
+// for the last time before it has ended.
 //
 // The file is on tmpfs, so the numbers begin at zero with each boot. Prometheus allows this: a counter may return to
 // zero, but must not decrease to a value other than zero.
@@ -51,17 +50,15 @@ var Bounds = [...]time.Duration{10 * time.Millisecond, 25 * time.Millisecond, 50
 	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second, 2500 * time.Millisecond,
 	5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute}
 
-// The file of numbers has a row for each pair of command and outcome. The first number of the row says how many
-// commands took at most Bounds[0]. For each other index i of Bounds, a number says how many commands took longer than
-// Bounds[i-1], but not longer than Bounds[i]. Then a number says how many commands took longer than the last of Bounds.
-// The last number is the sum of all durations in microseconds.
+// The file of numbers has a row for each pair of command and outcome. The row has a number of commands for each range
+// of durations: up to Bounds[0], from Bounds[i-1] to Bounds[i], and above the last of Bounds. The last number of the
+// row is the sum of all durations in microseconds.
 const (
 	countsPerRow = len(Bounds) + 2
 	countSize    = len(countedCommands) * len(outcomes) * countsPerRow * 8
 )
 
-// A Tally is for one command and one outcome. It says how often the command had this outcome, and how long the command
-// took.
+// A Tally has the number and the durations of the commands that had one outcome.
 type Tally struct {
 	Command, Outcome string
 	Within           []uint64 // for each of Bounds, how many commands took at most this time
@@ -70,7 +67,7 @@ type Tally struct {
 }
 
 // Count counts a command that has ended. The file of numbers is in dir, which is the registry's directory. Count
-// ignores commands other than ADD and DEL. Count returns no error, because the command must not fail if Count fails.
+// ignores commands other than ADD and DEL. It also ignores its own errors, because the command must not fail for them.
 func Count(dir, command, outcome string, took time.Duration) {
 	of, how := slices.Index(countedCommands[:], command), slices.Index(outcomes[:], outcome)
 	if of < 0 || how < 0 {
@@ -115,8 +112,8 @@ func mapCounts(dir string) ([]byte, error) {
 	return unix.Mmap(fd, 0, countSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 }
 
-// Counts returns a Tally for each pair of command and outcome. The numbers of a Tally begin at zero when the machine
-// boots, or when another program deletes the file of numbers. If there is no file, Counts returns no Tally.
+// Counts returns a Tally for each pair of command and outcome since the boot, or since another program deleted the file
+// of numbers. If there is no file, Counts returns no Tally.
 func Counts(dir string) ([]Tally, error) {
 	text, err := os.ReadFile(dir + "/" + countsFile)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -24,15 +24,14 @@ const fileName = "registry.json"
 
 // A directory is the registry's directory, open and locked.
 //
-// The lock is on the directory itself. A lock on a file in the directory would not always exclude other processes. If
-// another program deleted the lock file, the next process would create and lock a new lock file, and two processes
-// would write into the same directory.
+// The lock is on the directory itself. If it were on a file, another program could delete this file. The next process
+// would then lock a new file, and two processes would write into the same directory.
 //
-// All operations in this Go file use the open directory, not its path. So if another program replaces the directory by
-// a new one, a process that has the old directory open cannot write into the new one.
+// All operations in this Go file use the open directory, not its path. So they never write into a new directory that
+// has replaced the open one.
 type directory struct {
 	*os.File
-	// package flock opens the directory itself, and does not return its open file. So File is a second open file
+	// package flock opens the directory a second time, for the lock
 	lock *flock.Flock
 }
 
@@ -80,8 +79,8 @@ func (d *directory) loadState() (*State, error) {
 	return blankState(), nil
 }
 
-// setAside renames the registry's file, and returns the new path. The new name contains the argument, which is a word
-// for the reason, such as "bad".
+// setAside renames the registry's file, and returns the new path. The new name contains why, which is a word such as
+// "bad".
 func (d *directory) setAside(why string) (path string, err error) {
 	aside := fileName + "." + why + "-" + time.Now().UTC().Format("20060102T150405.000000000")
 	if err := unix.Renameat(d.fd(), fileName, d.fd(), aside); err != nil {
@@ -110,9 +109,8 @@ func (d *directory) fd() int { return int(d.Fd()) }
 
 func (d *directory) path(name string) string { return filepath.Join(d.Name(), name) }
 
-// parseContent parses b, which is the content of the registry's file, and converts the times in the state to the
-// current clock. The third argument is the modification time of the file. The fourth argument is the error that the
-// caller got when it read the file.
+// parseContent parses b, which is the content of the registry's file, and converts the times in it to the current
+// clock. The arguments written and err are the modification time of the file, and the error of the read.
 func parseContent(path string, b []byte, written time.Time, err error) (*State, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return blankState(), nil

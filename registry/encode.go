@@ -15,10 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// schemaVersion is the schema version of the original plugin's file. The original plugin's file has two fields,
-// schema_version and ips. For these two fields, this suite uses the same format. So an operator can replace the
-// original plugin by this suite, and later return to the original plugin, while pods run. All other fields are new, and
-// the original plugin ignores them.
+// schemaVersion is the schema version of the original plugin's file. This suite uses the same format for the two fields
+// of that file, schema_version and ips. The original plugin ignores all other fields. So an operator can change between
+// the two plugins while pods run.
 const schemaVersion = 1
 
 // fileBeginning is the beginning of each file with this schema version.
@@ -43,8 +42,7 @@ func newState() *State {
 
 // parseState parses a text that this release, an earlier release or the original plugin has written. The argument
 // modTime is the file's modification time, or zero if the text is not from a file. If the text ends with this time, a
-// process of this suite has written it, so parseState trusts the indexes in the text. If not, any program may have
-// written the text, so parseState ignores the indexes.
+// process of this suite has written it, so parseState trusts its indexes.
 func parseState(b []byte, modTime time.Time) (*State, error) {
 	if !modTime.IsZero() && isSealed(b, modTime) {
 		if s, version, err := decodeState(b, codec.ReadTrusted); err == nil && version == schemaVersion {
@@ -59,9 +57,8 @@ func parseState(b []byte, modTime time.Time) (*State, error) {
 	if err != nil || version != schemaVersion {
 		return nil, cmp.Or(checkVersion(b), err, fmt.Errorf("schema_version is %d", version))
 	}
-	// If a person has edited the file, the text of a lease may no longer begin with the lease's key, or the key may
-	// have escapes. The next write seals the file again. In a sealed file, Held finds a lease only if its text begins
-	// with the key as this release writes it. Therefore the next write must encode the edited lease again.
+	// A person may have edited the key of a lease. Held finds a lease only if its text begins with the key as this
+	// release writes it. So the next write must encode the edited lease again.
 	s.Leases.Renew(func(text string, l Lease) bool { return !strings.HasPrefix(text, l.Key.leaseTextStart()) })
 	return s, s.checkInvariants()
 }
@@ -75,8 +72,7 @@ func decodeState(b []byte, read func([]byte, func(*codec.Codec)) error) (s *Stat
 	return s, version, err
 }
 
-// decodeSpacedState decodes a file with white space. A person has edited this file, because programs write no white
-// space.
+// decodeSpacedState decodes a file with white space. Only people write such files.
 func decodeSpacedState(b []byte) (s *State, version int, err error) {
 	var dense bytes.Buffer
 	if err := json.Compact(&dense, b); err != nil {
@@ -105,10 +101,9 @@ func checkVersion(b []byte) error {
 	return nil
 }
 
-// encodeFile checks the state, and returns the text of the registry's file. The caller must set the file's modification
-// time to modTime. The result is one line of text, in several parts. The last member of the text is the time modTime.
-// If the state has fields that this process has read from a later release's file, these fields come before the last
-// member.
+// encodeFile checks the state, and returns the text of the registry's file, in several parts. The caller must set the
+// file's modification time to modTime, which is also the last member of the text. Fields of a later release, which this
+// process has read, come before this member.
 func (s *State) encodeFile(modTime time.Time) ([][]byte, error) {
 	if err := s.checkInvariants(); err != nil {
 		return nil, err

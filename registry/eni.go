@@ -12,14 +12,14 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry/indexed"
 )
 
-// An ENI is the registry's entry of an ENI. The entry has all that a warm ADD needs to know about the ENI. So a warm
-// ADD, which takes a free address from the registry, makes no call to EC2 or metadata.
+// An ENI is the registry's entry of an ENI. It has all that a warm ADD needs to know, so a warm ADD asks neither EC2
+// nor metadata.
 //
 //codec:describe kept
 type ENI struct {
 	MAC string `json:"mac"`
-	// the name that the ENI's link had when a process last saw the link. The name is only a hint, because it may
-	// change. The MAC identifies the link
+	// the name of the ENI's link when a process last saw it. The name may change, and is only a hint: the MAC
+	// identifies the link
 	Link   string       `json:"link,omitempty"`
 	Index  int          `json:"index"` // device index on its network card
 	Card   int          `json:"card,omitempty"`
@@ -48,8 +48,8 @@ type ENI struct {
 	Detaching time.Time `json:"detaching,omitzero"`
 	Foreign   bool      `json:"foreign,omitempty"`
 	Detached  bool      `json:"detached,omitempty"`
-	// the reason why EC2 has not reported the ENI's tags: NotAsked or NotAllowed. The reason is empty if EC2 has
-	// reported the tags. For the boot ENI, NotAsked means that EC2 has not confirmed the ENI's addresses
+	// why EC2 has not reported the ENI's tags: NotAsked or NotAllowed; empty if EC2 has reported them. For the boot
+	// ENI, NotAsked means that EC2 has not confirmed the ENI's addresses
 	TagsUnknown string `json:"tagsUnknown,omitempty"`
 	Passed      bool   `json:"passed,omitempty"`
 	Serving     bool   `json:"serving,omitempty"`
@@ -67,9 +67,8 @@ type ENI struct {
 	// has found this.
 	Missed time.Time `json:"missed,omitzero"`
 
-	// EC2 has reported these fields: Groups has the ENI's security groups, Tags has the ENI's tags, and SubnetTags has
-	// the tags of the ENI's subnet. Only two kinds of ENIs have these fields: ENIs that an operator or another program
-	// attached, and ENIs whose PoolUnknown is true.
+	// EC2 has reported these fields. Only ENIs that an operator or another program attached have them, and ENIs whose
+	// PoolUnknown is true. SubnetTags are the tags of the ENI's subnet.
 	Groups     []string          `json:"groups,omitempty"`
 	Tags       map[string]string `json:"tags,omitempty"`
 	SubnetTags map[string]string `json:"subnetTags,omitempty"`
@@ -102,8 +101,7 @@ const (
 	NotAllowed = "not allowed" // the role has no permission to ask, so the ENI serves pods as if it had no tags
 )
 
-// LinkPatience is how long the link of a new ENI may be missing. After the attachment of an ENI, the kernel needs some
-// seconds to find the ENI. The original plugin also waited 20 seconds for the link.
+// LinkPatience is how long the link of a new ENI may be missing. The kernel needs some seconds to find a new ENI.
 const LinkPatience = 20 * time.Second
 
 // NoLink reports whether the node lacks the ENI's link. Without its link, the ENI cannot serve pods. If the link of a
@@ -113,8 +111,8 @@ func (e ENI) NoLink(now time.Time) bool {
 	return !e.Missed.IsZero() && (e.Link != "" || e.Detached || now.Sub(e.Missed) >= LinkPatience)
 }
 
-// A Prefix is a block of addresses that EC2 has delegated to an ENI: a /28 of IPv4, or a /80 of IPv6. Pods lease the
-// single addresses of the block. If an address of the block was never leased, State.Free has no entry for it.
+// A Prefix is a block of addresses that EC2 has delegated to an ENI: a /28 of IPv4, or a /80 of IPv6. State.Free has no
+// entry for an address of the block that was never leased.
 //
 //codec:describe
 type Prefix struct {

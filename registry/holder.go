@@ -21,7 +21,7 @@ type Holder struct {
 	Stopped bool   // a signal or a debugger has stopped the process, so it cannot release the lock
 }
 
-// String returns a message for the operator. It says which process holds the lock, and how to end this process.
+// String returns a message for the operator: which process holds the lock, and how to end this process.
 func (h Holder) String() string {
 	state := ""
 	if h.Stopped {
@@ -78,9 +78,8 @@ func lockHolder(path string) (h Holder, ok bool) {
 	return newHolder(pid), true
 }
 
-// lockUsers returns the PID of the process that holds a lock (flock(2)) on the file with this path. If no process holds
-// a lock, the PID is 0. lockUsers also returns how many processes wait for the lock. The argument table is the kernel's
-// list of locks (proc_locks(5)).
+// lockUsers returns the PID of the process that holds a lock (flock(2)) on the file with this path, or 0. It also
+// returns how many processes wait for the lock. The argument table is the kernel's list of locks (proc_locks(5)).
 func lockUsers(table []byte, path string) (pid, waiting int) {
 	var st unix.Stat_t
 	if unix.Stat(path, &st) != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/atomicfile"
 )
 
-// Keep writes a file with this name into the registry's directory. A reader sees the whole old content or the whole new
-// content. Use Keep only for data that a process can find out again, because the data may be lost. The caller must hold
-// a lock, so that only one process at a time writes the file. If another process has deleted the directory, Keep fails.
+// Keep writes a file with this name into the registry's directory, whole or not at all. The file may be lost, so use
+// Keep only for data that a process can find out again. The caller must hold a lock that excludes other writers. If
+// another process has deleted the directory, Keep fails.
 func (r *Registry) Keep(name string, content []byte) error {
 	dir, err := os.OpenRoot(r.dir)
 	if err != nil {

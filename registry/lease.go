@@ -22,8 +22,7 @@ type Lease struct {
 	PodName      string `json:"podName,omitempty"`
 	NetNS        string `json:"netns,omitempty"` // path of the pod's network namespace
 	ENI          string `json:"eni"`
-	// the number of the interface that has the address. Number 0 is the interface with the attachment's name. An
-	// attachment may have more interfaces, with higher numbers
+	// the number of the attachment's interface that has the address; 0 is the interface with the attachment's name
 	NIC       int  `json:"nic,omitempty"`
 	Asked     bool `json:"asked,omitempty"`     // the pod has asked for exactly this address
 	Exclusive bool `json:"exclusive,omitempty"` // the pod has the whole ENI, and its link
@@ -55,9 +54,8 @@ func (l Lease) PodOf() string {
 	return l.PodNamespace + "/" + l.PodName
 }
 
-// leaseTextStart returns the beginning of the JSON text of the attachment's leases. All leases of an attachment have
-// the same beginning. With this beginning, a process finds the attachment's leases, and need not parse the leases of
-// other attachments.
+// leaseTextStart returns the text with which the JSON of each lease of the attachment begins. With this text, a process
+// finds these leases without parsing others.
 func (k Key) leaseTextStart() string {
 	// the method members writes only strings, so it cannot fail
 	b, _ := codec.Write([]byte{}, func(c *codec.Codec) { c.Object(func() { k.members(c) }) })
@@ -126,8 +124,7 @@ func (s *State) EndWhere(now time.Time, match func(netip.Addr, Lease) bool) []ne
 }
 
 // EndOf ends the leases of the attachment k, except leases that began after commandStart (see [State.BegunAfter]). The
-// argument hints lists addresses that the attachment possibly uses. If one of these addresses has a lease without a
-// key, EndOf also ends that lease.
+// attachment possibly uses the addresses in hints, so EndOf also ends their leases that have no key.
 func (s *State) EndOf(k Key, now, commandStart time.Time, hints ...netip.Addr) {
 	for _, a := range s.Held(k) {
 		if l, _ := s.Leases.At(a); !s.BegunAfter(l, commandStart) {
@@ -141,16 +138,15 @@ func (s *State) EndOf(k Key, now, commandStart time.Time, hints ...netip.Addr) {
 	}
 }
 
-// EndWaiters removes the waiters of all interfaces of the attachment k from State.Waiters. It does not change
-// State.GaveUp: after a failed ADD, a runtime calls DEL, and then repeats the ADD with another container ID. So the
-// entries of GaveUp must survive the DEL.
+// EndWaiters removes the waiters of all interfaces of the attachment k from State.Waiters. It keeps the entries of
+// State.GaveUp: after a failed ADD, a runtime calls DEL, and then repeats the ADD with another container ID.
 func (s *State) EndWaiters(k Key) {
 	name := k.String()
 	maps.DeleteFunc(s.Waiters, func(w string, _ Waiter) bool { return w == name || strings.HasPrefix(w, name+"/") })
 }
 
-// End ends the lease of an address. If an ENI still has the address, the address gets an entry in State.Free. The
-// argument cooledSince is the time when the address begins to cool. If this time is zero, the address need not cool.
+// End ends the lease of an address. If an ENI still has the address, the address gets an entry in State.Free, and cools
+// from cooledSince on. If cooledSince is zero, the address need not cool.
 func (s *State) End(a netip.Addr, cooledSince time.Time) {
 	l, ok := s.Leases.At(a)
 	if ok {
@@ -165,8 +161,8 @@ func (s *State) End(a netip.Addr, cooledSince time.Time) {
 	}
 }
 
-// Exclusive returns the IDs of the ENIs that have an exclusive lease. A pod with an exclusive lease has the whole ENI,
-// so the ENI's link is in the pod and not on the node.
+// Exclusive returns the IDs of the ENIs that have an exclusive lease. The link of such an ENI is in a pod and not on
+// the node.
 func (s *State) Exclusive() map[string]bool {
 	all := map[string]bool{}
 	for _, l := range s.Leases.Containing(`"exclusive":true`) {

@@ -17,22 +17,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/trace"
 )
 
-// The lease log shows which pod had an address at a time in the past. The log gets a line when a lease begins, and a
-// line when a lease ends. The process that changes the registry appends the lines while it holds the registry's lock.
-// So the lines are in the order of the changes.
+// The lease log shows which pod had an address at a time in the past. It gets a line when a lease begins, and a line
+// when a lease ends. A process appends the lines while it holds the registry's lock, so they are in the order of the
+// changes.
 //
-// A process first writes the registry, and then appends the lines to the log. In the registry, the process also records
-// these lines, and the size that the log will have when the lines are in it. If the process is killed before it appends
-// the lines, the log's size differs from the size in the registry. The next change or collection finds the difference
-// and appends the missing lines. So the log never has a line about a change that did not happen. But after a process
-// was killed, the log may lack lines until the next change or collection.
+// A process first writes the registry, together with the lines, and with the size that the log will have after them.
+// Then it appends the lines to the log. If it is killed in between, the log has another size, and the next change or
+// collection appends the lines. So the log never has a line about a change that did not happen, but may lack lines
+// until then.
 //
-// A reader of a log may get only a part of the log. The lines may also be damaged or in another order, and a line may
-// appear twice. So each line belongs to a series, and has a number in this series. All lines of a series are from one
-// registry, one boot of the machine, and one setting of the clock. The numbers count the changes of leases. The line
-// "snapshot" has the number of the last change before the snapshot. It also names the previous series and the last
-// number in that series, and says how many "held" lines follow. So a reader can sort the lines, and can find out which
-// lines are lost.
+// A copy of a log may lack lines, or have damaged lines, lines in another order, or the same line twice. So each line
+// belongs to a series, and has a number in this series. All lines of a series are from one registry, one boot of the
+// machine, and one setting of the clock. The numbers count the changes of leases. The line "snapshot" has the number of
+// the last change before it. It also has the end of the previous series, and the number of "held" lines that follow.
 //
 // A problem with the log never makes an ADD or a DEL fail. If the log cannot be written, the new lines wait in the
 // registry.
@@ -61,17 +58,17 @@ type Logging struct {
 	After  string `json:"after,omitempty"`  // the end of the previous series, see seriesEnd
 }
 
-// The events of lines. A file of the log has a snapshot near its beginning. It also has a snapshot at each place where
-// lines may be missing. After a snapshot, there is a line "held" for each lease that the registry had at the time of
-// the snapshot. If a lease began before the snapshot, and there is no "held" line for it, the lease had ended before
-// the snapshot. If a lease without a "held" line began before the machine booted, it had even ended before the boot.
+// The events of lines. A file of the log has a snapshot near its beginning, and at each place where lines may be
+// missing. After a snapshot, there is a line "held" for each lease that the registry had. A lease that began before the
+// snapshot and has no "held" line had ended before the snapshot. If it began before the machine booted, it had even
+// ended before the boot.
 const (
 	Begin    = "begin"
 	End      = "end"
 	Snapshot = "snapshot"
 	Held     = "held"
-	// only earlier releases write this event. It means that an operator or a program has set the clock: the times of
-	// the earlier lines since the boot are from the old clock setting
+	// only earlier releases write this event: the clock was set, and the earlier lines since the boot are from the old
+	// setting
 	Clock = "clock"
 	Off   = "off" // the configuration no longer has the log, so the log gets no lines about later changes
 )
@@ -83,8 +80,8 @@ type Line struct {
 	Time   time.Time `json:"time"` // by the wall clock
 	Event  string    `json:"event"`
 	Series string    `json:"series,omitempty"` // empty in lines of earlier releases
-	// if Event is Begin or End, the number of the change in the series; for other events, the number of the last change
-	// before the line
+	// the number of the change in the series; if Event is neither Begin nor End, the number of the last change before
+	// the line
 	Number    int        `json:"number,omitempty"`
 	Address   netip.Addr `json:"address,omitzero"`
 	Network   string     `json:"network,omitempty"`
@@ -108,9 +105,8 @@ type Line struct {
 }
 
 // UseLog records in the registry which lease log a network's configuration has. Processes that do not read this
-// configuration, such as a DEL or a collection, find the log in the registry. If the network's configuration has no
-// log, UseLog switches the recorded log off, but only if this log is from the same network. If no process has built the
-// registry yet, UseLog does nothing, because the registry does not have the leases yet.
+// configuration, such as a DEL or a collection, find the log there. If the configuration has no log, UseLog switches
+// off a recorded log of the same network. If no process has built the registry yet, UseLog does nothing.
 func (s *State) UseLog(network string, want LeaseLog) {
 	last := s.Log
 	if want == last.LeaseLog || want.File == "" && network != last.Network || s.Instance.ID == "" {
@@ -119,16 +115,14 @@ func (s *State) UseLog(network string, want LeaseLog) {
 	if last.File != "" && last.File != want.File {
 		s.oldLog = last
 	}
-	// drop the old lines: the next lines are a snapshot with a "held" line for each lease. If a lease has no "held"
-	// line, it has ended
+	// drop the old lines, because the next lines are a snapshot
 	s.LogLines, s.checkLog = nil, true
 	if s.Log = (Logging{LeaseLog: want, Network: network, After: last.seriesEnd()}); want.File == "" {
 		s.Log = Logging{}
 	}
 }
 
-// CheckLog requests that the current Update of the registry checks the lease log. If the log lacks lines of a killed
-// process, the Update appends these lines.
+// CheckLog makes the current Update check the lease log, and append lines that a killed process has not written.
 func (s *State) CheckLog() { s.checkLog = true }
 
 // addEvent makes a line about the beginning or the end of a lease. The current Update will append this line to the log.
@@ -179,8 +173,8 @@ func (s *State) numberEvents() {
 	}
 }
 
-// beginSeries begins a new series. It sets the field After to the end of the previous series (see seriesEnd). If the
-// registry does not have this end, beginSeries looks for it in the log's file f.
+// beginSeries begins a new series. It sets the field After to the end of the previous series (see seriesEnd). It takes
+// this end from the registry, or else from the log's file f.
 func (l *Logging) beginSeries(instance string, f *os.File, size int) {
 	l.After = cmp.Or(l.seriesEnd(), l.After)
 	if l.After == "" && f != nil {

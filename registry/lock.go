@@ -18,8 +18,8 @@ import (
 // process used them.
 var errDeleted = errors.New("another program keeps deleting the files of the registry")
 
-// maxAttempts is the maximum number of attempts of an operation. An operation needs many attempts only if other
-// processes delete the directory again and again.
+// maxAttempts is the maximum number of attempts of an operation while other processes delete the directory again and
+// again.
 const maxAttempts = 100
 
 // Lock takes the lock with this name. Only one process or goroutine of the node can hold the lock at a time. If another
@@ -35,9 +35,7 @@ func (r *Registry) Lock(ctx context.Context, name string) (unlock func(), err er
 }
 
 // lockNamed opens and locks the file with this name in the registry's directory. The kernel locks an inode, not a name.
-// While this process waits for the lock, other processes may delete the file, and create and lock a new file with the
-// same name. So lockNamed checks that the locked file still has the name. If the file no longer has the name, lockNamed
-// begins again.
+// If other processes have meanwhile deleted the file and created a new one, lockNamed begins again.
 func (r *Registry) lockNamed(ctx context.Context, name string, flag int) (*flock.Flock, error) {
 	path := r.dir + "/" + name
 	for range maxAttempts {
@@ -89,8 +87,7 @@ func checkSameFile(l *flock.Flock, file fs.FileInfo) error {
 	return err
 }
 
-// openAt opens a file as openat(2) does. It does not use os.OpenFile, which would also make system calls to find out
-// whether the kernel can poll the file.
+// openAt opens a file as openat(2) does. os.OpenFile would also find out whether the kernel can poll the file.
 func openAt(dir int, path string, flag int) (*os.File, error) {
 	fd, err := unix.Openat(dir, path, flag|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -99,9 +96,8 @@ func openAt(dir int, path string, flag int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// waitForLock locks the file in a goroutine, because ctx may be done before the kernel gives the lock. It does not use
-// the library's TryLockContext, which does not wait in the kernel, but tries again at intervals. With TryLockContext,
-// waiters would get the lock late, and not in turn.
+// waitForLock locks the file in a goroutine, because ctx may be done before the kernel gives the lock. The library's
+// TryLockContext tries again at intervals, so waiters would get the lock late, and not in turn.
 func waitForLock(ctx context.Context, l *flock.Flock) error {
 	done := make(chan error, 1)
 	go func() {

@@ -19,8 +19,7 @@ import (
 )
 
 // maxUnwritten is the maximum number of lines that wait in the registry while processes cannot write the log. If there
-// are more lines, the oldest lines are lost. But a later snapshot has a "held" line for each lease, so a reader can
-// still find out which leases have ended.
+// are more lines, the oldest are lost. A later snapshot still shows which leases have ended.
 const maxUnwritten = 256
 
 // A logAppend has the text that an Update appends to the log after it has replaced the registry's file.
@@ -30,9 +29,8 @@ type logAppend struct {
 	endOldLog func() // writes the last line of the log that this Update has switched off
 }
 
-// prepareLog opens the log, and records the lines of this Update in the registry. If the node has no log, or if this
-// Update has nothing to write and nothing to check in the log, prepareLog does nothing. Usually, an Update makes four
-// system calls for the log: open(2), fstat(2), write(2) and close(2).
+// prepareLog opens the log, and records the lines of this Update in the registry. It does nothing if the node has no
+// log, or if there is nothing to write and nothing to check.
 func (s *State) prepareLog() (w logAppend) {
 	w.endOldLog = s.endOldLog
 	if s.Log.File == "" || len(s.events) == 0 && !s.checkLog && !s.clockSet {
@@ -74,9 +72,9 @@ func (s *State) prepareLog() (w logAppend) {
 	return w
 }
 
-// logText returns the text that this Update appends to the log. If the argument broken is true, the log is empty or may
-// lack lines. The text then begins with the lines of the previous Update. If the log already has these lines, a reader
-// finds them twice. But the reader sees that they are the same lines, because their numbers are equal.
+// logText returns the text that this Update appends to the log. If broken is true, the log is empty or may lack lines,
+// so the text begins with the lines of the previous Update. If the log already has these lines, a reader finds equal
+// numbers.
 func (s *State) logText(broken, snapshot bool) []byte {
 	text := []byte{}
 	if broken {
@@ -88,8 +86,7 @@ func (s *State) logText(broken, snapshot bool) []byte {
 	return appendLines(text, s.events)
 }
 
-// postponeLines keeps the lines of this Update in the registry. prepareLog calls postponeLines if it cannot open the
-// log, or cannot rotate the log's files.
+// postponeLines keeps the lines of this Update in the registry, because the log cannot be opened or rotated.
 func (s *State) postponeLines(err error) {
 	warnLog(s.Log.File, err)
 	s.LogLines = append(s.LogLines, s.events...)
@@ -111,8 +108,8 @@ func warnLog(file string, err error) {
 		"not see them yet", "file", file, "because", err)
 }
 
-// appendText appends the text to the log. If this Update has switched off a log, appendText also writes the last line
-// of that log. The caller holds the registry's lock, so no other process can append at the same time.
+// appendText appends the text to the log. It also writes the last line of a log that this Update has switched off. The
+// caller holds the registry's lock.
 func (w logAppend) appendText() {
 	if w.file != nil {
 		_, err := w.file.Write(w.text)
@@ -123,7 +120,7 @@ func (w logAppend) appendText() {
 	w.endOldLog()
 }
 
-// closeFile closes the log, and writes nothing. An Update calls closeFile if it could not replace the registry's file.
+// closeFile closes the log without a write, because the Update has failed.
 func (w logAppend) closeFile() {
 	if w.file != nil {
 		w.file.Close()
@@ -173,10 +170,9 @@ func openLog(path string) (f *os.File, size int, err error) {
 	return f, int(fi.Size()), nil
 }
 
-// rotateFiles begins a new file of the log. First, it deletes the oldest files, so that at most MaxFiles files stay.
-// Then it renames File.1 to File.2, File.2 to File.3 and so on, but only up to the first number without a file. After a
-// process was killed, a number in the middle can be without a file, because the process renamed only some files.
-// Finally, rotateFiles renames File to File.1, and creates a new File.
+// rotateFiles begins a new file of the log. It first deletes the oldest files, so that at most MaxFiles files stay.
+// Then it renames File.1 to File.2 and so on, but only up to the first number without a file: a killed process may have
+// left such a gap. Finally, it renames File to File.1, and creates a new File.
 func (l LeaseLog) rotateFiles() (*os.File, error) {
 	named := func(n int) string {
 		if n == 0 {
@@ -221,8 +217,7 @@ func fileExists(path string) bool {
 	return err == nil
 }
 
-// endsLine reports whether the file ends with a newline. If it does not, the last line is incomplete, because a process
-// was killed or the disk was full.
+// endsLine reports whether the file ends with a newline. If not, the last line is incomplete.
 func endsLine(f *os.File, size int) bool {
 	var last [1]byte
 	_, err := f.ReadAt(last[:], int64(size-1))

@@ -8,9 +8,8 @@ import (
 	"time"
 )
 
-// A Phase is a part of an ENI's life on this node. The method ENI.Phase computes the phase from fields of the ENI. The
-// method checks the phases in the order of the list below, and returns the first phase whose condition is true.
-// docs/design.md describes the steps between the phases.
+// A Phase is a part of an ENI's life on this node. An ENI is in the first phase of the list below whose condition is
+// true. docs/design.md describes the steps between the phases.
 type Phase string
 
 // The phases of an ENI.
@@ -72,8 +71,8 @@ func (e *ENI) Origin() Origin {
 	return Operator
 }
 
-// Wrong returns a text about fields of the ENI that contradict each other. If no fields contradict each other, Wrong
-// returns "". The methods below never make the fields contradict each other.
+// Wrong returns a text about fields of the ENI that contradict each other, or "" if there are none. The methods below
+// never make fields contradict each other.
 func (e *ENI) Wrong() string {
 	switch phase := e.Phase(); {
 	case !e.Detaching.IsZero() && !e.Draining:
@@ -89,8 +88,8 @@ func (e *ENI) Wrong() string {
 // The following methods are the steps of an ENI's life. No other code changes the fields from which Phase computes the
 // phase.
 
-// Drain records that a process will delete the ENI. An operator may also drain a foreign ENI. Before a process changes
-// a foreign ENI in EC2, the process asks EC2 who owns the ENI.
+// Drain records that a process will delete the ENI. An operator may also drain a foreign ENI. A process asks EC2 who
+// owns such an ENI before it changes the ENI.
 func (e *ENI) Drain() {
 	e.Draining = true
 }
@@ -106,24 +105,21 @@ func (e *ENI) Disown() {
 	e.Foreign = true
 }
 
-// Serve records that the ENI serves its pool. But if a pod has asked for the ENI (OnRequest), Serve records that the
-// ENI serves no pool. The reason is that a collection unassigns free addresses of ENIs that serve a pool, but must not
-// change an ENI on request.
+// Serve records that the ENI serves its pool. An ENI on request serves no pool, because a collection unassigns free
+// addresses of ENIs that serve a pool.
 func (e *ENI) Serve() {
 	e.Serving = !e.OnRequest
 }
 
-// Configure records what the configuration says about the ENI. If fitsPool is true, the ENI fits its pool. If
-// servesPods is true, the ENI's device index is not less than interfaceIndex, so the ENI may serve pods. If keepAddrs
-// is true, the node never unassigns the ENI's addresses, for example because of skipDeallocation. The caller must be
-// sure that the configuration has the ENI's pool.
+// Configure records what the configuration says about the ENI. The configuration must have the ENI's pool. If
+// servesPods is true, the ENI's device index is not less than interfaceIndex. If keepAddrs is true, the node never
+// unassigns the ENI's addresses, for example because of skipDeallocation.
 func (e *ENI) Configure(fitsPool, servesPods, keepAddrs bool) {
 	e.Serving, e.Passed, e.Keep, e.PoolGone = fitsPool && !e.OnRequest, !servesPods, keepAddrs, false
 }
 
-// Closed reports whether the ENI gives no addresses to new pods. There are two reasons: interfaceIndex is now greater
-// than the ENI's device index, or an operator has retired the ENI. The free addresses of a closed ENI do not count for
-// its pool.
+// Closed reports whether the ENI gives no addresses to new pods: interfaceIndex is now greater than the ENI's device
+// index, or an operator has retired the ENI. The free addresses of a closed ENI do not count for its pool.
 func (e *ENI) Closed() bool { return e.Passed || e.Retired }
 
 // Request records that a pod has asked for the ENI. The ENI then serves no pool.
@@ -152,8 +148,8 @@ func (e *ENI) Attach() {
 	e.Detached = false
 }
 
-// Reattach records that a detached ENI was attached again. As for a new ENI, NoLink then returns true only after the
-// ENI's link has been missing for the duration LinkPatience.
+// Reattach records that a detached ENI was attached again. Its link may then be missing for LinkPatience, like that of
+// a new ENI.
 func (e *ENI) Reattach() {
 	if e.Detached {
 		e.Detached, e.Missed, e.Link = false, time.Time{}, ""

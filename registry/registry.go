@@ -5,16 +5,13 @@
 // addresses are free and since when, and which ENIs have the addresses.
 //
 // There is no daemon, so the registry is a file that many short processes share. [Registry.Update] holds an exclusive
-// lock on the directory while it reads, changes and replaces the file. Update replaces the file by rename(2). So
-// [Registry.View] needs no lock: a reader sees the whole old file or the whole new file (see readSteady). While Update
-// holds the lock, it uses only memory, files on tmpfs, and the lease log. Usually, Update holds the lock for half a
-// millisecond. On a node with 1500 pods, it holds the lock for one and a half milliseconds. The function that Update
-// calls must make no call to EC2, the metadata service or netlink. Use the locks of [Registry.Lock] around these calls.
+// lock on the directory while it reads, changes and replaces the file. It replaces the file by rename(2), so
+// [Registry.View] needs no lock (see readSteady). Update holds the lock for half a millisecond, or for one and a half
+// on a node with 1500 pods. So the function that Update calls must not ask EC2, metadata or netlink. Use the locks of
+// [Registry.Lock] around these calls.
 //
-// The registry is only a record: the true state is in EC2 and in the kernel. The registry is on /run, so a reboot
-// deletes it. If an operator or another program deletes the registry, only time is lost, because the next process
-// rebuilds the registry from the kernel, metadata and EC2. If the registry's file cannot be parsed, Update renames the
-// file and does not use it.
+// The registry is only a record: the true state is in EC2 and in the kernel. If the registry is lost, as at each
+// reboot, the next process rebuilds it, so only time is lost. If the file cannot be parsed, Update renames it.
 package registry
 
 //go:generate go run ../internal/codec/gen
@@ -63,8 +60,8 @@ func (r *Registry) View() (*State, error) {
 	return parseContent(r.filePath(), b, written, err)
 }
 
-// noPollFlag saves four system calls per file. Without this flag, package os makes each file non-blocking, finds that
-// the kernel cannot poll the file, and makes the file blocking again.
+// noPollFlag saves four system calls per file, with which package os would find out whether the kernel can poll the
+// file.
 const noPollFlag = unix.O_NONBLOCK
 
 // openFile opens the registry's file for a process that does not hold the lock.
@@ -78,13 +75,12 @@ func (r *Registry) openFile() (*os.File, error) {
 	return f, err
 }
 
-// Update calls f with the state. If f succeeds, Update writes the state that f has changed. If the registry's file
-// cannot be parsed, Update renames the file, and calls f with a Blank state. If a later release has written the file,
-// Update does not change the file, and returns ErrVersion.
+// Update calls f with the state. If f succeeds, Update writes the state. If the registry's file cannot be parsed,
+// Update renames it, and calls f with a Blank state. If a later release has written the file, Update returns
+// ErrVersion.
 //
-// If another process deletes the directory during the Update, the Update writes nothing, and calls f again with the new
-// state. So Update may call f several times. If f stores results in variables of the caller, each call must overwrite
-// the results of the previous call. The function f must not append to the previous results.
+// If another process deletes the directory during the Update, Update calls f again with the new state. So f must
+// overwrite results of an earlier call, and must not append to them.
 func (r *Registry) Update(ctx context.Context, f func(*State) error) error {
 	var err error
 	for range maxAttempts {
@@ -129,12 +125,12 @@ func (r *Registry) Change(ctx context.Context, f func(*State)) error {
 	return r.Update(ctx, func(s *State) error { f(s); return nil })
 }
 
-// Usable returns nil if processes can change the registry. If processes cannot change the registry, Usable returns the
-// reason as an error. Usable does not wait for the lock: if another process holds the lock for long, the registry may
-// still be usable, because that process may only be slow. To test the free space on the file system, Usable makes a
-// file without a name, and writes as many bytes into this file as an Update needs. Each Update keeps the file that it
-// replaces, and the next Update overwrites this kept file with the new text (see [atomicfile.Exchange]). So the next
-// Update needs new space only for the bytes that do not fit into the kept file.
+// Usable returns nil if processes can change the registry, and the reason as an error if they cannot. It does not wait
+// for the lock, because a process that holds the lock for long may only be slow.
+//
+// To test the free space, Usable writes as many bytes as an Update needs into a file without a name. An Update writes
+// into the file that the previous Update has replaced (see [atomicfile.Exchange]). So it needs new space only for the
+// bytes that do not fit into that file.
 func (r *Registry) Usable() error {
 	size, err := r.readableSize()
 	if err != nil {
@@ -156,12 +152,11 @@ func (r *Registry) Usable() error {
 	return nil
 }
 
-// readableSize returns the size of the registry's file. It returns an error if processes of this release cannot use the
-// file. A file that cannot be parsed is no error, because the next Update renames the file. If the file begins with
-// fileBeginning, readableSize does not read the rest.
+// readableSize returns the size of the registry's file, or an error if processes of this release cannot use the file. A
+// file that cannot be parsed is no error, because the next Update renames it. If the file begins with fileBeginning,
+// readableSize does not read the rest.
 func (r *Registry) readableSize() (size int64, err error) {
-	// if this open(2) or the read(2) below fails, readableSize calls View, which opens the file again and returns the
-	// error
+	// if this open(2) or the read(2) below fails, View returns the error
 	fd, openErr := unix.Open(r.filePath(), unix.O_RDONLY|unix.O_CLOEXEC|noPollFlag, 0)
 	if openErr == nil {
 		defer unix.Close(fd)

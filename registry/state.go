@@ -78,9 +78,8 @@ type Key struct {
 
 func (k Key) String() string { return k.Network + "/" + k.ContainerID + "/" + k.IfName }
 
-// An OnRequest selects ENIs by their tags. An ENI is selected if an operator or another program has attached it, and if
-// it has all tags in Tags. A selected ENI serves only pods that ask for this ENI. This rule also applies to the pods of
-// networks other than Network.
+// An OnRequest selects the ENIs that an operator or another program has attached, and that have all of Tags. A selected
+// ENI serves only pods that ask for it. This also applies to the pods of other networks.
 //
 //codec:describe
 type OnRequest struct {
@@ -104,8 +103,8 @@ type VPC struct {
 	PeersRead time.Time      `json:"peersRead,omitzero"` // zero: never asked
 }
 
-// A Warm says how many free addresses the configuration wants for a pool: at least Min, and at most Max. If the number
-// of free addresses is between Min and Max, the node need not call EC2.
+// A Warm says how many free addresses the configuration wants for a pool: at least Min, and at most Max. In between,
+// the node need not call EC2.
 //
 //codec:describe exported
 type Warm struct {
@@ -136,9 +135,8 @@ type Instance struct {
 	// this slice; empty if the instance has one card
 	Cards []int `json:"cards,omitempty"`
 
-	// This node attaches no ENI before FullUntil, because EC2 has refused to attach one more ENI to this instance, or
-	// because EC2 showed an ENI at each device index. EC2 may refuse although the registry shows a free slot, for
-	// example because an operator or another program has attached an ENI that the registry does not have.
+	// This node attaches no ENI before FullUntil: EC2 has refused one more ENI, or has shown an ENI at each device
+	// index. The registry may show a free slot nevertheless, because it may lack ENIs that others have attached.
 	FullUntil time.Time `json:"fullUntil,omitzero"`
 	// the number of ENIs that EC2 showed when this node set FullUntil; if EC2 shows fewer ENIs, there is a free slot
 	// again
@@ -163,14 +161,14 @@ type Intent struct {
 	// for ModifyNetworkInterfaceAttribute: the ID of the ENI's attachment in EC2; empty if not known
 	Attachment string `json:"attachment,omitempty"`
 
-	// If a pod has asked for a certain address, Addr is this address, and Pod is this pod. After EC2 has assigned the
-	// address, this pod may get the address before the address has cooled.
+	// If a pod has asked for a certain address, these are the address and the pod. The pod may get the address before
+	// the address has cooled.
 	Addr netip.Addr `json:"addr,omitzero"`
 	Pod  Pod        `json:"pod,omitzero"`
 }
 
 // Wanted are the parameters of a CreateNetworkInterface call. If a process repeats the call with the same client token
-// and the same parameters, EC2 does not create a second ENI.
+// and parameters, EC2 creates no second ENI.
 //
 //codec:members
 type Wanted struct {
@@ -193,15 +191,15 @@ type Tracking struct {
 	UDP            int `json:"udpTimeout"`
 }
 
-// Over returns the timeouts of t. If a timeout of t is zero, the result has the timeout of base instead.
+// Over returns t with the timeouts of base in place of timeouts that are zero.
 func (t Tracking) Over(base Tracking) Tracking {
 	return Tracking{cmp.Or(t.TCPEstablished, base.TCPEstablished), cmp.Or(t.UDPStream, base.UDPStream),
 		cmp.Or(t.UDP, base.UDP)}
 }
 
-// A Rebuilt says what the node must still do after it has rebuilt the registry from metadata and EC2. Because metadata
-// and EC2 may lag, the node compares the rebuilt registry with EC2 twice: at once, and again after some time. The code
-// of these comparisons is in unconfirmed.go of package known.
+// A Rebuilt says what the node must still do after it has rebuilt the registry. Metadata and EC2 may lag, so the node
+// compares the registry with EC2 twice: at once, and again after some time. The code is in unconfirmed.go of package
+// known.
 //
 //codec:describe
 type Rebuilt struct {
@@ -209,9 +207,8 @@ type Rebuilt struct {
 	Compared    bool      `json:"compared,omitempty"`    // the first comparison is done
 	Unconfirmed bool      `json:"unconfirmed,omitempty"` // the free addresses are unconfirmed, so no ADD takes them
 
-	// Changes is true if a process of this node may have released addresses before the node rebuilt the registry. If
-	// Changes is false, an ADD takes unconfirmed addresses if its configuration does not allow any change in EC2
-	// (provision none).
+	// Changes is true if a process of this node may have released addresses before the registry was rebuilt. If it is
+	// false, an ADD with the provision none takes unconfirmed addresses.
 	Changes bool `json:"changes,omitempty"`
 }
 
@@ -236,16 +233,15 @@ type Waiter struct {
 type Failure struct {
 	Text string `json:"text"`
 	Hint string `json:"hint,omitempty"` // what an operator can do
-	// when the failed request to EC2 began. This request was for the ADDs that waited at that time. Began is zero while
-	// a new request is running
+	// when the failed request to EC2 began. It was for the ADDs that waited then. Zero while a new request is running
 	Began time.Time `json:"began,omitzero"`
 	Since time.Time `json:"since"`
 	Until time.Time `json:"until,omitzero"` // if the subnet is full, no ADD asks EC2 again before this time
 }
 
-// A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. Before Until, growth does
-// not try the action on this object, but tries other objects. If the role allows the action on no object at all, the
-// refusal names no object, and growth does not try the action at all.
+// A Refusal is EC2's refusal of an action on one object: an ENI, or the subnet of a new ENI. Before Until, growth tries
+// the action only on other objects. If the role does not allow the action at all, the refusal names no object, and
+// growth does not try the action.
 //
 //codec:describe
 type Refusal struct {
@@ -276,9 +272,8 @@ func (s *State) Forget(addrs ...netip.Addr) {
 	}
 }
 
-// ForgetStray removes an address from State.Free if no ENI of the state has the address. The original plugin's file can
-// have addresses without an ENI: the plugin's DEL unassigns an address, and then adds the address to the file. The
-// plugin's registry-gc never removes the address from the file.
+// ForgetStray removes addresses from State.Free that no ENI of the state has. The original plugin leaves such addresses
+// in the file: its DEL unassigns an address, and then adds the address to the file.
 func (s *State) ForgetStray() {
 	for a := range s.Free.Keys() {
 		if id, _ := s.ENIOf(a); id == "" {
@@ -344,9 +339,9 @@ func (s *State) checkInvariants() error {
 	return nil
 }
 
-// freeAndLeased returns an address that is both free and leased, or the zero Addr if there is none. If a process of
-// this suite has written the file, that process has checked all entries in the file. In this case, freeAndLeased looks
-// only at entries that have changed since the current process read the file.
+// freeAndLeased returns an address that is both free and leased, or the zero Addr. If a process of this suite has
+// written the file, it has checked all entries. Then freeAndLeased looks only at entries that have changed since the
+// file was read.
 func (s *State) freeAndLeased() netip.Addr {
 	free, leased := s.Free.Keys(), func(func(netip.Addr) bool) {}
 	if s.isOurs {

@@ -11,8 +11,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Rows describe the index of a list. The index has a row for each element of the list. Each row consists of hexadecimal
-// digits. The field Digits is the number of digits in a row.
+// Rows describe the index of a list. The index has a row of Digits hexadecimal digits for each element of the list.
 type Rows struct {
 	Digits int
 	Len    int // how many rows to write; 0 if an element does not fit into a row: the list then gets no index
@@ -45,9 +44,9 @@ func Addrs(c *codec.Codec, name string, v *[]netip.Addr) {
 	List(c, name, r, func() { codec.List(c, name, v, codec.Addr) })
 }
 
-// List describes a member that is a list. Because a node's list may have thousands of elements, a long list has an
-// index, which precedes the list. The index consists of eight hexadecimal digits for the length of the list's text, and
-// then the rows. The argument describeList is a function that describes the list without an index.
+// List describes a member that is a list. A long list has an index, which precedes the list. The index has eight
+// hexadecimal digits for the length of the list's text, and then the rows. The function describeList describes the list
+// without an index.
 func List(c *codec.Codec, name string, r Rows, describeList func()) {
 	if c.Writes() {
 		r.writeList(c, name, describeList)
@@ -61,14 +60,13 @@ func List(c *codec.Codec, name string, r Rows, describeList func()) {
 	}
 }
 
-// An indexedList is for reading a list that has an index. The field index has the digits of the rows. The field Rows
-// has the function Read, which converts these rows to the elements of the list.
+// An indexedList is a list that a codec reads from the list's index.
 type indexedList struct {
 	index
 	Rows
 }
 
-// readFromIndex reads all elements of a list from the index, and skips the text of the list.
+// readFromIndex reads the elements from the index, and skips the text of the list.
 func (l *indexedList) readFromIndex(c *codec.Codec) {
 	in, at := c.Input()
 	end := at
@@ -106,8 +104,7 @@ func FitsBlock(b netip.Prefix, t time.Time) bool {
 	return b.Addr().Is4() && (t.IsZero() || uint64(t.Unix()-1) < 1<<33) // from 1970 to 2242
 }
 
-// WriteBlock writes a row for a block and a time. The row has the time as nanoseconds since 1970, or 0 for the zero
-// time.
+// WriteBlock writes a row for a block and a time. The time is in nanoseconds since 1970, and 0 is the zero time.
 func WriteBlock(row []byte, b netip.Prefix, t time.Time) {
 	a, n := b.Addr().As4(), int64(0)
 	if !t.IsZero() {

@@ -14,16 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Entries are a map from addresses to values. A process reads the map from a text, and later writes the map to a new
-// text. Usually the process uses and changes only one of thousands of entries. So Entries copy the original text of
-// each unchanged entry to the new text. The copy takes less time than a new encoding, and it keeps fields that only a
-// later release knows. If [codec.ReadTrusted] has read a text with an index, Entries parse a value only when a caller
-// uses this value.
+// Entries are a map from addresses to values, which a process reads from a text and writes to a new text. Usually the
+// process uses only one of thousands of entries. So Entries copy the text of each unchanged entry. This also keeps
+// fields that only a later release knows. If [codec.ReadTrusted] has read an index, Entries parse a value only when a
+// caller uses this value.
 //
 // The zero value of Entries is an empty map. As with a map of Go, a caller may set and delete entries in a range loop
-// over the Entries. If a caller deletes an entry before the loop reaches the entry, the loop does not yield the deleted
-// entry. If a caller sets a new entry in the loop, the loop may or may not yield the new entry. The loop yields no
-// entry twice. Goroutines must not call any methods concurrently, because even methods that only read may parse a
+// over the Entries. Goroutines must not call any methods concurrently, because even methods that only read may parse a
 // value.
 type Entries[V comparable] struct {
 	entries
@@ -37,14 +34,13 @@ type entries struct {
 	entryList []entry       // in the order of the keys
 	keys      *[]netip.Addr // the keys of the known entries; copies of the Entries share keys and entryList
 	moves     int           // how many changes have moved entries within entryList
-	// the position in entryList where indexOf looks first. This position follows the last result of indexOf, because
-	// many callers look for the keys in order
+	// the position in entryList where indexOf looks first. It follows the last result of indexOf, because many callers
+	// look for the keys in order
 	next int
 }
 
 // An entry is one entry of the map. It is small and has no pointers, because a node has thousands of entries. An entry
-// is "known" if Entries have parsed its key and its value. If an entry is not known, its key is in the entry's row of
-// the index.
+// is "known" if its key and its value are parsed. If not, the key is in the entry's row of the index.
 type entry struct {
 	// offsets in the text: the beginning of the entry (from), the beginning of the entry's value (value), and the end
 	// of the entry (to). The end is 0 if the entry has changed
@@ -70,7 +66,7 @@ func (e *entries) entryRank(one *entry) uint64 {
 }
 
 // addKnown adds a key to keys, and its value to values. The caller must store the result in the field knownNumber of
-// the entry that has this key.
+// the entry.
 func (e *Entries[V]) addKnown(k netip.Addr, v *V) int32 {
 	if e.keys == nil {
 		e.keys, e.values = new([]netip.Addr), new([]*V)
@@ -175,8 +171,8 @@ func (e *Entries[V]) writeChanged(c *codec.Codec, one *entry, x *indexer, kind f
 	x.addRow(c, row{k, value - from, len(c.Output()) - from})
 }
 
-// textRuns divides the entries into runs. A run is one changed entry, or it is several unchanged entries that follow
-// each other in the original text.
+// textRuns divides the entries into runs. A run is one changed entry, or several unchanged entries that follow each
+// other in the original text.
 func (e *entries) textRuns() (runs [][]entry) {
 	for rest := e.entryList; len(rest) > 0; {
 		end, n := rest[0].to, 1
@@ -189,8 +185,8 @@ func (e *entries) textRuns() (runs [][]entry) {
 	return runs
 }
 
-// indexSize returns the number of digits of the index. If there are no entries, if a key has a zone, or if an entry is
-// too long for a row, the text gets no index, and indexSize returns 0.
+// indexSize returns the number of digits of the index. It returns 0 if the text gets no index: there are no entries, a
+// key has a zone, or an entry is too long for a row.
 func (e *entries) indexSize(runs [][]entry) (n int) {
 	for _, run := range runs {
 		if run[0].row > 0 {
@@ -230,9 +226,8 @@ func (e *entries) copyRun(c *codec.Codec, run []entry, x *indexer) {
 	}
 }
 
-// addrRank returns the rank of an address. The rank is a number. Of two addresses, the address with the smaller rank
-// comes first in the order of netip.Addr.Compare. Two different IPv6 addresses can have the same rank. A comparison of
-// two ranks takes a fraction of the time of netip.Addr.Compare.
+// addrRank returns a number that orders addresses as netip.Addr.Compare does, in a fraction of the time. Two different
+// IPv6 addresses can have the same rank.
 func addrRank(k netip.Addr) uint64 {
 	if k.Is4() {
 		b := k.As4()
@@ -267,8 +262,8 @@ func (e *entries) indexOf(k netip.Addr) (i int, found bool) {
 	return i, found
 }
 
-// searchBounds returns the bounds of the binary search in indexOf. If the position e.next is the result, both bounds
-// are e.next, and indexOf need not search.
+// searchBounds returns the bounds of the binary search in indexOf. If e.next is the result of the search, both bounds
+// are e.next.
 func (e *entries) searchBounds(k netip.Addr) (from, end int) {
 	switch next := e.next; {
 	case next >= len(e.entryList):
@@ -289,9 +284,8 @@ func (e *entries) isBefore(i int, k netip.Addr) bool {
 	return r < rank || r == rank && e.entryKey(one).Less(k)
 }
 
-// valueAt returns the value of entryList[i]. If valueAt could not parse the text of the value, it would return the zero
-// value. But all texts of values are right, because [codec.Read] returns an error for a wrong text, and callers give
-// only right texts to [codec.ReadTrusted].
+// valueAt returns the value of entryList[i]. It would return the zero value for a wrong text. But [codec.Read] returns
+// an error for a wrong text, and callers give only right texts to [codec.ReadTrusted].
 func (e *Entries[V]) valueAt(i int) V {
 	one := &e.entryList[i]
 	if one.knownNumber == 0 {
@@ -304,9 +298,8 @@ func (e *Entries[V]) valueAt(i int) V {
 	return *(*e.values)[one.knownNumber-1]
 }
 
-// Renew calls the function stale for each unchanged entry. If stale returns true, Renew marks the entry as changed, so
-// that the next write encodes the entry again. The new text then lacks the members that the kind of the value does not
-// describe.
+// Renew calls the function stale for each unchanged entry. If stale returns true, the next write encodes the entry
+// again, without the members that its kind does not describe.
 func (e *Entries[V]) Renew(stale func(text string, v V) bool) {
 	for i := range e.entryList {
 		one := &e.entryList[i]

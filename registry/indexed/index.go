@@ -15,18 +15,17 @@ import (
 )
 
 // [codec.Write] writes two members for a value of the type Entries: first an index, and then the entries. The index has
-// a row for each entry. The row has the entry's key and length. So if a process needs only a few entries, it need not
-// read the text of the thousands of other entries. A row consists of hexadecimal digits:
+// a row for each entry, so that a process finds an entry and need not read the others. A row consists of hexadecimal
+// digits:
 //
 //	offset of the value in the entry, 3 digits | length of the entry, 5 digits | key, 8 or 32 digits
 //
-// The keys are sorted, so rows of IPv4 addresses come first. In the row of an IPv6 address, the bit wideFlag of the
-// offset is set.
+// The keys are sorted, so rows of IPv4 addresses come first. For an IPv6 address, the bit wideFlag of the offset is
+// set.
 //
-// Only [codec.ReadTrusted] uses the index. ReadTrusted does not check whether the index is right. [codec.Read] ignores
-// the index, because the index may be wrong if a person has edited the text.
+// [codec.ReadTrusted] does not check the index. [codec.Read] ignores it, because a person may have edited the text.
 
-// indexName returns the name of an index. The argument name is the name of the member to which the index belongs.
+// indexName returns the name of the index of a member.
 func indexName(name string) string { return name + "Index" }
 
 // A row has the decoded values of one row of an index.
@@ -75,9 +74,8 @@ func wideKey(text string) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// isWide reports whether the row at the beginning of text is the row of an IPv6 address. In the row of an IPv6 address,
-// the bit wideFlag of the offset is set. This bit is in the first digit of the row. So isWide converts only the first
-// digit, with the same formula as parseDigits.
+// isWide reports whether the row at the beginning of text is the row of an IPv6 address. The bit wideFlag is in the
+// first digit of the row, which isWide converts with the formula of parseDigits.
 func isWide(text string) bool { return (text[0]&15+text[0]>>6&1*9)&8 != 0 }
 
 // rowKey returns the key in the row at the beginning of text.
@@ -103,8 +101,7 @@ func addrFromNumber(n uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// parseWord converts the first eight hexadecimal digits of s to a number. It converts all eight digits at once, because
-// an index has thousands of numbers.
+// parseWord converts the first eight hexadecimal digits of s to a number.
 func parseWord(s string) uint32 { return parseDigits(eightBytes(s)) }
 
 // parseDigits converts eight hexadecimal digits to a number. The eight bytes of the argument x are these digits.
@@ -139,7 +136,7 @@ type index struct {
 	offset int
 }
 
-// readIndex reads the index from a trusted text. If the text is not trusted, readIndex skips the index.
+// readIndex reads the index of a trusted text. It skips the index of any other text.
 func (x *index) readIndex(c *codec.Codec) {
 	if !c.Trusted() {
 		var raw json.RawMessage
@@ -161,8 +158,8 @@ func (x *index) readIndex(c *codec.Codec) {
 // An indexer writes rows into the space that newIndexer has reserved. The zero indexer writes nothing.
 type indexer struct{ offset int }
 
-// newIndexer writes a member that is an index with space for the given number of digits. The argument name is the name
-// of the member to which the index belongs. If the number is 0, newIndexer writes nothing.
+// newIndexer writes the index of the member with this name: space for the given number of digits. If the number is 0,
+// newIndexer writes nothing.
 func newIndexer(c *codec.Codec, name string, digits int) (x indexer) {
 	if digits == 0 {
 		return x

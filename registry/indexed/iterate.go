@@ -24,9 +24,9 @@ func (e *entries) forEach(i int, f func(i int, k netip.Addr) bool) {
 	}
 }
 
-// currentIndex returns the current position in entryList of the entry with the key k. The argument i is the entry's old
-// position, which can be wrong if the body of a range loop has set or deleted entries. If the loop's body has deleted
-// the entry with the key k, currentIndex returns the position of the last entry before k.
+// currentIndex returns the position in entryList of the entry with the key k. The entry was at the position i before
+// the body of a range loop ran. If the body has deleted the entry, currentIndex returns the position of the last entry
+// before k.
 func (e *entries) currentIndex(i int, k netip.Addr) int {
 	if i < len(e.entryList) && e.entryKey(&e.entryList[i]) == k {
 		return i
@@ -81,9 +81,8 @@ func (e *Entries[V]) All() iter.Seq2[netip.Addr, V] {
 	}
 }
 
-// Beginning iterates, in order, over the entries whose encoded value begins with the given text. It also yields each
-// entry that was parsed before, so the caller must check the values. If the encoded value of an entry does not begin
-// with the given text, Beginning does not parse the entry.
+// Beginning iterates, in order, over the entries whose encoded value begins with the given text, and parses no others.
+// It also yields entries that were parsed before, so the caller must check the values.
 func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		for i := e.nextCandidate(0, text); i < len(e.entryList); i = e.nextCandidate(i+1, text) {
@@ -96,9 +95,8 @@ func (e *Entries[V]) Beginning(text string) iter.Seq2[netip.Addr, V] {
 	}
 }
 
-// Containing iterates, in order, over the entries whose encoded value contains the given text. It also yields each
-// entry that was parsed before, so the caller must check the values. If the encoded value of an entry does not contain
-// the given text, Containing does not parse the entry.
+// Containing iterates, in order, over the entries whose encoded value contains the given text, and parses no others. It
+// also yields entries that were parsed before, so the caller must check the values.
 func (e *Entries[V]) Containing(text string) iter.Seq2[netip.Addr, V] {
 	return func(yield func(netip.Addr, V) bool) {
 		e.forEach(0, func(i int, k netip.Addr) bool {
@@ -108,8 +106,8 @@ func (e *Entries[V]) Containing(text string) iter.Seq2[netip.Addr, V] {
 	}
 }
 
-// nextCandidate looks at entryList[i] and the later entries. It returns the position of the first entry that is known,
-// or whose encoded value begins with the given text.
+// nextCandidate returns the position of the first entry, from entryList[i] on, that is known or whose encoded value
+// begins with the given text.
 func (e *entries) nextCandidate(i int, text string) int {
 	p := newProbe(text)
 	for ; i < len(e.entryList); i++ {
@@ -129,9 +127,8 @@ func (e *entries) nextCandidate(i int, text string) int {
 	return i
 }
 
-// A probe quickly finds the values that differ from a text. In one step, it compares eight bytes of a value with the
-// eight bytes of the text at the same offset. If a value differs only at another offset, the probe moves to that
-// offset, because the next value probably differs there, too.
+// A probe quickly finds the values that differ from a text. It compares eight bytes at one offset. If a value differs
+// at another offset, the probe moves there, because the next value probably differs there, too.
 type probe struct {
 	text   string
 	offset int // -1: the text is too short
@@ -152,8 +149,7 @@ func (p *probe) moveTo(at int) {
 	}
 }
 
-// moveToDifference sets the probe's offset to the first byte in which the value differs from the text. A caller needs
-// moveToDifference if the value differs from the text, but not in the eight bytes at the probe's old offset.
+// moveToDifference sets the probe's offset to the first byte in which the value differs from the text.
 func (p *probe) moveToDifference(value string) {
 	n := 0
 	for n < min(len(value), len(p.text)) && value[n] == p.text[n] {

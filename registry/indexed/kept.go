@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/codec"
 )
 
-// Kept keeps the values of a table that [codec.ReadTrusted] has read, and the original texts of these values. So a
-// process can write the original text of an unchanged value. To encode the value again would take ten times as long.
+// Kept keeps the values of a table, and the texts from which [codec.ReadTrusted] has read them. A process writes this
+// text for an unchanged value. To encode the value again would take ten times as long.
 type Kept[V any] struct {
 	values map[string]kept[V]
 	text   string // the text of the whole table
@@ -47,9 +47,8 @@ func (k *Kept[V]) lookup(key string, v *V, by ValueFuncs[V]) (text string, same 
 	return old.text, ok && by.Same(old.value, v)
 }
 
-// KeptTable describes a member as [codec.Table] does. The keys of the table are names, as for [codec.ByName]. When
-// [codec.ReadTrusted] reads the table, KeptTable stores the values and their texts in the argument k. When a process
-// later writes the table, KeptTable writes the original text of each value that has not changed.
+// KeptTable describes a member as [codec.Table] does, with names as keys ([codec.ByName]). [codec.ReadTrusted] stores
+// the values and their texts in k. A later write uses the text of each unchanged value.
 func KeptTable[V any](c *codec.Codec, name string, m *map[string]V, k *Kept[V], by ValueFuncs[V],
 	kind func(*V, *codec.Codec)) {
 	codec.Field(c, name, m, func(m *map[string]V, c *codec.Codec) {
@@ -64,8 +63,8 @@ func KeptTable[V any](c *codec.Codec, name string, m *map[string]V, k *Kept[V], 
 	})
 }
 
-// readTable reads a table, and adds its values to m, which must not be nil. If ReadTrusted has made the codec,
-// readTable also keeps the values in k.
+// readTable reads a table, and adds its values to m, which must not be nil. If the text is trusted, readTable also
+// keeps the values in k.
 func (k *Kept[V]) readTable(c *codec.Codec, m map[string]V, by ValueFuncs[V], kind func(*V, *codec.Codec)) {
 	in, begin := c.Input()
 	values, v := map[string]kept[V]{}, new(V)
