@@ -12,12 +12,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// Assign assigns n more secondary private IPv4 addresses to the ENI (AssignPrivateIpAddresses), and returns them. If
-// EC2's answer does not have exactly n addresses, Assign returns an error.
+// Assign assigns n more secondary private IPv4 addresses to the ENI (AssignPrivateIpAddresses), and returns these n
+// addresses.
 //
-// This EC2 action has no client token, so a repeated call may assign more addresses. If Assign returns an error, and
-// [MaybeDone] returns true for this error, EC2 may have assigned addresses. To find these addresses, the caller must
-// compare two lists: the ENI's addresses before the call, and the ENI's addresses now.
+// This EC2 action has no client token, so a repeated call may assign more addresses. After an error for which
+// [MaybeDone] returns true, the caller must find them: it must compare the ENI's addresses before the call with those
+// that the ENI has now.
 func (c *Client) Assign(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, SecondaryPrivateIpAddressCount: new(int32(n))}
@@ -50,9 +50,8 @@ func (c *Client) AssignAddr(ctx context.Context, eni string, addr netip.Addr) er
 	return nil
 }
 
-// AssignPrefixes assigns n more delegated /28 prefixes to the ENI (AssignPrivateIpAddresses), and returns them. This
-// EC2 action has no client token, so a repeated call may assign more prefixes. If AssignPrefixes returns an error, the
-// caller must find out which prefixes the ENI has: see [Client.Assign].
+// AssignPrefixes assigns n more delegated /28 prefixes to the ENI (AssignPrivateIpAddresses), and returns them. If it
+// returns an error, EC2 may have assigned prefixes: see [Client.Assign].
 func (c *Client) AssignPrefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	const action = "AssignPrivateIpAddresses"
 	in := &ec2.AssignPrivateIpAddressesInput{NetworkInterfaceId: &eni, Ipv4PrefixCount: new(int32(n))}

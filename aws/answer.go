@@ -14,24 +14,20 @@ import (
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 )
 
-// maxAnswer is the maximum size of an answer in bytes. An answer has at most [pageSize] ENIs. If each of them has fifty
-// addresses with DNS names, the answer has about 16 MiB.
+// maxAnswer is the maximum size of an answer in bytes. An answer with [pageSize] ENIs of fifty addresses has about 16
+// MiB.
 const maxAnswer = 64 << 20
 
-// maxRefusal is the maximum size of an error answer in bytes. EC2 needs much less: its error answer has one code and
-// one message. A message may contain an encoded part of one or two kilobytes. The action sts:DecodeAuthorizationMessage
-// decodes this part.
+// maxRefusal is the maximum size of an error answer in bytes. EC2's error answers have at most a few kilobytes.
 const maxRefusal = 256 << 10
 
-// A checkedClient makes requests to EC2. It returns an error if an answer cannot be from EC2. Captive portals and
-// proxies send web pages with status 200. Without this check, the SDK would accept an empty page, or a page that
-// happens to be XML, and return an empty answer. An empty answer to DescribeNetworkInterfaces means "no such ENI". For
-// some requests that change something, EC2's own answer is empty. So an empty answer to one of these requests means
-// that EC2 has carried out the request.
+// A checkedClient makes requests to EC2, and returns an error if an answer cannot be from EC2. Captive portals and
+// proxies send web pages with status 200, and the SDK may read such a page as an empty answer. An empty answer would
+// mean that there is no such ENI, or that EC2 has carried out the request.
 //
 // EC2's answer to an action is a complete XML document. The name of its root element is the action's name followed by
-// "Response". If the root element contains an element "return" whose text is not "true", EC2 has not carried out the
-// request (EC2 API reference, for example the response elements of DeleteNetworkInterface).
+// "Response". If an element "return" in it is not "true", EC2 has not carried out the request (EC2 API reference, for
+// example the response elements of DeleteNetworkInterface).
 type checkedClient struct{ HTTPClient }
 
 func (c checkedClient) Do(r *http.Request) (*http.Response, error) {

@@ -12,9 +12,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// AttachENI attaches an ENI to a network card of an instance, at a device index of this card (AttachNetworkInterface).
-// It returns the attachment's ID. EC2 answers long before the kernel finds the ENI. So the caller must wait until the
-// kernel has a link with the ENI's MAC.
+// AttachENI attaches an ENI to a network card of an instance, at a device index of this card (AttachNetworkInterface),
+// and returns the attachment's ID. EC2 answers long before the kernel finds the ENI, so the caller must wait for the
+// link.
 //
 // If AttachENI returns [ErrIndexTaken], the caller can try another index. [ErrInstanceFull] means that the instance
 // cannot have more ENIs. [ErrNotFound] can be temporary if the ENI was created a moment ago.
@@ -40,9 +40,8 @@ func (c *Client) AttachENI(ctx context.Context, eni, instance string, card, inde
 	return attachment, nil
 }
 
-// DeleteOnTermination makes EC2 delete the ENI when EC2 terminates the ENI's instance
-// (ModifyNetworkInterfaceAttribute). By default, if a program attached the ENI while the instance was running, EC2 does
-// not delete the ENI when it terminates the instance.
+// DeleteOnTermination makes EC2 delete the ENI when EC2 terminates the instance (ModifyNetworkInterfaceAttribute). By
+// default, EC2 does not delete an ENI that a program has attached to a running instance.
 func (c *Client) DeleteOnTermination(ctx context.Context, eni, attachment string) error {
 	const action = "ModifyNetworkInterfaceAttribute"
 	out, err := call(ctx, c, action, c.ec2.ModifyNetworkInterfaceAttribute, &ec2.ModifyNetworkInterfaceAttributeInput{

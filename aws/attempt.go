@@ -18,13 +18,11 @@ import (
 	"github.com/aws/smithy-go/middleware"
 )
 
-// MaybeDone reports whether EC2 may have carried out the call whose error is err. EC2 may have carried out an attempt
-// if the answer was lost, is invalid, or is a server error. If err contains the errors of several calls, MaybeDone
-// returns true if EC2 may have carried out at least one of these calls.
+// MaybeDone reports whether EC2 may have carried out the call that failed with err: an answer was lost, is invalid, or
+// is a server error. If err contains the errors of several calls, one such call is enough.
 //
-// The SDK's error does not show whether EC2 has carried out the call. If the answer to the first attempt was lost, the
-// SDK makes a second attempt, and returns only the error of the second attempt. Even if this error is "throttled" or
-// "no such address", EC2 may have carried out the first attempt.
+// The SDK's error does not show this. If the answer to the first attempt was lost, the SDK makes a second attempt, and
+// returns only the error of the second. Even if this error is "throttled", EC2 may have carried out the first attempt.
 func MaybeDone(err error) bool { return anyError(err, func(e *Error) bool { return e.MaybeDone }) }
 
 // Undone reports whether err proves that EC2 has not carried out the call. If err contains the errors of several calls,
@@ -33,27 +31,25 @@ func Undone(err error) bool {
 	return !MaybeDone(err) && anyError(err, func(*Error) bool { return true })
 }
 
-// Unsent reports whether the call failed before this process sent a request to EC2. For example, the process sends no
-// request for a call whose context has already ended. If Unsent returns true, EC2 has refused nothing, so a later call
-// may succeed. If err contains the errors of several calls, Unsent returns true only if all these calls failed before
-// the first request. If an *Error has a code, the code is usually from EC2, so the process has sent a request. But if
-// metadata does not return the role's credentials, the code is from metadata, and Unsent ignores this code.
+// Unsent reports whether the call failed before this process sent a request to EC2, for example because the call's
+// context had already ended. EC2 has then refused nothing, so a later call may succeed. If err contains the errors of
+// several calls, Unsent returns true only if all of them failed in this way. Usually, a code shows that EC2 has
+// answered. But if metadata does not return the role's credentials, the code is from metadata.
 func Unsent(err error) bool {
 	return Undone(err) && !anyError(err, func(e *Error) bool { return e.Code != "" && !e.unsent })
 }
 
-// attempts is a middleware of the SDK that records the attempts of one call. The SDK calls attempts directly before it
-// sends a request. If another middleware fails before that, for example because there are no credentials, the SDK sends
-// no request, and attempts records no attempt.
+// attempts is a middleware of the SDK that records the attempts of one call. The SDK calls it directly before it sends
+// a request. So if the SDK fails earlier, for example without credentials, attempts records nothing.
 type attempts struct {
 	changes   bool // the action may change something in EC2
 	begun     bool // there was an attempt
 	maybeDone bool // EC2 may have carried out an attempt that failed
 }
 
-// attemptContext returns a context for an attempt of an action that may change something in EC2. This context ends
-// three seconds after ctx has ended, so that EC2's answer can still arrive. If the answer is lost, the caller does not
-// know whether EC2 has carried out the call, and must make more calls to find out.
+// attemptContext returns a context for an attempt of an action that may change something in EC2. It ends three seconds
+// after ctx has ended, so that EC2's answer can still arrive. Without the answer, the caller must make more calls to
+// find out whether EC2 has carried out this one.
 func attemptContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	const soon = 3 * time.Second
 	attempt, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -93,10 +89,9 @@ func (a *attempts) HandleFinalize(ctx context.Context, in middleware.FinalizeInp
 	return out, m, err
 }
 
-// isRefusal reports whether an error proves that EC2 has not carried out the request. The error proves this if there
-// was no connection to EC2, or if EC2 has refused the request. A server error does not prove this, with two exceptions:
-// an error that matches ErrThrottled, and an error that matches ErrSubnetFull. EC2's documentation lists the codes of
-// these two errors among the server errors (API, "Error codes", the table "Server errors").
+// isRefusal reports whether an error proves that EC2 has not carried out the request: there was no connection to EC2,
+// or EC2 has refused the request. A server error proves this only if it matches ErrThrottled or ErrSubnetFull, because
+// EC2's documentation lists their codes among the server errors (API, "Error codes", the table "Server errors").
 func isRefusal(err error) bool {
 	if o, ok := errors.AsType[*net.OpError](err); ok && (o.Op == "dial" || o.Op == "proxyconnect") {
 		return true

@@ -5,16 +5,16 @@
 // its own types: ENIs with their addresses and prefixes, subnets, VPCs, and limits of instance types. Only this package
 // and the acceptance test import the AWS SDK.
 //
-// Each method of a [Client] asks one question or makes one change. The method makes the EC2 call that the method's
-// comment names, and returns EC2's answer. If the answer has several pages, the method asks for all of them. Methods
-// never poll. The caller decides what to do after an error. A Client has no state except the identity of the instance.
+// Each method of a [Client] asks one question or makes one change: it makes the EC2 call that its comment names, and
+// returns the whole answer, even if this has several pages. Methods never poll. The caller decides what to do after an
+// error. A Client has no state except the identity of the instance.
+//
 // The error of a call to EC2 is an [*Error]. Most of these errors match one of the sentinel errors of this package
 // ([ErrThrottled], [ErrSubnetFull] and so on). The error of a request to the metadata service is a [*MetadataError].
 // For both types, [Hint] returns what an operator can do.
 //
-// This package does not mix answers of EC2 and metadata: [Client.ENIs] asks metadata, [Client.DescribeENIs] asks EC2.
-// Metadata lags behind EC2: it does not show some new ENIs and addresses yet, and still shows some deleted ENIs and
-// addresses. So an ENI or an address may exist although metadata does not show it.
+// [Client.ENIs] asks metadata, and [Client.DescribeENIs] asks EC2: this package does not mix their answers. Metadata
+// lags behind EC2. It may lack new ENIs and addresses, and still show deleted ones.
 //
 // This package parses all addresses in the answers, so that no other package gets addresses as strings.
 package aws
@@ -36,11 +36,10 @@ import (
 
 // Options are the options of a Client. In production, use the zero value.
 type Options struct {
-	// EC2URL is the endpoint of the EC2 API. If EC2URL is empty, $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL names the
-	// endpoint. If $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true, the Client ignores these two variables. If no variable
-	// names the endpoint, the region determines the endpoint, and $AWS_USE_FIPS_ENDPOINT and
-	// $AWS_USE_DUALSTACK_ENDPOINT choose its variant. The region is $AWS_REGION or $AWS_DEFAULT_REGION. If neither
-	// variable is set, the region is the instance's region.
+	// EC2URL is the endpoint of the EC2 API. If it is empty, $AWS_ENDPOINT_URL_EC2 or $AWS_ENDPOINT_URL names the
+	// endpoint, unless $AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is true. Otherwise, the region determines the endpoint, and
+	// $AWS_USE_FIPS_ENDPOINT and $AWS_USE_DUALSTACK_ENDPOINT choose its variant. The region is $AWS_REGION,
+	// $AWS_DEFAULT_REGION, or the instance's region.
 	EC2URL string
 
 	// MetadataURL is the endpoint of the instance metadata service. If MetadataURL is empty,
@@ -48,16 +47,14 @@ type Options struct {
 	// http://169.254.169.254, or http://[fd00:ec2::254] if $AWS_EC2_METADATA_SERVICE_ENDPOINT_MODE is IPv6.
 	MetadataURL string
 
-	// HTTP makes the requests to EC2 and to metadata. A test can set HTTP to a value that answers the requests without
-	// a socket. If HTTP is nil, the Client uses HTTP clients of the SDK, and for requests to EC2 it heeds $HTTPS_PROXY,
-	// $NO_PROXY and $AWS_CA_BUNDLE.
+	// HTTP makes the requests to EC2 and to metadata. A test can answer them without a socket. If HTTP is nil, the
+	// Client uses HTTP clients of the SDK. For EC2, these heed $HTTPS_PROXY, $NO_PROXY and $AWS_CA_BUNDLE.
 	HTTP HTTPClient
 
-	// Attempts is the maximum number of attempts of one call to EC2. If Attempts is 0, the maximum is 2. If the
-	// account's token bucket was empty only for a moment, the second attempt succeeds, because the Client waits for up
-	// to one second before this attempt. If EC2 throttles for longer, the caller must wait, and must make the node's
-	// other processes wait, too. If only the caller waited, the other processes would call EC2 and take all new tokens
-	// from the bucket.
+	// Attempts is the maximum number of attempts of one call to EC2. If it is 0, the maximum is 2. The Client waits for
+	// up to one second before the second attempt, which helps if the account's token bucket was empty for a moment. If
+	// EC2 throttles for longer, the caller must make all processes of the node wait. Otherwise the others would take
+	// all new tokens from the bucket.
 	Attempts int
 
 	// Jitter returns a random duration less than d, for the wait before another attempt. If Jitter is nil, the Client
@@ -97,8 +94,8 @@ func New(o Options) *Client {
 // Jitter returns a random duration less than d: see [Options].
 func (c *Client) Jitter(d time.Duration) time.Duration { return c.options.Jitter(d) }
 
-// sdkOptions returns the SDK's options except the region. For each EC2 call, the function named call sets the region.
-// sdkOptions also returns the names of the environment variables that choose the endpoint.
+// sdkOptions returns the SDK's options except the region, which the function named call sets. It also returns the names
+// of the environment variables that choose the endpoint.
 func sdkOptions(o Options, m *metadata) (ec2.Options, []string, error) {
 	s := ec2.Options{
 		Credentials: credentialsOf(m),

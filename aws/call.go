@@ -25,16 +25,14 @@ import (
 )
 
 // callTimeout is the maximum duration of one call, including all its attempts. EC2 usually answers within two seconds.
-// After callTimeout, an answer is very unlikely.
 const callTimeout = 10 * time.Second
 
 var errNoAnswer = fmt.Errorf("no answer from EC2 in %v: %w", callTimeout, context.DeadlineExceeded)
 
-// A method is a method value of *ec2.Client. A method value names its method, so the linker drops the 700 methods that
-// no code names. Therefore no code may convert *ec2.Client to an interface. From an interface value, package
-// text/template can call any method by its name, so the linker would keep all methods. The suite's tool contains
-// text/template, and would be 30 MB larger. Code must also not use *ec2.Client in a type that depends on a type
-// parameter: for the linker, such a use is like a conversion to an interface.
+// A method is a method value of *ec2.Client. The linker drops the 700 methods that no code names. So no code may
+// convert *ec2.Client to an interface: the suite's tool contains package text/template, which can call any method of an
+// interface value by its name. The linker would then keep all methods, and the tool would be 30 MB larger. A type
+// parameter in the type of *ec2.Client has the same effect.
 type method[I, O any] = func(context.Context, *I, ...func(*ec2.Options)) (*O, error)
 
 // call makes one EC2 call. If the EC2 call fails, call returns an *Error.
@@ -67,15 +65,13 @@ func call[I, O any](ctx context.Context, c *Client, action string, f method[I, O
 // retryer returns the SDK's standard retryer for one call, with three changes.
 //
 // First, for an action with the trait [api.Once], the retryer repeats the request only if EC2 has refused the last
-// attempt. If the answer to the last attempt was lost, EC2 may have carried out the request. A further attempt could
-// assign more addresses. No process would then know which addresses EC2 assigned in the last attempt.
+// attempt. If the answer was lost, a further attempt could assign more addresses, and no process would know which.
 //
-// Second, if EC2 has refused a request because of the request's timestamp, the retryer repeats the request at once. The
-// SDK computes from EC2's answer how wrong this machine's clock is. So the SDK signs the next attempt with EC2's time.
+// Second, if EC2 has refused a request because of the request's timestamp, the retryer repeats the request at once.
+// From EC2's answer, the SDK knows EC2's time, and signs the next attempt with it.
 //
 // Third, if the next attempt would begin after the deadline of ctx, the retryer ends the call. The call then returns
-// the error of the last attempt. The error of the last attempt is more useful than a timeout, because it says, for
-// example, that EC2 throttles.
+// the error of the last attempt, which is more useful than a timeout.
 func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	return retry.NewStandard(func(o *retry.StandardOptions) {
 		o.MaxAttempts = c.options.Attempts
@@ -105,11 +101,10 @@ func (c *Client) retryer(ctx context.Context, action string) sdk.Retryer {
 	})
 }
 
-// isClockRefusal reports whether EC2 has refused a request because of the request's timestamp. A wrong timestamp is one
-// possible cause of AuthFailure and some other codes. If an error has such a code, and the SDK has found that the clock
-// is wrong, the SDK marks the error as retryable. For the codes in clockCodes, a wrong timestamp is the usual cause.
-// The SDK does not mark the code RequestExpired as retryable, so isClockRefusal also looks for the error's code in
-// clockCodes (aws-sdk-go-v2 v1.48.0, aws/retry/middleware.go, clockSkewCodes).
+// isClockRefusal reports whether EC2 has refused a request because of the request's timestamp. If the SDK has found
+// that the clock is wrong, it marks errors with certain codes, such as AuthFailure, as retryable. It does not mark
+// RequestExpired, so isClockRefusal also looks for the code in clockCodes (aws-sdk-go-v2 v1.48.0,
+// aws/retry/middleware.go, clockSkewCodes).
 func isClockRefusal(err error) bool {
 	if seen, ok := errors.AsType[interface {
 		error

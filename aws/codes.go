@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// A meaning says what certain errors of EC2 mean for this suite. The fields codes and text select these errors.
+// A meaning says what certain errors of EC2 mean for this suite. Its fields codes and text select these errors.
 type meaning struct {
 	codes []string // the error has one of these codes; "*" at the beginning of a code stands for any text
-	// the error's message contains this text; upper and lower case do not matter. Some rows need a text, because EC2
-	// uses the same code, such as InvalidParameterValue, for many errors
+	// the error's message contains this text, in upper or lower case. EC2 uses some codes, such as
+	// InvalidParameterValue, for many errors
 	text       string
 	sentinel   error         // the sentinel; nil: none
 	scopes     scopes        // which other calls EC2 would refuse, too
@@ -29,10 +29,9 @@ func (m *meaning) matches(code, message string) bool {
 		})
 }
 
-// These constants say how long a node remembers a refusal. If the cause disappears by itself, the node uses
-// passingTime. If an operator must change something, the node uses lastingTime. But an operator can remove some causes
-// within seconds, for example by a change of the instance role. For these causes, the node uses correctableTime, so
-// that it soon notices the change.
+// How long a node remembers a refusal. With passingTime, the cause disappears by itself. With lastingTime, an operator
+// must change something. With correctableTime, the operator can do this within seconds, for example by a change of the
+// instance role.
 const (
 	lastingTime     = 5 * time.Minute
 	correctableTime = time.Minute
@@ -89,8 +88,7 @@ var meanings = []meaning{
 	// aws/aws-k8s-tester#531 quotes a message with this text. The instance had several network cards.
 	{[]string{"InvalidParameterValue"}, "device index exceeds the maximum number of network interfaces", ErrCardFull,
 		ofAll(ScopeInstance), 0, ""},
-	// The source of the texts in the next two rows is pkg/aws/eni/node.go of cilium/cilium, which searches EC2's
-	// messages for these texts.
+	// The source of the next two texts is pkg/aws/eni/node.go of cilium/cilium, which searches EC2's messages for them.
 	{[]string{"InvalidParameterValue"}, "already has an interface attached at device index", ErrIndexTaken,
 		ofAll(ScopeCall), 0, ""},
 	{[]string{"InvalidParameterValue"}, "is not 'running'", ErrNotRunning, ofAll(ScopeInstance), 0,
@@ -98,8 +96,8 @@ var meanings = []meaning{
 	// API: EC2 answers with these codes if an address or an ENI is in use.
 	{[]string{"Resource.AlreadyAssigned", "Resource.AlreadyAssociated", "InvalidIPAddress.InUse",
 		"InvalidNetworkInterface.InUse"}, "", ErrInUse, ofENI, 0, ""},
-	// API: the first of the next two rows matches EC2's answer to DeleteNetworkInterface if the ENI is attached. For an
-	// address that is in use, some of EC2's answers match the first row, and others match the second row.
+	// API: the first of the next two rows matches EC2's answer to DeleteNetworkInterface if the ENI is attached. If an
+	// address is in use, EC2's answer matches one of the two rows.
 	{[]string{"InvalidParameterValue"}, "in use", ErrInUse, ofENI, 0, ""},
 	{[]string{"InvalidParameterValue"}, "already assigned", ErrInUse, ofENI, 0, ""},
 	// API.
@@ -119,8 +117,8 @@ var meanings = []meaning{
 		"allow ec2:{action} in the service control policies of the organization (SCP)"},
 	{unauthorizedCodes, "no permissions boundary allows", ErrDenied, ofRole, correctableTime,
 		"allow ec2:{action} in the permissions boundary of the instance role"},
-	// If a message matches the next row, only the encoded part of the message has the reason. Only an operator with the
-	// permission for sts:DecodeAuthorizationMessage can decode this part (API: UnauthorizedOperation).
+	// Only the encoded part of such a message has the reason. An operator with the permission for
+	// sts:DecodeAuthorizationMessage can decode this part (API: UnauthorizedOperation).
 	{unauthorizedCodes, "operation. encoded authorization failure message", ErrDenied, ofRole, correctableTime,
 		"allow ec2:{action} in the instance role. If the role allows ec2:{action} already, another policy denies " +
 			"ec2:{action}: CloudTrail has the whole message, and 'aws sts decode-authorization-message' shows that " +
@@ -169,8 +167,7 @@ var meanings = []meaning{
 	{serverErrors, "", ErrTransient, ofAll(ScopeUnknown), 0,
 		"EC2 has a problem in this region: see health.aws.amazon.com"},
 
-	// API. Some rows above have the same codes, but match only messages that contain a certain text. This row is for
-	// all other messages with these codes.
+	// API. Rows above with the same codes match only messages that contain a certain text. This row is for all others.
 	{[]string{"InvalidParameterValue", "InvalidParameter", "InvalidParameterCombination", "InvalidParameterDependency",
 		"MissingParameter",
 		"UnknownParameter", "InvalidRequest", "ValidationError"}, "", nil, ofPlace, correctableTime,

@@ -23,10 +23,9 @@ type ENISpec struct {
 	Tags           map[string]string
 	Tracking       Tracking // a timeout of 0 means the default of the instance type
 
-	// Token is the client token, which makes the creation safe to repeat. As long as EC2 remembers the token, a
-	// repeated call with the same ENISpec returns the same ENI. If a process records the token before the call and then
-	// crashes during the call, another process can repeat the call and get the ENI. If Token is empty, CreateENI uses a
-	// random token.
+	// Token is the client token. A repeated call with the same ENISpec returns the same ENI, as long as EC2 remembers
+	// the token. So if a process records the token and then crashes during the call, another process can repeat the
+	// call. If Token is empty, CreateENI uses a random token.
 	Token string
 
 	// Secondary is the number of IPv4 addresses in addition to the primary address. Prefixes is the number of delegated
@@ -34,13 +33,11 @@ type ENISpec struct {
 	Secondary, Prefixes int
 
 	// IPv6 is the number of IPv6 addresses. IPv6Prefixes is the number of delegated /80 prefixes. EC2 does not allow
-	// both IPv6 and IPv6Prefixes in one call. But one call may have one number for each family, for example Prefixes
-	// and IPv6Prefixes.
+	// both in one call, but one call may have numbers for both families.
 	IPv6, IPv6Prefixes int
 }
 
-// CreateENI creates an ENI with its tags (CreateNetworkInterface), and returns the ENI. EC2's answer has all attributes
-// of the new ENI, so the caller need not call DescribeENIs.
+// CreateENI creates an ENI with its tags (CreateNetworkInterface), and returns the ENI with all attributes.
 func (c *Client) CreateENI(ctx context.Context, s ENISpec) (ENI, error) {
 	const action = "CreateNetworkInterface"
 	in := &ec2.CreateNetworkInterfaceInput{SubnetId: &s.Subnet, Groups: s.SecurityGroups,

@@ -13,9 +13,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// pageSize is the maximum number of objects on a page. EC2's documentation calls a request without a page size
-// "unpaginated". For unpaginated requests, EC2's token bucket has half the size. In large accounts, EC2 refuses
-// unpaginated requests (EC2 developer guide, "Request throttling").
+// pageSize is the maximum number of objects on a page. Without a page size, EC2 throttles requests earlier, and in
+// large accounts refuses them (EC2 developer guide, "Request throttling").
 const pageSize = 1000
 
 // A Filter selects objects that EC2 describes. If a call has several Filters, EC2 describes only objects that match all
@@ -71,8 +70,8 @@ func (c *Client) DescribeENIs(ctx context.Context, filters ...Filter) ([]ENI, er
 	return enis, nil
 }
 
-// isAsked returns an error if a ByID filter does not contain the ENI's ID. isAsked does not check other filters,
-// because attributes other than the ID may have changed a moment ago (EC2 API reference, "Eventual consistency").
+// isAsked returns an error if a ByID filter does not contain the ENI's ID. It does not check other filters, because
+// other attributes may have changed a moment ago (EC2 API reference, "Eventual consistency").
 func isAsked(e ENI, filters []Filter) error {
 	for _, f := range filters {
 		if f.name == "network-interface-id" && !slices.Contains(f.values, e.ID) {
@@ -82,9 +81,9 @@ func isAsked(e ENI, filters []Filter) error {
 	return nil
 }
 
-// eachPage calls the function askPage for each page of EC2's answer. The argument token names the page that askPage
-// must request. askPage returns the token of the next page. For the last page, askPage returns nil or an empty token.
-// eachPage returns an error if two successive pages have the same token, or if there are more than 1000 pages.
+// eachPage calls askPage for each page of EC2's answer, with the token of the page. askPage returns the token of the
+// next page, or nil or an empty token after the last page. eachPage returns an error if two successive pages have the
+// same token, or if there are more than 1000 pages.
 func eachPage(action string, askPage func(token *string) (next *string, err error)) error {
 	const most = 1000
 	var token *string

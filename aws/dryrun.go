@@ -12,8 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// A Target names the objects in DryRun's request. A policy may allow an action only for some objects, for example for
-// ENIs with certain tags. So the result of DryRun is valid only for the Target and for similar objects.
+// A Target names the objects in DryRun's request. A policy may allow an action only for some objects. So the result of
+// DryRun is valid only for the Target and for similar objects.
 type Target struct {
 	ENI            string
 	Attachment     string // ID of the ENI's attachment
@@ -24,14 +24,13 @@ type Target struct {
 }
 
 // DryRun asks EC2 whether this process's credentials ("the caller") have the permission for an action on a Target. EC2
-// does not carry out the action. DryRun returns nil if the caller has the permission. If the caller lacks the
-// permission, DryRun returns an error that matches [ErrDenied] and has EC2's reason. Any other error does not show
-// whether the caller has the permission. DryRun supports all actions that the methods of a Client call.
+// does not carry out the action. The result nil means yes. An error that matches [ErrDenied] means no, and has EC2's
+// reason. Any other error proves nothing. DryRun supports all actions that the methods of a Client call.
 //
 // Four of these actions have no parameter DryRun: AssignPrivateIpAddresses, UnassignPrivateIpAddresses,
-// AssignIpv6Addresses and UnassignIpv6Addresses (API reference). For these four actions, DryRun sends a real request
-// with an address of the documentation ranges (RFC 5737, RFC 3849). EC2 must refuse this address. If EC2 refuses the
-// request because of the address, the caller has the permission.
+// AssignIpv6Addresses and UnassignIpv6Addresses (API reference). For them, DryRun sends a real request with an address
+// of the documentation ranges (RFC 5737, RFC 3849). EC2 must refuse this address. If it does so, the caller has the
+// permission.
 func (c *Client) DryRun(ctx context.Context, action string, on Target) error {
 	addr, addr6 := []string{"192.0.2.1"}, []string{"2001:db8::1"}
 	yes := new(true)
@@ -100,12 +99,12 @@ func dryCall[I, O any](ctx context.Context, c *Client, action string, f method[I
 	return notDoneError(action, err)
 }
 
-// inconclusive lists the errors that do not prove that the caller has the permission. For example, ErrNotFound proves
-// nothing, because EC2 may look for the ENI before it checks the permission.
+// inconclusive lists the errors that do not prove the permission. For example, EC2 may look for the ENI before it
+// checks the permission.
 var inconclusive = []error{ErrDenied, ErrNotFound, ErrThrottled, ErrTransient}
 
-// refusedCall makes a call that EC2 must refuse. If EC2's error proves that the caller has the permission, refusedCall
-// returns nil. Each error with a code proves this, except for the errors in the list inconclusive.
+// refusedCall makes a call that EC2 must refuse. It returns nil if EC2's error proves the permission. Each error with a
+// code does so, except those in the list inconclusive.
 func refusedCall[I, O any](ctx context.Context, c *Client, action string, f method[I, O], in *I) error {
 	_, err := call(ctx, c, action, f, in)
 	if e, ok := errors.AsType[*Error](err); ok && e.Code != "" && !slices.ContainsFunc(inconclusive, e.Is) {
@@ -114,8 +113,8 @@ func refusedCall[I, O any](ctx context.Context, c *Client, action string, f meth
 	return notDoneError(action, err)
 }
 
-// notDoneError returns err if err is not nil. The argument err is the result of a call that EC2 must not carry out. So
-// if err is nil, EC2 has wrongly carried out the call, and notDoneError returns an error that says so.
+// notDoneError returns err, which is the result of a call that EC2 must not carry out. If err is nil, EC2 has carried
+// out the call, and notDoneError returns an error that says so.
 func notDoneError(action string, err error) error {
 	if err == nil {
 		return &Error{Action: action, Err: errors.New("EC2 carried out the call instead of a dry run")}

@@ -13,8 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// UnknownIndex is the Index of an ENI that is not attached. It is also the Index of an attached ENI if metadata does
-// not show the ENI's device index yet.
+// UnknownIndex is the Index of an ENI that is not attached, or whose device index metadata does not show yet.
 const UnknownIndex = -1
 
 // An ENI is an elastic network interface. Both metadata and EC2 report the first group of fields.
@@ -55,8 +54,8 @@ const (
 	Detaching = string(types.AttachmentStatusDetaching)
 )
 
-// parseENI converts an ENI from the SDK's type, and validates it. If the ENI is invalid, but its ID is valid, parseENI
-// returns an error and an ENI that has at least the ID.
+// parseENI converts an ENI from the SDK's type, and validates it. For an invalid ENI with a valid ID, parseENI returns
+// an error and an ENI that has at least the ID.
 func parseENI(n types.NetworkInterface) (ENI, error) {
 	e := ENI{
 		ID:     sdk.ToString(n.NetworkInterfaceId),
@@ -94,8 +93,8 @@ func parseENI(n types.NetworkInterface) (ENI, error) {
 }
 
 // setAttachment sets the fields that say where the ENI is attached. If EC2's answer has no device index, Index stays
-// UnknownIndex. If EC2's answer has no index of a network card, Card is 0 (EC2 API reference, AttachNetworkInterface:
-// "The default is network card index 0").
+// UnknownIndex. If it has no index of a network card, Card is 0 (EC2 API reference, AttachNetworkInterface: "The
+// default is network card index 0").
 func (e *ENI) setAttachment(a *types.NetworkInterfaceAttachment) (err error) {
 	if a == nil {
 		return nil

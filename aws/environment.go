@@ -19,10 +19,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
-// This Go file reads the environment variables that say where EC2 and the metadata service are. The SDK's package
-// config also reads these variables, but package config makes the start of each process a millisecond slower. The
-// values of the variables have the same meaning as in package config (AWS SDKs and Tools Reference Guide, "Settings
-// reference").
+// This Go file reads the environment variables that say where EC2 and the metadata service are. They have the same
+// meaning as in the SDK's package config (AWS SDKs and Tools Reference Guide, "Settings reference"), which would make
+// the start of each process a millisecond slower.
 
 // An Environment returns the value of the environment variable with this name, or "" if the variable is not set.
 // [os.Getenv] is the Environment of this process.
@@ -34,8 +33,8 @@ var processEnv Environment = os.Getenv
 // A variable is an environment variable. If it is not set, the value is empty.
 type variable struct{ name, value string }
 
-// firstSet returns the first of the variables that is set. If no variable is set, firstSet returns the last variable,
-// without a value.
+// firstSet returns the first of the variables that is set. If none is set, it returns the last variable, without a
+// value.
 func (env Environment) firstSet(names ...string) (v variable) {
 	for _, v.name = range names {
 		if v.value = env(v.name); v.value != "" {
@@ -45,8 +44,8 @@ func (env Environment) firstSet(names ...string) (v variable) {
 	return v
 }
 
-// An envError is an error about a variable with an invalid value. If a variable is invalid, the Client sends no
-// request, because the request could go to an endpoint that the operator does not want.
+// An envError is an error about a variable with an invalid value. The Client then sends no request, because the request
+// could go to an endpoint that the operator does not want.
 type envError struct {
 	variable
 	problem string
@@ -139,9 +138,8 @@ func (env Environment) endpointVariable() (variable, error) {
 	return v, err
 }
 
-// setEndpoint sets the SDK's options for the endpoint of EC2. It returns the names of the variables that determine
-// these options. If neither the [Options] nor a variable names an endpoint, the SDK derives the endpoint from the
-// region.
+// setEndpoint sets the SDK's options for the endpoint of EC2, and returns the names of the variables that determine
+// them. If neither the [Options] nor a variable names an endpoint, the SDK derives it from the region.
 func (env Environment) setEndpoint(s *ec2.Options, o Options) (chosen []string, err error) {
 	named, err := env.endpointVariable()
 	at, e := named.urlValue()

@@ -50,9 +50,9 @@ var (
 	ErrNoMetadata = errors.New("EC2 metadata is not available") // no answer from the metadata service
 )
 
-// An Error is a failed call to EC2. With errors.Is, an Error matches the sentinel error that belongs to its Code. An
-// Error without a Code matches [ErrTransient] if the request did not reach EC2, or if the answer is not from EC2. An
-// Error without a Code matches [ErrDenied] if the instance has no role.
+// An Error is a failed call to EC2. With errors.Is, it matches the sentinel error that belongs to its Code. Without a
+// Code, it matches [ErrTransient] if the request did not reach EC2, or if the answer is not from EC2. It matches
+// [ErrDenied] if the instance has no role.
 type Error struct {
 	Action    string // for example AssignPrivateIpAddresses
 	Code      string // for example InsufficientFreeAddressesInSubnet; empty if EC2 has not answered
@@ -81,12 +81,12 @@ func (e *Error) Error() string {
 	return text
 }
 
-// encodedStart is the text before the encoded part of EC2's message. The encoded part has one or two kilobytes. The STS
-// action sts:DecodeAuthorizationMessage decodes this part.
+// encodedStart is the text before the encoded part of EC2's message. The STS action sts:DecodeAuthorizationMessage
+// decodes this part.
 const encodedStart = "Encoded authorization failure message"
 
-// Brief returns EC2's message, shortened, and without the encoded part. If a caller makes an Error with the shortened
-// message, Hint returns the same hint for this Error as for e.
+// Brief returns EC2's message, shortened, and without the encoded part. Hint returns the same hint for an Error with
+// the shortened message.
 func (e *Error) Brief() string {
 	m, _, is := strings.Cut(e.Message, encodedStart)
 	if m = clipText(m); is {
@@ -98,8 +98,7 @@ func (e *Error) Brief() string {
 // clipText shortens a text from AWS to a length that people can read in an event of a pod.
 func clipText(s string) string { return limitText(s, 600) }
 
-// limitText returns the text if the text has at most the given number of bytes. If the text is longer, limitText
-// returns its beginning, which has at most this number of bytes, and then "...".
+// limitText returns the text. If the text is too long, limitText returns the first "most" bytes, and then "...".
 func limitText(s string, most int) string {
 	if len(s) <= most {
 		return s
@@ -117,8 +116,8 @@ func (e *Error) Is(target error) bool {
 	return m.sentinel != nil && m.sentinel == target
 }
 
-// maxMessage is the maximum length in bytes of a stored code or message. Long texts would make errors.Is slow, because
-// each errors.Is compares the code and the message with the table in codes.go.
+// maxMessage is the maximum length in bytes of a stored code or message. Each errors.Is compares both with the table in
+// codes.go.
 const maxMessage = 8 << 10
 
 // sdkUnknown is the SDK's value for a missing code or message.
@@ -147,8 +146,7 @@ func newError(ctx context.Context, action string, err error) *Error {
 	return e
 }
 
-// doneError returns an error that says why ctx is done. The error matches ctx.Err(). The error's text contains the
-// cause of ctx.
+// doneError returns an error that says why ctx is done. It matches ctx.Err(), and its text contains the cause of ctx.
 func doneError(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {
@@ -162,8 +160,8 @@ type unreached struct{ error }
 
 func (u unreached) Unwrap() error { return u.error }
 
-// anyError reports whether the function "has" returns true for at least one *Error in the tree of err. If several EC2
-// calls have failed, the tree has an *Error for each of them, but errors.As would find only the first *Error.
+// anyError reports whether the function "has" returns true for at least one *Error in the tree of err. errors.As would
+// find only the first *Error.
 func anyError(err error, has func(*Error) bool) bool {
 	if e, ok := err.(*Error); ok && has(e) {
 		return true
@@ -233,9 +231,8 @@ func (e *Error) hasNoRole() bool {
 	return ok && m.isMissingRole()
 }
 
-// Hint returns a text that says what an operator can do about err, or "" if Hint does not know err. Hint knows the
-// errors of EC2, the errors of metadata, and the errors about environment variables with invalid values. err may wrap
-// an error that Hint knows.
+// Hint returns what an operator can do about err, or "" if Hint does not know err. It knows the errors of EC2 and
+// metadata, and those about environment variables with invalid values. err may wrap such an error.
 func Hint(err error) string {
 	if e, ok := errors.AsType[*Error](err); ok {
 		if hint := e.meaning().hint; hint != "" {
@@ -251,8 +248,8 @@ func Hint(err error) string {
 	return ""
 }
 
-// endpointHint returns the end of a hint. It names the endpoint, and the variables or the region that determined it. If
-// the endpoint cannot be the cause of the error, endpointHint returns "".
+// endpointHint returns the end of a hint: the endpoint, and the variables or the region that determined it. It returns
+// "" if the endpoint cannot be the cause of the error.
 func (e *Error) endpointHint() string {
 	if e.Endpoint == "" || e.meaning().sentinel != ErrTransient && !errors.Is(e.Err, errNoAnswer) {
 		return ""
@@ -264,9 +261,9 @@ func (e *Error) endpointHint() string {
 	return "; the endpoint is " + e.Endpoint + ", because of " + by
 }
 
-// deniedAction returns the action for which the role lacks the permission. A call may need the permission for a second
-// action: for example, CreateNetworkInterface also needs CreateTags. EC2's message names the denied action directly
-// after one of two phrases, or after both.
+// deniedAction returns the action for which the role lacks the permission. This may be another action than that of the
+// call: CreateNetworkInterface also needs CreateTags. EC2's message names the denied action directly after one of two
+// phrases.
 func (e *Error) deniedAction() string {
 	for _, before := range []string{"not authorized to perform: ec2:", "allows the ec2:"} {
 		_, rest, _ := strings.Cut(e.Message, before)

@@ -30,8 +30,7 @@ func (c *Client) Instance(ctx context.Context) (Instance, error) {
 	return i, err
 }
 
-// identityDocument returns the instance identity document. A Client reads the document only once, because the document
-// never changes.
+// identityDocument returns the instance identity document. The document never changes, so a Client reads it only once.
 func (c *Client) identityDocument(ctx context.Context) (Instance, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,8 +57,7 @@ func (c *Client) identityDocument(ctx context.Context) (Instance, error) {
 	return *c.identity, nil
 }
 
-// checkFields returns an error if the identity document lacks a field that the suite needs. For example, if a killed
-// process has created an ENI, the suite finds the ENI by its description, which contains the instance's ID.
+// checkFields returns an error if the identity document lacks a field that the suite needs.
 func (i Instance) checkFields() error {
 	switch {
 	case i.ID == "":

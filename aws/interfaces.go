@@ -17,12 +17,11 @@ import (
 	"sync/atomic"
 )
 
-// macsPath is the metadata path of the list of the ENIs' MACs. The path of an ENI's key begins with macsPath and the
-// ENI's MAC (EC2 user guide, "Instance metadata categories").
+// macsPath is the metadata path of the list of the ENIs' MACs. The path of an ENI's key is macsPath, the MAC and the
+// key (EC2 user guide, "Instance metadata categories").
 const macsPath = "network/interfaces/macs/"
 
-// eniKeys are the metadata keys that an ENI can have. Metadata omits keys that have no value. For example, an ENI that
-// has only IPv6 has no local-ipv4s, and most ENIs have no ipv4-prefix.
+// eniKeys are the metadata keys that an ENI can have. Metadata omits keys that have no value.
 var eniKeys = []string{
 	"interface-id", "device-number", "subnet-id", "vpc-id", "security-group-ids",
 	"network-card", "network-card-index", // other programs read the first key, but the user guide has the second
@@ -33,11 +32,9 @@ var eniKeys = []string{
 // ENIs returns the ENIs that metadata shows for this instance. The boot ENI is the first. The other ENIs are sorted by
 // card, device index and MAC. On each card, ENIs with UnknownIndex come last.
 //
-// If the method cannot read one of an ENI's keys, or if the value of a key is invalid, it logs a warning and omits the
-// ENI. If the method returned the incomplete ENI instead, the caller could wrongly believe that the ENI has no
-// addresses. After the attachment of an ENI, it takes some seconds until metadata shows the ENI's ID. So if an ENI has
-// no ID, the method omits the ENI without a warning. If the method must omit all ENIs, it returns the errors about
-// their keys.
+// If one of an ENI's keys cannot be read or has an invalid value, the method logs a warning and omits the ENI.
+// Otherwise the caller could wrongly believe that the ENI has no addresses. A new ENI has no ID for some seconds: the
+// method omits it without a warning. If the method must omit all ENIs, it returns the errors about their keys.
 func (c *Client) ENIs(ctx context.Context) ([]ENI, error) {
 	primary, err := c.metadata.readPath(ctx, "mac")
 	if err != nil {
@@ -90,10 +87,9 @@ func compareENIs(a, b ENI) int {
 		cmp.Compare(a.MAC, b.MAC))
 }
 
-// readENIValues reads the values of eniKeys for the ENIs with these MACs. Most ENIs have only half of eniKeys, and a
-// request for a missing key costs as much as any other request. So for each ENI, readENIValues first reads the list of
-// the ENI's keys. AWS does not document whether this list contains the keys for prefixes, such as ipv4-prefix. So
-// readENIValues requests the keys for prefixes even if they are not in the list.
+// readENIValues reads the values of eniKeys for the ENIs with these MACs. Most ENIs have only half of the keys, so
+// readENIValues first reads the list of an ENI's keys. AWS does not document whether this list contains the keys for
+// prefixes, such as ipv4-prefix. So readENIValues always requests these.
 func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 	all, has := make([]eniValues, len(macs)), make([][]string, len(macs))
 	doConcurrently(len(macs), func(i int) {
@@ -137,9 +133,8 @@ func (c *Client) readENIValues(ctx context.Context, macs []string) []eniValues {
 	return all
 }
 
-// doConcurrently calls the function do with each number from 0 to n-1, in metadataReads goroutines. Each goroutine
-// calls the function for many numbers, because a new goroutine needs more time for its first request to metadata. Go
-// needs a tenth of this request's time to enlarge the stack of the new goroutine.
+// doConcurrently calls the function do with each number from 0 to n-1, in metadataReads goroutines. More goroutines
+// would be slower: Go needs a tenth of a request's time to enlarge the stack of a new goroutine.
 func doConcurrently(n int, do func(int)) {
 	var wg sync.WaitGroup
 	var begun atomic.Int64
@@ -162,10 +157,9 @@ type eniValues struct {
 
 // toENI converts the values to an ENI. If metadata does not have the ENI's ID yet, the result has no ID.
 //
-// If an ENI was attached while the instance ran, metadata first shows the device number 0, and later the true number
-// (amazon-ec2-net-utils, lib/lib.sh). So toENI accepts 0 only for the boot ENI, whose MAC is bootMAC. toENI also
-// accepts other numbers for the boot ENI, because SageMaker HyperPod launches instances whose boot ENI has the number 1
-// (aws/amazon-vpc-cni-k8s#3753).
+// If an ENI was attached while the instance ran, metadata first shows the device number 0 (amazon-ec2-net-utils,
+// lib/lib.sh). So toENI accepts 0 only for the boot ENI, whose MAC is bootMAC. The boot ENI may have another number:
+// SageMaker HyperPod launches instances whose boot ENI has the number 1 (aws/amazon-vpc-cni-k8s#3753).
 func (k *eniValues) toENI(bootMAC string) (ENI, error) {
 	e := ENI{
 		ID:             k.text["interface-id"],
@@ -215,7 +209,7 @@ func listAt[T any](k *eniValues, key string, parse func(string) (T, error)) []T 
 	return all
 }
 
-// recordError sets k.err to an error about the key, if err is not nil and k has no error yet.
+// recordError sets k.err to an error about the key, unless err is nil or k has an error already.
 func (k *eniValues) recordError(key string, err error) {
 	if err != nil && k.err == nil {
 		k.err = fmt.Errorf("EC2 metadata %s: %w", metadataPath+macsPath+k.mac+"/"+key, err)

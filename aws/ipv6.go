@@ -11,17 +11,15 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 )
 
-// AssignIPv6 assigns n more IPv6 addresses to the ENI (AssignIpv6Addresses), and returns them. This EC2 action has no
-// client token, so a repeated call may assign more addresses. If AssignIPv6 returns an error, the caller must find out
-// which addresses the ENI has: see [Client.Assign].
+// AssignIPv6 assigns n more IPv6 addresses to the ENI (AssignIpv6Addresses), and returns them. If it returns an error,
+// EC2 may have assigned addresses: see [Client.Assign].
 func (c *Client) AssignIPv6(ctx context.Context, eni string, n int) ([]netip.Addr, error) {
 	addrs, _, err := c.assignIPv6(ctx, eni, n, 0)
 	return addrs, err
 }
 
-// AssignIPv6Prefixes assigns n more delegated /80 prefixes to the ENI (AssignIpv6Addresses), and returns them. This EC2
-// action has no client token, so a repeated call may assign more prefixes. If AssignIPv6Prefixes returns an error, the
-// caller must find out which prefixes the ENI has: see [Client.Assign].
+// AssignIPv6Prefixes assigns n more delegated /80 prefixes to the ENI (AssignIpv6Addresses), and returns them. If it
+// returns an error, EC2 may have assigned prefixes: see [Client.Assign].
 func (c *Client) AssignIPv6Prefixes(ctx context.Context, eni string, n int) ([]netip.Prefix, error) {
 	_, prefixes, err := c.assignIPv6(ctx, eni, 0, n)
 	return prefixes, err
@@ -70,8 +68,7 @@ func (c *Client) assignIPv6(
 	return addrs, prefixes, nil
 }
 
-// UnassignIPv6 removes IPv6 addresses and delegated prefixes from the ENI. It makes only one EC2 call
-// (UnassignIpv6Addresses).
+// UnassignIPv6 removes IPv6 addresses and delegated prefixes from the ENI, in one EC2 call (UnassignIpv6Addresses).
 func (c *Client) UnassignIPv6(ctx context.Context, eni string, addrs []netip.Addr, prefixes []netip.Prefix) error {
 	const action = "UnassignIpv6Addresses"
 	if len(addrs)+len(prefixes) == 0 {

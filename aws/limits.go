@@ -30,10 +30,9 @@ type Limits struct {
 	TCPEstablished int
 }
 
-// PodENIs returns how many ENIs an instance can have for pods. PodENIs does not count device index 0 of any card,
-// because the suite attaches no ENI there. On the first card, device index 0 is for the boot ENI. On other cards, EC2
-// recommends device index 0 for an EFA-only ENI (EC2 user guide, "Maximize network bandwidth on Amazon EC2 instances
-// with multiple network cards"). There is a second reason not to use device index 0: metadata also shows the device
+// PodENIs returns how many ENIs an instance can have for pods. It does not count device index 0 of any card. On the
+// first card, this index is for the boot ENI. On other cards, EC2 recommends it for an EFA-only ENI (EC2 user guide,
+// "Maximize network bandwidth on Amazon EC2 instances with multiple network cards"). Also, metadata shows the device
 // index 0 for an ENI whose true index it does not know yet.
 func (l Limits) PodENIs() int {
 	n := 0
@@ -64,8 +63,8 @@ func (c *Client) Limits(ctx context.Context, instanceType string) (Limits, error
 }
 
 // parseLimits converts limits from the SDK's type, and validates them. It ignores the fields whose names end with
-// PerSecondaryInterface, because these fields are not about ENIs, but about another product of AWS. For an instance
-// type without IPv6, EC2 may omit the number of IPv6 addresses.
+// PerSecondaryInterface, which are about another product of AWS. For an instance type without IPv6, EC2 may omit the
+// number of IPv6 addresses.
 func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
 	var errs [5]error
 	l.ENIs, errs[0] = parseNumber("the number of ENIs", n.MaximumNetworkInterfaces, 1, maxENIs)
@@ -83,9 +82,8 @@ func parseLimits(n *types.NetworkInfo) (l Limits, err error) {
 	return l, errors.Join(errs[:]...)
 }
 
-// parseCards returns the field Cards of [Limits]. It does not count AdditionalFlexibleNetworkInterfaces.
-// AdditionalFlexibleNetworkInterfaces are extra ENIs with fewer queues, but this suite creates only ENIs with the usual
-// number of queues.
+// parseCards returns the field Cards of [Limits]. It does not count AdditionalFlexibleNetworkInterfaces: these are ENIs
+// with fewer queues, which this suite does not create.
 func parseCards(infos []types.NetworkCardInfo) (cards []int, err error) {
 	for _, c := range infos {
 		i, err := parseNumber("the index of a network card", c.NetworkCardIndex, 0, maxCards-1)

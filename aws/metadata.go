@@ -33,9 +33,8 @@ const (
 	metadataReads = 8
 
 	// silentAttempts is the maximum number of attempts of a request that gets no answer. Each attempt waits at most a
-	// second for the connection and a second for the answer. So on a machine outside EC2, a request fails after some
-	// seconds. Much shorter waits would not be enough: when a runtime started all pods of a node at once, some answers
-	// took more than a quarter of a second.
+	// second for the connection and a second for the answer. A quarter of a second would be too short when a runtime
+	// starts all pods of a node at once.
 	silentAttempts = 3
 
 	// maxMetadata is the maximum size of an answer in bytes. The largest answer of metadata is the user data, which has
@@ -43,8 +42,8 @@ const (
 	maxMetadata = 256 << 10
 
 	// busyAttempts is the maximum number of attempts of a request to which the service answers "not now" (see isBusy).
-	// The service limits the requests per second, and wants callers to back off exponentially (EC2 user guide, "Query
-	// throttling"). All attempts together take one to three seconds.
+	// The service wants callers to back off exponentially (EC2 user guide, "Query throttling"). All attempts together
+	// take one to three seconds.
 	busyAttempts = 7
 )
 
@@ -110,15 +109,13 @@ func (e *MetadataError) hint() string {
 // for existing instances").
 const modifyMetadata = "aws ec2 modify-instance-metadata-options --instance-id ID "
 
-// isMissingRole reports whether the SDK has requested the credentials of the instance role, but metadata has no such
-// credentials.
+// isMissingRole reports whether the SDK has requested the role's credentials, and metadata has none.
 func (e *MetadataError) isMissingRole() bool {
 	return e.Status == http.StatusNotFound && !e.Token && strings.Contains(e.Path, "iam/security-credentials")
 }
 
-// metadata is a client of the instance metadata service. All requests use IMDSv2: they have a session token. A process
-// requests the token once. By default, the SDK would also make requests without a token, but a well-configured instance
-// refuses requests without a token.
+// metadata is a client of the instance metadata service. All requests use IMDSv2: they have a session token, which a
+// process requests once. A well-configured instance refuses requests without a token.
 type metadata struct {
 	url   string
 	sdk   *imds.Client
@@ -158,8 +155,8 @@ func newMetadata(o Options) *metadata {
 	}
 }
 
-// metadataBackoff returns how long to wait before the next attempt. The argument attempts is the number of attempts so
-// far, and err is the error of the last attempt. If there must be no further attempt, metadataBackoff returns err.
+// metadataBackoff returns how long to wait before the next attempt. The number of attempts so far is attempts, and the
+// last of them failed with err. If there must be no further attempt, metadataBackoff returns err.
 func metadataBackoff(attempts int, err error) (time.Duration, error) {
 	if r, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && isBusy(r.HTTPStatusCode()) {
 		d := min(50*time.Millisecond<<attempts, time.Second)
@@ -171,8 +168,8 @@ func metadataBackoff(attempts int, err error) (time.Duration, error) {
 	return rand.N(200 * time.Millisecond), nil
 }
 
-// directHTTP returns the SDK's HTTP client for metadata, without a proxy. Container runtimes often have HTTPS_PROXY and
-// HTTP_PROXY in their environment, but a proxy cannot ask for the metadata of this instance.
+// directHTTP returns the SDK's HTTP client for metadata. It ignores HTTPS_PROXY and HTTP_PROXY, which container
+// runtimes often have: a proxy cannot ask for the metadata of this instance.
 func directHTTP() HTTPClient {
 	patience := metadataTimeout()
 	return awshttp.NewBuildableClient().
@@ -183,9 +180,8 @@ func directHTTP() HTTPClient {
 		})
 }
 
-// metadataTimeout returns the maximum duration of each of the two waits of an attempt: the wait for the connection, and
-// the wait for the answer. The duration is $AWS_METADATA_SERVICE_TIMEOUT seconds, or one second if this variable is not
-// set. The AWS CLI and other SDKs also read the variable.
+// metadataTimeout returns how long an attempt waits for the connection, and then for the answer:
+// $AWS_METADATA_SERVICE_TIMEOUT seconds, as in the AWS CLI and other SDKs, or by default one second.
 func metadataTimeout() time.Duration {
 	seconds, err := strconv.Atoi(os.Getenv("AWS_METADATA_SERVICE_TIMEOUT"))
 	if err != nil || seconds < 1 {
@@ -204,8 +200,8 @@ func (m *metadata) readPath(ctx context.Context, path string) (string, error) {
 	return strings.TrimSpace(string(b)), err
 }
 
-// GetMetadata makes a request with the SDK's client of metadata. The SDK also calls GetMetadata to get the credentials
-// of the role, so errors about these credentials are *MetadataErrors, too.
+// GetMetadata makes a request with the SDK's client of metadata. The SDK also gets the role's credentials by
+// GetMetadata, so errors about them are *MetadataErrors, too.
 func (m *metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o ...func(*imds.Options)) (
 	out *imds.GetMetadataOutput, err error) {
 	err = m.doRequest(ctx, metadataPath+strings.TrimPrefix(in.Path, "/"), func(ctx context.Context) error {
@@ -215,8 +211,8 @@ func (m *metadata) GetMetadata(ctx context.Context, in *imds.GetMetadataInput, o
 	return out, err
 }
 
-// doRequest calls the function f with a context. f must make a request with this context. If the request fails,
-// doRequest returns a *MetadataError, or an error that says why ctx is done.
+// doRequest calls the function f, which must make a request with the given context. If the request fails, doRequest
+// returns a *MetadataError, or an error that says why ctx is done.
 func (m *metadata) doRequest(ctx context.Context, path string, f func(context.Context) error) error {
 	if m.invalid != nil {
 		return m.invalid
@@ -245,9 +241,8 @@ func (m *metadata) doRequest(ctx context.Context, path string, f func(context.Co
 	return seen
 }
 
-// A recorder records the status or the error of the last HTTP request during a call of doRequest. The SDK's error is
-// not enough, because it does not always wrap the cause. For example, if the SDK gets no token, the SDK's error has
-// only the text of the cause.
+// A recorder records the status or the error of the last HTTP request during a call of doRequest. The SDK's error does
+// not always wrap the cause.
 type recorder struct{ HTTPClient }
 
 type seenKey struct{} // key of a *MetadataError in a context; a recorder sets the fields of this error

@@ -24,8 +24,7 @@ func parseAll[T any](parse func(string) (T, error), texts []string) ([]T, error)
 	return all, nil
 }
 
-// fieldTexts returns one string for each struct in the list. The string is a field of the struct. The function "field"
-// returns the pointer to the string.
+// fieldTexts returns one string field of each struct in the list.
 func fieldTexts[S any](list []S, field func(S) *string) []string {
 	var all []string
 	for _, s := range list {

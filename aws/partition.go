@@ -5,8 +5,8 @@ package aws
 
 import "strings"
 
-// partitions lists all AWS partitions except "aws". In each partition, the names of all regions begin with the same
-// text, which is the field region (the SDK's partitions.json).
+// partitions lists all AWS partitions except "aws". The field region is the beginning of the names of the partition's
+// regions (the SDK's partitions.json).
 var partitions = []struct{ region, partition string }{
 	{"cn-", "aws-cn"},
 	{"us-gov-", "aws-us-gov"},

@@ -9,7 +9,7 @@ import (
 )
 
 // A Scope says which other calls EC2 would also refuse after it has refused one call: for example, all calls about the
-// same ENI. Calls outside the Scope may succeed.
+// same ENI.
 type Scope string
 
 // The scopes, from the smallest to the largest.
@@ -36,11 +36,10 @@ func ofAll(s Scope) scopes { return scopes{s, s, s} }
 var (
 	// ofENI is ScopeSubnet for the creation of an ENI, and ScopeENI for all other actions
 	ofENI = scopes{ScopeENI, ScopeSubnet, ScopeENI}
-	// ofPlace is ScopeSubnet for the creation and the attachment of an ENI, because EC2 would also refuse to create or
-	// attach other ENIs of this subnet. ofPlace is ScopeENI for all other actions
+	// ofPlace is like ofENI, but EC2 would also refuse to attach other ENIs of the subnet
 	ofPlace = scopes{ScopeENI, ScopeSubnet, ScopeSubnet}
-	// ofRole is ScopeSubnet for the creation of an ENI: a policy may allow new ENIs only in certain subnets, so the
-	// creation may succeed in another subnet. ofRole is ScopeAction for all other actions
+	// ofRole is ScopeSubnet for the creation of an ENI, because a policy may allow new ENIs only in certain subnets. It
+	// is ScopeAction for all other actions
 	ofRole = scopes{ScopeAction, ScopeSubnet, ScopeAction}
 )
 

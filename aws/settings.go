@@ -19,10 +19,9 @@ type Setting struct {
 }
 
 // Settings returns the Settings that a process with this Environment would use: the endpoint of EC2, the CA
-// certificates for this endpoint, the endpoint of metadata, the credentials, and the proxy. The names and their order
-// are the same for all Environments. The argument region is the instance's region. Settings uses it if the Environment
-// names no region. If a variable has an invalid value, Settings returns an error, and [Hint] says where to correct the
-// variable.
+// certificates for this endpoint, the endpoint of metadata, the credentials, and the proxy. Their names and order are
+// the same for all Environments. region is the instance's region, in case that the Environment names none. For a
+// variable with an invalid value, Settings returns an error, about which [Hint] has a hint.
 func (env Environment) Settings(ctx context.Context, region string) ([]Setting, error) {
 	var s ec2.Options
 	chosen, err := env.setEndpoint(&s, Options{})
@@ -69,9 +68,9 @@ func (env Environment) credentialsSetting() Setting {
 	return Setting{"credentials", id, "AWS_ACCESS_KEY_ID"}
 }
 
-// proxySettings returns two Settings: the proxy for an endpoint, and the hosts that the Client reaches directly,
-// without the proxy. Each variable about proxies has two names, such as HTTPS_PROXY and https_proxy. The name in
-// capitals takes precedence, as in the SDK (net/http, ProxyFromEnvironment).
+// proxySettings returns two Settings: the proxy for an endpoint, and the hosts that the Client reaches without the
+// proxy. Each variable has two names, such as HTTPS_PROXY and https_proxy. The one in capitals takes precedence
+// (net/http, ProxyFromEnvironment).
 func (env Environment) proxySettings(endpoint string) []Setting {
 	proxy, direct := env.firstSet("HTTPS_PROXY", "https_proxy"), env.firstSet("NO_PROXY", "no_proxy")
 	if strings.HasPrefix(endpoint, "http://") {

@@ -21,9 +21,9 @@ type State struct {
 	Hibernates bool
 }
 
-// Ended reports whether all processes of the instance have ended and cannot continue. For a State without a Name, Ended
+// Ended reports whether all processes of the instance have ended and cannot continue. For a State without a Name, it
 // returns true, because EC2 shows a terminated instance only for about an hour (EC2 user guide, "Terminate Amazon EC2
-// instances"). But this result is wrong if the instance is so new that EC2 does not show it yet.
+// instances"). This is wrong for an instance so new that EC2 does not show it yet.
 func (s State) Ended() bool {
 	switch s.Name {
 	case "", string(types.InstanceStateNameTerminated):
@@ -36,8 +36,7 @@ func (s State) Ended() bool {
 // State without a Name, and no error.
 func (c *Client) StateOf(ctx context.Context, instance string) (s State, err error) {
 	const action = "DescribeInstances"
-	// the request selects the instance by a filter. With the field InstanceIds, EC2 would return an error for an
-	// instance that does not exist
+	// with the field InstanceIds instead of a filter, EC2 would return an error for an instance that does not exist
 	in := &ec2.DescribeInstancesInput{Filters: sdkFilters([]Filter{{"instance-id", []string{instance}}}),
 		MaxResults: new(int32(pageSize))}
 	err = eachPage(action, func(token *string) (next *string, err error) {
@@ -64,8 +63,8 @@ func (c *Client) StateOf(ctx context.Context, instance string) (s State, err err
 	return s, nil
 }
 
-// parseState converts the state of an instance from the SDK's type. If EC2's answer has no state, parseState returns an
-// error, because Ended would return true for a State without a Name.
+// parseState converts the state of an instance from the SDK's type. An answer without a state is an error, because
+// Ended returns true for a State without a Name.
 func parseState(i types.Instance) (State, error) {
 	if i.State == nil || i.State.Name == "" {
 		return State{}, fmt.Errorf("%.80q has no state", sdk.ToString(i.InstanceId))

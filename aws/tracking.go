@@ -10,9 +10,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 )
 
-// A Tracking has timeouts in seconds for the connections of an ENI. If a connection is idle for longer than its
-// timeout, the security groups of the ENI no longer track the connection. EC2 then drops the packets of this
-// connection. A timeout of 0 means the default of the instance type (EC2 user guide, "Connection tracking timeouts").
+// A Tracking has timeouts in seconds for the connections of an ENI. If a connection is idle for longer, the ENI's
+// security groups no longer track it, and EC2 drops its packets. A timeout of 0 means the default of the instance type
+// (EC2 user guide, "Connection tracking timeouts").
 type Tracking struct {
 	TCPEstablished int // established TCP connections
 	UDPStream      int // UDP flows with at least two pairs of request and answer

@@ -12,8 +12,8 @@ import (
 )
 
 // This Go file validates the answers of EC2 and the metadata service. A wrong address in a pod is worse than a pod
-// without an address. So if a part of an answer is invalid, this package returns an error. If a number is missing, the
-// package also returns an error, and does not use 0 instead. An answer must have these properties:
+// without an address. So an invalid part of an answer is an error, and so is a missing number. An answer must have
+// these properties:
 //
 //   - An ID begins with the kind of its object: eni-..., subnet-..., vpc-....
 //   - An address is a unicast address of the expected family, without an IPv6 zone. It is not 0.0.0.0, loopback or
@@ -29,9 +29,8 @@ import (
 //   - An answer is about the ENI, VPC or instance type in the request. An answer has as many addresses as the request
 //     asks for.
 //
-// The caller must check two more properties. First, an address is in the subnet of its ENI. Second, no other ENI has
-// the address. This package cannot check the two properties, because not every answer contains the CIDR of the subnet
-// and all ENIs of the node.
+// The caller must check two more properties, because not every answer shows them: an address is in the subnet of its
+// ENI, and no other ENI has the address.
 
 // The largest valid numbers. They are several times larger than the numbers that EC2 has today: a p5.48xlarge has 32
 // cards, and an ENI of an m8i has 64 addresses.
@@ -131,8 +130,8 @@ func checkCount[T comparable](n int, values []T) error {
 	return checkUnique(values)
 }
 
-// checkSubject returns an error if the request and the answer name different objects. If the answer names no object,
-// the argument answered is nil, and checkSubject returns nil.
+// checkSubject returns an error if the request and the answer name different objects. The argument answered is nil if
+// the answer names no object.
 func checkSubject(asked string, answered *string) error {
 	if answered != nil && *answered != asked {
 		return fmt.Errorf("asked about %s, but EC2 answers about %.80q", asked, *answered)
@@ -140,9 +139,8 @@ func checkSubject(asked string, answered *string) error {
 	return nil
 }
 
-// validate joins the errors that this package has found in an answer of EC2, and returns them as one *Error. If all
-// arguments are nil, validate returns nil. The *Error's field MaybeDone is true, because EC2 may have carried out the
-// call although its answer is invalid.
+// validate joins the errors about an answer of EC2 into one *Error. If all are nil, it returns nil. MaybeDone is true,
+// because EC2 may have carried out the call although its answer is invalid.
 func validate(action string, wrong ...error) error {
 	if err := errors.Join(wrong...); err != nil {
 		return &Error{Action: action, MaybeDone: true, Err: fmt.Errorf("the answer is invalid: %w", err)}

@@ -23,8 +23,7 @@ type VPC struct {
 	IPv6CIDRs []netip.Prefix
 }
 
-// VPC returns a VPC (DescribeVpcs). EC2 also lists CIDRs that are not yet associated with the VPC, and CIDRs that are
-// no longer associated with it. The result omits these CIDRs.
+// VPC returns a VPC (DescribeVpcs), with the CIDRs that are associated with it at present.
 func (c *Client) VPC(ctx context.Context, id string) (VPC, error) {
 	const action = "DescribeVpcs"
 	out, err := call(ctx, c, action, c.ec2.DescribeVpcs, &ec2.DescribeVpcsInput{VpcIds: []string{id}})
@@ -59,8 +58,8 @@ func (c *Client) VPCCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, erro
 	return v.CIDRs, err
 }
 
-// Peers returns the peers of a VPC, sorted by ID (DescribeVpcPeeringConnections). A peer is another VPC that has an
-// active peering connection to the given VPC. It does not matter which of the two VPCs has requested the connection.
+// Peers returns the peers of a VPC, sorted by ID (DescribeVpcPeeringConnections). A peer has an active peering
+// connection to the VPC, which either of the two VPCs may have requested.
 func (c *Client) Peers(ctx context.Context, vpc string) ([]VPC, error) {
 	const action = "DescribeVpcPeeringConnections"
 	var peers []VPC
@@ -106,8 +105,7 @@ func (c *Client) PeerCIDRs(ctx context.Context, vpc string) ([]netip.Prefix, err
 	return slices.Compact(cidrs), err
 }
 
-// otherSide returns the VPC on the other side of a peering connection. If the given VPC is on neither side, otherSide
-// returns nil.
+// otherSide returns the VPC on the other side of a peering connection, or nil if the given VPC is on neither side.
 func otherSide(p types.VpcPeeringConnection, vpc string) *types.VpcPeeringConnectionVpcInfo {
 	switch {
 	case p.RequesterVpcInfo == nil || p.AccepterVpcInfo == nil:
@@ -120,9 +118,8 @@ func otherSide(p types.VpcPeeringConnection, vpc string) *types.VpcPeeringConnec
 	return nil
 }
 
-// parsePeer converts one side of a peering connection from the SDK's type. Usually, the VPC's primary CIDR is both in
-// cidrBlock and in cidrBlockSet. But EC2 may omit either field (API reference, VpcPeeringConnectionVpcInfo: none of its
-// elements is required).
+// parsePeer converts one side of a peering connection from the SDK's type. The VPC's primary CIDR is in cidrBlock, in
+// cidrBlockSet, or usually in both (API reference, VpcPeeringConnectionVpcInfo: none of its elements is required).
 func parsePeer(v *types.VpcPeeringConnectionVpcInfo) (VPC, error) {
 	blocks := fieldTexts(v.CidrBlockSet, func(b types.CidrBlock) *string { return b.CidrBlock })
 	if v.CidrBlock != nil {

@@ -9,12 +9,10 @@ import (
 	"net/http"
 )
 
-// A wholeBodyClient copies the body of a request into memory before it makes the request. The copy avoids a fault in
-// the reader that the SDK makes for the body. If the endpoint answers fast and the node is busy, EC2's answer may
-// arrive before net/http has read the whole request body. When net/http then reads the rest of the body, the method
-// WriteTo of the SDK's reader must return nil at the end. But this method returns io.EOF (smithy-go,
-// safeWriteToReadCloser.WriteTo). So net/http treats the request as failed and closes the connection, and the rest of
-// the answer is lost.
+// A wholeBodyClient copies the body of a request into memory before it makes the request, because the SDK's reader of
+// the body has a fault. If EC2's answer arrives before net/http has read the whole body, net/http reads the rest by the
+// reader's method WriteTo. At the end, this method returns io.EOF instead of nil (smithy-go,
+// safeWriteToReadCloser.WriteTo). Then net/http closes the connection, and the rest of the answer is lost.
 type wholeBodyClient struct{ HTTPClient }
 
 func (w wholeBodyClient) Do(r *http.Request) (*http.Response, error) {

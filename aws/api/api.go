@@ -14,8 +14,8 @@ import (
 type Traits uint8
 
 const (
-	// Node is the trait of the actions that the programs of this suite call on a node. If an action lacks this trait,
-	// only the acceptance test calls the action.
+	// Node is the trait of the actions that the programs of this suite call on a node. Only the acceptance test calls
+	// the others.
 	Node Traits = 1 << iota
 	// Describes is the trait of the actions that change nothing in EC2.
 	Describes
@@ -24,9 +24,8 @@ const (
 	// OnENI is the trait of the actions on an existing ENI. An IAM policy can limit these actions to ENIs with certain
 	// tags.
 	OnENI
-	// Once is the trait of the actions that assign addresses or attach an ENI. These actions have no client token. If
-	// package aws sent such a request twice, EC2 could assign addresses or attach an ENI twice. So if the answer to the
-	// request is lost, package aws does not send the request again.
+	// Once is the trait of the actions that assign addresses or attach an ENI. They have no client token, so EC2 could
+	// carry out a repeated request twice. If the answer to a request is lost, package aws does not repeat it.
 	Once
 	// NoDryRun is the trait of the actions that have no parameter DryRun in the API model of the SDKs. The API
 	// reference says only that "most" actions have this parameter ("Common query parameters").
@@ -46,8 +45,8 @@ type Action struct {
 	Bucket // in each region, all callers of an account share one Bucket for the action
 }
 
-// These buckets have the limits that EC2 documents for its actions. The source is the EC2 developer guide, "Request
-// throttling for the Amazon EC2 API", the tables of "Request token limits".
+// The limits that EC2 documents for its actions (EC2 developer guide, "Request throttling for the Amazon EC2 API", the
+// tables of "Request token limits").
 var (
 	reading  = Bucket{100, 20}
 	changing = Bucket{50, 5}
