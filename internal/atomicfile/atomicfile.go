@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package atomicfile replaces the content of a file. The file always has the whole old content or the whole new
-// content.
+// Package atomicfile replaces the content of a file, whole or not at all.
 package atomicfile
 
 import (
@@ -12,18 +11,17 @@ import (
 	"syscall"
 )
 
-// Replace replaces the content of a file in an open directory. The new content consists of the parts of data, one after
-// another. A reader sees the whole old content or the whole new content, even after a crash of the machine.
+// Replace replaces the content of a file in an open directory. The new content is the parts of data, one after another.
+// A reader sees the whole old content or the whole new content, even after a crash of the machine.
 //
-// Replace first writes the new content to a second file, which has a fixed name. So the caller must hold a lock that
-// excludes other callers. If a killed process has left the second file, the next Replace overwrites it.
+// Replace first writes a second file, which has a fixed name. So the caller must hold a lock that excludes other
+// callers. The next Replace overwrites a second file that a killed process has left.
 //
-// If another process has deleted the open directory, Replace returns fs.ErrNotExist and writes nothing. If there is a
-// new directory with the same path, Replace does not use the new directory.
+// If another process has deleted the open directory, Replace returns fs.ErrNotExist, even if there is a new directory
+// with the same path.
 func Replace(dir *os.Root, name string, mode fs.FileMode, data ...[]byte) (err error) {
 	next := name + ".new"
-	// O_NONBLOCK saves four system calls. Without this flag, package os would make the file non-blocking, find that the
-	// kernel cannot poll the file, and make the file blocking again.
+	// O_NONBLOCK saves four system calls, with which package os would find out whether the kernel can poll the file.
 	f, err := dir.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, mode)
 	if err != nil {
 		return err

@@ -18,18 +18,15 @@ import (
 // Old is the suffix of the name under which Exchange keeps the replaced file.
 const Old = ".old"
 
-// Exchange does what [Replace] does, but Exchange is faster for a large file that changes often. Exchange keeps the
-// replaced file, and the next Exchange writes the new content into this kept file. If Exchange created a new file each
-// time, the kernel would have to free the pages of the old file and allocate new pages. The kernel needs less time to
-// copy the new content into the pages of the kept file.
+// Exchange does what [Replace] does, but is faster for a large file that changes often. It keeps the replaced file, and
+// the next Exchange writes the new content into the kept file. So the kernel need not free and allocate pages.
 //
 // The argument modified is the new modification time of the file. If this time is zero, or if the file system cannot
 // store it, the kernel determines the modification time.
 //
 // A process that has opened the old file still reads the whole old content: see isUnshared.
 //
-// Exchange does not use os.Root, because os.Root would make more system calls. It would open each file once more, and
-// find out whether the kernel can poll the file.
+// Exchange does not use os.Root, because os.Root would make more system calls.
 func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, data ...[]byte) error {
 	at, old := int(dir.Fd()), name+Old
 	fd, size, err := openKept(at, old, mode)
@@ -49,9 +46,8 @@ func Exchange(dir *os.File, name string, mode fs.FileMode, modified time.Time, d
 	return nil
 }
 
-// openKept opens the kept file for writing, and returns its size. It does not truncate the file. If isUnshared returns
-// false, openKept deletes the kept file and creates a new one, so that no other process can read what the caller
-// writes.
+// openKept opens the kept file for writing, without truncating it, and returns its size. If isUnshared returns false,
+// openKept deletes the kept file and creates a new one, so that no other process can read what the caller writes.
 func openKept(dir int, name string, mode fs.FileMode) (fd int, size int64, err error) {
 	for again := false; ; again = true {
 		fd, err := unix.Openat(dir, name, unix.O_CREAT|unix.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC,
@@ -76,16 +72,13 @@ func openKept(dir int, name string, mode fs.FileMode) (fd int, size int64, err e
 	}
 }
 
-// isUnshared reports whether only this process can read what it writes into the file. For this, the file must have only
-// one name, and only this process may have the file open. A process may have opened the file before Exchange replaced
-// it, and may still read it. So isUnshared requests a write lease from the kernel, which grants the lease only if no
-// other process has the file open (fcntl(2)). If a process opens the file later, its open(2) waits until this process
-// ends the lease.
+// isUnshared reports whether only this process can read what it writes into the file: the file has only one name, and
+// no other process has it open. A process may have opened the file before Exchange replaced it. So isUnshared requests
+// a write lease, which the kernel grants only if no other process has the file open (fcntl(2)). A later open(2) of
+// another process waits until this process ends the lease.
 //
-// Linux before 6.1 does not notice all readers. When a reader opens the file, Linux first looks for leases, and then
-// counts the reader as a process that has the file open ("locks: fix TOCTOU race when granting write lease"). If
-// isUnshared gets the lease between these two steps, the reader may read a half-written text. So readers must detect
-// half-written texts.
+// Linux before 6.1 does not notice a reader whose open(2) is under way ("locks: fix TOCTOU race when granting write
+// lease"). So readers must detect half-written texts.
 func isUnshared(fd int, st unix.Stat_t) bool {
 	if st.Nlink != 1 {
 		return false
@@ -95,7 +88,7 @@ func isUnshared(fd int, st unix.Stat_t) bool {
 }
 
 // writeParts writes the parts of data, one after another, as the new content of the file. The argument size is the
-// file's size before that. At the end, writeParts ends this process's lease on the file.
+// file's old size. At the end, writeParts ends this process's lease on the file.
 func writeParts(fd int, size int64, data [][]byte) error {
 	var all int64
 	for _, part := range data {

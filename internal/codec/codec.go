@@ -12,10 +12,9 @@
 //		})
 //	}
 //
-// The package is for processes that run for only some milliseconds. Package encoding/json takes twenty times as many
-// instructions: it reads each byte twice, and first inspects the types by reflection. Program gen generates
-// descriptions from the struct tags of types. Package codectest checks that a description and the struct tags agree.
-// For a type without struct tags, a person writes the description.
+// The package is for processes that run for only some milliseconds: encoding/json takes twenty times as many
+// instructions. Program gen generates descriptions from the struct tags of types. Package codectest checks that a
+// description and the struct tags agree.
 package codec
 
 import (
@@ -64,9 +63,8 @@ func Read(in []byte, value func(*Codec)) error {
 }
 
 // ReadExactly reads a value as encoding/json would read it. The text must be the output of json.Compact. If this
-// package and encoding/json could read the text differently, ReadExactly returns an error. For example, it returns an
-// error if a name appears twice, if a value is null, or if a name differs from a described name only in upper and lower
-// case.
+// package and encoding/json could read the text differently, ReadExactly returns an error: for example, a name appears
+// twice, a value is null, or a name differs from a described name only in upper and lower case.
 func ReadExactly(in []byte, value func(*Codec)) error {
 	c := Codec{in: string(in), exact: true}
 	return c.readAll(value)
@@ -107,8 +105,7 @@ func (c *Codec) readWord(text string) bool {
 	return found
 }
 
-// Each reads the same JSON value several times, once with each of the descriptions in its arguments. Use Each if one
-// description has some members of the value, and another description has other members.
+// Each reads the same JSON value once with each of the descriptions, which may describe different members of the value.
 func (c *Codec) Each(values ...func(*Codec)) {
 	if c.Writes() {
 		c.Fail(errors.New("several descriptions of one value cannot write it"))
@@ -120,14 +117,13 @@ func (c *Codec) Each(values ...func(*Codec)) {
 	}
 }
 
-// Object describes a value that is a JSON object. The argument members is a function that describes the object's
-// members. Object writes the members in the order in which the function describes them. When Object reads, the members
-// may be in any order. But if the members are in the function's order, Object is faster, because it calls the function
-// only once. Object skips members that are not described.
+// Object describes a JSON object. The function members describes the object's members, in the order in which Object
+// writes them. Object reads them in any order, but faster in this order, because it then calls the function only once.
+// Object skips members that are not described.
 func (c *Codec) Object(members func()) { c.ObjectAndRest(members, nil) }
 
-// ObjectAndRest does what Object does, but does not lose members that are not described. When it reads, it stores the
-// texts of these members in the map rest. When it writes, it writes the members in rest after the described members.
+// ObjectAndRest does what Object does, but does not lose members that are not described. It reads their texts into the
+// map rest, and writes them after the described members.
 func (c *Codec) ObjectAndRest(members func(), rest map[string]string) {
 	if c.Writes() {
 		c.out = append(c.out, '{')
@@ -162,10 +158,9 @@ func (c *Codec) writeRest(rest map[string]string) {
 	}
 }
 
-// memberNames returns the names of all members that a description has. Its argument is the description. ReadExactly
-// uses these names to be fast: if a member of the text has none of these names, ReadExactly skips the member and does
-// not call the description. This saves many calls, because a configuration is for several plugins, so a description has
-// only few of its members. For Read and ReadTrusted, memberNames returns nil.
+// memberNames returns the names of all members that a description has, for ReadExactly. A configuration is for several
+// plugins, so most of its members are not in a description. ReadExactly skips these without a call of the description.
+// For Read and ReadTrusted, memberNames returns nil.
 func (c *Codec) memberNames(members func()) []string {
 	if !c.exact || c.err != nil {
 		return nil
@@ -221,8 +216,7 @@ func (c *Codec) readKey() (key string) {
 	return key
 }
 
-// readKeyIf compares the key of the next member with the given key. If the keys are equal, readKeyIf reads the key and
-// returns true. If they differ, readKeyIf reads nothing and returns false.
+// readKeyIf reads the key of the next member if it is equal to the given key, and reports whether it has read the key.
 func (c *Codec) readKeyIf(key string) bool {
 	if c.names != nil {
 		c.names = append(c.names, key)

@@ -18,11 +18,9 @@ func Field[T any](c *Codec, name string, v *T, kind func(*T, *Codec)) {
 	}
 }
 
-// beginMember begins the member with this name. If the Codec writes, beginMember writes the key. If the Codec reads,
-// and the next key in the text is equal to the name, beginMember reads the key. beginMember reports whether it has
-// written or read the key. A description calls a function such as List for each member that it has, but only one of
-// these members is the next one in the text. So if the function needs a closure, it allocates the closure only after
-// beginMember has returned true.
+// beginMember begins the member with this name: it writes the key, or reads the key if it is the next one in the text.
+// It reports whether it has written or read the key. A description has many members, of which only one is the next in
+// the text. So a caller allocates a closure only after beginMember has returned true.
 func (c *Codec) beginMember(name string) bool {
 	if !c.Writes() {
 		return c.readKeyIf(name)
@@ -144,9 +142,8 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 	})
 }
 
-// ReadEntries reads an object that is a map. For each entry, ReadEntries reads the key, and then calls the function
-// "value", which must read the entry's value. The arguments of this function are the key, and the offset of the entry
-// in the text.
+// ReadEntries reads an object that is a map. For each entry, it reads the key, and calls the function value, which must
+// read the entry's value. The argument from is the offset of the entry in the text.
 func ReadEntries[K comparable](c *Codec, keys Keys[K], value func(k K, from int)) {
 	for first := true; c.readSeparator(first, '{', '}'); first = false {
 		from := c.offset

@@ -5,18 +5,16 @@ package codec
 
 import "unsafe"
 
-// The functions in this Go file are only for the kinds of package indexed. These kinds write the original text of an
-// unchanged value again, so they need the text that the codec reads. They also write indexes with offsets and lengths,
-// so they need the text that the codec has written so far.
+// The functions in this Go file are only for the kinds of package indexed. These kinds copy the original text of an
+// unchanged value, and write indexes with offsets and lengths.
 
-// A cut is a text that the codec does not copy into out. In the output, the text is at the offset "at" of out.
+// A cut is a text that the codec does not copy into out. It belongs before the byte of out at the offset "at".
 type cut struct {
 	at   int
 	text string
 }
 
-// WriteParts writes what Write writes, but returns the text in parts. Use WriteParts if the process has read the value
-// from a text and has changed only a small part of the value. WriteParts does not copy long unchanged texts: some parts
+// WriteParts writes what Write writes, but returns the text in parts. It does not copy long unchanged texts: some parts
 // share memory with the text that the process has read. So the caller must not change the parts.
 func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 	c := Codec{out: out, asParts: true}
@@ -29,9 +27,9 @@ func WriteParts(out []byte, value func(*Codec)) (parts [][]byte, err error) {
 	return append(parts, c.out[from:]), c.err
 }
 
-// ReadTrusted does what Read does, but the caller must be sure that Write or WriteParts has written the text, and that
-// no byte has changed since then. Because the text is certainly right, a kind may skip a part of the text, and parse
-// this part later. So the caller must not change the text, not even after the call.
+// ReadTrusted does what Read does, but only for a text that Write or WriteParts has written, with no byte changed since
+// then. A kind may skip a part of the text, and parse this part later. So the caller must not change the text, not even
+// after the call.
 func ReadTrusted(in []byte, value func(*Codec)) error {
 	// do not copy the text, because a copy of a large text costs a page fault for each page
 	c := Codec{in: unsafe.String(unsafe.SliceData(in), len(in)), trusted: true}
@@ -58,8 +56,7 @@ func (c *Codec) Seek(at int) { c.offset = at }
 // codec writes more.
 func (c *Codec) Output() []byte { return c.out }
 
-// Reserve writes n zero bytes. Later, the kind that has called Reserve gets these bytes from Output, and overwrites
-// them.
+// Reserve writes n zero bytes. Its caller later overwrites them in Output.
 func (c *Codec) Reserve(n int) { c.out = append(c.out, make([]byte, n)...) }
 
 // Comma writes a comma, unless the next member or element is the first of its object or array.
@@ -69,8 +66,7 @@ func (c *Codec) Comma() {
 	}
 }
 
-// Copy writes a text as it is. For WriteParts, Copy does not copy a long text: it stores the text in c.cuts, and
-// WriteParts then returns the text as a part.
+// Copy writes a text as it is. For WriteParts, it does not copy a long text, but stores it in c.cuts.
 func (c *Codec) Copy(text string) {
 	const long = 16 << 10 // a copy of a shorter text takes less time than a write(2) for one more part
 	if c.asParts && len(text) >= long {

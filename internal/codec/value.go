@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// plainLen returns the number of plain bytes at the beginning of s. A plain byte is ASCII, but not a control character,
-// a quote or a backslash. In a JSON string, plain bytes need no escape. plainLen checks eight bytes at once to be fast,
-// because a Codec calls plainLen for nearly all text that it reads or writes.
+// plainLen returns the number of plain bytes at the beginning of s. A plain byte needs no escape in a JSON string: it
+// is ASCII, and no control character, quote or backslash. plainLen checks eight bytes at once, because a Codec calls it
+// for nearly all text.
 func plainLen(s string) int {
 	const ones, tops = 0x0101010101010101, 0x8080808080808080
 	n := 0
@@ -24,13 +24,11 @@ func plainLen(s string) int {
 		b := s[n : n+8]
 		x := uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
 			uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
-		// where x has a quote, the variable named quote has a zero byte; where x has a backslash, the variable named
-		// slash has a zero byte
+		// quote has a zero byte for each quote in x, and slash has one for each backslash
 		quote, slash := x^ones*'"', x^ones*'\\'
 		if odd := (x | (x - ones*' ') | (quote-ones)&^quote | (slash-ones)&^slash) & tops; odd != 0 {
-			// in the variable odd, a bit marks each byte that is not plain. If a byte is not plain, a subtraction may
-			// borrow from the byte after it, and so wrongly mark that byte, too. But the first mark is always right,
-			// because all bytes before it are plain
+			// each bit of odd marks a byte that is not plain. A subtraction may borrow from the next byte, and wrongly
+			// mark it, too. But the first mark is always right
 			return n + bits.TrailingZeros64(odd)/8
 		}
 	}
@@ -120,8 +118,8 @@ func Flag(v *bool, c *Codec) {
 	}
 }
 
-// Time is the kind of a time.Time. A Codec writes the time in UTC. To write the local time, the process would have to
-// read the file of the local time zone.
+// Time is the kind of a time.Time. A Codec writes the time in UTC, because otherwise the process would have to read the
+// file of the local time zone.
 func Time(v *time.Time, c *Codec) {
 	if !c.Writes() {
 		*v = Scan(c, parseTime)
@@ -242,9 +240,8 @@ func (c *Codec) skipString() {
 }
 
 // simpleObjectLen returns the length of the object at the beginning of s, or 0 if the object is not simple. A simple
-// object has no escapes, and no braces except its own, so the object ends with the first closing brace outside a
-// string. simpleObjectLen is fast, because it only searches for four characters, and the search functions of package
-// strings use vector instructions. To read each member would take several times as long.
+// object has no escapes, and no braces except its own, so it ends with the first closing brace outside a string. The
+// search functions of package strings are several times as fast as a loop over the members.
 func simpleObjectLen(s string) int {
 	if !strings.HasPrefix(s, "{") {
 		return 0

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package excerpt prepares foreign texts for messages and tables. Foreign texts are, for example, texts from pods, from
-// files and from EC2. A message shows only as much of a foreign text as fits on a line. The results contain no
-// characters that control a terminal, such as an escape sequence or a mark that changes the direction of writing.
+// Package excerpt prepares foreign texts for messages and tables, for example texts from pods, from files and from EC2.
+// It shortens them, and escapes characters that control a terminal, such as an escape sequence or a mark that changes
+// the direction of writing.
 package excerpt
 
 import (
@@ -37,8 +37,8 @@ func Plain(text string) string { return escapeText(text, "") }
 // table.
 func Lines(text string) string { return escapeText(text, "\n\t") }
 
-// escapeText returns a text in which escapes replace all characters that are not printable. It does not replace a
-// character that the string in the second argument contains.
+// escapeText returns a text in which escapes replace the characters that are not printable, except those in the
+// argument unescaped.
 func escapeText(text, unescaped string) string {
 	if isPlain(text, unescaped) {
 		return text
@@ -54,7 +54,7 @@ func escapeText(text, unescaped string) string {
 	return b.String()
 }
 
-// writeRune writes r, which is the first rune of the text. If r is not printable, writeRune writes an escape.
+// writeRune writes r, which is the first rune of the text, or an escape if r is not printable.
 func writeRune(b *strings.Builder, text string, r rune) {
 	switch {
 	case r == utf8.RuneError && !strings.HasPrefix(text, string(utf8.RuneError)):

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command kernels writes one row of the table in docs/kernels.md. The row has the results of the tests on one kernel.
-// The command reads the output of go test -json. It prints the result of each package and the output of each failed
-// test. It fails if a test failed, or if a package that has a column in the table did not run.
+// Command kernels writes the row of one kernel in the table of docs/kernels.md, from the output of go test -json. It
+// prints the result of each package and the output of each failed test. It fails if a test failed, or if a package that
+// has a column in the table did not run.
 //
 //	make -s test-kernel VM_KERNEL=6.18 GOTEST='go test -json' |
 //	  kernels -table docs/kernels.md -kernel 6.18 -version 6.18.15
 //
-// The command keeps the other rows. One cell in the row of this kernel says which nodes have the kernel. The command
-// keeps this cell, because people write it.
+// The command keeps the other rows. It also keeps the row's cell with the nodes that have this kernel, because people
+// write it.
 package main
 
 import (
@@ -122,10 +122,9 @@ func (r *result) failed() bool {
 	return r.action != "pass" || len(r.tests) == 0 || slices.Contains(r.tests, "fail")
 }
 
-// rewriteTable returns the text with a new row in its table. The row is for a kernel, and replaces the kernel's old
-// row. The second argument has the first cells of the new row. The cells of the packages follow. If the table has no
-// column for a package, rewriteTable adds a column. rewriteTable also returns an error about all packages that failed
-// or did not run. If the text has no table, the returned text is empty.
+// rewriteTable returns the text with a new row for a kernel. The first cells of the row are fixed, and the cells of the
+// packages follow. If the table has no column for a package, rewriteTable adds one. It also returns an error about all
+// packages that failed or did not run. If the text has no table, the returned text is empty.
 func rewriteTable(text string, fixed []string, results map[string]*result) (string, error) {
 	before, rows, after := table.Cut(text)
 	if rows == nil {
@@ -157,8 +156,8 @@ func rewriteTable(text string, fixed []string, results map[string]*result) (stri
 // emptyCell is the cell of a package that did not run.
 const emptyCell = "–"
 
-// rowOf returns one cell for each package. The first argument has the heads of the columns. The cells are in the same
-// order. rowOf also returns an error for each package that failed or did not run.
+// rowOf returns the cells of the packages, in the order of the columns' heads. It also returns an error for each
+// package that failed or did not run.
 func rowOf(heads []string, results map[string]*result) (cells []string, failures []error) {
 	byHead := map[string]*result{}
 	for name, r := range results {

@@ -6,8 +6,8 @@ package release
 
 import "runtime/debug"
 
-// Version returns the version of the program's main module. The go command records this version in the program when it
-// builds the program. If there is no recorded version, Version returns "(devel)".
+// Version returns the version of the program's main module, which the go command has recorded in the program, or
+// "(devel)".
 func Version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package table reads and writes Markdown tables. Benchmarks and tests write their results as tables into documents.
-// Later runs, and the programs that draw plots, read these tables.
+// Package table reads and writes Markdown tables, in which benchmarks and tests record their results.
 package table
 
 import (
@@ -80,9 +79,8 @@ func Cut(text string) (before string, t Table, after string) {
 	return before, t, text[at:]
 }
 
-// Number returns the number in one cell of the table. The first argument is the head of the cell's column. The cell's
-// row is the first row that begins with the other arguments. If there is no such row or no such column, Number returns
-// 0.
+// Number returns the number in the column with this head, in the first row that begins with the given cells. If there
+// is no such row or no such column, it returns 0.
 func (t Table) Number(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0
@@ -97,8 +95,8 @@ func (t Table) Has(column string, begins ...string) bool {
 	})
 }
 
-// Ratio returns the ratio for the number that [Table.Number] returns for the same arguments. Columns with the head "x"
-// have ratios. The ratio is in the row of the number, in the next column with ratios to the right of the number.
+// Ratio returns the ratio that belongs to the number of [Table.Number]. It is in the same row, to the right of the
+// number, in the next column with the head "x".
 func (t Table) Ratio(column string, begins ...string) float64 {
 	if len(t) == 0 {
 		return 0

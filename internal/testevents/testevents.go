@@ -18,13 +18,12 @@ type Event struct {
 	Elapsed                                   float64
 }
 
-// Again is the Action of an Event that does not come from go test, but from Read. The Event means that a VM has died
-// while it ran a package's tests. All tests of the package now run again, so the caller must ignore the package's
-// earlier results.
+// Again is the Action of an Event that Read itself makes. A VM has died while it ran a package's tests, and all of them
+// now run again. So the caller must ignore the package's earlier results.
 const Again = "again"
 
-// Read calls the function handle for each event, except for the events with output. Read prints the output of tests and
-// packages that fail. If a line is no event, make or a build has written the line, and Read prints it, too.
+// Read calls the function handle for each event, except for the events with output. It prints the output of tests and
+// packages that fail. It also prints lines that are no events: make or a build has written them.
 func Read(events io.Reader, out io.Writer, handle func(Event)) error {
 	outputs := map[[2]string][]string{} // by package and test
 	lines := bufio.NewReader(events)

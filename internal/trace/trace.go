@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package trace finds the distributed trace to which the CNI call of this process belongs. If a runtime traces its CNI
-// calls, it sets the environment variable TRACEPARENT for the plugin that it calls (libcni 1.3.1). The variable has the
-// same format as the HTTP header traceparent (W3C Trace Context, level 1, section 3.2).
+// Package trace finds the distributed trace to which the CNI call of this process belongs. A runtime that traces its
+// CNI calls sets the environment variable TRACEPARENT for the plugin (libcni 1.3.1). Its format is that of the HTTP
+// header traceparent (W3C Trace Context, level 1, section 3.2).
 package trace
 
 import (

@@ -38,8 +38,8 @@ func Reads[T any](t *testing.T, describe func(*T, *codec.Codec)) {
 	}
 }
 
-// Same reads a text twice: with a description, and with encoding/json. The test fails if the two values differ, or if
-// only encoding/json returns an error. If the description returns an error, Same returns this error.
+// Same reads a text with a description and with encoding/json. The test fails if the two values differ, or if only
+// encoding/json returns an error. If the description returns an error, Same returns this error.
 func Same[T any](t *testing.T, text []byte, describe func(*T, *codec.Codec)) error {
 	t.Helper()
 	var dense bytes.Buffer

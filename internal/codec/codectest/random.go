@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Random sets a value, and all fields and elements in it, to random values. A value, field or element that can be empty
-// stays empty with a probability of one third.
+// Random sets a value, and all fields and elements in it, to random values. What can be empty stays empty with a
+// probability of one third.
 func Random(v reflect.Value) {
 	if rand.N(3) == 0 && v.Kind() != reflect.Struct {
 		if v.Kind() == reflect.Slice && v.Type() != reflect.TypeFor[json.RawMessage]() {
@@ -60,8 +60,8 @@ func nonZero(t reflect.Type) reflect.Value {
 	return v
 }
 
-// fillLeaf sets *v to a random value and returns true, if *v is a string, a time or a similar value, which Random
-// cannot fill part by part. For a value of any other type, fillLeaf does nothing and returns false.
+// fillLeaf sets *v to a random value and returns true, if Random cannot fill the type of *v part by part. Examples are
+// a string and a time. For any other type, fillLeaf returns false.
 func fillLeaf(v any) bool {
 	switch p := v.(type) {
 	case *time.Time:

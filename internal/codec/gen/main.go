@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Program gen generates descriptions of types for package codec. It reads the struct tags of the types. The command go
+// Program gen generates descriptions of types for package codec, from the struct tags of the types. The command go
 // generate runs gen in a package. A directive before a type names the method that gen generates for the type:
 //
 //	//codec:describe
@@ -10,18 +10,18 @@
 //		Max int `json:"max"`
 //	}
 //
-// For the directive //codec:describe, gen generates a method with the name describe, which describes an object whose
-// members are the fields of the type. For the directive //codec:members, gen generates a method with the name members,
-// which describes these members without the object around them. Use //codec:members for a type that other types embed.
-// If the word "exported" follows "describe" or "members", the method's name begins with a capital letter. The members
-// are in the order of the fields. The type of a field determines the kind of its member. To choose another kind, give
-// the field a tag "codec" with the kind's name, for example codec:"plugin.DNS". The tag may also have the word "member"
-// and the name of a function, for example codec:"member indexed.Addrs". The function then describes the whole member:
-// its name and its value. If a type embeds a type of another module, the tag of the embedded field must name the
-// function that describes the members.
+// For the directive //codec:describe, gen generates a method describe, which describes an object with the fields as
+// members, in their order. For //codec:members, gen generates a method members, which describes these members without
+// the object around them. Use //codec:members for a type that other types embed. With the word "exported" after
+// "describe" or "members", the method's name begins with a capital letter.
 //
-// If the directive ends with the word "kept", gen also generates methods with the names same and clone. With these two
-// methods, package indexed finds the values that have changed since a process read them.
+// The type of a field determines the kind of its member. The tag "codec" may name another kind, for example
+// codec:"plugin.DNS". Or it names a function that describes the whole member, for example codec:"member indexed.Addrs".
+// If a type embeds a type of another module, the tag of the embedded field must name the function that describes the
+// members.
+//
+// With the word "kept" at the end of a directive, gen also generates methods same and clone. With them, package indexed
+// finds the values that have changed since a process read them.
 package main
 
 import (
@@ -150,9 +150,8 @@ var directive = regexp.MustCompile(`^//codec:(describe|members)( exported)?( kep
 var methodNames = map[string]string{"describe": "describe", "describe exported": "Describe", "members": "members",
 	"members exported": "Members"}
 
-// addDeclaration adds a type to s if the declaration is a type with a directive. If the declaration is a method,
-// addDeclaration adds the name of the method's receiver to the map receivers. The key in this map is the receiver's
-// type.
+// addDeclaration adds a type with a directive to s. For a method, it adds the receiver's name to the map receivers,
+// with the receiver's type as the key.
 func (s *packageSource) addDeclaration(d ast.Decl, receivers map[string]string) {
 	if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil && len(f.Recv.List[0].Names) > 0 {
 		receivers[strings.TrimPrefix(types.ExprString(f.Recv.List[0].Type), "*")] = f.Recv.List[0].Names[0].Name
@@ -195,8 +194,8 @@ func (s *packageSource) writeMethods(b *strings.Builder, d *describedType) error
 	return nil
 }
 
-// sameAndCloneFormat is the format of the source text of the methods same and clone. It has four arguments: the
-// receiver, the type, the expression after "return" in the method same, and the statements of the method clone.
+// sameAndCloneFormat is the format of the methods same and clone. It has four arguments: the receiver, the type, the
+// result of same, and the statements of clone.
 const sameAndCloneFormat = `
 // same compares all fields.
 func (%[1]s *%[2]s) same(other *%[2]s) bool {
