@@ -20,7 +20,6 @@
 //	alerts.yaml      alerting rules of Prometheus for the output of cni-ipvlan-vpc-k8s-tool metrics
 //	dashboard.json   a Grafana dashboard for the same output
 //
-// A .deb or .rpm installs its systemd units, but does not enable them. The reason is that the operator copies the
-// conflist to the node only after the installation, and a node without a conflist does not need the units. The removal
-// of the package leaves only the state in /run, because running pods need this state.
+// A .deb or .rpm installs its systemd units, but does not enable them, because a node without a conflist does not need
+// them. The removal of the package leaves the state in /run, because running pods need it.
 package packaging

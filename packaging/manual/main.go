@@ -4,8 +4,7 @@
 //go:build !urfave_cli_no_docs
 
 // Manual writes the manual page of the tool, and its completions for shells, into a directory like /usr/share. The
-// library urfave/cli makes the page and the completions. The library's code for pages needs a Markdown library. The
-// shipped tool must not contain this code, so this separate program makes the page.
+// library urfave/cli makes them. Its code for pages needs a Markdown library, which the shipped tool must not contain.
 //
 //	manual DIR
 package main
@@ -61,8 +60,7 @@ func write(dir string) error {
 		link(filepath.Join(dir, "bash-completion/completions"), tool.Name, alias))
 }
 
-// script returns the library's completion for a shell. The completion is a file in the module of the library. script
-// reads the file from the module's directory, because no package of the module embeds it.
+// script returns the library's completion for a shell, from a file in the directory of the library's module.
 func script(shell string) (string, error) {
 	module, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/urfave/cli/v2").Output()
 	if err != nil {

@@ -121,8 +121,7 @@ func program(path string, info *debug.BuildInfo) (component, error) {
 	}), nil
 }
 
-// linked returns the modules in a program, and Go's standard library. The standard library is not a module, but
-// scanners also look for bugs in the standard library.
+// linked returns the modules in a program, and Go's standard library, because scanners also look for its bugs.
 func linked(info *debug.BuildInfo) []component {
 	libraries := []component{module("library", &debug.Module{Path: "stdlib",
 		Version: strings.TrimPrefix(info.GoVersion, "go")})}
