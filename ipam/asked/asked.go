@@ -2,9 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package asked gets from EC2 what a single pod asks for: an ENI by its ID, or addresses that the pod has chosen.
-// Package lease first decides whether the pod may have that ENI or those addresses. If the node has the addresses
-// already, package lease leases them, and no process calls package asked. Package asked unassigns an address only if
-// EC2 says that the instance of the address's ENI has ended: see follow.go. So no pod can still use the address.
+// Package lease first decides whether the pod may have that ENI or those addresses. Package asked takes an address from
+// another node only if EC2 says that the instance of the address's ENI has ended: see follow.go.
 package asked
 
 import (

@@ -22,17 +22,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file get an address that a pod has chosen. First, the node asks EC2 which ENI has the address.
-// After that, it calls AssignPrivateIpAddresses or AssignIpv6Addresses with the address. Between these two steps,
-// another ENI may get the address, and a pod may use the address there. So the node never sets AllowReassignment. With
-// AllowReassignment, EC2 would take the address from that ENI. See follow.go.
+// The functions of this file get an address that a pod has chosen. The node asks EC2 which ENI has the address, and
+// then assigns the address. Meanwhile, another ENI may get the address, and a pod may use it there. So the node never
+// sets AllowReassignment, with which EC2 would take the address from that ENI.
 
 // GrowChosen gets the addresses that the pod has chosen. It assigns all of them to the same ENI of the pool. If no ENI
 // can take these addresses, GrowChosen creates an ENI in their subnet. The next call of GrowChosen then assigns the
 // addresses. The argument deniedENIs has the ENIs that EC2 has refused to change.
 func (p *Node) GrowChosen(ctx context.Context, s *registry.State, deniedENIs ...string) error {
 	at, found := p.placeFor(s, deniedENIs)
-	// While another node has the address, checkTaken fails. So checkTaken comes before SubnetFor, which also calls EC2.
+	// While another node has the address, checkTaken fails, so that SubnetFor need not call EC2.
 	if found {
 		if corrected, err := p.checkTaken(ctx, s, at.Subnet); corrected || err != nil {
 			return err
@@ -87,9 +86,8 @@ func (p *Node) canServe(s *registry.State, at lease.Place, f lease.Family) bool 
 	return len(at.Pick(s, one, time.Now())) > 0 || book.Room(s, at.ENI, f) > 0
 }
 
-// onOtherENIError returns an error if a chosen address is on an ENI of this node. Its caller has found that no ENI of
-// this node can serve the pod now. A new ENI could not get the chosen address, because an existing ENI still has the
-// address.
+// onOtherENIError returns an error if a chosen address is on an ENI of this node that cannot serve the pod now. A new
+// ENI would not help, because it could not get this address.
 func (p *Node) onOtherENIError(s *registry.State) error {
 	for _, a := range p.Policy.Choice.Addrs {
 		if id, _ := s.ENIOf(a); id != "" {
@@ -101,8 +99,7 @@ func (p *Node) onOtherENIError(s *registry.State) error {
 	return nil
 }
 
-// canTake reports whether an ENI has the address or can take it. The ENI can take the address if the ENI has room, the
-// address is in the ENI's subnet, and no other ENI of the node has the address.
+// canTake reports whether an ENI has the address or can take it.
 func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 	if id, _ := s.ENIOf(a); id != "" {
 		return id == at.ID
@@ -111,9 +108,8 @@ func canTake(s *registry.State, at lease.Place, a netip.Addr) bool {
 }
 
 // checkTaken asks EC2 which ENIs of the subnet have the chosen addresses, as single addresses or in prefixes. If an ENI
-// of this node has a chosen address that the registry does not know, checkTaken corrects the registry, and returns
-// true. If a foreign ENI, or an ENI that is not in the registry, has a chosen address, checkTaken calls followAddr. It
-// returns the error of followAddr.
+// of this node has one that the registry does not know, checkTaken corrects the registry, and returns true. If a
+// foreign ENI, or an ENI that the registry lacks, has one, checkTaken calls followAddr.
 func (p *Node) checkTaken(ctx context.Context, s *registry.State, subnet string) (corrected bool, _ error) {
 	enis, err := p.DescribeENIs(ctx, aws.BySubnet(subnet))
 	if err != nil {
@@ -138,8 +134,8 @@ func (p *Node) checkTaken(ctx context.Context, s *registry.State, subnet string)
 	return false, nil
 }
 
-// assignMissing assigns the chosen address of a family to an ENI. If the pod has chosen no address of this family, and
-// the ENI has no free address of the family, assignMissing assigns any address.
+// assignMissing assigns the chosen address of a family to an ENI. If the pod has chosen none, and the ENI has no free
+// address of the family, assignMissing assigns any address.
 func (p *Node) assignMissing(ctx context.Context, s *registry.State, at lease.Place, f lease.Family) error {
 	a, chosen := p.Policy.Choice.Addr(f)
 	if !chosen {
@@ -184,8 +180,7 @@ func (p *Node) assignChosen(ctx context.Context, eni string, a netip.Addr) error
 	return p.CorrectAfter(ctx, eni, err)
 }
 
-// isAboutAddr reports whether EC2's refusal to assign a chosen address may be about that address. If the refusal is
-// about the address, the ENI may still take other addresses.
+// isAboutAddr reports whether EC2's refusal to assign a chosen address may be about the address, and not about the ENI.
 func isAboutAddr(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && (errors.Is(err, aws.ErrInUse) || strings.HasPrefix(e.Code, "InvalidParameter") ||

@@ -19,16 +19,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about a chosen address that is on an ENI of another node. Here, that node is called the old node. A pod
-// of the old node may still use the address, even if the old node has no network. Only two events prove that no pod
-// uses the address. In the first event, the old node looks at its kernel and releases the address. In the second event,
-// EC2 says that the instance of the old node has ended. After the second event, this node unassigns the address from
-// the ENI of the ended instance, and from no other ENI. So if a third ENI has got the address meanwhile, this node
-// takes nothing from that ENI.
+// This file is about a chosen address that is on an ENI of another node, the old node. A pod of the old node may still
+// use the address, even if the old node has no network. Only two events prove that no pod uses it: the old node has
+// looked at its kernel and released the address, or EC2 says that the instance of the old node has ended. In the second
+// case, this node unassigns the address from the ENI of the ended instance, and from no other ENI.
 //
-// Even if the ENI with the address is attached to no instance, a pod may get the address. The node for which the ENI
-// was made may be about to attach the ENI, and may already have leased its addresses. So this node takes an address of
-// an unattached ENI only if the instance of that node has ended.
+// An ENI that is attached to no instance may still serve pods soon. Perhaps a node is about to attach it, and has
+// leased its addresses. So its addresses are taken only if the instance for which it was made has ended.
 
 const hintHeld = "wait until the pod on the other node has ended: that node then releases the address. If no pod " +
 	"there has the address, because that node has booted meanwhile, run cni-tool deallocate there. If that node is " +
@@ -51,8 +48,8 @@ func (p *Node) followAddr(ctx context.Context, e aws.ENI, a netip.Addr) error {
 		e.Description)
 }
 
-// fixedAddrError returns an error if the address a cannot leave the ENI e, or if e does not belong to this cluster. In
-// the second case, no node of this cluster releases a. In all other cases, fixedAddrError returns nil.
+// fixedAddrError returns an error if the address a cannot leave the ENI e, or if e does not belong to this cluster. No
+// node of this cluster releases an address of an ENI of others.
 func (p *Node) fixedAddrError(e aws.ENI, a netip.Addr) error {
 	const another = "ask for another address; "
 	primary := len(e.Addrs) > 0 && a == e.Addrs[0]
@@ -80,8 +77,8 @@ func (p *Node) isOfCluster(e aws.ENI) bool {
 	return book.ForPods(e) && !book.Foreign(e)
 }
 
-// takenError returns the error for an address that another ENI has. The argument relation comes after the word "has" in
-// the error's text. For example, relation is " in a prefix".
+// takenError returns the error for an address that another ENI has. The argument relation is a text such as " in a
+// prefix": it comes after the word "has".
 func takenError(e aws.ENI, a netip.Addr, relation, hint string) error {
 	return plugin.Errorf(plugin.CodeRefused, hint,
 		"the pod asks for the address %s, which %s has%s. This ENI is %s, and its description is %.80q", a, e.ID,
@@ -99,10 +96,9 @@ func placeText(e aws.ENI) string {
 	return "attached to nothing"
 }
 
-// maxAnswerAge is how long this node relies on EC2's answer that an instance has ended. If the answer is older, this
-// node takes no address of the instance, because a stopped instance may start again. A younger answer is safe for two
-// reasons. The boot of a stopped instance takes longer than the sum of maxAnswerAge and the lag of EC2's answers. And
-// after the boot, the first ADD on the instance asks EC2 which addresses the instance has.
+// maxAnswerAge is how long this node relies on EC2's answer that an instance has ended, because a stopped instance may
+// start again. Its boot takes longer than maxAnswerAge and the lag of EC2's answers together. After the boot, its first
+// ADD asks EC2 which addresses the instance has.
 const maxAnswerAge = 5 * time.Second
 
 // takeOverAddr unassigns an address from an ENI whose instance has ended. If the instance may still run, takeOverAddr
@@ -118,8 +114,8 @@ func (p *Node) takeOverAddr(ctx context.Context, e aws.ENI, a netip.Addr) (taken
 	}
 	asked, up := time.Now(), registry.Uptime()
 	state, err := p.StateOf(ctx, instance)
-	// If state.Name is empty, EC2 does not show the instance: it has ended long ago, or is new. An instance to which
-	// the ENI is attached is perhaps new, so takeOverAddr takes nothing from it.
+	// An empty state.Name means that EC2 does not show the instance: it has ended long ago, or is new. If the ENI is
+	// attached to it, it is perhaps new, and keeps the address.
 	if err != nil || !state.Ended() || state.Name == "" && e.Instance != "" {
 		return false, err
 	}
@@ -132,15 +128,14 @@ func (p *Node) takeOverAddr(ctx context.Context, e aws.ENI, a netip.Addr) (taken
 		}
 	}
 	err = p.InTurn(ctx, action, func(ctx context.Context) error {
-		// if this machine was suspended, the deadline of ctx does not count that time
+		// the deadline of ctx does not count the time for which this machine was suspended
 		if registry.Uptime()-up > maxAnswerAge {
 			return context.DeadlineExceeded
 		}
 		return do(ctx, e.ID, a)
 	})
 	if call.IsPartial(err) || errors.Is(err, aws.ErrNotFound) {
-		// Another node has unassigned the address first, or the ENI is deleted. Several nodes may now ask EC2 for the
-		// address, but EC2 assigns the address to only one of them.
+		// Another node has unassigned the address first, or the ENI is deleted.
 		return true, nil
 	}
 	if err != nil {

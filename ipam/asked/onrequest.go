@@ -25,9 +25,8 @@ import (
 // attaches such an ENI for the first pod, and detaches it after the last pod: see package less. The node changes
 // nothing else of the ENI: no addresses, no tags, no DeleteOnTermination. The node never deletes the ENI.
 //
-// A node recognizes such an ENI by the tags in requests.enis. So even after the loss of the registry, only pods that
-// ask for such an ENI get its addresses. If an operator has attached such an ENI, and no pod uses it, a collection
-// detaches it.
+// A node recognizes such an ENI by the tags in requests.enis, even after the loss of the registry. Only pods that ask
+// for the ENI get its addresses. If an operator has attached such an ENI, and no pod uses it, a collection detaches it.
 
 // AttachChosen attaches the ENI for which the pod asks, and records the ENI with its addresses. If the registry shows
 // the ENI as attached already, AttachChosen only updates the ENI's addresses in the registry. If no address of the ENI
@@ -77,8 +76,7 @@ func (p *Node) AttachChosen(ctx context.Context, s *registry.State) error {
 	return p.recordChosen(ctx, e, true)
 }
 
-// endRefused removes the intent of an attachment if EC2 has refused the attachment. It returns err. If it cannot remove
-// the intent, it joins the reason to err.
+// endRefused removes the intent of an attachment if EC2 has refused the attachment. It returns err.
 func (p *Node) endRefused(ctx context.Context, token string, err error) error {
 	if aws.MaybeDone(err) {
 		return err
@@ -143,8 +141,7 @@ func (p *Node) describeChosen(ctx context.Context, s *registry.State, id string)
 	return e, nil
 }
 
-// tagSetsText formats sets of tags, to show them to people. A pod may ask for an ENI if the ENI has all tags of at
-// least one set.
+// tagSetsText formats sets of tags, to show them to people.
 func tagSetsText(all []map[string]string) string {
 	var texts []string
 	for _, tags := range all {
@@ -169,9 +166,8 @@ func (p *Node) withZoneCIDRs(ctx context.Context, s *registry.State, e aws.ENI) 
 	return e, nil
 }
 
-// recordChosen records an attached ENI with its addresses. If this node has just attached the ENI, the ENI's addresses
-// are free at once, because no pod of this node has had them. If the ENI was attached before, a pod may use some of its
-// addresses, so recordChosen looks at the kernel.
+// recordChosen records an attached ENI with its addresses. If this node has just attached the ENI, its addresses are
+// free at once. Otherwise a pod may use some of them, so recordChosen looks at the kernel.
 func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) error {
 	addrs, cidrs := slices.Concat(e.Addrs, e.IPv6Addrs), slices.Concat(e.Prefixes, e.IPv6Prefixes)
 	used := p.Used(e.MAC)
@@ -181,7 +177,7 @@ func (p *Node) recordChosen(ctx context.Context, e aws.ENI, justAttached bool) e
 		}
 		book.Record(s, e, false)
 		was := s.ENIs[e.ID]
-		was.Pool = p.Policy.Pool // this pool name is only for people, because a pod finds the ENI by the ENI's ID
+		was.Pool = p.Policy.Pool // only for people: a pod finds the ENI by its ID
 		s.ENIs[e.ID] = was
 		if justAttached {
 			book.AddAddrs(s, e.ID, addrs, time.Time{})
