@@ -28,9 +28,8 @@ func Room(s *registry.State, e registry.ENI, f lease.Family) int {
 // BlocksFor returns how many /28 prefixes are enough for the given number of addresses.
 func BlocksFor(addrs int) int { return (addrs + BlockSize - 1) / BlockSize }
 
-// AddAddrs records addresses of an ENI as free. The argument freeSince is the time when the addresses became free. If
-// EC2 has just assigned the addresses, freeSince is zero. Such addresses need not cool, because no pod of this node has
-// had them.
+// AddAddrs records addresses of an ENI as free since the time freeSince. A zero freeSince means that EC2 has just
+// assigned the addresses. They need not cool, because no pod of this node has had them.
 func AddAddrs(s *registry.State, id string, addrs []netip.Addr, freeSince time.Time) {
 	e, known := s.ENIs[id]
 	if !known {
@@ -63,14 +62,14 @@ func AddPrefixes(s *registry.State, id string, cidrs []netip.Prefix, delegatedSi
 			e.Prefixes = append(e.Prefixes, registry.Prefix{CIDR: c, Since: delegatedSince})
 		}
 	}
-	// AddAddrs has set Grown if the ENI has addresses. But a new ENI in an IPv6-only subnet may have only prefixes.
+	// A new ENI in an IPv6-only subnet may have only prefixes, and AddAddrs has then not set Grown.
 	if e.Grown.IsZero() && len(cidrs) > 0 {
 		e.Grown = time.Now()
 	}
 	s.ENIs[id] = e
 }
 
-// A Releasable has the addresses, or the prefixes, that one call to EC2 unassigns from an ENI.
+// A Releasable has what one call to EC2 unassigns from an ENI: addresses or prefixes.
 type Releasable struct {
 	Addrs    map[netip.Addr]time.Time // each address, with the time when it became free
 	Prefixes []registry.Prefix
@@ -96,8 +95,8 @@ func (x Releasable) List() []netip.Addr {
 	return slices.SortedFunc(maps.Keys(x.Addrs), netip.Addr.Compare)
 }
 
-// Action returns the EC2 action that unassigns x. All addresses of x are of one family. For prefixes, Action always
-// returns the action of IPv4, because the node never unassigns a prefix of IPv6.
+// Action returns the EC2 action that unassigns x. All addresses of x are of one family, and the node never unassigns an
+// IPv6 prefix.
 func (x Releasable) Action() string {
 	for a := range x.Addrs {
 		return UnassignActionOf(a)
@@ -113,7 +112,7 @@ func (x Releasable) CIDRs() (cidrs []netip.Prefix) {
 	return cidrs
 }
 
-// Only is a filter for x. It keeps an address if keepAddr returns true, and a prefix if keepPrefix returns true.
+// Only returns the addresses and prefixes of x for which keepAddr or keepPrefix returns true.
 func (x Releasable) Only(keepAddr func(netip.Addr) bool, keepPrefix func(netip.Prefix) bool) Releasable {
 	some := Releasable{Addrs: map[netip.Addr]time.Time{}, Within: x.Within}
 	for a, since := range x.Addrs {
@@ -137,8 +136,7 @@ func (x Releasable) Without(other Releasable) Releasable {
 }
 
 // Withdraw removes the addresses and prefixes in x from the registry. A process calls Withdraw before it asks EC2 to
-// unassign x, or when EC2 shows that x has left the ENI. If a pod has a lease of one of these addresses, the lease
-// stays until the pod ends.
+// unassign x, or when EC2 shows that x has left the ENI. Leases of these addresses stay until their pods end.
 func Withdraw(s *registry.State, id string, x Releasable) {
 	e, known := s.ENIs[id]
 	now := time.Now()
@@ -159,8 +157,8 @@ func Withdraw(s *registry.State, id string, x Releasable) {
 	}
 }
 
-// Restore puts the addresses and prefixes in x back into the registry, because EC2 has not unassigned them. Restore
-// also restores the times at which the addresses became free.
+// Restore puts the addresses and prefixes in x back into the registry, with the times at which they became free. A
+// process calls it if EC2 has not unassigned them.
 func Restore(s *registry.State, id string, x Releasable) {
 	for a, since := range x.Addrs {
 		AddAddrs(s, id, []netip.Addr{a}, since)
@@ -175,16 +173,14 @@ func Restore(s *registry.State, id string, x Releasable) {
 	}
 }
 
-// NoteRelease writes an intent for each address in x that a pod had chosen. A process calls NoteRelease before it
-// releases x to EC2. If the process is killed before the release, the intent makes a later process finish the release.
-// Otherwise, the address would stay on the ENI, and pods of other nodes could not get the address.
+// NoteRelease writes an intent for each address in x that a pod had chosen, before a process releases x to EC2. If this
+// process is killed, a later process finds the intent, and finishes the release.
 func NoteRelease(s *registry.State, id string, x Releasable) {
 	NoteNamed(s, id, x.Only(func(a netip.Addr) bool { _, owned := s.Owners[a]; return owned },
 		func(netip.Prefix) bool { return false }))
 }
 
-// NoteNamed writes an intent for each address in x. A process calls NoteNamed for addresses that an operator's command
-// has named.
+// NoteNamed writes an intent for each address in x, because an operator's command has named these addresses.
 func NoteNamed(s *registry.State, id string, x Releasable) {
 	for a := range x.Addrs {
 		s.Intents[releaseKey(a)] = registry.Intent{
@@ -200,11 +196,9 @@ func EndRelease(s *registry.State, x Releasable) {
 	}
 }
 
-// LeftReleases returns the intents of unfinished releases. An earlier process began such a release, but was killed or
-// got no answer, so a later process has to finish the release. The earlier process removed the address of the release
-// from the registry. If the registry has this address again, LeftReleases deletes the intent. A pod can then get the
-// address, or a collection releases the address like any other address. LeftReleases also deletes an intent if the
-// registry no longer has the ENI, because the address is gone with its ENI.
+// LeftReleases returns the intents of releases that a later process has to finish, because an earlier process was
+// killed or got no answer. It deletes an intent if the registry has the address again, because the address is then like
+// any other. It also deletes an intent if the registry no longer has the ENI.
 func LeftReleases(s *registry.State) (left []registry.Intent) {
 	for token, i := range s.Intents {
 		if !lease.ReleasesChosen(i) {
@@ -231,13 +225,12 @@ func LeftRelease(s *registry.State, a netip.Addr) (i registry.Intent, left bool)
 	return i, begun && known && id == "" && !s.Leases.Has(a)
 }
 
-// releaseKey returns the key of an intent to release an address. A call that unassigns an address has no client token,
-// so this key contains the address. All other intents have the client tokens of their calls as keys.
+// releaseKey returns the key of an intent to release an address. A call that unassigns has no client token, so the key
+// contains the address. All other intents have the client tokens of their calls as keys.
 func releaseKey(a netip.Addr) string { return "release " + a.String() }
 
-// GiveChosen looks for chosen addresses that interrupted calls have assigned to an ENI. If such an address is free,
-// GiveChosen records its owner: the pod that has chosen the address. So this pod need not wait until the address has
-// cooled. This is correct because no other pod of this node has had the address.
+// GiveChosen records the owners of the free addresses of an ENI that interrupted calls have assigned. The owner of such
+// an address is the pod that has chosen it. For this pod, the address need not cool.
 func GiveChosen(s *registry.State, eni string) {
 	for _, i := range s.Intents {
 		if i.ENI == eni && i.Pod.Name != "" && s.Free.Has(i.Addr) {

@@ -45,18 +45,15 @@ func Serve(s *registry.State, id, pool string) {
 	})
 }
 
-// IsBoot reports whether an ENI is the boot ENI of this instance. The argument known is the registry's entry of this
-// ENI. Only metadata says which ENI is the boot ENI, and the entry has metadata's answer. The argument e is EC2's
-// description of the ENI, from which IsBoot reads the ENI's slot.
+// IsBoot reports whether an ENI is the boot ENI of this instance. Only metadata says this, and the registry's entry
+// known has metadata's answer. EC2's description e has the ENI's slot.
 func IsBoot(known registry.ENI, e aws.ENI) bool {
 	known.Index, known.Card = e.Index, e.Card
 	return known.IsBoot()
 }
 
-// Label updates an entry of the registry from EC2's description of the entry's ENI, and from the tags in the
-// description. The argument known is the entry, and e is the description. Label returns the updated entry. If a tag is
-// missing, Label leaves the field for this tag as it is. The reason is that a node without permission to create tags
-// makes ENIs without tags.
+// Label returns the registry's entry known of an ENI, updated from EC2's description e and its tags. If a tag is
+// missing, Label leaves the tag's field as it is: a node without permission to create tags makes ENIs without tags.
 func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	if e.Tags[TagPool] != "" {
 		known.Pool = PoolOf(e)
@@ -81,13 +78,12 @@ func Label(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// Leaving reports whether EC2 is detaching an ENI that the registry does not have. Its addresses must not go to pods.
-// The argument known is true if the registry has the ENI e.
+// Leaving reports whether EC2 is detaching the ENI e, and the registry does not have it (known is false). Pods must not
+// get its addresses.
 func Leaving(known bool, e aws.ENI) bool { return !known && e.AttachmentStatus == aws.Detaching }
 
 // NodesOwn reports whether the address a of an ENI belongs to the node itself. The node's own addresses are the first
-// address of each family on the boot ENI. The argument e is what metadata or EC2 shows of the ENI, and known is the
-// registry's entry of the ENI.
+// address of each family on the boot ENI. The argument e is what metadata or EC2 shows of the ENI.
 func NodesOwn(e aws.ENI, known registry.ENI, a netip.Addr) bool {
 	first := func(all []netip.Addr) bool { return len(all) > 0 && a == all[0] }
 	return IsBoot(known, e) && (first(e.Addrs) || first(e.IPv6Addrs))
@@ -106,8 +102,8 @@ func Delegates(e aws.ENI, c netip.Prefix) bool {
 	return slices.Contains(e.Prefixes, c) || slices.Contains(e.IPv6Prefixes, c)
 }
 
-// MarkOnRequest records in the entry of an ENI that a pod has asked for this ENI. The argument known is the entry, and
-// e is EC2's description of the ENI. MarkOnRequest returns the changed entry.
+// MarkOnRequest returns the registry's entry known, with the mark that a pod has asked for this ENI. The argument e is
+// EC2's description of the ENI.
 func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	known.Request()
 	known.Confirm()
@@ -115,14 +111,13 @@ func MarkOnRequest(known registry.ENI, e aws.ENI) registry.ENI {
 	return known
 }
 
-// MarkProvisioning records whether a Provision is still working on the ENI. The work ends when the Provision returns
-// the ENI to the operator.
+// MarkProvisioning records whether a Provision still works on the ENI, and has not returned it to the operator yet.
 func MarkProvisioning(s *registry.State, id string, provisioning bool) {
 	s.Edit(id, func(e *registry.ENI) { e.Provisioning = provisioning })
 }
 
-// EndProvision records that a Provision has returned the ENI to the operator. EndProvision also deletes the intents to
-// attach the ENI, because a later process would continue the Provision if it found such an intent.
+// EndProvision records that a Provision has returned the ENI to the operator. It deletes the intents to attach the ENI,
+// with which a later process would continue the Provision.
 func EndProvision(s *registry.State, id string) {
 	MarkProvisioning(s, id, false)
 	maps.DeleteFunc(s.Intents, func(_ string, i registry.Intent) bool {

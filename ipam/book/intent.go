@@ -39,10 +39,11 @@ func ForgetAttachment(s *registry.State, token string) {
 }
 
 // EndIntent removes the intent of a call that has returned err. If the outcome of the call is unknown, the intent
-// stays. The argument isRepeat is true if this call was the repetition of an earlier call with an unknown outcome. Even
-// if EC2 refuses the repetition or gives an invalid answer, the earlier call may have created an ENI. So in these two
-// cases, EndIntent calls LookOnly: later processes look for the ENI, but do not repeat the call. If the repetition did
-// not reach EC2, for example because the time of the ADD was over, the next process repeats the call again.
+// stays.
+//
+// If isRepeat is true, the call was the repetition of an earlier call, which may have created an ENI. This is possible
+// even if EC2 has refused the repetition, or given an invalid answer. So EndIntent then calls LookOnly. If the
+// repetition did not reach EC2, the next process repeats the call again.
 func EndIntent(s *registry.State, token string, isRepeat bool, err error) {
 	switch {
 	case err == nil, aws.Undone(err) && !isRepeat:
@@ -52,8 +53,7 @@ func EndIntent(s *registry.State, token string, isRepeat bool, err error) {
 	}
 }
 
-// LookOnly changes an intent so that no process repeats the intent's call. Processes then only look for the result of
-// this call.
+// LookOnly changes an intent, so that processes look for the result of its call, but do not repeat the call.
 func LookOnly(s *registry.State, token string) {
 	if i, ok := s.Intents[token]; ok {
 		i.Wanted = registry.Wanted{}
@@ -69,8 +69,8 @@ func AssignAction(f lease.Family) string {
 	return "AssignPrivateIpAddresses"
 }
 
-// Begun reports whether the registry has an intent to attach the ENI. Such an intent means that this node has begun to
-// attach the ENI, but has not recorded the ENI yet. So no pod of this node has had an address of the ENI.
+// Begun reports whether this node has begun to attach the ENI, but has not recorded the ENI yet. So no pod of this node
+// has had an address of the ENI.
 func Begun(s *registry.State, id string) bool {
 	for _, i := range s.Intents {
 		if i.Action == AttachAction && i.ENI == id {
@@ -80,24 +80,23 @@ func Begun(s *registry.State, id string) bool {
 	return false
 }
 
-// Unrecorded reports whether the ENI e, for which a pod has asked, is attached to this instance but not in the registry
-// yet. The pod's ADD records the ENI. This ADD needs the intent i, because the intent shows that no pod has had an
-// address of the ENI: see Begun. So a growth for this pod keeps the intent. A growth for other pods deletes the intent.
-// Otherwise, each later growth would find the intent, and would ask EC2 about the ENI again.
+// Unrecorded reports whether the ENI e is attached to this instance, but not in the registry yet, although i is an
+// intent to attach it. If a pod has asked for e, the pod's growth keeps i, because i shows that no pod has had an
+// address of e: see Begun.
 func Unrecorded(s *registry.State, i registry.Intent, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return i.Action == AttachAction && e.Instance == s.Instance.ID && !known
 }
 
-// Provisions reports whether an operator's command has begun to make the ENI e, and no process has attached it yet. If
-// the operator repeats the command, the command continues with this ENI.
+// Provisions reports whether an operator's command has begun to make the ENI e, but e is not attached yet. The repeated
+// command continues with e.
 func Provisions(s *registry.State, e aws.ENI) bool {
 	_, known := s.ENIs[e.ID]
 	return e.Status == "available" && e.Tags[TagManaged] != "true" && !known
 }
 
-// Unknowns returns the intents of calls with an unknown outcome. Before a process can finish such a call, the process
-// has to ask EC2 what the call has done. For any other intent, a process need not ask EC2 first.
+// Unknowns returns the intents of calls with an unknown outcome. A process must ask EC2 what such a call has done,
+// before it can finish the call.
 func Unknowns(s *registry.State) (all []registry.Intent) {
 	for _, i := range s.Intents {
 		if i.Attachment == "" && !lease.ReleasesChosen(i) {
@@ -107,8 +106,8 @@ func Unknowns(s *registry.State) (all []registry.Intent) {
 	return all
 }
 
-// LeftAny reports whether an intent has the ID of an ENI's attachment. For such an attachment, DeleteOnTermination is
-// not set yet. A process can set it, and need not ask EC2 first: see Unknowns.
+// LeftAny reports whether an intent has the ID of an ENI's attachment. DeleteOnTermination of such an attachment is not
+// set yet.
 func LeftAny(s *registry.State) bool {
 	for _, i := range s.Intents {
 		if i.Attachment != "" {
@@ -118,11 +117,9 @@ func LeftAny(s *registry.State) bool {
 	return false
 }
 
-// PreventSecond makes sure that no process repeats a creation if the ENI of the creation exists already. The argument
-// enis has the ENIs that EC2 shows as attached to this instance, or as created for this instance. The argument earlier
-// is an older state of the registry, from the time before this process began to finish the calls of other processes.
-// Suppose that EC2 shows an unattached ENI, and that the earlier state has neither this ENI nor an intent about it. An
-// unfinished creation may have made this ENI, so PreventSecond calls LookOnly for all intents.
+// PreventSecond calls LookOnly for all intents if an unfinished creation may already have made its ENI. This is so if
+// enis, EC2's answer, has an unattached ENI about which earlier has neither an entry nor an intent. The argument
+// earlier is the state before this process finished the calls of other processes.
 func PreventSecond(s, earlier *registry.State, enis []aws.ENI) {
 	for _, e := range enis {
 		_, detached := earlier.ENIs[e.ID] // an operator or another program has detached the ENI

@@ -20,7 +20,7 @@ func Holder(l registry.Lease) string {
 	return cmp.Or(l.NetNS, "container "+l.ContainerID)
 }
 
-// AnyLeased reports whether at least one leased address matches: the function match returns true for this address.
+// AnyLeased reports whether match returns true for at least one leased address.
 func AnyLeased(s *registry.State, match func(netip.Addr) bool) bool {
 	for a := range s.Leases.Keys() {
 		if match(a) {
@@ -30,8 +30,7 @@ func AnyLeased(s *registry.State, match func(netip.Addr) bool) bool {
 	return false
 }
 
-// AnyWaits reports whether an ADD waits for an address of a matching pool. The function match reports whether a pool
-// matches.
+// AnyWaits reports whether an ADD waits for an address of a pool for which match returns true.
 func AnyWaits(s *registry.State, match func(pool string) bool) bool {
 	now := time.Now()
 	for _, w := range s.Waiters {

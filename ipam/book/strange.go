@@ -11,9 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Strange returns why an ENI cannot have one of the addresses or prefixes that EC2 or metadata reports for this ENI. If
-// the ENI can have all of them, Strange returns nil. A pod must not get an address that its ENI cannot have. The pod's
-// packets would be lost, or another host would also have the address.
+// Strange returns an error if an ENI cannot have one of the addresses or prefixes that EC2 or metadata reports for it.
+// A pod with such an address would lose its packets, or would have the address of another host.
 //
 // All addresses must be in the ENI's subnet, if the subnet is known. In each subnet, AWS reserves the first four
 // addresses and the last address, for example for the VPC router (VPC user guide, "Subnet sizing"). No ENI can have
@@ -32,9 +31,8 @@ func Strange(s *registry.State, id string, e registry.ENI, addrs []netip.Addr, c
 	return nil
 }
 
-// StrangeNew checks the ENI e in EC2's answer to a creation. If e cannot be the new ENI, StrangeNew returns the reason.
-// There are three such reasons: the registry has e already, e has another description than the wanted one, or e is
-// attached. Without this check, pods could get addresses of an ENI that does not belong to this instance.
+// StrangeNew returns an error if the ENI e in EC2's answer to a creation cannot be the new ENI. Without this check,
+// pods could get addresses of an ENI that does not belong to this instance.
 func StrangeNew(s *registry.State, e aws.ENI, wanted string) error {
 	if _, known := s.ENIs[e.ID]; known {
 		return fmt.Errorf("EC2 returned %s as a new ENI, but this node has had it before", e.ID)
@@ -68,8 +66,7 @@ func strangeBlock(s *registry.State, id string, e registry.ENI, b netip.Prefix) 
 	return nil
 }
 
-// Reserves reports whether AWS reserves an address of the block b. In each subnet, AWS reserves the first four
-// addresses and the last address.
+// Reserves reports whether AWS reserves an address of the block b in the subnet: see Strange.
 func Reserves(subnet, b netip.Prefix) bool {
 	const first = 4
 	a := subnet.Masked().Addr()

@@ -12,22 +12,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/ipam/lease"
 )
 
-// The tags of an ENI that this suite has created. The call that creates the ENI also sets these tags. So the ENI has
-// the tags even if the process is killed right after the call. If the role has no permission to create tags, the ENI
-// has no tags: see Untagged.
+// The tags of an ENI that this suite has created. EC2 sets them in the call that creates the ENI, so that they do not
+// depend on a second call. ENIs of a role without permission to create tags have none: see Untagged.
 const (
 	TagManaged  = "cni-ipvlan-vpc-k8s/managed"
 	TagInstance = "cni-ipvlan-vpc-k8s/instance"
 	TagPool     = "cni-ipvlan-vpc-k8s/pool"
 
-	// TagKeep is a tag for a collection that does not know all conflists: see heedConflists in package less. The tag
-	// shows what this collection must keep of an ENI. After a boot, the collection follows the tag until the first ADD
-	// of the ENI's pool. This ADD records what its configuration says, and from then on, the collection follows that
-	// record. The value "false" allows the collection to release the ENI and its addresses if no pod uses them. If the
-	// tag has any other value, or is missing, the collection releases nothing of the ENI before the first ADD. Only
-	// ENIs that a growth has created have this tag. The tag never changes. So if an operator later adds
-	// skipDeallocation to the configuration, the tag does not show this key. A collection that does not know all
-	// conflists follows the key only after the next ADD has recorded it.
+	// TagKeep is for a collection that does not know all conflists (see heedConflists in package less), after a boot
+	// and before the first ADD of the pool. Only with the value "false" may this collection release the ENI and its
+	// addresses. The first ADD records what its configuration says, and the record then counts instead of the tag. Only
+	// ENIs that a growth has created have this tag, and it never changes, even if an operator later adds
+	// skipDeallocation.
 	TagKeep = "cni-ipvlan-vpc-k8s/keep"
 )
 
@@ -49,9 +45,9 @@ func Foreign(e aws.ENI) bool { return e.Tags[TagNoManage] == "true" }
 // tag.
 const TagNoManage = "node.k8s.amazonaws.com/no_manage"
 
-// ForPods reports whether the tags or the description of an ENI show that it was created for pods. A growth, an
-// operator (with new-interface or launch-template) or the original plugin has created such an ENI. An ENI of the
-// original plugin has no tags, only the description. An operator may also add [TagPool] to an ENI later.
+// ForPods reports whether the tags or the description of an ENI show that it was created for pods: by a growth, by an
+// operator (new-interface or launch-template), or by the original plugin, which sets only the description. An operator
+// may also add [TagPool] to an ENI later.
 func ForPods(e aws.ENI) bool {
 	return taggedForPods(e) || e.Description == Description(e.Instance)
 }
@@ -62,10 +58,9 @@ func taggedForPods(e aws.ENI) bool { return e.Tags[TagManaged] != "" || e.Tags[T
 // the original plugin, or by a node whose role has no permission to create tags.
 func PoolUnknown(e aws.ENI) bool { return ForPods(e) && !taggedForPods(e) }
 
-// GroupsOf returns which security groups the registry must record for an ENI. The method lease.Policy.Misfit later
-// compares these groups with the configuration. But if the tags show that the ENI was created for pods, Misfit must
-// compare no groups, so GroupsOf returns nil. No caller calls GroupsOf for the boot ENI, because the boot ENI belongs
-// to the node itself.
+// GroupsOf returns the security groups that the registry records for an ENI. lease.Policy.Misfit compares them with the
+// configuration. For an ENI that was created for pods, as its tags show, GroupsOf returns nil, so that Misfit compares
+// no groups. No caller passes the boot ENI.
 func GroupsOf(e aws.ENI) []string {
 	if taggedForPods(e) {
 		return nil
@@ -86,8 +81,8 @@ func MadeFor(e aws.ENI) string {
 	return instance
 }
 
-// Untagged reports whether an ENI lacks the tag [TagManaged]. All ENIs of the original plugin lack this tag. If the
-// role has no permission to create tags, the ENIs of a Provision or a growth also lack the tag.
+// Untagged reports whether an ENI lacks the tag [TagManaged]. The original plugin set no tags, and a role may lack the
+// permission to create tags.
 func Untagged(e aws.ENI) bool { return e.Tags[TagManaged] == "" }
 
 // TagText formats tags for people.
