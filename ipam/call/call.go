@@ -3,8 +3,8 @@
 
 // Package call makes the calls of a node to EC2. Each call waits for its turn: while EC2 throttles an action, all
 // processes of the node wait before they call that action. Before a changing call, the node writes an intent into the
-// registry. The intent stays until a process has recorded the outcome of the call. If EC2 refuses a call, the registry
-// has the refusal for a while, and no process repeats the call in this time.
+// registry. The intent stays until a process has recorded the outcome of the call. The registry also remembers a
+// refusal of EC2 for a while, and no process repeats the refused call in this time.
 package call
 
 import (

@@ -38,14 +38,13 @@ func NewIntent(i registry.Intent) IntentWriter {
 }
 
 // A CallFunc makes the EC2 call for which an intent was written. The argument token is the key of that intent. A
-// CallFunc returns a function that writes the result of the call to a state. If the returned err is not an *aws.Error,
-// EC2 has answered, but the CallFunc has found that the answer is invalid.
+// CallFunc returns a function that writes the result of the call to a state. An err that is no *aws.Error means that
+// EC2's answer is invalid.
 type CallFunc func(s *registry.State, token string) (record func(*registry.State), err error)
 
 // Call waits for its turn, and then makes a changing call to EC2. Before the call, Call writes the intent to disk.
 // After the call, one update of the registry removes the intent and records the result. While EC2 throttles the action,
-// Call waits and tries again, until ctx is done. Call passes the state with the new intent to the function makeCall.
-// This state is the latest one, so makeCall computes the parameters of the call from it.
+// Call waits and tries again, until ctx is done. The function makeCall gets the latest state, with the new intent.
 //
 // If EC2 refuses the call, the same update records the refusal: see Object. Until the recorded refusal expires, Call
 // fails without a call to EC2.

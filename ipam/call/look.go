@@ -12,9 +12,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Look waits for its turn, and then makes a call to EC2 that changes nothing. ([Node.Call] makes changing calls.) While
-// EC2 throttles the action, Look waits and tries again, until ctx is done. If ctx has no deadline, as in a collection,
-// Look waits only for a moment. The next collection will ask EC2 again.
+// Look waits for its turn, and then makes a call to EC2 that changes nothing. While EC2 throttles the action, Look
+// waits and tries again, until ctx is done. If ctx has no deadline, as in a collection, Look waits only for a moment.
 func Look[T any](
 	ctx context.Context, p *Node, action string, ask func(context.Context) (T, error),
 ) (answer T, err error) {
@@ -44,8 +43,8 @@ func Look[T any](
 	}
 }
 
-// InTurn waits for its turn as Look does, and then makes a changing call. The call must be one that a process may
-// repeat: for example, it does no harm to detach or delete an ENI twice.
+// InTurn waits for its turn as Look does, and then makes a changing call. The call must do no harm if it is repeated,
+// such as a call that deletes an ENI.
 func (p *Node) InTurn(ctx context.Context, action string, do func(context.Context) error) error {
 	_, err := Look(ctx, p, action, func(ctx context.Context) (struct{}, error) { return struct{}{}, do(ctx) })
 	return err

@@ -18,13 +18,11 @@ import (
 )
 
 // A refusal of EC2 is about an ENI, a subnet, an action, the instance or the account: see [aws.Scope]. If EC2 refuses
-// an ENI or a subnet, a growth passes over it, and tries other ENIs and subnets. The registry has the refusal for some
-// time. So later processes also pass over the ENI or the subnet, and do not ask again at once. An ADD that needs
-// neither this ENI nor this subnet, for example an ADD of another pool, does not see the refusal.
+// an ENI or a subnet, a growth tries other ENIs and subnets. The registry keeps the refusal for some time, so that
+// later processes do not ask again at once.
 //
-// Such a refusal never means that a subnet, the instance or the account is full. The registry has other records of
-// these cases. For a full subnet, it has a registry.Failure. For a full instance, it has FullUntil of
-// registry.Instance. For an account whose quota is used up, it has QuotaUntil of registry.Instance.
+// The registry has other records of a full subnet (registry.Failure), a full instance (FullUntil of registry.Instance),
+// and a used-up quota of the account (QuotaUntil).
 
 // Explain adds a CNI error code and a hint to err, if err has none. The container runtime shows the code and the hint.
 func Explain(err error) error {
@@ -38,8 +36,8 @@ func Explain(err error) error {
 }
 
 // IsFull reports whether err means that the ENI or the subnet of a call has no room, or is not found. A growth may then
-// try another ENI or subnet. If EC2 may have carried out the call, IsFull returns false, because with a second call the
-// growth could get addresses twice.
+// try another one. If EC2 may have carried out the call, IsFull returns false, because a second call could get
+// addresses twice.
 func IsFull(err error) bool {
 	return !aws.MaybeDone(err) &&
 		(errors.Is(err, aws.ErrENIFull) || errors.Is(err, aws.ErrSubnetFull) || errors.Is(err, aws.ErrNotFound))
@@ -48,13 +46,13 @@ func IsFull(err error) bool {
 // An Object names the ENI and the subnet that a changing call is about.
 type Object struct {
 	ENI, Subnet string
-	// Handled reports whether the caller handles a refusal itself, with another call or with another ENI. The registry
-	// does not record such a refusal. If Handled is nil, the caller handles no refusal.
+	// Handled reports whether the caller handles a refusal itself, for example with another ENI. The registry does not
+	// record such a refusal. If Handled is nil, the caller handles no refusal.
 	Handled func(error) bool
 }
 
 // refusalOf returns the refusal in err, and the ID of the refused ENI or subnet. If EC2 refused the action itself, the
-// ID is "". If the node must not remember the refusal, ok is false.
+// ID is "". If the node must not record the refusal, ok is false.
 func (o Object) refusalOf(s *registry.State, err error) (about string, r aws.Refusal, ok bool) {
 	r, ok = aws.RefusalOf(err)
 	if !ok || r.Lasts == 0 || o.Handled != nil && o.Handled(err) {
@@ -71,7 +69,7 @@ func (o Object) refusalOf(s *registry.State, err error) (about string, r aws.Ref
 	return about, r, about != ""
 }
 
-// RecordRefusal records the refusal in err, if err has a refusal that the node must remember.
+// RecordRefusal records the refusal in err, if the node must remember it.
 func (o Object) RecordRefusal(s *registry.State, action string, err error, jitter func(time.Duration) time.Duration) {
 	if about, r, ok := o.refusalOf(s, err); ok {
 		addRefusal(s, action, about, r.Error, r.Lasts/3+jitter(r.Lasts*2/3))
@@ -93,8 +91,8 @@ func addRefusal(s *registry.State, action, about string, e *aws.Error, lasts tim
 		"action", action, "about", about, "error", e)
 }
 
-// StandingRefusal returns EC2's error if the registry has an unexpired refusal of the action. The refusal must be of
-// the action in general, or for one of the given ENIs and subnets.
+// StandingRefusal returns EC2's error if the registry has an unexpired refusal of the action: of the action in general,
+// or for one of the given ENIs and subnets.
 func StandingRefusal(s *registry.State, action string, about ...string) error {
 	now := time.Now()
 	for _, id := range append(about, "") {
@@ -115,8 +113,8 @@ func standingError(action, refusedID string, r registry.Refusal) error {
 		&aws.Error{Action: action, Code: r.Code, Message: r.Message, RequestID: r.Request})
 }
 
-// Refused returns the parts of a recorded refusal, to show them to people. The parts are the action, the ID of the
-// refused ENI or subnet, and EC2's error. If EC2 refused the action itself, the ID is "".
+// Refused returns the parts of a recorded refusal, to show them to people. If EC2 refused the action itself, about is
+// "".
 func Refused(s *registry.State, key string) (action, about string, err error) {
 	action, about, _ = strings.Cut(key, " ")
 	return action, about, standingError(action, about, s.Refusals[key])
@@ -159,11 +157,10 @@ func (p *Node) NoteRefusal(ctx context.Context, action string, o Object, err err
 	return err
 }
 
-// GoesOn reports whether err is a refusal of only one ENI or one subnet. In this case, a growth may try another ENI or
-// subnet. The argument managed is true if this node has created the ENI. If managed is false, GoesOn also takes a
-// missing permission for a refusal of only this ENI. The reason is that a good IAM policy lets the role change only
-// ENIs with the tags that the node sets. ENIs of the original plugin have no tags. So the role may lack the permission
-// to change these ENIs, although it can change other ENIs.
+// GoesOn reports whether err is a refusal of only one ENI or one subnet, so that a growth may try another. The argument
+// managed is true if this node has created the ENI. For any other ENI, a missing permission is also a refusal of only
+// this ENI: a good IAM policy lets the role change only ENIs with the node's tags, and ENIs of the original plugin have
+// none.
 func GoesOn(err error, managed bool) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && (r.Scope == aws.ScopeENI || r.Scope == aws.ScopeSubnet || !managed && aws.NotAllowed(err))
@@ -176,20 +173,19 @@ func IsPartial(err error) bool {
 		e.Code == "InvalidParameterValue"
 }
 
-// IsMisplaced reports whether EC2 has refused to attach an ENI because of the ENI's subnet. EC2 then refuses to attach
-// any ENI of this subnet to this instance. The argument err is the error of the attachment.
+// IsMisplaced reports whether err, the error of an attachment, means that EC2 attaches no ENI of this subnet to this
+// instance.
 func IsMisplaced(err error) bool {
 	r, ok := aws.RefusalOf(err)
 	return ok && r.Scope == aws.ScopeSubnet
 }
 
-// longestTransition is how long a new ENI may be in a transition. EC2 does not attach an ENI in a transition. Usually,
-// a transition takes seconds.
+// longestTransition is how long EC2 may refuse to attach a new ENI, because the ENI is in a transition. Usually, a
+// transition takes seconds.
 const longestTransition = time.Minute
 
-// IsStuck reports whether EC2 does not attach a new ENI because the ENI is in a transition for longer than
-// longestTransition. If so, IsStuck records a refusal of the subnet. Without this record, a node could wait for ever
-// for an ENI that cannot be attached.
+// IsStuck reports whether a new ENI has been in a transition for longer than longestTransition. If so, IsStuck records
+// a refusal of the subnet. Otherwise a node could wait for ever for an ENI that cannot be attached.
 func (p *Node) IsStuck(ctx context.Context, s *registry.State, token string, o Object, err error) bool {
 	i, begun := s.Intents[token]
 	r, ok := aws.RefusalOf(err)

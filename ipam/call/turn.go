@@ -29,8 +29,8 @@ func (p *Node) AwaitTurn(ctx context.Context, action string) error {
 	return nil
 }
 
-// Sleep waits for the duration d. If the deadline of ctx is earlier, Sleep fails at once. The error text begins with
-// the argument reason, which says why the caller waits.
+// Sleep waits for the duration d. If the deadline of ctx is earlier, Sleep fails at once. The argument reason says why
+// the caller waits, for the error's text.
 func Sleep(ctx context.Context, d time.Duration, reason string) error {
 	if d <= 0 {
 		return nil
@@ -47,26 +47,25 @@ func Sleep(ctx context.Context, d time.Duration, reason string) error {
 }
 
 // Backoff returns how long to wait after the n-th throttled answer in a row. The time is random, up to 1, 2, 4, 8
-// seconds (full jitter). So nodes that EC2 throttled together do not ask again together. The limit is 8 seconds. With a
-// limit of 32 seconds, EC2 would refuse fewer calls, but the last of 200 nodes would wait too long (docs/fleet.md).
+// seconds (full jitter), so that throttled nodes do not ask again together. With a limit of 32 seconds, EC2 would
+// refuse fewer calls, but the last of 200 nodes would wait too long (docs/fleet.md).
 func (p *Node) Backoff(n int) time.Duration {
 	return p.Cloud.Jitter(min(time.Second<<min(n, 10), registry.MostBackoff))
 }
 
-// ErrGivesWay ends the work of a process that holds the lock "grow" while an ADD waits for this lock. The waiting ADD
-// gains nothing from this work: either the process gets addresses that are not for this ADD, for example for another
-// pool, or it is a collection that finishes old calls.
+// ErrGivesWay means that a process ends its work under the lock "grow", because an ADD waits for this lock. The work
+// does not help this ADD: the process gets addresses for other pods, or finishes old calls for a collection.
 var ErrGivesWay = errors.New("EC2 throttles, and a waiting ADD may need a call to EC2: this process lets the ADD go " +
 	"first")
 
 // yieldToADDs lets ADDs go first, before a process repeats a call that EC2 has throttled. Outside the modes Ahead and
-// Finishes, yieldToADDs does nothing. In the mode Ahead, yieldToADDs waits up to a minute. So pods of other nodes,
-// which may also wait for EC2, can get their addresses first. (EC2 limits the calls of the whole account.) yieldToADDs
-// ends its wait as soon as an ADD of this node waits. If that ADD does not wait for an address of p's own pool, the
-// error is ErrGivesWay. If the node has no pods, yieldToADDs does not wait. Such a node has just started: its first
-// pods come soon, and need the addresses.
+// Finishes, it does nothing.
 //
-// In the mode Finishes, yieldToADDs does not wait. If any ADD waits, the error is ErrGivesWay.
+// In the mode Ahead, it waits up to a minute, because pods of other nodes may also wait for EC2, which limits the calls
+// of the whole account. The wait ends as soon as an ADD of this node waits. If this ADD waits for another pool than
+// p's, the error is ErrGivesWay. A node without pods does not wait: it has just started, and its first pods come soon.
+//
+// In the mode Finishes, it does not wait. If any ADD waits, the error is ErrGivesWay.
 func (p *Node) yieldToADDs(ctx context.Context, action string) error {
 	if p.Mode.Finishes {
 		s, err := p.Registry.View()
