@@ -13,19 +13,18 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A growth asks EC2 which subnets there are, which ENIs are attached, and what the limits of the instance type are.
-// None of these questions depends on the answer to another one. So a growth that will need all answers asks all
-// questions at the same time.
+// A growth asks EC2 for the subnets, the attached ENIs, and the limits of the instance type. These questions do not
+// depend on each other, so a growth that needs all answers asks them at the same time.
 
 // An Ahead has the questions that a growth has asked EC2 in advance. A growth uses each answer only once, because a
-// later step may need a newer answer.
+// later step may need a newer one.
 type Ahead struct {
 	asked map[string]any // functions that wait for the answers, by the names of the answers
 	all   sync.WaitGroup
 }
 
-// limitsAnswer is the name of the answer with the limits of the instance type. A process may keep the other answers in
-// files (see keepAnswer), but never this answer.
+// limitsAnswer is the name of the answer with the limits of the instance type. No file keeps this answer: see
+// keepAnswer.
 const limitsAnswer = "limits"
 
 // AskAhead asks EC2 in advance all questions that come before the creation of an ENI. AskAhead returns the function

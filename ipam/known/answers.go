@@ -17,9 +17,9 @@ import (
 )
 
 // While EC2 throttles, an ADD gives up after its addTimeout, and the next ADD continues its work. If each ADD described
-// all ENIs and subnets again, the nodes of a large cluster would spend more time on describe calls than on changing
-// calls. So a process keeps EC2's answers in files for the next process. An old answer does no harm, because a process
-// uses it only to prepare a changing call. If the answer is too old, EC2 refuses the changing call.
+// all ENIs and subnets again, the nodes of a large cluster would spend most of their calls on this. So a process keeps
+// EC2's answers in files for the next process. An old answer does no harm, because it only prepares a changing call,
+// which EC2 refuses if the answer is out of date.
 
 // The files of answers, in the registry's directory.
 const (
@@ -28,8 +28,8 @@ const (
 	madeAnswer    = "ec2-made.json"    // the new ENI that a process could not attach because EC2 throttled
 )
 
-// lastSubnets is the file with EC2's last description of the zone's subnets, for [Node.LastSubnets]. A process writes
-// this file even if EC2 does not throttle. No process uses this file to prepare a call to EC2.
+// lastSubnets is the file with EC2's last description of the zone's subnets: see [Node.LastSubnets]. No process uses it
+// to prepare a call to EC2. A process writes it even if EC2 does not throttle.
 const lastSubnets = "ec2-last-subnets.json"
 
 const (
@@ -44,8 +44,7 @@ type reply[T any] struct {
 	All      []T
 }
 
-// recentAnswer returns EC2's answer to a question. If a file has a usable answer (see keptAnswer), recentAnswer returns
-// this answer and true. In all other cases, recentAnswer asks EC2, or uses an answer from p.Ahead.
+// recentAnswer returns EC2's answer to a question: from a file (then earlier is true), from p.Ahead, or from EC2 now.
 func recentAnswer[T any](
 	ctx context.Context, p *Node, file, question string, ask func(context.Context) ([]T, error),
 ) (a reply[T], earlier bool, err error) {
@@ -106,8 +105,8 @@ func Throttled(s *registry.State) bool {
 	return false
 }
 
-// ForgetUnlessThrottled deletes the kept answers, because an old answer may have caused err. If err means that EC2
-// throttles, or that a context is done, the answers have not caused err, and they stay.
+// ForgetUnlessThrottled deletes the kept answers if err may come from an old answer. Throttling and the end of a
+// context do not come from an old answer.
 func (p *Node) ForgetUnlessThrottled(err error) {
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 	if err != nil && !late && !errors.Is(err, aws.ErrThrottled) {
@@ -132,10 +131,9 @@ func (p *Node) DescribeSubnets(ctx context.Context, vpc, zone string) ([]aws.Sub
 	return a.All, nil
 }
 
-// LastSubnets returns EC2's last description of the subnets in the instance's zone. It also returns the time when a
-// process of this node asked for the description. If there is no usable description, this time is zero. There are three
-// such cases. No process has asked about this VPC and zone. EC2 has said after the last description that a subnet is
-// full. The time is in the future, because an operator or another program has set the clock back.
+// LastSubnets returns EC2's last description of the subnets in the instance's zone, and the time when a process asked
+// for it. This time is zero if no process has asked about this VPC and zone, if EC2 has since said that a subnet is
+// full, or if the clock was set back.
 func (p *Node) LastSubnets(s *registry.State) (all []aws.Subnet, askedAt time.Time) {
 	var a reply[aws.Subnet]
 	b, err := p.Registry.Kept(lastSubnets)
@@ -165,8 +163,8 @@ func (p *Node) attachedENIs(ctx context.Context, instance string) (Attached, err
 	return Attached{ENIs: a.All, Asked: a.Asked, Kept: earlier}, err
 }
 
-// OursNow lists the ENIs that ownENIs lists. It also returns the time when it asked EC2. If EC2 throttles, it keeps the
-// attached ENIs for the next process.
+// OursNow lists the ENIs of ownENIs, and returns the time when it asked EC2. It also keeps the attached ENIs for the
+// next process, if EC2 throttles.
 func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.Time, error) {
 	asked := time.Now()
 	all, err := p.ownENIs(ctx, s)
@@ -177,9 +175,8 @@ func (p *Node) OursNow(ctx context.Context, s *registry.State) ([]aws.ENI, time.
 	return all, asked, err
 }
 
-// KeepMade keeps two answers of EC2 for the next process, if EC2 throttles. One answer describes the new ENI e, which
-// this process could not attach. The other answer lists the ENIs that are attached to the instance. The caller passes
-// this list as the argument seen.
+// KeepMade keeps two answers of EC2 for the next process, if EC2 throttles: the description e of a new ENI that this
+// process could not attach, and the list seen of the attached ENIs.
 func (p *Node) KeepMade(instance string, e aws.ENI, seen Attached) {
 	if before, ok := p.keptENI(instance); ok && before.ID == e.ID {
 		return // the ENI is kept already, and no process has asked EC2 since
@@ -200,9 +197,8 @@ func (p *Node) keptENI(instance string) (e aws.ENI, ok bool) {
 	return a.All[0], true
 }
 
-// Made returns the ENI that KeepMade has kept for the next process. But if [book.Unknowns] returns another intent
-// besides the intent to attach this ENI, Made returns no ENI. The other intent may be for an attach call with an
-// unknown outcome.
+// Made returns the ENI that KeepMade has kept for the next process. If the registry has another intent with an unknown
+// outcome, Made returns no ENI, because that intent may be for the attachment of an ENI.
 func (p *Node) Made(s *registry.State) (e aws.ENI, ok bool) {
 	begun := book.Unknowns(s)
 	if len(begun) != 1 || begun[0].Action != book.AttachAction || s.Rebuilt.Unconfirmed {
@@ -220,8 +216,7 @@ func (p *Node) ownENIs(ctx context.Context, s *registry.State) ([]aws.ENI, error
 		return nil, err
 	}
 	strays, err := p.DescribeENIs(ctx, aws.ByDescription(book.Description(s.Instance.ID)), aws.ByStatus("available"))
-	// These ENIs have the description of our ENIs. But the tags of such an ENI may name another instance, or forbid
-	// changes.
+	// The description is that of our ENIs, but the tags may name another instance, or forbid changes.
 	strays = slices.DeleteFunc(strays, func(e aws.ENI) bool {
 		return book.MadeFor(e) != s.Instance.ID || book.Foreign(e)
 	})

@@ -19,9 +19,8 @@ type Attached struct {
 	Kept  bool      // an earlier process has asked, and has kept the answer
 }
 
-// LastAttached returns the ENIs that are attached to this instance. It takes them from a kept answer of EC2, or from a
-// new answer. If the answer is new, LastAttached also records in the registry which ENIs are attached, and returns the
-// changed state.
+// LastAttached returns the ENIs that are attached to this instance, from a kept answer of EC2 or from a new one. It
+// records a new answer in the registry, and returns the changed state.
 func (p *Node) LastAttached(ctx context.Context, s *registry.State) (seen Attached, _ *registry.State, err error) {
 	if seen, err = p.attachedENIs(ctx, s.Instance.ID); err != nil || seen.Kept {
 		return seen, s, err

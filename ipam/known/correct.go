@@ -18,17 +18,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An operator or another program may unassign an address, in the console or with another tool. The node gets no message
-// about this change, and the next pod with that address would have no network.
+// An operator or another program may unassign an address. The node gets no message, and the next pod with that address
+// would have no network.
 //
-// So a collection compares the registry with metadata. If metadata does not show an address, the ENI may still have the
-// address, because metadata forgets ENIs and may lag by minutes. So the collection asks EC2, and EC2's answer decides.
-// But EC2's descriptions perhaps do not show an address that EC2 has assigned in the last seconds. So EC2's answer does
-// not decide about such an address.
+// So a collection compares the registry with metadata. Metadata forgets ENIs, and may lag by minutes. So if metadata
+// does not show an address, the collection asks EC2, and EC2's answer decides. EC2's descriptions also lag, so EC2's
+// answer does not decide about an address that EC2 has assigned in the last seconds.
 
 // Correct removes from the registry the addresses and prefixes that EC2 no longer shows on this node's ENIs. The
-// argument shownENIs has the ENIs that the metadata service shows. If the shown ENIs have all addresses and prefixes of
-// the registry, Correct does not ask EC2.
+// argument shownENIs has the ENIs that metadata shows. If they have all that the registry has, Correct does not ask
+// EC2.
 func (p *Node) Correct(ctx context.Context, shownENIs []aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -56,8 +55,8 @@ func (p *Node) Correct(ctx context.Context, shownENIs []aws.ENI) error {
 	})
 }
 
-// Agree removes an address or a prefix of an ENI from the registry if EC2's description of the ENI does not show it.
-// The argument enis has EC2's descriptions, and askedAt is the time when a process asked EC2 for them.
+// Agree removes an address or a prefix from the registry if EC2's description of its ENI does not show it. The argument
+// askedAt is when a process asked EC2 for the descriptions enis.
 func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 	askedAt = registry.ToCurrentClock(askedAt)
 	for _, e := range enis {
@@ -74,10 +73,9 @@ func Agree(s *registry.State, enis []aws.ENI, askedAt time.Time) {
 	}
 }
 
-// lostAddrs returns the addresses and prefixes that an ENI has lost: the registry has them, but a source does not show
-// them. The argument known is the registry's entry of the ENI. The argument e is the answer of the source, metadata or
-// EC2, and askedAt is the time of the question. An address or a prefix is not in the result if it was too new at that
-// time: see MayLackAddr and MayLack. The primary address is not in the result either, because it cannot leave its ENI.
+// lostAddrs returns the addresses and prefixes that the registry's entry known has, but the source's answer e has not.
+// The source, metadata or EC2, was asked at the time askedAt. What was too new then is not lost: see MayLackAddr and
+// MayLack. The primary address is not lost either, because it cannot leave its ENI.
 func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Time) book.Releasable {
 	x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
 	for _, a := range known.Addrs {
@@ -93,14 +91,13 @@ func lostAddrs(s *registry.State, known registry.ENI, e aws.ENI, askedAt time.Ti
 	return x
 }
 
-// MayLack reports whether EC2's answer may lack a change, because EC2's descriptions lag. EC2 made the change at the
-// time changedAt. A process asked EC2 at the time askedAt.
+// MayLack reports whether EC2's answer to a question at askedAt may lack a change of the time changedAt, because EC2's
+// descriptions lag.
 func MayLack(changedAt, askedAt time.Time) bool { return !changedAt.Before(askedAt.Add(-Settled)) }
 
-// MayLackAddr reports whether EC2's answer may lack the address a of the ENI e, because a is new. The argument askedAt
-// is the time when a process asked EC2. An address counts as old in each of these cases: its ENI last grew long ago,
-// its prefix is old, its lease is old, or its last lease ended long ago. The leases count because the ENIs of a busy
-// node grow all the time.
+// MayLackAddr reports whether EC2's answer to a question at askedAt may lack the address a of the ENI e, because a is
+// new. An address is old if its ENI last grew long ago, or its prefix is old. It is also old if it had a lease long
+// ago: on a busy node, the ENIs grow all the time.
 func MayLackAddr(s *registry.State, e registry.ENI, a netip.Addr, askedAt time.Time) bool {
 	since := e.Grown
 	for _, b := range e.Prefixes {
@@ -120,9 +117,8 @@ func usedBefore(s *registry.State, a netip.Addr, t time.Time) bool {
 	return !since.IsZero() && since.Before(t)
 }
 
-// Missing asks EC2 again about an ENI that EC2 has reported as not found. If EC2 again does not find the ENI, Missing
-// removes the ENI from the registry. Missing asks again because EC2's descriptions lag, so the first answer may be
-// wrong. If the ENI is new, both answers may be wrong, so Missing does nothing.
+// Missing asks EC2 again about an ENI that EC2 has not found, because EC2's descriptions lag. If EC2 again does not
+// find the ENI, Missing removes it from the registry. A new ENI stays, because both answers may be wrong.
 func (p *Node) Missing(ctx context.Context, id string) error {
 	s, err := p.Registry.View()
 	if err != nil || time.Since(s.ENIs[id].Grown) < Settled {
@@ -141,9 +137,7 @@ func (p *Node) Forget(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) })
 }
 
-// Compare makes the registry's addresses and prefixes of an ENI agree with EC2's description of the ENI. The two can
-// differ for two reasons. An operator or another program has changed the ENI, or EC2's answer to a call of this node
-// was lost.
+// Compare makes the registry's addresses and prefixes of an ENI agree with EC2's description of the ENI.
 func (p *Node) Compare(ctx context.Context, id string) error {
 	asked := time.Now()
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
@@ -159,8 +153,8 @@ func (p *Node) Compare(ctx context.Context, id string) error {
 	})
 }
 
-// AddAll records the addresses and prefixes that EC2 reports for an ENI. If a pod uses a new address already, AddAll
-// records a lease of the address. Any other new address cools first, because EC2's answer may be old.
+// AddAll records the addresses and prefixes that EC2 reports for an ENI. A new address gets a lease if a pod uses it.
+// Otherwise it first cools, because EC2's answer may be old.
 func AddAll(s *registry.State, e aws.ENI, used lease.Used) {
 	had := s.ENIs[e.ID]
 	if had.Foreign {

@@ -40,15 +40,15 @@ func (l discovery) learnENI(e aws.ENI) {
 	known, again := l.ENIs[e.ID]
 	waits := !again && l.doubtsMetadata && l.tagsUnknown == registry.NotAsked && hasNews(l.State, e)
 	if waits {
-		// The node records what only metadata shows of this ENI. This does no harm, because the ENI serves no pods
-		// until EC2 answers: see withDescription.
+		// The ENI is recorded, although only metadata shows it. It serves no pods until EC2 answers: see
+		// withDescription.
 		l.doubtsMetadata = false
 	}
 	if isPartial(e, known, l.described[e.ID]) {
 		return
 	}
 	if known.Boot = e.Boot; known.Boot {
-		// An earlier version of this suite did not know which ENI is the boot ENI, and recorded its groups and tags.
+		// An earlier version of this suite recorded the groups and tags of the boot ENI.
 		known.Groups, known.Tags = nil, nil
 	}
 	later := e.Index > 0 && !e.Boot // the ENI may have been attached after the boot
@@ -65,8 +65,8 @@ func (l discovery) learnENI(e aws.ENI) {
 			return // metadata may still show an ENI long after the ENI was detached
 		}
 		if l.described == nil && l.tagsUnknown == "" && later {
-			// The registry had the ENI when describeNew looked, so describeNew did not ask EC2. After that, another
-			// process removed the ENI from the registry. The next Learn asks EC2 about the ENI.
+			// Another process has removed the ENI from the registry since describeNew looked there. The next Learn asks
+			// EC2 about it.
 			return
 		}
 		if hasNoAddrs(e) && !(asked && hasNoAddrs(d)) {
@@ -90,8 +90,7 @@ func (l discovery) learnENI(e aws.ENI) {
 			known.Confirm() // the boot ENI needs no tags
 		}
 		if known.Link = l.links[e.MAC].Name; known.Link == "" && l.links != nil && !l.noPodYet && later {
-			// A collection may have detached the ENI. So no pod gets the ENI's addresses until the ENI's link is on the
-			// node.
+			// A collection may have detached the ENI, so it serves no pods before its link is on the node.
 			if _, ok := l.Unconfirmed(); ok {
 				known.Miss(l.now.Add(-registry.LinkPatience))
 			}
@@ -129,15 +128,13 @@ func (l discovery) learnAddrs(e aws.ENI) {
 			known.Addrs = append(known.Addrs, a)
 			l.ENIs[e.ID] = known
 		}
-		// The node itself gets an IPv6 address of the boot ENI by DHCPv6. Metadata and EC2 do not say which address
-		// this is, but the kernel shows it.
+		// The node itself gets an IPv6 address of the boot ENI by DHCPv6. Only the kernel shows which address this is.
 		boot, first := l.ENIs[e.ID].IsBoot(), book.NodesOwn(e, l.ENIs[e.ID], a)
 		switch {
 		case boot && l.used.Node[a] || first && a.Is4():
-			l.Free.Delete(a) // an earlier version of this suite recorded the node's own address as free
-		// Mostly, the boot ENI has had its first IPv6 address since the boot, and this address is the node's own. But
-		// if the boot ENI had none at the boot, EC2 has assigned the first address later, for pods. In that case, the
-		// address is free, or a pod has it.
+			l.Free.Delete(a) // an earlier version of this suite recorded it as free
+		// Mostly, the boot ENI had its first IPv6 address at the boot, and it is the node's own. Otherwise EC2 has
+		// assigned it later, for pods, and the registry has it as free, or a pod has it.
 		case first && !l.Free.Has(a) && l.used.Of(e.MAC, a) == "":
 		default:
 			l.learnAddr(e.ID, a)
@@ -150,8 +147,7 @@ func (l discovery) learnAddrs(e aws.ENI) {
 	}
 }
 
-// plausible reports whether the ENI e can have the address that metadata or EC2 shows on e. It returns false, for
-// example, if this node has just unassigned the address, or if another ENI has the address.
+// plausible reports whether the ENI e can have the address that metadata or EC2 shows on e.
 func (l discovery) plausible(e aws.ENI, a netip.Addr) bool {
 	return l.confirmed(e, a) && !recentlyGone(l.State, a, l.now, l.lag) &&
 		book.Strange(l.State, e.ID, l.ENIs[e.ID], []netip.Addr{a}, nil) == nil
@@ -182,14 +178,13 @@ func (l discovery) learnAddr(eni string, a netip.Addr) {
 	}
 }
 
-// LearnUsed records an address of an ENI as Learn does. The argument used shows which namespace has the address.
+// LearnUsed records an address of an ENI as Learn does. The argument used is the result of a look at the kernel.
 func LearnUsed(s *registry.State, used lease.Used, eni string, a netip.Addr, now time.Time) {
 	discovery{State: s, used: used, now: now}.learnAddr(eni, a)
 }
 
-// learnPrefix records a prefix of an ENI, and calls learnAddr for the prefix's addresses that pods use. If the prefix
-// is a /28 that is new to the registry, earlier pods may have had its other addresses. So learnPrefix then records
-// these addresses as cooling. A /80 has too many addresses to list.
+// learnPrefix records a prefix of an ENI, and the prefix's addresses that pods use. In a /28 that is new to the
+// registry, all other addresses cool, because earlier pods may have had them. A /80 has too many addresses to list.
 func (l discovery) learnPrefix(eni string, c netip.Prefix) {
 	e := l.ENIs[eni]
 	isNew := !e.HasPrefix(c)

@@ -11,13 +11,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An operator may make an image from a used node. If the registry's directory of that node is on a disk, the image has
-// the registry of another instance. The ENIs and the intents in this registry belong to the other instance. So before a
-// process uses the registry's ENIs or intents in a call to EC2, it asks metadata which instance this machine is. One
-// question after each boot is enough, because a machine stays the same instance until the next boot.
+// An image of a used node may contain the registry of another instance. Its ENIs and intents belong to that instance.
+// So before a process uses them in a call to EC2, it asks metadata which instance this machine is. One question after
+// each boot is enough.
 //
-// An ADD that finds a free address does not ask metadata. If the ENI of the address belongs to another instance, the
-// ENI's link is not on this node, so no pod gets the address.
+// An ADD that finds a free address does not ask. If the address's ENI belongs to another instance, its link is not on
+// this node, so no pod gets the address.
 
 // OfThisInstance sets the registry's file aside if the registry belongs to another instance.
 func (p *Node) OfThisInstance(ctx context.Context) error {
@@ -42,8 +41,7 @@ func (p *Node) OfThisInstance(ctx context.Context) error {
 	})
 }
 
-// setOtherAside sets the registry's file aside if the registry belongs to another instance than thisID. setOtherAside
-// changes nothing in EC2.
+// setOtherAside sets the registry's file aside if the registry belongs to another instance than thisID.
 func (p *Node) setOtherAside(ctx context.Context, thisID string) error {
 	if s, err := p.Registry.View(); err == nil && (s.Instance.ID == "" || s.Instance.ID == thisID) {
 		return nil

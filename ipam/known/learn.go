@@ -18,8 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// InUse returns the addresses that the kernel shows in use, including the node's own addresses. The node may use an
-// address of an ENI for purposes other than pods.
+// InUse returns the addresses that the kernel shows in use, including the node's own addresses.
 func (p *Node) InUse() (lease.Used, error) {
 	used := p.Used()
 	own, err := p.Host.AllAddrs()
@@ -32,23 +31,22 @@ func (p *Node) InUse() (lease.Used, error) {
 
 // Learn adds to the registry what the metadata service and the kernel show of this node's addresses. It removes
 // nothing. Metadata forgets ENIs, shows new ENIs late, and still shows detached ENIs. So Learn checks each address that
-// metadata shows. An address that metadata does not show stays as it is in the registry.
+// metadata shows, and leaves all others as they are.
 //
-// If an address without a lease is in use, the address gets a lease without a key. Any other address that is new to the
-// registry cools first. But if no pod of the node has had an address yet, the new address is free at once.
+// If a new address is in use, it gets a lease without a key. Otherwise it first cools. If no pod of the node has had an
+// address yet, the new address is free at once.
 //
 // If no process of the node changes anything in EC2, and there is one pool, Learn does not ask EC2 for tags. A
-// collection asks later. The nodes of a cluster may start at the same time, but they run their collections at different
-// times. So EC2 does not get the calls of all nodes at once.
+// collection asks later, so that nodes that start together do not ask at the same time.
 func (p *Node) Learn(ctx context.Context) error {
 	_, err := p.LearnWith(ctx, !p.TrustsMetadata() || p.Policy.Pools,
 		func(enis []aws.ENI) lease.Used { return p.Used(macs(enis)...) })
 	return err
 }
 
-// LearnWith does what Learn does, and returns the ENIs that the metadata service shows. If ask is false, LearnWith does
-// not ask EC2. LearnWith calls the function usedOf with these ENIs, to learn which addresses are in use. If usedOf does
-// not read the namespaces, it returns a partial [lease.Used], and then each address counts as used.
+// LearnWith does what Learn does, and returns the ENIs that metadata shows. It asks EC2 only if ask is true. The
+// function usedOf gets these ENIs, and returns the addresses in use. If it does not read the namespaces, it returns a
+// partial [lease.Used], and each address counts as used.
 func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) lease.Used) ([]aws.ENI, error) {
 	instance, err := p.Cloud.Instance(ctx)
 	if err != nil {
@@ -69,8 +67,8 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 		}
 	}
 	used := usedOf(enis)
-	// Perhaps metadata does not show the ENIs of running pods yet. But the veth pairs of these pods are on the node. So
-	// a pair also proves that pods have had addresses.
+	// Metadata perhaps does not show the ENIs of running pods yet. But a veth pair on the node also proves that pods
+	// have had addresses.
 	links, paired, err := p.linksOf(enis)
 	if err != nil {
 		return nil, fmt.Errorf("list the links of the node: %w", err)
@@ -78,7 +76,7 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 	return enis, p.Registry.Update(ctx, func(s *registry.State) error {
 		now, first := time.Now(), s.Blank() && !anyUsed(enis, used) && !paired && !p.Registry.Marked(ReleasedMark)
 		if s.Instance.ID == "" {
-			// No process knows which calls to EC2 were begun before the registry was lost or the node booted.
+			// No process knows which calls to EC2 were begun before.
 			s.Rebuilt = registry.Rebuilt{Since: now, Unconfirmed: !first, Changes: !p.TrustsMetadata()}
 		}
 		if s.Instance.ID != instance.ID || s.Instance.Type != instance.Type { // drops the limits of the old type
@@ -100,9 +98,8 @@ func (p *Node) LearnWith(ctx context.Context, ask bool, usedOf func([]aws.ENI) l
 	})
 }
 
-// linksOf returns the links of the ENIs by MAC address. It also reports whether the node may have veth pairs of pods.
-// If the registry is blank or cannot be read, linksOf reads all links of the node, and looks for such pairs. In all
-// other cases, linksOf returns true without such a search.
+// linksOf returns the links of the ENIs by MAC address. It returns paired as true if the node may have veth pairs of
+// pods. It looks for such pairs only if the registry is blank or cannot be read.
 func (p *Node) linksOf(enis []aws.ENI) (links map[string]nl.Link, paired bool, _ error) {
 	s, err := p.Registry.View()
 	if err != nil || s.Blank() {
@@ -117,9 +114,9 @@ func (p *Node) linksOf(enis []aws.ENI) (links map[string]nl.Link, paired bool, _
 	return links, true, err
 }
 
-// UsedIfNew reads the namespaces if metadata shows an ENI, an address or a prefix that the registry does not have. If
-// metadata shows nothing new, Learn does not need the namespaces, and UsedIfNew returns a partial [lease.Used]: each
-// address counts as used. A collection reads the namespaces once more before it releases anything.
+// UsedIfNew reads the namespaces only if metadata shows something that the registry does not have. Otherwise it returns
+// a partial [lease.Used]: each address counts as used. A collection reads the namespaces again before it releases
+// anything.
 func (p *Node) UsedIfNew(enis []aws.ENI) lease.Used {
 	if s, err := p.Registry.View(); err == nil && !slices.ContainsFunc(enis,
 		func(e aws.ENI) bool { return isNew(s, e) }) {
@@ -147,11 +144,10 @@ func isNew(s *registry.State, e aws.ENI) bool {
 		slices.ContainsFunc(slices.Concat(e.Prefixes, e.IPv6Prefixes), newPrefix)
 }
 
-// describeNew asks EC2 for all ENIs of the instance if an ENI has unknown tags, or if hasNews returns true for an ENI.
-// If describeNew does not ask EC2, described is nil. The tags name the pool of an ENI, and forbid changes of some ENIs.
-// If EC2 does not return the tags, the result tagsUnknown says why. But if there are several pools, and the tags of an
-// ENI are unknown, describeNew returns an error. The node needs no tags of the boot ENI, which belongs to the instance
-// itself.
+// describeNew asks EC2 for all ENIs of the instance, if the tags of an ENI are unknown, or hasNews returns true for
+// one. If it does not ask, described is nil. The tags name the pool of an ENI, and may forbid changes. If EC2 does not
+// answer, tagsUnknown says why. With several pools, a missing answer about tags is an error. The boot ENI needs no
+// tags.
 func (p *Node) describeNew(
 	ctx context.Context, instance string, enis []aws.ENI,
 ) (described map[string]aws.ENI, tagsUnknown string, _ error) {
@@ -160,8 +156,8 @@ func (p *Node) describeNew(
 		s = &registry.State{} // Update will set the file aside
 	}
 	enough := func(e registry.ENI) bool {
-		// Suppose that the node changes nothing in EC2, and that its role has no permission to make this call. In this
-		// case, one refused call is enough, and collections do not repeat the call.
+		// If the node changes nothing in EC2, and its role has no permission for this call, collections do not repeat
+		// the call.
 		refused := e.TagsUnknown == registry.NotAllowed && p.TrustsMetadata() && !p.Policy.Pools
 		return e.TagsUnknown == "" || refused
 	}
@@ -201,9 +197,8 @@ func (p *Node) describeNew(
 	return nil, p.whyTagsUnknown(err), nil
 }
 
-// whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI]. If no process of
-// the node changes anything in EC2, whyTagsUnknown logs no warning. On such a node, the tags of an ENI do not matter:
-// all ENIs serve pods, and the node releases no ENI. So the node needs no route to EC2.
+// whyTagsUnknown returns why EC2 has not returned the tags of ENIs: see TagsUnknown of [registry.ENI]. On a node that
+// changes nothing in EC2, it logs no warning: all ENIs serve pods there, so the node needs no route to EC2.
 func (p *Node) whyTagsUnknown(err error) string {
 	denied, trusts := aws.NotAllowed(err), p.TrustsMetadata()
 	switch {
@@ -223,9 +218,8 @@ func (p *Node) whyTagsUnknown(err error) string {
 	return registry.NotAsked
 }
 
-// LearnShown adds to the registry the ENIs that EC2 shows as attached, and that metadata does not show yet. If the
-// registry lacked these ENIs, this node would count too few ENIs. It would then try to attach one ENI more than the
-// instance can have.
+// LearnShown adds to the registry the ENIs that EC2 shows as attached, and that metadata does not show yet. Without
+// them, the node would count too few ENIs, and would try to attach one too many.
 func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws.ENI) error {
 	shown := map[string]aws.ENI{}
 	for _, e := range attached {
@@ -256,17 +250,16 @@ func (p *Node) LearnShown(ctx context.Context, s *registry.State, attached []aws
 	})
 }
 
-// anyUsed reports whether a namespace has an address of the ENIs, or the node has a host route to such an address.
-// anyUsed ignores the node's own IPv6 addresses. If the node got such an address by DHCPv6, the kernel itself has made
-// a host route to the address.
+// anyUsed reports whether a namespace has an address of the ENIs, or the node has a host route to one. It ignores the
+// node's own IPv6 addresses, because the kernel itself makes a host route to an address from DHCPv6.
 func anyUsed(enis []aws.ENI, used lease.Used) bool {
 	return used.Partial || slices.ContainsFunc(enis, func(e aws.ENI) bool {
 		return used.Any(e.MAC, func(a netip.Addr) bool { return book.Carries(e, a) && !used.Node[a] })
 	})
 }
 
-// AdoptAttached records attached ENIs in the registry. The argument enis has EC2's descriptions of these ENIs.
-// AdoptAttached reads the namespaces only once for all ENIs, because on a node with many pods this takes long.
+// AdoptAttached records attached ENIs in the registry, from EC2's descriptions enis. It takes all ENIs at once, because
+// it takes long to read the namespaces of many pods.
 func (p *Node) AdoptAttached(ctx context.Context, enis []aws.ENI) error {
 	if len(enis) == 0 {
 		return nil

@@ -12,8 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// severalCards returns cards, or nil if the instance has only one network card. For such an instance, the registry
-// records no cards.
+// severalCards returns cards, or nil if the instance has only one network card.
 func severalCards(cards []int) []int {
 	if len(cards) < 2 {
 		return nil
@@ -28,8 +27,7 @@ func Limit(i *registry.Instance, l aws.Limits) {
 }
 
 // DescribeInstance returns the state of the registry with the instance and the limits of its type. If the state lacks
-// the instance, DescribeInstance first calls Learn. If the state lacks the limits, DescribeInstance asks EC2 for the
-// limits.
+// one of them, DescribeInstance asks metadata or EC2 for it.
 func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 	s, err := p.Registry.View()
 	if err == nil && lease.Unknown(s) {
@@ -57,8 +55,7 @@ func (p *Node) DescribeInstance(ctx context.Context) (*registry.State, error) {
 }
 
 // MakesENIs reports whether this node may create, change and delete ENIs. A collection without a configuration does not
-// know what is allowed. For such a collection, MakesENIs returns true, and the role decides: EC2 refuses each call for
-// which the role has no permission.
+// know this. MakesENIs then returns true, and EC2 refuses what the role must not do.
 func (p *Node) MakesENIs() bool {
 	return p.Policy.Provision == lease.ProvisionFull || p.Policy.Provision == ""
 }

@@ -17,8 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// WithoutLink lists the ENIs whose link is not on the node. It leaves out draining ENIs, because a collection deletes
-// them.
+// WithoutLink lists the ENIs whose link is not on the node. It leaves out draining ENIs, which a collection deletes.
 func WithoutLink(s *registry.State) []string {
 	now := time.Now()
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
@@ -28,8 +27,7 @@ func WithoutLink(s *registry.State) []string {
 }
 
 // NoteDetached asks EC2 which ENIs are attached to this instance, and records the answer. It asks only if force is
-// true, if the link of an ENI is missing, or if a pod has a whole ENI. If EC2 does not answer, NoteDetached records
-// nothing.
+// true, if the link of an ENI is missing, or if a pod has a whole ENI.
 func (p *Node) NoteDetached(ctx context.Context, force bool) {
 	s, err := p.Registry.View()
 	missed := func(e registry.ENI) bool { return !e.Missed.IsZero() && !e.Draining }
@@ -52,10 +50,10 @@ func (p *Node) NoteDetached(ctx context.Context, force bool) {
 	}
 }
 
-// NoteAttached records which ENIs EC2 showed as attached to this instance, and which ENIs it did not show. If EC2 did
-// not show an ENI, the ENI may be detached, or so new that EC2's answer lacks it. So the ENI counts as detached only if
-// its link is missing, too. But a foreign ENI, or a whole ENI of a pod, may have its link in another namespace. If EC2
-// did not show such an ENI, it counts as detached unless it is new.
+// NoteAttached records which ENIs EC2 showed as attached to this instance. An ENI that EC2 did not show may be
+// detached, or too new for EC2's answer. So it counts as detached only if its link is missing, too. The link of a
+// foreign ENI, or of a whole ENI of a pod, may be in another namespace. Such an ENI counts as detached unless it is
+// new.
 func NoteAttached(s *registry.State, attached []aws.ENI, askedAt time.Time) {
 	askedAt = registry.ToCurrentClock(askedAt)
 	here := slices.DeleteFunc(slices.Clone(attached), func(e aws.ENI) bool { return e.Instance != s.Instance.ID })
@@ -76,8 +74,7 @@ func NoteAttached(s *registry.State, attached []aws.ENI, askedAt time.Time) {
 	}
 }
 
-// detachedENIs lists the ENIs that are no longer attached to this instance. It leaves out draining ENIs, because a
-// collection deletes them.
+// detachedENIs lists the ENIs that are no longer attached to this instance, without draining ENIs.
 func detachedENIs(s *registry.State) []string {
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(s.ENIs)), func(id string) bool {
 		e := s.ENIs[id]
@@ -85,8 +82,8 @@ func detachedENIs(s *registry.State) []string {
 	})
 }
 
-// ForgetDetached removes a detached ENI from the registry if no pod has an address of the ENI. But if this node has
-// created the ENI, and the ENI is attached to no instance, the ENI stays in the registry until a collection deletes it.
+// ForgetDetached removes detached ENIs from the registry if no pod has an address of them. An unattached ENI that this
+// node has created stays until a collection deletes it.
 func (p *Node) ForgetDetached(ctx context.Context) error {
 	p.NoteDetached(ctx, false)
 	s, err := p.Registry.View()
@@ -102,8 +99,8 @@ func (p *Node) ForgetDetached(ctx context.Context) error {
 	return failed
 }
 
-// forgetIfLost removes a detached ENI from the registry. But the ENI stays if a collection of this node has to delete
-// it, or if EC2 now shows it as attached to this instance.
+// forgetIfLost does what ForgetDetached does, for one ENI. If EC2 now shows the ENI as attached to this instance, it
+// stays.
 func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) error {
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil && !errors.Is(err, aws.ErrNotFound) {
@@ -119,8 +116,8 @@ func (p *Node) forgetIfLost(ctx context.Context, id string, e registry.ENI) erro
 			e.Attach()
 			s.ENIs[id] = e
 		case ours:
-			// The ENI stays until a collection deletes it. Label records what the ENI's tags say, because EC2 perhaps
-			// did not report the tags when the node recorded the ENI.
+			// The ENI stays until a collection deletes it. When the node recorded it, EC2 perhaps did not report its
+			// tags.
 			s.ENIs[id] = book.Label(e, enis[0])
 		case len(enis) == 0 && (time.Since(e.Grown) <= Settled || time.Since(e.Missed) <= Settled):
 			// EC2's descriptions lag, so the ENI may exist although EC2 does not show it

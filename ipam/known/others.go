@@ -17,9 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// AskTags asks EC2 for the tags of the node's ENIs, if the registry lacks the tags of one of these ENIs. When Learn
-// recorded such an ENI, EC2 did not answer, or Learn did not ask EC2. If EC2 does not answer now, these ENIs serve no
-// pods, and the growth continues.
+// AskTags asks EC2 for the tags of the node's ENIs, if the registry lacks tags. If EC2 does not answer, the ENIs with
+// unknown tags serve no pods, and the growth continues.
 func (p *Node) AskTags(ctx context.Context, s *registry.State) (*registry.State, error) {
 	const patience = 5 * time.Second
 	notAsked := func(e registry.ENI) bool { return e.TagsUnknown == registry.NotAsked }
@@ -51,8 +50,8 @@ func (p *Node) AskTags(ctx context.Context, s *registry.State) (*registry.State,
 	return s, err
 }
 
-// AskSubnets asks EC2 for the tags of subnets, if these tags decide whether an ENI serves pods: see
-// lease.Policy.Unclear. If EC2 does not answer, such an ENI serves no pods, and the growth continues.
+// AskSubnets asks EC2 for the tags of subnets, if an ENI may fit the pool because of them: see lease.Policy.Unclear. If
+// EC2 does not answer, the ENI serves no pods, and the growth continues.
 func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.State, error) {
 	unclear := func(e registry.ENI) bool {
 		return e.Pool == p.Policy.Pool && p.Policy.Serves(e) && p.Policy.Unclear(e)
@@ -86,9 +85,8 @@ func (p *Node) AskSubnets(ctx context.Context, s *registry.State) (*registry.Sta
 	return s, err
 }
 
-// Misfits returns a part of an error text. It lists the ENIs of the policy's pool that take a slot but serve no pods,
-// with the reasons. Such an ENI does not fit the configuration, or an operator has retired it (cni-tool
-// drain-interface).
+// Misfits returns a part of an error text: the ENIs of the pool that take a slot but serve no pods, with the reasons.
+// Such an ENI does not fit the configuration, or an operator has retired it (cni-tool drain-interface).
 func (p *Node) Misfits(s *registry.State) string {
 	var all []string
 	for id, e := range s.ENIs {

@@ -10,13 +10,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// For some seconds, metadata shows only some of the keys of a new ENI.
-
-// isPartial reports whether metadata lacks keys of an ENI. The keys of a new ENI appear one after another, within half
-// a minute (amazon-ec2-net-utils, lib/lib.sh). The argument e is what metadata shows of the ENI. The argument earlier
-// is the registry's entry of the ENI, and described is EC2's description. isPartial returns true if e contradicts one
-// of two rules. First, in a subnet with IPv4, each ENI has an IPv4 address. Second, if an ENI has addresses of a
-// family, its subnet has a CIDR of this family.
+// isPartial reports whether metadata's answer e lacks keys of an ENI. The keys of a new ENI appear one after another,
+// within half a minute (amazon-ec2-net-utils, lib/lib.sh). The argument earlier is the registry's entry of the ENI, and
+// described is EC2's description. Two rules show a missing key. In a subnet with IPv4, each ENI has an IPv4 address. If
+// an ENI has addresses of a family, its subnet has a CIDR of this family.
 func isPartial(e aws.ENI, earlier registry.ENI, described aws.ENI) bool {
 	had := func(is func(netip.Addr) bool, described int) bool { return earlier.Assigned(is) > 0 || described > 0 }
 	v4 := had(netip.Addr.Is4, len(described.Addrs))
@@ -27,8 +24,8 @@ func isPartial(e aws.ENI, earlier registry.ENI, described aws.ENI) bool {
 		(v4 || len(e.Addrs) > 0) || !e.IPv6CIDR.IsValid() && v6
 }
 
-// shareVPCCIDRs compares the lists of VPC CIDRs that metadata shows for the ENIs of a VPC. It copies the longest of
-// these lists to all ENIs of the VPC. The reason is that metadata perhaps does not show all CIDRs of a new ENI yet.
+// shareVPCCIDRs gives each ENI the longest list of VPC CIDRs that metadata shows for an ENI of the same VPC. Metadata
+// perhaps does not show all CIDRs of a new ENI yet.
 func shareVPCCIDRs(enis []aws.ENI) {
 	for i := range enis {
 		e := &enis[i]
@@ -43,8 +40,8 @@ func shareVPCCIDRs(enis []aws.ENI) {
 	}
 }
 
-// hasNoAddrs reports whether e has neither addresses nor prefixes. ENIs that are only for EFA have none. For a while,
-// metadata may also show any new ENI without its addresses.
+// hasNoAddrs reports whether e has neither addresses nor prefixes. This is so for ENIs that are only for EFA, and for a
+// while in metadata for any new ENI.
 func hasNoAddrs(e aws.ENI) bool {
 	return len(e.Addrs)+len(e.Prefixes)+len(e.IPv6Addrs)+len(e.IPv6Prefixes) == 0
 }

@@ -17,12 +17,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// peersLife is the age from which a collection or a growth renews the list of a VPC's peers. An ADD also uses an older
-// list.
+// peersLife is the age from which a collection or a growth renews the list of a VPC's peers. For an ADD, an older list
+// is good enough.
 const peersLife = time.Hour
 
-// NeedPeers asks EC2 for the peers of each VPC for which the registry has no list of peers. An ADD calls NeedPeers if
-// it cannot succeed without this list.
+// NeedPeers asks EC2 for the peers of each VPC for which the registry has no list of peers.
 func (p *Node) NeedPeers(ctx context.Context) error {
 	err := p.readPeers(ctx, func(v registry.VPC) bool { return v.PeersRead.IsZero() })
 	if err != nil {
@@ -46,16 +45,14 @@ func (p *Node) RenewPeers(ctx context.Context) {
 	}
 }
 
-// isStale reports whether RenewPeers must ask for the peers of a VPC. Without a configuration, isStale looks for an
-// earlier list in the registry. Such a list shows that pods need routes to the peers, because only a process whose
-// configuration wants these routes asks for the list.
+// isStale reports whether RenewPeers must ask for the peers of a VPC. Without a configuration, an earlier list in the
+// registry shows that pods need routes to the peers.
 func (p *Node) isStale(v registry.VPC) bool {
 	wanted := p.Policy.Peers || p.Policy.Provision == "" && !v.PeersRead.IsZero()
 	return wanted && time.Since(v.PeersRead) >= peersLife
 }
 
-// readPeers asks EC2 for the peers of this node's VPCs, and records these peers. It leaves out a VPC for which the
-// function needed returns false.
+// readPeers asks EC2 for the peers of each VPC for which needed returns true, and records these peers.
 func (p *Node) readPeers(ctx context.Context, needed func(registry.VPC) bool) error {
 	s, err := p.Registry.View()
 	if err != nil {

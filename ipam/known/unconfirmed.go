@@ -15,28 +15,24 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A rebuilt registry has what metadata and EC2 have just reported. Both may lag: metadata by minutes, EC2 by seconds.
-// So metadata and EC2 may still list addresses that were unassigned right before the registry was lost, and may lack a
-// new ENI. Therefore the node compares a rebuilt registry with EC2 twice. The node makes the first comparison at once,
-// to find interrupted calls. It makes the second comparison when EC2 has settled. Until the second comparison, the
-// addresses that no pod uses are unconfirmed, and no ADD takes such an address. But an ADD may take an address of a
-// /80, because the node never unassigns a /80: the /80 leaves only with its ENI. An ENI of a rebuilt registry serves no
-// pod if its link is not on the node.
+// A rebuilt registry has what metadata and EC2 have just reported. Metadata lags by minutes, and EC2 by seconds. So
+// both may still list addresses that were unassigned right before the registry was lost, and may lack a new ENI.
 //
-// If no pod of the node has an address, as after a boot, pods get the addresses of the rebuilt registry at once.
-// Otherwise, the first pods after a boot would have to wait, because the node has no other addresses. No ADD then waits
-// for the two comparisons, so a collection makes them. But if the mark ReleasedMark exists, the node has released
-// something since its boot, and the addresses are unconfirmed. The mark is a file beside the registry's file in /run,
-// and /run is empty after a boot.
+// Therefore the node compares a rebuilt registry with EC2 twice: at once, to find interrupted calls, and again when EC2
+// has settled. Until then, addresses that no pod uses are unconfirmed, and no ADD takes one. Addresses of a /80 are
+// excepted, because a /80 leaves only with its ENI. An ENI without its link on the node serves no pod.
 //
-// In one case, a pod may get an address that the node no longer has. First, the node unassigns the address of its last
-// pod. Within the next seconds, while EC2 lags, another program deletes the whole directory of the registry. After
-// that, nothing on the node shows that the address is gone. The same can happen in a network with "provision": "none"
-// if there is no mark, and other networks of the node allow changes. An ADD of this network knows only its own network.
-// So without the mark, it trusts metadata, which may still show the released address.
+// If no pod of the node has an address, as after a boot, no address is unconfirmed: otherwise the first pods would have
+// to wait. A collection then makes the comparisons. But if ReleasedMark exists, the node has released something since
+// its boot, and the addresses are unconfirmed. The mark is a file in /run, which is empty after a boot.
+//
+// In one case, a pod may get an address that the node no longer has. The node unassigns the address of its last pod,
+// and within seconds another program deletes the directory of the registry, with the mark. Then nothing on the node
+// shows that the address is gone. Without a mark, a network with "provision": "none" trusts metadata, even if another
+// network of the node allows changes.
 
-// ReleasedMark is the name of a mark. The mark shows that this node has begun to release addresses or an ENI to EC2. A
-// process writes the mark before its call to EC2. Earlier versions of this suite use the same name.
+// ReleasedMark is the name of a mark: this node has begun to release addresses or an ENI to EC2. A process writes the
+// mark before its call to EC2. Earlier versions of this suite use the same name.
 const ReleasedMark = "gave-back"
 
 // Settled is how long EC2 may lag. The advice for describe calls after a change is "starting with a couple of seconds
@@ -50,8 +46,7 @@ func Due(s *registry.State) bool {
 		return true
 	}
 	for _, i := range s.Intents {
-		// An intent is for later in two cases. EC2 throttles the call that sets DeleteOnTermination, or package less
-		// finishes the intent's call.
+		// An intent can wait while EC2 throttles the call that sets DeleteOnTermination. A release is for package less.
 		later := i.Action == book.ModifyAction && now.Before(s.NotBefore[book.ModifyAction]) || lease.ReleasesChosen(i)
 		if !later {
 			return true
@@ -60,10 +55,9 @@ func Due(s *registry.State) bool {
 	return false
 }
 
-// Confirm compares a rebuilt registry with the ENIs that EC2 has returned. The argument askedAt is the time when a
-// process asked EC2. If EC2 had settled by that time, this is the last comparison. If the registry has unconfirmed
-// addresses, Confirm then removes those that EC2 does not show. The other unconfirmed addresses are then confirmed, and
-// Confirm returns true. If a process asked EC2 before the rebuild, EC2's answer confirms nothing.
+// Confirm compares a rebuilt registry with the answer enis of EC2. A process asked EC2 at askedAt. An answer from
+// before the rebuild confirms nothing. If EC2 had settled by askedAt, Confirm removes the unconfirmed addresses that
+// EC2 does not show, and confirms the others. It returns true if there were unconfirmed addresses.
 func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 	r := s.Rebuilt
 	askedAt = registry.ToCurrentClock(askedAt)
@@ -81,12 +75,10 @@ func Confirm(s *registry.State, enis []aws.ENI, askedAt time.Time) (sure bool) {
 	return r.Unconfirmed
 }
 
-// dropUnconfirmed removes from the registry the unconfirmed addresses and prefixes that the ENIs in enis do not have.
-// The argument enis is the answer of EC2 or metadata. An address is unconfirmed if it is free and became free at
-// rebuiltAt or later. A prefix is unconfirmed if the registry got it at rebuiltAt or later, and no pod uses its
-// addresses. The ENI may have a single address whose number is in the range of the prefix. Such an address does not
-// belong to the prefix, so a pod with this address does not use the prefix. If an address appears again, a later Learn
-// finds it.
+// dropUnconfirmed removes from the registry the unconfirmed addresses and prefixes that enis does not show. The
+// argument enis is the answer of EC2 or metadata. An address is unconfirmed if it is free, and became free at rebuiltAt
+// or later. A prefix is unconfirmed if the registry got it at rebuiltAt or later, and no pod uses its addresses. An ENI
+// may also have a single address in the range of the prefix: it does not belong to the prefix.
 func dropUnconfirmed(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	for _, e := range enis {
 		x := book.Releasable{Addrs: map[netip.Addr]time.Time{}}
@@ -106,8 +98,8 @@ func dropUnconfirmed(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	}
 }
 
-// dropUnseen removes an ENI from the registry if EC2 does not show the ENI in the second comparison. It removes only
-// ENIs that the registry got when it was rebuilt, at the time rebuiltAt.
+// dropUnseen removes the ENIs that EC2 does not show in the second comparison. It removes only ENIs that the registry
+// got at the time rebuiltAt.
 func dropUnseen(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	for id, e := range s.ENIs {
 		seen := slices.ContainsFunc(enis, func(seen aws.ENI) bool { return seen.ID == id })
@@ -117,11 +109,9 @@ func dropUnseen(s *registry.State, enis []aws.ENI, rebuiltAt time.Time) {
 	}
 }
 
-// ConfirmByMetadata confirms a rebuilt registry without EC2. Its caller has found that the role has no permission to
-// ask EC2, or that no process of the node changes anything in EC2. On all other nodes, Confirm does this work.
-// ConfirmByMetadata compares the registry with metadata when StaleMetadata has passed since the rebuild, because
-// metadata then shows all changes. An ENI that metadata does not show stays in the registry, because the ENI may still
-// exist. ConfirmByMetadata does not end intents: package more ends them.
+// ConfirmByMetadata does what Confirm does, but without EC2. It is for a role that has no permission to ask EC2, and
+// for a node that changes nothing in EC2. It compares the registry with metadata when StaleMetadata has passed since
+// the rebuild, because metadata then shows all changes. It removes no ENI, and ends no intents.
 func (p *Node) ConfirmByMetadata(ctx context.Context) (sure bool, err error) {
 	s, err := p.Registry.View()
 	if err != nil {
