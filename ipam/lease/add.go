@@ -15,9 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Add leases the addresses for an ADD, and returns the ADD's result. If no address is free, Add gets an address from
-// the Source. Add also returns the time when the last lease of this ADD began, even if Add fails. If the attachment had
-// an address before this ADD, this time is zero.
+// Add leases the addresses for an ADD, and returns the ADD's result. If no address is free, it gets one from the
+// Source. It also returns when the last lease of this ADD began, even if Add fails. This time is zero if the attachment
+// had an address before this ADD.
 func Add(
 	ctx context.Context, r *plugin.Request[Config], from Source,
 ) (res *types100.Result, since time.Time, err error) {
@@ -44,15 +44,13 @@ func Add(
 	return res, since, err
 }
 
-// Each calls the function add once for every interface of an attachment. The function gets a pool with the interface's
-// policy. If the function fails for one interface, Each ends the leases of all interfaces, unless the attachment had
-// addresses before this ADD. Each returns true if the attachment had no address before this ADD.
+// Each calls add once for every interface of an attachment, with a pool that has the interface's policy. If add fails,
+// Each ends the leases of all interfaces, unless the attachment had addresses before this ADD. It returns fresh as true
+// if the attachment had none.
 //
-// The order of the interfaces depends on what the pod has chosen. An interface with a chosen address comes first. So if
-// EC2 shows that the pod cannot have this address, the ADD has changed nothing for the other interfaces yet. An
-// interface with a chosen ENI comes last. If it came earlier, and another interface got no address, each repetition of
-// the ADD would attach and detach the ENI. A growth may have got addresses from EC2 for the other interfaces. If EC2
-// then refuses the ENI, these addresses stay on the node, and the repeated ADD finds them.
+// Interfaces with chosen addresses come first: if the pod cannot have such an address, nothing has changed for the
+// other interfaces yet. Interfaces with a chosen ENI come last: otherwise each repetition of a failing ADD would attach
+// and detach the ENI.
 func (p *Pool) Each(
 	ctx context.Context, o Owner, policies []Policy, add func(context.Context, *Pool, Owner) (fresh bool, err error),
 ) (fresh bool, err error) {
@@ -82,9 +80,8 @@ func (p *Pool) Each(
 	return fresh, nil
 }
 
-// checkComplete returns an error if an interface of the attachment has no lease, although this ADD has leased addresses
-// for each interface. In this case, the registry was lost while the ADD ran, and the new registry lacks the leases of
-// some interfaces. Without the error, other pods would get the addresses of these interfaces.
+// checkComplete returns an error if an interface has no lease, although this ADD has leased addresses for each. The
+// registry was then lost while the ADD ran. Without the error, other pods would get the lost addresses.
 func (p *Pool) checkComplete(o Owner, policies []Policy) error {
 	if len(policies) == 1 {
 		return nil
@@ -124,8 +121,8 @@ func interfaceError(nic int, policies []Policy, err error) error {
 	return fmt.Errorf("interface %d: %w", nic+1, err)
 }
 
-// freeAllAddrs makes the addresses of all interfaces free again, because one interface got no address. No pod has used
-// these addresses meanwhile. If the attachment had addresses before, the attachment keeps all its addresses.
+// freeAllAddrs makes the addresses of all interfaces free again, because one interface got no address. If the
+// attachment had addresses before, it keeps all.
 func (p *Pool) freeAllAddrs(ctx context.Context, o Owner, policies []Policy, fresh bool) (failed error) {
 	if !fresh || len(policies) == 1 {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A Place is an ENI that serves a pool. It counts the ENI's leases in the state that the caller of [Places] has read.
+// A Place is an ENI that serves a pool, with the number of its leased addresses.
 type Place struct {
 	ID string
 	registry.ENI
@@ -50,11 +50,9 @@ func (policy Policy) usesENI(id string, e registry.ENI) bool {
 		policy.Misfit(e) == ""
 }
 
-// Apart returns the name of a pod that uses the ENI, if the choosing pod cannot share the ENI with this user. The two
-// pods cannot share the ENI if the user has the whole ENI, or if the choosing pod wants the whole ENI. If there is no
-// such user, Apart returns "". If the choosing pod asks neither for an ENI by its ID nor for a whole ENI, Apart returns
-// "". Such a pod cannot get an address of another pod's whole ENI, because a whole ENI is in a pool of its own: see
-// derivedName.
+// Apart returns the name of a pod with which the choosing pod cannot share the ENI, because one of them has or wants
+// the whole ENI. If there is no such pod, Apart returns "". A pod that asks for no ENI gets no address of a whole ENI,
+// because a whole ENI is in a pool of its own: see derivedName.
 func (c Choice) Apart(s *registry.State, id string) (user string) {
 	if c.ENI == "" && !c.Exclusive {
 		return ""
@@ -67,9 +65,9 @@ func (c Choice) Apart(s *registry.State, id string) (user string) {
 	return ""
 }
 
-// Places lists the ENIs that serve the policy's pool. The ENI with the most leases comes first, so a new pod gets an
-// address of this ENI if possible. The other ENIs then lose their pods over time, and a collection can release an ENI
-// without pods. An ENI whose link has not appeared yet comes last. An ENI that has lost its link is not in the list.
+// Places lists the ENIs that serve the policy's pool. The ENI with the most leases comes first, so that other ENIs
+// become empty, and a collection can release them. An ENI whose link has not appeared yet comes last. An ENI that has
+// lost its link is not in the list.
 func Places(s *registry.State, policy Policy, now time.Time) []Place {
 	var ps []Place
 	leased := isLeasedFunc(s)
@@ -85,8 +83,7 @@ func Places(s *registry.State, policy Policy, now time.Time) []Place {
 	return ps
 }
 
-// lacksLink returns 1 if the ENI's link is not on the node yet, and 0 if the link is on the node. It returns a number
-// because Places sorts by it.
+// lacksLink returns 1 if the ENI's link is not on the node yet, and otherwise 0. Places sorts by this number.
 func (p Place) lacksLink() int {
 	if p.Missed.IsZero() {
 		return 0
@@ -94,8 +91,7 @@ func (p Place) lacksLink() int {
 	return 1
 }
 
-// isLeasedFunc returns a function that reports whether an address is leased. If there are many addresses, this function
-// is faster than Leases.Has.
+// isLeasedFunc returns a function that does what Leases.Has does, but faster if there are many addresses.
 func isLeasedFunc(s *registry.State) func(netip.Addr) bool {
 	const few = 64
 	n := 0
@@ -156,15 +152,14 @@ func (p Place) Pick(s *registry.State, policy Policy, now time.Time) []netip.Add
 	return addrs
 }
 
-// Unconfirmed returns true if the registry has unconfirmed addresses, and pods of the policy's pool must not get these
-// addresses. It also returns the time when the addresses became unconfirmed. If no process of the node changes anything
-// in EC2, pods can get unconfirmed addresses, and Unconfirmed returns false.
+// Unconfirmed reports whether the registry has unconfirmed addresses that pods of the pool must not get, and since
+// when. On a node that changes nothing in EC2, pods may get them.
 func (policy Policy) Unconfirmed(s *registry.State) (since time.Time, ok bool) {
 	since, ok = s.Unconfirmed()
 	return since, ok && (policy.Provision != ProvisionNone || s.Rebuilt.Changes)
 }
 
-// pick chooses a free address of one family. If no address is free, pick returns the zero address.
+// pick chooses a free address of one family, or returns the zero address.
 func (p Place) pick(s *registry.State, policy Policy, f Family, cutoff time.Time) netip.Addr {
 	if a, chosen := policy.Choice.Addr(f); chosen {
 		if p.Has(a) && policy.Choice.hasCooled(s, a, cutoff) {
@@ -179,7 +174,7 @@ func (p Place) pick(s *registry.State, policy Policy, f Family, cutoff time.Time
 }
 
 // pickAssigned chooses the single address that has been free the longest. It leaves out addresses that became free
-// after cutoff, because other hosts may still remember the last pods with these addresses.
+// after cutoff, because other hosts may still remember the earlier pod.
 func (p Place) pickAssigned(s *registry.State, f Family, cutoff time.Time) (best netip.Addr) {
 	if len(p.blocks) == 0 && p.leased == len(p.Addrs) {
 		return best // the ENI is full, like most ENIs of a large node
@@ -217,9 +212,8 @@ func (p Place) pickDelegated(s *registry.State, f Family, cutoff time.Time) neti
 	return netip.Addr{}
 }
 
-// pickWithin chooses an address of a prefix. In a /28, it takes an address that was never used. If there is none, it
-// takes the address that has been free the longest. A /80 has too many addresses to list, so pickWithin takes a random
-// address. Two pods almost never get the same random address one after the other.
+// pickWithin chooses an address of a prefix. In a /28, it prefers an address that was never used, and then the one that
+// has been free the longest. A /80 has too many addresses to list, so pickWithin takes a random address.
 func pickWithin(s *registry.State, b netip.Prefix, cutoff time.Time) (best netip.Addr) {
 	const few, tries = 8, 16
 	if b.Addr().BitLen()-b.Bits() > few {
@@ -240,8 +234,7 @@ func pickWithin(s *registry.State, b netip.Prefix, cutoff time.Time) (best netip
 	return best
 }
 
-// isUsable reports whether a pod can get an address of a prefix. The address must have no lease, and must not have
-// become free after the time cutoff.
+// isUsable reports whether a pod can get an address of a prefix: it has no lease, and did not become free after cutoff.
 func isUsable(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	since, free := s.Free.At(a)
 	return !s.Leases.Has(a) && (!free || since.Before(cutoff))

@@ -14,11 +14,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// check is CNI's CHECK. It returns an error if the registry no longer has the lease of the ADD. It does not check
-// whether the pod has the address, because the plugins after this one check that.
+// check is CNI's CHECK. It returns an error if the registry no longer has the lease of the ADD. The plugins after this
+// one check the pod.
 func check(ctx context.Context, r *plugin.Request[Config]) error {
 	s, err := view()
-	if registry.IsGarbage(err) { // a registry that cannot be read counts as lost: the next change sets its file aside
+	if registry.IsGarbage(err) { // counts as lost: the next change sets its file aside
 		s, err = &registry.State{}, nil
 	}
 	if err != nil {
@@ -46,15 +46,13 @@ func onENI(s *registry.State, r *plugin.Request[Config], a netip.Addr) error {
 	return nil
 }
 
-// checkFound does the work of check if no lease has the attachment's key. Such attachments exist after a process has
-// rebuilt a lost registry. The kernel shows which addresses pods have, but not to which attachments the addresses
-// belong. So the leases in a rebuilt registry have no keys. The attachment's addresses are in prevResult. If the kernel
-// does not show these addresses at the attachment's interfaces, checkFound returns an error.
+// checkFound does the work of check if no lease has the attachment's key. In a rebuilt registry, leases have no keys,
+// because the kernel shows which addresses pods have, but not to which attachments these belong. So checkFound checks
+// whether the kernel shows the addresses of prevResult at the attachment's interfaces.
 //
-// checkFound does not write the key of the attachment into the lease, because the lease may belong to another pod. A
-// runtime may call CHECK and DEL for an old container whose address a running pod now has. If the lease had the key of
-// the old container's attachment, this DEL would end the lease of the running pod. A lease without a key stays as long
-// as the kernel shows a user of the address.
+// checkFound does not write the attachment's key into the lease. A runtime may call CHECK and DEL for an old container
+// whose address a running pod now has. With the key of the old container, its DEL would end the running pod's lease. A
+// lease without a key stays as long as the kernel shows a user of the address.
 func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config]) error {
 	if r.Prev == nil || len(r.Prev.IPs) == 0 {
 		return fmt.Errorf("%s has no lease", key(r))
@@ -82,8 +80,7 @@ func checkFound(ctx context.Context, s *registry.State, r *plugin.Request[Config
 	})
 }
 
-// hasAllAddrs reports whether a link with the addresses linkAddrs has all of addrs. If addrs is empty, hasAllAddrs
-// returns false.
+// hasAllAddrs reports whether addrs is not empty, and linkAddrs, the addresses of a link, has all of them.
 func hasAllAddrs(addrs []netip.Addr, linkAddrs []nl.Addr) bool {
 	for _, a := range addrs {
 		if !slices.ContainsFunc(linkAddrs, func(h nl.Addr) bool { return h.Prefix.Addr() == a && !h.Duplicate }) {
@@ -105,7 +102,7 @@ func checkUnclaimed(s *registry.State, r *plugin.Request[Config], a netip.Addr) 
 	case Unknown(s):
 		return nil // no process has rebuilt the registry yet
 	case (id == "" || slices.Contains(e.Addrs, a)) && !s.Free.Has(a):
-		return nil // the address may be in a prefix that Learn has not recorded, because a namespace could not be read
+		return nil // the address may be in a prefix that Learn could not record
 	}
 	return fmt.Errorf("%s has no lease for %s", key(r), a)
 }

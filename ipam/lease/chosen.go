@@ -14,21 +14,19 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about addresses that a pod has chosen. While a chosen address cools, only the pod that had the address
-// last can get it. So if this pod is created again on the node, it gets its address without waiting. This is safe: if
-// another host remembers the address, it remembers the same pod.
+// This file is about addresses that a pod has chosen. While a chosen address cools, only the pod that had it last can
+// get it. This is safe: another host that remembers the address remembers the same pod.
 
-// hasCooled reports whether the pod can have the address that it has chosen. If this pod had the address last, the pod
-// need not wait until the address has cooled. But while the free addresses of a rebuilt registry are unconfirmed,
-// hasCooled returns false for this pod. For any other pod, the address must have become free before the time cutoff. If
-// no pod of this node has had the address, hasCooled returns true.
+// hasCooled reports whether the pod can have the address that it has chosen. The last owner of the address need not
+// wait, unless the registry's free addresses are unconfirmed. For any other pod, the address must have become free
+// before cutoff, or no pod of this node has had it.
 func (c Choice) hasCooled(s *registry.State, a netip.Addr, cutoff time.Time) bool {
 	if s.Leases.Has(a) {
 		return false
 	}
 	since, free := s.Free.At(a)
 	_, e := s.ENIOf(a)
-	listed := slices.Contains(e.Addrs, a) // false: the address is in a prefix, and perhaps no pod has had it
+	listed := slices.Contains(e.Addrs, a) // false: the address is in a prefix
 	switch {
 	case free && c.wasLastOwner(s, a):
 		_, unconfirmed := s.Unconfirmed()
@@ -45,8 +43,7 @@ func (c Choice) wasLastOwner(s *registry.State, a netip.Addr) bool {
 	return ok && owner == c.Pod
 }
 
-// refusal returns why the pod cannot have what it has chosen. It knows only reasons that the registry shows. EC2 may
-// have further reasons.
+// refusal returns why the pod cannot have what it has chosen, as far as the registry shows.
 func (policy Policy) refusal(s *registry.State, o Owner, now time.Time) error {
 	if err := policy.Choice.checkMax(s, o); err != nil {
 		return err
@@ -59,11 +56,9 @@ func (policy Policy) refusal(s *registry.State, o Owner, now time.Time) error {
 	return nil
 }
 
-// checkHeld returns an error if the pod's request does not fit the addresses that the attachment already has from an
-// earlier ADD. The argument addrs has these addresses, and eni is the ID of their ENI. The attachment can have
-// addresses for three reasons: the earlier ADD has failed, the DEL came before the earlier ADD ended, or the pod still
-// runs. If the ENI's pool or the requested pool is derived, the ENI must be in the requested pool. If neither pool is
-// derived, the two pools may differ, because an operator may rename configured pools.
+// checkHeld returns an error if the pod's request does not fit the addresses addrs on the ENI eni, which the attachment
+// has from an earlier ADD. If the ENI's pool or the requested pool is derived, both must be the same. Configured pools
+// may differ, because an operator may rename them.
 func (policy Policy) checkHeld(s *registry.State, o Owner, eni string, addrs []netip.Addr) error {
 	c, e := policy.Choice, s.ENIs[eni]
 	l, _ := s.Leases.At(addrs[0])
@@ -78,8 +73,7 @@ func (policy Policy) checkHeld(s *registry.State, o Owner, eni string, addrs []n
 		"%s has %v of %s from an earlier ADD, and these do not fit its present request", o.displayName(), addrs, eni)
 }
 
-// anyRefusal returns why a pod cannot have all of its interfaces, if the registry shows such a reason. The ADD then
-// fails before it changes anything for the first interface.
+// anyRefusal returns why a pod cannot have all of its interfaces, if the registry shows such a reason.
 func (p *Pool) anyRefusal(o Owner, policies []Policy) error {
 	s, err := p.Registry.View()
 	if err != nil || len(s.Held(o.Key)) > 0 {
@@ -93,7 +87,7 @@ func (p *Pool) anyRefusal(o Owner, policies []Policy) error {
 		}
 	}
 	has, most := s.Attached(), s.Instance.ENIs
-	// if the pod needs only one new ENI, the ADD goes on: its growth asks EC2 which slots are free
+	// For a single new ENI, the ADD goes on, and its growth asks EC2 which slots are free.
 	if n := newENIs(s, policies, now); n > 1 && most > 0 && has+n > most {
 		return plugin.Errorf(plugin.CodeTryAgain,
 			"ask for fewer interfaces, end pods that have ENIs of their own, or use a larger instance type",
@@ -105,8 +99,8 @@ func (p *Pool) anyRefusal(o Owner, policies []Policy) error {
 
 // newENIs returns how many new ENIs the node needs for the interfaces with these policies.
 func newENIs(s *registry.State, policies []Policy, now time.Time) int {
-	// ids are the existing ENIs that the pod's exclusive interfaces get. pools are the pools that need a new ENI,
-	// because none of their ENIs can serve the pod.
+	// ids are the existing ENIs that exclusive interfaces get. pools are the pools that need a new ENI, because none of
+	// their ENIs can serve the pod.
 	var ids, pools []string
 	alone := 0
 	for _, policy := range policies {
@@ -125,9 +119,8 @@ func newENIs(s *registry.State, policies []Policy, now time.Time) int {
 	return alone + len(pools)
 }
 
-// checkMax returns an error if the pod would have too many interfaces, including the interfaces that its other ADDs
-// have made. Multus makes an ADD for each network of a pod. All these ADDs have the same container ID, which is the ID
-// of the pod's sandbox.
+// checkMax returns an error if the pod would have too many interfaces, including those of its other ADDs. Multus makes
+// an ADD for each network of a pod, with the same container ID (the pod's sandbox).
 func (c Choice) checkMax(s *registry.State, o Owner) error {
 	if c.Max == 0 {
 		return nil
@@ -196,7 +189,7 @@ func (policy Policy) reasonNotServed(e registry.ENI) string {
 	return cmp.Or(policy.Unserved(e), "this ENI serves no pods")
 }
 
-// AnyUnused reports whether the node has an ENI for which a pod had asked, and on which no pod has a lease now.
+// AnyUnused reports whether an ENI for which a pod had asked has no lease now.
 func AnyUnused(s *registry.State) bool {
 	for id, e := range s.ENIs {
 		if e.OnRequest && !HasLeases(s, id) {

@@ -69,7 +69,7 @@ type PoolConfig struct {
 	Selectable []string `json:"selectable"` // further namespaces, whose pods may ask for this pool
 }
 
-// withDefaults returns c. If c has no value for a key, the returned PoolConfig has the value of base.
+// withDefaults returns c with the values of base for all keys that c does not have.
 func (c PoolConfig) withDefaults(base PoolConfig) PoolConfig {
 	if c.SubnetTags == nil {
 		c.SubnetTags = base.SubnetTags
@@ -93,7 +93,7 @@ func (c PoolConfig) withDefaults(base PoolConfig) PoolConfig {
 // A Policy is the validated configuration of a pool.
 type Policy struct {
 	Pool string // the pool's name; empty: the default pool
-	// true if the node can have several pools, configured or derived. Then only the tags of an ENI show the ENI's pool
+	// the node can have several pools, configured or derived, so only the tags of an ENI show its pool
 	Pools          bool
 	MinIndex       int
 	Families       []Family
@@ -147,15 +147,14 @@ const (
 	byVeth   = "veth"
 )
 
-// maxTimeout is the largest addTimeout, in seconds. Package plugin sets a deadline for each ADD, which is before the
-// runtimes' deadlines. With the limit maxTimeout, an ADD ends before package plugin's deadline.
+// maxTimeout is the largest addTimeout, in seconds. With it, an ADD ends before the deadline of package plugin, which
+// is before the runtimes' deadlines.
 const maxTimeout = int(registry.MostWait / time.Second)
 
 // maxReuseWait is the largest reuseIPWait, in seconds: a day.
 const maxReuseWait = 86400
 
-// Validate sets the defaults, and returns all mistakes together. Each mistake has the key, the wrong value and what is
-// allowed.
+// Validate sets the defaults, and returns all mistakes together.
 func (c *Config) Validate() error {
 	v := validation{}
 	base := Policy{
@@ -188,8 +187,8 @@ func (c *Config) Validate() error {
 	return v.Err()
 }
 
-// poolPolicy returns the policy of the pool with this name. The parameter p is a policy with the values that all pools
-// share. The parameter c has the keys of this pool.
+// poolPolicy returns the policy of the pool with this name, from the keys c of this pool. The policy p has the values
+// that all pools share.
 func (v *validation) poolPolicy(name string, p Policy, c PoolConfig) Policy {
 	v.Within = ""
 	if name != "" {
@@ -197,8 +196,7 @@ func (v *validation) poolPolicy(name string, p Policy, c PoolConfig) Policy {
 	}
 	p.Pool = name
 	p.SubnetTags, p.SecurityGroups, p.Tags = c.SubnetTags, c.SecGroupIDs, c.ENITags
-	// A node whose key provision is "none" must keep its addresses, because it could not get an unassigned address
-	// again.
+	// With provision "none", the node could not get an unassigned address again.
 	p.Keep = *cmp.Or(c.SkipDeallocation, new(false)) || p.Provision == ProvisionNone
 	p.Prefixes = *cmp.Or(c.PrefixDelegation, new(false))
 	p.ReuseWait = time.Duration(v.Between("reuseIPWait", c.ReuseIPWait, 60, 0, maxReuseWait)) * time.Second

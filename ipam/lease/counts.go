@@ -12,7 +12,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Counts returns a copy of c. The copy counts each of its commands when the command ends: see [registry.Count].
+// Counts returns a copy of c that counts each command when the command ends: see [registry.Count].
 func Counts[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	c.Ended = func(verb string, took time.Duration, waited bool, err *types.Error) {
 		registry.Count(registry.Dir(), verb, outcome(waited, err), took)

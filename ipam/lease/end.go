@@ -15,13 +15,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// End ends the leases of an attachment. The attachment's addresses then begin to cool. End calls neither EC2 nor
-// metadata. If the attachment has no lease, End returns no error.
+// End ends the leases of an attachment, whose addresses then begin to cool. It calls neither EC2 nor metadata. If the
+// attachment has no lease, End returns no error.
 //
-// The argument hints has addresses that the attachment has had, as the caller says. If an address in hints has a lease
-// without a key, End also ends this lease. The addresses of the original plugin's pods have such leases. But a runtime
-// may repeat an old DEL, and a running pod may have the address by now. So End asks the kernel whether the address is
-// still in use. If it is, or if End cannot ask the kernel, the lease without a key stays until a collection ends it.
+// The caller says that the attachment has had the addresses in hints. If such an address has a lease without a key,
+// like the addresses of the original plugin's pods, End ends this lease, too. But a runtime may repeat an old DEL, and
+// a running pod may have the address by now. So if the kernel shows the address in use, or cannot be asked, the lease
+// stays until a collection ends it.
 func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) error {
 	found := map[netip.Addr]string{} // addresses in hints that have leases without keys; value: the place for stillUsed
 	var unused, returns bool         // unused: there is an ENI to detach; returns: there is an address to release
@@ -60,9 +60,9 @@ func (p *Pool) End(ctx context.Context, k registry.Key, hints ...netip.Addr) err
 	return p.Registry.Change(ctx, func(s *registry.State) { s.EndOf(k, time.Now(), p.Began, left...) })
 }
 
-// findAgain adds a lease without a key for an address, if the address is on an ENI of the node, but is neither leased
-// nor free. A pod may have such an address if the registry was rebuilt while a namespace could not be read. The primary
-// address of the boot ENI is the node's own, and gets no lease. A DEL or a collection ends the new lease.
+// findAgain adds a lease without a key for an address that is on an ENI of the node, but neither leased nor free. A pod
+// may have such an address if a namespace could not be read when the registry was rebuilt. The primary address of the
+// boot ENI is the node's own, and gets no lease.
 func findAgain(s *registry.State, a netip.Addr) {
 	id, e := s.ENIOf(a)
 	if !s.Leases.Has(a) && !s.Free.Has(a) && !e.Foreign && slices.Contains(e.Addrs, a) &&
@@ -71,11 +71,9 @@ func findAgain(s *registry.State, a netip.Addr) {
 	}
 }
 
-// stillUsed reports whether an address is still in use. The argument place says where the kernel showed the address: it
-// is the path of a namespace, or [routePlace]. The address is in use if that namespace has it, or if the node has a
-// host route to it. If stillUsed cannot read the namespace or the routes, it returns true. The argument place may also
-// be [TheNode], or "" if the place is not known. For these two values, stillUsed returns true, because only a walk
-// through all namespaces could find the address.
+// stillUsed reports whether an address is still in use: the namespace at place has it, or the node has a host route to
+// it. The place is where the kernel showed the address: a path, [routePlace], [TheNode], or "" if it is not known. For
+// [TheNode] and "", and if it cannot read the namespace or the routes, stillUsed returns true.
 func (p *Pool) stillUsed(place string, a netip.Addr) bool {
 	switch {
 	case filepath.IsAbs(place):
@@ -91,9 +89,8 @@ func (p *Pool) stillUsed(place string, a netip.Addr) bool {
 	return used || err != nil
 }
 
-// Retain is CNI's GC. The argument valid lists the attachments of the network that still exist. Retain ends the leases
-// of all other attachments of the network. But if the kernel shows that a lease's address is still in use, Retain keeps
-// the lease. If a namespace cannot be read, Retain keeps all leases.
+// Retain is CNI's GC. It ends the leases of the attachments of the network that are not in valid. A lease stays if the
+// kernel shows its address in use. If a namespace cannot be read, all leases stay.
 func (p *Pool) Retain(ctx context.Context, network string, valid []plugin.Attachment) error {
 	used := p.Used()
 	return p.Registry.Update(ctx, func(s *registry.State) error {

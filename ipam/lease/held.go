@@ -15,19 +15,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about a chosen address that follows its pod to another node. The pod's DEL leaves the free address and
-// its owner in the registry, and writes a mark. A unit of systemd then releases the address to EC2: see
-// less.ReleaseChosen. The ADD on the other node waits for this release, because only the old node can prove that no pod
-// has the address. If the old node's instance has ended, EC2 says so, and this is also a proof that no pod has the
-// address.
+// This file is about a chosen address that follows its pod to another node. After the pod's DEL, a unit of systemd
+// releases the address to EC2: see less.ReleaseChosen. The ADD on the other node waits for this release, because only
+// the old node can prove that no pod has the address. EC2 also proves it, if it says that the old node's instance has
+// ended.
 
-// Release is the name of a mark. A DEL leaves the mark if a process must release a chosen address to EC2.
+// Release is the name of the mark that a DEL leaves if a process must release a chosen address to EC2.
 const Release = "release"
 
-// ToRelease reports whether a process must release an address to EC2 at once. ToRelease returns true only for a free
-// address that a pod had chosen. The node must release such an address, because the pod may start again on another
-// node. For a primary address, ToRelease returns false, because EC2 does not unassign it. For an address of a prefix,
-// ToRelease also returns false, because EC2 only unassigns whole prefixes.
+// ToRelease reports whether a process must release an address to EC2 at once: it is free, and a pod had chosen it. The
+// pod may start again on another node. EC2 unassigns neither a primary address nor an address of a prefix, so ToRelease
+// returns false for these.
 func ToRelease(s *registry.State, a netip.Addr) bool {
 	if _, owned := s.Owners[a]; !owned || !s.Free.Has(a) {
 		return false
@@ -36,7 +34,7 @@ func ToRelease(s *registry.State, a netip.Addr) bool {
 	return slices.Contains(e.Addrs, a) && a != e.Primary() && e.Serving && !e.Foreign && !e.Keep && e.TagsUnknown == ""
 }
 
-// AnyToRelease reports whether ToRelease returns true for an address, or ReleasesChosen returns true for an intent.
+// AnyToRelease reports whether a process must release an address to EC2, or finish such a release.
 func AnyToRelease(s *registry.State) bool {
 	for a := range s.Owners {
 		if ToRelease(s, a) {
@@ -51,8 +49,8 @@ func AnyToRelease(s *registry.State) bool {
 	return false
 }
 
-// ReleasesChosen reports whether an intent is for the release of one address to EC2. Only two kinds of addresses have
-// such intents: addresses that pods had chosen, and addresses that an operator's command has named.
+// ReleasesChosen reports whether an intent is for the release of one address to EC2: one that a pod had chosen, or that
+// an operator's command has named.
 func ReleasesChosen(i registry.Intent) bool {
 	return slices.Contains(releaseActions, i.Action) && i.Addr.IsValid()
 }
@@ -68,17 +66,15 @@ func AwaitedAddr(s *registry.State, a netip.Addr, now time.Time) bool {
 	return false
 }
 
-// If another node has the chosen address, an ADD waits before it asks EC2 again. The first wait takes firstHeld, and no
-// wait takes longer than mostHeld. Mostly, the earlier pod with the address has already ended, so the first waits are
-// short. The longest wait is four seconds, so a pod waits at most four seconds longer than necessary.
+// If another node has the chosen address, an ADD waits before it asks EC2 again. The first waits are short, because
+// mostly the earlier pod has already ended.
 const (
 	firstHeld = 500 * time.Millisecond
 	mostHeld  = 4 * time.Second
 )
 
-// askWhileHeld waits for the owner's turn, and then asks the source for addresses. If another node has the address that
-// the pod has chosen, askWhileHeld waits and asks again, until ctx is done. When ctx is done, the error says that
-// another node has the address. The ADD holds no lock while it waits, so other ADDs of this node have their turns.
+// askWhileHeld waits for the owner's turn, and then asks the source for addresses. While another node has the chosen
+// address, it waits without a lock, and asks again, until ctx is done.
 func (p *Pool) askWhileHeld(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	var held *plugin.Error
 	for wait := firstHeld; ; wait = min(2*wait, mostHeld) {
@@ -98,8 +94,7 @@ func (p *Pool) askWhileHeld(ctx context.Context, o Owner, from Source) (Allocati
 	}
 }
 
-// IsHeld reports whether err means that another node has the address that the pod has chosen. The other node might
-// release the address.
+// IsHeld reports whether err means that another node has the chosen address, and might release it.
 func IsHeld(err error) bool {
 	e, ok := errors.AsType[*plugin.Error](err)
 	return ok && e.Code == plugin.CodeHeld

@@ -18,14 +18,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// NotesUse wraps the commands of a plugin that runs after ipam. If the kernel refuses a leased address because another
-// slave of the ENI has it, NotesUse records that the address is in use. The kernel refuses the address if the namespace
-// of an earlier pod still exists after that pod's DEL. The DEL has removed the node's route to the address, so the ADD
-// could not see that the address is in use. A search of all namespaces would find such addresses earlier, but would
-// make every ADD slower.
-//
-// No pod gets the address until a collection has seen that no namespace has it. If the runtime repeats the ADD, the
-// attachment gets another address.
+// NotesUse wraps the commands of a plugin that runs after ipam. If the kernel refuses a leased address, because another
+// slave of the ENI has it, NotesUse records that the address is in use. No pod then gets it until a collection has seen
+// that no namespace has it. The kernel refuses the address if an earlier pod's namespace still exists after its DEL,
+// which has removed the node's route. A search of all namespaces would find such addresses earlier, but would make
+// every ADD slower.
 func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	add := c.Add
 	c.Add = func(ctx context.Context, r *plugin.Request[C]) (*types100.Result, error) {
@@ -39,11 +36,10 @@ func NotesUse[C any](c plugin.Commands[C]) plugin.Commands[C] {
 	return c
 }
 
-// noteInUse records which addresses of the attachment are in use in another namespace. A plugin calls noteInUse after
-// the kernel has refused such an address. The kernel does not say which address it has refused. So noteInUse looks for
-// the attachment's addresses in the namespaces. For each address that it finds, noteInUse writes a lease without a key.
-// If it finds none of the addresses, it writes such a lease for each of them. If the addresses come from another ipam
-// plugin, the registry has no leases of the attachment, and noteInUse does nothing.
+// noteInUse writes leases without a key for the attachment's addresses that are in use in another namespace. The kernel
+// does not say which address it has refused, so noteInUse looks for them in the namespaces. If it finds none, each
+// address gets such a lease. If another ipam plugin has chosen the addresses, the registry has no leases of the
+// attachment, and noteInUse does nothing.
 func noteInUse(ctx context.Context, k registry.Key) error {
 	r, err := openRegistry()
 	if err != nil {
@@ -64,7 +60,7 @@ func noteInUse(ctx context.Context, k registry.Key) error {
 	slog.Warn("another network namespace uses addresses that this ADD has leased: no other pod gets these addresses",
 		"addrs", taken)
 	var failed error
-	for nic := range len(addrs) { // there are at most as many interfaces as addresses, because each has an address
+	for nic := range len(addrs) { // there are at most as many interfaces as addresses
 		failed = errors.Join(failed, (&Pool{Registry: r}).rejectAddrs(ctx, Owner{Key: k, NIC: nic}, taken, ""))
 	}
 	return failed
@@ -89,8 +85,8 @@ func addrsInNamespaces(s *registry.State, addrs []netip.Addr) []netip.Addr {
 	return some
 }
 
-// LinkName returns the registry's name of the link of the ENI with this MAC address, or "" if the registry has no such
-// ENI. If a pod has the whole ENI, the link is in the pod, and may have another name there.
+// LinkName returns the registry's name of the link of the ENI with this MAC address, or "". If a pod has the whole ENI,
+// the link may have another name there.
 func LinkName(mac string) string {
 	r, err := openRegistry()
 	if err != nil {

@@ -14,12 +14,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// KeptIn are the directories in which runtimes and Multus keep the configuration and the result of each ADD (libcni,
-// getCacheFilePath). A runtime writes the file for an ADD after the ADD has succeeded, and removes the file at the end
-// of the DEL. Only root can write into these directories.
+// KeptIn are the directories in which runtimes and Multus keep the configuration and the result of each ADD, until the
+// end of the DEL (libcni, getCacheFilePath). Only root can write into these directories.
 var KeptIn = []string{"/var/lib/cni/results", "/var/lib/cni/multus/results"}
 
-// A Kept is the file in which a runtime keeps the configuration and the result of an ADD (libcni, cachedInfo).
+// A Kept is a file of KeptIn (libcni, cachedInfo).
 type Kept struct {
 	Kind        string                     `json:"kind"`
 	ContainerID string                     `json:"containerId"`

@@ -14,14 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// If the MTU of the boot ENI's link is within these limits, all other ENIs' links get the same MTU. The original plugin
-// did the same. Inside a VPC, 9001 is possible (EC2 user guide, "Network MTU").
+// The links of the other ENIs get the MTU of the boot ENI's link, if it is within these limits. Inside a VPC, 9001 is
+// possible (EC2 user guide, "Network MTU").
 const minMTU, maxMTU = 1000, 9001
 
-// LinkUp brings up the link of an ENI, and returns the link's name. If no pod uses the link, LinkUp sets the link's MTU
-// to the boot ENI's MTU. If the ENI is new, LinkUp waits for its link. If the link does not appear, the error is
-// [ErrNoLink]. An earlier pod that had the link may have changed the link's settings. In this case, LinkUp first
-// restores the settings that the link had before. If it cannot restore them, the error is [ErrKept].
+// LinkUp brings up the link of an ENI, and returns the link's name. A link without slaves also gets the MTU of the boot
+// ENI's link. LinkUp waits for the link of a new ENI. If the link does not appear, the error is [ErrNoLink]. LinkUp
+// restores settings that an earlier pod has changed. If it cannot, the error is [ErrKept].
 func (p *Pool) LinkUp(ctx context.Context, id string) (string, error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -60,18 +59,16 @@ func (p *Pool) linkUp(ctx context.Context, s *registry.State, id string) (string
 	return link.Name, p.recordSettings(ctx, id, link)
 }
 
-// hasNoSlaves reports whether the link of an ENI has no slaves. Only such a link can safely get a new MTU. On a link
-// with slaves, the kernel gives the new MTU to all slaves, even if their pods should have another MTU. But IPv6 on the
-// slaves keeps the old MTU (see [nl.MTU6]). A kernel without macvlan does not report slaves. On such a kernel, a link
-// that is down counts as a new link without slaves.
+// hasNoSlaves reports whether the link of an ENI has no slaves. The kernel gives a new MTU to all slaves, even if their
+// pods should have another MTU, but IPv6 on the slaves keeps the old MTU (see [nl.MTU6]). A kernel without macvlan does
+// not report slaves. There, a link that is down counts as a link without slaves.
 func (p *Pool) hasNoSlaves(link nl.Link) bool {
 	err := p.Host.Unshared(link)
 	return err == nil || !link.Up && !errors.Is(err, nl.ErrShared)
 }
 
-// ignoreRouters sets accept_ra of an ENI's link to 0, so that the node takes no routes and addresses from router
-// advertisements on this link. On a node that does not forward IPv6, the kernel takes such routes and addresses by
-// default. The boot ENI's link is the node's own, so ignoreRouters does not change it.
+// ignoreRouters sets accept_ra of an ENI's link to 0. Otherwise a node that does not forward IPv6 takes routes and
+// addresses from router advertisements on this link. The boot ENI's link is the node's own, and stays as it is.
 func (p *Pool) ignoreRouters(e registry.ENI, link string) error {
 	if e.IsBoot() {
 		return nil
@@ -80,9 +77,8 @@ func (p *Pool) ignoreRouters(e registry.ENI, link string) error {
 		Optional: true}}}.Add()
 }
 
-// findLink finds the link of an ENI. It first tries the name that the registry has for the link. If no link has this
-// name and the ENI's MAC address, findLink searches all links of the node for the MAC address. If the link is not on
-// the node, the error matches fs.ErrNotExist.
+// findLink finds the link of an ENI, by the name in the registry, or else by the MAC address. If the link is not on the
+// node, the error matches fs.ErrNotExist.
 func (p *Pool) findLink(ctx context.Context, s *registry.State, id string) (nl.Link, error) {
 	eni := s.ENIs[id]
 	if eni.Link != "" && eni.Missed.IsZero() {

@@ -12,26 +12,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about ENIs that a person, another program, or a launch template has attached, but not for pods. They are
-// called ENIs of others here. On a node that creates ENIs, an ENI of others serves pods only if it is like the ENIs
-// that the node creates. It must have exactly the security groups of secGroupIds, and its subnet must have the tags of
-// subnetTags.
+// This file is about ENIs of others: a person, another program, or a launch template has attached them, but not for
+// pods. On a node that creates ENIs, an ENI of others serves pods only if it is like the ENIs that the node creates. It
+// must have exactly the security groups of secGroupIds, and its subnet must have the tags of subnetTags.
 //
-// This rule does not apply to ENIs that this suite or the original plugin has created for pods. So they still serve
-// pods if the configuration now has other groups. The registry does not even record the groups of an ENI with the tags
-// of this suite. The rule also does not apply if the key provision is "assign" or "none". Such a node creates no ENI,
-// and uses all ENIs that others attach.
+// ENIs that this suite or the original plugin has created for pods still serve pods if the configuration now has other
+// groups. With the provision "assign" or "none", the node creates no ENI, and uses all ENIs of others.
 //
-// If there are several pools, only a tag shows the pool of an ENI that was created for pods. If such an ENI lacks this
-// tag, the rule also applies to it. Without the rule, pods could get addresses of another pool's ENI.
+// If there are several pools, only a tag shows the pool of an ENI that was created for pods. Without this tag, the ENI
+// counts as an ENI of others, because it may belong to another pool.
 
-// An ENI with unknown tags may be an ENI of others. If the tags are unknown because EC2 did not answer, the ENI serves
-// no pods until EC2 answers. If the tags are unknown because the role has no permission to ask EC2, the ENI serves
-// pods, unless there are several pools. Without the permission, the node behaves like the original plugin, which never
-// asked for tags.
+// An ENI with unknown tags may be an ENI of others. If EC2 did not answer, it serves no pods until EC2 answers. If the
+// role has no permission to ask EC2, it serves pods, unless there are several pools.
 
-// Misfit returns why an ENI serves no pods of the policy's pool. If the ENI serves these pods, Misfit returns "". Pods
-// that already have an address of the ENI keep it.
+// Misfit returns why an ENI serves no pods of the policy's pool, or "" if it serves them. Pods that already have an
+// address of the ENI keep it.
 func (policy Policy) Misfit(e registry.ENI) string {
 	switch {
 	case !policy.knowsTags(e) && e.IsBoot():
@@ -58,15 +53,13 @@ func (policy Policy) Misfit(e registry.ENI) string {
 	return ""
 }
 
-// knowsTags reports whether the node knows the ENI's tags. If the ENI may serve pods even with unknown tags, knowsTags
-// also returns true. For example, a node that never asks EC2 uses all ENIs of others, whatever their tags are.
+// knowsTags reports whether the node knows the ENI's tags, or need not know them.
 func (policy Policy) knowsTags(e registry.ENI) bool {
 	return e.TagsUnknown == "" || !policy.Pools && (e.TagsUnknown == registry.NotAllowed ||
 		policy.Provision == ProvisionNone)
 }
 
-// Unserved does what Misfit does, but knows a further reason why an ENI serves no pods: an operator has retired the ENI
-// (drain-interface).
+// Unserved does what Misfit does, and knows one more reason: an operator has retired the ENI (drain-interface).
 func (policy Policy) Unserved(e registry.ENI) string {
 	if e.Retired {
 		return "an operator renews it (cni-tool drain-interface)"
@@ -74,9 +67,8 @@ func (policy Policy) Unserved(e registry.ENI) string {
 	return policy.Misfit(e)
 }
 
-// Unclear reports whether only the tags of an ENI's subnet are the reason why the ENI serves no pods. If so, the caller
-// asks EC2 for the tags of the subnet. Perhaps the node has never asked for these tags, or an operator has changed them
-// meanwhile.
+// Unclear reports whether the ENI serves no pods only because of the tags of its subnet. The node may not know these
+// tags, or may have old ones, so the caller asks EC2 for them.
 func (policy Policy) Unclear(e registry.ENI) bool {
 	return policy.knowsTags(e) && policy.Misfit(e) != "" && policy.hasGroups(e) && !policy.Requestable(e.Tags)
 }

@@ -21,20 +21,19 @@ import (
 // each entry of Dir is a directory with a namespace at the path Below.
 type Shelf struct{ Dir, Below string }
 
-// Shelves are the directories in which this process looks for namespaces of pods. In the first two directories,
-// runtimes give names to the namespaces. The directory /proc also shows the namespaces of runtimes that give no names.
+// Shelves are the directories in which this process looks for namespaces of pods. Runtimes name namespaces in the first
+// two. The directory /proc also shows the namespaces of runtimes that give no names.
 var Shelves = []Shelf{{"/run/netns", ""}, {"/run/docker/netns", ""}, {"/proc", "ns/net"}}
 
-// paths lists the paths of the namespaces on a Shelf. If the directory is missing, paths returns no path and no error.
-// If the directory cannot be read for another reason, paths returns an error. The function filepath.Glob would ignore
-// this error, so paths does not use it.
+// paths lists the paths of the namespaces on a Shelf. A missing directory has none. The function filepath.Glob would
+// ignore the other errors.
 func (s Shelf) paths() (paths []string, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if gone(err) {
 		return nil, nil
 	}
 	for _, e := range entries {
-		if s.Below == "" || e.IsDir() { // with Below, only a directory can have a namespace: in /proc, skip files
+		if s.Below == "" || e.IsDir() { // in /proc, skip files
 			paths = append(paths, filepath.Join(s.Dir, e.Name(), s.Below))
 		}
 	}
@@ -46,9 +45,8 @@ func (s Shelf) paths() (paths []string, err error) {
 // returns all errors.
 func EachNetNS(f func(*nl.NS) error) error { return eachNetNS(Shelves, f) }
 
-// eachNetNS does what EachNetNS does, for the shelves in the argument. If it cannot open a namespace, it tries a few
-// times more. The reason is that even root cannot open the namespaces of a process that is about to end. A moment
-// later, that process is gone.
+// eachNetNS does what EachNetNS does, for the shelves in the argument. It tries a few times to open a namespace,
+// because even root cannot open the namespaces of a process that is about to end.
 func eachNetNS(shelves []Shelf, f func(*nl.NS) error) error {
 	self, err := inode("/proc/self/ns/net")
 	if err != nil {
@@ -103,8 +101,8 @@ func (w *walk) visit(path string) {
 	}
 }
 
-// hostProcess is the path of process 1's namespace, which is the node's own. visit leaves out this path, because in a
-// sandbox even root is not always permitted to read it.
+// hostProcess is the path of process 1's namespace, which is the node's own. In a sandbox, even root may be unable to
+// read it.
 const hostProcess = "/proc/1/ns/net"
 
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }

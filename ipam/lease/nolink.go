@@ -17,11 +17,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An ENI whose link is not on the node can serve no pods. There are three possible reasons. An operator or another
-// program may have detached the ENI, the driver may have failed, or the link may never have appeared. When a process
-// finds that the link is missing, it records the time in the registry. So only one ADD has to wait for the link, and
-// the other ADDs do not use the ENI. A growth, a collection, and an ADD without a free address look for the missing
-// link. If the link is on the node again, the process that finds it removes the record.
+// An ENI whose link is not on the node can serve no pods. An operator or another program may have detached the ENI, the
+// driver may have failed, or the link may never have appeared. The process that finds the link missing records the time
+// in the registry, so that only one ADD waits for the link. A growth, a collection, and an ADD without a free address
+// look for the link again, and remove the record if it is there.
 
 // ErrNoLink means that the link of an ENI is not on the node, and that no process should wait for it.
 var ErrNoLink = errors.New("its link is not on the node")
@@ -31,9 +30,9 @@ const HintNoLink = "an operator or another program has detached the ENI (CloudTr
 	"kernel has not found the ENI: see dmesg and 'cni-ipvlan-vpc-k8s-tool status'. The ENI serves pods again as soon " +
 	"as its link is on the node"
 
-// Obtain first calls the function take, which leases addresses of an ENI. After that, Obtain brings up the ENI's link,
-// and returns the link's name. If the link is not on the node, Obtain ends these leases, and calls take again for other
-// addresses. But an attachment that had its addresses before this ADD keeps them, because its pod may use them.
+// Obtain calls take, which leases addresses of an ENI, and brings up the ENI's link. It returns the link's name. If the
+// link is not on the node, Obtain ends these leases, and calls take again. An attachment that had its addresses before
+// this ADD keeps them, because its pod may use them.
 func (p *Pool) Obtain(
 	ctx context.Context, o Owner, take func(context.Context, Owner) (Allocation, error),
 ) (Allocation, string, error) {
@@ -58,8 +57,7 @@ func (p *Pool) Obtain(
 	}
 }
 
-// hasCard reports whether the ENI's link is already in the pod. This is so if the pod has the whole ENI, and the
-// runtime repeats the ADD.
+// hasCard reports whether the whole ENI's link is already in the pod, because the runtime repeats the ADD.
 func (p *Pool) hasCard(o Owner, a Allocation) (bool, error) {
 	if a.Fresh || !p.Policy.Choice.Exclusive {
 		return false, nil
@@ -76,8 +74,7 @@ func (p *Pool) hasCard(o Owner, a Allocation) (bool, error) {
 	return slices.ContainsFunc(links, func(l nl.Link) bool { return l.MayBeCard() && l.MAC == a.ENI.MAC }), err
 }
 
-// linkError returns the error of an ADD that has leased addresses of an ENI, but cannot use the ENI's link. The
-// argument err says why the ADD cannot use the link.
+// linkError returns the error of an ADD that has leased addresses, but cannot use the ENI's link because of err.
 func linkError(a Allocation, err error) error {
 	hint := "the link of a new ENI takes some seconds to appear; if it does not appear, see dmesg and 'ip link'"
 	switch {
@@ -89,8 +86,7 @@ func linkError(a Allocation, err error) error {
 	return plugin.Errorf(plugin.CodeTryAgain, hint, "%s (%s) with the addresses %v: %w", a.ID, a.ENI.MAC, a.Addrs, err)
 }
 
-// freeAddrs ends the leases that the owner has just got. No pod has used their addresses meanwhile, so the addresses do
-// not cool.
+// freeAddrs ends the leases that the owner has just got. No pod has used the addresses, so they do not cool.
 func (p *Pool) freeAddrs(ctx context.Context, o Owner) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {
@@ -99,9 +95,8 @@ func (p *Pool) freeAddrs(ctx context.Context, o Owner) error {
 	})
 }
 
-// endUnusedLease ends the lease of an address that no pod has used since the lease began. The address does not cool
-// after the lease. But a chosen address cools, because the lease may have begun while the address was still cooling:
-// see Choice.hasCooled.
+// endUnusedLease ends the lease of an address that no pod has used since the lease began. The address does not cool. A
+// chosen address does, because its lease may have begun while it still cooled: see Choice.hasCooled.
 func endUnusedLease(s *registry.State, a netip.Addr) {
 	since := time.Time{}
 	if l, _ := s.Leases.At(a); l.Asked && l.PodName != "" {
@@ -110,9 +105,8 @@ func endUnusedLease(s *registry.State, a netip.Addr) {
 	s.End(a, since)
 }
 
-// awaitLink waits for the link of a new ENI. It gives up when the time [registry.LinkPatience] has passed since a
-// process first found the link missing. Before the wait, awaitLink records in the registry that the link is missing, so
-// that other ADDs use other ENIs first.
+// awaitLink waits for the link of a new ENI, until [registry.LinkPatience] after a process first found the link
+// missing. First, it records that the link is missing, so that other ADDs prefer other ENIs.
 func (p *Pool) awaitLink(ctx context.Context, e registry.ENI, id string) (nl.Link, error) {
 	var now time.Time
 	err := p.Registry.Change(ctx, func(s *registry.State) {
@@ -151,11 +145,9 @@ func (p *Pool) noteLink(ctx context.Context, e registry.ENI, id, name string) er
 	})
 }
 
-// Look reads the links of the node, and records which ENIs have lost their link, and which ENIs have their link again.
-// It returns true if at least one ENI has its link again. If no process has ever seen the link of an ENI, the link may
-// still appear. For such an ENI, Look records the current time, and ADDs wait for the link until
-// [registry.LinkPatience] has passed since then. If Look cannot read the links, it only logs the error, because its
-// callers can continue.
+// Look reads the links of the node, and records which ENIs have lost their link, or have it again. It returns true if
+// at least one ENI has its link again. If a link has never been on the node, ADDs still wait for it, until
+// [registry.LinkPatience] after the recorded time. If Look cannot read the links, it logs the error.
 func (p *Pool) Look(ctx context.Context) (found bool) {
 	found, err := p.look(ctx)
 	if err != nil {
@@ -168,7 +160,7 @@ func (p *Pool) Look(ctx context.Context) (found bool) {
 func (p *Pool) look(ctx context.Context) (again bool, err error) {
 	was, err := p.Registry.View()
 	if err != nil {
-		return false, nil // this is no error about links: the caller also reads the registry, and reports the error
+		return false, nil // the caller also reads the registry, and reports the error
 	}
 	names := map[string]string{}
 	for _, e := range was.ENIs {

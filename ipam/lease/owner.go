@@ -13,9 +13,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A podNames finds the name of the pod that has an address. It does not use the registry. Its sources are the aliases
-// of the veth pairs on the node, and the files that runtimes keep for each ADD. It reads both sources at the first call
-// of podWith. Only people need these names. No decision of a process depends on a name.
+// A podNames finds the name of the pod that has an address, for people. Its sources are the aliases of the veth pairs
+// on the node, and the files that runtimes keep for each ADD. It reads them at the first call of podWith. No decision
+// of a process depends on a name.
 type podNames struct {
 	node  *nl.NS
 	paths nl.Namespaces
@@ -24,9 +24,8 @@ type podNames struct {
 	read  bool
 }
 
-// FoundLease returns a lease without a key for an address that is in use, as the kernel shows. The argument path is the
-// place of the address. It is the path of a namespace, routePlace or TheNode. If FoundLease can find the pod's name, it
-// writes the name into the lease.
+// FoundLease returns a lease without a key for an address that the kernel shows in use. The argument path is the path
+// of a namespace, routePlace or TheNode. If FoundLease finds the pod's name, the lease has it.
 func (u Used) FoundLease(path string, a netip.Addr) (l registry.Lease) {
 	l = registry.Lease{NetNS: path, Bound: true}
 	if u.owners == nil || !filepath.IsAbs(path) {
@@ -40,7 +39,7 @@ func (u Used) FoundLease(path string, a netip.Addr) (l registry.Lease) {
 func (o *podNames) podWith(path string, a netip.Addr) (namespace, name string) {
 	if !o.read {
 		o.read, o.paths, o.kept = true, nl.Namespaces{}, KeptOf("")
-		o.links, _ = o.node.Links() // after an error, the runtimes' files are the only source of pod names
+		o.links, _ = o.node.Links() // after an error, only the runtimes' files are left
 	}
 	o.paths.Know(o.node, path)
 	pods := map[[2]string]bool{{}: true}
@@ -49,7 +48,7 @@ func (o *podNames) podWith(path string, a netip.Addr) (namespace, name string) {
 			pods[podOfAlias(near.Alias)] = true
 		}
 	}
-	if len(pods) > 1 { // besides the empty name, there is a pod from an alias, so the files are not needed
+	if len(pods) > 1 { // an alias names a pod, so the files are not needed
 		return onlyPod(pods)
 	}
 	for _, k := range o.kept {

@@ -14,8 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin/nic"
 )
 
-// A Permission is an entry of the configuration key "requests". It says what the pods of some namespaces may ask for. A
-// Permission allows only what it lists.
+// A Permission is an entry of the configuration key "requests": what the pods of some namespaces may ask for.
 //
 //codec:describe exported
 type Permission struct {
@@ -31,14 +30,12 @@ type Permission struct {
 	Max       int               `json:"max"`       // largest number of interfaces of a pod; default: 1
 }
 
-// TakesENIs reports whether a request of a pod with this permission can cause the node to attach an ENI that is in no
-// configured pool. The argument provision says what the node may ask of EC2.
+// TakesENIs reports whether a pod with this permission can make the node attach an ENI that is in no configured pool.
 func (p Permission) TakesENIs(provision Provision) bool {
 	made := len(p.Subnets)+len(p.SecurityGroups) > 0 || p.Exclusive
 	return provision == ProvisionFull && made || provision != ProvisionNone && len(p.ENIs) > 0
 }
 
-// checkPermissions checks all entries of the configuration key "requests".
 func (v *validation) checkPermissions(all []Permission) {
 	for i, p := range all {
 		v.Within = fmt.Sprintf("requests: %d: ", i+1)
@@ -66,8 +63,7 @@ func (p Permission) isFor(pod plugin.Pod) bool {
 	return slices.Contains(p.Namespaces, "*") || plugin.Namespaces(p.Namespaces).Has(pod.Namespace)
 }
 
-// checkRequests returns an error if the permission does not allow the pod's requests. The error has the first key and
-// value that are not allowed.
+// checkRequests returns an error if the permission does not allow the pod's requests.
 func (p Permission) checkRequests(asked []nic.Request) error {
 	if most := max(p.Max, 1); len(asked) > most {
 		return fmt.Errorf("%d interfaces: max in requests is %d", len(asked), most)

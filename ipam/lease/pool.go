@@ -25,8 +25,8 @@ type Pool struct {
 	Policy   Policy
 	Shelves  []Shelf // directories of the pods' namespaces; nil: those in the package's variable Shelves
 
-	// Began is when the DEL or the GC began. If a lease began later, it belongs to a later ADD, and the DEL or the GC
-	// does not end it. If Began is zero, the age of a lease does not matter.
+	// Began is when the DEL or the GC began. A lease that began later belongs to a later ADD, and stays. If Began is
+	// zero, the age of a lease does not matter.
 	Began time.Time
 }
 
@@ -73,19 +73,17 @@ type Allocation struct {
 	ID    string       // the ID of the ENI that has the addresses
 	ENI   registry.ENI
 	VPC   registry.VPC
-	Fresh bool      // the attachment had no address before this ADD; set correctly even if the ADD fails
+	Fresh bool      // the attachment had no address before this ADD; also correct if the ADD fails
 	Since time.Time // when the leases began
-	// no address was free, so the ADD has waited for EC2; set correctly even if the ADD fails
+	// the ADD has waited for EC2, because no address was free; also correct if the ADD fails
 	Waited bool
 
 	seen *registry.State // the state from which the addresses were chosen
 }
 
-// The reasons why an ADD has to ask EC2. If the reason is ErrUnknown, the ADD asks the metadata service first.
-//
-// ErrPeers means that the registry has no list of peers. An old list is good enough for an ADD. But without a list, the
-// ADD would add no routes to the peers, although the configuration asks for these routes. No process would add these
-// routes later.
+// The reasons why an ADD has to ask EC2, or first the metadata service (ErrUnknown). ErrPeers means that the registry
+// has no list of peers. An old list is good enough. But without a list, the pod would never get the routes to the
+// peers.
 var (
 	ErrNone    = errors.New("no address is free")
 	ErrUnknown = errors.New("this node's ENIs are not known yet")
@@ -95,12 +93,11 @@ var (
 // IsNone reports whether err means that the ADD has to ask EC2.
 func IsNone(err error) bool { return isShort(err) || errors.Is(err, ErrPeers) }
 
-// isShort reports whether err means that the attachment has no address, and that it can get no free address.
+// isShort reports whether err means that the attachment has no address, and that no address is free for it.
 func isShort(err error) bool { return errors.Is(err, ErrNone) || errors.Is(err, ErrUnknown) }
 
-// Lacking returns the error with which an ADD's error text begins if a growth for the ADD has failed. This error says
-// what the ADD still needs. The argument takeErr is the error that Take has returned. Lacking replaces ErrUnknown with
-// ErrNone, so that all waiters for addresses report the same error.
+// Lacking returns what an ADD still needs, for the error of a failed growth. The argument takeErr is the error of Take.
+// For ErrUnknown, Lacking returns ErrNone, so that all waiters for addresses report the same error.
 func Lacking(takeErr error) error {
 	if errors.Is(takeErr, ErrPeers) {
 		return ErrPeers
@@ -119,10 +116,9 @@ func (p *Pool) Take(ctx context.Context, o Owner) (Allocation, error) {
 		if err != nil {
 			return a, err
 		}
-		// Pods of the original plugin have no leases. But the node has a host route to each pod, so addrsWithRoute
-		// finds the addresses of these pods. But an ADD of the owner's own attachment may have made the route: an
-		// earlier ADD, or an ADD that still runs beside this ADD. If the owner's namespace has the address, the route
-		// leads to the owner.
+		// Pods of the original plugin have no leases, but the node has a host route to each. The route may also come
+		// from an earlier ADD of this attachment, or from one that still runs. Then the owner's namespace has the
+		// address.
 		taken, err := p.addrsWithRoute(a.Addrs)
 		if n := len(taken); err == nil && n > 0 {
 			taken, err = missingAddrs(taken, o.NetNS)
@@ -200,8 +196,7 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 			p.addWaiter(s, o, waiter, now, giveUpTime(ctx))
 			return nil
 		}
-		// the Failure of a full subnet stays until the time in its field Until, because the subnet is still full even
-		// if this node has a free address
+		// A full subnet is still full if this node has a free address. So its Failure stays until the time Until.
 		if now.After(s.Failures[p.Concern(o)].Until) {
 			delete(s.Failures, p.Concern(o))
 		}
@@ -221,10 +216,9 @@ func (p *Pool) reserve(ctx context.Context, o Owner) (a Allocation, err error) {
 	return a, cmp.Or(err, none)
 }
 
-// reasonToAsk returns why an ADD has to ask EC2. If the ADD need not ask, reasonToAsk returns nil. The argument eni is
-// the ENI whose addresses the ADD would get, or "" if no ENI has free addresses. If the registry was lost while a
-// process attached this ENI, the new registry has the ENI, but not the CIDRs of the VPC: see Unknown. Without these
-// CIDRs, the pod would get no routes to the VPC. So reasonToAsk returns ErrUnknown, and Learn reads the CIDRs.
+// reasonToAsk returns why an ADD has to ask EC2, or nil. The ADD would get addresses of the ENI eni, which is "" if no
+// address is free. If the registry does not know the instance, it may have this ENI, but not the CIDRs of the VPC.
+// Without them, the pod would get no routes to the VPC, so Learn must read them.
 func (p *Pool) reasonToAsk(s *registry.State, eni string) error {
 	switch {
 	case Unknown(s):
@@ -237,24 +231,21 @@ func (p *Pool) reasonToAsk(s *registry.State, eni string) error {
 	return nil
 }
 
-// Unknown reports whether a process has to call Learn, because the registry has no ENI or does not know the instance. A
-// registry may have ENIs although it does not know the instance. In this case, the earlier registry was lost while a
-// process waited for EC2. The new registry has only what this process wrote afterwards.
+// Unknown reports whether a process has to call Learn, because the registry has no ENI or does not know the instance.
+// It has ENIs, but no instance, if it was lost while a process waited for EC2, and this process then wrote its ENI.
 func Unknown(s *registry.State) bool { return len(s.ENIs) == 0 || s.Instance.ID == "" }
 
 // StaleMetadata is how long the metadata service may still list an address that has left its ENI. It is twice the
 // longest time that users have seen.
 const StaleMetadata = 10 * time.Minute
 
-// pruneState removes five kinds of entries that have no meaning any more:
+// pruneState removes the entries that have no meaning any more:
 //
 //   - waiters whose deadline has passed
 //   - ADDs that have given up, and were not repeated soon
-//   - failures that are older than registry.MostWait, because all ADDs of that time have stopped waiting
-//   - the times when addresses of a /80 became free, if these addresses have cooled. The registry keeps these times
-//     only while the addresses cool, because a /80 has too many addresses to list
-//   - the owners of addresses, if the address is not free. The owner of a free address also goes, if the address has
-//     cooled and no process must release it to EC2
+//   - failures that are older than registry.MostWait: all ADDs of that time have stopped waiting
+//   - the times when addresses of a /80 became free, after these addresses have cooled: a /80 has too many addresses
+//   - the owners of addresses that are not free, or that have cooled and need no release to EC2
 func pruneState(s *registry.State, policy Policy, now time.Time) {
 	for key, w := range s.Waiters {
 		if now.After(w.Until) {
@@ -278,10 +269,8 @@ func pruneState(s *registry.State, policy Policy, now time.Time) {
 	}
 }
 
-// Note copies parts of the configuration into the registry, for a collection that does not have the configuration. It
-// writes these parts into the entries of this pool's ENIs. It also writes them into the entries of the ENIs of pools
-// that are derived from this pool. Without this, these entries could stay out of date for ever, because perhaps no pod
-// asks for the derived pool again.
+// Note copies parts of the configuration into the registry, for a collection that does not have the configuration. They
+// go into the entries of the ENIs of this pool, and of the pools derived from it, for which perhaps no pod asks again.
 func (p *Pool) Note(s *registry.State) {
 	for id, e := range s.ENIs {
 		takes := p.Policy.usesENI(id, e) && p.Policy.Choice.ENI == ""
@@ -296,8 +285,8 @@ func (p *Pool) Note(s *registry.State) {
 	}
 }
 
-// heldAddrs returns the addresses that the interface already has, and their ENI. All addresses of an interface must be
-// on the same ENI. So if one of these addresses is on no ENI any more, heldAddrs ends all leases of the interface.
+// heldAddrs returns the addresses that the interface already has, and their ENI. If one of them is on no ENI any more,
+// it ends all leases of the interface.
 func heldAddrs(s *registry.State, o Owner) (eni string, addrs []netip.Addr) {
 	all := s.HeldBy(o.Key, o.NIC)
 	for _, h := range all {
@@ -329,10 +318,9 @@ func giveUpTime(ctx context.Context) time.Time {
 	return time.Now().Add(time.Minute)
 }
 
-// rejectAddrs ends the owner's leases, because the addresses in usedAddrs are already in use. Each of these addresses
-// gets a lease without a key, so that no pod gets the address. A collection ends such a lease when the address is no
-// longer in use. The owner's other addresses are free again. The argument place says where the kernel shows usedAddrs.
-// It is the path of a namespace, or [routePlace], or "" if the place is not known.
+// rejectAddrs ends the owner's leases, because usedAddrs are already in use. Each of usedAddrs gets a lease without a
+// key, until a collection finds that the address is no longer in use. The owner's other addresses are free again. The
+// kernel shows usedAddrs at place: the path of a namespace, [routePlace], or "" if the place is not known.
 func (p *Pool) rejectAddrs(ctx context.Context, o Owner, usedAddrs []netip.Addr, place string) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		for _, a := range s.HeldBy(o.Key, o.NIC) {

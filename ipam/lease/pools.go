@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// DefaultPool is the name that people use for the default pool. The keys at the top level of the configuration describe
-// this pool. The default pool serves all pods that no other pool serves.
+// DefaultPool is the name of the pool that the keys at the top level of the configuration describe. It serves all pods
+// that no other pool serves.
 const DefaultPool = "default"
 
 // AnnotationPool is the annotation by which a pod asks for a pool. The runtime passes
@@ -24,10 +24,9 @@ const AnnotationPool = "cni-ipvlan-vpc-k8s/pool"
 // Validate before.
 func (c *Config) Policies() []Policy { return slices.Clone(c.pools) }
 
-// Choose returns the policy of the pool that serves a pod. If the pod asks for a pool, that pool serves the pod. If the
-// pod's namespace may not ask for that pool, Choose returns an error. If the pod asks for no pool, Choose looks for the
-// pod's namespace in each pool's list of namespaces. It takes the pool with the most precise entry for this namespace.
-// If no pool has an entry for this namespace, the default pool serves the pod.
+// Choose returns the policy of the pool that serves a pod: the pool for which the pod asks, or the pool with the most
+// precise entry for the pod's namespace, or the default pool. If the namespace may not ask for the pool, Choose returns
+// an error.
 func (c *Config) Choose(pod plugin.Pod) (Policy, error) {
 	if name := c.RuntimeConfig.Annotations[AnnotationPool]; name != "" {
 		return c.requestedPool(pod, name)

@@ -13,29 +13,27 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// GrowProgram is the program that can ask EC2. The program contains the AWS SDK, so it starts more slowly than the
-// plugins. The plugins execute it only if no address is free. Of all waiting ADDs, only the ADD that has its turn
-// executes GrowProgram. The CNI specification (section 4) calls such an execution a delegation.
+// GrowProgram is the program that can ask EC2. It contains the AWS SDK, so it starts more slowly than the plugins. Only
+// an ADD without a free address executes it, in its turn. The CNI specification (section 4) calls this a delegation.
 const GrowProgram = "cni-ipvlan-vpc-k8s-grow"
 
-// acquireArg is the first argument of a GrowProgram that only leases addresses for its parent process. The parent does
-// the rest of the ADD: for example, it waits for the link of the ENI, while the next ADD has its turn. The second
-// argument is the time until the ADD's deadline, and the third argument is the number of the interface.
+// acquireArg is the first argument of a GrowProgram that only leases addresses for its parent process. The parent then
+// waits for the link of the ENI, while the next ADD has its turn. The other arguments are the time until the ADD's
+// deadline, and the number of the interface.
 const acquireArg = "acquire"
 
-// Program returns a [Source] of addresses, for a process that cannot ask EC2 itself. This Source executes
-// [GrowProgram], which ends when ctx or this process ends.
+// Program returns a [Source] for a process that cannot ask EC2 itself. It executes [GrowProgram], which ends when ctx
+// or this process ends.
 //
-// The Source does not use the lock "grow", because GrowProgram takes this lock. If the parent process held the lock,
-// GrowProgram would wait for its parent for ever. So the Source has a lock of its own. If this process is killed, the
-// kernel releases the Source's lock, and ends this process's GrowProgram. The next waiting ADD may execute another
-// GrowProgram a moment earlier. This is safe, because the other GrowProgram waits for the lock "grow".
+// GrowProgram takes the lock "grow", so the Source must not hold it, and has a lock of its own. If this process is
+// killed, the kernel releases the Source's lock. The next ADD may then execute GrowProgram before the first one has
+// ended. This is safe, because of the lock "grow".
 func Program[C any](ctx context.Context, r *plugin.Request[C]) Source {
 	ask := func(own context.Context, p *Pool, o Owner, _ error) (Allocation, error) {
 		if _, err := r.Delegate(ctx, GrowProgram, acquireArg, timeLeft(own).String(), strconv.Itoa(o.NIC)); err != nil {
 			return Allocation{}, err
 		}
-		a, err := p.takeAtLast(own, o) // GrowProgram has leased an address, perhaps at the last moment
+		a, err := p.takeAtLast(own, o) // GrowProgram may have leased it at the last moment
 		if IsNone(err) {
 			err = plugin.Errorf(plugin.CodeTryAgain, "see the log of the container runtime",
 				"%s has leased an address to the pod, and this lease has already ended: %w", GrowProgram, err)
@@ -56,10 +54,8 @@ func timeLeft(ctx context.Context) time.Duration {
 	return max(time.Until(end), moment)
 }
 
-// Acquisition is for GrowProgram, which passes its own command-line arguments in args. If args are the arguments that
-// [Program] passes to a GrowProgram, Acquisition returns the function that this GrowProgram must run as its ADD. If
-// args are other arguments, Acquisition returns nil. No process uses the result of the returned function, because the
-// parent process reads the lease from the registry.
+// Acquisition returns the ADD of a GrowProgram whose command-line arguments are args, or nil if args do not come from
+// [Program]. The parent ignores its result, and reads the lease from the registry.
 func Acquisition(args []string, from Source) func(context.Context, *plugin.Request[Config]) (*types100.Result, error) {
 	limit, nic, ok := acquisition(args)
 	if !ok {

@@ -17,10 +17,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A pod may ask for its interfaces (see package nic) if the configuration has a permission for it: see [Permission]. If
-// a pod asks for a subnet, for security groups or for an ENI, a derived pool serves it. A derived pool has ENIs of its
-// own. Like all pools, it gets addresses in growths, and releases addresses in collections. Pods with the same request
-// share a derived pool.
+// A pod may ask for its interfaces (see package nic) if a [Permission] allows it. If a pod asks for a subnet, for
+// security groups or for an ENI, a derived pool serves it, with ENIs of its own. Pods with the same request share a
+// derived pool.
 
 // A Choice is what a pod has chosen for one of its interfaces. In the zero Choice, the pod has chosen nothing, and the
 // policy decides.
@@ -38,7 +37,7 @@ type Choice struct {
 	Takeover  bool // the node may take the pod's addresses from ENIs of ended instances
 
 	// Together is the number of interfaces that this ADD makes. Max is the largest number of interfaces that all ADDs
-	// of the pod together may make. If the pod's request needs no permission, Max is 0.
+	// of the pod together may make, or 0 if the request needs no permission.
 	Together, Max int
 }
 
@@ -48,8 +47,7 @@ func (c Choice) Chooses() bool {
 	return c.Subnet != "" || len(c.Addrs) > 0 || c.ENI != "" || c.Exclusive
 }
 
-// leaseOrder returns 0, 1 or 2. An ADD leases addresses first for its interfaces with 0, and last for its interfaces
-// with 2: see [Pool.Each].
+// leaseOrder returns the turn of an interface in an ADD, from 0 to 2: see [Pool.Each].
 func (c Choice) leaseOrder() int {
 	switch {
 	case c.ENI != "":
@@ -76,7 +74,7 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	}
 	if c.Asked.Annotated(ifName) && !slices.ContainsFunc(c.Permissions,
 		func(p Permission) bool { return p.isFor(pod) }) {
-		return nil, noPermission(pod) // the annotation is not parsed, because parsing may take long
+		return nil, noPermission(pod) // the annotation is not parsed: this may take long
 	}
 	asked, err := c.Asked.Requests(ifName)
 	if err != nil {
@@ -108,17 +106,15 @@ func (c *Config) Interfaces(network, ifName string, pod plugin.Pod) ([]Policy, e
 	return all, nil
 }
 
-// A grant is what a pod may have. Several permissions may allow the pod's request, and the grant then combines the most
-// generous values of these permissions.
+// A grant is what a pod may have: the most generous values of the permissions that allow its request.
 type grant struct {
 	max      int                 // largest number of interfaces of the pod; 0: the pod asks for nothing
 	tags     []map[string]string // tags of ENIs that the pod may have
 	takeover bool                // the node may take the pod's addresses from ended instances
 }
 
-// grantFor combines all permissions that allow everything that a pod asks for. If no permission allows all of it,
-// grantFor returns an error. The error names the first request that the first permission for the pod's namespace does
-// not allow.
+// grantFor combines all permissions that allow everything that a pod asks for. If there is none, the error names what
+// the first permission for the pod's namespace does not allow.
 func (c *Config) grantFor(pod plugin.Pod, asked []nic.Request) (all grant, _ error) {
 	if !slices.ContainsFunc(asked, nic.Request.Asks) && len(asked) == 1 {
 		return grant{}, nil
@@ -156,9 +152,8 @@ func noPermission(pod plugin.Pod) error {
 		"pod %s asks for interfaces, and the key requests does not allow the namespace %q to ask", pod, pod.Namespace)
 }
 
-// derivedPolicy returns the policy for a request. It is the policy of the pod's own pool, with the changes that the pod
-// asks for. A derived pool keeps no warm addresses, because the node does not know future requests. Only an operator
-// can add addresses to a derived pool in advance.
+// derivedPolicy returns the policy of the pod's own pool, with the changes that the pod asks for. A derived pool keeps
+// no warm addresses, because the node does not know future requests.
 func (policy Policy) derivedPolicy(r nic.Request, tags []map[string]string) Policy {
 	policy.Choice = Choice{Subnet: r.Subnet, Addrs: r.Addrs, ENI: r.ENI, Exclusive: r.Exclusive}
 	if r.Subnet == "" && r.ENI == "" && len(r.SecurityGroups) == 0 && !r.Exclusive {
@@ -182,14 +177,13 @@ func (policy Policy) derivedPolicy(r nic.Request, tags []map[string]string) Poli
 // requestSep separates the parts of the name of a derived pool.
 const requestSep = "/"
 
-// Nameable reports whether a configured pool may have this name. Only the operator's tool refuses other names.
-// An ADD accepts them, because an earlier version of this suite accepted them.
+// Nameable reports whether a configured pool may have this name. Only the operator's tool refuses other names: an
+// earlier version of this suite accepted them, so an ADD still does.
 func Nameable(pool string) bool { return pool != "" && !strings.ContainsAny(pool, requestSep+addrSep) }
 
-// derivedName returns the name of a derived pool. It consists of the name of the pod's pool and the IDs in the pod's
-// request. If the pod asks for a whole ENI, but does not name the ENI by an ID, the derived name also has the word
-// "exclusive". The ENI's tags have the derived name, so the name survives a loss of the registry. So even after a loss,
-// only pods that ask for whole ENIs get the addresses of the ENI.
+// derivedName returns the name of a derived pool: the name of the pod's pool and the IDs in the request. If the pod
+// asks for a whole ENI without an ID, the name also has the word "exclusive". The ENI's tags have the name, so even
+// after a loss of the registry, only pods that ask for whole ENIs get such an ENI.
 func derivedName(pool string, r nic.Request) string {
 	if r.Exclusive && r.ENI == "" {
 		pool = cmp.Or(pool, DefaultPool) + requestSep + "exclusive"
@@ -204,8 +198,7 @@ func Derived(pool string) (from string, ok bool) {
 	return from, ok
 }
 
-// Origin returns the configured pool from which a pool is derived. For a configured pool, Origin returns the pool
-// itself.
+// Origin returns the configured pool from which a pool is derived, or the pool itself.
 func Origin(pool string) string {
 	from, derived := Derived(pool)
 	if derived && from == DefaultPool {
@@ -214,8 +207,7 @@ func Origin(pool string) string {
 	return from
 }
 
-// checkPossible returns an error if the request can never succeed. A request cannot succeed if the name of the derived
-// pool is too long. It also cannot succeed if the pod has chosen an address of a family that is not in ipFamilies.
+// checkPossible returns an error if the request can never succeed.
 func (policy Policy) checkPossible(r nic.Request) error {
 	const most = 256 // characters of a tag's value, such as a pool's name (EC2 user guide, "Tag restrictions")
 	if len(policy.Pool) > most {
@@ -239,9 +231,9 @@ func (policy Policy) Requestable(tags map[string]string) bool {
 	return hasOne(tags, policy.requests) || slices.ContainsFunc(policy.onRequest, of)
 }
 
-// Heed records tags in the registry: the tags of the ENIs for which pods of the network may ask. It returns the policy
-// with the recorded tags of all networks of the node. So the policy's pool does not use ENIs that have these tags. If
-// network is empty, the policy is for all conflists of the node.
+// Heed records the request tags of the network in the registry: the tags of the ENIs for which its pods may ask. It
+// returns the policy with the request tags of all networks of the node, so that the policy's pool does not use these
+// ENIs. If network is empty, the policy is for all conflists of the node.
 func (policy Policy) Heed(s *registry.State, network string) Policy {
 	if len(s.OnRequest)+len(policy.requests) == 0 {
 		return policy
@@ -258,9 +250,8 @@ func (policy Policy) Heed(s *registry.State, network string) Policy {
 	return policy
 }
 
-// Together gives to each policy the request tags of all policies. The request tags of a policy are the tags of the ENIs
-// for which the policy's pods may ask. So a pod gets an address of an ENI with any of these tags only if the pod asks
-// for the ENI.
+// Together gives to each policy the request tags of all policies: see Heed. So pods get addresses of an ENI with such
+// tags only if they ask for the ENI.
 func Together(policies []Policy) []Policy {
 	requests := Common(policies...).requests
 	for i := range policies {
@@ -269,12 +260,12 @@ func Together(policies []Policy) []Policy {
 	return policies
 }
 
-// Common returns one policy for a collection, from the policies of a node's networks. If the pools of a network may
-// have different values of a field, Common leaves this field empty. The returned policy has the Provision that allows
-// the fewest changes, because a network may forbid changes that another network allows. If at least one network allows
-// changes in EC2, Common sets the field Changes. The collection then knows that metadata may lag behind a change.
-// If at least one network may create ENIs, Common sets the field AnyMakesENIs. The collection then finishes the calls
-// by which EC2 deletes ENIs with the instance.
+// Common returns one policy for a collection, from the policies of a node's networks. It has no values in which the
+// pools of a network may differ. Its Provision is the one that allows the fewest changes, because a network may forbid
+// what another allows.
+//
+// Changes is true if a network allows changes in EC2, so that metadata may lag behind a change. AnyMakesENIs is true if
+// a network may create ENIs. The collection then sets DeleteOnTermination of these ENIs.
 func Common(networks ...Policy) (c Policy) {
 	for _, p := range networks {
 		if c.Provision == "" || p.Provision == ProvisionNone || p.Provision == ProvisionAssign &&
@@ -296,14 +287,12 @@ func Common(networks ...Policy) (c Policy) {
 // Allows reports whether the pod may choose an ENI with these tags.
 func (c Choice) Allows(tags map[string]string) bool { return hasOne(tags, c.Tags) }
 
-// hasOne reports whether an ENI's tags match at least one of the maps. The ENI's tags match a map if they include all
-// tags of the map.
+// hasOne reports whether tags has all tags of at least one of the maps.
 func hasOne(tags map[string]string, of []map[string]string) bool {
 	return slices.ContainsFunc(of, func(wanted map[string]string) bool { return HasTags(tags, wanted) })
 }
 
-// HasTags reports whether tags has all of the wanted tags. A wanted tag with an empty value must also be in tags: a
-// missing tag is not the same.
+// HasTags reports whether tags has all of the wanted tags. A missing tag is not the same as a tag with an empty value.
 func HasTags(tags, wanted map[string]string) bool {
 	for k, want := range wanted {
 		if v, ok := tags[k]; !ok || v != want {

@@ -19,15 +19,14 @@ import (
 // same gateway.
 var router6 = netip.MustParseAddr("fe80:ec2::1")
 
-// everywhere6 is the destination of the IPv6 default route. This route always leads through the ENI, because the pod's
-// IPv6 address is public, so no node has to masquerade it. The IPv4 default route may lead to the node, which
-// masquerades the pod's packets.
+// everywhere6 is the destination of the IPv6 default route. This route leads through the ENI, because the pod's IPv6
+// address is public. The IPv4 default route may lead to the node, which masquerades the pod's packets.
 var everywhere6 = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 
 // Result returns the plugin's result, in the form of the original plugin. The only interface is the ENI's link on the
-// node. The result has the MAC address of this interface only if the pod gets the whole ENI. Each address has the mask
-// of its subnet. The routes through the subnet's gateway have this order: the VPC's CIDR blocks, the blocks of the
-// VPC's peers, routeToCidrs, and the IPv6 default route. The DNS server is the one of the VPC.
+// node, with its MAC address only if the pod gets the whole ENI. Each address has the mask of its subnet. The routes
+// through the subnet's gateway have this order: the VPC's CIDR blocks, the blocks of the VPC's peers, routeToCidrs, and
+// the IPv6 default route. The DNS server is the one of the VPC.
 func (a Allocation) Result(link string, p Policy) *types100.Result {
 	r := &types100.Result{Interfaces: []*types100.Interface{{Name: link}}}
 	if p.Choice.Exclusive {
@@ -50,11 +49,10 @@ func (a Allocation) Result(link string, p Policy) *types100.Result {
 	return r
 }
 
-// Routed returns the plugin's result for a routed pod. In this result, the pod's addresses are not at the ENI's link,
-// but at the pod's interface, which unnumbered-ptp makes. Each address has the mask of a single address (/32 or /128).
-// The routes are not for the pod, but for the node, which forwards the pod's packets. The result also has the ENI's
-// primary address, at the ENI's link. The node needs this address to ask for the MAC address of the VPC router, and no
-// program can unassign it.
+// Routed returns the plugin's result for a routed pod. The pod's addresses, with the mask of a single address (/32 or
+// /128), are at the pod's interface, which unnumbered-ptp makes. The routes are for the node, which forwards the pod's
+// packets. The result also has the ENI's primary address, at the ENI's link. The node needs it to ask for the MAC
+// address of the VPC router, and no program can unassign it.
 func (a Allocation) Routed(link string, p Policy, ifName, netNS string) *types100.Result {
 	r := a.Result(link, p)
 	r.Interfaces = append(r.Interfaces, &types100.Interface{Name: ifName, Sandbox: netNS})
@@ -75,11 +73,10 @@ func AddPrimary(r *types100.Result, e registry.ENI) {
 	}
 }
 
-// Recall computes the result of an earlier ADD again, from the registry and the configuration. That ADD has made the
-// lease l. The argument addrs has the addresses of the lease's owner. Recall does not know the requests in the pod's
-// annotations. A pod keeps its data path even if the configuration has another one now. So Recall calls the function
-// isRouted, which reports whether the pod is routed. The argument of isRouted is true if the configuration now wants
-// routed pods.
+// Recall computes again the result of the ADD that has made the lease l, from the registry and the configuration. The
+// argument addrs has the addresses of the lease's owner. Recall does not know the requests in the pod's annotations. A
+// pod keeps its data path, so isRouted reports whether the pod is routed. Its argument configured is what the
+// configuration now wants.
 func Recall(
 	s *registry.State, l registry.Lease, addrs []netip.Addr, c *Config, isRouted func(configured bool) bool,
 ) (*types100.Result, error) {
@@ -95,9 +92,8 @@ func Recall(
 	return a.Result(e.Link, policy), nil
 }
 
-// appendInterface adds a further interface of the pod to the result r. It copies the link of the interface's ENI, and
-// the addresses with their gateways. The argument added is the result of the further interface. appendInterface copies
-// no routes. A further interface needs no routes, because the pod uses it only to answer packets that came in there.
+// appendInterface adds the result added of a further interface to the pod's result r. It copies no routes, because a
+// pod uses a further interface only to answer packets that came in there.
 func appendInterface(r, added *types100.Result) {
 	index := len(r.Interfaces)
 	r.Interfaces = append(r.Interfaces, added.Interfaces...)
@@ -124,8 +120,7 @@ func (a Allocation) gatewayFor(addr netip.Addr) netip.Addr {
 	return a.ENI.CIDR.Masked().Addr().Next()
 }
 
-// destinations returns the CIDR blocks to which the pod has routes through the ENI. The list has no duplicates. If the
-// pod has no address of a family, destinations leaves out the blocks of this family.
+// destinations returns the CIDR blocks to which the pod has routes through the ENI, once each, in the pod's families.
 func destinations(a Allocation, p Policy) []netip.Prefix {
 	all := slices.Concat(a.VPC.CIDRs, a.VPC.CIDRs6)
 	if p.Peers {

@@ -15,23 +15,21 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A pod that has a whole ENI can change all settings of the ENI's link. The changes stay when the link comes back to
-// the node (see [nl.Settings]). So an ADD records the settings in the registry before the pod gets the link, and the
-// pod's DEL restores these settings. If the pod's namespace still exists at the DEL, the link comes back later. In this
-// case, the next ADD that gets the ENI restores the settings. Before the next ADD, the command doctor finds a link
-// whose settings are not restored, and can restore them.
+// A pod that has a whole ENI can change all settings of the ENI's link, and the changes stay when the link is back on
+// the node (see [nl.Settings]). So an ADD records the settings before the pod gets the link, and the pod's DEL restores
+// them. If the link comes back only after the DEL, the next ADD that gets the ENI restores them. Before that, the
+// command doctor finds such a link.
 
-// ErrKept means that an ENI's link still has settings of an earlier pod, or that other links of an earlier pod still
-// use the ENI's link.
+// ErrKept means that an ENI's link still has settings of an earlier pod, or that links of an earlier pod still use it.
 var ErrKept = errors.New("its link still has settings or links of an earlier pod")
 
 // hintKept tells an operator what to do about [ErrKept].
 const hintKept = "detach the ENI, which resets its link, or reboot the node. If other links use the ENI's link, end " +
 	"the namespaces of these links: see 'ip -d link' there"
 
-// restoreSettings restores the settings that the link of a chosen ENI had before an earlier pod got the link. An
-// earlier pod may also have made other links whose parent is the ENI's link, in namespaces that the pod made itself. So
-// if the new pod gets the whole ENI, and such a link still exists, restoreSettings returns an error.
+// restoreSettings restores the settings that the link of a chosen ENI had before an earlier pod. Such a pod may have
+// made namespaces with links whose parent is the ENI's link. If the new pod gets the whole ENI, and such a link still
+// exists, restoreSettings returns an error.
 func (p *Pool) restoreSettings(ctx context.Context, e registry.ENI, id string, link nl.Link) error {
 	if !p.Policy.Choice.Chooses() {
 		return nil
@@ -68,8 +66,8 @@ func (p *Pool) recordSettings(ctx context.Context, id string, link nl.Link) erro
 	return p.noteSettings(ctx, id, now)
 }
 
-// noteSettings records the settings of an ENI's link in the registry, in place of the recorded settings. The new pod
-// already has a lease on the ENI, so no process records other settings for another pod at the same time.
+// noteSettings records the settings of an ENI's link, in place of the recorded ones. The new pod already has a lease on
+// the ENI, so no other ADD records settings.
 func (p *Pool) noteSettings(ctx context.Context, id string, settings nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok {
@@ -93,9 +91,8 @@ func wholeENIs(s *registry.State, k registry.Key) map[string]registry.ENI {
 	return all
 }
 
-// putBackSettings restores the link settings of a pod's whole ENIs, because the pod may have changed them. The pod's
-// DEL calls putBackSettings. If putBackSettings fails, the DEL still succeeds. The next ADD that gets the ENI tries
-// again, and fails if it cannot restore the settings.
+// putBackSettings restores the link settings of a pod's whole ENIs for its DEL. If it fails, the DEL still succeeds,
+// and the next ADD that gets the ENI tries again.
 func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.ENI) {
 	if len(whole) == 0 {
 		return
@@ -123,9 +120,8 @@ func (p *Pool) putBackSettings(ctx context.Context, whole map[string]registry.EN
 	}
 }
 
-// forgetSettings removes the recorded settings of an ENI, because the ENI's link has these settings again. The argument
-// recorded has the settings that the caller has read from the registry. If the registry has other settings now, or a
-// pod has a lease on the ENI, forgetSettings removes nothing.
+// forgetSettings removes the settings in recorded from an ENI's entry, because the link has them again. If the entry
+// has other settings now, or a pod has a lease on the ENI, it removes nothing.
 func (p *Pool) forgetSettings(ctx context.Context, id string, recorded nl.Settings) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if e, ok := s.ENIs[id]; ok && maps.Equal(e.Settings, recorded) && !HasLeases(s, id) {

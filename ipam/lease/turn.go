@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A Source gets addresses from EC2 for an ADD that finds no free address. At each moment, only one process of the node
-// uses a Source. This process asks EC2 on behalf of all waiting ADDs.
+// A Source gets addresses from EC2 for an ADD that finds no free address. Only one process of the node uses a Source at
+// a time, on behalf of all waiting ADDs.
 type Source struct {
 	// Turn is the name of the lock that a process holds while it uses the source. The kernel
 	// releases the lock when the process ends for any reason.
@@ -21,15 +21,13 @@ type Source struct {
 	Ask func(ctx context.Context, p *Pool, o Owner, takeErr error) (Allocation, error)
 
 	// Hands is true if this process is a GrowProgram whose parent is an ADD: see [Program]. If another node has the
-	// address that the pod has chosen, this process fails at once, and hands the wait to its parent. The parent then
-	// waits, and tries again.
+	// chosen address, this process fails at once, and its parent waits and tries again.
 	Hands bool
 }
 
-// Acquire leases an address of each family to the owner. If the owner has leases already, it gets the same addresses
-// again. If no address is free, the owner waits for its turn. It has its turn when it gets the lock of the source.
-// Usually, the owner then finds a free address, because an earlier holder of the lock has asked EC2 on behalf of all
-// waiting ADDs.
+// Acquire leases an address of each family to the owner, or returns the addresses that the owner has already. If no
+// address is free, the owner waits for its turn: the lock of the source. It then usually finds a free address, because
+// an earlier holder of the lock has asked EC2 on behalf of all waiting ADDs.
 func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	a, err := p.Take(ctx, o)
 	if !IsNone(err) {
@@ -42,9 +40,8 @@ func (p *Pool) Acquire(ctx context.Context, o Owner, from Source) (Allocation, e
 	return got, err
 }
 
-// askInTurn waits for the owner's turn, or until ctx is done. In its turn, the owner takes a free address. If no
-// address is free, askInTurn asks the source. But if EC2 has refused another process a moment ago, askInTurn returns
-// that process's error (see recentFailure).
+// askInTurn waits for the owner's turn, takes a free address, or asks the source. If EC2 has just refused another
+// process, it returns that process's error: see recentFailure.
 func (p *Pool) askInTurn(ctx context.Context, o Owner, from Source) (Allocation, error) {
 	unlock, err := p.Registry.Lock(ctx, from.Turn)
 	if err != nil {
@@ -61,9 +58,8 @@ func (p *Pool) askInTurn(ctx context.Context, o Owner, from Source) (Allocation,
 	return from.Ask(ctx, p, o, none)
 }
 
-// lastTry is the last step of askInTurn if the owner has had no turn before its deadline. If a DEL has made an address
-// free meanwhile, lastTry leases this address to the owner. If no address is free, lastTry does not change the owner's
-// entry in Waiters. The argument waitErr says why the owner has stopped waiting for its turn.
+// lastTry is for an owner that has had no turn before its deadline, because of waitErr. If a DEL has freed an address
+// meanwhile, lastTry leases it to the owner. Otherwise it leaves the owner's entry in Waiters as it is.
 func (p *Pool) lastTry(ctx context.Context, o Owner, waitErr error) (Allocation, error) {
 	overdue := p.overdueError(o, waitErr)
 	if !errors.Is(waitErr, context.DeadlineExceeded) {

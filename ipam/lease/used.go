@@ -15,38 +15,35 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Any process on a node can make network namespaces, and can give the links in these namespaces any addresses and MAC
-// addresses. So an address at any such link does not count as used. An address counts as used only at the ENI's link
-// itself, or at a slave of the ENI's link. Only the node's root can make a slave. For each slave, the kernel shows
-// which ENI's link is the master: see [nl.NS.Slaves].
+// Any process on a node can make network namespaces with links that have any addresses and MAC addresses. So an address
+// counts as used only at an ENI's link itself, or at a slave of it. Only the node's root can make a slave, and the
+// kernel shows its master: see [nl.NS.Slaves].
 //
-// A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI. The kernel refuses addresses that other
-// pods have. So each further address counts as used by this pod. The pod can take no more addresses than the ENI has,
-// and no more than mostOfPrefix addresses of a /80.
+// A pod with CAP_NET_ADMIN can give its own link further addresses of the ENI, if no other pod has them. They count as
+// used by this pod. The pod can take no more addresses than the ENI has, and no more than mostOfPrefix addresses of a
+// /80.
 
 // mostOfPrefix limits how many IPv6 addresses one namespace can use on one ENI: further addresses do not count as used.
-// Without this limit, any number of addresses of a /80 could count as used by one pod. The limit is higher than
-// necessary: a pod needs one IPv6 address for each of its interfaces. It is also higher than the number of single IPv6
-// addresses that an ENI can have.
+// Otherwise one pod could use any number of addresses of a /80. A pod needs one for each of its interfaces. The limit
+// is also higher than the number of single IPv6 addresses of an ENI.
 const mostOfPrefix = 64
 
-// routePlace stands for a place that is not known exactly: the node has a host route to the address, so a pod has the
-// address. Perhaps this process cannot see the pod's namespace.
+// routePlace is the place of an address to which the node has a host route. A pod has it, perhaps in a namespace that
+// this process cannot see.
 const routePlace = "a route of the node"
 
 // TheNode is the place of an address that the node itself has. The node may use an address of an ENI for purposes other
 // than pods.
 const TheNode = "the node"
 
-// An At is an IP address at the link of an ENI, with the MAC address of this ENI. If MAC is "", the node itself has the
-// IP address, or a route to it.
+// An At is an IP address at the link of the ENI with this MAC address. If MAC is "", the node itself has the IP
+// address, or a route to it.
 type At struct {
 	MAC  string
 	Addr netip.Addr
 }
 
-// Used is the result of a look at the kernel. It has the addresses that are in use, and the network cards that are in
-// the namespaces of pods.
+// Used is the result of a look at the kernel: the addresses in use, and the network cards in the namespaces of pods.
 type Used struct {
 	By      map[At]string       // the place of each address: the path of a namespace, routePlace or TheNode
 	Node    map[netip.Addr]bool // the IPv6 addresses of the node's own links
@@ -57,8 +54,7 @@ type Used struct {
 	cards  map[string]bool    // MAC addresses of the network cards in namespaces
 	sought bool               // the namespaces were searched for network cards
 	owners *podNames          // finds the names of the pods
-	// number of IPv6 addresses that a namespace has on an ENI; the key is the ENI's MAC address and the namespace's
-	// path
+	// number of IPv6 addresses of a namespace on an ENI, by the ENI's MAC address and the namespace's path
 	addrCount map[string]int
 }
 
@@ -72,8 +68,8 @@ func (u Used) Shows(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.AtENI(s, a, l) || u.By[At{"", a}] != ""
 }
 
-// AtENI reports whether a leased address is in use at the link of an ENI, or at a slave of this link. AtENI looks at
-// the ENI that the lease names, or at the ENI that has the address now.
+// AtENI reports whether a leased address is in use at the link of an ENI, or at a slave of it: the ENI of the lease, or
+// the ENI that has the address now.
 func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	if u.By[At{s.ENIs[l.ENI].MAC, a}] != "" {
 		return true
@@ -82,9 +78,8 @@ func (u Used) AtENI(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	return u.By[At{e.MAC, a}] != ""
 }
 
-// Any calls the function match with used addresses, and reports whether match returns true for at least one of them.
-// Any passes the used addresses at the link of the ENI with this MAC address. It also passes the addresses that the
-// node itself has, and those to which the node has a route.
+// Any reports whether match returns true for a used address: one at the link of the ENI with this MAC address, one of
+// the node itself, or one to which the node has a route.
 func (u Used) Any(mac string, match func(netip.Addr) bool) bool {
 	for at := range u.By {
 		if (at.MAC == mac || at.MAC == "") && match(at.Addr) {
@@ -94,24 +89,23 @@ func (u Used) Any(mac string, match func(netip.Addr) bool) bool {
 	return false
 }
 
-// InPod reports whether the link of the ENI with this MAC address is in the namespace of a pod. If the link is not on
-// the node, and the namespaces were not searched for it, InPod also returns true.
+// InPod reports whether the link of the ENI with this MAC address is in the namespace of a pod. It also returns true if
+// the link is not on the node, and no process has searched the namespaces for it.
 func (u Used) InPod(mac string) bool {
 	_, here := u.links[mac]
 	return !here && (u.cards[mac] || !u.sought)
 }
 
-// Holds reports whether the pod of a lease without a key may still exist. Holds returns true if the address is in use,
-// or if the namespace of the lease still has the ENI's link or a slave of it.
+// Holds reports whether the pod of a lease without a key may still exist: the address is in use, or the namespace of
+// the lease still has the ENI's link or a slave of it.
 func (u Used) Holds(s *registry.State, a netip.Addr, l registry.Lease) bool {
 	_, linked := u.addrCount[s.ENIs[l.ENI].MAC+l.NetNS]
 	return linked || u.Shows(s, a, l)
 }
 
-// UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. UsedAddrs takes
-// long on a node with many pods, so an ADD that finds a free address does not call it. The argument macs has the MAC
-// addresses of ENIs. If the link of one of these ENIs is not on the node, UsedAddrs also searches the namespaces for
-// links of ENIs.
+// UsedAddrs reads the addresses in all network namespaces except the caller's own, which is the node's. It takes long
+// on a node with many pods. If the link of an ENI with one of the MAC addresses macs is not on the node, UsedAddrs also
+// searches the namespaces for it.
 func UsedAddrs(node *nl.NS, macs ...string) Used { return usedIn(Shelves, node, macs) }
 
 func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
@@ -167,9 +161,8 @@ func usedIn(shelves []Shelf, node *nl.NS, macs []string) Used {
 	return used
 }
 
-// kindsOf returns the kinds of link that an ENI's link can be. The list always has the kind [nl.RealLink], a network
-// card. Only root can put a network card into a namespace. In a simulation, the links of ENIs have other kinds. So
-// kindsOf also lists the kinds of the ENI links that are on the node.
+// kindsOf returns the kinds of link that an ENI's link can be. A real one is a network card ([nl.RealLink]), which only
+// root can put into a namespace. In a simulation, the ENI links on the node have other kinds.
 func kindsOf(links map[string]nl.Link, macs []string) []string {
 	kinds := []string{nl.RealLink}
 	for _, mac := range macs {
@@ -180,8 +173,8 @@ func kindsOf(links map[string]nl.Link, macs []string) []string {
 	return kinds
 }
 
-// addLink adds the addresses of the link c to u.By. The argument netns is the path of the namespace with this link. The
-// argument mac is the MAC address of an ENI. The link c is this ENI's link itself, or a slave of it.
+// addLink adds the addresses of the link c in the namespace at the path netns. The link c is the link of the ENI with
+// the MAC address mac, or a slave of it.
 func (u Used) addLink(mac, netns string, c nl.Carrier) {
 	if mac == "" {
 		return
@@ -198,9 +191,9 @@ func (u Used) addLink(mac, netns string, c nl.Carrier) {
 	u.addrCount[mac+netns] = n
 }
 
-// Used does what UsedAddrs does for the ENIs of the registry, and adds the addresses to which the node has a host
-// route. Such a route leads to a pod, even to a pod whose namespace this process cannot see. The argument macs has the
-// MAC addresses of further ENIs, which are perhaps not in the registry.
+// Used does what UsedAddrs does, for the ENIs of the registry and those with the MAC addresses macs. It also adds the
+// addresses to which the node has a host route. Such a route leads to a pod, perhaps in a namespace that this process
+// cannot see.
 func (p *Pool) Used(macs ...string) Used {
 	if s, err := p.Registry.View(); err == nil {
 		macs = append(MACs(s), macs...)
@@ -226,10 +219,9 @@ func (p *Pool) Used(macs ...string) Used {
 	return used
 }
 
-// addRouted adds the addresses of routed pods. Each routed pod has a veth pair. An address at the pod's end of the pair
-// proves nothing, because the pod can add any address there. But while the node's end of the pair is up, it has a
-// permanent neighbour for each of the pod's addresses. If a node's end has no neighbour, addRouted returns the name of
-// this link. There are two possible reasons: another program has set the link down, or the pod's ADD has just begun.
+// addRouted adds the addresses of routed pods. A pod can add any address at its own end of its pair, so that end proves
+// nothing. But while the node's end is up, it has a permanent neighbour for each address of the pod. If a node's end
+// has none, addRouted returns its name. Then the pod's ADD has just begun, or another program has set the link down.
 func (u Used) addRouted(node *nl.NS) (emptyEnd string, err error) {
 	pairs := map[int]string{}
 	for _, l := range u.links {
@@ -267,8 +259,7 @@ func MACs(s *registry.State) (macs []string) {
 	return macs
 }
 
-// AddNode adds the addresses that the node itself has. If By has other entries for these addresses, AddNode removes
-// those entries, because no pod has the node's addresses.
+// AddNode adds the addresses that the node itself has. No pod has them, so AddNode removes other entries for them.
 func (u Used) AddNode(addrs []netip.Addr) {
 	own := map[netip.Addr]bool{}
 	for _, a := range addrs {

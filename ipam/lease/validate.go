@@ -53,9 +53,8 @@ func (v *validation) warm(w *registry.Warm) registry.Warm {
 	return *w
 }
 
-// checkTracking checks the timeouts of connectionTracking, and returns them. The ranges of the timeouts are from the
-// EC2 API reference (ConnectionTrackingSpecificationRequest). If a timeout is 0, a new ENI gets the timeout of the boot
-// ENI.
+// checkTracking checks the timeouts of connectionTracking, and returns them. The ranges are from the EC2 API reference
+// (ConnectionTrackingSpecificationRequest).
 func (v *validation) checkTracking(t *registry.Tracking) registry.Tracking {
 	if t == nil {
 		return registry.Tracking{}

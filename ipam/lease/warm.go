@@ -13,9 +13,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Refill is the name of the mark that an ADD leaves when its pool has fewer free addresses than the configuration
-// wants. A path unit of systemd then starts a process that fills the pool. A DEL also leaves this mark if a process
-// must detach an ENI for which a pod had asked.
+// Refill is the name of the mark that an ADD leaves when its pool has too few free addresses, so that systemd starts a
+// process that fills the pool. A DEL also leaves it if a process must detach an ENI for which a pod had asked.
 const Refill = "refill"
 
 // markRefill leaves the mark Refill. If that fails, the ADD or the DEL still succeeds.
@@ -37,8 +36,8 @@ func (p *Pool) markRelease() {
 	}
 }
 
-// Short reports whether the pool has fewer free addresses than its configuration wants. For pods with IPv4, Short
-// counts IPv4 addresses. A pool without IPv4 needs only one free address, because an IPv6 prefix has enough addresses.
+// Short reports whether the pool has fewer free addresses than its configuration wants. Without IPv4, one free address
+// is enough, because an IPv6 prefix has enough addresses.
 func (p *Pool) Short(s *registry.State, now time.Time) bool {
 	wanted := p.Policy.Wanted(s)
 	if wanted == 0 {
@@ -51,8 +50,7 @@ func (p *Pool) Short(s *registry.State, now time.Time) bool {
 	return len(addrs) == 0
 }
 
-// Ready counts the addresses of the pool that a pod could get now. It counts IPv4 addresses, or IPv6 addresses if the
-// pool's pods have no IPv4.
+// Ready counts the addresses of the pool that a pod could get now, in the family that can become scarce.
 func (p *Pool) Ready(s *registry.State, now time.Time) int {
 	family := p.Policy.scarceFamily()
 	return ready(s, p.Policy.Pool, func(e registry.ENI) int {
@@ -69,8 +67,8 @@ func (policy Policy) scarceFamily() Family {
 	return IPv6
 }
 
-// Wanted returns how many free addresses the pool wants. This is warm.min, or the number of pods that the node may
-// still get, if that number is lower.
+// Wanted returns how many free addresses the pool wants: warm.min, or the number of pods that the node may still get,
+// if that is lower.
 func (policy Policy) Wanted(s *registry.State) int { return min(policy.Warm.Min, policy.More(s)) }
 
 // More returns how many more pods the node may get until it has maxPods pods.
@@ -87,11 +85,11 @@ func (policy Policy) More(s *registry.State) int {
 	return max(policy.MaxPods-pods, 0)
 }
 
-// Plenty is the number that CountOf adds for a /80, which has too many addresses to count. No node has so many pods.
+// Plenty is what CountOf adds for a /80, which has too many addresses to count. No node has so many pods.
 const Plenty = 1 << 20
 
-// Ready counts the addresses that pods of the pool with this name could get now. The argument cutoff is a time. Ready
-// does not count an address that became free after this time.
+// Ready counts the addresses that pods of the pool with this name could get now. It does not count addresses that
+// became free after cutoff.
 func Ready(s *registry.State, pool string, cutoff time.Time) int {
 	return ready(s, pool, func(e registry.ENI) int { return Count(s, e, cutoff) })
 }
