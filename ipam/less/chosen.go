@@ -18,15 +18,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file release chosen addresses to EC2 as soon as no pod has them. A pod that had chosen an
-// address may start again on another node, and ask for this address there. The pod's DEL records the pod as the owner
-// of the address in the registry. The DEL also leaves a mark that starts such a release.
+// The functions of this file release chosen addresses to EC2 as soon as no pod has them, because the pod may start
+// again on another node. The pod's DEL leaves the mark that starts such a release.
 
-// ReleaseChosen releases addresses to EC2, and returns them. Pods had chosen these addresses, and no pod has them now.
-// While a growth is under way, or EC2 throttles or does not answer, ReleaseChosen tries again until ctx is done. It
-// looks at the kernel first, to prove that no process of the node uses the addresses. If a DEL frees an address after
-// this look, ReleaseChosen does not release the address. But the DEL has left the mark again, so the next ReleaseChosen
-// releases the address.
+// ReleaseChosen releases to EC2 the chosen addresses that no pod has, and returns them. While a growth is under way, or
+// EC2 throttles or does not answer, it tries again until ctx is done. It first looks at the kernel, to prove that no
+// process of the node uses the addresses. An address that a DEL frees after this look waits for the next ReleaseChosen,
+// which the DEL's mark starts.
 func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	s, err := p.Registry.View()
 	if err != nil || !lease.AnyToRelease(s) || p.Policy.Provision == lease.ProvisionNone {
@@ -50,8 +48,8 @@ func (p *Node) ReleaseChosen(ctx context.Context) ([]netip.Addr, error) {
 	}
 }
 
-// releaseChosen does the work of ReleaseChosen, but tries only once. A collection calls it directly. If a growth takes
-// too long, the error is errGrowing.
+// releaseChosen does the work of ReleaseChosen once. A collection calls it directly. If a growth takes too long, the
+// error is errGrowing.
 func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || c.Max == 0 || !lease.AnyToRelease(s) {
@@ -71,9 +69,9 @@ func (p *Node) releaseChosen(ctx context.Context, c *Collecting) error {
 	return failed
 }
 
-// forgetReleases deletes the intents of unfinished releases that an operator's command has begun, if no network of the
-// node may change anything in EC2. No collection repeats such a release. If EC2 has not carried it out, metadata shows
-// the address again, and pods can have it. An intent without a use would stay until the boot.
+// forgetReleases deletes the old intents of unfinished releases, if no network of the node may change anything in EC2:
+// no collection repeats such a release. If EC2 has not carried it out, metadata shows the address again, and pods can
+// have it.
 func (p *Node) forgetReleases(ctx context.Context, s *registry.State) error {
 	if p.Policy.Changes || !slices.ContainsFunc(slices.Collect(maps.Values(s.Intents)), lease.ReleasesChosen) {
 		return nil
@@ -86,8 +84,7 @@ func (p *Node) forgetReleases(ctx context.Context, s *registry.State) error {
 	})
 }
 
-// chosenAddrs returns a picker for chosen addresses that an ENI must now release to EC2. The picker returns only
-// addresses of one family: the function family must return true for them.
+// chosenAddrs returns a picker for the chosen addresses of one family that an ENI must now release to EC2.
 func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x, e := book.Releasable{Addrs: map[netip.Addr]time.Time{}}, s.ENIs[id]
@@ -100,18 +97,16 @@ func (c *Collecting) chosenAddrs(family func(netip.Addr) bool) picker {
 	}
 }
 
-// isUnused reports whether an address of the ENI is unused. There are two conditions. The kernel must have shown the
-// address as unused when this collection looked. And no lease of the address may have ended after this look, because
-// the look was perhaps too early to show that lease's pod. If an ADD waits for the address, isUnused returns false. If
-// the ENI's link is not on the node, isUnused also returns false, because another instance may have the ENI.
+// isUnused reports whether an address of the ENI is unused. The kernel must have shown this when the collection looked.
+// No lease of the address may have ended since, because its pod may be younger than the look. An address for which an
+// ADD waits counts as used. If the ENI's link is not on the node, another instance may have the ENI.
 func (c *Collecting) isUnused(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	return !e.NoLink(now) && !c.Used.Partial && c.Used.Of(e.MAC, a) == "" && !c.Used.InPod(e.MAC) &&
 		!s.FreedAfter(a, c.Used.Looked) && !lease.AwaitedAddr(s, a, now)
 }
 
-// repeatReleases repeats the address releases of processes that were killed or got no answer from EC2. Such a process
-// had removed the address from the registry, so no pod has got the address since then. A repeated call does no harm if
-// EC2 has already carried out the first call: EC2 then refuses the repeated call.
+// repeatReleases repeats the releases of processes that were killed or got no answer. The registry has not had such an
+// address since then, so no pod has got it. If EC2 has carried out the first call, it refuses the repeated one.
 func (p *Node) repeatReleases(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// missingGrace is how long a pod must be gone before its lease ends without a DEL. One collection records that the pod
-// is gone. A later collection ends the lease, if at least the time missingGrace has passed.
+// missingGrace is how long a pod must be gone before its lease ends without a DEL: one collection records that the pod
+// is gone, and a later one ends the lease.
 const missingGrace = time.Minute
 
 // ReleaseUnneeded releases what this node does not need. It deletes ENIs before it unassigns idle addresses, because a
@@ -33,9 +33,8 @@ func (p *Node) ReleaseUnneeded(ctx context.Context, c *Collecting) error {
 		p.deleteEmptyENIs(ctx, c), p.unassignIdle(ctx, c))
 }
 
-// EndLost ends the leases of pods that are gone. In the leases that it does not end, it records whether the kernel
-// shows the pod. If a namespace has an address without a lease, EndLost adds a lease for the address, even if the
-// metadata service does not show this address.
+// EndLost ends the leases of pods that are gone. In the other leases, it records whether the kernel shows the pod. If a
+// namespace has an address of an ENI without a lease, EndLost adds a lease.
 func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	now := time.Now()
 	return p.Registry.Change(ctx, func(s *registry.State) {
@@ -60,9 +59,9 @@ func (p *Node) EndLost(ctx context.Context, c *Collecting) error {
 	})
 }
 
-// updatedLease returns the lease, with the fields Bound and MissingSince set by what the kernel shows of the lease's
-// pod. A process makes a lease without a key only because it finds the address in use. So if nothing uses this address
-// now, the pod counts as gone, even if the path in the lease still leads to a namespace.
+// updatedLease returns the lease, with Bound and MissingSince as the kernel shows the pod. A lease without a key only
+// says that the address was in use. So if nothing uses the address now, the pod counts as gone, even if the lease's
+// path still leads to a namespace.
 func updatedLease(s *registry.State, a netip.Addr, l registry.Lease, used lease.Used, now time.Time) registry.Lease {
 	switch {
 	case used.Shows(s, a, l):
@@ -76,10 +75,9 @@ func updatedLease(s *registry.State, a netip.Addr, l registry.Lease, used lease.
 	return l
 }
 
-// isPodNetNS reports whether the network namespace of a pod is at path. It returns false if the path does not exist, or
-// leads to the namespace of this process, which is the node's. A path /proc/PID/ns/net may lead to the node's
-// namespace, because a process of the node may have this PID by now. If stat(2) fails for another reason, isPodNetNS
-// returns true.
+// isPodNetNS reports whether the network namespace of a pod is at path. A path /proc/PID/ns/net may lead to the node's
+// own namespace by now, because a process of the node has this PID. If stat(2) fails for another reason than a missing
+// path, isPodNetNS returns true.
 func isPodNetNS(path string) bool {
 	is, err := os.Stat(path)
 	if err != nil {
@@ -89,8 +87,7 @@ func isPodNetNS(path string) bool {
 	return err != nil || !os.SameFile(is, own)
 }
 
-// detachUnused detaches the ENIs for which pods had asked, if no pod uses them any more. If Max limits the collection,
-// or the node must change nothing in EC2, detachUnused does nothing.
+// detachUnused detaches the ENIs for which pods had asked, if no pod uses them any more.
 func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
 	if c.Max < 0 && p.Policy.Provision != lease.ProvisionNone {
 		c.Detached, err = p.detachIdle(ctx, c.Used)
@@ -98,13 +95,12 @@ func (p *Node) detachUnused(ctx context.Context, c *Collecting) (err error) {
 	return err
 }
 
-// deleteEmptyENIs detaches and deletes the ENIs that this suite has made and that no pod uses. It keeps an ENI if the
-// ENI's pool would have too few free addresses without this ENI. If a network of the node must not create ENIs, it only
-// ends the draining of ENIs that are still attached.
+// deleteEmptyENIs detaches and deletes the ENIs that this suite has made and that no pod uses, as long as their pools
+// keep enough free addresses. If a network of the node must not create ENIs, it only ends the draining of attached
+// ENIs.
 //
 // It begins with the ENIs that earlier processes have begun to delete. If the role has no permission to delete one of
-// these ENIs, deleteEmptyENIs does not begin to delete further ENIs. The node would detach a further ENI, but could not
-// delete it.
+// them, it detaches no further ENI, because it could not delete it.
 func (p *Node) deleteEmptyENIs(ctx context.Context, c *Collecting) error {
 	if !p.MakesENIs() {
 		return p.endDraining(ctx)
@@ -162,19 +158,17 @@ func (p *Node) deleteIfEmpty(ctx context.Context, c *Collecting, id string) (del
 	}
 	err = p.deleteENI(ctx, id, c.Used, m.seen)
 	if errors.Is(err, errAttached) && m.staysAttached(err) && !errors.Is(err, aws.ErrDenied) {
-		// The ENI stays attached, for example because EC2 throttles. So undrain removes the ENI's mark, and pods can
-		// have the addresses of this ENI at once. Without these addresses, they would need a growth, which would take
-		// minutes. If the role has no permission to detach the ENI, deleteENI has already removed the mark. In this
-		// case, the collection releases only the addresses of the ENI.
+		// The ENI stays attached, for example because EC2 throttles. Without the mark, pods can have its addresses at
+		// once, and need no growth, which would take minutes. If the role has no permission to detach, deleteENI has
+		// already removed the mark, and the collection releases the addresses.
 		c.kept = append(c.kept, id)
 		err = errors.Join(err, p.undrain(context.WithoutCancel(ctx), id))
 	}
 	return err == nil, err
 }
 
-// mustDelete reports whether the collection has to delete an ENI. It returns true for an ENI that a process has begun
-// to delete. It also returns true for an empty ENI that the node may delete, if the pool does not need the ENI's free
-// addresses. If Max limits the collection, or a pod has asked for the ENI, mustDelete returns false.
+// mustDelete reports whether the collection has to delete an ENI: a process has begun to delete it, or it is empty, the
+// node may delete it, and the pool does not need its free addresses.
 func (c *Collecting) mustDelete(s *registry.State, id string) bool {
 	e, now := s.ENIs[id], time.Now()
 	if !e.Detachable() || c.Max >= 0 || e.OnRequest {

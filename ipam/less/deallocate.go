@@ -21,9 +21,8 @@ import (
 // of the addresses is not free, or is the primary address of an ENI. If EC2 throttles or does not answer, Deallocate
 // makes no further call. Even after an error, it returns the addresses that have left their ENIs.
 //
-// Each address has an intent until the outcome of its call is known. If the process is killed or gets no answer, a
-// collection releases the address, unless the node must change nothing in EC2. If an operator repeats the command
-// before the next collection, the repeated command releases the address.
+// Each address has an intent until the outcome of its call is known. If the process is killed or gets no answer, the
+// repeated command releases the address. The next collection does, too, unless the node must change nothing in EC2.
 func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []netip.Addr, err error) {
 	for _, a := range addrs {
 		if err := p.AwaitTurn(ctx, book.UnassignActionOf(a)); err != nil {
@@ -53,7 +52,7 @@ func (p *Node) Deallocate(ctx context.Context, addrs ...netip.Addr) (gone []neti
 	return gone, withFinisher(err)
 }
 
-// withFinisher adds a text to err if EC2 has not answered. The text says which command finishes the release.
+// withFinisher adds to err which command finishes the release, if EC2 has not answered.
 func withFinisher(err error) error {
 	if aws.MaybeDone(err) {
 		err = fmt.Errorf("%w: the same command finishes the release, if you repeat it; the next registry-gc "+
@@ -62,8 +61,8 @@ func withFinisher(err error) error {
 	return err
 }
 
-// withdrawNamed removes the named addresses from the registry, and writes an intent for each of them. It returns these
-// addresses by ENI, and the intents of earlier, unfinished releases.
+// withdrawNamed removes the named addresses from the registry, and writes an intent for each. It returns them by ENI.
+// The result begun has the intents of unfinished earlier releases.
 func (p *Node) withdrawNamed(
 	ctx context.Context, addrs []netip.Addr,
 ) (victims map[string]book.Releasable, begun []registry.Intent, err error) {

@@ -18,21 +18,17 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A draining ENI is an ENI that the node is about to detach. It has a mark in the registry. No pod gets an address of a
-// draining ENI. A process may remove the mark only if no process of the node has begun to detach the ENI. So before a
+// The node is about to detach a draining ENI, which has a mark in the registry. No pod gets an address of it. Before a
 // process calls DetachNetworkInterface, it writes a note into the registry (Detaching of registry.ENI). The process
 // removes its note only if EC2 has refused the call. No process removes the mark while there is a note, and no process
 // detaches an ENI without the mark. So no lock is needed, and a process may be killed at any time.
 //
-// If the registry is lost, the marks and the notes are also lost. EC2 still shows which ENIs it is detaching: see
-// book.Leaving.
+// If the registry is lost, EC2 still shows which ENIs it is detaching: see book.Leaving.
 //
-// A killed process leaves its note. If EC2 still shows the ENI as attached after EC2 has had time to settle, EC2 has
-// not begun to detach the ENI. Before that time, EC2's answer proves nothing (EC2 API reference, "Eventual
-// consistency").
+// A killed process leaves its note. If EC2 has had time to settle, and still shows the ENI as attached, EC2 has not
+// begun to detach the ENI (EC2 API reference, "Eventual consistency").
 
-// errUndrained means that another process has removed the mark of an ENI meanwhile, so that pods can get the ENI's
-// addresses.
+// errUndrained means that another process has removed the mark of an ENI meanwhile.
 var errUndrained = errors.New("it serves pods again")
 
 // A markedENI is the result of markDraining for one ENI.
@@ -42,9 +38,8 @@ type markedENI struct {
 	isMarked  bool      // the ENI has the mark now
 }
 
-// markDraining marks an ENI as draining if mayMark returns true. The function setMark sets the mark. After the mark, no
-// process leases an address of the ENI. If EC2 does not describe the ENI, for example because it throttles,
-// markDraining does not mark the ENI, and pods can still get its addresses.
+// markDraining calls setMark to mark an ENI as draining, if mayMark returns true. After the mark, no process leases an
+// address of the ENI. If EC2 does not describe the ENI, for example because it throttles, the ENI gets no mark.
 func (p *Node) markDraining(
 	ctx context.Context, id string, mayMark func(*registry.State) bool, setMark func(*registry.ENI),
 ) (m markedENI, err error) {
@@ -82,11 +77,10 @@ func isAttachedTo(instance string, description []aws.ENI) bool {
 		description[0].AttachmentStatus == aws.Attached
 }
 
-// endDraining removes the marks of the ENIs that EC2 shows as attached to this instance. A collection calls endDraining
-// if the node must not delete ENIs, because no collection continues the deletion of an ENI then. Pods can have the
-// addresses of these ENIs again. A detached ENI keeps its mark until an operator deletes the ENI, or attaches it to
-// another instance. endDraining then removes the ENI from the registry. If the role may not describe ENIs, the
-// marks stay, and the collection goes on.
+// endDraining removes the marks of the ENIs that EC2 shows as attached to this instance, if the node must not delete
+// ENIs. No collection would continue the deletion, so pods can have the addresses again. A detached ENI keeps its mark
+// until it is deleted, or attached to another instance, and then leaves the registry. If the role may not describe
+// ENIs, the marks stay, and the collection goes on.
 func (p *Node) endDraining(ctx context.Context) (failed error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -121,8 +115,7 @@ func (p *Node) endDraining(ctx context.Context) (failed error) {
 	return failed
 }
 
-// undrain removes the mark from an ENI that this process has not begun to detach. If another process may have begun to
-// detach the ENI, the mark stays.
+// undrain removes the mark from an ENI, unless a process may have begun to detach the ENI.
 func (p *Node) undrain(ctx context.Context, id string) error {
 	return p.Registry.Change(ctx, func(s *registry.State) {
 		if s.ENIs[id].Detaching.IsZero() {
@@ -148,9 +141,8 @@ func (p *Node) detachENI(ctx context.Context, e aws.ENI) error {
 	})
 }
 
-// noteDetach writes the note that this process is about to detach an ENI. The returned function removeNote removes only
-// this note, and restores an earlier note of the ENI. The earlier note must stay, because another process, or an
-// earlier attempt of this process, may have begun to detach the ENI.
+// noteDetach writes the note that this process is about to detach an ENI. The function removeNote removes this note,
+// and restores an earlier one, whose writer may have begun to detach the ENI.
 func (p *Node) noteDetach(ctx context.Context, id string) (removeNote func(*registry.State), err error) {
 	var before, noted time.Time
 	err = p.Registry.Update(ctx, func(s *registry.State) error {
@@ -178,25 +170,21 @@ func (p *Node) noteDetach(ctx context.Context, id string) (removeNote func(*regi
 	}, err
 }
 
-// detachNotBegun interprets the error err of detachENI. It returns true if EC2 has refused the call, or if the request
-// has not reached EC2. But it returns false if the refusal shows that an earlier call may have begun to detach the ENI:
-// EC2 does not find the attachment, or the ENI is in a transition.
+// detachNotBegun reports whether detachENI has failed with err before EC2 began to detach the ENI. If EC2 does not find
+// the attachment, or the ENI is in a transition, an earlier call may have begun to detach the ENI.
 func detachNotBegun(err error) bool {
 	return err != nil && !aws.MaybeDone(err) && !errors.Is(err, aws.ErrNotFound) && !inTransition(err)
 }
 
-// inTransition reports whether EC2 has refused to detach an ENI because the ENI is in a transition. In a transition,
-// EC2 is still detaching the ENI for an earlier process, or is still attaching the ENI.
+// inTransition reports whether EC2 has refused to detach an ENI because it is still detaching or attaching the ENI.
 func inTransition(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && e.Code == "IncorrectState"
 }
 
-// staysAttached reports whether the ENI certainly stays attached after detachENI has failed with err. Pods can then
-// have the ENI's addresses. If the ENI had the mark before, an earlier process may have begun to detach the ENI. For
-// such an ENI, staysAttached returns true only if the role has no permission to detach ENIs, because such a role lets
-// no process of this node detach an ENI. After another refusal, for example because EC2 throttles, the earlier process
-// may still have succeeded.
+// staysAttached reports whether the ENI certainly stays attached after detachENI has failed with err. If the ENI had
+// the mark before, an earlier process may have begun to detach it. Such an ENI certainly stays only if the role has no
+// permission to detach ENIs, because no process of this node can then detach it.
 func (m markedENI) staysAttached(err error) bool {
 	return detachNotBegun(err) && (!m.wasMarked || errors.Is(err, aws.ErrDenied))
 }

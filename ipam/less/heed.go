@@ -12,13 +12,12 @@ import (
 )
 
 // heedConflists records which addresses and ENIs the node must keep, as the conflists of the node say. Each ADD also
-// records what its own network says about this: see lease.Pool.Note. The records of ADDs alone are not enough, for two
-// reasons. If two networks share a pool, but want to keep different numbers of addresses, the record of the last ADD
-// would count. And if the configuration no longer has a pool, no ADD comes for the pool. The conflists alone are not
-// enough either, because Multus has networks that are in no conflist file.
+// records this for its own network (see lease.Pool.Note), but not for pools that the configuration no longer has. And
+// if two networks share a pool, the last ADD would decide. The conflists alone are not enough either, because Multus
+// has networks that are in no conflist file.
 //
-// While the collection waits for EC2, ADDs write their own records. So the collection records again what the conflists
-// want, before each release.
+// ADDs also run while the collection waits for EC2. So the collection calls heedConflists of Collecting again before
+// each release.
 func (p *Node) heedConflists(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || !c.heedConflists(s) {
@@ -37,8 +36,8 @@ func (c *Collecting) heedConflists(s *registry.State) bool {
 	return recordPoolWishes(s, c.Conflists) || noted || retired
 }
 
-// recordRequestTags records the tags that the conflists have in the key enis of requests. Pods may ask for ENIs with
-// these tags. If a network is in no conflist and has no pod, recordRequestTags removes the network's tags.
+// recordRequestTags records the tags of ENIs for which pods may ask, from the conflists. It removes the tags of
+// networks that have no conflist and no pod.
 func recordRequestTags(s *registry.State, conflists []lease.Policy) (changed bool) {
 	before, leased := s.OnRequest, map[string]bool{"": true}
 	if len(before) > 0 {
@@ -52,8 +51,8 @@ func recordRequestTags(s *registry.State, conflists []lease.Policy) (changed boo
 }
 
 // retirePools records which pools the configuration no longer has. When no pod has an address of such a pool, the pool
-// keeps nothing ready, and collections release its free addresses. A growth deletes an empty ENI of the pool if another
-// ENI needs its slot.
+// keeps nothing ready, and collections release its free addresses. A growth deletes an empty ENI of the pool if it
+// needs the slot.
 func retirePools(s *registry.State, conflists []lease.Policy) (changed bool) {
 	configured := map[string]bool{}
 	for _, q := range conflists {
@@ -77,10 +76,9 @@ func retirePools(s *registry.State, conflists []lease.Policy) (changed bool) {
 	return changed
 }
 
-// recordPoolWishes records what the conflists want of their pools. If several conflists share a pool, recordPoolWishes
-// records their largest warm.min and their largest warm.max. If one of these conflists has skipDeallocation, the node
-// keeps the pool's addresses. If the interfaceIndex of at least one of these conflists allows an ENI to serve pods, the
-// ENI serves pods.
+// recordPoolWishes records what the conflists want of their pools. If several conflists share a pool, their largest
+// warm.min and warm.max count. One skipDeallocation is enough to keep the pool's addresses, and one interfaceIndex is
+// enough to let an ENI serve pods.
 func recordPoolWishes(s *registry.State, conflists []lease.Policy) (changed bool) {
 	warm := map[string]registry.Warm{}
 	for _, q := range conflists {
@@ -103,9 +101,8 @@ func recordPoolWishes(s *registry.State, conflists []lease.Policy) (changed bool
 	return changed
 }
 
-// wishesFor looks for conflists with the ENI's pool. The result configured is true if there is such a conflist. The
-// result serves is true if at least one of these conflists lets the ENI serve pods. The result keeps is true if at
-// least one of them has skipDeallocation.
+// wishesFor returns what the conflists with the ENI's pool want: see recordPoolWishes. If there is none, configured is
+// false.
 func wishesFor(conflists []lease.Policy, e registry.ENI) (serves, keeps, configured bool) {
 	for _, q := range conflists {
 		if q.Pool == lease.Origin(e.Pool) {

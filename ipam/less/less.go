@@ -2,8 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package less releases what the node does not need: addresses, prefixes and ENIs. It ends leases of pods that are
-// gone. EC2 may give a released address to another node at once. So package less first proves that no pod has the
-// address. After that, it removes the address from the registry, and then asks EC2.
+// gone. EC2 may give a released address to another node at once. So package less proves that no pod has the address,
+// and removes it from the registry, before it asks EC2.
 package less
 
 import (
@@ -23,8 +23,8 @@ type Collection struct {
 	Max       int            // unassign at most this many addresses, and delete no ENI; negative: no limit
 	Conflists []lease.Policy // what the node's conflists want to keep; nil: not known
 
-	// ReuseWait returns how long the addresses of a pool cool. EC2 may give a released address to a pod at once, so a
-	// collection does not release a cooling address. If ReuseWait is nil, only FreeAfter counts.
+	// ReuseWait returns how long the addresses of a pool cool. A collection does not release a cooling address, because
+	// EC2 may give it to another pod at once. If ReuseWait is nil, only FreeAfter counts.
 	ReuseWait func(pool string) time.Duration
 }
 
@@ -44,9 +44,8 @@ type Report struct {
 	Detached   []string       // ENIs for which pods had asked
 	Returned   []netip.Prefix // delegated prefixes that were unassigned
 
-	// Some objects of the node serve all pods, or all routed pods. Tidied is true if the collection has removed such
-	// objects, because the node had no such pods. But a pod may have started at that moment. So the caller must repair
-	// the node.
+	// Tidied is true if the collection has removed objects of the node that serve all pods, or all routed pods. A pod
+	// may have started at that moment, so the caller must repair the node.
 	Tidied bool
 }
 

@@ -19,11 +19,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file detach the ENIs for which pods had asked, when no pod uses these ENIs any more. They do
-// not delete these ENIs, because an operator or another program owns them.
+// The functions of this file detach the ENIs for which pods had asked, when no pod uses them any more. An operator or
+// another program owns these ENIs, so the node does not delete them.
 
-// DetachUnused detaches the ENIs for which pods had asked, if no pod uses them now. It returns the IDs of the detached
-// ENIs. A DEL leaves a mark that soon starts DetachUnused, because a pod of another node may want the ENI.
+// DetachUnused detaches the ENIs for which pods had asked, if no pod uses them now, and returns their IDs. A DEL leaves
+// a mark that soon starts DetachUnused, because a pod of another node may want the ENI.
 func (p *Node) DetachUnused(ctx context.Context) ([]string, error) {
 	s, err := p.Registry.View()
 	if err != nil || !lease.AnyUnused(s) || p.Policy.Provision == lease.ProvisionNone {
@@ -44,7 +44,7 @@ func (p *Node) DetachUnused(ctx context.Context) ([]string, error) {
 	return p.detachIdle(ctx, used)
 }
 
-// detachIdle detaches the ENIs for which pods had asked, if no pod uses them any more.
+// detachIdle does the work of DetachUnused. Its caller holds the lock "collect".
 func (p *Node) detachIdle(ctx context.Context, used lease.Used) (done []string, failed error) {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -86,8 +86,8 @@ func (p *Node) mustDetach(s *registry.State, id string, used lease.Used) bool {
 		!lease.Awaited(s, id, time.Now()) && unused(s, id, used)
 }
 
-// unused returns false if something uses the ENI: a lease has an address of the ENI, or a namespace has an address of
-// the ENI or the ENI's link. If a namespace cannot be read, unused also returns false.
+// unused reports whether no lease, and nothing in the kernel, uses the ENI. If a namespace cannot be read, it returns
+// false.
 func unused(s *registry.State, id string, used lease.Used) bool {
 	e := s.ENIs[id]
 	for a, l := range s.Leases.All() {
@@ -98,10 +98,9 @@ func unused(s *registry.State, id string, used lease.Used) bool {
 	return !used.Partial && !used.InPod(e.MAC) && !used.Any(e.MAC, e.Has)
 }
 
-// detachChosen detaches an ENI, waits until EC2 has detached it, and removes it from the registry. Before each step,
-// detachChosen looks at EC2's description of the ENI. If the ENI is attached to another instance by now, the ENI stays
-// attached to that instance. If a pod uses the ENI by now, or if the ENI's owner forbids changes, the ENI stays on this
-// node.
+// detachChosen detaches an ENI, waits until EC2 has detached it, and removes it from the registry. Before each step, it
+// looks at EC2's description of the ENI. The ENI stays on this node if a pod uses it by now, or its owner forbids
+// changes.
 func (p *Node) detachChosen(ctx context.Context, id string, used lease.Used, m markedENI) error {
 	const every = time.Second
 	ending := false                      // EC2 says that an earlier process has begun to detach the ENI

@@ -25,15 +25,14 @@ import (
 
 // The functions of this file delete ENIs: for a collection, for a growth that needs the slot, and for an operator. The
 // registry's data about an ENI may be old or wrong. So before each step, EC2 describes the ENI, and
-// [Node.undeletableError] checks that nothing forbids the step. EC2 itself refuses to delete an attached ENI. To detach
-// an ENI, the node names the attachment by its ID, and each attachment has an ID of its own. So if an operator or
-// another program attaches the ENI to another instance meanwhile, the ENI stays attached to that instance.
+// [Node.undeletableError] checks that nothing forbids the step. EC2 itself refuses to delete an attached ENI. Each
+// attachment has its own ID, which the call to detach names. So an ENI that is attached to another instance by now
+// stays there.
 
 var (
 	// errNotOurs means that an ENI belongs to another owner, and that this node does not change the ENI.
 	errNotOurs = errors.New("this node may not delete it")
-	// errBoot means that an ENI is the boot ENI, which the node needs itself. In most cases, but not always, EC2
-	// refuses to detach the boot ENI. So no process must try.
+	// errBoot means that an ENI is the boot ENI. EC2 does not always refuse to detach it, so no process must try.
 	errBoot = errors.New("it is the boot ENI of this node")
 	// errUsed means that a pod uses an ENI.
 	errUsed = errors.New("it serves pods")
@@ -44,10 +43,9 @@ var (
 		"if the process was killed, try again after the next registry-gc")
 )
 
-// Remove detaches an ENI and deletes it. It returns an error if the registry or the kernel shows that pods of this node
-// use the ENI. It also returns an error for the boot ENI, and for an ENI that belongs to another owner. If EC2 does not
-// know the ENI, the error is aws.ErrNotFound. If Remove fails before it begins to detach the ENI, pods can have the
-// addresses of the ENI again.
+// Remove detaches an ENI and deletes it. It returns an error if pods of this node use the ENI, for the boot ENI, and
+// for an ENI that belongs to another owner. If EC2 does not know the ENI, the error is aws.ErrNotFound. If Remove fails
+// before it begins to detach the ENI, pods can have the addresses of the ENI again.
 func (p *Node) Remove(ctx context.Context, id string) error {
 	if err := errors.Join(p.ForgetRefusals(ctx), p.Learn(ctx)); err != nil {
 		return err
@@ -84,12 +82,10 @@ func (p *Node) Remove(ctx context.Context, id string) error {
 	return err
 }
 
-// deleteENI detaches an ENI, deletes it, and then removes it from the registry. deleteENI continues the work of an
-// earlier deleteENI. If the ENI belongs to another owner, deleteENI removes the ENI from the registry. If a tag forbids
-// changes of the ENI, deleteENI records it as foreign. If EC2 fails, the ENI stays draining, because EC2 may detach it
-// now or soon. The next collection then continues. If the role has no permission to delete the ENI, the ENI is detached
-// and takes no slot. Each collection then tries again to delete the ENI. The argument description is EC2's latest
-// description of the ENI, or nil.
+// deleteENI detaches an ENI, deletes it, and then removes it from the registry. It continues the work of an earlier
+// deleteENI. If EC2 fails, the ENI stays draining, because EC2 may detach it now or soon, and the next collection
+// continues. If the role has no permission to delete the ENI, the ENI is detached, and takes no slot. The argument
+// description is EC2's latest description of the ENI, or nil.
 func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, description []aws.ENI) error {
 	err := p.detachAndDelete(ctx, id, used, description)
 	e, ok := errors.AsType[*aws.Error](err)
@@ -112,7 +108,7 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, descri
 		}))
 	case errors.Is(err, errNotOurs):
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) { s.Drop(id) }))
-	case isDeleteDenied(err): // the ENI is already detached, because detachAndDelete detaches it before it deletes it
+	case isDeleteDenied(err): // the ENI is already detached
 		return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 			s.Edit(id, (*registry.ENI).Detach)
 			s.Instance.FullUntil, s.Instance.FullWith = time.Time{}, 0
@@ -124,10 +120,9 @@ func (p *Node) deleteENI(ctx context.Context, id string, used lease.Used, descri
 	return err
 }
 
-// DeleteDraining deletes the ENIs that a collection has begun to delete, and returns the state afterwards. A new ENI
-// needs the slots of these ENIs. Without DeleteDraining, the ENIs of a killed collection would keep these slots until
-// the next collection. If a collection still runs, and lets one of these ENIs serve pods again, DeleteDraining does not
-// delete this ENI. If this node must not delete ENIs, DeleteDraining deletes none.
+// DeleteDraining deletes the ENIs that a collection has begun to delete, because a new ENI needs their slots. It
+// returns the state afterwards. The collection may have been killed. If it still runs, and lets such an ENI serve pods
+// again, the ENI stays. If this node must not delete ENIs, DeleteDraining deletes none.
 func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if !p.MakesENIs() {
 		return p.Registry.View()
@@ -144,11 +139,10 @@ func (p *Node) DeleteDraining(ctx context.Context, s *registry.State) (*registry
 	return p.Registry.View()
 }
 
-// DeleteUnwanted deletes one empty ENI that gets no new pods, and returns the state afterwards. An operator has retired
-// this ENI, or the configuration no longer has its pool. A collection would delete this ENI later, but another ENI
-// needs its slot now. DeleteUnwanted does not delete an empty ENI of a pool that the configuration has. Otherwise two
-// pools could take the slot from each other again and again: each new pod would delete the other pool's ENI, and wait
-// for a new ENI. If this node must not delete ENIs, DeleteUnwanted deletes none.
+// DeleteUnwanted deletes one empty ENI that gets no new pods, because a new ENI needs its slot. It returns the state
+// afterwards. An operator has retired this ENI, or the configuration no longer has its pool. Other empty ENIs stay, so
+// that two pools do not take a slot from each other again and again. If this node must not delete ENIs, DeleteUnwanted
+// deletes none.
 func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if !p.MakesENIs() {
 		return s, nil
@@ -171,8 +165,8 @@ func (p *Node) DeleteUnwanted(ctx context.Context, s *registry.State) (*registry
 	return p.Registry.View()
 }
 
-// growthGoesOn reports whether a growth can continue although it could not delete the ENI with this id. The argument
-// err says why it could not delete the ENI. If the role lacks a permission, growthGoesOn logs err.
+// growthGoesOn reports whether a growth can continue although the ENI with this id could not be deleted because of err.
+// If the role lacks a permission, it logs err.
 func growthGoesOn(id string, err error) bool {
 	if aws.NotAllowed(err) {
 		slog.Warn("no ENI was deleted for its slot, because the role lacks a permission", "eni", id, "error", err)
@@ -192,10 +186,9 @@ func (p *Node) isForgotten(id string) bool {
 	return !known
 }
 
-// detachAndDelete detaches an ENI if it is attached to this instance, waits until EC2 has detached it, and deletes it.
-// If EC2 no longer has the ENI, detachAndDelete returns no error. But if EC2 has shown the ENI in the last seconds, the
-// ENI may still exist after the answer "not found" (EC2 API reference, "Eventual consistency"). In this case,
-// detachAndDelete asks EC2 again.
+// detachAndDelete detaches an ENI from this instance, waits until EC2 has detached it, and deletes it. It returns no
+// error if EC2 no longer has the ENI. If EC2 has shown the ENI in the last seconds, the answer "not found" proves
+// nothing, and detachAndDelete asks again (EC2 API reference, "Eventual consistency").
 func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, description []aws.ENI) error {
 	const every = time.Second
 	s, err := p.Registry.View()
@@ -240,8 +233,8 @@ func (p *Node) detachAndDelete(ctx context.Context, id string, used lease.Used, 
 	}
 }
 
-// MostAwait is the longest time that a collection waits for EC2 to detach ENIs, for all ENIs together. It is limited,
-// because EC2 may need hours for one ENI, and the other steps of the collection also need time.
+// MostAwait is the longest time that a collection waits for EC2 to detach ENIs, for all ENIs together. EC2 may need
+// hours for one ENI.
 const MostAwait = time.Minute
 
 // awaitEC2 waits for the duration d, while EC2 detaches or deletes an ENI. In a collection, all waits together take at
@@ -272,9 +265,8 @@ func isDeleteDenied(err error) bool {
 // errDeleted means that an ENI is deleted.
 var errDeleted = errors.New("it is deleted")
 
-// stepToDelete makes the next step to delete an ENI that EC2 has just described. The step is to detach the ENI or to
-// delete it. While EC2 detaches the ENI, stepToDelete does nothing. stepToDelete returns true if this process has asked
-// EC2 to detach the ENI, now or in an earlier step.
+// stepToDelete makes the next step to delete an ENI that EC2 has just described: it detaches the ENI, or deletes it, or
+// does nothing while EC2 detaches it. It returns true if this process has asked EC2 to detach the ENI, now or earlier.
 func (p *Node) stepToDelete(ctx context.Context, e aws.ENI, used lease.Used, detached bool) (_ bool, err error) {
 	if err := p.undeletableError(e, used, detached); err != nil {
 		return detached, err
@@ -297,10 +289,9 @@ func (p *Node) stepToDelete(ctx context.Context, e aws.ENI, used lease.Used, det
 // errNoManage is an errNotOurs whose reason is a tag of the ENI that forbids changes.
 var errNoManage = fmt.Errorf("%w: it has the tag %s=true", errNotOurs, book.TagNoManage)
 
-// undeletableError returns why this node must not detach and delete an ENI that EC2 has just described. If nothing
-// forbids these steps, undeletableError returns nil. If the ENI was created for another instance, it must stay, because
-// it may be attached to that instance by now, or soon. But if this node has just detached such an ENI, this node may
-// delete it, because no other node would delete it.
+// undeletableError returns why this node must not detach and delete an ENI that EC2 has just described, or nil. An ENI
+// that was created for another instance must stay, because it may be attached there now or soon. If this node has just
+// detached it (detached), this node may delete it, because no other node would.
 func (p *Node) undeletableError(e aws.ENI, used lease.Used, detached bool) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -327,10 +318,9 @@ func (p *Node) undeletableError(e aws.ENI, used lease.Used, detached bool) error
 	return usedError(s, e, used)
 }
 
-// usedError returns an error if pods have addresses of an ENI, or if a pod has the ENI's link. The error lists these
-// addresses, including addresses of prefixes. usedError also returns an error for the boot ENI. It looks at EC2's
-// description, at the registry, and at the kernel of this node. If a namespace of the node could not be read, the ENI
-// counts as used.
+// usedError returns an error for the boot ENI, and for an ENI whose link or addresses pods have. The error lists these
+// addresses. It looks at EC2's description, the registry, and the kernel of this node. If a namespace could not be
+// read, the ENI counts as used.
 func usedError(s *registry.State, e aws.ENI, used lease.Used) error {
 	if e.Instance == s.Instance.ID && book.IsBoot(s.ENIs[e.ID], e) {
 		return errBoot

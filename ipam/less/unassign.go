@@ -21,9 +21,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// isIdle reports whether an address of the ENI has been free for at least FreeAfter, and does not cool. Both periods
-// begin at the end of the address's last lease. If the registry does not have this time, the address need not cool, and
-// FreeAfter begins at the last growth of the ENI. While a namespace cannot be read, no address is idle.
+// isIdle reports whether an address of the ENI has been free for at least FreeAfter since its last lease, and does not
+// cool. If the registry does not have the end of this lease, the address need not cool, and FreeAfter begins at the
+// last growth of the ENI. While a namespace cannot be read, no address is idle.
 func (c *Collecting) isIdle(s *registry.State, e registry.ENI, a netip.Addr, now time.Time) bool {
 	since, free := s.Free.At(a)
 	least := c.leastFree(e.Pool)
@@ -49,9 +49,8 @@ func (c *Collecting) isIdlePrefix(s *registry.State, e registry.ENI, b registry.
 	return !c.Used.Any(e.MAC, b.CIDR.Contains)
 }
 
-// empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. empty does not only look for
-// leases of the ENI's addresses, but also for other leases that name the ENI. The reason is that a pod that has lost
-// its address still has its link on the ENI.
+// empty reports whether an ENI has no lease, and all its addresses and prefixes are idle. A lease may also name the ENI
+// without an address of it: a pod that has lost its address still has its link on the ENI.
 func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 	e := s.ENIs[id]
 	if c.Used.InPod(e.MAC) {
@@ -64,8 +63,8 @@ func (c *Collecting) empty(s *registry.State, id string, now time.Time) bool {
 	return !lease.HasLeases(s, id)
 }
 
-// unassignIdle unassigns idle prefixes and addresses, ENI by ENI. unassignIdle stops when the outcome of a call is
-// unknown. If a network of the node has the provision "none", unassignIdle makes no call.
+// unassignIdle unassigns idle prefixes and addresses, ENI by ENI, until the outcome of a call is unknown. If a network
+// of the node has the provision "none", it makes no call.
 func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	s, err := p.Registry.View()
 	if err != nil || p.Policy.Provision == lease.ProvisionNone {
@@ -73,7 +72,7 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 	}
 	var failed error
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
-		// Prefixes and addresses need separate calls to EC2. One of these calls may fail although the other succeeds.
+		// Prefixes and addresses need separate calls to EC2, and one may fail although the other succeeds.
 		for _, pick := range []picker{c.releasablePrefixes, c.releasableAddrs} {
 			gone, err := p.releaseFrom(ctx, s, id, c.heedingPicker(pick))
 			if errors.Is(err, errGrowing) {
@@ -82,7 +81,7 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 			}
 			failed = errors.Join(failed, err)
 			if aws.MaybeDone(err) {
-				return failed // EC2 may be down: each further call would first take free addresses out of the registry
+				return failed // EC2 may be down, and each call first takes free addresses out of the registry
 			}
 			c.Unassigned, c.Returned = append(c.Unassigned, gone.List()...), append(c.Returned, gone.CIDRs()...)
 		}
@@ -93,10 +92,9 @@ func (p *Node) unassignIdle(ctx context.Context, c *Collecting) error {
 // A picker returns the addresses or prefixes that an ENI can lose.
 type picker func(s *registry.State, eni string, now time.Time) book.Releasable
 
-// heedingPicker returns a picker that first calls pick. If pick returns something to release, the picker records again
-// what the conflists want, because ADDs may have recorded other wishes. If this record changes the registry, the picker
-// calls pick again. If pick returns nothing, the picker skips heedConflists, which is slow, because it reads all
-// leases.
+// heedingPicker returns a picker that calls pick. If pick has something to release, the picker records again what the
+// conflists want, because ADDs may have recorded other wishes, and calls pick again. It does so only then, because
+// heedConflists reads all leases.
 func (c *Collecting) heedingPicker(pick picker) picker {
 	return func(s *registry.State, id string, now time.Time) book.Releasable {
 		x := pick(s, id, now)
@@ -107,16 +105,14 @@ func (c *Collecting) heedingPicker(pick picker) picker {
 	}
 }
 
-// releaseFrom first calls pick, and removes the returned addresses or prefixes from the registry, so that no ADD takes
-// them. After that, releaseFrom unassigns these addresses or prefixes from the ENI, and returns the part that the ENI
-// has lost. If the process ends between these two steps, the ENI still has the addresses, and a later Learn finds them.
+// releaseFrom removes the addresses or prefixes that pick returns from the registry, so that no ADD takes them. It then
+// unassigns them from the ENI, and returns what the ENI has lost. If the process ends between these two steps, a later
+// Learn finds what the ENI still has.
 //
-// A collection releases nothing from most ENIs. So releaseFrom first calls pick with the state s, which may be some
-// moments old. If pick returns nothing, releaseFrom does not read the registry again.
+// Most ENIs have nothing to release. So pick first gets the state s, which may be some moments old.
 //
-// releaseFrom holds the lock "grow". Without the lock, a growth could get an address that has just left the ENI, and a
-// pod could use this address. If the answer to the call is lost, the SDK repeats the call. The repeated call would then
-// take the address from this pod.
+// releaseFrom holds the lock "grow". If the answer to its call is lost, the SDK repeats the call. Without the lock, a
+// growth could have got the same address again meanwhile, and the repeated call would take it from a pod.
 func (p *Node) releaseFrom(
 	ctx context.Context, s *registry.State, id string, pick picker,
 ) (book.Releasable, error) {
@@ -148,9 +144,8 @@ func (p *Node) releaseFrom(
 	return p.unassignAll(ctx, id, x)
 }
 
-// lockGrowth takes the lock "grow" for a collection. While EC2 throttles, a growth may hold the lock for minutes. If
-// lockGrowth does not get the lock soon, the error is errGrowing. The collection then continues with its other steps,
-// because idle addresses can wait for the next collection.
+// lockGrowth takes the lock "grow" for a collection. While EC2 throttles, a growth may hold the lock for minutes. So
+// after some seconds, lockGrowth gives up with errGrowing, and the collection goes on with its other steps.
 func (p *Node) lockGrowth(ctx context.Context) (unlock func(), err error) {
 	unlock, err = p.lockSoon(ctx, "grow")
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -159,7 +154,7 @@ func (p *Node) lockGrowth(ctx context.Context) (unlock func(), err error) {
 	return unlock, err
 }
 
-// lockSoon takes a lock. It waits for the lock for at most ten seconds.
+// lockSoon waits at most ten seconds for a lock.
 func (p *Node) lockSoon(ctx context.Context, name string) (unlock func(), err error) {
 	const most = 10 * time.Second
 	waiting, cancel := context.WithTimeout(ctx, most)
@@ -167,8 +162,7 @@ func (p *Node) lockSoon(ctx context.Context, name string) (unlock func(), err er
 	return p.Registry.Lock(waiting, name)
 }
 
-// unlessGrowing returns err. But if err means that a growth is under way, unlessGrowing returns nil, because the next
-// collection does the work.
+// unlessGrowing returns err, or nil for errGrowing: the next collection does the work.
 func unlessGrowing(err error) error {
 	if errors.Is(err, errGrowing) {
 		slog.Info(err.Error())
@@ -180,8 +174,7 @@ func unlessGrowing(err error) error {
 // errGrowing means that a growth is under way.
 var errGrowing = errors.New("a growth is under way: this collection unassigns nothing more")
 
-// releasablePrefixes chooses the prefixes that an ENI should lose. It never chooses a /80, because a /80 costs nothing,
-// and can stay as long as its ENI.
+// releasablePrefixes chooses the prefixes that an ENI should lose. A /80 costs nothing, and stays as long as its ENI.
 func (c *Collecting) releasablePrefixes(s *registry.State, id string, now time.Time) (x book.Releasable) {
 	e := s.ENIs[id]
 	var idle []registry.Prefix
@@ -217,12 +210,10 @@ func (c *Collecting) releasableAddrs(s *registry.State, id string, now time.Time
 	return x
 }
 
-// spareAddrs returns the largest number of addresses that an ENI can lose. The pool must still have the number of free
-// addresses that it wants to keep ready. If the ENI serves no pods because of interfaceIndex, or because an operator
-// renews it, the ENI can lose all its addresses. In some cases, an ENI can lose nothing, and spareAddrs returns 0. An
-// ENI loses nothing if the field Keep is true. It also loses nothing while ADDs do not use it, for example because it
-// is draining, or because its link is missing. An ENI in c.kept also loses nothing, because EC2 did not describe or
-// detach it when the collection tried to delete it.
+// spareAddrs returns how many addresses an ENI can lose, so that the pool still has the free addresses that it wants to
+// keep ready. An ENI that serves no pods because of interfaceIndex, or because an operator renews it, can lose all. An
+// ENI that must keep its addresses, or that ADDs do not use, can lose none. The same is true of an ENI in c.kept, which
+// EC2 did not describe or detach.
 func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int {
 	e := s.ENIs[id]
 	if !e.Serving || e.Foreign || e.TagsUnknown != "" || e.Keep || e.Draining || !e.Missed.IsZero() ||
@@ -239,14 +230,12 @@ func (c *Collecting) spareAddrs(s *registry.State, id string, now time.Time) int
 	return max(spare, 0)
 }
 
-// unassignAll unassigns x from the ENI in one call, and returns the addresses and prefixes that the ENI has lost. All
-// addresses of x are of one family. The caller has withdrawn x from the registry, and holds the lock "grow". In one
-// call, EC2 unassigns all of x or nothing. If an operator or another program has already unassigned a part of x, this
-// call fails. In this case, unassignAll makes a second call to unassign the rest.
+// unassignAll unassigns x from the ENI in one call, and returns what the ENI has lost. All addresses of x are of one
+// family. The caller has withdrawn x from the registry, and holds the lock "grow". EC2 unassigns all of x or nothing.
+// If another program has already unassigned a part of x, the call fails, and a second call unassigns the rest.
 //
-// If EC2 refuses, the ENI still has some or all of these addresses and prefixes. unassignAll then adds these to the
-// registry again. If the outcome of the call is not known, these addresses and prefixes stay out of the registry until
-// metadata shows them.
+// What EC2 has refused to unassign goes back into the registry. If the outcome is not known, it stays out of the
+// registry until metadata shows it.
 func (p *Node) unassignAll(ctx context.Context, id string, x book.Releasable) (gone book.Releasable, err error) {
 	if err := p.Registry.Mark(known.ReleasedMark); err != nil {
 		return book.Releasable{}, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx),
@@ -260,8 +249,7 @@ func (p *Node) unassignAll(ctx context.Context, id string, x book.Releasable) (g
 		gone = x.Without(rest)
 	}
 	return gone, errors.Join(err, p.Registry.Change(context.WithoutCancel(ctx), func(s *registry.State) {
-		// Withdraw x again, because the registry may have been lost meanwhile, and another process may have learned x
-		// again.
+		// The registry may have been lost meanwhile, and another process may have learned x again.
 		book.Withdraw(s, id, gone)
 		book.EndRelease(s, gone)
 		if aws.Undone(err) && !call.IsPartial(err) {
@@ -299,9 +287,8 @@ func (p *Node) unassignOnce(ctx context.Context, id string, x book.Releasable) e
 }
 
 // unassignRest unassigns the part of x that EC2 still shows on the ENI, and returns this part. The argument refusal is
-// the error of the first call, which was for the whole of x. The first call may have had several attempts, and EC2 may
-// have carried out one of them before it refused the last. EC2's descriptions perhaps do not show this yet. So if this
-// is possible, and the second call also fails, the returned error contains refusal, and the outcome is not known.
+// the error of the first call, for all of x. An earlier attempt of this call may have succeeded, and EC2's descriptions
+// may lag. So if the second call also fails, the error contains refusal, and the outcome is not known.
 func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	rest, err := p.stillOnENI(ctx, id, x, refusal)
 	if err != nil {
@@ -313,9 +300,8 @@ func (p *Node) unassignRest(ctx context.Context, id string, x book.Releasable, r
 	return rest, err
 }
 
-// stillOnENI returns the part of x that EC2 still shows on the ENI. If EC2 does not answer, stillOnENI returns the
-// whole of x, and an error that contains refusal. The argument refusal is the error of the call to unassign the whole
-// of x.
+// stillOnENI returns the part of x that EC2 still shows on the ENI. If EC2 does not answer, it returns all of x, and an
+// error that contains refusal, the error of the first call.
 func (p *Node) stillOnENI(ctx context.Context, id string, x book.Releasable, refusal error) (book.Releasable, error) {
 	enis, err := p.DescribeENIs(ctx, aws.ByID(id))
 	if err != nil {
