@@ -16,10 +16,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// AskInAdvance asks EC2 in advance the questions that a growth will ask in any case. It asks for the peers of the VPC.
-// If the growth needs a new ENI, AskInAdvance also asks the questions that come before a creation. The growth must call
-// the returned function when the growth ends. The function waits for the answers. While EC2 throttles, AskInAdvance
-// asks nothing, because the questions would have to wait, and could become useless meanwhile.
+// AskInAdvance asks EC2 for the peers of the VPC, before the growth needs them. If the growth needs a new ENI,
+// AskInAdvance also asks the questions of AskAhead. At its end, the growth must call the returned function, which waits
+// for the answers. While EC2 throttles, AskInAdvance asks nothing.
 func (p *Node) AskInAdvance(ctx context.Context) (waitForAnswers func()) {
 	s, err := p.Registry.View()
 	if err != nil || lease.Unknown(s) || known.Throttled(s) {
@@ -38,8 +37,8 @@ func (p *Node) AskInAdvance(ctx context.Context) (waitForAnswers func()) {
 	return func() { enis(); <-peers }
 }
 
-// needsENI reports whether a growth will certainly ask for a new ENI. If the limits of the instance type are not known
-// yet, needsENI returns true only for an instance whose only ENI is its boot ENI.
+// needsENI reports whether a growth will certainly ask for a new ENI. Without the limits of the instance type, this is
+// certain only if the boot ENI is the only ENI.
 func (p *Node) needsENI(s *registry.State) bool {
 	if !p.MakesENIs() || p.Policy.Choice.Chooses() || p.quotaError() != nil || cmp.Or(refusalError(s),
 		call.StandingRefusal(s, book.CreateAction), call.StandingRefusal(s, book.AttachAction)) != nil {

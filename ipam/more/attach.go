@@ -21,13 +21,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// intentLife is how long the registry keeps the intent of a call while EC2 does not show what the call has done. EC2
-// may have carried out the call, but show the result only later. EC2's descriptions lag by seconds, in rare cases by
-// minutes (EC2 API reference, "Eventual consistency").
+// intentLife is how long the registry keeps the intent of a call while EC2 does not show what the call has done. EC2's
+// descriptions lag by seconds, in rare cases by minutes (EC2 API reference, "Eventual consistency").
 const intentLife = 15 * time.Minute
 
-// AddENI creates an ENI with the addresses that the waiting ADDs need, and attaches it. If a subnet has no address
-// left, AddENI tries the next subnet.
+// AddENI creates an ENI with the addresses that the waiting ADDs need, and attaches it.
 func (p *Node) AddENI(ctx context.Context, s *registry.State) error {
 	full, s, err := p.MakeRoom(ctx, s)
 	if err != nil {
@@ -70,10 +68,9 @@ func (p *Node) AddENIIn(ctx context.Context, s *registry.State, subnet string) e
 	return there.AddENI(ctx, s)
 }
 
-// MakeRoom makes room for another ENI of the instance. If it cannot make room, full is the reason. If there is room,
-// full is nil. If the instance seems full, MakeRoom first asks EC2 which ENIs are attached. After that, MakeRoom
-// deletes the ENIs that a collection has begun to delete. If the instance is still full, MakeRoom deletes an empty ENI
-// that gets no new pods.
+// MakeRoom makes room for another ENI of the instance. If it cannot, full is the reason. If the instance seems full,
+// MakeRoom first asks EC2 which ENIs are attached. Then it deletes the ENIs that a collection has begun to delete, and
+// if this is not enough, an empty ENI that gets no new pods.
 func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *registry.State, err error) {
 	if full = cmp.Or(p.fullError(s), refusalError(s)); full == nil {
 		return nil, s, nil
@@ -91,9 +88,8 @@ func (p *Node) MakeRoom(ctx context.Context, s *registry.State) (full error, _ *
 	return full, s, nil
 }
 
-// KnowsMore reports whether the registry now has more ENIs than s. An operator or another program may attach an ENI,
-// and EC2 or the metadata service may show the ENI late. If the registry does not have more ENIs than s, KnowsMore asks
-// metadata, unless a process has asked metadata in the last few seconds.
+// KnowsMore reports whether the registry now has more ENIs than s, because an operator or another program has attached
+// an ENI. It asks metadata, unless a process has just done so.
 func (p *Node) KnowsMore(ctx context.Context, s *registry.State) bool {
 	const lately = 5 * time.Second
 	now, err := p.Registry.View()
@@ -117,8 +113,8 @@ type ENISpec struct {
 	Pool     string         // the pool that the ENI serves
 	Families []lease.Family // families of the addresses that the ENI needs; none: IPv4
 	Prefixes bool           // ask for prefixes instead of addresses, if the subnet has free prefixes
-	// number of the ENI's private addresses, including the primary address; if fewer fit, the ENI gets fewer. A managed
-	// ENI does not use this number, but gets addresses for the waiting ADDs
+	// number of the ENI's private addresses, including the primary address, as far as they fit. A managed ENI gets
+	// addresses for the waiting ADDs instead
 	Addrs          int
 	Subnet         string            // ID of its subnet; empty: any subnet with Tags
 	Tags           map[string]string // tags that its subnet must have
@@ -153,7 +149,7 @@ func (p *Node) NewENI(ctx context.Context, spec ENISpec) (string, error) {
 }
 
 func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
-	// All other steps only prepare the creation call. So check first whether this node may make this call now.
+	// All other steps only prepare the creation, so first check whether this node may create an ENI now.
 	if err := cmp.Or(p.quotaError(), p.StandingRefusal(book.CreateAction), p.StandingRefusal(book.AttachAction),
 		p.AwaitTurn(ctx, book.CreateAction)); err != nil {
 		return "", err
@@ -172,8 +168,7 @@ func (p *Node) newENI(ctx context.Context, spec ENISpec) (string, error) {
 			return "", err
 		}
 	}
-	// LastAttached may return a newer state. The older state s is better: if the registry was lost meanwhile, the newer
-	// state does not have the instance.
+	// Keep s, and not the newer state: if the registry was lost meanwhile, the newer state does not have the instance.
 	seen, _, err := p.LastAttached(ctx, s)
 	if err != nil {
 		return "", err
@@ -215,7 +210,7 @@ func (p *Node) newENIIn(
 	return eni.ID, p.attachOurs(ctx, eni, token, spec, seen)
 }
 
-// noPlace reports whether the instance can take no ENI at all. The argument err is the error of an attachment.
+// noPlace reports whether err, the error of an attachment, means that the instance can take no ENI at all.
 func noPlace(err error) bool {
 	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrInstanceFull) || errors.Is(err, aws.ErrCardFull) ||
 		errors.Is(err, aws.ErrNotRunning))
@@ -228,12 +223,11 @@ var errNotDiscarded = errors.New("the new ENI could be neither attached nor dele
 var errDiscarded = errors.New("the new ENI could not be attached, and was deleted")
 
 // attachOurs attaches an ENI that this suite has made, and records it. If EC2 cannot attach a new ENI, attachOurs
-// deletes the ENI. There are four possible reasons why EC2 cannot attach it. The instance or its network card may have
-// no room. The instance may not be running. EC2 may attach no ENI of this subnet to this instance. Or the ENI may stay
-// in a transition (see IsStuck).
+// deletes it: the instance has no room or does not run, EC2 attaches no ENI of this subnet, or the ENI stays in a
+// transition (see IsStuck).
 //
-// If the ENI is already in the registry, attachOurs never deletes it, because another program has detached the ENI, and
-// pods may have its addresses. If the caller has asked EC2 which ENIs are attached, the argument seen is EC2's answer.
+// An ENI that is already in the registry is never deleted here, because pods may have its addresses. The argument seen
+// has the attached ENIs, if the caller has asked EC2 for them.
 func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec ENISpec, seen known.Attached) error {
 	addrs, cidrs := slices.Concat(eni.Addrs, eni.IPv6Addrs), slices.Concat(eni.Prefixes, eni.IPv6Prefixes)
 	s, err := p.Registry.View()
@@ -246,10 +240,10 @@ func (p *Node) attachOurs(ctx context.Context, eni aws.ENI, token string, spec E
 	_, known := s.ENIs[eni.ID]
 	on := call.Object{ENI: eni.ID, Subnet: eni.Subnet}
 	if known {
-		on.Subnet = eni.ID // the ENI was attached before: a refusal of its subnet is recorded for this ENI alone
+		on.Subnet = eni.ID // attached before: record a refusal of the subnet only for this ENI
 	}
 	if maybeOthers(s, eni) {
-		on.Handled = aws.NotAllowed // the role perhaps has permission only for ENIs with our tags: see reattach
+		on.Handled = aws.NotAllowed // the role may lack this permission only for ENIs without our tags: see reattach
 	}
 	var attachment string
 	var at Slot
@@ -294,7 +288,7 @@ func (p *Node) discardENI(ctx context.Context, eni, token string) error {
 	err := p.DeleteNow(ctx, eni)
 	return errors.Join(err, p.Registry.Change(ctx, func(s *registry.State) {
 		if err == nil {
-			delete(s.Intents, token) // if EC2 has not deleted the ENI, the intent stays, and resumeCalls finds the ENI
+			delete(s.Intents, token) // otherwise the intent stays, and resumeCalls finds the ENI
 		}
 	}))
 }

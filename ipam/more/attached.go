@@ -16,14 +16,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file find the slot for an ENI. EC2 says which slots are taken. But EC2 may also refuse a slot
-// that is not taken.
+// The functions of this file find the slot for an ENI. EC2 may also refuse a slot that is not taken.
 
 // AttachAnywhere attaches the ENI of target at a free slot whose device index is not lower than minIndex. The argument
-// answer has the ENIs that are attached. If this answer is older than a minute, AttachAnywhere gets a newer answer,
-// perhaps one that another process has kept. A kept answer is good enough, because if another program has taken the
-// slot meanwhile, EC2 refuses the slot. A describe call each time would cost more, because EC2 throttles describe calls
-// in a large cluster.
+// answer has the attached ENIs. If it is older than a minute, AttachAnywhere gets a newer one, perhaps a kept answer.
+// If another program has taken the slot meanwhile, EC2 refuses the slot.
 func (p *Node) AttachAnywhere(
 	ctx context.Context, target call.Object, minIndex int, answer known.Attached,
 ) (attachment string, at Slot, err error) {
@@ -46,11 +43,11 @@ func (p *Node) AttachAnywhere(
 	if !full && !errors.Is(err, aws.ErrCardFull) {
 		return attachment, at, err
 	}
-	if kept := answer.Kept; answer.Asked.Before(began) { // another program may have attached an ENI after this answer
+	if kept := answer.Kept; answer.Asked.Before(began) { // another program may have attached an ENI since
 		if again, now, e := p.SeeAttached(ctx, s); e == nil {
 			answer, s = again, now
 		}
-		// A kept answer may be minutes old. So another program may also have detached an ENI after this answer.
+		// A kept answer may be minutes old, so another program may have detached an ENI since.
 		if kept && !answer.Kept && !aws.MaybeDone(err) {
 			return p.AttachAnywhere(ctx, target, minIndex, answer)
 		}
@@ -69,8 +66,7 @@ func (p *Node) AttachAnywhere(
 	return attachment, at, err
 }
 
-// attachAtFree attaches the ENI at a free slot. The caller passes the attached ENIs, which take slots. If EC2 refuses
-// the slot, attachAtFree may try another slot.
+// attachAtFree attaches the ENI at a free slot. The ENIs in attached take slots.
 func (p *Node) attachAtFree(
 	ctx context.Context, s *registry.State, attached []aws.ENI, target call.Object, minIndex int,
 ) (attachment string, at Slot, err error) {
@@ -91,15 +87,14 @@ func (p *Node) attachAtFree(
 	return "", at, err
 }
 
-// attachAt attaches the ENI. EC2 may answer that it does not know an ENI, although EC2 has just created this ENI
-// (hashicorp/terraform-provider-aws#35568). After this answer, attachAt tries again for a while.
+// attachAt attaches the ENI. EC2 may not know an ENI that it has just created (hashicorp/terraform-provider-aws#35568),
+// so attachAt tries again for a while.
 func (p *Node) attachAt(
 	ctx context.Context, instance string, target call.Object, at Slot,
 ) (attachment string, err error) {
 	const young = 10 * time.Second
 	for start := time.Now(); ; {
-		// The field ENI of the call's Object is empty, so that p.Call does not record EC2's refusal. EC2 may refuse the
-		// ENI on one network card, and accept it on another. So the caller decides whether to record the refusal.
+		// The Object has no ENI, so that p.Call does not record a refusal: another network card may accept the ENI.
 		begin := call.NewIntent(registry.Intent{Action: book.AttachAction, ENI: target.ENI})
 		do := func(*registry.State, string) (_ func(*registry.State), err error) {
 			attachment, err = p.Cloud.AttachENI(ctx, target.ENI, instance, at.Card, at.Index)

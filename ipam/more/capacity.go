@@ -19,8 +19,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// The functions of this file compute how many pods a node can serve with addresses, now and in the future. Like a
-// growth, they find out whether a slot is free, how much room an ENI has, and whether an ENI gets prefixes. They assume
+// The functions of this file compute how many pods a node can serve with addresses, now and in the future. They assume
 // that the subnets have room, and an aligned /28 for each prefix.
 
 // Launched returns the state of a new instance with these limits. The instance's only ENI is its boot ENI. The ENI's
@@ -35,11 +34,10 @@ func Launched(l aws.Limits, families []lease.Family) *registry.State {
 	return s
 }
 
-// Pods returns how many pods the instance can certainly serve. For this number of pods, the instance has addresses or
-// can get them, however the pods are distributed over the pools. If there are several pools, this number is lower than
-// the number of addresses, because a pool takes a whole ENI for its first pod. Pods ignores a pool if no pod can ever
-// have an address of the pool. The argument keptENIs is the number of ENIs that are kept for pods that ask for ENIs of
-// their own.
+// Pods returns how many pods the instance can certainly serve, however the pods are distributed over the pools. With
+// several pools, this is less than the number of addresses, because a pool takes a whole ENI for its first pod. Pods
+// ignores a pool that can never have an address. The argument keptENIs is the number of ENIs for pods that ask for ENIs
+// of their own.
 func Pods(s *registry.State, policies []lease.Policy, keptENIs int) int {
 	var all []share
 	for _, policy := range policies {
@@ -81,8 +79,7 @@ func shareOf(s *registry.State, policy lease.Policy, keptENIs int) share {
 	return one
 }
 
-// podsOnNext returns how many pods a new ENI in the subnet can serve. The argument rooms has the number of free
-// addresses of each subnet. podsOnNext subtracts the addresses of the ENI's pods from this number.
+// podsOnNext returns how many pods a new ENI in the subnet can serve, and takes their addresses from rooms.
 func (p *Node) podsOnNext(s *registry.State, subnet string, rooms subnetRoom) int {
 	const id = "next"
 	s.ENIs[id] = registry.ENI{Index: max(p.Policy.MinIndex, 1), Subnet: subnet}
@@ -104,9 +101,8 @@ func (p *Node) podsOn(s *registry.State, id string, e registry.ENI, rooms subnet
 	return least
 }
 
-// podsInRoom returns how many more pods an ENI can serve if it gets all addresses for which it has room. The argument
-// places is the number of addresses or prefixes that the ENI can still take. The argument rooms has the number of free
-// addresses of each subnet. podsInRoom subtracts the addresses of the new pods from this number.
+// podsInRoom returns how many more pods an ENI can serve if it gets as many addresses or prefixes as it has places for.
+// It takes the addresses of these pods from rooms.
 func (p *Node) podsInRoom(s *registry.State, f lease.Family, places int, subnet string, rooms subnetRoom) int {
 	switch {
 	case f == lease.IPv6 && p.usesPrefixes(s, f):
@@ -132,9 +128,8 @@ func (p *Node) furtherENIs(s *registry.State) int {
 	}
 }
 
-// fewestPods considers one pool that has no address left, because the other pools have taken ENIs. This can happen with
-// few or many pods on the node. fewestPods returns the smallest number of pods with which it can happen. The argument
-// starved is the share of this pool, and others are the shares of the other pools.
+// fewestPods returns the smallest number of pods on the node with which one pool can have no address left, because the
+// other pools have taken ENIs. The argument starved is the share of this pool.
 func fewestPods(starved share, others []share) int {
 	const never = math.MaxInt / 2
 	pods := slices.Repeat([]int{never}, starved.enis+1) // pods[n]: fewest pods with which others take n ENIs
@@ -155,7 +150,7 @@ func fewestPods(starved share, others []share) int {
 	return least
 }
 
-// leastPodsTaking returns the smallest number of pods with which a pool takes this number of further ENIs.
+// leastPodsTaking returns the smallest number of pods with which a pool takes enis further ENIs.
 func (one share) leastPodsTaking(enis int) int {
 	return max(one.attached+(enis-1)*one.podsPerENI+1-one.warm, 0)
 }

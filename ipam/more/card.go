@@ -16,12 +16,11 @@ import (
 // This file is about instances with several network cards, such as p4d, p5 and c6in.32xlarge. Each card has its own
 // device indices from 0 on, its own limit of ENIs and its own bandwidth (EC2 user guide, "Network cards").
 //
-// interfaceIndex applies to each card: an ENI serves pods if its device index on its card is not lower than
-// interfaceIndex. The boot ENI is at index 0 of card 0, in rare cases at another index. This node attaches no ENI at
-// index 0 of any card, and an ENI at index 0 of another card than card 0 serves no pods. There are two reasons. The
-// first reason: the user guide puts ENIs that are only for EFA at index 0 ("Maximize network bandwidth on Amazon EC2
-// instances with multiple network cards"). The second reason: the metadata service reports index 0 for any ENI whose
-// index it does not know yet.
+// An ENI serves pods if its device index on its card is not lower than interfaceIndex. The boot ENI is at index 0 of
+// card 0, in rare cases at another index. This node attaches no ENI at index 0 of any card, and an ENI at index 0 of
+// another card than card 0 serves no pods, for two reasons. ENIs that are only for EFA are there (user guide, "Maximize
+// network bandwidth on Amazon EC2 instances with multiple network cards"). And metadata reports index 0 for any ENI
+// whose index it does not know yet.
 
 // A Slot is where an ENI can be attached: a device index of a network card.
 type Slot struct{ Card, Index int }
@@ -34,9 +33,8 @@ type slots struct {
 	inOrder  bool          // the lowest card first
 }
 
-// slotsOf returns the slots of the instance. It knows the ENIs in the slots from the registry, and from EC2's
-// descriptions of ENIs (the argument described). If EC2 describes an ENI, slotsOf takes the ENI's slot from this
-// description.
+// slotsOf returns the slots of the instance. The registry and EC2's descriptions (described) show which slots are
+// taken. If they differ about an ENI, EC2's description counts.
 func slotsOf(s *registry.State, minIndex int, described []aws.ENI) *slots {
 	all := &slots{cards: slices.Clone(s.Instance.Cards), minIndex: max(minIndex, 1), taken: map[Slot]bool{{0, 0}: true}}
 	if len(all.cards) == 0 {
@@ -54,8 +52,8 @@ func slotsOf(s *registry.State, minIndex int, described []aws.ENI) *slots {
 	return all
 }
 
-// nextFree returns the slot for the next ENI. This slot has the lowest free index on the card that has the fewest ENIs,
-// because the ENIs of a card share its bandwidth. If no slot is free, found is false.
+// nextFree returns the slot for the next ENI: the lowest free index on the card with the fewest ENIs, because the ENIs
+// of a card share its bandwidth.
 //
 // An index must be lower than the number of ENIs that the card can have (aws/aws-k8s-tester#531 quotes EC2). With a
 // single card, EC2 also accepts higher indices.
@@ -79,9 +77,9 @@ func (a *slots) nextFree() (best Slot, found bool) {
 	return best, found
 }
 
-// recordRefusal records EC2's refusal of a slot, and reports whether the caller should try another slot. If the card
-// may be the reason, nextFree no longer returns slots of this card. Instead, it then returns slots of the first card
-// that has a free slot. This is card 0, unless card 0 is full. Each instance type accepts ENIs like ours on card 0.
+// recordRefusal records EC2's refusal of a slot, and reports whether the caller should try another. If the card may be
+// the reason, nextFree returns no more slots of this card, and prefers the lowest card: each instance type accepts ENIs
+// like ours on card 0.
 func (a *slots) recordRefusal(at Slot, err error) (again bool) {
 	e, _ := errors.AsType[*aws.Error](err)
 	switch {

@@ -35,8 +35,7 @@ func (spec ENISpec) eniTags(instance string) map[string]string {
 	return tags
 }
 
-// createIn creates an ENI in a subnet. If the spec wants prefixes, createIn asks EC2 for prefixes. If EC2 has no free
-// prefix in the subnet, or the spec wants no prefixes, createIn asks for addresses.
+// createIn creates an ENI in a subnet, with prefixes if the spec wants them and EC2 has them, or else with addresses.
 func (p *Node) createIn(
 	ctx context.Context, s *registry.State, subnet aws.Subnet, spec ENISpec,
 ) (aws.ENI, string, error) {
@@ -90,16 +89,14 @@ func (p *Node) secondaryAddrs(s *registry.State, spec ENISpec) int {
 	return max(spec.Addrs-1, 0)
 }
 
-// createENI creates an ENI. Right before the call, the function setCount sets the number of addresses or prefixes. The
-// call has the tags and a client token. Before the call, createENI writes the intent to disk, where it stays until the
-// ENI is attached. If the process dies before the attachment, resumeCalls searches EC2 for the ENI, by the text in the
-// ENI's field Description.
+// createENI creates an ENI with tags. Right before the call, setCount sets the number of addresses or prefixes. The
+// intent stays until the ENI is attached. If the process dies before that, resumeCalls finds the ENI by its
+// description.
 func (p *Node) createENI(
 	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, setCount func(*registry.State, *aws.ENISpec),
 ) (aws.ENI, string, error) {
-	// The original plugin did not create tags, so a role may lack the permission to create tags. Without tags, only the
-	// registry of this node shows that this node may delete the ENI. If there are several pools, only a tag names the
-	// pool of the ENI.
+	// A role may lack the permission to create tags, which the original plugin did not need. Without tags, only the
+	// registry shows that this node may delete the ENI. But with several pools, only a tag names the ENI's pool.
 	single := !p.Policy.Pools && spec.Tags[book.TagPool] == lease.DefaultPool
 	again := func(err error) bool { return single && isTagRefusal(err) }
 	eni, token, err := p.createOnce(ctx, subnet, spec, setCount, again)
@@ -107,23 +104,22 @@ func (p *Node) createENI(
 		slog.Warn("the instance role does not allow ec2:CreateTags: the new ENI has no tags", "error", denied)
 		spec.Tags = nil
 		if eni, token, err = p.createOnce(ctx, subnet, spec, setCount, aws.NotAllowed); aws.NotAllowed(err) {
-			// EC2 has refused an ENI without tags, too. So record the first refusal: it names the permission that an
-			// operator must add, because this suite wants ENIs with tags.
+			// Record the first refusal, which names the permission that an operator must add.
 			err = p.NoteRefusal(ctx, book.CreateAction, call.Object{Subnet: subnet.ID}, denied)
 		}
 	}
 	return eni, token, p.noteQuota(ctx, err)
 }
 
-// isTagRefusal reports whether EC2 has created no ENI, because the role has no permission to tag a new ENI.
+// isTagRefusal reports whether EC2 has created no ENI, because the role must not tag it.
 func isTagRefusal(err error) bool {
 	e, ok := errors.AsType[*aws.Error](err)
 	return ok && aws.Undone(err) && errors.Is(err, aws.ErrDenied) && strings.Contains(e.Message, "CreateTags")
 }
 
 // createOnce repeats an earlier creation with an unknown outcome, or creates a new ENI. Each creation has its own
-// client token, which is the key of its intent. The caller may handle some refusals of EC2 itself. For such a refusal,
-// the function handled returns true, and Call does not record the refusal.
+// client token, which is the key of its intent. If handled returns true for a refusal of EC2, the caller handles the
+// refusal, and Call does not record it.
 func (p *Node) createOnce(
 	ctx context.Context, subnet aws.Subnet, spec aws.ENISpec, setCount func(*registry.State, *aws.ENISpec),
 	handled func(error) bool,
@@ -155,8 +151,8 @@ func (p *Node) createOnce(
 	return eni, token, err
 }
 
-// wantedRecord returns what the registry must record of a creation. From this record, specOf computes the parameters
-// for EC2 again, when a process repeats the call.
+// wantedRecord returns what the registry must record of a creation, so that specOf can restore its parameters for a
+// repetition.
 func wantedRecord(spec aws.ENISpec) registry.Wanted {
 	return registry.Wanted{Subnet: spec.Subnet, SecurityGroups: spec.SecurityGroups, Tags: spec.Tags,
 		Tracking:  registry.Tracking(spec.Tracking),
@@ -170,11 +166,9 @@ func specOf(w registry.Wanted, token, description string) aws.ENISpec {
 		IPv6Prefixes: w.IPv6Prefixes}
 }
 
-// unendedToken looks for an earlier creation with an unknown outcome, and with the subnet, the groups and the tags of
-// the spec. The number of addresses and the timeouts may differ. unendedToken returns the client token of this
-// creation, or "" if there is none. The earlier creation may have made an ENI that EC2's descriptions do not show yet
-// (EC2 API reference, "Eventual consistency"). But if the caller repeats the call with this token, EC2 creates no
-// second ENI.
+// unendedToken returns the client token of an earlier creation with an unknown outcome, and with the subnet, the groups
+// and the tags of the spec, or "". The earlier creation may have made an ENI that EC2 does not show yet (EC2 API
+// reference, "Eventual consistency"). If the caller repeats the call with this token, EC2 creates no second ENI.
 func unendedToken(s *registry.State, spec aws.ENISpec) (token string) {
 	for t, i := range s.Intents {
 		if i.Subnet == spec.Subnet && slices.Equal(i.SecurityGroups, spec.SecurityGroups) &&

@@ -18,17 +18,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// fillOnce gets addresses for an ENI. If the ENI has no free address of a family, fillOnce asks EC2 for addresses of
-// this family. It also asks for IPv4 addresses if the pool has fewer free addresses than the configuration wants to
-// keep ready.
+// fillOnce asks EC2 for addresses of each family of which the ENI has no free address. It also asks for IPv4 addresses
+// if the pool wants more of them ready.
 func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) error {
 	now := time.Now()
 	if f, lacks := noCIDR(at, p.Policy.Families); lacks {
 		return fmt.Errorf("%s is in the subnet %s, which has no CIDR of %v: %w", at.ID, at.Subnet, f, aws.ErrENIFull)
 	}
-	// The ENI may have a free IPv4 address, although the pool wants more of them ready. If the ENI gets no further IPv4
-	// addresses, the variable full is the reason. A pod can use the free address, so fillOnce still asks for the other
-	// family. It returns full only if no family gets addresses.
+	// full is the reason why the ENI gets no further IPv4 addresses, although the pool wants more of them ready. A pod
+	// can use the ENI's free IPv4 address, so full is no error if another family gets addresses.
 	var full error
 	asked := false
 	for _, f := range p.Policy.Families {
@@ -53,8 +51,8 @@ func (p *Node) fillOnce(ctx context.Context, s *registry.State, at lease.Place) 
 	return full
 }
 
-// FillENI calls fillOnce to get addresses for an ENI. After a refusal of EC2, fillOnce corrects the registry. If the
-// registry then has more addresses of the ENI than before, FillENI tries again with a smaller number of addresses.
+// FillENI gets addresses for an ENI. If EC2 refuses, fillOnce corrects the registry. If the registry then shows less
+// room on the ENI, FillENI tries again with fewer addresses.
 func (p *Node) FillENI(ctx context.Context, s *registry.State, at lease.Place) error {
 	err := p.fillOnce(ctx, s, at)
 	if !call.IsFull(err) || !errors.Is(err, aws.ErrENIFull) {
@@ -100,9 +98,8 @@ func (p *Node) usesPrefixes(s *registry.State, f lease.Family) bool {
 	return (f == lease.IPv6 || p.Policy.Prefixes) && !s.Instance.NoPrefixes
 }
 
-// gatherLimit returns how many addresses one call can bring. When the waiting ADDs need this number of addresses,
-// gatherADDs stops waiting for further ADDs. The argument room is the number of addresses or prefixes that the ENI can
-// still take.
+// gatherLimit returns how many addresses one call can bring, so that gatherADDs need not wait for more ADDs. The
+// argument room is the number of addresses or prefixes that the ENI can still take.
 func (p *Node) gatherLimit(f lease.Family, room int) int {
 	switch {
 	case f == lease.IPv6:
@@ -113,7 +110,6 @@ func (p *Node) gatherLimit(f lease.Family, room int) int {
 	return room
 }
 
-// fixedCount returns a function for assignAddrs that always returns n.
 func fixedCount(n int) func(*registry.State) int { return func(*registry.State) int { return n } }
 
 // isPrefixRefusal reports whether EC2 has refused only prefixes, so that it may still give single addresses. EC2 gives
@@ -123,9 +119,9 @@ func isPrefixRefusal(err error) bool {
 	return !aws.MaybeDone(err) && (errors.Is(err, aws.ErrSubnetFull) || ok && e.Code == "UnsupportedOperation")
 }
 
-// assignAddrs asks EC2 for addresses on an ENI. Right before the call, the function addrCount returns the number of
-// addresses. The call has no client token. So if the answer is lost, a process cannot repeat the call, and resumeCalls
-// asks EC2 which addresses the ENI has.
+// assignAddrs asks EC2 for addresses on an ENI. Right before the call, addrCount returns their number. The call has no
+// client token, so no process can repeat it if the answer is lost. Instead, resumeCalls asks which addresses the ENI
+// has.
 func (p *Node) assignAddrs(
 	ctx context.Context, eni string, f lease.Family, addrCount func(*registry.State) int,
 ) ([]netip.Addr, error) {
@@ -167,8 +163,7 @@ func (p *Node) assignPrefixes(ctx context.Context, eni string, f lease.Family, m
 	return p.CorrectAfter(ctx, eni, err)
 }
 
-// CorrectAfter returns err. If err shows that the node has wrong data about an ENI or its subnet, CorrectAfter first
-// corrects the data.
+// CorrectAfter returns err, and first corrects what err shows as wrong in the registry.
 func (p *Node) CorrectAfter(ctx context.Context, eni string, err error) error {
 	switch {
 	case errors.Is(err, aws.ErrSubnetFull):

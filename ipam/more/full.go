@@ -14,17 +14,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is about instances that can have no more ENIs. The registry shows that such an instance is full, or EC2 has
-// refused an ENI. But later, an operator or another program may detach an ENI, and an ENI that is not attached takes no
-// slot. So a growth that finds the instance full asks EC2 which ENIs are attached.
+// This file is about instances that can have no more ENIs: the registry shows it, or EC2 has refused an ENI. An
+// operator or another program may detach an ENI, and free its slot. So a growth that finds the instance full asks EC2
+// which ENIs are attached.
 //
-// EC2 may refuse an ENI for a reason that EC2's descriptions do not show. On many types, volumes take slots of ENIs
-// (EC2 user guide, "Volume limits for Nitro-based instances"). So the node remembers a refusal for some minutes, or
-// until EC2 shows fewer ENIs than at the time of the refusal. If the node forgot each refusal at once, every ADD would
-// create an ENI and delete it again.
+// EC2 may refuse an ENI for a reason that its descriptions do not show: on many types, volumes take slots of ENIs (EC2
+// user guide, "Volume limits for Nitro-based instances"). So the node remembers a refusal for some minutes, or until
+// EC2 shows fewer ENIs. Otherwise every ADD would create an ENI and delete it again.
 
-// fullError returns why the instance can have no more ENIs, if the registry shows such a reason. If the instance can
-// have more ENIs, fullError returns nil.
+// fullError returns why the instance can have no more ENIs, if the registry shows such a reason.
 func (p *Node) fullError(s *registry.State) error {
 	limit := s.Instance.ENIs
 	if p.Policy.MaxENIs > 0 {
@@ -41,8 +39,8 @@ func (p *Node) fullError(s *registry.State) error {
 	return nil
 }
 
-// HintFull returns what an operator can do about a full instance. The number of ENIs can be limited by a key of the
-// configuration, by the instance type, or by EBS volumes. The hint depends on which of these is the limit.
+// HintFull returns what an operator can do about a full instance. The limit is a key of the configuration, the instance
+// type, or EBS volumes.
 func (p *Node) HintFull(s *registry.State) string {
 	if hint := p.missingCIDRHint(s); hint != "" {
 		return hint // more ENIs or prefixes would not help
@@ -69,8 +67,8 @@ func (p *Node) HintFull(s *registry.State) string {
 	return fmt.Sprintf("this %s can have no more ENIs: %stake a larger instance type, or %s", n.Type, prefixes, fewer)
 }
 
-// missingCIDRHint returns a hint if the subnet of one of the pool's ENIs has no CIDR of a family. No pod can get
-// addresses of such an ENI. If there is no such ENI, missingCIDRHint returns "".
+// missingCIDRHint returns a hint if no pod can get addresses of one of the pool's ENIs, because its subnet has no CIDR
+// of a family.
 func (p *Node) missingCIDRHint(s *registry.State) string {
 	for _, at := range lease.Places(s, p.Policy, time.Now()) {
 		if f, lacks := noCIDR(at, p.Policy.Families); lacks {
@@ -90,8 +88,7 @@ func noCIDR(at lease.Place, families []lease.Family) (f lease.Family, lacks bool
 	return f, false
 }
 
-// refusalError returns an error if EC2 has refused a further ENI, and the node still remembers this refusal. In all
-// other cases, it returns nil.
+// refusalError returns an error if EC2 has refused a further ENI, and the node still remembers this refusal.
 func refusalError(s *registry.State) error {
 	if !time.Now().Before(s.Instance.FullUntil) {
 		return nil
@@ -101,9 +98,8 @@ func refusalError(s *registry.State) error {
 		aws.ErrInstanceFull, s.Instance.ID, len(s.ENIs), s.Instance.FullUntil.Format(time.RFC3339))
 }
 
-// seemsFull reports whether the instance perhaps only seems full, so that the caller must ask EC2 which ENIs are
-// attached. There are two such cases. EC2's last refusal may be out of date. Or an operator or another program may have
-// detached a foreign ENI. seemsFull returns true at most twice a minute.
+// seemsFull reports whether the caller must ask EC2 which ENIs are attached, because EC2's last refusal may be out of
+// date, or a foreign ENI may be detached. It returns true at most twice a minute.
 func seemsFull(s *registry.State) bool {
 	const lately = 30 * time.Second
 	others := refusalError(s) != nil

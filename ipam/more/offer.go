@@ -15,9 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// An Offer tells a scheduler how many pods of a pool can have addresses on a node. The fields count addresses that the
-// node has, or that it can get. If each pod has an IPv4 address and an IPv6 address, the two together count as one
-// address.
+// An Offer tells a scheduler how many pods of a pool can have addresses on a node. The IPv4 address and the IPv6
+// address of a pod count as one address.
 type Offer struct {
 	Leased  int  // addresses that pods have
 	Free    int  // addresses that the next pods can have
@@ -26,10 +25,9 @@ type Offer struct {
 	Bounded bool // without the limits of the subnets, More would be higher
 }
 
-// OfferOf returns the Offer of a pool on a node. Several pools may use the same free slots, so the Offer of each pool
-// includes all of these slots. The argument keptENIs is the number of ENIs that are kept for pods that ask for ENIs of
-// their own. It includes the ENIs that such pods have already. The argument subnets has EC2's descriptions of the
-// zone's subnets. If subnets is nil, OfferOf assumes that the subnets have enough addresses.
+// OfferOf returns the Offer of a pool on a node. The Offer of each pool includes all free slots, although several pools
+// may use them. The argument keptENIs is the number of ENIs for pods that ask for ENIs of their own, including those
+// that such pods have already. If subnets is nil, the subnets count as large enough.
 func OfferOf(s *registry.State, policy lease.Policy, keptENIs int, subnets []aws.Subnet) Offer {
 	p := &Node{}
 	p.Policy = policy
@@ -57,9 +55,8 @@ func requestedENIs(s *registry.State) (n int) {
 	return n
 }
 
-// leasedPods counts the pods that have addresses of the pool's ENIs. A lease that names neither a pod nor a container
-// was found in the kernel, so it counts as the lease of a pod. A lease that names only a container does not count,
-// because no scheduler places this container.
+// leasedPods counts the pods that have addresses of the pool's ENIs. A lease without a pod and a container comes from
+// the kernel, and counts. A lease with only a container does not count, because no scheduler places this container.
 func leasedPods(s *registry.State, policy lease.Policy) (n int) {
 	scarce := lease.IPv6
 	if slices.Contains(policy.Families, lease.IPv4) {
@@ -73,8 +70,8 @@ func leasedPods(s *registry.State, policy lease.Policy) (n int) {
 	return n
 }
 
-// usableBefore returns a time limit. An ADD takes an address only if the address became free before this limit (see
-// [lease.Place.Pick]).
+// usableBefore returns the time before which an address must have become free, so that an ADD takes it: see
+// [lease.Place.Pick].
 func (p *Node) usableBefore(s *registry.State, now time.Time) time.Time {
 	before := now.Add(-p.Policy.ReuseWait)
 	if since, ok := p.Policy.Unconfirmed(s); ok && since.Before(before) {
@@ -83,8 +80,7 @@ func (p *Node) usableBefore(s *registry.State, now time.Time) time.Time {
 	return before
 }
 
-// podsFreeOn returns how many pods an ENI can serve with its free addresses. The argument freedBefore is a time.
-// podsFreeOn does not count addresses that became free after this time.
+// podsFreeOn returns how many pods an ENI can serve with addresses that were free at the time freedBefore.
 func (p *Node) podsFreeOn(s *registry.State, e registry.ENI, freedBefore time.Time) int {
 	least := lease.Plenty
 	for _, f := range p.Policy.Families {
@@ -132,9 +128,8 @@ func (p *Node) suitableForNext(s *registry.State, subnets []aws.Subnet) ([]aws.S
 	return p.suitableSubnets(s, subnets, ENISpec{Tags: p.Policy.SubnetTags, Families: p.Policy.Families})
 }
 
-// isFragmented reports whether a subnet probably has no aligned /28. EC2's description of a subnet does not say so, but
-// the ENIs in the subnet show it. A pool with prefixes usually gets single addresses for an ENI only if EC2 has
-// refused a prefix. So isFragmented looks for an ENI that has single addresses besides its primary address.
+// isFragmented reports whether a subnet probably has no aligned /28. EC2 does not say so. But usually, an ENI of a pool
+// with prefixes has single addresses, besides the primary one, only if EC2 has refused a prefix.
 func isFragmented(s *registry.State, subnet string) bool {
 	for _, e := range s.ENIs {
 		if e.Subnet == subnet && e.Managed && singleAddrs(e) > 1 {
@@ -154,9 +149,8 @@ func singleAddrs(e registry.ENI) (n int) {
 	return n
 }
 
-// A subnetRoom has the number of free IPv4 addresses of each subnet, by the subnet's ID. The methods of a subnetRoom
-// subtract the addresses that they take. If a subnet is not in the map, or if the map is nil, the methods assume that
-// the subnet has enough addresses.
+// A subnetRoom has the number of free IPv4 addresses of each subnet, by ID. Its methods subtract the addresses that
+// they take. A subnet that is not in the map counts as large enough.
 type subnetRoom map[string]int
 
 func roomOf(subnets []aws.Subnet) subnetRoom {
@@ -170,9 +164,8 @@ func roomOf(subnets []aws.Subnet) subnetRoom {
 	return all
 }
 
-// takeBlocks subtracts n blocks from the free addresses of a subnet. A block has blockSize addresses. If the subnet has
-// fewer than n blocks, takeBlocks subtracts all of them. It returns the number of subtracted blocks. EC2 does not say
-// how many free blocks are aligned, so takeBlocks may count too many blocks.
+// takeBlocks subtracts up to n blocks of blockSize addresses from a subnet, and returns the number of blocks. It may
+// count too many, because EC2 does not say how many free blocks are aligned.
 func (l subnetRoom) takeBlocks(subnet string, n, blockSize int) int {
 	has, known := l[subnet]
 	if !known {
@@ -184,8 +177,8 @@ func (l subnetRoom) takeBlocks(subnet string, n, blockSize int) int {
 }
 
 // takeWidest returns the subnet with the most free addresses for a new ENI, and subtracts the ENI's primary address. In
-// a subnet with IPv4, each ENI has a primary IPv4 address, even if its pods have only IPv6. If the map is nil, the
-// subnets are not known, and takeWidest assumes that a subnet has room.
+// a subnet with IPv4, each ENI has one, even if its pods have only IPv6. If the map is nil, takeWidest assumes that a
+// subnet has room.
 func (l subnetRoom) takeWidest(s *registry.State, fit []aws.Subnet) (id string, found bool) {
 	if l == nil {
 		return "", true

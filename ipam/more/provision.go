@@ -20,8 +20,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// This file is for commands of operators. The operator decides which ENIs and addresses such a command gets. For an ADD
-// or a collection, the node decides this itself.
+// This file is for commands of operators, who decide which ENIs and addresses they get.
 
 // ENIFor returns an attached ENI for a Provision. The caller holds the lock of the Provision. The ENI is new, or it is
 // the ENI of an earlier, unfinished Provision with the same spec.
@@ -50,11 +49,10 @@ func (p *Node) ENIFor(ctx context.Context, spec ENISpec) (id string, err error) 
 	return id, nil
 }
 
-// Allocate assigns n more addresses to an ENI. If fewer addresses fit, it assigns fewer. It tries the ENIs in the order
-// of card and device index. It takes the first ENI that has room, and that the role has permission to change. Allocate
-// returns the ENI and its new addresses, which are then free. It never takes an ENI for which a pod has asked, an ENI
-// whose link is in a pod, or an ENI that serves no pods of its pool. The argument policies has the policies of the
-// node's pools, or is empty if they are not known.
+// Allocate assigns n more addresses to an ENI, or fewer if fewer fit. It takes the first ENI, in the order of card and
+// device index, that has room, and that the role has permission to change. It returns the ENI and its new addresses,
+// which are then free. It never takes an ENI for which a pod has asked, an ENI whose link is in a pod, or an ENI that
+// serves no pods of its pool. The argument policies has the policies of the node's pools, if they are known.
 func (p *Node) Allocate(ctx context.Context, n int, policies ...lease.Policy) (id string, got []netip.Addr, err error) {
 	err = p.withGrowLock(ctx, p.abandonENI, func(_, s *registry.State) error {
 		var rs []lease.Place
@@ -94,7 +92,7 @@ func (p *Node) Allocate(ctx context.Context, n int, policies ...lease.Policy) (i
 			why = append(why, err)
 		}
 		if aws.NotAllowed(errors.Join(why...)) {
-			return errors.Join(why...) // leave out the error none: perhaps only a permission is missing, not room
+			return errors.Join(why...) // without the error none: perhaps there is room, but no permission
 		}
 		//lint:ignore ST1005 the original's words
 		none := fmt.Errorf("Unable to allocate - no IPs available on any interfaces: "+
@@ -121,9 +119,8 @@ func misfitOf(e registry.ENI, policies []lease.Policy, fallback lease.Policy) (w
 	return why
 }
 
-// withGrowLock takes the lock "grow", and calls the function work while it holds the lock. Before this call,
-// withGrowLock updates the registry, and calls resumeCalls with onUnattached to finish the calls of earlier processes.
-// The function work gets two states of the registry: the state before resumeCalls, and the state after it.
+// withGrowLock updates the registry, finishes the calls of earlier processes by resumeCalls, and calls work, all under
+// the lock "grow". The function work gets the states of the registry before and after resumeCalls.
 func (p *Node) withGrowLock(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error, work func(before, s *registry.State) error,
 ) error {

@@ -15,9 +15,8 @@ import (
 )
 
 // quotaWait is the longest time for which this node creates no ENIs, after EC2 has refused an ENI because of the
-// account's quota. The quota of a region has room again when an operator or a program deletes ENIs, or AWS raises the
-// quota. If a node asked EC2 for an ENI for every pod, the node would use up the calls that other nodes need to delete
-// ENIs.
+// account's quota in the region. If a node asked for an ENI for every pod, it would use up the calls that other nodes
+// need to delete ENIs.
 const quotaWait = registry.MostQuota
 
 // quotaError returns an error if EC2 has lately refused an ENI because of the account's

@@ -22,9 +22,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// Resume is a step of a growth. It finishes calls that earlier processes have begun. It leaves out the calls that can
-// wait. Resume reports whether it has confirmed addresses. If so, the growth ends, because the confirmed addresses may
-// be enough for the waiting ADDs.
+// Resume finishes calls that earlier processes have begun, except those that can wait. If it has confirmed addresses,
+// the growth ends, because these may be enough for the waiting ADDs.
 func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 	if err := p.setAllDeleteOnTermination(ctx); err != nil || p.canWait() {
 		return false, err
@@ -34,11 +33,9 @@ func (p *Node) Resume(ctx context.Context) (confirmed bool, err error) {
 }
 
 // resumeCalls finishes the calls of earlier processes that were killed or got no answer from EC2. Its caller holds the
-// lock "grow", so every intent in the registry is from an earlier process. Nearly always, the registry has no intents.
-// Without intents, resumeCalls asks EC2 or metadata only if the registry was lost and rebuilt, because a rebuilt
-// registry may lack things that EC2 or metadata shows. If an earlier process wanted to attach an ENI, and the ENI is
-// not attached, resumeCalls calls onUnattached with the ENI. It returns true if it has confirmed addresses that were
-// unconfirmed.
+// lock "grow", so every intent in the registry is from an earlier process. Nearly always, there are none. Then
+// resumeCalls asks EC2 or metadata only about a rebuilt registry. It calls onUnattached with an ENI that an earlier
+// process wanted to attach, and that is not attached. It returns true if it has confirmed addresses.
 func (p *Node) resumeCalls(
 	ctx context.Context, onUnattached func(context.Context, aws.ENI) error,
 ) (confirmed bool, err error) {
@@ -82,8 +79,7 @@ func (p *Node) resumeCalls(
 	if err != nil {
 		return false, fmt.Errorf("compare the rebuilt registry with EC2: %w", err)
 	}
-	// An address that has left one ENI may be on another ENI by now. So first remove the address from the old ENI in
-	// the registry, and then add it to the new ENI.
+	// An address may have moved from one ENI to another. So remove it from the old ENI before the new ENI gets it.
 	err = p.Registry.Change(ctx, func(now *registry.State) {
 		known.Agree(now, enis, asked)
 		known.NoteAttached(now, enis, asked)
@@ -117,16 +113,16 @@ func (p *Node) resumeCalls(
 	return confirmed, err
 }
 
-// leavesToOthers reports whether this process must leave an unattached ENI of a growth to another process. It returns
-// true if one of this process's networks must not create ENIs. Another network of the node may have begun to create the
-// ENI. The next ADD of that network finishes this work. Until then, the registry has an intent about the ENI.
+// leavesToOthers reports whether this process must not continue with an unattached ENI of a growth, because one of its
+// networks must not create ENIs. The next ADD of the network that has begun to create the ENI continues. Until then,
+// the registry has an intent about it.
 func (p *Node) leavesToOthers(e aws.ENI) bool {
 	return e.Status == "available" && e.Tags[book.TagManaged] == "true" && !p.MakesENIs()
 }
 
-// endOldIntents deletes the intents that are too old. A process calls it if the role has no permission to ask EC2 for
-// the outcomes of the intents' calls. Without this deletion, the intents would stop each growth until the node boots.
-// Deleting them is safe, because metadata shows the results of such old calls. endOldIntents returns the latest state.
+// endOldIntents deletes the intents that are too old, and returns the latest state. It is for a role that has no
+// permission to ask EC2 for the outcomes: there, the intents would stop each growth until the node boots. Metadata
+// shows the results of such old calls.
 func (p *Node) endOldIntents(ctx context.Context, s *registry.State) (*registry.State, error) {
 	if len(s.Intents) == 0 {
 		return s, nil
@@ -138,16 +134,15 @@ func (p *Node) endOldIntents(ctx context.Context, s *registry.State) (*registry.
 	return s, err
 }
 
-// isTooOld reports whether an intent is so old that no process has to wait for EC2's answer. For the release of a
-// chosen address, isTooOld returns false, because package less finishes such a release.
+// isTooOld reports whether an intent is so old that no process has to wait for EC2's answer. Package less finishes
+// releases of single addresses, however old they are.
 func isTooOld(i registry.Intent) bool {
 	return !lease.ReleasesChosen(i) && time.Since(i.Since) > intentLife
 }
 
-// canWait reports whether a growth can leave the work of resumeCalls to a collection. If the outcome of a call is
-// unknown, or the registry has unconfirmed addresses, the work cannot wait. Otherwise the work is the comparison of a
-// rebuilt registry with EC2. While EC2 throttles, this work can wait. It can also wait in the first 15 minutes after
-// the rebuild, because a collection usually comes within minutes.
+// canWait reports whether a growth can leave the work of resumeCalls to a collection. A call with an unknown outcome
+// cannot wait, and unconfirmed addresses cannot. Otherwise, the comparison of a rebuilt registry with EC2 can wait
+// while EC2 throttles, and for 15 minutes after the rebuild, because a collection usually comes within minutes.
 func (p *Node) canWait() bool {
 	const collected = 15 * time.Minute
 	s, err := p.Registry.View()
@@ -155,8 +150,8 @@ func (p *Node) canWait() bool {
 		(known.Throttled(s) || time.Since(s.Rebuilt.Since) < collected)
 }
 
-// awaitTurns waits until this node may repeat the calls of the intents. Only after this wait does resumeCalls ask EC2
-// what the calls have done. An earlier answer would be useless, because resumeCalls could not repeat the calls yet.
+// awaitTurns waits until this node may repeat the calls of the intents. Only then does resumeCalls ask EC2 what the
+// calls have done.
 func (p *Node) awaitTurns(ctx context.Context, s *registry.State) error {
 	for _, i := range s.Intents {
 		if i.Action == book.ModifyAction || lease.ReleasesChosen(i) || !p.MakesENIs() {
@@ -169,9 +164,8 @@ func (p *Node) awaitTurns(ctx context.Context, s *registry.State) error {
 	return nil
 }
 
-// reattach attaches an ENI that a growth has begun to make. If the ENI is for another pool, or does not fit the pool,
-// reattach calls abandonENI. If the role has no permission to attach an ENI that may belong to the original plugin (see
-// maybeOthers), reattach leaves the ENI alone.
+// reattach attaches an ENI that a growth has begun to make, if it is for this pool and fits it. Otherwise it calls
+// abandonENI. If the role must not attach an ENI that may belong to the original plugin, reattach leaves the ENI alone.
 func (p *Node) reattach(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -202,25 +196,23 @@ func (p *Node) fitsPool(s *registry.State, e aws.ENI) bool {
 	return p.Policy.Misfit(attached) == "" || p.Policy.Unclear(attached)
 }
 
-// maybeOthers reports whether an unattached ENI may belong to the original plugin. Such an ENI has no tags of ours, and
-// no intent of this node names it. A good IAM policy forbids changes of such an ENI, because it permits changes only of
-// ENIs with our tags.
+// maybeOthers reports whether an unattached ENI may belong to the original plugin: it has no tags of ours, and no
+// intent of this node names it. A good IAM policy permits changes only of ENIs with our tags.
 func maybeOthers(s *registry.State, e aws.ENI) bool {
 	return book.Untagged(e) && !s.ENIs[e.ID].Managed && !book.Begun(s, e.ID)
 }
 
-// abandonENI deletes an ENI that a growth has begun to make. Its caller is a collection, or a growth of another pool,
-// and does not need this ENI. An ENI without our tags may belong to the original plugin, and stays until an ADD needs
-// it. An ENI that an operator's command has begun to make also stays, because a repeated command continues with this
-// ENI.
+// abandonENI deletes an ENI that a growth has begun to make, because its caller does not need it. An ENI without our
+// tags may belong to the original plugin, and stays until an ADD needs it. An ENI of an operator's command also stays,
+// because a repeated command continues with it.
 func (p *Node) abandonENI(ctx context.Context, e aws.ENI) error {
 	s, err := p.Registry.View()
 	if err != nil || e.Tags[book.TagManaged] != "true" {
 		return err
 	}
 	if _, known := s.ENIs[e.ID]; known {
-		// an operator or another program has detached this ENI just now. Pods may still have addresses of the ENI. If
-		// no pod has one of these addresses, a collection deletes the ENI
+		// An operator or another program has just detached this ENI, and pods may still have its addresses. A
+		// collection deletes it when no pod has one.
 		return nil
 	}
 	err = p.DeleteNow(ctx, e.ID)
@@ -229,13 +221,12 @@ func (p *Node) abandonENI(ctx context.Context, e aws.ENI) error {
 			s.Intents[call.NewToken()] = registry.Intent{Action: book.AttachAction, ENI: e.ID, Since: time.Now()}
 		})
 	}
-	return err // "not found" also counts as an error: perhaps EC2 does not find a new ENI yet
+	return err // also "not found", because EC2 perhaps does not find a new ENI yet
 }
 
-// EndBegun calls resumeCalls for a collection, if there is something to finish. If a growth is under way, EndBegun
-// first waits for its end. If EC2 has throttled the attachment of a new ENI, the next ADD continues with this ENI (see
-// KeepMade of package known). So EndBegun then does nothing, but for at most ten minutes. If EC2 throttles a call of
-// EndBegun, and an ADD waits, EndBegun leaves the remaining calls to the next collection.
+// EndBegun calls resumeCalls for a collection, if there is something to finish. If EC2 has throttled the attachment of
+// a new ENI, EndBegun does nothing for at most ten minutes, because the next ADD continues with this ENI (see KeepMade
+// of package known). If EC2 throttles EndBegun, and an ADD waits, the next collection makes the remaining calls.
 func (p *Node) EndBegun(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !known.Due(s) {
@@ -265,9 +256,8 @@ func (p *Node) EndBegun(ctx context.Context) error {
 }
 
 // adoptAll finishes the creation of our ENIs in enis. It calls onUnattached with each unattached ENI. It records each
-// attached ENI with all addresses that EC2 reports, and sets DeleteOnTermination of this ENI. If an ENI is not ours,
-// and is not in the registry, adoptAll leaves it to Learn. If adoptAll fails, a kept answer of EC2 may be the cause, so
-// adoptAll deletes the kept answers.
+// attached ENI with all addresses that EC2 reports, and sets its DeleteOnTermination. ENIs of others that are not in
+// the registry are for Learn. After an error, adoptAll deletes the kept answers of EC2, which may be the cause.
 func (p *Node) adoptAll(
 	ctx context.Context, s *registry.State, enis []aws.ENI, onUnattached func(context.Context, aws.ENI) error,
 ) (failed error) {
@@ -315,8 +305,7 @@ func (p *Node) mustAdopt(s *registry.State, e aws.ENI) bool {
 	return e.Status != "available" || p.MakesENIs() // if false, an operator must attach or delete the ENI
 }
 
-// finishENI calls onUnattached with an unattached ENI. For an attached ENI of ours, finishENI sets DeleteOnTermination,
-// or leaves an intent for the call that sets it.
+// finishENI calls onUnattached with an unattached ENI, and ensureDeleteOnTermination with an attached ENI of ours.
 func (p *Node) finishENI(
 	ctx context.Context, s *registry.State, e aws.ENI, onUnattached func(context.Context, aws.ENI) error,
 ) error {
@@ -329,8 +318,8 @@ func (p *Node) finishENI(
 	return nil
 }
 
-// learnOthers calls Learn if EC2 shows attached ENIs that are not in the registry. An operator or another program has
-// created these ENIs, and metadata may show them by now.
+// learnOthers calls Learn if EC2 shows attached ENIs that are not in the registry, because metadata may show them by
+// now.
 func (p *Node) learnOthers(ctx context.Context, enis []aws.ENI) {
 	s, err := p.Registry.View()
 	unknown := func(e aws.ENI) bool { _, known := s.ENIs[e.ID]; return !known && e.Status != "available" }
@@ -343,10 +332,8 @@ func (p *Node) learnOthers(ctx context.Context, enis []aws.ENI) {
 	}
 }
 
-// withSubnetCIDRs adds the CIDRs of the ENI's subnet to the ENI, because EC2's description of an ENI lacks them. It
-// takes the CIDRs from the registry, from another ENI of the subnet, or from metadata. A node that creates ENIs also
-// asks EC2. If no source has the CIDRs, withSubnetCIDRs returns false, and the ENI serves no pods until metadata shows
-// the ENI.
+// withSubnetCIDRs adds the CIDRs of the ENI's subnet to the ENI, because EC2's description of an ENI lacks them. If no
+// source has the CIDRs, known is false, and the ENI serves no pods until metadata shows it.
 func (p *Node) withSubnetCIDRs(ctx context.Context, s *registry.State, e aws.ENI) (_ aws.ENI, known bool, err error) {
 	if e.CIDR.IsValid() || e.IPv6CIDR.IsValid() {
 		return e, true, nil // this node has just created the ENI

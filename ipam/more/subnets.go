@@ -22,12 +22,12 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// ErrNoSubnet means that no subnet is suitable for a new ENI. This does not change until an operator adds a subnet, a
-// tag or a CIDR. The error [aws.ErrSubnetFull] is different: it ends when addresses of a subnet become free.
+// ErrNoSubnet means that no subnet is suitable for a new ENI, until an operator adds a subnet, a tag or a CIDR. The
+// error [aws.ErrSubnetFull] is different: it ends when addresses of a subnet become free.
 var ErrNoSubnet = errors.New("no subnet for a new ENI")
 
-// Fit returns the suitable subnets of a VPC and zone. A suitable subnet has all of the tags, and a CIDR of each family.
-// If there is none, the error says what is missing: a subnet, a tag or a CIDR.
+// Fit returns the subnets that have all of the tags, and a CIDR of each family. If there is none, the error says what
+// is missing.
 func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []lease.Family) ([]aws.Subnet, error) {
 	tagged := slices.DeleteFunc(slices.Clone(all), func(n aws.Subnet) bool { return !lease.HasTags(n.Tags, tags) })
 	fit := slices.DeleteFunc(slices.Clone(tagged), func(n aws.Subnet) bool { return len(lacks(n, families)) > 0 })
@@ -48,10 +48,9 @@ func Fit(all []aws.Subnet, vpc, zone string, tags map[string]string, families []
 		"%w: %s, in %s, has no CIDR of %v", ErrNoSubnet, tagged[0].ID, where, lacks(tagged[0], families)[0])
 }
 
-// attachableSubnets returns the candidates whose ENIs can be attached to this instance. A subnet of an Outpost is in a
-// zone of the region, but its ENIs are only for instances of that Outpost. The boot ENI's subnet shows whether this
-// instance is in an Outpost. If the subnet of the boot ENI is not one of the candidates, attachableSubnets returns all
-// candidates.
+// attachableSubnets returns the candidates whose ENIs can be attached to this instance. ENIs of an Outpost's subnet are
+// only for instances of that Outpost, although the subnet is in a zone of the region. The boot ENI's subnet shows the
+// instance's Outpost. If it is no candidate, attachableSubnets returns all.
 func attachableSubnets(s *registry.State, candidates []aws.Subnet) []aws.Subnet {
 	for _, e := range s.ENIs {
 		own := slices.IndexFunc(candidates, func(n aws.Subnet) bool { return e.IsBoot() && n.ID == e.Subnet })
@@ -74,9 +73,9 @@ func lacks(n aws.Subnet, families []lease.Family) []lease.Family {
 	})
 }
 
-// nearestText describes the subnet whose tags are most like the wanted tags. A wanted tag with the wanted value counts
-// most. A wanted key with another value counts less, because the operator may have mistyped the value. If no subnet has
-// any of the keys, nearestText lists the keys that the subnets have.
+// nearestText describes the subnet whose tags are most like the wanted tags, or if none has any of the keys, the keys
+// that the subnets have. A wanted key with another value counts less than the whole tag: the operator may have mistyped
+// it.
 func nearestText(all []aws.Subnet, tags map[string]string) string {
 	score := func(n aws.Subnet) (s int) {
 		for k, v := range tags {
@@ -125,10 +124,9 @@ func keysText(all []aws.Subnet) string {
 	return "they have the tags " + strings.Join(sorted, ", ")
 }
 
-// sortSubnets sorts the subnets. The subnets in which the instance has the fewest ENIs come first. Among subnets with
-// the same number of ENIs, weighted rendezvous hashing gives each node an order of its own. If a subnet has twice as
-// many free addresses as another, it is the first subnet for twice as many nodes. So a thousand nodes that start
-// together do not all ask for the same subnet.
+// sortSubnets puts the subnets first in which the instance has the fewest ENIs. Among equals, weighted rendezvous
+// hashing gives each node an order of its own: a subnet with twice as many free addresses is first for twice as many
+// nodes. So a thousand nodes that start together do not all ask for the same subnet.
 func sortSubnets(subnets []aws.Subnet, instance string, eniCounts map[string]int) {
 	score := func(n aws.Subnet) float64 {
 		h := fnv.New64a()
@@ -149,9 +147,8 @@ func mixBits(h uint64) uint64 {
 	return h ^ h>>31
 }
 
-// SubnetFor returns the subnet with this ID. If the ID is empty, SubnetFor returns the subnet of the chosen addresses.
-// The pool must be able to have ENIs in the returned subnet. If AWS reserves a chosen address, so that no pod can have
-// it, SubnetFor returns an error.
+// SubnetFor returns the subnet with this ID, or if the ID is empty, the subnet of the chosen addresses. It returns an
+// error if the pool cannot have ENIs there, or if AWS reserves a chosen address.
 func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws.Subnet, error) {
 	all, err := p.DescribeSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {
@@ -186,8 +183,8 @@ func (p *Node) SubnetFor(ctx context.Context, s *registry.State, id string) (aws
 	return fit[i], nil
 }
 
-// chosenSubnetError returns why the pool can have no ENI in the subnet that the pod has chosen. This error is useful on
-// a full instance: without it, an operator would make room for an ENI, and then the creation would fail.
+// chosenSubnetError returns why the pool can have no ENI in the chosen subnet. Without it, an operator would make room
+// on a full instance, and then the creation would fail.
 func (p *Node) chosenSubnetError(ctx context.Context, s *registry.State) error {
 	if p.Policy.Choice.Subnet == "" {
 		return nil
@@ -220,8 +217,7 @@ func subnetText(subnets []aws.Subnet) string {
 	return strings.Join(all, ", ")
 }
 
-// subnetsError returns the error of a node that can create an ENI in no subnet. The subnets have no free addresses, or
-// EC2 refuses to create an ENI in them.
+// subnetsError returns the error of a node that can create an ENI in no subnet: they are full, or EC2 refuses.
 func subnetsError(s *registry.State, spec ENISpec, full []error, refused map[string]error) error {
 	where := fmt.Sprintf("%s in %s", book.VPCOf(s), s.Instance.Zone)
 	if len(spec.Tags) > 0 {
@@ -240,11 +236,9 @@ func subnetsError(s *registry.State, spec ENISpec, full []error, refused map[str
 		"%w", errors.Join(append(why, full...)...))
 }
 
-// secondTrySubnets returns the subnets for a second try to create the ENI, with only its primary address. In the first
-// try, the node asked for more addresses, and EC2 gives all of them or none. Other nodes may have taken addresses after
-// EC2 described the subnets. So the node now asks only for the primary address. For this, secondTrySubnets sets the
-// field Free of each returned subnet to 1. If the first try asked only for the primary address, secondTrySubnets
-// returns no subnets.
+// secondTrySubnets returns the subnets for a second try to create the ENI, with only its primary address: it sets their
+// Free to 1. The first try asked for more, and EC2 gives all addresses or none. If it did not ask for more, there is no
+// second try.
 func (p *Node) secondTrySubnets(s *registry.State, subnets []aws.Subnet, spec ENISpec) []aws.Subnet {
 	if !spec.wantsFamily(lease.IPv4) || p.secondaryAddrs(s, spec) == 0 && !spec.Prefixes {
 		return nil
@@ -256,9 +250,8 @@ func (p *Node) secondTrySubnets(s *registry.State, subnets []aws.Subnet, spec EN
 	return narrow
 }
 
-// subnetsInOrder lists the subnets in which this node tries to create an ENI, in the order of the tries. These subnets
-// are in the instance's zone, and have the tags and free addresses. If no subnet has the tags, subnetsInOrder returns
-// an error. If all subnets with the tags are full, the list is empty and there is no error.
+// subnetsInOrder lists the subnets in which this node tries to create an ENI, in the order of the tries. If all
+// suitable subnets are full, the list is empty. If none is suitable, there is an error.
 func (p *Node) subnetsInOrder(ctx context.Context, s *registry.State, spec ENISpec) ([]aws.Subnet, error) {
 	all, err := p.ZoneSubnets(ctx, book.VPCOf(s), s.Instance.Zone)
 	if err != nil {

@@ -17,9 +17,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// setDeleteOnTermination sets DeleteOnTermination of an ENI, so that EC2 deletes the ENI together with the instance.
-// The pods' network works without DeleteOnTermination, so no pod waits for this call: see Finish. If the call fails,
-// the intent stays, and a later process tries again, if setsTermination returns true for the process.
+// setDeleteOnTermination sets DeleteOnTermination of an ENI, so that EC2 deletes the ENI together with the instance. No
+// pod waits for this call: see Finish. If it fails, the intent stays, and a later process tries again.
 func (p *Node) setDeleteOnTermination(ctx context.Context, eni, attachment, token string) error {
 	s, err := p.Registry.View()
 	if err != nil || ctx.Err() != nil || time.Now().Before(s.NotBefore[book.ModifyAction]) ||
@@ -43,8 +42,8 @@ func (p *Node) setDeleteOnTermination(ctx context.Context, eni, attachment, toke
 	return p.Registry.Change(ctx, func(s *registry.State) { delete(s.Intents, token) })
 }
 
-// Finish calls setDeleteOnTermination for the ENIs that growths have attached. A growth puts off this call until its
-// pods have addresses. If a process is killed before it calls Finish, the next growth or collection makes these calls.
+// Finish calls setDeleteOnTermination for the ENIs that growths have attached. A growth first gives addresses to its
+// pods. If the process is killed before Finish, the next growth or collection makes these calls.
 func (p *Node) Finish(ctx context.Context) {
 	const turn, patience = time.Second, 10 * time.Second
 	s, err := p.Registry.View()
@@ -66,8 +65,8 @@ func (p *Node) Finish(ctx context.Context) {
 	}
 }
 
-// FinishNamed calls Finish for an ENI that an operator's command has attached. If EC2 throttles or fails, FinishNamed
-// tries again for half a minute. On a node that must not create ENIs, no later process would try again.
+// FinishNamed calls Finish for an ENI that an operator's command has attached, up to eight times if EC2 throttles or
+// fails. On a node that must not create ENIs, no later process would try again.
 func (p *Node) FinishNamed(ctx context.Context, id string) error {
 	const attempts = 8
 	for n := range attempts {
@@ -84,8 +83,8 @@ func (p *Node) FinishNamed(ctx context.Context, id string) error {
 	return nil
 }
 
-// setsTermination reports whether this process may set DeleteOnTermination of ENIs. If a network of the node may create
-// ENIs, the node's role has the permission, so a collection makes the call for this network.
+// setsTermination reports whether this process may set DeleteOnTermination of ENIs. The role has this permission if a
+// network of the node may create ENIs.
 func (p *Node) setsTermination() bool { return p.MakesENIs() || p.Policy.AnyMakesENIs }
 
 // ensureDeleteOnTermination sets DeleteOnTermination of an attached ENI, even if there is no intent for this call. If
@@ -96,19 +95,18 @@ func (p *Node) ensureDeleteOnTermination(ctx context.Context, e aws.ENI) error {
 		i := registry.Intent{Action: book.ModifyAction, ENI: e.ID, Attachment: e.Attachment, Since: time.Now()}
 		for t, old := range s.Intents {
 			if old.ENI == e.ID && old.Action == book.ModifyAction {
-				token, i.Since = t, old.Since // keep the old time, because with a new time the intent would never end
+				token, i.Since = t, old.Since // with a new time, the intent would never end
 			}
 		}
 		s.Intents[token] = i
 	})
 	if err != nil || e.Attachment == "" || !p.setsTermination() {
-		return err // a later process makes the call, which this process cannot make yet, or must not make
+		return err // a later process makes the call
 	}
 	return p.setDeleteOnTermination(ctx, e.ID, e.Attachment, token)
 }
 
-// setAllDeleteOnTermination calls setDeleteOnTermination for each ENI that was attached without this call, or for which
-// the call failed.
+// setAllDeleteOnTermination calls setDeleteOnTermination for each ENI that still has an intent for it.
 func (p *Node) setAllDeleteOnTermination(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil || !p.setsTermination() {

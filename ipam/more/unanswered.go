@@ -19,16 +19,15 @@ import (
 )
 
 // This file is about a Provision that was killed, got no answer from EC2, or did not see the link of its ENI. If an
-// operator repeats the Provision, the new Provision continues with the same ENI. If the new Provision created another
-// ENI, the node would have two ENIs, and a collection would delete neither of them.
+// operator repeats the Provision, the new one continues with the same ENI. With another ENI, the node would have two,
+// and a collection would delete neither.
 //
-// EC2's answers perhaps do not show changes of the last seconds. So for the duration known.Settled after a change, the
-// node trusts the registry's record of the change and not EC2's answer. If the registry lacks the result of a call, the
-// Provision waits until EC2 has settled.
+// EC2's answers perhaps do not show changes of the last seconds. So for known.Settled after a change, the node trusts
+// the registry's record of the change. If the registry lacks the result of a call, the Provision waits until EC2 has
+// settled.
 
-// earlierENI returns the ENI of an earlier Provision with the same spec, or "". Another process may already have
-// finished the calls of that Provision. The state s is the registry's latest state. The state in the argument before is
-// older: at that time, this process had not yet finished the calls of earlier processes.
+// earlierENI returns the ENI of an earlier Provision with the same spec, or "". The state before is from the time
+// before this process finished the calls of earlier processes, and the state s is the latest.
 func (p *Node) earlierENI(ctx context.Context, before, s *registry.State, spec ENISpec) (string, error) {
 	for _, id := range slices.Sorted(maps.Keys(s.ENIs)) {
 		e := s.ENIs[id]
@@ -69,9 +68,8 @@ func (p *Node) earlierENI(ctx context.Context, before, s *registry.State, spec E
 	return "", nil
 }
 
-// describeWhenShown returns EC2's description of an ENI, or the zero value if EC2 does not know the ENI. EC2 perhaps
-// does not show a new ENI yet, so describeWhenShown asks again. The argument changedAt is when the ENI last changed.
-// When the duration known.Settled has passed since that time, describeWhenShown gives up.
+// describeWhenShown returns EC2's description of an ENI that last changed at changedAt. It asks again until EC2 shows
+// the ENI, or known.Settled has passed since then. In the end, it returns the zero value.
 func (p *Node) describeWhenShown(ctx context.Context, id string, changedAt time.Time) (aws.ENI, error) {
 	for {
 		enis, err := p.DescribeENIs(ctx, aws.ByID(id))
@@ -106,8 +104,8 @@ func (p *Node) matchesSpec(ctx context.Context, s *registry.State, e aws.ENI, sp
 	return err == nil && slices.ContainsFunc(fit, func(n aws.Subnet) bool { return n.ID == e.Subnet }), nil
 }
 
-// finishUnrecorded continues an earlier Provision whose ENI resumeCalls has not found. The intent i has the ID of this
-// ENI. If the ENI is attached in the end, finishUnrecorded returns the ENI's ID.
+// finishUnrecorded continues an earlier Provision whose ENI, named by the intent i, resumeCalls has not found. If the
+// ENI is attached in the end, finishUnrecorded returns its ID.
 func (p *Node) finishUnrecorded(
 	ctx context.Context, s *registry.State, i registry.Intent, spec ENISpec,
 ) (string, error) {
@@ -138,9 +136,9 @@ func (p *Node) finishUnrecorded(
 	}
 }
 
-// finishOwn attaches an ENI that an earlier Provision with the same spec has begun to make. If the ENI belongs to a
-// growth, finishOwn deletes it. If the ENI belongs to another Provision, finishOwn does nothing, because it does not
-// know the MinIndex in the spec of that Provision. At a device index below that MinIndex, the ENI would serve no pods.
+// finishOwn attaches an ENI that an earlier Provision with the same spec has begun to make. An ENI of a growth is
+// deleted. An ENI of another Provision stays, because finishOwn does not know its MinIndex. At a lower index, it would
+// serve no pods.
 func (p *Node) finishOwn(ctx context.Context, e aws.ENI, spec ENISpec) error {
 	if e.Tags[book.TagManaged] == "true" {
 		return p.abandonENI(ctx, e)

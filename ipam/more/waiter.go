@@ -33,8 +33,8 @@ func (p *Node) CountWaiting(s *registry.State) (n int, first, last time.Time) {
 	return n, first, last
 }
 
-// HasFree reports whether the pool has free addresses for an ADD. It may return true even after a growth that has
-// failed. Before that growth failed, it may have finished the calls of an interrupted growth, and so got addresses.
+// HasFree reports whether the pool has free addresses for an ADD. A growth that has failed may have got some, because
+// it first finishes the calls of an interrupted growth.
 func (p *Node) HasFree() bool {
 	s, err := p.Registry.View()
 	if err != nil {
@@ -55,16 +55,13 @@ func (p *Node) pendingADDs(s *registry.State) int {
 	return n
 }
 
-// wantedAddrs returns the number of addresses that a growth must ask for. If isForOnePod returns true, the growth asks
-// for one address. Any other growth asks for one address for each ADD that waits or will be repeated, plus a reserve.
-// The reserve is the larger of two numbers: the free addresses that the pool wants to keep ready, and the cooling
-// addresses. A growth asks for at least ipBatchSize addresses. But if the node may get fewer further pods because of
-// maxPods, that smaller number replaces the reserve and ipBatchSize. If ipBatchSize is 0, a growth asks for as many
-// addresses as an ENI can have.
+// wantedAddrs returns the number of addresses that a growth must ask for: one for each ADD that waits or will be
+// repeated, plus a reserve, and at least ipBatchSize. The reserve is the larger of warm.min and the number of cooling
+// addresses. The number of further pods that maxPods allows limits the reserve and the batch. If ipBatchSize is 0, a
+// growth asks for as many addresses as an ENI can have. A growth for one pod asks for one address.
 //
-// Cooling addresses show that pods are being replaced, and that more pods will be replaced soon. Without a reserve for
-// them, a rolling update would cost as many calls as the node has pods. The whole account shares the rate limit of
-// these calls.
+// Cooling addresses show that pods are being replaced. Without a reserve for the next ones, a rolling update would cost
+// as many calls as the node has pods.
 func (p *Node) wantedAddrs(s *registry.State) int {
 	if p.isForOnePod() {
 		return 1
@@ -77,9 +74,8 @@ func (p *Node) wantedAddrs(s *registry.State) int {
 	return max(n, pods, 1)
 }
 
-// isForOnePod reports whether a growth is for one pod alone, because the pod has chosen addresses, or wants a whole
-// ENI. Chosen addresses need room on their ENI, and further addresses could take this room. For a whole ENI, further
-// addresses would be useless, because no other pod gets them.
+// isForOnePod reports whether a growth is for one pod alone, which has chosen addresses, or wants a whole ENI. Further
+// addresses could take the room of the chosen addresses, and no other pod gets an address of a whole ENI.
 func (p *Node) isForOnePod() bool { return p.Policy.Choice.Exclusive || len(p.Policy.Choice.Addrs) > 0 }
 
 // coolingAddrs counts the pool's addresses that still cool.
@@ -110,8 +106,8 @@ func (p *Node) isPodAddr(s *registry.State, a netip.Addr) bool {
 	return id != "" && e.Pool == p.Policy.Pool && nl.FamilyOf(a) == p.Policy.Families[0]
 }
 
-// wantedForNewENI does what wantedAddrs does, for a new ENI. A new ENI costs three calls that change something in EC2.
-// So the new ENI gets addresses for a quarter more pods than the pool will have when the waiting ADDs are done.
+// wantedForNewENI does what wantedAddrs does, for a new ENI, which costs three changing calls. So it gets addresses for
+// a quarter more pods than the pool will have when the waiting ADDs are done.
 func (p *Node) wantedForNewENI(s *registry.State) int {
 	n := p.wantedAddrs(s)
 	if p.isForOnePod() {
@@ -121,9 +117,8 @@ func (p *Node) wantedForNewENI(s *registry.State) int {
 	return max(n, min(more+(more+p.podCount(s))/4, p.Policy.More(s)))
 }
 
-// A pause limits how long a growth waits for the next ADD of a burst. It has the shortest and the longest time. If no
-// ADD comes while the growth waits, the burst counts as ended. Between the two limits, the growth waits longer if the
-// ADDs come more slowly.
+// A pause has the shortest and the longest time for which a growth waits for the next ADD of a burst. Between the two,
+// it waits longer if the ADDs come more slowly.
 type pause struct{ least, most time.Duration }
 
 // The pauses of gatherADDs. A new ENI takes seconds, so a longer wait for the ADDs of a slow burst makes little
@@ -133,9 +128,8 @@ var (
 	pauseENI    = pause{150 * time.Millisecond, 300 * time.Millisecond}
 )
 
-// burstPause returns how long a growth waits for the next ADD of a burst. The argument average is the average time
-// between two ADDs of the burst. Within the limits of the pause, burstPause returns eight times this average. If ADDs
-// come at random times, the growth then misses only one ADD of 3000.
+// burstPause returns how long a growth waits for the next ADD of a burst, if average is the average time between two
+// ADDs: eight times as long, within the limits. If ADDs come at random times, the growth misses only one ADD of 3000.
 func (p pause) burstPause(average time.Duration) time.Duration {
 	return min(max(p.least, 8*average), p.most)
 }
@@ -143,11 +137,9 @@ func (p pause) burstPause(average time.Duration) time.Duration {
 // gatherADDs waits until all ADDs of a burst have come, before the caller asks EC2. An ADD that comes later costs
 // another call, which takes some 100 ms, and counts against the rate limit of the whole account.
 //
-// gatherADDs returns when no ADD has come for the time that burstPause returns. The argument enough is the number of
-// addresses that one call can bring. gatherADDs also returns when the waiting ADDs want at least this number. It
-// returns after a second at the latest, because the creation of an ENI takes longer than a second anyway. A single ADD
-// waits for 10 ms. If this ADD has already waited for 10 ms, for example for a describe call, gatherADDs returns at
-// once.
+// gatherADDs returns when no ADD has come for the time of burstPause, or when the waiting ADDs want as many addresses
+// as one call can bring (enough). It waits at most a second, because the creation of an ENI takes longer anyway. A
+// single ADD waits for 10 ms, including the time that it has already waited.
 func (p *Node) gatherADDs(ctx context.Context, enough int, pause pause) error {
 	const alone, most = 10 * time.Millisecond, time.Second
 	for began := time.Now(); ; {
