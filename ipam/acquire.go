@@ -21,14 +21,13 @@ func (p *Pool) Acquire(ctx context.Context, o lease.Owner) (lease.Allocation, er
 	return a, err
 }
 
-// Lease does what Acquire does, but the caller of Lease must call Finish afterwards. The owner can use the addresses as
-// soon as Lease returns, before the call of Finish.
+// Lease does what Acquire does, but the caller of Lease must call Finish afterwards. The owner can use the addresses
+// before the call of Finish.
 func (p *Pool) Lease(ctx context.Context, o lease.Owner) (lease.Allocation, error) {
 	return p.Pool.Acquire(ctx, o, inProcessSource(func(q *lease.Pool) *Pool { return New(*q, p.Cloud) }))
 }
 
-// inProcessSource returns a Source that asks EC2 in this process, under the lock "grow". No process asks EC2 for more
-// addresses without this lock.
+// inProcessSource returns a Source that asks EC2 in this process, under the lock "grow".
 func inProcessSource(grows func(*lease.Pool) *Pool) lease.Source {
 	return lease.Source{Turn: "grow", Ask: func(ctx context.Context, p *lease.Pool, o lease.Owner,
 		why error) (lease.Allocation, error) {
@@ -36,10 +35,8 @@ func inProcessSource(grows func(*lease.Pool) *Pool) lease.Source {
 	}}
 }
 
-// unpausedRounds is the number of times that one process asks EC2 without a pause, if no call fails. A process needs up
-// to four rounds. In these rounds, it learns the existing ENIs, finishes interrupted calls, assigns addresses, and
-// creates an ENI. After these rounds, there are two possible reasons why no address is free. Either other pods have
-// taken the new addresses, or EC2 will never give an address.
+// unpausedRounds is how often one process asks EC2 without a pause, if no call fails. Four rounds are enough: they
+// learn the ENIs, finish interrupted calls, assign addresses, and create an ENI.
 const unpausedRounds = 4
 
 // getMore asks EC2 until the owner has its addresses, or until a further try is useless. The argument lack is an error
@@ -66,15 +63,14 @@ func (p *Pool) getMore(ctx context.Context, o lease.Owner, lack error) (lease.Al
 	}
 }
 
-// addError returns the error of a failed ADD. The argument lack is an error that says what the ADD still needs. The
-// argument cause is the reason why the node has not got what the ADD needs.
+// addError returns the error of a failed ADD. The argument lack says what the ADD still needs, and cause says why the
+// node has not got it.
 func addError(lack, cause error) error {
 	return call.Explain(fmt.Errorf("%w: %w", lease.Lacking(lack), cause))
 }
 
-// askEC2 asks EC2 once for what the ADD still needs. If this try fails, but another try may succeed, askEC2 pauses, and
-// returns true without an error. If another try is useless, askEC2 returns an error. The next try first finds out what
-// EC2 has done during the failed try.
+// askEC2 asks EC2 once for what the ADD still needs. If this fails, but another try may succeed, askEC2 pauses, and
+// returns true and no error. If another try is useless, it returns an error.
 func (p *Pool) askEC2(ctx context.Context, o lease.Owner, attempt int, lack error) (failed bool, _ error) {
 	askedSince := time.Now()
 	enough, err := p.askOnce(ctx, lack)
@@ -94,8 +90,8 @@ func (p *Pool) askEC2(ctx context.Context, o lease.Owner, attempt int, lack erro
 	return true, nil
 }
 
-// askOnce tries once to get what an ADD still needs. The ADD needs the list of the VPC's peers, the registry's entries
-// of the existing ENIs, or more addresses. It returns true if the registry may now have all that the ADD needs.
+// askOnce tries once to get what an ADD still needs: the peers of the VPC, the existing ENIs, or more addresses. It
+// returns true if the registry may now have all that the ADD needs.
 func (p *Pool) askOnce(ctx context.Context, lack error) (enough bool, err error) {
 	if err := p.OfThisInstance(ctx); err != nil {
 		return false, err
@@ -114,9 +110,8 @@ func (p *Pool) askOnce(ctx context.Context, lack error) (enough bool, err error)
 	return err == nil || p.HasFree(), err
 }
 
-// isTransient reports whether the next try may succeed after err. The error aws.ErrNoMetadata means that the metadata
-// service does not answer. The service may be overloaded because the node starts. But the machine may also have no
-// metadata service. So for aws.ErrNoMetadata, isTransient returns true only in the first few attempts.
+// isTransient reports whether the next try may succeed after err. The metadata service of a starting node may be
+// overloaded, but some machines have no metadata service. So aws.ErrNoMetadata is transient only in the first attempts.
 func isTransient(err error, attempt int) bool {
 	const few = 3
 	// If EC2's answer was lost, the next try finds out what EC2 has done. After the deadline, there is no next try.

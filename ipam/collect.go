@@ -20,11 +20,10 @@ import (
 // prefixes that have been free for FreeAfter. It deletes the empty ENIs that this suite has made.
 //
 // Collect never unassigns a primary address. It unassigns nothing from a foreign ENI, or from an ENI whose tags are
-// unknown. If the metadata service does not list an address or an ENI of the registry, Collect asks EC2, and only EC2's
-// answer counts: see Correct in package known.
+// unknown. If metadata does not list an address or an ENI of the registry, EC2 decides: see Correct in package known.
 //
-// If pods get routes to the VPC's peers, Collect also renews the list of the peers. An ADD that finds a free address
-// does not renew an old list. If a collection is interrupted, the next collection finishes its work.
+// Collect also renews the list of the VPC's peers, if pods get routes to them. If a collection is interrupted, the next
+// collection finishes its work.
 func (p *Pool) Collect(ctx context.Context, what less.Collection) (less.Report, error) {
 	unlock, err := p.Registry.Lock(ctx, "collect")
 	if err != nil {
@@ -61,11 +60,11 @@ func (p *Pool) collect(ctx context.Context, c *less.Collecting) error {
 }
 
 // tidyNode removes what the plugins have installed on the node for all pods, if no pod is left. If there are pods, but
-// no routed pods, it removes what serves only routed pods. A registry without leases does not prove that no pod is
-// left. The registry may have been lost, and the metadata service, which lists the pods' addresses, may not answer.
-// Only the kernel proves that no pod is left: see [nl.NS.RemoveShared]. tidyNode first compares the leases with what
-// the kernel has shown: see allOnENIs. If the kernel has not shown a leased address at a link of its pod, tidyNode
-// removes nothing. The reason is that this pod may be a routed pod, or may still start.
+// no routed pods, it removes what serves only routed pods.
+//
+// The registry may have been lost, so a registry without leases does not prove that no pod is left. Only the kernel
+// proves this: see [nl.NS.RemoveShared]. If the kernel has not shown a leased address at a link of its pod, the pod may
+// be a routed pod, or may still start. tidyNode then removes nothing.
 func (p *Pool) tidyNode(ctx context.Context, c *less.Collecting) error {
 	return p.Registry.Update(ctx, func(s *registry.State) error {
 		remove := p.Host.RemoveShared
@@ -76,7 +75,7 @@ func (p *Pool) tidyNode(ctx context.Context, c *less.Collecting) error {
 			return nil
 		}
 		removed, err := remove()
-		c.Tidied = c.Tidied || removed // if Update calls this function a second time, nothing is left to remove
+		c.Tidied = c.Tidied || removed // Update may call this function twice
 		if errors.Is(err, nl.ErrPods) {
 			// A pod has started during the removal. Because Tidied is true, the command registry-gc puts the removed
 			// objects back.

@@ -15,13 +15,11 @@ import (
 )
 
 // recordFailure records why EC2 has not given addresses to this process. The other waiting ADDs of the pool read the
-// record: see package lease. The argument askedSince is the time when this process began to ask EC2. If askedSince is
-// zero, a process will ask EC2 again. In this case, the other ADDs do not take this failure as EC2's answer to them.
+// record: see package lease. The argument askedSince is when this process began to ask EC2, or zero if a process will
+// ask EC2 again. With zero, the other ADDs do not fail because of this record.
 //
-// A subnet has room again when pods of any node end. Until then, the runtimes of all nodes repeat the ADDs of all
-// waiting pods. EC2 limits the rate of all calls of the account together. If each of these ADDs asked EC2, EC2 would
-// also throttle the nodes whose subnets have room. So until the record of a full subnet expires (Until of
-// registry.Failure), no ADD asks EC2 again.
+// If a subnet is full, no ADD of this node asks EC2 again until the record expires (Until of registry.Failure).
+// Otherwise the repeated ADDs of all nodes would use up the account's rate of calls.
 func (p *Pool) recordFailure(ctx context.Context, o lease.Owner, cause error, askedSince time.Time) error {
 	if errors.Is(cause, context.DeadlineExceeded) || errors.Is(cause, context.Canceled) {
 		askedSince = time.Time{} // this process has no time left, and EC2 has refused nothing

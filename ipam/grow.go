@@ -28,7 +28,7 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	}
 	p.Look(ctx) // otherwise growth may ask for addresses on an ENI that an operator or another program has detached
 	if sure, err := p.Resume(ctx); err != nil || sure {
-		return err // if sure is true, Resume has confirmed addresses, which may be enough for the waiting ADDs
+		return err // Resume has confirmed addresses, which may be enough for the waiting ADDs
 	}
 	defer p.AskInAdvance(ctx)()
 	s, err := p.DescribeInstance(ctx)
@@ -68,9 +68,8 @@ func (p *Pool) growOnce(ctx context.Context) error {
 	return creationError(reasons, p.AddENI(ctx, s))
 }
 
-// creationError returns the error of a growth that could not create an ENI. The error includes the reasons why no
-// existing ENI could get more addresses. The error's hint says what an operator can do about the failed creation. If
-// EC2 has refused to change an existing ENI, the hint also says what an operator can do about this refusal.
+// creationError returns the error of a growth that could not create an ENI. Its text and its hint also cover the
+// reasons why no existing ENI could get more addresses.
 func creationError(reasons []error, err error) error {
 	if err == nil {
 		return nil
@@ -90,10 +89,8 @@ func creationError(reasons []error, err error) error {
 		"; or: "), "%w", all)
 }
 
-// confirmAddrs replaces the growth if the network has "provision": "none", because the node must then change nothing in
-// EC2. If the registry was rebuilt, confirmAddrs compares the unconfirmed addresses of the registry with EC2. If EC2
-// confirms some of these addresses, confirmAddrs returns nil. In all other cases, confirmAddrs returns an error that
-// says why no address is free.
+// confirmAddrs replaces the growth in a network with "provision": "none". If the registry was rebuilt, confirmAddrs
+// compares its unconfirmed addresses with EC2. If EC2 confirms none, the error says why no address is free.
 func (p *Pool) confirmAddrs(ctx context.Context) error {
 	s, err := p.Registry.View()
 	if err != nil {

@@ -2,18 +2,21 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package ipam manages the addresses of a node. It leases addresses to pods, and gets more addresses from EC2 when no
-// address is free. The plugins do not import package ipam. They execute [lease.GrowProgram], which imports package
-// ipam. The operator's tool uses the same [Pool] to run collections, and to inspect the node.
+// address is free. The plugins do not import package ipam, but execute [lease.GrowProgram], which imports it. The
+// operator's tool uses the same [Pool] to run collections, and to inspect the node.
 //
 // An ADD that finds a free address calls neither EC2 nor metadata: it writes a lease to the registry and is done
 // ([lease.Add]). If no address is free, one process of the node asks EC2 for the addresses that all waiting ADDs need
 // ([Pool.Acquire]). A DEL ends the lease, and calls neither EC2 nor metadata. A collection unassigns free addresses
 // ([Pool.Collect]). If a pod had chosen an address, [Pool.ReleaseChosen] unassigns it soon after the DEL.
 //
-// There are three invariants. The first invariant: a leased address has exactly one owner. This owner has the address
-// before its ADD answers, and keeps it until its DEL has begun. The second invariant: the node never unassigns an
-// address that a pod has. The third invariant: before a process changes something in EC2, the registry on disk has a
-// record of the change. So a process may be killed at any time, and the next process finishes its work.
+// There are three invariants:
+//
+//   - A leased address has exactly one owner. The owner has the address before its ADD answers, and keeps it
+//     until its DEL has begun.
+//   - The node never unassigns an address that a pod has.
+//   - Before a process changes something in EC2, the registry on disk has a record of the change. So a process may be
+//     killed at any time, and the next process finishes its work.
 package ipam
 
 import (
@@ -26,9 +29,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// Commands returns the commands of [lease.GrowProgram] for a process with these arguments. With the arguments that
-// [lease.Program] passes, an ADD leases addresses for one interface, and its parent process does the rest. With other
-// arguments, an ADD does all that the ipam plugin does.
+// Commands returns the commands of [lease.GrowProgram]. If args are the arguments that [lease.Program] passes, an ADD
+// leases addresses for one interface, for its parent process. With other arguments, an ADD does all that the ipam
+// plugin does.
 func Commands(args ...string) plugin.Commands[lease.Config] {
 	var grown *Pool // nil: the ADD has not asked EC2
 	here := inProcessSource(func(p *lease.Pool) *Pool {
@@ -38,7 +41,7 @@ func Commands(args ...string) plugin.Commands[lease.Config] {
 	c := lease.Commands()
 	c.Add = lease.Acquisition(args, here)
 	if c.Add != nil {
-		c.Ended = nil // the metrics count the ADD that has executed this process, and not this process
+		c.Ended = nil // the metrics count the parent's ADD, and not this one
 	} else {
 		c.Add = func(ctx context.Context, r *plugin.Request[lease.Config]) (*types100.Result, error) {
 			result, _, err := lease.Add(ctx, r, here)

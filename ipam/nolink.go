@@ -13,13 +13,11 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// This file is about ENIs whose link is not on the node: see lease.Pool.Obtain. A growth does not use such ENIs. If the
-// growth fails, the growth's error names these ENIs. If the instance seems full, the growth asks EC2 whether these ENIs
-// are still attached. A detached ENI takes no slot of the instance. When no pod has an address of a detached ENI, a
-// collection removes the ENI from the registry.
+// This file is about ENIs whose link is not on the node: see lease.Pool.Obtain. A growth does not use such ENIs, but
+// its error names them.
 
 // withPassedOver adds text to err, the error of a growth. The text names the ENIs of the pool whose link is not on the
-// node, because the growth has not used these ENIs.
+// node.
 func (p *Pool) withPassedOver(err error) error {
 	if err == nil {
 		return nil
@@ -43,7 +41,7 @@ func (p *Pool) withPassedOver(err error) error {
 		advice = first + "; " + advice
 	}
 	if e, ok := errors.AsType[*plugin.Error](err); ok {
-		code = e.Code // the text about ENIs without a link explains the failure, but does not change the error's code
+		code = e.Code
 	}
 	return plugin.Errorf(code, advice, "%w", errors.Join(over...))
 }

@@ -14,11 +14,11 @@ import (
 
 // Provision creates an ENI, attaches it, and brings up its link. The addresses of the ENI are then free, and no
 // collection deletes the ENI. If Provision returns an error and an ID, the ENI is attached, but perhaps its link is not
-// up. If an earlier Provision with the same spec was interrupted, Provision uses the ENI of the earlier Provision.
+// up. If an earlier Provision with the same spec was interrupted, Provision continues with its ENI.
 //
-// No two Provisions may return the same ENI. So the registry marks the ENI of an unfinished Provision, in the field
-// Provisioning of registry.ENI. When a Provision returns its ENI, it removes the mark, so that no later Provision uses
-// this ENI. Each Provision holds a lock. So if a Provision finds a mark, the process that wrote the mark has ended.
+// No two Provisions may return the same ENI. So the registry marks the ENI of an unfinished Provision (Provisioning of
+// registry.ENI). A Provision that returns its ENI removes the mark. Only one Provision runs at a time, so the writer of
+// an earlier mark has ended.
 func (p *Pool) Provision(ctx context.Context, spec more.ENISpec) (id, link string, err error) {
 	return p.provisionWith(ctx, spec, p.LinkUp)
 }

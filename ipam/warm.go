@@ -61,9 +61,8 @@ func (p *Pool) Fill(ctx context.Context) (free int, err error) {
 }
 
 // countFree returns how many addresses are free, and whether the pool wants more. The result enough is true if ADDs
-// wait, and each of them can have a free address. If there are too few free addresses, Fill asks EC2 before it lets
-// these ADDs have their turn. If Fill gave its lock to these ADDs first, some of them would ask EC2 themselves, and the
-// pool would need one call more.
+// wait, and each of them can have a free address. Only then should Fill let them go first. With too few addresses, some
+// of these ADDs would ask EC2 themselves, and the pool would need one call more.
 func (p *Pool) countFree(ctx context.Context) (free int, wantsMore, enough bool, err error) {
 	err = p.Registry.Change(ctx, func(s *registry.State) {
 		p.Note(s)
@@ -90,9 +89,8 @@ func (p *Pool) updateRegistry(ctx context.Context) error {
 	return nil
 }
 
-// giveWay releases the lock "grow", so that the waiting ADDs can take it. If giveWay took the lock again at once, it
-// could overtake these ADDs. So it takes the lock again when no ADD waits any more, or after a second. It returns a
-// function that releases the lock again.
+// giveWay releases the lock "grow", so that the waiting ADDs can take it. It takes the lock again when no ADD waits any
+// more, or after a second: at once, it could overtake these ADDs. It returns a function that releases the lock again.
 func (p *Pool) giveWay(ctx context.Context, unlock func()) (func(), error) {
 	const most, look = time.Second, 10 * time.Millisecond
 	unlock()
