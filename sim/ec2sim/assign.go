@@ -57,8 +57,7 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 		return nil, err
 	}
 	if len(in.PrivateIPAddresses) > 0 {
-		// EC2 accepts a repeated request, and answers it like the first. So the answer also has the requested addresses
-		// that the ENI had before.
+		// EC2 answers a repeated request like the first: with all requested addresses.
 		got.addrs = in.PrivateIPAddresses
 	}
 	out := &assignPrivateIPAddressesOutput{NetworkInterfaceID: e.id, Return: true}
@@ -71,8 +70,7 @@ func (s *Sim) assignPrivateIPAddresses(in *assignPrivateIPAddressesInput) (*assi
 	return out, nil
 }
 
-// assignDemand takes the blocks that the demand asks for, adds them to the ENI's holding, and returns them. The blocks
-// come from the subnet's space.
+// assignDemand takes the demand's blocks from the subnet's space, adds them to the ENI's holding, and returns them.
 func (s *Sim) assignDemand(e *eni, h *holding, sp *space, d demand) (got holding, err error) {
 	if got, err = sp.takeDemand(d, "Resource.AlreadyAssigned"); err != nil {
 		return holding{}, err
@@ -149,7 +147,6 @@ func (e *eni) checkRelease(h, released holding) error {
 	return nil
 }
 
-// releaseBlocks moves the released blocks from the ENI's holding back to the space.
 func (s *Sim) releaseBlocks(e *eni, h *holding, sp *space, released holding) {
 	h.addrs = slices.DeleteFunc(h.addrs, func(a netip.Addr) bool {
 		gone := slices.Contains(released.addrs, a)

@@ -36,12 +36,10 @@ func (s *Sim) attachNetworkInterface(in *attachNetworkInterfaceInput) (*attachNe
 	return &attachNetworkInterfaceOutput{AttachmentID: a.id, NetworkCardIndex: a.card}, nil
 }
 
-// checkAttach checks whether EC2's rules allow an attachment. An ENI has at most one attachment at a time, to an
-// instance in the ENI's zone. Each device index of a card has at most one ENI. The instance type has limits for the
-// ENIs of an instance, for the ENIs of a card, and for the addresses of an ENI (API: AttachNetworkInterface; Guide:
-// "Elastic network interfaces", "Network cards", "Maximum IP addresses per network interface"). The boot ENI uses a
-// device index of its card, usually 0. On cards without the boot ENI, other ENIs may use index 0 (in practice:
-// amazon-vpc-cni-k8s uses this index, and amazonlinux/amazon-ec2-net-utils#104 shows such an ENI).
+// checkAttach refuses an attachment that EC2's rules do not allow (API: AttachNetworkInterface; Guide: "Elastic network
+// interfaces", "Network cards", "Maximum IP addresses per network interface"). An ENI may have device index 0 on a card
+// without the boot ENI (in practice: amazon-vpc-cni-k8s uses this index, and amazonlinux/amazon-ec2-net-utils#104 shows
+// such an ENI).
 func (s *Sim) checkAttach(e *eni, i *Instance, card, index int) error {
 	switch {
 	case e.attachment != nil:
@@ -78,13 +76,12 @@ func (t InstanceType) checkLimits(v4, v6 int, prefixes bool) error {
 	return nil
 }
 
-// checkSlot refuses a device index that another ENI uses. It also refuses an ENI if the card or the instance already
-// has as many ENIs as its limit. Each card has its own device indices. The limit of the instance counts the ENIs of all
-// cards (Guide: "Network cards"). The documentation does not define whether EC2 checks the index or the limit first.
-// The simulator checks the index first. A caller with a used index can then try another index, and so learns about the
-// limit. On types with several cards, the index must be lower than the number of ENIs that the card can have. In
-// practice, EC2 refuses a higher index at a launch (aws/aws-k8s-tester#531). It is a guess that EC2 also refuses it at
-// an attachment. On types with one card, the index may be higher.
+// checkSlot refuses a used device index, and an ENI above the limit of the card or of the instance. The limit of the
+// instance counts the ENIs of all cards (Guide: "Network cards"). The documentation does not say whether EC2 checks the
+// index or the limit first. The simulator checks the index first.
+//
+// On types with several cards, the index must be lower than the card's limit of ENIs. In practice, EC2 refuses a higher
+// index at a launch (aws/aws-k8s-tester#531). It is a guess that EC2 also refuses it at an attachment.
 func (s *Sim) checkSlot(i *Instance, card, index int) error {
 	all := s.enisOf(i)
 	onCard, most := 0, i.limits.cards()[card]

@@ -18,9 +18,9 @@ type clock struct {
 // signature": "within 5 minutes").
 const maxSkew = 5 * time.Minute
 
-// SetClock sets EC2's clock ahead of the machine's clock. If ahead is negative, EC2's clock is behind. If the time in a
-// request's signature differs from EC2's clock by more than five minutes, EC2 answers with the error code. Each answer
-// has EC2's time in its Date header. If the code is empty, EC2 uses the machine's clock, and accepts all times.
+// SetClock sets EC2's clock ahead of the machine's clock, or behind it if ahead is negative. EC2 then refuses a request
+// with the error code if the time in its signature is wrong by more than five minutes. Each answer has EC2's time in
+// its Date header. If the code is empty, EC2 uses the machine's clock, and accepts all times.
 func (s *Sim) SetClock(ahead time.Duration, code string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -71,16 +71,15 @@ func (c Config) complete() Config {
 	return c
 }
 
-// copyTags returns a copy of the tags. The simulator needs a copy, because CreateTags changes the map, and the caller's
-// map must stay unchanged.
+// copyTags returns a copy, because CreateTags changes the simulator's map.
 func copyTags(tags map[string]string) map[string]string {
 	mine := map[string]string{}
 	maps.Copy(mine, tags)
 	return mine
 }
 
-// completePeer sets the empty fields of one side of a peering. It takes missing CIDRs from the VPC, if the VPC is in
-// the Config.
+// completePeer sets the empty fields of one side of a peering. If the VPC is in the Config, its CIDRs replace missing
+// CIDRs.
 func (c Config) completePeer(p PeerVPC) PeerVPC {
 	p.Account, p.Region = cmp.Or(p.Account, c.Account), cmp.Or(p.Region, c.Region)
 	if i := c.vpcIndex(p.ID); i >= 0 && p.CIDRs == nil && p.IPv6CIDRs == nil {

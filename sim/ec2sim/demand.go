@@ -23,7 +23,7 @@ func (d demand) fieldsSet() []bool {
 	return []bool{len(d.addrs) > 0, d.count != nil, len(d.prefixes) > 0, d.prefixCount != nil}
 }
 
-// isEmpty reports whether the request has set no field of the demand. A field that points to the number 0 is also set.
+// isEmpty reports whether no field is set. A pointer to 0 is also set.
 func (d demand) isEmpty() bool { return !slices.Contains(d.fieldsSet(), true) }
 
 // wantsPrefixes reports whether the request asks for prefixes.
@@ -57,9 +57,8 @@ func (d demand) check(family string, minimum int) error {
 	return nil
 }
 
-// checkAssign accepts only a demand with exactly one field set (API: AssignPrivateIpAddresses: "You must specify either
-// the IP addresses or the IP address count in the request"). The same page has the same rule for prefixes. The page of
-// AssignIpv6Addresses also has these two rules.
+// checkAssign refuses a demand unless exactly one field is set (API: AssignPrivateIpAddresses, AssignIpv6Addresses:
+// "You must specify either the IP addresses or the IP address count in the request").
 func (d demand) checkAssign(family string) error {
 	if d.isEmpty() {
 		return refuse("MissingParameter", "Either the %s addresses or the address count should be provided.", family)
@@ -85,9 +84,8 @@ func (h holding) slots() int { return len(h.addrs) + len(h.prefixes) }
 // blocks returns all addresses and prefixes as blocks. An address becomes a block of one address (see pool).
 func (h holding) blocks() []netip.Prefix { return append(singleBlocks(h.addrs), h.prefixes...) }
 
-// checkHold refuses a demand after which the ENI would have too many addresses and prefixes. The parameter slots is the
-// number that the ENI would have, and the parameter most is the limit. checkHold also refuses prefixes if the instance
-// type does not support them. For an EFA-only ENI, it refuses every demand.
+// checkHold refuses a demand that is not allowed for the ENI. After the demand, the ENI would have this number of
+// slots, and it may have at most the number most.
 func (e *eni) checkHold(slots, most int, d demand) error {
 	switch {
 	case e.efaOnly: // the error code is a guess
@@ -100,15 +98,13 @@ func (e *eni) checkHold(slots, most int, d demand) error {
 	return nil
 }
 
-// tooManyAddresses returns the error for an ENI that would exceed its limit of addresses and prefixes. IPv4 and IPv6
-// have separate limits (Guide: "Maximum IP addresses per network interface"). For the IPv6 limit, the documentation
-// names no error code, so the code is a guess.
+// tooManyAddresses returns the error for too many addresses and prefixes of one family (Guide: "Maximum IP addresses
+// per network interface"). For IPv6, the error code is a guess.
 func tooManyAddresses() error {
 	return refuse("PrivateIpAddressLimitExceeded", "Number of private addresses will exceed limit.")
 }
 
-// noPrefixes returns the error for prefixes on an instance type that is not built on Nitro. The guide says that such
-// types have no prefixes. The error code is a guess.
+// noPrefixes returns the error for prefixes on a type that is not built on Nitro. The error code is a guess.
 func noPrefixes(instanceType string) error {
 	return refuse("UnsupportedOperation", "Prefixes are not supported on %s.", instanceType)
 }
@@ -119,7 +115,6 @@ func noIPv6(instanceType string) error {
 	return refuse("UnsupportedOperation", "IPv6 addresses are not supported on %s", instanceType)
 }
 
-// moreThanOne reports whether more than one of its arguments is true.
 func moreThanOne(given ...bool) bool {
 	n := 0
 	for _, g := range given {
@@ -130,7 +125,6 @@ func moreThanOne(given ...bool) bool {
 	return n > 1
 }
 
-// intValue returns *n, or 0 if n is nil.
 func intValue(n *int) int {
 	if n == nil {
 		return 0
@@ -138,8 +132,7 @@ func intValue(n *int) int {
 	return *n
 }
 
-// nilIfZero returns nil if the number is 0, because a demand counts a pointer to 0 as a set field. It returns every
-// other pointer unchanged.
+// nilIfZero returns nil for 0, because a demand counts a pointer to 0 as a set field.
 func nilIfZero(n *int) *int {
 	if intValue(n) == 0 {
 		return nil

@@ -38,9 +38,8 @@ type catalogue[T any] struct {
 	idParam  string                      // the parameter for IDs, if EC2 refuses IDs with MaxResults; otherwise empty
 }
 
-// choosePage returns the requested page, and the token of the next page. It sorts the resources by ID, and the token
-// contains the last ID of the page. The next page begins after this ID. So the pages do not omit or repeat a resource,
-// even if other resources appear or disappear between two requests.
+// choosePage returns the requested page, and the token of the next page. The token contains the last ID of the page,
+// and the next page begins after this ID. So no page omits or repeats a resource that exists all the time.
 func (c *catalogue[T]) choosePage(all []T, ids []string, p page) (chosen []T, next string, err error) {
 	size, err := c.pageSize(ids, p.MaxResults)
 	if err != nil {
@@ -99,7 +98,7 @@ func (c *catalogue[T]) pageSize(ids []string, asked *int) (int, error) {
 
 // applyFilters returns the resources that pass all filters. A resource passes a filter if one of the resource's values
 // matches one of the filter's values. In a filter's value, * stands for any characters, and ? stands for one character.
-// A backslash before *, ? or \ makes this character an ordinary one (API: "Filtering").
+// A backslash makes the next *, ? or \ an ordinary character (API: "Filtering").
 func (c *catalogue[T]) applyFilters(things []T, filters []filter) ([]T, error) {
 	for _, f := range filters {
 		have, err := c.filterValues(f.Name)
@@ -115,8 +114,7 @@ func (c *catalogue[T]) applyFilters(things []T, filters []filter) ([]T, error) {
 	return things, nil
 }
 
-// filterValues returns a function for the filter with this name. The function returns the values that a resource has
-// for this filter.
+// filterValues returns the function that returns a resource's values for this filter.
 func (c *catalogue[T]) filterValues(name string) (func(T) []string, error) {
 	key, isTag := strings.CutPrefix(name, "tag:")
 	field, ok := c.filters[name]
@@ -136,8 +134,8 @@ func (c *catalogue[T]) filterValues(name string) (func(T) []string, error) {
 	return nil, refuse("InvalidParameterValue", "The filter '%s' is invalid", name)
 }
 
-// matchesPattern reports whether a value matches the pattern of a filter. If a character after a star does not match,
-// matchesPattern lets the nearest star before it match one more character. Then it tries again.
+// matchesPattern reports whether a value matches the pattern of a filter. After a mismatch, it tries again: the last
+// star matches one more character.
 func matchesPattern(pattern, value string) bool {
 	p, v, star, taken := 0, 0, -1, 0
 	for v < len(value) {
@@ -174,5 +172,4 @@ func parsePageToken(t string) (after string, err error) {
 	return after, nil
 }
 
-// oneValue returns a list with only this value. Filters work with lists, because a resource can have several values.
 func oneValue(v string) []string { return []string{v} }

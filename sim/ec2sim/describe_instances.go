@@ -11,8 +11,7 @@ import (
 	"time"
 )
 
-// instanceItem is an instance on the wire (API: Instance). It has no network fields except the fields that our programs
-// read. DescribeNetworkInterfaces shows all fields of the ENIs.
+// instanceItem is an instance on the wire (API: Instance), with only those network fields that our programs read.
 type instanceItem struct {
 	ID               string      `xml:"instanceId"`
 	ImageID          string      `xml:"imageId"`
@@ -66,8 +65,7 @@ func (s *Sim) describeInstances(in *describeInstancesInput) (*describeInstancesO
 	return &describeInstancesOutput{Reservations: set[reservation]{s.reservations(chosen)}, NextToken: next}, nil
 }
 
-// reservations returns a group for each launch of these instances, as an answer shows them. In a group, the instances
-// are sorted by their IDs.
+// reservations groups the instances by launch, and sorts each group by ID.
 func (s *Sim) reservations(instances []*Instance) []reservation {
 	slices.SortFunc(instances, func(a, b *Instance) int { return cmp.Compare(a.ID, b.ID) })
 	var all []reservation
@@ -107,5 +105,4 @@ func (s *Sim) instanceItem(i *Instance, state string) instanceItem {
 	return item
 }
 
-// image returns the ID of the image from which the instance was launched.
 func (i *Instance) image() string { return cmp.Or(i.launch.in.ImageID, defaultImages[0].ID) }

@@ -40,7 +40,7 @@ type describeSubnetsOutput struct {
 	NextToken string          `xml:"nextToken,omitempty"`
 }
 
-// A subnetView is a subnet as DescribeSubnets shows it. With a lag, the number of free addresses can be old.
+// A subnetView is a subnet as DescribeSubnets shows it. With a lag, free can be old.
 type subnetView struct {
 	*subnet
 	free int

@@ -3,9 +3,8 @@
 
 // Package ec2sim simulates the network side of Amazon EC2, for tests of programs that manage network interfaces and
 // private addresses. It answers requests of the EC2 query protocol, and requests to the metadata service (IMDSv2) of
-// each instance. All answers come from one state in memory. The programs and the SDK run unchanged: the environment
-// variables AWS_ENDPOINT_URL_EC2 and AWS_EC2_METADATA_SERVICE_ENDPOINT have the URLs of the two HTTP handlers of this
-// package.
+// each instance. Programs and the SDK run unchanged if the environment variables AWS_ENDPOINT_URL_EC2 and
+// AWS_EC2_METADATA_SERVICE_ENDPOINT have the URLs of the two HTTP handlers of this package.
 //
 //	sim, err := ec2sim.New(ec2sim.World(`
 //		vpc-1    10.0.0.0/16
@@ -49,18 +48,13 @@
 //
 // # Limits
 //
-// The simulator moves no packets. Package vpcsim moves packets: it learns through [Sim.OnChange] what has changed in
-// EC2. The simulator checks no signatures and evaluates no policies. It refuses the actions in [Config.Denied], and
-// allows all other actions. The simulator has no Elastic IP addresses, no primary IPv6 addresses, no volumes, and no
-// action that stops instances. The simulator keeps the rules of security groups, but does not apply them. Describe
-// actions know only the filters that the programs of this repository send, and refuse all other filters. Only a launch
-// can create EFA-only ENIs. Other special types of ENIs do not exist. The simulator gets the time from package time, so
-// inside a testing/synctest bubble it uses the bubble's clock. If the documentation does not define a rule, the comment
-// at the rule says that the rule is a guess.
-//
-// Two invariants always hold. An address of a subnet belongs to at most one network interface. The simulator's count of
-// a subnet's free addresses is exact: the count omits only the addresses that EC2 reserves, and the addresses that ENIs
-// have.
+// The simulator moves no packets. Package vpcsim does. The simulator checks no signatures and evaluates no policies. It
+// refuses the actions in [Config.Denied], and allows all other actions. The simulator has no Elastic IP addresses, no
+// primary IPv6 addresses, no volumes, and no action that stops instances. The simulator keeps the rules of security
+// groups, but does not apply them. Describe actions know only the filters that the programs of this repository send,
+// and refuse all other filters. Only a launch can create EFA-only ENIs. Other special types of ENIs do not exist. The
+// simulator gets the time from package time, so inside a testing/synctest bubble it uses the bubble's clock. If the
+// documentation does not define a rule, the comment at the rule says that the rule is a guess.
 package ec2sim
 
 import (

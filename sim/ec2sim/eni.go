@@ -120,7 +120,6 @@ func (e *eni) interfaceType() string {
 	return "interface"
 }
 
-// takeIPv4 takes the IPv4 addresses and prefixes of a new eni from the subnet.
 func (sub *subnet) takeIPv4(w spec) (h holding, err error) {
 	if sub.v4 == nil {
 		if w.primary.IsValid() || !w.v4.isEmpty() {
@@ -139,9 +138,9 @@ func (sub *subnet) takeIPv4(w spec) (h holding, err error) {
 }
 
 // withDefaultIPv6 completes a request's demand for IPv6. If the request does not mention IPv6 and the subnet has
-// AssignIPv6, the ENI gets one IPv6 address. If the request asks for 0 IPv6 addresses, the ENI gets none (API:
-// CreateNetworkInterface, Ipv6AddressCount). In a subnet without IPv4, each ENI gets at least one IPv6 address. This
-// rule is a guess. Without the rule, an ENI could have no address, and the documentation does not mention such an ENI.
+// AssignIPv6, the ENI gets one address. If the request asks for 0 addresses, the ENI gets none (API:
+// CreateNetworkInterface, Ipv6AddressCount). In a subnet without IPv4, each ENI gets at least one address. This is a
+// guess.
 func (sub *subnet) withDefaultIPv6(d demand) demand {
 	if d.isEmpty() && sub.AssignIPv6 || d.slots() == 0 && sub.v4 == nil {
 		return demand{count: new(1)}
@@ -161,7 +160,6 @@ func (sub *subnet) takeIPv6(d demand) (holding, error) {
 	return h, atCreation(err, "Ipv6")
 }
 
-// returnBlocks puts the blocks of an eni back into the subnet.
 func (sub *subnet) returnBlocks(v4, v6 holding) {
 	if sub.v4 != nil {
 		sub.v4.pool.putBack(v4.blocks()...)
@@ -171,15 +169,14 @@ func (sub *subnet) returnBlocks(v4, v6 holding) {
 	}
 }
 
-// deleteENI deletes an eni and frees its addresses.
 func (s *Sim) deleteENI(e *eni) {
 	e.subnet.returnBlocks(e.v4, e.v6)
 	s.retireToken(e)
 	delete(s.enis, e.id)
 }
 
-// ownerOf returns the eni that has this IPv4 address of the subnet, as a single address or in a prefix. If no eni has
-// the address, ownerOf returns nil.
+// ownerOf returns the eni that has this IPv4 address of the subnet, as a single address or in a prefix; nil if there is
+// none.
 func (s *Sim) ownerOf(sub *subnet, a netip.Addr) *eni {
 	for _, e := range s.enis {
 		if e.subnet == sub && e.v4.contains(a) {
@@ -197,9 +194,8 @@ func (e *eni) primary() netip.Addr {
 	return e.v4.addrs[0]
 }
 
-// maxSlots returns how many addresses and prefixes of each family the eni may have. The documentation does not mention
-// a limit for an unattached ENI. In the simulator, an unattached ENI has the limit of the largest instance type. If an
-// ENI has more addresses than an instance type allows, the simulator refuses to attach it.
+// maxSlots returns how many addresses and prefixes of each family the eni may have. The documentation names no limit
+// for an unattached ENI. In the simulator, its limit is that of the largest instance type.
 func (s *Sim) maxSlots(e *eni) (v4, v6 int) {
 	if e.attachment != nil {
 		return e.attachment.instance.limits.IPv4PerENI, e.attachment.instance.limits.IPv6PerENI
@@ -258,8 +254,8 @@ func (s *Sim) enisOf(i *Instance) []*eni {
 	return enis
 }
 
-// attach attaches the ENI to the instance. The caller has checked that EC2's rules allow this attachment. The status
-// becomes "attached" after the delay.
+// attach attaches the ENI to the instance, without a check of EC2's rules. The status becomes "attached" after the
+// delay.
 func (s *Sim) attach(e *eni, i *Instance, card, index int, delay time.Duration) *attachment {
 	a := &attachment{
 		id:       fmt.Sprintf("eni-attach-%017x", s.nextNumber("eni-attach")),
@@ -297,8 +293,8 @@ func (s *Sim) finishDetach(e *eni) {
 	}
 }
 
-// publishChange shows a change of an attached ENI in the instance's metadata, and reports the change to the listeners.
-// Until the attachment itself is published, publishChange does nothing.
+// publishChange updates the instance's metadata, and reports a change of the ENI to the listeners. It does nothing
+// before the ENI is plugged.
 func (s *Sim) publishChange(kind ChangeKind, e *eni) {
 	if a := e.attachment; a != nil && a.plugged {
 		s.publishMetadata(a.instance)

@@ -8,9 +8,8 @@ import (
 	"net/http"
 )
 
-// A refusal is an error answer of EC2. The codes are from the API's page "Error codes for the Amazon EC2 API". People
-// search the internet for EC2's messages. So the simulator's messages resemble EC2's messages, although some use other
-// words.
+// A refusal is an error answer of EC2. The codes are from the API's page "Error codes for the Amazon EC2 API". The
+// messages resemble EC2's, so that a search on the internet finds EC2's.
 type refusal struct{ code, message string }
 
 func (r *refusal) Error() string { return r.code + ": " + r.message }
@@ -24,13 +23,12 @@ func notFound(code, what, id string) error {
 	return refuse(code+".NotFound", "The %s '%s' does not exist", what, id)
 }
 
-// invalidValue refuses a parameter's value.
 func invalidValue(value any, parameter, why string) error {
 	return refuse("InvalidParameterValue", "Value (%v) for parameter %s is invalid. %s", value, parameter, why)
 }
 
-// httpStatus returns the HTTP status of an error code. A code that is not listed here is a client error with status
-// 400. The list of server errors comes from the API ("Error codes", the table "Server errors").
+// httpStatus returns the HTTP status of an error code: 400 unless it is listed here (API: "Error codes", the table
+// "Server errors").
 func httpStatus(code string) int {
 	switch code {
 	case "AuthFailure":

@@ -14,7 +14,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws/api"
 )
 
-// A fault makes EC2 refuse calls of one action with an error. A test sets the fault: see Fail.
+// A fault makes EC2 refuse calls of one action (see Fail).
 type fault struct {
 	refusal
 	left int // how many calls still get this answer; negative: all calls
@@ -27,8 +27,7 @@ func (s *Sim) Fail(action, code string, n int) {
 	s.FailAs(action, code, s.errorMessage(action, code), n)
 }
 
-// errorMessage returns EC2's message for the error code. For a code without a known message, it returns a message of
-// the simulator.
+// errorMessage returns EC2's message for the error code, or a message of the simulator if EC2's is not known.
 func (s *Sim) errorMessage(action, code string) string {
 	switch code {
 	case "RequestLimitExceeded":
@@ -48,9 +47,9 @@ func (s *Sim) FailAs(action, code, message string, n int) {
 	s.faults[action] = &fault{refusal{code, message}, n}
 }
 
-// RefuseOn makes EC2 refuse all calls of the action that concern one object. EC2 answers these calls with the error
-// code. The object is an ENI or a subnet, and the caller passes its ID. A call concerns a subnet if it creates an ENI
-// in the subnet, or attaches an ENI of the subnet. An empty code ends the refusals.
+// RefuseOn makes EC2 refuse with this error all calls of the action that concern one object: the ENI or the subnet with
+// this ID. A call concerns a subnet if it creates an ENI there, or attaches an ENI of the subnet. An empty code ends
+// the refusals.
 func (s *Sim) RefuseOn(object, action, code, message string) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -61,8 +60,6 @@ func (s *Sim) RefuseOn(object, action, code, message string) {
 	}
 }
 
-// objectRefusal returns the error that RefuseOn has ordered for an object of the call. It returns nil if there is no
-// such error.
 func (s *Sim) objectRefusal(called form) error {
 	id := called["NetworkInterfaceId"]
 	about := []string{id, called["SubnetId"]}
@@ -77,9 +74,8 @@ func (s *Sim) objectRefusal(called form) error {
 	return nil
 }
 
-// Delay makes EC2 wait for the duration d before each answer to the action. EC2 carries out the call before it waits.
-// So if a caller gives up during the delay, EC2 has already carried out the call. For a caller, this case is harder
-// than a call that EC2 has refused.
+// Delay makes EC2 wait for the duration d before each answer to the action. EC2 carries out the call before it waits,
+// even if the caller gives up.
 func (s *Sim) Delay(action string, d time.Duration) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -93,10 +89,10 @@ func mustHaveAction(action string) {
 	}
 }
 
-// Lose makes EC2 lose its answers to the next n successful calls of the action. EC2 carries out each of these calls,
-// and then closes the connection without an answer. If n is negative, EC2 loses the answers to all calls from now on.
-// If n is 0, it loses none. To close the connection, ServeHTTP panics with [http.ErrAbortHandler]. A server of net/http
-// recovers this panic. A caller that calls ServeHTTP directly must recover it.
+// Lose makes EC2 lose its answers to the next n successful calls of the action: EC2 carries out the call, and closes
+// the connection without an answer. If n is negative, EC2 loses the answers to all calls from now on. If n is 0, it
+// loses none. ServeHTTP then panics with [http.ErrAbortHandler]. A server of net/http recovers this panic, but a caller
+// that calls ServeHTTP directly must recover it.
 func (s *Sim) Lose(action string, n int) {
 	mustHaveAction(action)
 	s.mu.Lock()
@@ -104,7 +100,6 @@ func (s *Sim) Lose(action string, n int) {
 	s.losses[action] = n
 }
 
-// losesAnswer reports whether EC2 must lose its answer to the present call of the action.
 func (s *Sim) losesAnswer(action string) bool {
 	n := s.losses[action]
 	if n > 0 {
@@ -113,8 +108,6 @@ func (s *Sim) losesAnswer(action string) bool {
 	return n != 0
 }
 
-// injectedFault returns the error that Fail has ordered for the action of the call. It returns nil if there is no such
-// error.
 func (s *Sim) injectedFault(called form) error {
 	action := called["Action"]
 	f := s.faults[action]
@@ -145,8 +138,7 @@ func (s *Sim) Asked(action string) (n int) {
 	return n
 }
 
-// Changed returns, by action, the number of successful calls that changed something in EC2. It counts only calls that
-// [Sim.Calls] returns.
+// Changed returns, by action, how many of the recorded calls have changed something in EC2.
 func (s *Sim) Changed() map[string]int {
 	counts := map[string]int{}
 	for _, c := range s.Calls() {
@@ -157,8 +149,7 @@ func (s *Sim) Changed() map[string]int {
 	return counts
 }
 
-// ResetCalls forgets all recorded calls to EC2. It also forgets the recorded requests to the metadata services of all
-// instances.
+// ResetCalls forgets all recorded calls to EC2, and all recorded requests to metadata services.
 func (s *Sim) ResetCalls() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

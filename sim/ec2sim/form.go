@@ -17,9 +17,8 @@ import (
 // path is the position of an element in a list (API: "Make requests to the Amazon EC2 API").
 type form map[string]string
 
-// decoder reads a form into the input structure of an action. Each field of the structure gets the value of one
-// parameter. The field's tag "ec2" is the name of this parameter, followed by ",required" if EC2 requires the
-// parameter. A field that is a pointer stays nil if the parameter is missing.
+// decoder reads a form into the input structure of an action. A field's tag "ec2" is the name of its parameter,
+// followed by ",required" if EC2 requires the parameter. A pointer stays nil if the parameter is missing.
 type decoder struct {
 	form form
 	seen map[string]bool
@@ -138,7 +137,7 @@ func (f form) indexes(prefix string) []int {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// isScalar reports whether one parameter sets the whole structure. This is so for an address and for a prefix.
+// isScalar reports whether one parameter sets the whole structure, as for an address or a prefix.
 func isScalar(v reflect.Value) bool {
 	switch v.Interface().(type) {
 	case netip.Addr, netip.Prefix:
@@ -147,8 +146,8 @@ func isScalar(v reflect.Value) bool {
 	return false
 }
 
-// parseScalar parses the text, and stores the result in the value. If the text is invalid, parseScalar returns a
-// description of valid texts. The function hasFamily reports whether an address has the family of the parameter.
+// parseScalar parses the text into the value. If the text is invalid, parseScalar returns a description of valid texts.
+// hasFamily reports whether an address has the family of the parameter.
 func parseScalar(v reflect.Value, text string, hasFamily func(netip.Addr) bool) (want string) {
 	ok := true
 	switch p := v.Addr().Interface().(type) {

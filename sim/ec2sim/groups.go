@@ -10,9 +10,8 @@ import (
 	"slices"
 )
 
-// A securityGroup is a group that CreateSecurityGroup has made. A group of the Config is no securityGroup: the
-// simulator knows only the group's ID, name and VPC. The simulator stores the rules of a group, but does not apply
-// them.
+// A securityGroup is a group that CreateSecurityGroup has made. Of a group of the Config, the simulator knows only the
+// ID, the name and the VPC.
 type securityGroup struct {
 	id, name, description, vpc string
 	ingress                    []groupRule
@@ -41,7 +40,6 @@ type createSecurityGroupOutput struct {
 	Tags set[tag] `xml:"tagSet"`
 }
 
-// createSecurityGroup makes a group (API: CreateSecurityGroup).
 func (s *Sim) createSecurityGroup(in *createSecurityGroupInput) (*createSecurityGroupOutput, error) {
 	if _, ok := s.vpcs[in.VPCID]; !ok {
 		return nil, notFound("InvalidVpcID", "vpc ID", in.VPCID)
@@ -208,8 +206,7 @@ func (s *Sim) deleteSecurityGroup(in *deleteSecurityGroupInput) (*emptyOutput, e
 	return &emptyOutput{Return: true}, nil
 }
 
-// groupName returns the name of a group from CreateSecurityGroup or from the Config. If neither names the group,
-// groupName returns the ID.
+// groupName returns the name of a group, or the ID if the group has no name.
 func (s *Sim) groupName(id string) string {
 	if g, ok := s.madeGroups[id]; ok {
 		return g.name

@@ -17,8 +17,8 @@ type Image struct {
 	Created      time.Time
 }
 
-// defaultImages are the images of two Debian releases. EC2 has them if the Config names no images. Their owner is
-// Debian's account (https://wiki.debian.org/Cloud/AmazonEC2Image).
+// defaultImages are two releases of Debian, with Debian's account as owner
+// (https://wiki.debian.org/Cloud/AmazonEC2Image).
 var defaultImages = []Image{
 	{"ami-00000000000000001", "debian-13-amd64-20260101-1000", "136693071363", "x86_64",
 		time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)},
@@ -47,8 +47,7 @@ type imageItem struct {
 	Devices set[deviceItem] `xml:"blockDeviceMapping"`
 }
 
-// deviceItem is a volume of an image on the wire (API: BlockDeviceMapping). Each instance of the image gets such a
-// volume.
+// deviceItem is a volume of an image on the wire (API: BlockDeviceMapping).
 type deviceItem struct {
 	Name                string `xml:"deviceName"`
 	DeleteOnTermination bool   `xml:"ebs>deleteOnTermination"`
@@ -56,8 +55,7 @@ type deviceItem struct {
 	Type                string `xml:"ebs>volumeType"`
 }
 
-// rootDevice is the volume of Debian's images. The simulator has no volumes, but DescribeImages shows this one for each
-// image.
+// rootDevice is the volume that DescribeImages shows for each image. The simulator has no volumes.
 var rootDevice = deviceItem{Name: "/dev/xvda", DeleteOnTermination: true, Size: 8, Type: "gp3"}
 
 type describeImagesInput struct {
@@ -110,8 +108,7 @@ func (s *Sim) describeImages(in *describeImagesInput) (*describeImagesOutput, er
 	return out, nil
 }
 
-// placeItem says that EC2 offers an instance type in a zone. It has the form that answers have on the wire (API:
-// InstanceTypeOffering).
+// placeItem is an instance type that EC2 offers in a zone, on the wire (API: InstanceTypeOffering).
 type placeItem struct {
 	Type         string `xml:"instanceType"`
 	Location     string `xml:"location"`

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// versionDate matches the version at the beginning of a path (Guide: "Access instance metadata"). In this simulator,
-// all versions have the same content.
+// versionDate matches the version at the beginning of a path (Guide: "Access instance metadata"). All versions have the
+// same content.
 var versionDate = regexp.MustCompile(`^\d{4}-\d{2}-\d{2}`)
 
 // The headers of IMDSv2 (Guide: "How Instance Metadata Service Version 2 works"), and the longest lifetime of a token.
@@ -27,7 +27,7 @@ const (
 	maxTTL      = 21600
 )
 
-// A view is a list of ENIs. From the time in the field since, the instance's metadata shows this list.
+// A view is the list of ENIs that the instance's metadata shows from the time since on.
 type view struct {
 	since time.Time
 	enis  []ENI
@@ -72,8 +72,8 @@ func (i *Instance) Metadata() http.Handler {
 	})
 }
 
-// giveToken answers PUT /latest/api/token. It answers 403 to a request through a proxy, because IMDSv2 must not be
-// reachable through a proxy. It answers 400 if the lifetime is not between one second and six hours.
+// giveToken answers PUT /latest/api/token. IMDSv2 answers 403 to a request through a proxy. It answers 400 if the
+// lifetime is not between one second and six hours.
 func (i *Instance) giveToken(w http.ResponseWriter, r *http.Request) {
 	ttl, err := strconv.Atoi(r.Header.Get(ttlHeader))
 	switch {
@@ -139,8 +139,6 @@ func listDirectory(tree map[string]string, path string) string {
 	return joinLines(slices.Sorted(maps.Keys(names)))
 }
 
-// writeErrorPage writes an error page of the metadata service with this status. The text does not matter, because
-// clients only check the status.
 func writeErrorPage(w http.ResponseWriter, code int) {
 	title := fmt.Sprintf("%d - %s", code, http.StatusText(code))
 	w.Header().Set("Content-Type", "text/html")

@@ -13,16 +13,14 @@ import (
 	"time"
 )
 
-// macsDir is the directory of the ENIs.
 const macsDir = "meta-data/network/interfaces/macs/"
 
 // tree returns the metadata as a map from paths to values. The paths have no first slash (Guide: "Instance metadata
-// categories"). The map omits keys without a value, because the service answers 404 for such keys. A path that ends in
-// a slash is a directory, which may be empty.
+// categories"). The service answers 404 for a key without a value, so the map omits such keys. A path that ends in a
+// slash is a directory, which may be empty.
 //
-// A client asks for one path, which is the argument of tree. To save time, tree computes a document only if the client
-// asks for this document. It computes the keys of an ENI only if the client's path is in the ENI's directory. The map
-// also has the paths of the other documents and ENI directories, but without their contents.
+// To save time, tree computes only the document or the ENI's keys for the requested path. The map has the paths of the
+// other documents and ENI directories without their contents.
 func (i *Instance) tree(requested string) map[string]string {
 	i.sim.mu.Lock()
 	attached, listed, lies := i.currentView().enis, i.shownENIs(), slices.Clone(i.lies)
@@ -74,8 +72,8 @@ func (i *Instance) setBootKeys(set func(key, value string), e ENI) {
 	}
 }
 
-// hostname returns the host name that the instance has for this ENI. The name contains the primary address of the ENI.
-// In a subnet without IPv4, it contains the ID of the instance (VPC Guide: "EC2 instance hostnames and domains").
+// hostname returns the instance's host name for this ENI. The name contains the ENI's primary address. In a subnet
+// without IPv4, it contains the ID of the instance (VPC Guide: "EC2 instance hostnames and domains").
 func (i *Instance) hostname(e ENI) string {
 	if len(e.Addrs) == 0 {
 		return i.ID + "." + i.sim.domain()
@@ -138,9 +136,8 @@ func (i *Instance) document(boot ENI) string {
 	})
 }
 
-// credentials returns the credentials of the instance's role. The credentials are valid only in the simulator, and
-// expire six hours after the request. The real service renews credentials some minutes before they expire (Guide:
-// "Retrieve security credentials from instance metadata").
+// credentials returns the credentials of the instance's role. They are valid only in the simulator, and expire after
+// six hours (Guide: "Retrieve security credentials from instance metadata").
 func (i *Instance) credentials() string {
 	now := time.Now().UTC().Truncate(time.Second)
 	return indentedJSON(struct {
@@ -167,7 +164,6 @@ func indentedJSON(v any) string {
 
 func joinLines(values []string) string { return strings.Join(values, "\n") }
 
-// firstAddr returns the first address as text. If there is no address, it returns "".
 func firstAddr(as []netip.Addr) string {
 	if len(as) == 0 {
 		return ""

@@ -41,8 +41,8 @@ type Instance struct {
 	}
 }
 
-// RunInstance launches an instance. When it returns, the instance is running. The boot ENI is attached at the device
-// index BootIndex of the network card BootCard. EC2 deletes the boot ENI with the instance (API: RunInstances).
+// RunInstance launches an instance, and returns when it is running. EC2 deletes the boot ENI with the instance (API:
+// RunInstances).
 func (s *Sim) RunInstance(r RunInstance) (*Instance, error) {
 	var i *Instance
 	var err error
@@ -107,10 +107,9 @@ func (s *Sim) runInstance(r RunInstance) (*Instance, error) {
 	return i, nil
 }
 
-// attachEFA attaches one EFA-only ENI to each of the first network cards of a new instance. The parameter cards is the
-// number of these network cards, counted from card 0. The device index of an EFA-only ENI is 0. On card 0, it is 1,
-// because the boot ENI has index 0 (Guide: "Maximize network bandwidth on Amazon EC2 instances with multiple network
-// cards"). An EFA-only ENI has no address of any family (Guide: "Elastic Fabric Adapter").
+// attachEFA attaches one EFA-only ENI to each of the first cards of a new instance. Its device index is 0. On card 0 it
+// is 1, because the boot ENI has index 0 (Guide: "Maximize network bandwidth on Amazon EC2 instances with multiple
+// network cards"). An EFA-only ENI has no address of any family (Guide: "Elastic Fabric Adapter").
 func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 	for card := range cards {
 		e := s.bareENI(sub, groups)
@@ -123,8 +122,7 @@ func (s *Sim) attachEFA(i *Instance, sub *subnet, groups []string, cards int) {
 	}
 }
 
-// checkEFA refuses more EFA-only ENIs than the instance type has cards. It also refuses EFA-only ENIs if card 0 can
-// have only one ENI, because the boot ENI needs this place.
+// checkEFA refuses more EFA-only ENIs than the type has cards. It refuses any if card 0 has room for only the boot ENI.
 func (t InstanceType) checkEFA(cards int) error {
 	if cards < 0 || cards > len(t.cards()) || cards > 0 && t.cards()[0] < 2 {
 		return refuse("InvalidParameterValue",
@@ -133,9 +131,8 @@ func (t InstanceType) checkEFA(cards int) error {
 	return nil
 }
 
-// checkBootSlot checks that the instance type has the card and the device index of the boot ENI. If the instance also
-// gets EFA-only ENIs, the boot ENI must have index 0 on card 0. At any other place, it could collide with an EFA-only
-// ENI (see attachEFA).
+// checkBootSlot checks that the instance type has the card and the device index of the boot ENI. With EFA-only ENIs,
+// the boot ENI must have index 0 on card 0 (see attachEFA).
 func (t InstanceType) checkBootSlot(r RunInstance) error {
 	switch {
 	case r.BootCard < 0 || r.BootCard >= len(t.cards()) || r.BootIndex < 0 || r.BootIndex >= t.cards()[r.BootCard]:
@@ -147,7 +144,6 @@ func (t InstanceType) checkBootSlot(r RunInstance) error {
 	return nil
 }
 
-// bootSpec returns the spec of the boot ENI.
 func (r RunInstance) bootSpec() spec {
 	return spec{
 		primary: r.PrivateIP,
@@ -188,7 +184,7 @@ func (s *Sim) terminateInstance(id string) error {
 
 // Stop stops an instance. Its ENIs stay attached, with their addresses (Guide: "Stop and start Amazon EC2 instances").
 // If hibernates is true, DescribeInstances shows that the instance hibernates. A hibernating instance keeps the content
-// of its memory. Stop does not end the programs of the instance: the caller must do this.
+// of its memory. The caller must end the programs of the instance.
 func (i *Instance) Stop(hibernates bool) {
 	i.sim.update(func() { i.stopped, i.hibernates = true, hibernates })
 }

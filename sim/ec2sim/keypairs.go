@@ -58,7 +58,7 @@ func (s *Sim) importKeyPair(in *importKeyPairInput) (*importKeyPairOutput, error
 	return &importKeyPairOutput{keyPairItem: item}, nil
 }
 
-// item returns a key pair as an answer shows it. The fingerprint has the format of ED25519 keys (API: KeyPairInfo,
+// item returns a key pair as an answer shows it. The fingerprint is that of an ED25519 key (API: KeyPairInfo,
 // keyFingerprint: "base64-encoded SHA-256 digest").
 func (k *keyPair) item() keyPairItem {
 	blob, _ := base64.StdEncoding.DecodeString(strings.Fields(k.material)[1])

@@ -16,19 +16,15 @@ import (
 // Lag, EC2 always shows the present state. Seed makes the answers repeatable: with the same Seed, the same calls at the
 // same times get the same answers.
 //
-//   - An answer may show an old state of EC2. This applies to the ENIs of DescribeNetworkInterfaces, the states of
-//     DescribeInstances and the free addresses of DescribeSubnets. The state is at most as old as [Lag.Most]. In half
-//     of the cases, it is the present state. If the state is old, an answer can omit a new ENI or address, and can show
-//     a deleted one.
-//   - An answer can show an older state than the answer before it. In total, at most [Lag.Back] answers do so. This
-//     happens in practice: in kubernetes/kubernetes#77389, EC2 showed a volume as detached, and later as detaching.
-//   - An action that names a new ENI sometimes does not find the ENI. When the ENI is as old as [Lag.Most], all actions
-//     find it. Until then, EC2 can answer InvalidNetworkInterfaceID.NotFound ("its ID might not have propagated
-//     throughout the system, and you will get an error responding that the resource does not exist"). A Describe action
-//     may already show an ENI that other actions do not find yet, or the reverse.
+//   - About half of the answers show a state that is at most as old as [Lag.Most]: the ENIs of DescribeNetworkInterfaces, the
+//     states of DescribeInstances and the free addresses of DescribeSubnets.
+//   - At most [Lag.Back] answers show an older state than the answer before. In kubernetes/kubernetes#77389, EC2 showed
+//     a volume as detached, and later as detaching.
+//   - An action that names an ENI younger than [Lag.Most] can fail with InvalidNetworkInterfaceID.NotFound ("its ID
+//     might not have propagated throughout the system, and you will get an error responding that the resource does not
+//     exist"). A Describe action may already show such an ENI.
 //
-// A call that changes EC2 always changes the present state, and never the old state that an answer may show. When
-// RunInstance returns, all actions find the instance.
+// A call always changes the present state. When RunInstance returns, all actions find the instance.
 type Lag struct {
 	Most time.Duration
 	Back int
@@ -44,7 +40,7 @@ type lagging struct {
 	shown   int      // the number of the latest moment that an answer has shown; the first moment has the number 0
 }
 
-// A moment is a state of EC2 that Describe actions can show. The state began at the time in the field since.
+// A moment is a state of EC2 that Describe actions can show. It began at the time since.
 type moment struct {
 	since  time.Time
 	enis   map[string]*eni   // if there is a lag, these are copies that never change
@@ -83,7 +79,7 @@ func (s *Sim) saveMoment() {
 	}
 	if n := len(s.lag.past); n > 0 && reflect.DeepEqual(s.lag.past[n-1].enis, m.enis) &&
 		maps.Equal(s.lag.past[n-1].states, m.states) {
-		return // The ENIs have not changed, so the free addresses of the subnets have not changed either.
+		return // without a change of an ENI, no subnet's free addresses have changed either
 	}
 	s.lag.past = append(s.lag.past, m)
 	s.lag.dropOld(m.since)
@@ -102,7 +98,6 @@ func (e *eni) clone() *eni {
 	return &c
 }
 
-// dropOld drops moments that are too old to be shown.
 func (l *lagging) dropOld(now time.Time) {
 	oldest := now.Add(-l.Most)
 	for len(l.past) > 1 && !l.past[1].since.After(oldest) {
@@ -129,7 +124,7 @@ func (s *Sim) shownMoment() moment {
 	return l.past[latest]
 }
 
-// randomDelay returns a random delay. In half of the cases, the delay is 0. In the other cases, it is at most Most.
+// randomDelay returns 0 in half of the cases, and otherwise a random delay of at most Most.
 func (l *lagging) randomDelay() time.Duration {
 	if l.rand.IntN(2) == 0 {
 		return 0
@@ -137,7 +132,7 @@ func (l *lagging) randomDelay() time.Duration {
 	return time.Duration(l.rand.Int64N(int64(l.Most) + 1))
 }
 
-// findableFrom returns a time for an ENI that EC2 creates now. Before this time, actions do not find the ENI.
+// findableFrom returns the time from which actions find an ENI that EC2 creates now.
 func (s *Sim) findableFrom() time.Time {
 	if s.lag == nil {
 		return time.Time{}
@@ -145,7 +140,6 @@ func (s *Sim) findableFrom() time.Time {
 	return time.Now().Add(s.lag.randomDelay())
 }
 
-// dropPast drops all moments except the present one.
 func (s *Sim) dropPast() {
 	if s.lag != nil {
 		s.lag.dropped += len(s.lag.past)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A launch has the parameters with which the action RunInstances launched an instance.
+// A launch is a call of the action RunInstances.
 type launch struct {
 	in          runInstancesInput
 	publicKey   string // of the key pair, as a line of authorized_keys
@@ -43,7 +43,7 @@ type profileRequest struct {
 	Name string `ec2:"Name,required"`
 }
 
-// metadataOptions have no effect, because the simulator has only IMDSv2, and package vpcsim has a fixed hop limit.
+// metadataOptions have no effect: the simulator has only IMDSv2, and package vpcsim has a fixed hop limit.
 type metadataOptions struct {
 	Endpoint string `ec2:"HttpEndpoint"`
 	Hops     int    `ec2:"HttpPutResponseHopLimit"`
@@ -72,8 +72,7 @@ type reservation struct {
 }
 
 // runInstances launches instances that are alike (API: RunInstances). The request must describe exactly one network
-// interface, at device index 0. This interface is the boot ENI of each instance. The simulator accepts tags for
-// volumes, but has no volumes.
+// interface, at device index 0: the boot ENI. The simulator accepts tags for volumes, but has no volumes.
 func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 	if r, err := s.earlierLaunch(in); r != nil || err != nil {
 		return r, err
@@ -95,8 +94,8 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 			break
 		}
 		if err != nil {
-			// The first instance has failed, so there is nothing to undo. Further instances up to MinCount cannot fail,
-			// because they are alike, and newLaunch has checked that the subnet has room for them.
+			// The first instance has failed, so there is nothing to undo. The further instances up to MinCount cannot
+			// fail: they are alike, and newLaunch has checked that the subnet has room.
 			return nil, err
 		}
 		answer.ID = cmp.Or(answer.ID, i.launch.reservation) // the reservation of the first instance
@@ -114,8 +113,7 @@ func (s *Sim) runInstances(in *runInstancesInput) (*reservationOutput, error) {
 	return &reservationOutput{reservation: answer}, nil
 }
 
-// newLaunch checks a request to launch instances. It returns the launch, and the requested tags. The key of the map is
-// the type of the resource that gets the tags.
+// newLaunch checks a request to launch instances. It returns the launch, and the tags by type of resource.
 func (s *Sim) newLaunch(in *runInstancesInput) (launch, map[string]map[string]string, error) {
 	l := launch{in: *in}
 	if len(in.NetworkInterfaces) != 1 || in.NetworkInterfaces[0].DeviceIndex != 0 {
@@ -153,7 +151,6 @@ func (s *Sim) newLaunch(in *runInstancesInput) (launch, map[string]map[string]st
 	return l, tags, err
 }
 
-// launchTags returns the tags that a launch gives to each type of resource.
 func launchTags(specs []tagSpecification) (map[string]map[string]string, error) {
 	tags := map[string]map[string]string{}
 	for _, spec := range specs {

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// A Lie makes the metadata service give wrong or incomplete answers. Users of EC2 have seen the lies that the functions
-// below return. The comment at each function names the source. There, a number like #1967 means an issue of
-// aws/amazon-vpc-cni-k8s, and "netutils" means lib/lib.sh of amazonlinux/amazon-ec2-net-utils.
+// A Lie makes the metadata service give wrong or incomplete answers. Each lie below has been seen on EC2: its comment
+// names the source. A number like #1967 is an issue of aws/amazon-vpc-cni-k8s, and "netutils" means lib/lib.sh of
+// amazonlinux/amazon-ec2-net-utils.
 type Lie struct {
 	eni string // the ENI about which the answers are wrong; empty: all ENIs
 	// Returns the ENIs that the service shows instead of the current ENIs. The parameter atStart has the ENIs that the
@@ -48,11 +48,11 @@ func (i *Instance) Lie(lies ...Lie) (stop func()) {
 	}
 }
 
-// Reboot restarts the instance. All earlier lies end. The metadata service then tells the lies that the caller passes,
-// until the caller calls stop. After a restart, metadata may omit attached ENIs ([ForgetENI]). If an ENI was detached
-// by force, a restart removes it from metadata (API: DetachNetworkInterface, Force: "The instance metadata will get
-// updated when you stop and start the instance"). It is a guess that a reboot has this effect, too. The ENIs and
-// addresses do not change, so the simulator calls no listeners.
+// Reboot restarts the instance. All earlier lies end. The metadata service then tells the given lies, until the caller
+// calls stop. After a restart, metadata may omit attached ENIs ([ForgetENI]). It no longer shows an ENI that was
+// detached by force (API: DetachNetworkInterface, Force: "The instance metadata will get updated when you stop and
+// start the instance"). It is a guess that a reboot has this effect, too. No listener is called, because the ENIs do
+// not change.
 func (i *Instance) Reboot(lies ...Lie) (stop func()) {
 	i.sim.mu.Lock()
 	i.lies = nil
@@ -60,8 +60,7 @@ func (i *Instance) Reboot(lies ...Lie) (stop func()) {
 	return i.Lie(lies...)
 }
 
-// ForgetENI returns a lie that omits an attached ENI. This happened after a restart in #1967. PR #3821 is about the
-// same problem.
+// ForgetENI returns a lie that omits an attached ENI, as after a restart (#1967, PR #3821).
 func ForgetENI(eni string) Lie {
 	return Lie{eni: eni, showENIs: func(_, now []ENI) []ENI {
 		return slices.DeleteFunc(slices.Clone(now), func(e ENI) bool { return e.ID == eni })
@@ -81,8 +80,8 @@ func KeepENI(eni string) Lie {
 	}}
 }
 
-// FreezeENI returns a lie that shows an attached ENI as the ENI was when the lie began. So the ENI appears with
-// addresses that it has lost, and without its new addresses (#391, #1070, PR #1177, #3887).
+// FreezeENI returns a lie that shows an attached ENI as it was when the lie began: with addresses that it has lost, and
+// without new addresses (#391, #1070, PR #1177, #3887).
 func FreezeENI(eni string) Lie {
 	return Lie{eni: eni, showENIs: func(before, now []ENI) []ENI {
 		was, here := eniIndex(before, eni), eniIndex(now, eni)
@@ -127,9 +126,8 @@ func ZeroDeviceNumber(eni string) Lie {
 // polls for this key 12 times in 12 seconds).
 func LateNetworkCard(eni string) Lie { return HideKeys(eni, "network-card") }
 
-// FailENI returns a lie that answers 500 for all keys of an ENI, although the list of MACs contains the ENI's MAC. In
-// amazonlinux/amazon-ec2-net-utils#161, a program interpreted such an error as "no addresses", and removed all
-// addresses from the interface. The status is a guess.
+// FailENI returns a lie that answers 500 for all keys of an ENI, although the list of MACs contains the ENI's MAC
+// (amazonlinux/amazon-ec2-net-utils#161). The status is a guess.
 func FailENI(eni string) Lie { return Lie{eni: eni, failure: http.StatusInternalServerError} }
 
 // Unavailable returns a lie that answers all requests with 503, as an overloaded service can do (Guide: "Access
@@ -137,10 +135,10 @@ func FailENI(eni string) Lie { return Lie{eni: eni, failure: http.StatusInternal
 // it.
 func Unavailable() Lie { return Lie{failure: http.StatusServiceUnavailable} }
 
-// Silent returns a lie with which the service never answers, so the caller waits. On a real instance, the service seems
-// silent if a packet filter drops the packets, or if the hop limit is too small (Guide: "Use the Instance Metadata
-// Service to access instance metadata"). Another possible cause is EC2's limit of 1024 packets per second to link-local
-// addresses (aws/aws-eks-best-practices describes this limit for DNS).
+// Silent returns a lie with which the service never answers. On a real instance, a packet filter can drop the packets,
+// or the hop limit is too small (Guide: "Use the Instance Metadata Service to access instance metadata"). EC2 also
+// drops packets to link-local addresses above 1024 per second (aws/aws-eks-best-practices describes this limit for
+// DNS).
 func Silent() Lie { return Lie{silent: true} }
 
 func eniIndex(enis []ENI, id string) int {
@@ -168,8 +166,8 @@ func shownValue(lies []*activeLie, e ENI, name, value string) string {
 	return value
 }
 
-// requestFailure returns how a request to the metadata service fails. If silent is true, the service does not answer.
-// If not, status is the HTTP status of the answer, or 0 if the request does not fail.
+// requestFailure returns how a request to the metadata service fails: without an answer if silent is true, or else with
+// this HTTP status. The status is 0 if the request does not fail.
 func (i *Instance) requestFailure(path string) (status int, silent bool) {
 	i.sim.mu.Lock()
 	defer i.sim.mu.Unlock()

@@ -49,7 +49,6 @@ func (s *Sim) checkGroupsIn(sub *subnet, ids []string) ([]string, error) {
 	return s.checkGroups(ids)
 }
 
-// checkGroups checks security groups, and returns them. Without IDs, it returns the default group.
 func (s *Sim) checkGroups(ids []string) ([]string, error) {
 	if len(ids) == 0 {
 		return []string{defaultGroup}, nil

@@ -8,9 +8,8 @@ import (
 	"maps"
 )
 
-// Operate calls EC2 as another user would do, for example a person at the console. The call takes no token from the
-// buckets of [Config.Throttle], and [Sim.Calls] does not return the call. Faults and [Config.Denied] do not affect the
-// call. Operate panics if the action is unknown.
+// Operate calls EC2 as another user, for example a person at the console. Throttling, faults and [Config.Denied] do not
+// affect the call, and [Sim.Calls] does not return it. Operate panics if the action is unknown.
 func (s *Sim) Operate(action string, parameters map[string]string) error {
 	mustHaveAction(action)
 	f := form(maps.Clone(parameters))

@@ -8,10 +8,9 @@ import (
 	"net/netip"
 )
 
-// A pool knows which addresses of a subnet are free, in one family. It manages aligned blocks: a single address is a
-// block of one address, and a delegated prefix is a block of many addresses. So a pool can have free addresses, but no
-// free block for a prefix, as in EC2. EC2 reserves the first four addresses and the last address (VPC Guide: "Subnet
-// CIDR blocks").
+// A pool knows which addresses of a subnet are free, in one family. It manages aligned blocks: a single address, or a
+// delegated prefix. As in EC2, a pool can have free addresses, but no free block for a prefix. EC2 reserves the first
+// four addresses and the last address (VPC Guide: "Subnet CIDR blocks").
 type pool interface {
 	// Takes free blocks, or none. The parameter bits is the prefix length of each block, and count is their number.
 	takeAny(bits, count int) (blocks []netip.Prefix, ok bool)
@@ -43,9 +42,7 @@ func newBitmap(cidr netip.Prefix) *bitmap {
 
 func (p *bitmap) size() int { return 1 << (32 - p.cidr.Bits()) }
 
-// takeNext takes the next free block of this prefix length. The documentation does not say which block EC2 chooses. The
-// simulator begins the search after the block that it took last, and after the last address starts again. So tests can
-// predict the next block, and the simulator reuses a freed address as late as possible.
+// takeNext takes the next free block of this prefix length. It begins after the block that it took last.
 func (p *bitmap) takeNext(bits int) (netip.Prefix, bool) {
 	n, size := 1<<(32-bits), p.size()
 	start := (p.next + n - 1) / n * n
@@ -104,8 +101,8 @@ func (p *bitmap) isReserved(a netip.Addr) bool {
 
 func (p *bitmap) freeAddrs() int { return p.free }
 
-// isFree, setBits and bitMask work on n bits, of which the first bit has the index i. All n bits are in the same word
-// of the bitmap, because blocks are aligned and have at most 16 addresses.
+// isFree, setBits and bitMask work on the n bits from index i. These bits are in one word of the bitmap, because blocks
+// are aligned and have at most 16 addresses.
 func (p *bitmap) isFree(i, n int) bool { return p.used[i/64]&bitMask(i, n) == 0 }
 
 func (p *bitmap) setBits(i, n int) {
@@ -127,10 +124,8 @@ func (p *bitmap) offsetOf(a netip.Addr) int {
 	return int(binary.BigEndian.Uint32(b[:]) - binary.BigEndian.Uint32(base[:]))
 }
 
-// singleBlock returns the block of one address.
 func singleBlock(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// singleBlocks returns a block for each address.
 func singleBlocks(addrs []netip.Addr) []netip.Prefix {
 	blocks := make([]netip.Prefix, len(addrs))
 	for i, a := range addrs {

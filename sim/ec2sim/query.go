@@ -23,8 +23,7 @@ const (
 	namespace  = "http://ec2.amazonaws.com/doc/" + apiVersion + "/"
 )
 
-// actions has the actions of the API by name. For each action, a method of Sim computes the answer. The fields of the
-// method's input are the parameters of the action.
+// actions has the actions of the API by name. The input of a method has the parameters of the action.
 var actions = map[string]action{
 	"AssignIpv6Addresses":             newAction((*Sim).assignIPv6Addresses),
 	"AssignPrivateIpAddresses":        newAction((*Sim).assignPrivateIPAddresses),
@@ -58,8 +57,7 @@ var actions = map[string]action{
 // An action computes the answer to a request. The form has the request's parameters. The caller holds the lock.
 type action func(*Sim, form) (output, error)
 
-// newAction returns an action that decodes the form, and then calls the method f. For a dry run, the action does not
-// call f.
+// newAction returns an action that decodes the form and calls the method f. For a dry run, it does not call f.
 func newAction[In any, Out any, P interface {
 	*Out
 	output
@@ -80,7 +78,7 @@ func newAction[In any, Out any, P interface {
 	}
 }
 
-// An output is the answer to an action: a structure that begins with a head.
+// An output is the answer to an action. It begins with a head.
 type output interface{ identify(request string) }
 
 // A head begins each answer.
@@ -90,13 +88,11 @@ type head struct {
 
 func (h *head) identify(request string) { h.RequestID = request }
 
-// emptyOutput is the answer of actions without a result.
 type emptyOutput struct {
 	head
 	Return bool `xml:"return"`
 }
 
-// errorOutput is the answer to a refused call.
 type errorOutput struct {
 	Code      string `xml:"Errors>Error>Code"`
 	Message   string `xml:"Errors>Error>Message"`
@@ -150,9 +146,8 @@ func reject(w http.ResponseWriter, err error, request string) {
 	writeXML(w, httpStatus(r.code), xml.Name{Local: "Response"}, &errorOutput{r.code, r.message, request})
 }
 
-// dispatch checks a call, and then calls the action. The order of the checks is that of EC2. First, the action must
-// exist. Second, the token bucket must have a token. Third, the Config must allow the action. Between the second and
-// the third check, dispatch returns the error of a fault that a test has set.
+// dispatch checks a call, and then calls the action. The checks have EC2's order: the action, the token bucket, the
+// permission. Before the last check, dispatch returns the error of a fault that a test has set.
 func (s *Sim) dispatch(f form) (output, error) {
 	name := f["Action"]
 	act, ok := actions[name]
@@ -188,9 +183,8 @@ func (s *Sim) checkDenied(f form) error {
 	return nil
 }
 
-// unauthorizedMessage returns EC2's message for a missing permission (in practice). A real message ends with an encoded
-// part, which sts:DecodeAuthorizationMessage can decode. The simulator's message ends with a part of the same length as
-// in EC2's example (API: "Error codes", UnauthorizedOperation).
+// unauthorizedMessage returns EC2's message for a missing permission (in practice). It ends with a part that looks like
+// EC2's encoded part, and has the same length (API: "Error codes", UnauthorizedOperation).
 func (s *Sim) unauthorizedMessage(action string) string {
 	return fmt.Sprintf("You are not authorized to perform this operation. User: "+
 		"arn:aws:sts::%s:assumed-role/node/i-1 is not authorized "+
@@ -200,8 +194,7 @@ func (s *Sim) unauthorizedMessage(action string) string {
 		strings.Repeat("EC2sim-", 120))
 }
 
-// awaitDelay waits for the time that Delay has set for the action. It returns false if the caller gives up before the
-// end of this time.
+// awaitDelay waits for the time that Delay has set for the action. It returns false if the caller gives up earlier.
 func (s *Sim) awaitDelay(r *http.Request, action string) bool {
 	s.mu.Lock()
 	d := s.delays[action]

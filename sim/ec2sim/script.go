@@ -3,33 +3,31 @@
 
 package ec2sim
 
-// An Outcome says what happens to one HTTP request. The zero Outcome means that EC2 carries out the request and answers
-// it.
+// An Outcome says what happens to one HTTP request. The zero Outcome means that EC2 answers as usual.
 type Outcome struct {
 	Undone bool   // EC2 does not carry out the request; if Code is empty, EC2 does not answer either
 	Lost   bool   // EC2 closes the connection without an answer
 	Code   string // the error code of the answer; without Undone, EC2 has carried out the request before
 }
 
-// A caller must handle these outcomes, and the outcomes that Refused and DoneBut return.
+// The outcomes without an error code.
 var (
 	Answered   = Outcome{}
 	DoneLost   = Outcome{Lost: true}
 	UndoneLost = Outcome{Undone: true, Lost: true}
 )
 
-// Refused returns the outcome of a request that EC2 refuses. EC2 does not carry out the request, and answers with the
-// error code.
+// Refused returns the outcome of a request that EC2 refuses with the error code.
 func Refused(code string) Outcome { return Outcome{Undone: true, Code: code} }
 
-// DoneBut returns the outcome of a request that EC2 carries out, although it answers with the error code. This can
-// happen after an internal fault of EC2.
+// DoneBut returns the outcome of a request that EC2 carries out, although it answers with the error code. An internal
+// fault of EC2 can cause this.
 func DoneBut(code string) Outcome { return Outcome{Code: code} }
 
 // Script sets the outcomes of the next HTTP requests of the action, in this order. Each attempt of the SDK is a
-// request. A new script replaces the rest of an earlier script. To end a script, call Script without outcomes. Lose
-// does not affect the requests of a script. EC2 does not look at a request with the outcome Undone. So the request
-// takes no token from the buckets, and does not count for Fail.
+// request. A new script replaces the rest of an earlier script, and Script without outcomes ends it. Lose does not
+// affect the requests of a script. A request with the outcome Undone takes no token from the buckets, and does not
+// count for Fail.
 func (s *Sim) Script(action string, outcomes ...Outcome) {
 	mustHaveAction(action)
 	s.mu.Lock()

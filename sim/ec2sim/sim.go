@@ -41,7 +41,7 @@ type Sim struct {
 	delivery sync.Mutex // held while a listener runs, so that changes arrive in order
 }
 
-// ENIs returns all network interfaces, sorted by ID. This is also the order of their creation.
+// ENIs returns all network interfaces in the order of their creation, which is also the order of their IDs.
 func (s *Sim) ENIs() []ENI {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +52,7 @@ func (s *Sim) ENIs() []ENI {
 	return all
 }
 
-// Instances returns the running instances, sorted by ID. This is also the order of their launch.
+// Instances returns the running instances in the order of their launch, which is also the order of their IDs.
 func (s *Sim) Instances() []*Instance {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,24 +65,23 @@ func (s *Sim) Instances() []*Instance {
 	return running
 }
 
-// OnChange makes the simulator call the function f for each later change. The simulator calls f for one change at a
-// time, in the order of the changes. If a call to EC2 changes something, EC2 answers only after f has returned. So when
-// the program that made the call gets the answer, f has done its work. The simulator does not hold its lock when it
-// calls f. So f can read the state of the simulator, but f must not make a call that changes something.
+// OnChange makes the simulator call f for each later change, one at a time and in order. EC2 answers a call only after
+// f has returned. The simulator does not hold its lock meanwhile: f may read the state, but must make no call that
+// changes something.
 func (s *Sim) OnChange(f func(Change)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.listeners = append(s.listeners, f)
 }
 
-// update runs the function f, which can change the state. Then it calls the listeners.
+// update runs f, which can change the state, and then calls the listeners.
 func (s *Sim) update(f func()) {
 	if s.runLocked(f) {
 		s.deliverChanges()
 	}
 }
 
-// runLocked runs the function f while it holds the lock. It reports whether f queued a change.
+// runLocked runs f with the lock held, and reports whether f queued a change.
 func (s *Sim) runLocked(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock() // even if f panics: net/http then serves the next request, which needs the lock
@@ -99,8 +98,8 @@ func (s *Sim) queueChange(c Change) {
 	}
 }
 
-// deliverChanges calls the listeners for all queued changes. If another goroutine is already calling the listeners,
-// deliverChanges waits for this goroutine.
+// deliverChanges calls the listeners for all queued changes. It waits for another goroutine that is already calling
+// them.
 func (s *Sim) deliverChanges() {
 	s.delivery.Lock()
 	defer s.delivery.Unlock()
@@ -119,8 +118,8 @@ func (s *Sim) deliverChanges() {
 	}
 }
 
-// runAfter calls the function f after the duration d, with the lock held. The caller of runAfter must hold the lock. If
-// d is 0, runAfter calls f at once.
+// runAfter calls f after the duration d, or at once if d is 0. f runs with the lock held, and the caller of runAfter
+// must hold the lock.
 func (s *Sim) runAfter(d time.Duration, f func()) {
 	if d <= 0 {
 		f()

@@ -40,9 +40,8 @@ func (sp *space) takeDemand(d demand, inUse string) (h holding, err error) {
 	return h, nil
 }
 
-// takeFirst takes all addresses of a new ENI, or none. These are the primary address and the secondary addresses of the
-// request, and chosenCount addresses that EC2 chooses. If the request has no primary address, EC2 also chooses
-// the primary address.
+// takeFirst takes all addresses of a new ENI, or none: those of the request, and chosenCount addresses of EC2's choice.
+// If the request has no primary address, EC2 also chooses this address.
 func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, chosenCount int) ([]netip.Addr, error) {
 	listed := secondary
 	if primary.IsValid() {
@@ -50,7 +49,7 @@ func (sp *space) takeFirst(primary netip.Addr, secondary []netip.Addr, chosenCou
 	} else {
 		chosenCount++
 	}
-	// First take the listed addresses, so that EC2 does not choose one of them.
+	// The listed addresses come first, so that EC2 does not choose one of them.
 	if err := sp.takeThese(listed, "InvalidIPAddress.InUse"); err != nil {
 		return nil, err
 	}
@@ -102,10 +101,9 @@ func (sp *space) takeAny(count int) ([]netip.Addr, error) {
 	return addrsOf(blocks), nil
 }
 
-// takePrefixes takes the wanted prefixes, and chosenCount prefixes that EC2 chooses: all of them, or none. A subnet
-// without an aligned free block has no prefixes left, even if it has many free addresses (Guide: "Prefix delegation for
-// Amazon EC2 network interfaces"). The documentation does not name the error code for this case. In practice, EC2
-// answers InsufficientCidrBlocks.
+// takePrefixes takes the wanted prefixes, and chosenCount prefixes of EC2's choice: all of them, or none. A subnet with
+// many free addresses can have no aligned free block (Guide: "Prefix delegation for Amazon EC2 network interfaces"). In
+// practice, EC2 then answers InsufficientCidrBlocks.
 func (sp *space) takePrefixes(wanted []netip.Prefix, chosenCount int) ([]netip.Prefix, error) {
 	for i, p := range wanted {
 		if p.Bits() != sp.prefixBits || !sp.cidr.Contains(p.Addr()) || slices.Contains(wanted[:i], p) {
@@ -122,9 +120,8 @@ func (sp *space) takePrefixes(wanted []netip.Prefix, chosenCount int) ([]netip.P
 		"The specified subnet does not have enough free cidr blocks to satisfy the request.")
 }
 
-// atCreation replaces the error InsufficientCidrBlocks, because CreateNetworkInterface reports a lack of prefixes with
-// another error. It returns all other errors unchanged. The documentation does not name the error of
-// CreateNetworkInterface. For IPv4, EC2 answers InvalidParameterValue in practice. For IPv6, this error is a guess.
+// atCreation replaces the error InsufficientCidrBlocks by the error of CreateNetworkInterface. In practice, this is
+// InvalidParameterValue for IPv4. For IPv6, it is a guess.
 func atCreation(err error, family string) error {
 	if r, ok := errors.AsType[*refusal](err); ok && r.code == "InsufficientCidrBlocks" {
 		return refuse("InvalidParameterValue", "There aren't sufficient free %s addresses or prefixes", family)

@@ -9,10 +9,9 @@ import (
 	"net/netip"
 )
 
-// sparse is the pool of an IPv6 subnet. The subnet has too many addresses for a bitmap, so the pool stores the used
-// addresses and prefixes. EC2 chooses addresses and prefixes at random, but the simulator takes them in turn. It takes
-// single addresses from the first /80, which is never a delegated prefix, because it has reserved addresses. It takes
-// prefixes from the blocks after the first /80.
+// sparse is the pool of an IPv6 subnet. It stores the used addresses and prefixes, because the subnet has too many
+// addresses for a bitmap. EC2 chooses at random, but the simulator goes upwards. Single addresses are from the first
+// /80, which is never a delegated prefix, because it has reserved addresses. Prefixes are from the blocks after it.
 type sparse struct {
 	cidr      netip.Prefix
 	taken     map[netip.Prefix]bool // addresses and prefixes
@@ -49,8 +48,8 @@ func (p *sparse) takeAny(bits, count int) ([]netip.Prefix, bool) {
 	return blocks, true
 }
 
-// nextFree returns the next free block with this prefix length. After the last prefix, it starts again with the first
-// prefix. It tries each single address only once, because a subnet practically never uses all of them.
+// nextFree returns the next free block with this prefix length. After the last prefix, it starts again with the first.
+// It tries each single address only once, because a subnet never uses all of them.
 func (p *sparse) nextFree(bits int) (netip.Prefix, bool) {
 	for bits != prefixBits6 {
 		b := singleBlock(p.addrAt(0, p.addr))
@@ -94,8 +93,8 @@ func (p *sparse) isReserved(a netip.Addr) bool { return a == p.lastAddr() || a.L
 // freeAddrs returns the largest int, because the number of addresses is practically unlimited.
 func (p *sparse) freeAddrs() int { return math.MaxInt }
 
-// isFree reports whether the block b is free. If b is a single address, b and its /80 must be unused. If b is a /80, b
-// and all single addresses in b must be unused. A /80 with a reserved address is never free.
+// isFree reports whether a single address and its /80 are unused, or whether a /80 and all its single addresses are
+// unused. A /80 with a reserved address is never free.
 func (p *sparse) isFree(b netip.Prefix) bool {
 	in := prefixAround(b)
 	if b == in && (b.Contains(p.cidr.Addr()) || b.Contains(p.lastAddr()) || p.singlesIn[b] > 0) {
@@ -116,8 +115,7 @@ func prefixAround(b netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(b.Addr(), prefixBits6).Masked()
 }
 
-// addrAt returns the address at an offset from the subnet's first address. The offset has two halves, high and low,
-// with 64 bits each.
+// addrAt returns the address at an offset from the subnet's first address. The offset has two halves of 64 bits.
 func (p *sparse) addrAt(high, low uint64) netip.Addr {
 	a := p.cidr.Addr().As16()
 	binary.BigEndian.PutUint64(a[:8], binary.BigEndian.Uint64(a[:8])|high)

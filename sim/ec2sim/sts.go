@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// STS returns a handler for two actions of the Security Token Service: GetCallerIdentity and GetSessionToken (AWS STS
-// API reference). The environment variable AWS_ENDPOINT_URL_STS must have the URL of the handler. The handler checks no
-// signatures, so every caller belongs to the account of the Config.
+// STS returns a handler for GetCallerIdentity and GetSessionToken of the Security Token Service (AWS STS API
+// reference). Its URL belongs in AWS_ENDPOINT_URL_STS. It checks no signatures, so every caller belongs to the account
+// of the Config.
 func (s *Sim) STS() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if err := r.ParseForm(); err != nil {

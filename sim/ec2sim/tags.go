@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// maxTags is the maximum number of tags of a resource (Guide: "Tag your Amazon EC2 resources"). This page also
-// documents the other rules for tags.
+// maxTags is the maximum number of tags of a resource (Guide: "Tag your Amazon EC2 resources").
 const maxTags = 50
 
 type tag struct {
@@ -85,7 +84,6 @@ func (s *Sim) tagsOf(id string) (map[string]string, error) {
 	return nil, refuse("InvalidID", "The ID '%s' is not valid", id)
 }
 
-// tagsFor returns the tags that a request gives to a new resource of this kind.
 func tagsFor(kind string, specs []tagSpecification) (map[string]string, error) {
 	tags := map[string]string{}
 	for _, spec := range specs {

@@ -12,8 +12,8 @@ import (
 // A Bucket limits how often an action may be called.
 type Bucket = api.Bucket
 
-// Unfiltered is the name of the second bucket of DescribeNetworkInterfaces, for use in [Config.Buckets]. Requests with
-// neither a filter nor a page size take tokens from this bucket.
+// Unfiltered is the key in [Config.Buckets] of the second bucket of DescribeNetworkInterfaces. Requests with neither a
+// filter nor a page size take tokens from it.
 const Unfiltered = "DescribeNetworkInterfaces, unfiltered and unpaginated"
 
 // unfilteredBucket is EC2's default for the bucket [Unfiltered] (API: "Request throttling for the Amazon EC2 API").
@@ -26,7 +26,7 @@ type bucket struct {
 	refilled time.Time // the time of the last refill
 }
 
-// newBuckets returns the buckets of a Config; nil if the Config does not throttle.
+// newBuckets returns nil if the Config does not throttle.
 func newBuckets(c Config) map[string]*bucket {
 	if !c.Throttle {
 		return nil
@@ -43,12 +43,12 @@ func newBuckets(c Config) map[string]*bucket {
 
 func fullBucket(b Bucket) *bucket { return &bucket{b, b.Size, time.Now()} }
 
-// Tokens has EC2's default buckets for one account in one region. It needs no [Sim], so a test can simulate only EC2's
-// throttling. The zero value is ready for use.
+// Tokens has EC2's default buckets for one account in one region, for tests that need no [Sim]. The zero value is ready
+// for use.
 type Tokens struct{ buckets map[string]*bucket }
 
-// Take takes a token for a call of the action, and reports whether there was a token. First, Take adds the tokens for
-// the time since the last call. Package time measures this time.
+// Take takes a token for a call of the action, and reports whether there was one. Package time says how many tokens EC2
+// has added.
 func (t *Tokens) Take(action string) bool {
 	if t.buckets == nil {
 		t.buckets = map[string]*bucket{}
@@ -59,14 +59,12 @@ func (t *Tokens) Take(action string) bool {
 	return t.buckets[action].takeToken(time.Now())
 }
 
-// isBucket reports whether there is a bucket of this name.
 func isBucket(name string) bool {
 	_, ok := actions[name]
 	return ok || name == Unfiltered
 }
 
-// takeToken takes a token for the request. If the bucket is empty, it refuses the request. A refused request costs no
-// token.
+// takeToken takes a token for the request, or refuses the request.
 func (s *Sim) takeToken(f form) error {
 	if s.buckets == nil || s.buckets[bucketOf(f)].takeToken(time.Now()) {
 		return nil

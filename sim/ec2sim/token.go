@@ -8,17 +8,16 @@ import (
 	"time"
 )
 
-// created has the parameters of the first call with a client token, and the answer to this call.
+// created has the first call with a client token, and its answer.
 type created struct {
 	in    createNetworkInterfaceInput
 	out   createNetworkInterfaceOutput
 	until time.Time // when the token expires; zero while the ENI exists
 }
 
-// earlierAnswer returns the answer to an earlier call with the same client token and the same parameters. If there was
-// such a call, the present call must create nothing, even if the ENI of the earlier call no longer exists. If an
-// earlier call had the same token and other parameters, earlierAnswer returns an error (API: "Ensuring idempotency").
-// If no earlier call had the token, earlierAnswer returns nil.
+// earlierAnswer returns the answer to an earlier call with the same client token, even if the ENI of that call no
+// longer exists. It returns nil if there was no such call, and an error if that call had other parameters (API:
+// "Ensuring idempotency").
 func (s *Sim) earlierAnswer(in *createNetworkInterfaceInput) (*createNetworkInterfaceOutput, error) {
 	first, ok := s.tokens[in.ClientToken]
 	switch {
@@ -43,9 +42,9 @@ func (s *Sim) rememberToken(e *eni, in *createNetworkInterfaceInput, out *create
 	}
 }
 
-// retireToken makes the client token of a deleted ENI expire after [Config.TokenLife]. If TokenLife is 0, the token
-// never expires. The documentation does not say when EC2 forgets the token of an ENI. The token of an instance is valid
-// "for at least 24 hours after the termination of the instance" (API: "Ensuring idempotency", as of 2016-09-15).
+// retireToken makes the client token of a deleted ENI expire after [Config.TokenLife]. The documentation says only for
+// instances that a token is valid "for at least 24 hours after the termination of the instance" (API: "Ensuring
+// idempotency", as of 2016-09-15).
 func (s *Sim) retireToken(e *eni) {
 	if t, ok := s.tokens[e.token]; ok && s.cfg.TokenLife > 0 {
 		t.until = time.Now().Add(s.cfg.TokenLife)

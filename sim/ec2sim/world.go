@@ -23,8 +23,7 @@ import (
 // A subnet belongs to the nearest VPC above it. If the line names no zone, the zone is us-east-1a. The word "public"
 // sets MapPublicIP, the word "default" sets Default, and KEY=VALUE sets a tag. World adds a CIDR that begins with "-"
 // to FormerCIDRs. In the line of a peering, a CIDR belongs to the nearest VPC before it, and any other word is the
-// status. If the text has a mistake, World panics, as netip.MustParsePrefix does. World does not set the other fields
-// of the Config, but the caller can.
+// status. World panics if the text has a mistake. It does not set the other fields of the Config.
 func World(text string) (c Config) {
 	for line := range strings.Lines(text) {
 		id, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
@@ -81,8 +80,8 @@ func parseWords(text string) (w lineWords) {
 	return w
 }
 
-// peeringOf parses the text after the ID in a peering's line. The text has two VPCs, each followed by its CIDRs, and
-// may have a status.
+// peeringOf parses the text after the ID in a peering's line: two VPCs, each followed by its CIDRs, and perhaps a
+// status.
 func peeringOf(id, text string) Peering {
 	p := Peering{ID: id}
 	_, requester, _ := strings.Cut(text, "vpc-")
