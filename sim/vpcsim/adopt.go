@@ -11,19 +11,17 @@ import (
 )
 
 // OnLaunch makes the fabric create a namespace for each instance that a program launches with the action RunInstances.
-// The name of the namespace is the instance's ID. After the configuration of the boot ENI, the fabric calls the
-// function boot in a new goroutine. So EC2 can answer before the boot has ended, as with a real instance. As soon as
-// programs may call the action RunInstances, the test must no longer call [Fabric.RunInstance]. If both ran at the same
-// time, the fabric would not know to which instance a boot ENI belongs.
+// The name of the namespace is the instance's ID. After the configuration of the boot ENI, the fabric calls boot in a
+// new goroutine, so EC2 can answer first. From then on, the test must not call [Fabric.RunInstance]: the fabric could
+// not know whose boot ENI it sees.
 func (f *Fabric) OnLaunch(boot func(*Instance)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.onLaunch = boot
 }
 
-// adoptLaunched creates the namespace of an instance that the action RunInstances has launched. It does so when EC2
-// reports the attachment of the instance's boot ENI, and returns the instance. For all other changes, it returns nil.
-// Until the test calls OnLaunch, it always returns nil.
+// adoptLaunched creates the namespace of an instance that the action RunInstances has launched, when EC2 attaches the
+// boot ENI. For all other changes, and before the test calls OnLaunch, it returns nil.
 func (f *Fabric) adoptLaunched(c ec2sim.Change) (*Instance, error) {
 	f.mu.Lock()
 	wanted := f.run != nil && f.onLaunch != nil && f.booting == nil && f.instances[c.Instance] == nil &&
@@ -50,8 +48,7 @@ func (f *Fabric) adoptLaunched(c ec2sim.Change) (*Instance, error) {
 	return i, nil
 }
 
-// startAdopted serves EC2's API in the namespace of an adopted instance, and calls the function that the test passed to
-// OnLaunch.
+// startAdopted serves EC2's API in the namespace of an adopted instance, and calls the function of OnLaunch.
 func (f *Fabric) startAdopted(i *Instance) error {
 	if err := i.serveHTTP(ec2Addr, 0, f.EC2); err != nil {
 		return err

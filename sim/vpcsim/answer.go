@@ -12,7 +12,7 @@ import (
 )
 
 // Answer serves a TCP port and the UDP port with the same number until the Namespace is closed. An answer is a text:
-// the source address and the source port that the Namespace has seen, and the number of bytes that arrived.
+// the source address and port that the Namespace has seen, and the number of received bytes.
 func (n *Namespace) Answer(port uint16) error {
 	return n.Do(func() error {
 		any := netip.AddrPortFrom(netip.IPv6Unspecified(), port) // this address also accepts IPv4: ipv6(7), IPV6_V6ONLY

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// datagrams wraps a UDP socket. The numbers in its fields depend on the socket's family.
+// datagrams wraps a UDP socket. The values of the fields depend on the socket's family.
 type datagrams struct {
 	net.Conn
 	raw      syscall.RawConn
@@ -57,10 +57,9 @@ func (d datagrams) pathMTU() (mtu int, err error) {
 	return mtu, err
 }
 
-// send sends a datagram, and returns the source address that the other end saw. The function sizeFor returns the size
-// of the datagram for a path MTU. If the datagram is too big for the path, a router drops it, and the kernel learns a
-// smaller path MTU. In this case, send tries again with the size for the smaller MTU. If a datagram is lost for another
-// reason, send returns an error.
+// send sends a datagram, and returns the source address that the other end saw. sizeFor returns the size of the
+// datagram for a path MTU. If a router drops the datagram because it is too big, send tries again with the smaller path
+// MTU. If a datagram is lost for another reason, send returns an error.
 func (d datagrams) send(sizeFor func(mtu int) int) (seen netip.AddrPort, err error) {
 	for end := time.Now().Add(answerTimeout); time.Now().Before(end); {
 		mtu, err := d.pathMTU()
@@ -87,7 +86,7 @@ func (d datagrams) send(sizeFor func(mtu int) int) (seen netip.AddrPort, err err
 	return seen, fmt.Errorf("no answer: %w", os.ErrDeadlineExceeded)
 }
 
-// awaitAnswer waits until an answer arrives, but not longer than pollInterval. If no answer arrives, it returns nil.
+// awaitAnswer waits for an answer. After pollInterval, it returns nil.
 func (d datagrams) awaitAnswer() ([]byte, error) {
 	if err := d.SetReadDeadline(time.Now().Add(pollInterval)); err != nil {
 		return nil, err
@@ -101,9 +100,9 @@ func (d datagrams) awaitAnswer() ([]byte, error) {
 	return answer[:n], err
 }
 
-// PathMTU finds out the path MTU to a port where a Namespace answers. It sends packets as large as the path MTU that
-// the kernel knows, and forbids routers to fragment them. It returns the size in bytes of the first packet that the
-// other end answered, and the source address that the other end saw.
+// PathMTU finds out the path MTU to a port where a Namespace answers. It returns the size in bytes of the first packet
+// that the other end answered, and the source address that the other end saw. Each packet is as large as the path MTU
+// that the kernel knows, and no router fragments it.
 func (n *Namespace) PathMTU(to netip.AddrPort) (mtu int, seen netip.AddrPort, err error) {
 	err = n.Do(func() error {
 		c, err := net.Dial("udp", to.String())

@@ -17,9 +17,8 @@ import (
 type Drops struct {
 	Spoofed int // EC2's source/destination check has failed: the sending ENI does not have the source address
 	NoHost  int // the destination is in the VPC or in a peer, but no ENI has it
-	// The destination is an IPv4 address outside the VPC and its peers, but the source cannot reach the internet. A
-	// source can reach the internet if its subnet has a NAT gateway. The primary address of an ENI with a public
-	// address can also reach the internet.
+	// The source cannot reach the internet by IPv4: its subnet has no NAT gateway, and it is not the primary address of
+	// an ENI with a public address.
 	NoRoute int
 }
 
@@ -28,9 +27,9 @@ func (d Drops) String() string {
 	return fmt.Sprintf("spoofed %d, to no host %d, without a route %d", d.Spoofed, d.NoHost, d.NoRoute)
 }
 
-// These are the names of the drains. A drain is a veth pair whose far end ignores all packets. The fabric drops packets
-// by sending them to a drain, because the kernel then counts them. The command "ip netns exec vpcsim0-vpc tcpdump -ni
-// spoofed" shows the packets in the drain "spoofed".
+// The names of the drains. A drain is a veth pair whose far end ignores all packets. The fabric sends a packet to a
+// drain to drop it, because the kernel then counts it. The command "ip netns exec vpcsim0-vpc tcpdump -ni spoofed"
+// shows the packets in the drain "spoofed".
 const (
 	drainSpoofed = "spoofed"
 	drainNoHost  = "no-host"
@@ -42,9 +41,8 @@ func drainRoute(drain string, dst netip.Prefix, table uint32) nl.Route {
 	return farEndRoute(drain, dst, table)
 }
 
-// farEndRoute returns a route that sends all packets for the prefix dst to the far end of a link. The next hop of the
-// route is an address that no host has. The kernel does not ask for the MAC address of the next hop, because the fabric
-// adds a neighbour entry for the next hop (see farEndNeighbours).
+// farEndRoute returns a route that sends all packets for the prefix dst to the far end of a link. The next hop is an
+// address that no host has, and farEndNeighbours has its MAC address.
 func farEndRoute(dev string, dst netip.Prefix, table uint32) nl.Route {
 	via := farEnd
 	if dst.Addr().Is6() {

@@ -27,8 +27,7 @@ const (
 	prefSpoofed  = 300 // all other packets
 )
 
-// applyReported updates the fabric after a change in EC2. If the update fails, applyReported stores the error for
-// [Fabric.Err].
+// applyReported updates the fabric after a change in EC2. It stores an error for [Fabric.Err].
 func (f *Fabric) applyReported(c ec2sim.Change) {
 	adopted, err := f.adoptLaunched(c)
 	err = errors.Join(err, f.applyLocked(c))
@@ -42,7 +41,7 @@ func (f *Fabric) applyReported(c ec2sim.Change) {
 	}
 }
 
-// applyLocked calls apply with the lock held. If the fabric is closed, applyLocked does nothing.
+// applyLocked calls apply with the lock held, unless the fabric is closed.
 func (f *Fabric) applyLocked(c ec2sim.Change) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,8 +86,7 @@ type pluggedENI struct {
 	lost     bool // the fabric could not restore the link; Err has the error
 }
 
-// plugENI replaces the wiring of an ENI. It does not change objects that the old wiring and the new wiring have in
-// common.
+// plugENI replaces the wiring of an ENI. It leaves objects alone that are in both wirings.
 func (f *Fabric) plugENI(e ec2sim.ENI, i *Instance) error {
 	p := f.plugged[e.ID]
 	was, now := p.wiring, f.eniWiring(e, i)
@@ -107,7 +105,6 @@ func (f *Fabric) unplugENI(id string) error {
 	return was.Del()
 }
 
-// stepsNotIn returns the steps of the wiring w that the other wiring does not have.
 func stepsNotIn(w, other nl.Wiring) nl.Wiring {
 	return slices.DeleteFunc(slices.Clone(w), func(s nl.Step) bool { return slices.Contains(other, s) })
 }
@@ -182,11 +179,9 @@ const (
 )
 
 // dhcpWiring returns the addresses and routes that a boot ENI gets for each of its families. For IPv4, the DHCP server
-// of a VPC gives the ENI its primary address, and a default route through the VPC's router. The router has the first
-// address after the network address of the subnet (VPC user guide: "Subnet CIDR blocks"). For IPv6, the DHCP server
-// gives the ENI only its address. The router advertises itself and the subnet. On an instance, systemd-networkd
-// processes these advertisements, and the kernel ignores them. So dhcpWiring returns the IPv6 routes that
-// systemd-networkd adds.
+// of a VPC gives the ENI its primary address, and a default route through the VPC's router, which has the first address
+// after the subnet's network address (VPC user guide: "Subnet CIDR blocks"). For IPv6, the DHCP server gives the ENI
+// only its address. The routes are those that systemd-networkd adds for the router's advertisements.
 func dhcpWiring(e ec2sim.ENI, n *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(o nl.Object) { w = append(w, nl.Step{NS: n, Object: o}) }

@@ -52,9 +52,9 @@ func (f *Fabric) RunInstance(name string, r ec2sim.RunInstance) (*Instance, erro
 	return i, errors.Join(f.Err(), i.awaitIPv6())
 }
 
-// awaitIPv6 waits until the instance is reachable by IPv6. The kernel uses a work queue to add the local route of an
-// IPv6 address. So it adds the route later than the address, even without duplicate address detection. Until the kernel
-// has added the route, senders get the error that there is no route.
+// awaitIPv6 waits until the instance is reachable by IPv6. The kernel adds the local route of an IPv6 address later
+// than the address, even without duplicate address detection, because it uses a work queue. Until then, senders get the
+// error that there is no route.
 func (i *Instance) awaitIPv6() error {
 	a := i.Addr6()
 	if !a.IsValid() {
@@ -95,16 +95,16 @@ func instanceSysctls(n *nl.NS) nl.Wiring {
 	}
 }
 
-// setBooting sets the instance to which the next boot ENI belongs. When EC2 attaches this ENI, the fabric does not yet
-// know the ID of the instance.
+// setBooting sets the instance of the next boot ENI. When EC2 attaches this ENI, the fabric does not know the
+// instance's ID.
 func (f *Fabric) setBooting(i *Instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.booting = i
 }
 
-// Env returns the environment variables with which programs on the instance find EC2 and their state directory. There
-// is no variable for the metadata service, because it is at its usual address.
+// Env returns the environment variables for EC2 and the state directory. The metadata service needs none, because it is
+// at its usual address.
 func (i *Instance) Env() []string {
 	return []string{
 		"AWS_ENDPOINT_URL_EC2=http://" + ec2Addr,

@@ -40,9 +40,8 @@ var NATAddr = netip.MustParseAddr("198.19.255.255")
 // A mapping is the primary address of an ENI and the ENI's public address.
 type mapping struct{ private, public netip.Addr }
 
-// AddNATGateway adds a NAT gateway to a subnet. Through it, the subnet reaches the internet by IPv4 (VPC user guide:
-// "NAT gateways"). AddNATGateway does not change the routes of ENIs that are already attached. So call it before the
-// subnet has ENIs. In a subnet without a NAT gateway, only boot ENIs with a public address reach the internet by IPv4.
+// AddNATGateway adds a NAT gateway to a subnet that has no ENIs yet. Through it, the subnet reaches the internet by
+// IPv4 (VPC user guide: "NAT gateways"). Without one, only boot ENIs with a public address reach the internet by IPv4.
 func (f *Fabric) AddNATGateway(subnet netip.Prefix) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,8 +87,8 @@ func (f *Fabric) internetWiring() nl.Wiring {
 	})
 }
 
-// updateNAT updates the rules with which the internet gateway translates between private and public addresses (VPC user
-// guide: "Internet gateways": "a one-to-one NAT"). The rules also simulate the NAT gateways.
+// updateNAT updates the rules with which the internet gateway translates addresses (VPC user guide: "Internet
+// gateways": "a one-to-one NAT"). The rules also simulate the NAT gateways.
 func (f *Fabric) updateNAT() error {
 	in := nl.Chain{Name: "in", Type: "nat", Hook: "prerouting", Priority: -100}
 	out := nl.Chain{Name: "out", Type: "nat", Hook: "postrouting", Priority: 100}

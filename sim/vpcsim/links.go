@@ -17,25 +17,20 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// A program may move an ENI's link to the namespace of a pod. If the pod's namespace ends, the kernel destroys all
-// virtual links in it, such as veths. But the kernel moves network cards, such as real ENIs, to the initial namespace
-// (net/core/dev.c: default_device_exit_net). If the name of the card is free in the initial namespace, the card keeps
-// its name. If not, it gets the name dev<ifindex>. The card keeps its MAC address, MTU and group. It is down, and has
-// neither addresses nor routes.
+// When a pod's namespace ends, the kernel destroys the virtual links in it, such as veths. But it moves network cards,
+// such as real ENIs, to the initial namespace (net/core/dev.c: default_device_exit_net). The card keeps its name if the
+// name is free there, and otherwise gets the name dev<ifindex>. It keeps its MAC address, MTU and group. It is down,
+// and has neither addresses nor routes.
 //
-// The link of a simulated ENI is a veth, which the kernel destroys. So the fabric restores the link in the namespace of
-// the instance, unless EC2 has detached the ENI. The fabric also restores a link that a program has deleted, because no
-// program can delete the link of a real ENI. One difference remains: a card keeps its index if this index is free, but
-// a restored link always has a new index.
+// The link of a simulated ENI is a veth. So the fabric restores it in the namespace of the instance when it is gone,
+// unless EC2 has detached the ENI. One difference remains: a card keeps its index if the index is free, but a restored
+// link always has a new index.
 //
-// When a link is gone, the fabric can no longer ask the kernel for the link's name. So the fabric stores the name each
-// time a link changes.
+// The fabric cannot ask the kernel for the name of a link that is gone. So it stores the name each time a link changes.
 
-// watchLinks follows the links of all ENIs until the fabric is closed. It opens a socket to which the kernel reports
-// changes of links. The kernel reports changes in the fabric's namespace. With the option NETLINK_LISTEN_ALL_NSID
-// (netlink(7)), the kernel also reports changes in the namespaces that contain the other end of an ENI's link. These
-// are the namespaces of instances and of some pods. watchLinks does not use netlink.LinkSubscribe, which does not have
-// the option NETLINK_LISTEN_ALL_NSID.
+// watchLinks follows the links of all ENIs until the fabric is closed. The kernel reports changes of links to its
+// socket. With the option NETLINK_LISTEN_ALL_NSID (netlink(7)), it also reports changes in the namespaces with the
+// other end of an ENI's link: of instances, and of some pods. netlink.LinkSubscribe does not have this option.
 func (f *Fabric) watchLinks() error {
 	var s *rtnl.NetlinkSocket
 	err := f.vpc.Do(func() (err error) {
@@ -84,8 +79,7 @@ func changedLinks(messages []syscall.NetlinkMessage) map[string]bool {
 	return changed
 }
 
-// checkLinks checks the links of some ENIs (see checkLink). The parameter matches is a function that chooses these
-// links.
+// checkLinks calls checkLink for the ENIs whose links match.
 func (f *Fabric) checkLinks(matches func(nl.Veth) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,20 +96,19 @@ func (f *Fabric) checkLinks(matches func(nl.Veth) bool) {
 	}
 }
 
-// link returns the link of an ENI with the properties that the fabric gave to the link. A program may have changed the
-// link since then.
+// link returns the link of an ENI as the fabric has made it. A program may have changed it since.
 func (p pluggedENI) link() nl.Veth { return p.wiring[0].Object.(nl.Veth) }
 
 // checkLink restores the link of an ENI if the link is gone. Then it stores the present name and properties of the
-// instance's end of the link, which can be in any namespace.
+// instance's end, which can be in any namespace.
 func (f *Fabric) checkLink(id string) error {
 	p := f.plugged[id]
 	near, err := f.vpc.LinkByName(p.link().Name)
 	if errors.Is(err, fs.ErrNotExist) && !p.lost {
 		err = f.restoreLink(p)
 		if p.lost = err != nil; p.lost {
-			// After a failure, restoreLink removes the new link, and the kernel reports this change. Without p.lost,
-			// checkLink would then try again, for ever.
+			// When restoreLink fails, it removes the new link, and the kernel reports this change. p.lost prevents
+			// another attempt then.
 			f.plugged[id] = p
 			return err
 		}
@@ -139,15 +132,13 @@ func (f *Fabric) checkLink(id string) error {
 	return nil
 }
 
-// isLinkMissing reports whether a link is missing in the fabric's namespace.
 func (f *Fabric) isLinkMissing(link string) bool {
 	_, err := f.vpc.LinkByName(link)
 	return errors.Is(err, fs.ErrNotExist)
 }
 
 // restoreLink creates the link of an ENI again, in the namespace of its instance, and adds the rest of the ENI's
-// wiring. It opens a second nl.NS for the namespace of the instance, because another goroutine may be using the first
-// one.
+// wiring. It opens its own nl.NS, because another goroutine may be using that of the instance.
 func (f *Fabric) restoreLink(lost pluggedENI) error {
 	home, err := nl.Open(lost.instance.Name, lost.instance.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -165,8 +156,7 @@ func (f *Fabric) restoreLink(lost pluggedENI) error {
 	if lost.lastSeen.MTU > 0 {
 		link.MTU = lost.lastSeen.MTU
 	}
-	// The two ends can have different MTUs, but nl.Veth gives both ends the same MTU: here, the last MTU of the
-	// instance's end. So nl.Up then sets the MTU of the fabric's end.
+	// nl.Veth gives both ends the last MTU of the instance's end. So nl.Up then sets the MTU of the fabric's end.
 	w := nl.Wiring{{NS: f.vpc.NS, Object: link}, {NS: f.vpc.NS, Object: nl.Up{Dev: link.Name, MTU: mtu}}}
 	if err := append(w, lost.wiring[1:]...).Add(); err != nil {
 		return fmt.Errorf("its link returns to %s: %w", lost.instance.Name, err)
@@ -174,10 +164,9 @@ func (f *Fabric) restoreLink(lost pluggedENI) error {
 	return nil
 }
 
-// freeName chooses a name for a link that comes back to the namespace n. It follows the kernel's rules for a network
-// card, and takes the first choice that is free. The first choice is the last name of the link. If the fabric has never
-// seen the link, the first choice is the argument fallback. The second choice is "dev" and the last index of the link.
-// The third choice is "dev" and the lowest free number.
+// freeName chooses a free name for a link that comes back to the namespace n, by the kernel's rules for a network card.
+// The choices are the link's last name (or fallback, if the fabric has never seen the link), "dev" with its last index,
+// and "dev" with the lowest free number.
 func freeName(n *nl.NS, last nl.Link, fallback string) (string, error) {
 	links, err := n.Links()
 	if err != nil {

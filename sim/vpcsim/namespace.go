@@ -87,7 +87,7 @@ func createNetNS(name string) error {
 	return <-done
 }
 
-// removeNetNS removes a namespace. If the process that made it was killed, the namespace can be incomplete.
+// removeNetNS removes a namespace, even an incomplete one of a killed process.
 func removeNetNS(path string) error {
 	err := syscall.Unmount(path, syscall.MNT_DETACH)
 	// EINVAL: nothing is mounted there, because the process was killed before the mount.

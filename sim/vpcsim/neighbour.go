@@ -15,11 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An instance treats all addresses of an ENI's subnet as neighbours, and asks for their MAC addresses. For IPv4, the
-// fabric's kernel answers for all addresses to which the fabric can forward (proxy_arp). For IPv6, the kernel answers
-// only for addresses in a list, and a list of all addresses of a /80 prefix would be too long. So a goroutine of the
-// fabric answers neighbour solicitations. In the real EC2, too, the network answers instead of the instances, because
-// EC2 knows which ENI has each address.
+// An instance asks for the MAC addresses of all addresses of an ENI's subnet. For IPv4, the fabric's kernel answers for
+// all addresses to which the fabric can forward (proxy_arp). For IPv6, the kernel answers only for listed addresses,
+// and the list for a /80 prefix would be too long. So a goroutine of the fabric answers neighbour solicitations.
 
 // answerNeighbours answers the neighbour solicitations of all ENIs until the fabric is closed.
 func (f *Fabric) answerNeighbours() error {
@@ -71,9 +69,8 @@ func bigEndian(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
 
-// answerPending answers all pending solicitations. If there are no more, it returns false. The method Read of the
-// socket then waits for solicitations, and calls answerPending again. If the socket is closed, answerPending returns
-// true, and Read returns.
+// answerPending answers all pending solicitations. Its result is for the method Read of the socket: false means that
+// Read must wait for more, and true that the socket is closed.
 func (f *Fabric) answerPending(fd int) bool {
 	for b := make([]byte, vpcMTU); ; {
 		size, from, err := unix.Recvfrom(fd, b, 0)
@@ -104,10 +101,9 @@ const (
 	maxHops         = 255  // hosts ignore a message with a smaller hop limit, because it comes from another link
 )
 
-// advertisement returns the answer to a solicitation from the ENI with this MAC address. It returns nil in three cases.
-// In the first case, the ENI asks for its own address. In the second case, the ENI checks whether another host has its
-// address. In this check, the source is the unspecified address (RFC 4862). In the third case, the ENI asks for the
-// router, for which the kernel answers.
+// advertisement returns the answer to a solicitation from the ENI with this MAC address. It returns nil if the ENI asks
+// for its own address, or for the router, for which the kernel answers. It also returns nil for duplicate address
+// detection, where the source is the unspecified address (RFC 4862).
 func (f *Fabric) advertisement(mac string, question []byte) []byte {
 	source := netip.AddrFrom16([16]byte(question[atSource:]))
 	target := netip.AddrFrom16([16]byte(question[atTarget:]))

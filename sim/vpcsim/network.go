@@ -66,8 +66,7 @@ func anyOverlap(as, bs []netip.Prefix) bool {
 	return slices.ContainsFunc(as, func(a netip.Prefix) bool { return slices.ContainsFunc(bs, a.Overlaps) })
 }
 
-// addPeer adds a peer with these CIDRs to the network. If the peer is outside of the fabric, peer is nil. If this
-// network is outside of the fabric, n is nil, and addPeer does nothing.
+// addPeer adds a peer with these CIDRs to the network. A peer or a network outside of the fabric is nil.
 func (n *network) addPeer(peer *network, cidrs []netip.Prefix) {
 	if n == nil {
 		return
@@ -78,9 +77,9 @@ func (n *network) addPeer(peer *network, cidrs []netip.Prefix) {
 	}
 }
 
-// tables returns the routing tables that need a route to each address of the network. These are the network's own
-// table, the tables of its peers, and the main table. The main table routes packets from the internet, and the fabric's
-// own "packet too big" messages.
+// tables returns the routing tables that need a route to each address of the network: its own table, those of its
+// peers, and the main table. The main table routes packets from the internet, and the fabric's own "packet too big"
+// messages.
 func (n *network) tables() []uint32 {
 	tables := []uint32{0, n.table}
 	for _, p := range n.peers {
@@ -89,7 +88,7 @@ func (n *network) tables() []uint32 {
 	return tables
 }
 
-// wiring returns those routes of the network that do not depend on ENIs.
+// wiring returns the routes of the network that do not depend on ENIs.
 func (n *network) wiring(vpc, igw *nl.NS) nl.Wiring {
 	var w nl.Wiring
 	add := func(r nl.Route) { w = append(w, nl.Step{NS: vpc, Object: r}) }

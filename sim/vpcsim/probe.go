@@ -74,9 +74,8 @@ func sendStream(c *net.TCPConn, size int) (seen netip.AddrPort, err error) {
 	return parseAnswer(answer, size)
 }
 
-// Ping sends an ICMP echo request each second until there is a reply, for at most a minute. One request is not enough,
-// because the receiver's kernel drops packets to a new IPv6 address that does not have a local route yet. The kernel
-// adds the route a little later than the address (net/ipv6/addrconf.c: addrconf_dad_start).
+// Ping sends an ICMP echo request each second until there is a reply, for at most a minute. The receiver's kernel drops
+// packets to a new IPv6 address until it has added the local route (net/ipv6/addrconf.c: addrconf_dad_start).
 func (n *Namespace) Ping(to netip.Addr) error { return n.ping(to, answerTimeout) }
 
 // Silent sends ICMP echo requests for two seconds, and returns an error if there is a reply.
@@ -117,8 +116,8 @@ var (
 // atID is the offset of the identifier in the messages. The sequence number follows the identifier.
 const atID = 4
 
-// exchange sends requests until a reply comes. To recognise the reply to its own requests, it uses the time of day as
-// the identifier and sequence number of the requests.
+// exchange sends requests until a reply comes. The time of day is their identifier and sequence number, so exchange
+// recognises its own reply.
 func (e echo) exchange(c *net.IPConn, patience time.Duration) error {
 	const atSum, length = 2, 8
 	request := make([]byte, length)

@@ -17,10 +17,9 @@ import (
 //go:embed empty.sh
 var emptyScript string
 
-// Reboot restarts the instance. The caller must have ended all processes of the instance. Reboot brings the instance's
-// namespace into the state after a boot. All attached ENIs get new links in the namespace, even if their old links were
-// in namespaces of pods. Only the boot ENI has addresses and routes. The metadata service stops its earlier lies (see
-// [ec2sim.Lie]). Instead, it tells the lies that the caller passes.
+// Reboot restarts the instance, whose processes the caller must have ended. All attached ENIs get new links in the
+// instance's namespace, even if their old links were in namespaces of pods. Only the boot ENI has addresses and routes.
+// The metadata service tells the given lies instead of earlier ones (see [ec2sim.Lie]).
 func (i *Instance) Reboot(lies ...ec2sim.Lie) error {
 	i.Instance.Reboot(lies...)
 	if err := i.fabric.reboot(i, i.ENIs()); err != nil {

@@ -12,9 +12,9 @@ import (
 	"syscall"
 )
 
-// A run reserves a number for one Fabric. The names of the Fabric's directory and namespaces contain this number, for
-// example /run/vpcsim0 and /run/netns/vpcsim0-*. The process holds the lock of the directory while it uses the number.
-// So if no process holds the lock of a directory, the process that made the directory was killed.
+// A run reserves a number for one Fabric. The names of the Fabric's directory and namespaces contain it, for example
+// /run/vpcsim0 and /run/netns/vpcsim0-*. The process holds the lock of the directory. A directory without a holder of
+// the lock is from a killed process.
 type run struct {
 	dir  string
 	lock *os.File
@@ -53,7 +53,6 @@ func newRun() (*run, error) {
 
 var errTaken = errors.New("another process has it")
 
-// lockDir creates a directory and takes its lock.
 func lockDir(dir string) (*run, error) {
 	for {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -79,7 +78,6 @@ func lockDir(dir string) (*run, error) {
 	}
 }
 
-// netnsPath returns the path of a namespace of this run.
 func (r *run) netnsPath(name string) string {
 	return filepath.Join(netnsDir, filepath.Base(r.dir)+"-"+name)
 }

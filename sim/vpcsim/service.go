@@ -17,9 +17,8 @@ import (
 // metadataAddr is where the fabric serves the metadata of all instances.
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
-// errorAddr is the source address of the fabric's ICMP errors. Without errorAddr, the kernel would use the metadata
-// service's address, to which a pod may have no route. The pod's kernel may then drop the errors. In the real EC2, ICMP
-// errors come from routers that no host can reach.
+// errorAddr is the source address of the fabric's ICMP errors. Otherwise the kernel would use the metadata service's
+// address. A pod without a route to this address might drop the errors.
 var errorAddr = netip.MustParseAddr("192.0.2.253")
 
 // ec2Addr is the address of EC2 in each instance's namespace. The fabric does not simulate the network path to EC2.
@@ -55,9 +54,8 @@ func (n *Namespace) serveHTTP(addr string, hopLimit int, h http.Handler) error {
 }
 
 // serveMetadata serves the metadata of all instances. The hop limit of its answers is 1, as by default in EC2 (EC2 user
-// guide, "Configure the Instance Metadata Service options": "HttpPutResponseHopLimit"). If the node routes a
-// container's packets, the node drops an answer with this hop limit. So the container gets no answer. But a container
-// that has a link on the ENI gets answers.
+// guide, "Configure the Instance Metadata Service options": "HttpPutResponseHopLimit"). So a container whose packets
+// the node routes gets no answer.
 func (f *Fabric) serveMetadata() error {
 	// The kernel uses the first address of the loopback as the source of ICMP errors.
 	for _, a := range []netip.Addr{errorAddr, metadataAddr.Addr()} {

@@ -55,8 +55,8 @@ func State(n *nl.NS) ([]string, error) {
 	return s, nil
 }
 
-// isKernelMade reports whether the kernel itself adds addresses and routes with this prefix. The kernel does this for
-// link-local and multicast prefixes of IPv6, at times that a test cannot predict.
+// isKernelMade reports whether the kernel itself adds addresses and routes with this prefix, at times that a test
+// cannot predict.
 func isKernelMade(p netip.Prefix) bool {
 	a := p.Addr()
 	return a.Is6() && (a.IsLinkLocalUnicast() || a.IsMulticast())

@@ -23,11 +23,11 @@
 //	............................|............................................................................
 //	                           eth0 203.0.113.1                       internet: one host
 //
-// There is no broadcast domain. If an ENI asks for an address with ARP or a neighbour solicitation, the fabric answers,
-// unless the ENI itself has the address. For IPv6, the fabric has the address fe80:ec2::1, which is the router's
-// address in all subnets. The fabric changes only when the state of EC2 changes. For example, if a program calls
-// AssignPrivateIpAddresses, the fabric changes before EC2 answers ([ec2sim.Sim.OnChange]). The fabric also serves the
-// metadata of the instances. It recognises an instance by the source address of the request.
+// There is no broadcast domain. The fabric answers ARP and neighbour solicitations for all addresses that the asking
+// ENI does not have. For IPv6, the fabric has the address fe80:ec2::1, which is the router's address in all subnets.
+// When a program calls, for example, AssignPrivateIpAddresses, the fabric changes before EC2 answers
+// ([ec2sim.Sim.OnChange]). The fabric also serves the metadata of the instances. It recognises an instance by the
+// source address of the request.
 //
 // The fabric consists of routing rules and routes. Each address of an ENI has a rule, for example "iif eni-04 from
 // 100.64.1.5". The rule selects the routing table of the VPC, which has a route to each address that the VPC can reach.
@@ -99,7 +99,6 @@ func New(c ec2sim.Config) (*Fabric, error) {
 	return f, nil
 }
 
-// build makes the fabric without instances.
 func (f *Fabric) build() (err error) {
 	if f.vpc, err = f.NewNamespace("vpc"); err != nil {
 		return err
@@ -167,5 +166,4 @@ func (f *Fabric) Close() error {
 	return errors.Join(err, run.remove())
 }
 
-// hostPrefix returns the prefix that has only this address.
 func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
