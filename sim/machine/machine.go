@@ -54,8 +54,8 @@ type Machine struct {
 	bootCtx context.Context // ends with this boot
 }
 
-// Boot boots an instance for the first time. The machine gets its own directories ownDirs, which are empty at first.
-// The machine's programs get the environment variables of this process, those of the instance, and those in env.
+// Boot boots an instance for the first time, with the empty directories ownDirs of its own. The machine's programs get
+// the environment variables of this process, of the instance, and of env.
 func Boot(i *vpcsim.Instance, name string, env []string, ownDirs ...string) (*Machine, error) {
 	disk, err := os.MkdirTemp("/run", "disk-"+name)
 	if err != nil {
@@ -71,9 +71,9 @@ func Boot(i *vpcsim.Instance, name string, env []string, ownDirs ...string) (*Ma
 	return m, nil
 }
 
-// mountOwnDirs mounts a tmpfs for each of the machine's own directories. There are two reasons for a tmpfs. First, each
-// tmpfs is a separate device, and kubelet measures for each device how full it is. Second, a container runtime uses
-// such a directory for the writable layer of an overlayfs. This works on a tmpfs, but not on another overlayfs.
+// mountOwnDirs mounts a tmpfs for each of the machine's own directories. kubelet measures for each device how full it
+// is, so each directory needs a device. And a container runtime needs a file system that can hold the writable layer of
+// an overlayfs: a tmpfs can, but another overlayfs cannot.
 func (m *Machine) mountOwnDirs() error {
 	for _, dir := range m.ownDirs {
 		at := filepath.Join(m.diskDir, dir)
@@ -87,7 +87,6 @@ func (m *Machine) mountOwnDirs() error {
 	return nil
 }
 
-// removeOwnDirs removes the files of the machine's own directories.
 func (m *Machine) removeOwnDirs() error {
 	for _, dir := range m.ownDirs {
 		_ = syscall.Unmount(filepath.Join(m.diskDir, dir), syscall.MNT_DETACH) // perhaps it is not mounted
@@ -125,9 +124,9 @@ func (m *Machine) boot() error {
 	return m.startInit(group)
 }
 
-// startInit starts process 1 and waits until it is ready. The process first moves to the machine's cgroup, and then
-// unshare(1) makes the cgroup namespace. The root of a new cgroup namespace is the present cgroup of the process. So
-// clone(2) cannot make the namespace, because the new process is still in the parent's cgroup.
+// startInit starts process 1 and waits until it is ready. The process first moves to the machine's cgroup, because this
+// becomes the root of the cgroup namespace that unshare(1) then makes. clone(2) would make the namespace too early, in
+// the parent's cgroup.
 func (m *Machine) startInit(group string) error {
 	enter := `echo 0 >"$1/cgroup.procs"; exec unshare --cgroup sh -c 'echo 0 >"$1/init/cgroup.procs"; shift; ` +
 		`script=$1; shift; exec sh -c "$script" machine "$@"' sh "$@"`
@@ -159,8 +158,8 @@ func (m *Machine) startInit(group string) error {
 	return nil
 }
 
-// delegateControllers enables all controllers of the root cgroup in the machines' cgroups. Other cgroups can enable
-// controllers only if they have no processes. For the root cgroup, the kernel makes an exception (cgroups(7)).
+// delegateControllers enables all controllers of the root cgroup in the machines' cgroups. Of all cgroups with
+// processes, only the root cgroup can do this (cgroups(7)).
 func delegateControllers() error {
 	all, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers"))
 	if err != nil {
@@ -175,8 +174,7 @@ func delegateControllers() error {
 }
 
 // Command is like exec.CommandContext, but the program runs in all namespaces and in the cgroup of the machine. The
-// command is nsenter(1), which starts the program. If the caller kills the command, nsenter ends, but the program
-// continues. To end the program, use [Machine.Signal].
+// command is nsenter(1). If the caller kills it, the program continues: use [Machine.Signal] to end the program.
 func (m *Machine) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{"--target", strconv.Itoa(m.init.Process.Pid), "--mount", "--uts", "--ipc", "--net", "--pid",
 		"--cgroup", "--", name}
@@ -187,8 +185,8 @@ func (m *Machine) Command(ctx context.Context, name string, args ...string) *exe
 	return c
 }
 
-// Environ returns the environment of the machine's programs. It omits the variable for the state directory of the
-// plugins. The plugins use the default directory below /run, because each machine has its own /run.
+// Environ returns the environment of the machine's programs. The plugins use their default state directory, because
+// each machine has its own /run.
 func (m *Machine) Environ() []string {
 	env := append([]string{"HOME=/root"}, m.env...)
 	for _, e := range m.Env() {
@@ -199,13 +197,12 @@ func (m *Machine) Environ() []string {
 	return env
 }
 
-// Run runs a program on the machine and returns its standard output. The error contains the output of the program.
+// Run runs a program on the machine and returns its standard output. An error contains the program's output.
 func (m *Machine) Run(ctx context.Context, name string, args ...string) (string, error) {
 	return Output(m.Name, m.Command(ctx, name, args...))
 }
 
-// Output runs a command and returns its standard output. The error contains the name of the machine, and the output of
-// the command.
+// Output runs a command and returns its standard output. An error contains the name of the machine, and the output.
 func Output(machine string, c *exec.Cmd) (string, error) {
 	var stdout, stderr strings.Builder
 	c.Stdout, c.Stderr = &stdout, &stderr
@@ -244,14 +241,13 @@ func (m *Machine) Keep(log string, name string, args ...string) error {
 // restartDelay is the time between the end of a program and its next start. The default of systemd is 100 ms.
 const restartDelay = 300 * time.Millisecond
 
-// Signal sends a signal to all processes of a program on the machine. If there is no such process, Signal returns an
-// error.
+// Signal sends a signal to all processes of a program on the machine. It fails if there is none.
 func (m *Machine) Signal(signal syscall.Signal, program string) error {
 	_, err := m.Run(context.Background(), "pkill", fmt.Sprintf("-%d", int(signal)), "-x", program)
 	return err
 }
 
-// File returns the path with which this process can open a file of the machine.
+// File returns the path of a machine's file as this process sees it.
 func (m *Machine) File(name string) string {
 	return filepath.Join("/proc", strconv.Itoa(m.init.Process.Pid), "root", name)
 }
@@ -266,8 +262,8 @@ func (m *Machine) WriteFile(name string, content []byte, mode fs.FileMode) error
 // nothing.
 func (m *Machine) Close() error { return errors.Join(m.Off(), m.removeOwnDirs()) }
 
-// Off ends all processes, without a warning, and removes the cgroups. The instance and the files of the machine's own
-// directories remain. To boot the machine again, call Reboot. A second Off does nothing.
+// Off ends all processes, without a warning, and removes the cgroups. The instance and the machine's own directories
+// remain for a later Reboot. A second Off does nothing.
 func (m *Machine) Off() error {
 	if m.group == nil {
 		return nil
@@ -291,8 +287,8 @@ func (m *Machine) endInit() error {
 	return errors.Join(err, m.init.Wait())
 }
 
-// removeGroups removes a cgroup and all cgroups below it. At first, a cgroup may be busy, because the kernel removes a
-// process from its cgroup shortly after the process has ended.
+// removeGroups removes a cgroup and all cgroups below it. At first, a cgroup may be busy, because the kernel removes an
+// ended process a little later.
 func removeGroups(root string) error {
 	var groups []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

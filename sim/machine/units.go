@@ -28,13 +28,12 @@ func InstallUnits(root, dir, timer string) error {
 		os.Symlink(filepath.Join(unitDir, timer), filepath.Join(wants, timer)))
 }
 
-// Watch starts a path unit of the machine, as "systemctl start" does. It also starts the path units in the key Wants=
-// of the unit. The key PathExists= names a file. While this file exists, Watch runs a service again and again: for
-// NAME.path, the service NAME.service. The runs do not overlap. Watch runs only the commands of the service, and
-// ignores the service's other keys. It appends the output of the commands to the log LOGS/MACHINE-SERVICE.log.
+// Watch starts a path unit of the machine, as "systemctl start" does, and the path units in its key Wants=. While the
+// file in PathExists= exists, Watch runs the service NAME.service of NAME.path again and again, one run after the
+// other. Of the service, Watch runs only the commands. It appends their output to the log LOGS/MACHINE-SERVICE.log.
 //
-// Watch returns at once, and the path unit stays active. It becomes inactive when the machine goes off or reboots, or
-// when the caller calls stop. The function stop waits for the end of a running command.
+// Watch returns at once. The path unit stays active until the machine goes off or reboots, or until the caller calls
+// stop. stop waits for the end of a running command.
 func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	path, err := m.readUnit(unit)
 	if err != nil {
@@ -83,12 +82,10 @@ func (m *Machine) Watch(logs, unit string) (stop func(), err error) {
 	}, err
 }
 
-// pollInterval is how often Watch checks whether the file in PathExists= exists. systemd does not poll, because the
-// kernel notifies it.
+// pollInterval is how often Watch looks for the file in PathExists=.
 const pollInterval = 10 * time.Millisecond
 
-// runCommands runs the commands of a service, one after the other. If a command with the prefix "-" fails, the next
-// command still runs. If a command without this prefix fails, runCommands does not run the later commands.
+// runCommands runs the commands of a service, until one without the prefix "-" fails.
 func (m *Machine) runCommands(log io.Writer, commands []string) {
 	for _, line := range commands {
 		command := strings.TrimLeft(line, "-+")
