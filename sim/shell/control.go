@@ -22,10 +22,9 @@ import (
 // can reach it.
 var controlAddr = &net.UnixAddr{Net: "unix", Name: "@sim"}
 
-// A control runs the shell's commands "on", "ec2" and "service". It runs in a process outside of the instance, because
-// these commands act outside of the instance. On the instance, each of these commands is a link to this program. If a
-// user starts this program through such a link, it sends its arguments to the control, together with its standard
-// input, output and error.
+// A control runs the shell's commands "on", "ec2" and "service", which act outside of the instance. So a process
+// outside of the instance runs it. On the instance, each of these commands is a link to this program, which sends its
+// arguments to the control, together with its standard input, output and error.
 type control struct {
 	scene *paths.Scene
 	other *instance // node2
@@ -35,7 +34,7 @@ type control struct {
 	endService func() error // removes the Service that "service" has made; nil: there is none
 }
 
-// listen receives commands from programs on the node, and runs them. It does this until the caller calls stop.
+// listen runs commands of programs on the node, until the caller calls stop.
 func (c *control) listen(node *vpcsim.Instance) (stop func() error, err error) {
 	var l *net.UnixListener
 	if err := node.Do(func() error { l, err = net.ListenUnix("unix", controlAddr); return err }); err != nil {
@@ -64,7 +63,6 @@ func (c *control) listen(node *vpcsim.Instance) (stop func() error, err error) {
 	}, nil
 }
 
-// serveConn reads a command from the connection and runs it. It answers with the exit status of the command.
 func (c *control) serveConn(conn *net.UnixConn) {
 	defer conn.Close()
 	args, stdio, err := receiveArgs(conn)
@@ -98,8 +96,8 @@ func (c *control) runCommand(conn *net.UnixConn, args []string, stdio []*os.File
 	return 0, nil
 }
 
-// runOnNode2 runs a command on node2. The user has started the command with "on". If the user's process ends first, for
-// example after Ctrl-C, runOnNode2 ends the command on node2, too.
+// runOnNode2 runs a command on node2. If the user's process "on" ends first, for example after Ctrl-C, runOnNode2 ends
+// the command.
 func (c *control) runOnNode2(conn *net.UnixConn, args []string, stdio []*os.File) (status int, err error) {
 	if len(args) < 2 || args[0] != "node2" {
 		return 2, errors.New("want node2 and a command")
@@ -128,8 +126,8 @@ func (c *control) runOnNode2(conn *net.UnixConn, args []string, stdio []*os.File
 	return 0, err
 }
 
-// askControl makes the control run a command, and returns the exit status of the command. The command gets the standard
-// input, output and error of this process.
+// askControl makes the control run a command, with the standard input, output and error of this process. It returns the
+// command's exit status.
 func askControl(args []string) int {
 	conn, err := net.DialUnix("unix", nil, controlAddr)
 	if err == nil {

@@ -33,7 +33,7 @@ type madeFault struct {
 	undo        func() error
 }
 
-// ec2Command runs the command "ec2". With this command, the person at the shell looks at EC2 and makes faults.
+// ec2Command runs the command "ec2".
 func (c *control) ec2Command(args []string, out io.Writer) error {
 	verb, about := strings.Join(args[:min(1, len(args))], ""), strings.Join(args[min(1, len(args)):], " ")
 	switch {
@@ -60,7 +60,7 @@ func (c *control) ec2Command(args []string, out io.Writer) error {
 	return err
 }
 
-// makeFault makes a fault in EC2, and returns the function that ends the fault.
+// makeFault makes a fault in EC2. The function undo ends the fault.
 func (c *control) makeFault(verb, about string) (undo func() error, err error) {
 	switch {
 	case verb == "detach" && about != "":
@@ -77,7 +77,6 @@ func (c *control) makeFault(verb, about string) (undo func() error, err error) {
 	return nil, errors.New(ec2Usage)
 }
 
-// undo ends the fault with this number, or the last fault if the number is empty.
 func (c *control) undo(number string) error {
 	n := len(c.madeFaults)
 	if number != "" {
@@ -93,7 +92,7 @@ func (c *control) undo(number string) error {
 	return nil
 }
 
-// printCalls prints how many calls EC2 has got, for each action and each error code.
+// printCalls prints how many calls EC2 has got, by action and error code.
 func (c *control) printCalls(out io.Writer) {
 	made := map[string]int{}
 	for _, call := range c.scene.EC2.Calls() {
@@ -104,7 +103,6 @@ func (c *control) printCalls(out io.Writer) {
 	}
 }
 
-// refuseActions makes EC2 refuse these actions with the error code. The function undo ends the refusals.
 func (c *control) refuseActions(code string, actions ...string) (undo func() error, err error) {
 	for _, a := range actions {
 		if !slices.Contains(api.Names(0), a) {

@@ -28,8 +28,8 @@ const (
 	unitDir = "/etc/systemd"
 )
 
-// An installation says what to install on a node. It has the paths of the programs, of the conflist and of the systemd
-// units, and the data path of the pods.
+// An installation has the paths of the programs, of the conflist and of the systemd units, and the data path of the
+// pods.
 type installation struct{ bin, cnitool, conflist, dataPath, units string }
 
 // install installs the programs, the conflist and the units on the node of this process, and writes /etc/hosts.
@@ -75,8 +75,7 @@ func hostsFile(hosts map[string]netip.Addr) string {
 	return b.String()
 }
 
-// links returns the symbolic links to make on the node. The key of the map is the path of a link, and the value is the
-// path of the program.
+// links returns the symbolic links to make on the node, with the programs to which they point.
 func (f installation) links() map[string]string {
 	tool, self := filepath.Join(f.bin, "cni-ipvlan-vpc-k8s-tool"), filepath.Join(f.bin, "shell")
 	links := map[string]string{
@@ -94,8 +93,8 @@ func (f installation) links() map[string]string {
 	return links
 }
 
-// coverWithOverlays mounts an overlay on each directory. So changes in the directories disappear with the mount
-// namespace of this process.
+// coverWithOverlays mounts an overlay on each directory. Changes then disappear with the mount namespace of this
+// process.
 func coverWithOverlays(dirs ...string) error {
 	top, err := os.MkdirTemp("/run", "sim")
 	if err != nil {

@@ -21,8 +21,7 @@ import (
 //go:embed instance.sh
 var instanceScript string
 
-// commandOn returns a command on an instance. The command gets a process 1, a mount namespace and a PID namespace of
-// its own. When process 1 ends, all processes and mounts in these namespaces end.
+// commandOn returns a command on an instance, with a process 1, a mount namespace and a PID namespace of its own.
 func commandOn(node *vpcsim.Instance, command []string) *exec.Cmd {
 	c := exec.Command("sh", append([]string{"-c", instanceScript, "instance"}, command...)...)
 	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID}
@@ -36,19 +35,17 @@ func environment(node *vpcsim.Instance) []string {
 		"CNI_PATH="+binDir, "NETCONFPATH="+confDir)
 }
 
-// runShell runs a command on the instance, with the terminal of this process, and returns its exit status.
 func runShell(node *vpcsim.Instance, command []string) (status int, err error) {
 	return machine.Attach(commandOn(node, command), func(c *exec.Cmd) error { return node.Do(c.Run) })
 }
 
-// An instance is a node with its own process 1. When the caller closes stdin, process 1 ends.
+// An instance is a node with its own process 1.
 type instance struct {
 	node  *vpcsim.Instance
 	init  *exec.Cmd
 	stdin io.Closer // ends process 1
 }
 
-// bootNode starts process 1 of an instance.
 func bootNode(node *vpcsim.Instance) (*instance, error) {
 	i := &instance{node: node, init: commandOn(node, []string{"sh", "-c", "echo ready; exec cat"})}
 	var err error
@@ -66,7 +63,6 @@ func bootNode(node *vpcsim.Instance) (*instance, error) {
 	return i, nil
 }
 
-// command returns a command that runs on the instance.
 func (i *instance) command(args []string) *exec.Cmd {
 	c := exec.Command("nsenter", append([]string{"--target", strconv.Itoa(i.init.Process.Pid), "--mount", "--pid",
 		"--net", "--"}, args...)...)

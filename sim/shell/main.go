@@ -41,8 +41,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/paths"
 )
 
-// namedPrograms has functions that run instead of the shell. The key of the map is the name of the link through which a
-// user has started this program.
+// namedPrograms has the functions that run instead of the shell, by the name of the link with which a user starts this
+// program.
 var namedPrograms = map[string]func(args []string) int{
 	"answer": answerCalls, "call": callHost, "ec2": askControl, "on": askControl, "service": askControl,
 }
@@ -95,7 +95,7 @@ func run(f installation, command []string, interactive bool) (status int, err er
 	case len(command) > 0:
 	case interactive:
 		fmt.Print(greeting)
-		// The exit status is always 0, because "make sim" must not fail if the user has mistyped the last command.
+		// "make sim" must not fail if the user has mistyped the last command.
 		_, err := runShell(s.Nodes[0].Instance, []string{"bash", "--norc", "-i"})
 		return 0, err
 	default:
@@ -104,7 +104,6 @@ func run(f installation, command []string, interactive bool) (status int, err er
 	return runShell(s.Nodes[0].Instance, command)
 }
 
-// newScene makes the simulated network. The shell runs on its first node.
 func (f installation) newScene() (*paths.Scene, error) {
 	list, err := paths.ReadConflist(f.conflist, f.dataPath)
 	if err != nil {

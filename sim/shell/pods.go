@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// answerCalls answers calls in the network namespace of this process, as a pod's program does. When it is ready, it
-// prints a line. args[1] is the name of the namespace in /run/netns. When this name disappears, answerCalls returns.
+// answerCalls answers calls in the network namespace of this process, as a pod's program does. It prints a line when it
+// is ready. It returns when the namespace's name args[1] disappears from /run/netns.
 func answerCalls(args []string) int {
 	ns, err := nl.Open("pod", "/proc/self/ns/net")
 	if err == nil {
@@ -58,7 +58,6 @@ func callHost(args []string) int {
 	return 0
 }
 
-// sourceSeenBy connects to an address with a port, and returns the source address that the other end sees.
 func sourceSeenBy(to string) (netip.Addr, error) {
 	const patience = 5 * time.Second
 	conn, err := net.DialTimeout("tcp", to, patience)
@@ -76,7 +75,6 @@ func sourceSeenBy(to string) (netip.Addr, error) {
 	return seen.Addr(), err
 }
 
-// serviceCommand runs the command service, which adds or deletes the Service.
 func (c *control) serviceCommand(args []string, out io.Writer) (err error) {
 	switch {
 	case len(args) == 2 && args[0] == "add" && c.endService == nil:
@@ -100,7 +98,7 @@ func (c *control) serviceCommand(args []string, out io.Writer) (err error) {
 	return errors.New("usage: service add POD, and service del: kube-proxy's rules for a Service of that pod on node1")
 }
 
-// serviceOf returns the Service whose only backend is the host with this role.
+// serviceOf returns the Service whose only backend is this host.
 func serviceOf(role kubeproxy.Host) kubeproxy.Service {
 	all := kubeproxy.Services()
 	return all[slices.IndexFunc(all, func(s kubeproxy.Service) bool {
@@ -108,8 +106,8 @@ func serviceOf(role kubeproxy.Host) kubeproxy.Service {
 	})]
 }
 
-// scenario returns a scenario in which the backend of the shell's Service has the pod's address. The other pods and
-// hosts of the scenario have addresses that no host has (RFC 5737).
+// scenario returns a scenario in which the backend of the shell's Service has this address. All others have addresses
+// that no host has (RFC 5737).
 func (c *control) scenario(backend netip.Addr) kubeproxy.Scenario {
 	s := kubeproxy.Scenario{kubeproxy.Node: {V4: c.scene.Nodes[0].Addr()}, kubeproxy.Remote: {V4: backend}}
 	unused := netip.MustParseAddr("192.0.2.1")
