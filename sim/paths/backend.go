@@ -15,8 +15,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// The probes of Services. The probes in refusals check that the call is refused. All other probes check that a backend
-// of the Service got the call.
+// The probes of Services. Those in refusals check that the call is refused, all others that a backend gets the call.
 var (
 	calls = []Probe{
 		{"tcp", byBackend(sendBy("tcp", smallSize))},
@@ -31,7 +30,6 @@ var (
 	refusals = []Probe{{"tcp, refused", expectRefusal("tcp")}, {"udp, refused", expectRefusal("udp")}}
 )
 
-// byBackend returns a function that calls send, and checks that a backend of the Service gets the packets.
 func byBackend(send func(Path, End, End) (netip.Addr, error)) func(Path, End, End) (netip.Addr, error) {
 	return func(p Path, from, to End) (seen netip.Addr, err error) {
 		reached, err := to.countCalled(func() error { seen, err = send(p, from, to); return err })
@@ -42,9 +40,8 @@ func byBackend(send func(Path, End, End) (netip.Addr, error)) func(Path, End, En
 	}
 }
 
-// callRepeatedly returns a function that calls a Service several times. All calls must arrive with the same source
-// address. At the end, the returned function calls checkCount with two numbers: how many backends received a call, and
-// how many backends there are. If the first number is wrong, checkCount must return an error.
+// callRepeatedly returns a function that calls a Service several times, and checks that all calls arrive with the same
+// source address. checkCount checks how many of the backends have received a call.
 func callRepeatedly(network string, times int, checkCount func(reached, of int) error) func(Path, End, End) (
 	netip.Addr, error,
 ) {
@@ -78,8 +75,8 @@ func wantEveryBackend(reached, of int) error {
 
 func wantOneBackend(reached, of int) error { return wantEveryBackend(reached, min(1, of)) }
 
-// expectRefusal returns a function that calls an End, and checks that the call is refused. A timeout is no refusal. The
-// error EPERM is a refusal, because it means that the caller's own node has rejected a datagram.
+// expectRefusal returns a function that calls an End, and checks that the call is refused. A timeout is no refusal.
+// EPERM is one: the caller's own node has rejected a datagram.
 func expectRefusal(network string) func(Path, End, End) (netip.Addr, error) {
 	return func(_ Path, from, to End) (seen netip.Addr, err error) {
 		_, err = from.Call(network, to.Addr)
@@ -98,7 +95,7 @@ func (e End) answerers() []*vpcsim.Namespace {
 	return e.backends
 }
 
-// countCalled calls send. It returns how many backends received a connection or a datagram during this call.
+// countCalled returns how many backends have received a connection or a datagram from send.
 func (e End) countCalled(send func() error) (count int, err error) {
 	before := make([]int, len(e.backends))
 	for i, b := range e.backends {
@@ -151,11 +148,9 @@ func callsReceived(n *vpcsim.Namespace) (count int, err error) {
 	return count, nil
 }
 
-// readCounter returns a counter from the text of the file snmp or snmp6 (proc_net(5)). The file snmp has pairs of
-// lines: a line with the names of counters, and a line with their values. Both lines begin with the same word. For
-// snmp, the second argument is this word, and the third argument is the counter's name. The file snmp6 has one line for
-// each counter, which begins with the counter's name. For snmp6, the second argument is the counter's name, and the
-// third argument is empty.
+// readCounter returns a counter from the text of the file snmp or snmp6 (proc_net(5)). In snmp, two lines with the same
+// first word have the names and the values of counters: line is this word, and name is the counter's name. In snmp6,
+// each line has a counter: line is its name, and name is empty.
 func readCounter(file, line, name string) (int, error) {
 	var names []string
 	for l := range strings.Lines(file) {

@@ -21,8 +21,7 @@ func ReadConflist(file, dataPath string) ([]byte, error) {
 	})
 }
 
-// EditConflist reads a conflist from a file, and calls edit to change the keys of its first plugin. The file stays
-// unchanged.
+// EditConflist reads a conflist from a file, and calls edit to change the keys of its first plugin.
 func EditConflist(file string, edit func(plugin map[string]any) error) ([]byte, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {

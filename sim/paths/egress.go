@@ -12,9 +12,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Egress has the paths on which clients reach the internet through an egress. The egress has two routers. One is a pod
-// on the ENI of the first client, and the other is a pod on the second node. In the rules of the first node, these
-// routers are the backends of the Service "egress".
+// Egress has the paths on which clients reach the internet through an egress with two routers. One router is on the ENI
+// of the first client, and the other on the second node. They are the backends of the Service "egress" on the first
+// node.
 var Egress = []Path{
 	{"client to the internet, by a router", pod1, internet, chosenRouter, ethernet, 0},
 	{"client of the other ENI to the internet, by a router", cousin, internet, chosenRouter, ethernet, 0},
@@ -27,8 +27,8 @@ func WithoutEgress() []Path {
 	})
 }
 
-// chosenRouter returns the source address that the internet sees in packets of a client. For IPv6, this is the address
-// of the router that kube-proxy has chosen for the client. For IPv4, it is the address of the routers' NAT gateway.
+// chosenRouter returns the source address that the internet sees in packets of a client. For IPv6, it is the address of
+// the router that kube-proxy has chosen. For IPv4, it is the address of the routers' NAT gateway.
 func chosenRouter(s *Scene, f Family, from End) (netip.Addr, error) {
 	to, err := internet(s, f)
 	if err != nil {

@@ -9,8 +9,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// Hosts returns the IPv4 addresses of all hosts, nodes and pods of the scene, by name. A caller can write them to
-// /etc/hosts. Hosts omits a name that has no IPv4 address.
+// Hosts returns the IPv4 addresses of all hosts, nodes and pods of the scene, by name. It omits a name without one.
 func (s *Scene) Hosts() map[string]netip.Addr {
 	hosts := map[string]netip.Addr{"internet": vpcsim.InternetAddr}
 	add := func(name string, a netip.Addr) {

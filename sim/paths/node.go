@@ -48,9 +48,8 @@ func (s *Scene) newNode(i *vpcsim.Instance) *Node {
 		i.StateDir+".libcni", &executor{instance: i})}
 }
 
-// Validate makes two checks. First, it checks that the plugins support the version of the configuration, as a container
-// runtime does. Second, it executes the verb STATUS, because the plugins then check that the kernel has the features
-// that they need.
+// Validate checks that the plugins support the version of the configuration, as a container runtime does. It also
+// executes STATUS, with which the plugins check that the kernel has the features that they need.
 func (n *Node) Validate(ctx context.Context) error {
 	if _, err := n.cni.ValidateNetworkList(ctx, n.scene.list); err != nil {
 		return err

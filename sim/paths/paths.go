@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package paths lists all paths of packets in a VPC. The pods have addresses of the VPC. The ends of the paths are
-// pods, nodes, other hosts, peers and the internet. Each path has the source address that the receiver must see. The
-// demo uses a part of the list. A test tries all paths with all protocols, in all modes of the plugins.
+// Package paths lists all paths of packets between pods, nodes, other hosts, peers and the internet, in a VPC whose pods
+// have its addresses. Each path has the source address that the receiver must see. The demo uses a part of the list. A
+// test tries all paths with all protocols, in all modes of the plugins.
 //
 // A [Scene] is a simulated VPC (package vpcsim) that has the ends of the paths: two nodes, and some hosts outside
 // Kubernetes. libcni calls the plugins on the nodes as a container runtime does. Kernel, packets and plugins are real.
@@ -12,8 +12,6 @@
 //	pod, err := s.Nodes[0].Add(ctx, "default", "pod1")
 //	...
 //	result := paths.Daily[0].Try(s, paths.IPv4, paths.Probes)
-//
-// Each path is a line of a list such as [Daily]. The ends of the path are [Place]s.
 package paths
 
 import "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
@@ -49,10 +47,8 @@ var Daily = []Path{
 	{"pod to the internet", pod1, internet, seenFromOutside, ethernet, 0},
 }
 
-// Further has paths that not every cluster needs. Each of them needs a special key of the configuration, several CIDRs
-// of the VPC, or both families.
-//
-// There are no paths for pods with hostNetwork, because they send and receive packets as the node does.
+// Further has paths that need a special key of the configuration, several CIDRs of the VPC, or both families. Pods with
+// hostNetwork have no paths here, because they send and receive packets as the node does.
 var Further = []Path{
 	{"pod to pod, on two nodes, back", remote, pod1, Itself, jumbo, 0},
 	{"pod of the other ENI to its node", cousin, node1, Itself, jumbo, 0},

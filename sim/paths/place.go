@@ -30,8 +30,8 @@ func Itself(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Addr
 
 func seenFromOutside(_ *Scene, _ Family, from End) (netip.Addr, error) { return from.Outside, nil }
 
-// seenAs returns a Sight for packets with a translated source address. The receiver sees the address of the end at the
-// place p, for example of a node.
+// seenAs returns a Sight for packets with a translated source address: that of the end at the place p, for example a
+// node.
 func seenAs(p Place) Sight {
 	return func(s *Scene, f Family, _ End) (netip.Addr, error) {
 		e, err := p(s, f)
@@ -90,10 +90,9 @@ func newEnd(n *vpcsim.Namespace, a, outside netip.Addr) End {
 	return End{Namespace: n, Addr: netip.AddrPortFrom(a, Port), Outside: outside}
 }
 
-// PodOn returns the place of a pod. The parameter node is the number of the pod's node, from 0. The parameter index is
-// the device index of the pod's ENI. The parameter number is the number of the pod on this ENI, from 0. In IPv6 packets
-// of the pod, the internet sees the pod's own address. In IPv4 packets, it sees the node's public address, or the
-// address of the NAT gateway.
+// PodOn returns the place of a pod: node is the number of its node from 0, index the device index of its ENI, and
+// number the pod's number on this ENI from 0. The internet sees IPv6 packets from the pod's own address. It sees IPv4
+// packets from the node's public address, or from the NAT gateway's.
 func PodOn(node, index, number int) Place {
 	return func(s *Scene, f Family) (End, error) {
 		n := s.Nodes[node]

@@ -16,8 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// An executor executes plugins for libcni on an instance. It finds plugins and reads their versions as libcni itself
-// does.
+// An executor executes plugins for libcni on an instance.
 type executor struct {
 	invoke.DefaultExec
 	instance *vpcsim.Instance

@@ -15,12 +15,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// sceneVPC has the VPC of all scenes, and two VPCs that are peered with it. The VPC has separate CIDRs for nodes, for
-// pods and for a host.
+// sceneVPC has the VPC of all scenes, with separate CIDRs for nodes, pods and a host, and two peered VPCs.
 //
-// The peering with the office's VPC is incomplete on purpose: EC2 shows only a CIDR that has no hosts. So the plugins
-// do not learn the CIDR of the host in the office. EC2 does not show the CIDRs of hosts behind a transit gateway
-// either, so the host in the office stands for such hosts.
+// EC2 does not show the CIDR of the host in the office's VPC, but only a CIDR without hosts. So the office also stands
+// for hosts behind a transit gateway, whose CIDRs EC2 does not show.
 var sceneVPC = ec2sim.World(`
 	vpc-main      10.0.0.0/16 100.64.0.0/16 100.65.0.0/16 2001:db8:0:100::/56 2001:db8:0:400::/56
 	subnet-nodes  10.0.0.0/24 2001:db8:0:100::/64 public
@@ -37,11 +35,9 @@ var sceneVPC = ec2sim.World(`
 	pcx-1         vpc-main vpc-peer
 	pcx-2         vpc-main vpc-office 10.2.0.0/24`)
 
-// OfficeCIDRs are the CIDRs of the host in the office. No peering reports these CIDRs, so pods need the key
-// routeToCidrs to reach the host.
+// OfficeCIDRs are the CIDRs of the host in the office. Pods need the key routeToCidrs to reach it.
 var OfficeCIDRs = []netip.Prefix{netip.MustParsePrefix("10.2.1.0/24"), netip.MustParsePrefix("2001:db8:0:301::/64")}
 
-// instanceType is a type with 3 ENIs, each with 10 addresses.
 const instanceType = "m5.large"
 
 // Port is the port on which all ends answer.
@@ -52,10 +48,9 @@ type Options struct {
 	Bin      string   // the directory of the plugins
 	Type     string   // the instance type; m5.large by default
 	Conflist []byte   // the network configuration
-	Families []Family // families of the pods' addresses; if IPv6 is one of them, each instance has an IPv6 address, too
+	Families []Family // families of the pods' addresses; with IPv6, each instance also has an IPv6 address
 	Further  bool     // the scene also has the ends of the further paths
-	// If true, packets from pods to the internet leave directly through the pods' ENIs, and not through the node. The
-	// subnets of these ENIs have a NAT gateway.
+	// The pods' packets to the internet leave directly through the pods' ENIs, whose subnets have a NAT gateway.
 	NAT      bool
 	Kept     bool // the conflist sets keepCaller: see Services for the address that backends of a NodePort then see
 	Tracking bool // the conflist sets serviceLoop to "masquerade", so the kernel tracks the connections in the pods

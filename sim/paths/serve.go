@@ -14,12 +14,10 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/kubeproxy"
 )
 
-// DNS is the port of the Service dns. All pods must answer on this port.
 const DNS = 53
 
-// Serve adds rules to both nodes: kube-proxy's rules in this mode, and the rule of a proxy for the metadata service.
-// The function stop removes the rules. Each node must already have two pods on eth1 and one pod on eth2, because
-// kube-proxy's rules need their addresses (see [kubeproxy.Scenario]).
+// Serve adds kube-proxy's rules in this mode to both nodes, and a rule for the metadata service. stop removes the
+// rules. Each node must already have two pods on eth1 and one on eth2 (see [kubeproxy.Scenario]).
 func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
 	var undo []func() error
 	stop = func() (err error) {
@@ -45,7 +43,7 @@ func (s *Scene) Serve(m kubeproxy.Mode) (stop func() error, err error) {
 	return stop, nil
 }
 
-// scenarioOf returns the scenario for the rules of a node: the addresses of the hosts that hostsByRole returns.
+// scenarioOf returns the scenario for the rules of a node, with the hosts of hostsByRole.
 func (s *Scene) scenarioOf(node int) (kubeproxy.Scenario, error) {
 	all := kubeproxy.Scenario{}
 	for role, place := range hostsByRole(node) {
@@ -69,16 +67,15 @@ func (s *Scene) scenarioOf(node int) (kubeproxy.Scenario, error) {
 // metadataAddr is the address of the metadata service (EC2 user guide, "Instance metadata and user data").
 var metadataAddr = netip.MustParseAddrPort("169.254.169.254:80")
 
-// metadataEnd returns an End with the address of the metadata service. Instead of this service, the proxy on the first
-// node answers.
+// metadataEnd returns an End with the address of the metadata service, where the proxy on the first node answers.
 func metadataEnd(s *Scene, f Family) (End, error) {
 	e, err := node1(s, f)
 	e.Namespace, e.Addr, e.backends = nil, metadataAddr, e.answerers()
 	return e, err
 }
 
-// proxyMetadata adds or deletes a rule like the rule of kube2iam. Because of this rule, a program on the node receives
-// the pods' packets to the metadata service. The real program recognises a pod by the source address of the packets.
+// proxyMetadata adds or deletes a rule like that of kube2iam: a program on the node gets the pods' packets to the
+// metadata service. kube2iam recognises a pod by the source address of the packets.
 func (n *Node) proxyMetadata(verb string) error {
 	if !n.Addr().IsValid() {
 		return nil

@@ -18,14 +18,13 @@ type Service struct {
 	Probes []Probe
 }
 
-// Services are the paths to the Services of package kubeproxy. The Services work between the call of [Scene.Serve] and
-// the call of the function stop that Serve returns. Both nodes have Services with the same names, but with different
-// backends.
+// Services are the paths to the Services of package kubeproxy, which work after [Scene.Serve]. Each node has Services
+// with the same names, but with different backends.
 //
-// If pods have a service loop and a pod calls a Service, the backend usually sees the pod's own address. Without a
-// service loop, it usually sees the node's address. If a caller outside the node calls a NodePort, the backend usually
-// sees the node's address. The backend sees the caller's own address only if the Service has externalTrafficPolicy
-// Local. In addition, the backend's answer must leave through the node, or Options.Kept must be set.
+// A backend usually sees the pod's own address if the pod has a service loop, and otherwise the node's address. If a
+// caller outside the node calls a NodePort, the backend usually sees the node's address. It sees the caller's own
+// address only with externalTrafficPolicy Local. In addition, its answer must leave through the node, or Options.Kept
+// must be set.
 var Services = []Service{
 	{Path{"pod to a Service on another node", pod1, clusterIP(0, "remote"), looped(node1), jumbo, 0}, calls},
 	{Path{"pod to a Service on its ENI", pod1, clusterIP(0, "sibling"), looped(node1), jumbo, 0}, calls},
@@ -68,8 +67,6 @@ var Services = []Service{
 		IPv6}, tcpCalls},
 	{Path{"internet to a NodePort, Local, by UDP", internet, nodePortOutside(0, "nodeport-local"), keptUDPCaller(node1),
 		ethernet, IPv6}, calls[1:2]},
-	// If pods have a service loop and a pod calls a NodePort of its own node, the backend sees the pod's own address.
-	// Without a service loop, it sees the node's address.
 	{Path{"pod to a NodePort of its node, pod on another node", pod1, nodePort(0, "nodeport-remote"), looped(node1),
 		jumbo, 0}, calls},
 	{Path{"pod to a NodePort of its node, Local", pod1, nodePort(0, "nodeport-local"), looped(node1), jumbo, 0}, calls},
@@ -84,8 +81,7 @@ var Services = []Service{
 	{Path{"pod to a proxy of the metadata service", pod1, metadataEnd, Itself, jumbo, IPv4}, calls[:1]},
 }
 
-// looped returns a Sight. With a service loop, the receiver sees the address of the caller. Without a service loop, it
-// sees the address of the node.
+// looped returns a Sight of the caller's address with a service loop, and of the node's address without.
 func looped(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Loopless {
@@ -95,8 +91,8 @@ func looped(node Place) Sight {
 	}
 }
 
-// keptCaller returns a Sight for calls to a NodePort. If Options.Kept is set, the receiver sees the address of the
-// caller. If Options.Kept is not set, the receiver sees the address of the node.
+// keptCaller returns a Sight for calls to a NodePort: of the caller's address with Options.Kept, and of the node's
+// address without.
 func keptCaller(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Kept {
@@ -106,8 +102,7 @@ func keptCaller(node Place) Sight {
 	}
 }
 
-// keptUDPCaller is like keptCaller, but for UDP. With UDP, the receiver sees the address of the caller only if
-// Options.Tracking is set, too.
+// keptUDPCaller is like keptCaller, but for UDP, which also needs Options.Tracking to keep the caller's address.
 func keptUDPCaller(node Place) Sight {
 	return func(s *Scene, f Family, from End) (netip.Addr, error) {
 		if s.options.Tracking {
@@ -117,8 +112,8 @@ func keptUDPCaller(node Place) Sight {
 	}
 }
 
-// hostsByRole returns the hosts that have the roles of package kubeproxy in the rules of one node. For example, a pod
-// on the other node has the role Remote.
+// hostsByRole returns the hosts with the roles of package kubeproxy for the rules of this node. For example, a pod on
+// the other node is Remote.
 func hostsByRole(node int) map[kubeproxy.Host]Place {
 	return map[kubeproxy.Host]Place{
 		kubeproxy.Node:    []Place{node1, node2}[node],
@@ -130,7 +125,7 @@ func hostsByRole(node int) map[kubeproxy.Host]Place {
 	}
 }
 
-// clusterIP returns the place of a Service at its ClusterIP. The rules of this node determine the Service's backends.
+// clusterIP returns the place of a Service at its ClusterIP, with the backends that the rules of this node choose.
 func clusterIP(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
 		svc, backends, err := s.serviceOn(node, name, f)
@@ -138,7 +133,7 @@ func clusterIP(node int, name string) Place {
 	}
 }
 
-// nodePort returns the place of a Service for callers in the VPC: the node's address in the VPC, and the NodePort.
+// nodePort returns the place of a Service for callers in the VPC: at the node's address in the VPC, and the NodePort.
 func nodePort(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
 		svc, backends, err := s.serviceOn(node, name, f)
@@ -150,8 +145,8 @@ func nodePort(node int, name string) Place {
 	}
 }
 
-// nodePortOutside returns the place of a Service for callers in the internet. It has the address at which the internet
-// can reach the node, and the NodePort.
+// nodePortOutside returns the place of a Service for callers in the internet: at the node's public address, and the
+// NodePort.
 func nodePortOutside(node int, name string) Place {
 	return func(s *Scene, f Family) (End, error) {
 		e, err := nodePort(node, name)(s, f)
@@ -160,8 +155,7 @@ func nodePortOutside(node int, name string) Place {
 	}
 }
 
-// serviceOn returns the Service with this name, and the namespaces of the Service's backends. The backends depend on
-// the node, because each node has its own rules.
+// serviceOn returns the Service with this name, and the namespaces of its backends on this node.
 func (s *Scene) serviceOn(node int, name string, f Family) (
 	svc kubeproxy.Service, backends []*vpcsim.Namespace, err error,
 ) {

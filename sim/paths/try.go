@@ -12,13 +12,12 @@ import (
 // A Probe is a way to send packets from one end to the other.
 type Probe struct {
 	Name string
-	// send sends the packets. It returns the source address that the receiver sees. If the receiver does not report
-	// this address, send returns the zero Addr.
+	// send returns the source address that the receiver sees, or the zero Addr if the receiver does not report it.
 	send func(p Path, from, to End) (seen netip.Addr, err error)
 }
 
-// Quick and Probes are two lists of probes. The first list has only a ping and a TCP connection. The second list has
-// all probes of a path, with small and large packets, and with fragments.
+// Quick has only a ping and a TCP connection. Probes has all probes of a path, with small and large packets, and with
+// fragments.
 var (
 	Quick  = []Probe{pingProbe, {"tcp", sendBy("tcp", smallSize)}}
 	Probes = append(Quick[:2:2],
@@ -28,8 +27,7 @@ var (
 		Probe{"packets as large as the path takes, whole", checkMTU})
 )
 
-// Numbers of bytes to send. A datagram of fragmentedSize bytes is larger than the MTU of each path, so the kernel sends
-// it in fragments.
+// Numbers of bytes to send. fragmentedSize is more than the MTU of each path, so the kernel sends fragments.
 const (
 	smallSize      = 10
 	bulkSize       = 200_000
