@@ -16,8 +16,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// serviceBackends maps the address of each Service to the place of its backend. The name of a constant says where the
-// Service's backend is. A sibling is a pod on the ENI of pod1, and a cousin is a pod on another ENI of the same node.
+// serviceBackends has the place of each Service's backend. A sibling is a pod on the ENI of pod1, and a cousin is a pod
+// on another ENI of the same node.
 var serviceBackends = map[string]paths.Place{
 	remoteService:  paths.PodOn(1, 1, 0),
 	siblingService: paths.PodOn(0, 1, 1),
@@ -45,7 +45,7 @@ func serviceAt(addr string) paths.Place {
 	}
 }
 
-// checkPaths sends packets on each path of the demo. Then it checks that the fabric has dropped no packet.
+// checkPaths tries each path of the demo, and checks that the fabric has dropped no packet.
 func (s *scene) checkPaths(ctx context.Context, out *output) (err error) {
 	proxy, err := s.kubeProxy()
 	if err != nil {
@@ -71,7 +71,6 @@ func (s *scene) checkPaths(ctx context.Context, out *output) (err error) {
 	return s.Err()
 }
 
-// pathText describes the two ends of a path.
 func pathText(r paths.Result) string {
 	to := r.To.Addr.Addr().String()
 	if r.To.Namespace == nil {
@@ -80,8 +79,7 @@ func pathText(r paths.Result) string {
 	return fmt.Sprintf("%-13s > %-14s %s, as %s", r.From.Addr.Addr(), to, strings.Join(r.Passed, ", "), r.Seen)
 }
 
-// kubeProxy returns nftables rules for the first node. As kube-proxy's rules do, they replace a ClusterIP by the
-// address of the backend.
+// kubeProxy returns nftables rules for the first node, which replace a ClusterIP by the address of the backend.
 func (s *scene) kubeProxy() (nl.Wiring, error) {
 	c := nl.Chain{Name: "services", Type: "nat", Hook: "prerouting", Priority: -100}
 	for service, backend := range serviceBackends {

@@ -11,7 +11,6 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/sim/vpcsim"
 )
 
-// nodeStates returns the state of each node: the lines of vpcsim.State.
 func (s *scene) nodeStates() ([][]string, error) {
 	var all [][]string
 	for _, n := range s.Nodes {
@@ -24,8 +23,7 @@ func (s *scene) nodeStates() ([][]string, error) {
 	return all, nil
 }
 
-// stateDifference returns an error if two states differ. The error has the lines that only the present state has, and
-// the lines that only the earlier state has.
+// stateDifference returns an error with the lines that only one of the two states has.
 func stateDifference(before, now []string) error {
 	var lines []string
 	for _, l := range now {

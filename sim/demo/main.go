@@ -37,7 +37,6 @@ func main() {
 	}
 }
 
-// run runs the demo, and returns how many of its checks failed.
 func run(ctx context.Context, bin, conflist, dataPath string) (failures int, err error) {
 	out := newOutput(os.Stdout)
 	defer out.clearProgress()

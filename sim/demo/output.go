@@ -51,13 +51,11 @@ func (o *output) clearProgress() {
 	}
 }
 
-// printLine prints a line that stays.
 func (o *output) printLine(format string, args ...any) {
 	o.clearProgress()
 	fmt.Fprintf(o.w, format+"\n", args...)
 }
 
-// printVerdict prints the outcome of a check.
 func (o *output) printVerdict(name, detail string, err error) {
 	word, colour := "ok", green
 	if err != nil {
@@ -70,7 +68,6 @@ func (o *output) printVerdict(name, detail string, err error) {
 	o.printLine("%-4s %-34s %s", word, name, detail)
 }
 
-// printWorld prints the nodes, and the pods on each ENI.
 func (o *output) printWorld(s *scene) {
 	for _, n := range s.Nodes {
 		o.printLine("%s  %s, %s, public address %s, %d pods:", n.Name, n.Type, n.Addr(), n.PublicIP(), len(n.Pods))
@@ -92,8 +89,7 @@ func shortID(id string) string {
 	return kind + "-" + strings.TrimLeft(number, "0")
 }
 
-// compactAddrs returns addresses as text, for example "100.64.0.4 .5 .6". If two neighbouring addresses differ only in
-// their last number, the text of the second address is only this number.
+// compactAddrs returns addresses as text, for example "100.64.0.4 .5 .6".
 func compactAddrs(addrs []netip.Addr) string {
 	var words []string
 	for i, a := range addrs {
@@ -107,14 +103,12 @@ func compactAddrs(addrs []netip.Addr) string {
 	return strings.Join(words, " ")
 }
 
-// printAddTimes prints how long the ADDs took.
 func (o *output) printAddTimes(a addResults) {
 	o.printDurations("ADD", "in bursts, asking EC2", a.cold, "")
 	asked := fmt.Sprintf("EC2 calls %d, metadata calls %d", a.warmCalls, a.warmMetadata)
 	o.printDurations("ADD", "with addresses there", a.warm, asked)
 }
 
-// printDurations prints the minimum, the median and the maximum of some durations.
 func (o *output) printDurations(verb, how string, took []time.Duration, remark string) {
 	slices.Sort(took)
 	s := func(d time.Duration) float64 { return d.Seconds() }
@@ -123,7 +117,6 @@ func (o *output) printDurations(verb, how string, took []time.Duration, remark s
 	o.printLine("%s", strings.TrimSpace(line))
 }
 
-// printCalls prints how many calls EC2 and the metadata services have received so far.
 func (o *output) printCalls(s *scene) {
 	var metadata int
 	for _, n := range s.Nodes {
@@ -134,7 +127,6 @@ func (o *output) printCalls(s *scene) {
 	o.printLine("")
 }
 
-// countCalls returns how often each action was called.
 func countCalls(calls []ec2sim.Call) string {
 	counts := map[string]int{}
 	for _, c := range calls {
@@ -147,7 +139,6 @@ func countCalls(calls []ec2sim.Call) string {
 	return strings.Join(words, ", ")
 }
 
-// wrapList breaks a list into lines.
 func wrapList(list string, width int) string {
 	var b strings.Builder
 	column := 0

@@ -30,7 +30,6 @@ func newScene(bin, conflist, dataPath string) (*scene, error) {
 	return &scene{s, bin}, nil
 }
 
-// validate checks whether the plugins can run on the nodes.
 func (s *scene) validate(ctx context.Context) error {
 	for _, n := range s.Nodes {
 		if err := n.Validate(ctx); err != nil {
@@ -40,7 +39,6 @@ func (s *scene) validate(ctx context.Context) error {
 	return nil
 }
 
-// runTool runs our tool on the node.
 func (s *scene) runTool(ctx context.Context, n *paths.Node, args ...string) error {
 	name := "cni-ipvlan-vpc-k8s-tool"
 	out, err := n.Run(ctx, filepath.Join(s.bin, name), args...)

@@ -53,7 +53,7 @@ func (s *scene) addPods(ctx context.Context, out *output) (addResults, error) {
 	return a, nil
 }
 
-// addAtOnce adds this number of pods at the same time. It returns how long each ADD took.
+// addAtOnce adds this number of pods at the same time, and returns how long each ADD took.
 func (s *scene) addAtOnce(ctx context.Context, n *paths.Node, count int) ([]time.Duration, error) {
 	pods, took, errs := make([]*paths.Pod, count), make([]time.Duration, count), make([]error, count)
 	var wg sync.WaitGroup
@@ -73,7 +73,6 @@ func (s *scene) addAtOnce(ctx context.Context, n *paths.Node, count int) ([]time
 	return took, nil
 }
 
-// addWarm adds pods to a node with free addresses.
 func (s *scene) addWarm(ctx context.Context, n *paths.Node, a *addResults, out *output) error {
 	calls, metadata := len(s.EC2.Calls()), len(n.MetadataCalls())
 	for i := range sparePods {
@@ -106,8 +105,7 @@ func (s *scene) deletePods(ctx context.Context, out *output) error {
 	return nil
 }
 
-// checkNothingLeft runs registry-gc to release all addresses and ENIs of the pods. Then it looks for leftovers in EC2
-// and on the nodes.
+// checkNothingLeft releases all addresses and ENIs of the pods, and looks for leftovers in EC2 and on the nodes.
 func (s *scene) checkNothingLeft(ctx context.Context, out *output, before [][]string) error {
 	const freeAfter = time.Second
 	out.showProgress("registry-gc")
