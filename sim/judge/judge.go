@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package judge helps tests in which a program of another project checks our programs. The other project's program is
-// called a judge. The command internal/judges reads the output of the tests.
+// Package judge helps tests in which a program of another project (the judge) checks our programs. The command
+// internal/judges reads the output of the tests.
 package judge
 
 import (
@@ -18,8 +18,8 @@ import (
 	"testing"
 )
 
-// Attr adds attributes to the test that runs a judge. They are the name and the version of the judge, and a description
-// of what it checks. Each subtest is a case that the judge checks.
+// Attr adds the judge's name and version, and a description of what it checks, as attributes to the test. Each subtest
+// is a case that the judge checks.
 func Attr(t *testing.T, name, version, judged string) {
 	t.Helper()
 	t.Attr("judge", name)
@@ -27,8 +27,7 @@ func Attr(t *testing.T, name, version, judged string) {
 	t.Attr("judged", judged)
 }
 
-// Release returns the package from which a program was built, and the name and version of the package's module. go.sum
-// pins the version.
+// Release returns the package from which a program was built, and its module's version.
 func Release(t *testing.T, program string) (pkg, version string) {
 	t.Helper()
 	info, err := buildinfo.ReadFile(program)
@@ -45,7 +44,7 @@ func Release(t *testing.T, program string) (pkg, version string) {
 	return "", ""
 }
 
-// A Suite describes a test suite of another project. Its tests check our programs, and are compiled unchanged.
+// A Suite describes a test suite of another project that checks our programs, compiled unchanged.
 type Suite struct {
 	Focus string            // a regular expression that matches the names of the tests that use our programs
 	Not   map[string]string // key: a part of test names; value: why the tests with this part do not check our programs
@@ -65,9 +64,8 @@ func (s spec) name() string {
 	return strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " ")
 }
 
-// Hear runs the command c, which must run the program of the suite, and adds the flags of Ginkgo to the command. For
-// each test of the suite that ran, Hear makes a subtest. Hear calls the function do to run the command. The argument of
-// this function is the method c.Run. So the function can run the command in a namespace, for example.
+// Hear runs the command c, which must run the program of the suite, with further flags of Ginkgo. It makes a subtest
+// for each test that ran. do calls its argument, which runs the command, for example in a namespace.
 func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() error) error) {
 	t.Helper()
 	report := filepath.Join(t.TempDir(), "report")
@@ -94,7 +92,6 @@ func (s Suite) Hear(t *testing.T, c *exec.Cmd, judged string, do func(func() err
 // failure.
 type result struct{ name, state, message string }
 
-// report makes a subtest for each test that ran, and counts the skipped tests by reason.
 func (s Suite) report(t *testing.T, all []result, failed error) {
 	t.Helper()
 	left, heard := map[string]int{}, 0
@@ -118,8 +115,8 @@ func (s Suite) report(t *testing.T, all []result, failed error) {
 	}
 }
 
-// exclusionReason returns the reason in s.Not why a test of the suite does not check our programs. If the name of the
-// test contains several keys of s.Not, the longest key decides.
+// exclusionReason returns the reason in s.Not why a test of the suite does not check our programs. The longest key
+// decides.
 func (s Suite) exclusionReason(t *testing.T, name string) string {
 	t.Helper()
 	var found []string

@@ -14,9 +14,8 @@ import (
 	"testing"
 )
 
-// HearTAP runs a command that prints the results of tests in the Test Anything Protocol, as bats does. It makes a
-// subtest for each test that ran. HearTAP ignores the results of tests that s.Not excludes, although the command runs
-// these tests, too.
+// HearTAP runs a command that prints results in the Test Anything Protocol, as bats does. It makes a subtest for each
+// test that ran, except those that s.Not excludes.
 func (s Suite) HearTAP(t *testing.T, c *exec.Cmd) {
 	t.Helper()
 	var out bytes.Buffer
@@ -34,7 +33,6 @@ func (s Suite) HearTAP(t *testing.T, c *exec.Cmd) {
 	s.report(t, all, nil)
 }
 
-// isExcluded reports whether the name of a test contains a key of s.Not.
 func (s Suite) isExcluded(name string) bool {
 	for part := range s.Not {
 		if strings.Contains(name, part) {
