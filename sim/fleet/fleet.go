@@ -4,8 +4,7 @@
 // Package fleet has only tests. The tests show how thousands of nodes share the request limits of one account. The
 // command "make fleet" runs all tests, and writes docs/fleet.md.
 //
-// The nodes run the real code of package ipam, and take tokens from a simulation of EC2's token buckets. For
-// comparison, other tests run models of two other plugins, with the same limits of the token buckets. All nodes run in
-// one bubble of testing/synctest, so a test simulates hours in minutes. In all runs with the same seed, everything
-// happens at the same nanosecond.
+// The nodes run the real code of package ipam, and take tokens from a simulation of EC2's token buckets. Other tests
+// run models of two other plugins with the same buckets, for comparison. All nodes run in one bubble of
+// testing/synctest, so a test simulates hours in minutes, and repeats exactly with the same seed.
 package fleet

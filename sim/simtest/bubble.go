@@ -9,9 +9,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// In a bubble of testing/synctest, the wall clock stands still or leaps, but the machine's uptime goes on. On a slow
-// machine, the two differ so much that package registry would conclude that a program has set the clock. So in a
-// bubble, registry.Uptime returns the time since the bubble's start.
+// In a bubble of testing/synctest, the wall clock stands still or leaps, but the machine's uptime goes on. Package
+// registry could conclude that a program has set the clock. So in a bubble, registry.Uptime is the time since the
+// bubble's start.
 func init() {
 	bubble, machine := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC), registry.Uptime
 	registry.Uptime = func() time.Duration {

@@ -36,8 +36,8 @@ type Node struct {
 	ended bool // the test has ended, so Plug must ignore ENIs that EC2 attaches later
 }
 
-// NewNode makes the namespace of a node. [Node.Launch] then launches the instance. These are two calls, so that a test
-// can call NewNode outside of a bubble of testing/synctest, and Launch in the bubble.
+// NewNode makes the namespace of a node, also for a test with a bubble of testing/synctest: NewNode belongs outside of
+// the bubble, and [Node.Launch] inside.
 func NewNode(t testing.TB) *Node {
 	t.Helper()
 	nltest.Need(t, "root", "netns")
@@ -88,7 +88,6 @@ func (n *Node) Launch(t testing.TB, c ec2sim.Config, run ec2sim.RunInstance) {
 	}
 }
 
-// ownNetNS is the path of the namespace of this process.
 const ownNetNS = "/proc/self/ns/net"
 
 // Plug is a listener for changes in EC2. When EC2 attaches an ENI to the node, Plug adds the ENI's link. When EC2
@@ -146,7 +145,7 @@ func (n *Node) ENI(id string) ec2sim.ENI {
 	return all[i]
 }
 
-// Registry opens the registry. Each call opens it again, as each process on a real node does.
+// Registry opens the registry again, as each process on a real node does.
 func (n *Node) Registry() *registry.Registry {
 	n.Helper()
 	r, err := registry.Open(n.Dir)
@@ -180,8 +179,7 @@ func (n *Node) Forgive() {
 	n.Edit(func(s *registry.State) { clear(s.Refusals) })
 }
 
-// Age makes the entries of the registry older by the duration d. It subtracts d from the times in the entries, for
-// example from the time since which an address is free.
+// Age makes the entries of the registry older by the duration d.
 func (n *Node) Age(d time.Duration) {
 	n.Helper()
 	n.Edit(func(s *registry.State) {

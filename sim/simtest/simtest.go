@@ -3,12 +3,9 @@
 
 // Package simtest makes simulated worlds for tests. Each world ends with its test.
 //
-// [Fabric] makes a VPC that moves packets, for tests of the data plane. [NewNode] makes an instance without a fabric:
-// each ENI has a link, but the link leads nowhere. This is for tests that compare the addresses in EC2, in the kernel
-// and in the registry. [Sim] makes only EC2, for tests that need no kernel. [ec2sim.World] returns a Config for these
-// three functions.
-//
-// If a plugin never asks EC2, its tests do not need this package, but only the namespaces of package nltest.
+// [Fabric] makes a VPC that moves packets, for tests of the data plane. [NewNode] makes an instance whose links lead
+// nowhere, for tests that compare the addresses in EC2, in the kernel and in the registry. [Sim] makes only EC2, for
+// tests that need no kernel. [ec2sim.World] returns a Config for these three functions.
 package simtest
 
 import (
@@ -51,13 +48,11 @@ func Launch(t testing.TB, f *vpcsim.Fabric, name string, run ec2sim.RunInstance)
 	return i
 }
 
-// macRange counts the calls of Sim and NewNode. Each call writes its number into its MAC addresses, so two calls never
-// make the same MAC address.
+// macRange counts the calls of Sim and NewNode. Each call has its own range of MAC addresses.
 var macRange atomic.Uint32
 
-// Sim starts EC2. The ENIs of two Sims have different MAC addresses. This is necessary because several tests run at the
-// same time. A run of registry-gc in one test looks for its ENIs' links in all namespaces of the machine. With equal
-// MAC addresses, it would find the links of another test.
+// Sim starts EC2. The ENIs of two Sims have different MAC addresses, because registry-gc looks for its ENIs' links in
+// all namespaces of the machine. It must not find the links of a test that runs at the same time.
 func Sim(t testing.TB, c ec2sim.Config) *ec2sim.Sim {
 	t.Helper()
 	c.MACs = uint16(macRange.Add(1))

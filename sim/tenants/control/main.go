@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Command control is a server that manages the nodes of a Tailscale network in tests. Tailscale calls such a server a
-// control server. The command uses the test code of Tailscale. Every node may join the network. Like Tailscale's public
-// server, the command gives each node an address of 100.64.0.0/10.
-//
-// usage: control ADDRESS:PORT
+// Command control is the control server of a Tailscale network in tests: it manages the nodes. It uses the test code of
+// Tailscale. Every node may join the network. Like Tailscale's public server, it gives each node an address of
+// 100.64.0.0/10.
 package main
 
 import (

@@ -45,13 +45,11 @@ func main() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// Without EmitDefaultValues, the printed answer would omit a sandbox's state READY, because READY is the zero value
-	// of its field.
+	// A sandbox's state READY is the zero value of its field, and must be printed.
 	fmt.Println(protojson.MarshalOptions{EmitDefaultValues: true}.Format(answer))
 }
 
-// callMethod calls a method of the runtime, and returns the answer. It finds the method by name in the description of
-// the protocol, so it can call all methods of the protocol.
+// callMethod calls a method of the runtime by its name in the protocol, and returns the answer.
 func callMethod(socket string, name protoreflect.Name, request []byte) (proto.Message, error) {
 	m, err := method(name)
 	if err != nil {
