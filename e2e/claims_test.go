@@ -27,9 +27,6 @@ var toolCommand = regexp.MustCompile(
 // option matches one of the options, and its value.
 var option = regexp.MustCompile(`(--?[a-z][a-z_-]*)(?:[= ]([^\s]+))?`)
 
-// retiredCommands are those that docs/operations.md names as gone.
-var retiredCommands = []string{"mend", "completion", "man"}
-
 // TestRepoCommands checks that the tool has each command and each option that a page, a file of the packages or a
 // message names.
 func TestRepoCommands(t *testing.T) {
@@ -47,7 +44,7 @@ func TestRepoCommands(t *testing.T) {
 					continue
 				}
 			}
-			if !known && !slices.Contains(retiredCommands, name) && name != "" {
+			if !known && name != "" {
 				t.Errorf("%s: %q: there is no command %s", file, m[0], name)
 				continue
 			}

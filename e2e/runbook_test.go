@@ -83,24 +83,21 @@ var runbookStates = map[string]string{
 	"### The firewall restarts":               "repair.txtar faults_table_test.go packaging/testdata/tenants",
 	"### The firewall drops":                  "nl/dropping_test.go faults_table_test.go packaging/testdata/tenants",
 	"### A VPN on the node":                   "packaging/testdata/tenants doctor_node.txtar",
-	"## Metrics":                              "metrics.txtar",
 }
 
 // runOtherwise are commands of the page that tests have in other words.
 var runOtherwise = map[string]string{
-	"cni-tool connectivity-test --p":   `"--peer",`,
-	"cni-tool connectivity-test --s":   `"--serve"`,
-	"cni-tool doctor --check egress":   `"doctor", "--check=egress"`,
-	"cni-tool doctor --fix":            `"cni-tool doctor --fix`,
-	"cni-tool metrics --file":          "cni-tool metrics --file textfile/cni.prom",
-	"cni-tool validate FILE":           "cni-tool validate good/10-pods.conflist",
-	"ip link del":                      "ip link del $(veth)",
-	"ip link set vethd6a04bff483 down": "ip link set $(veth) down",
-	"ip link show group 72":            "ip -o link show group 72",
-	"firewall-cmd --permanent":         "firewall-offline-cmd --zone=trusted --add-interface=veth+",
-	"iptables -I DOCKER-USER":          "iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT",
-	"kubectl debug node/NODE":          `debug "${@/#/node/}"`,
-	"kubectl get pods -n kube-system":  `p.Kubectl(ctx, "get", "pods", "-A"`,
+	"cni-tool connectivity-test --p":  `"--peer",`,
+	"cni-tool connectivity-test --s":  `"--serve"`,
+	"cni-tool doctor --check egress":  `"doctor", "--check=egress"`,
+	"cni-tool doctor --fix":           `"cni-tool doctor --fix`,
+	"cni-tool metrics --file":         "cni-tool metrics --file textfile/cni.prom",
+	"cni-tool validate FILE":          "cni-tool validate good/10-pods.conflist",
+	"ip link show group 72":           "ip -o link show group 72",
+	"firewall-cmd --permanent":        "firewall-offline-cmd --zone=trusted --add-interface=veth+",
+	"iptables -I DOCKER-USER":         "iptables-nft -I DOCKER-USER -i veth+ -j ACCEPT",
+	"kubectl debug node/NODE":         `debug "${@/#/node/}"`,
+	"kubectl get pods -n kube-system": `p.Kubectl(ctx, "get", "pods", "-A"`,
 }
 
 // runByNoTest are commands of the page that no test runs, and why.
@@ -112,9 +109,6 @@ var runByNoTest = map[string]string{
 	"iptables-legacy -S FORWARD":       "it changes nothing, and doctor's transcript has the note that names it",
 	"aws ec2 modify-":                  "no test has this program; the calls are of EC2's reference",
 	"for id in $(crictl":               "it needs crictl, and the original plugin",
-	"cni-tool completion":              "gone, as the page says",
-	"cni-tool mend":                    "gone, as the page says",
-	"cni-tool man":                     "gone, as the page says",
 }
 
 // asOperators matches the tool in a transcript, with what names files and programs that an operator has in their usual
