@@ -79,8 +79,8 @@ func (d *directory) loadState() (*State, error) {
 	return blankState(), nil
 }
 
-// setAside renames the registry's file, and returns the new path. The new name contains why, which is a word such as
-// "bad".
+// setAside renames the registry's file, and returns the new path. The new name contains the argument "why", which is a
+// word such as "bad".
 func (d *directory) setAside(why string) (path string, err error) {
 	aside := fileName + "." + why + "-" + time.Now().UTC().Format("20060102T150405.000000000")
 	if err := unix.Renameat(d.fd(), fileName, d.fd(), aside); err != nil {
@@ -110,7 +110,7 @@ func (d *directory) fd() int { return int(d.Fd()) }
 func (d *directory) path(name string) string { return filepath.Join(d.Name(), name) }
 
 // parseContent parses b, which is the content of the registry's file, and converts the times in it to the current
-// clock. The arguments written and err are the modification time of the file, and the error of the read.
+// clock. The arguments "written" and "err" are the modification time of the file, and the error of the read.
 func parseContent(path string, b []byte, written time.Time, err error) (*State, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return blankState(), nil
