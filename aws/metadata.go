@@ -155,8 +155,8 @@ func newMetadata(o Options) *metadata {
 	}
 }
 
-// metadataBackoff returns how long to wait before the next attempt. The number of attempts so far is attempts, and the
-// last of them failed with err. If there must be no further attempt, metadataBackoff returns err.
+// metadataBackoff returns how long to wait before the next attempt. The last of the attempts so far failed with err. If
+// there must be no further attempt, metadataBackoff returns err.
 func metadataBackoff(attempts int, err error) (time.Duration, error) {
 	if r, ok := errors.AsType[*smithyhttp.ResponseError](err); ok && isBusy(r.HTTPStatusCode()) {
 		d := min(50*time.Millisecond<<attempts, time.Second)
