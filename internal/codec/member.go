@@ -142,8 +142,8 @@ func readTable[K comparable, V any](c *Codec, m *map[K]V, keys Keys[K], kind fun
 	})
 }
 
-// ReadEntries reads an object that is a map. For each entry, it reads the key, and calls the function value, which must
-// read the entry's value. The argument from is the offset of the entry in the text.
+// ReadEntries reads an object that is a map. For each entry, it reads the key, and calls the function "value", which
+// must read the entry's value. The argument "from" is the offset of the entry in the text.
 func ReadEntries[K comparable](c *Codec, keys Keys[K], value func(k K, from int)) {
 	for first := true; c.readSeparator(first, '{', '}'); first = false {
 		from := c.offset

@@ -24,11 +24,11 @@ func plainLen(s string) int {
 		b := s[n : n+8]
 		x := uint64(b[0]) | uint64(b[1])<<8 | uint64(b[2])<<16 | uint64(b[3])<<24 |
 			uint64(b[4])<<32 | uint64(b[5])<<40 | uint64(b[6])<<48 | uint64(b[7])<<56
-		// quote has a zero byte for each quote in x, and slash has one for each backslash
+		// the variable "quote" has a zero byte for each quote in x, and "slash" has one for each backslash
 		quote, slash := x^ones*'"', x^ones*'\\'
 		if odd := (x | (x - ones*' ') | (quote-ones)&^quote | (slash-ones)&^slash) & tops; odd != 0 {
-			// each bit of odd marks a byte that is not plain. A subtraction may borrow from the next byte, and wrongly
-			// mark it, too. But the first mark is always right
+			// each bit of the variable "odd" marks a byte that is not plain. A subtraction may borrow from the next
+			// byte, and wrongly mark it, too. But the first mark is always right
 			return n + bits.TrailingZeros64(odd)/8
 		}
 	}
