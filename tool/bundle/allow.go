@@ -20,8 +20,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// An allowance has the words and tags of this node that the bundle may contain. The bundle withholds other words,
-// because they may be secrets. Words that match the patterns in this source file may be in the bundle of any node.
+// An allowance has the words and tags of this node that the bundle may contain. The bundle also keeps words that match
+// the patterns in this source file. It withholds all others, because they may be secrets.
 type allowance struct {
 	words map[string]bool   // names of pods, links and networks; keptText keeps these words
 	tags  map[string]string // tags of the conflists, by key; other tags do not leave the node
@@ -41,11 +41,11 @@ func (w *allowance) allowWords(words ...string) {
 // withheld replaces a value that does not leave the node.
 const withheld = conf.Withheld
 
-// ownTags are the tags that this project sets on ENIs. The project also chooses the values of these tags.
+// ownTags are the tags that this project sets on ENIs, with values of its own.
 var ownTags = []string{book.TagManaged, book.TagInstance, book.TagPool, book.TagKeep}
 
-// keptTags returns the tags that may leave the node. A tag of our own may leave the node if its value cannot be a
-// secret. Any other tag may leave the node only if a conflist has this tag with this value.
+// keptTags returns the tags that may leave the node: tags of our own whose value cannot be a secret, and tags that a
+// conflist has with the same value.
 func (w *allowance) keptTags(tags map[string]string) map[string]string {
 	kept := map[string]string{}
 	for key, value := range tags {
@@ -114,8 +114,8 @@ func (w *allowance) keptLinks(all []nl.Link) []nl.Link {
 	return kept
 }
 
-// lazyRegexp returns a function that compiles a regular expression at its first call. Without lazyRegexp, each start of
-// the tool would compile all regular expressions.
+// lazyRegexp returns a function that compiles a regular expression at its first call, and not at each start of the
+// tool.
 func lazyRegexp(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
@@ -142,7 +142,7 @@ var (
 	request  = lazyRegexp(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 )
 
-// keptText returns the text. If a word may be a secret, keptText writes withheld in place of the word.
+// keptText returns the text, with withheld in place of each word that may be a secret.
 func (w *allowance) keptText(text string) string {
 	if len(text) > mostText {
 		text = text[:mostText] + " " + withheld
@@ -171,8 +171,8 @@ func (w *allowance) keptText(text string) string {
 // fillerWords are words between the name of a secret and the secret.
 var fillerWords = map[string]bool{"is": true, "was": true, "=": true, ":": true, "": true, "the": true, "a": true}
 
-// keptName returns the parameter word, which names a secret (for example, "token:"). If the word also contains a value,
-// or may itself be a secret, keptName returns withheld.
+// keptName returns word, which names a secret (for example, "token:"). It returns withheld if the word also contains a
+// value, or may itself be a secret.
 func (w *allowance) keptName(word string) string {
 	end := secretName().FindStringIndex(word)[1]
 	rest := word[end:]
@@ -185,8 +185,8 @@ func (w *allowance) keptName(word string) string {
 	return word
 }
 
-// isPlain reports whether a word is certainly no secret. The ID of an EC2 request looks like a secret, so isPlain
-// allows such an ID only if isRequest is true, which means that the text has announced the word as such an ID.
+// isPlain reports whether a word is certainly no secret. The ID of an EC2 request looks like a secret, so it is plain
+// only if isRequest is true: the text has announced such an ID.
 func (w *allowance) isPlain(word string, isRequest bool) bool {
 	core := strings.Trim(word, `"'()[]{}<>,;:.!?`+"`")
 	switch {
@@ -214,8 +214,8 @@ func isAddress(word string) bool {
 	return err == nil
 }
 
-// hasPlainParts splits a text at its separators, and reports whether all parts are harmless. Harmless parts are
-// ordinary words, numbers, abbreviations, and names that may leave the node.
+// hasPlainParts reports whether all parts of a text between separators are ordinary words, numbers, abbreviations, or
+// names that may leave the node.
 func (w *allowance) hasPlainParts(word string) bool {
 	for known := range strings.SplitSeq(word, "/") {
 		if w.words[known] || cloudID().MatchString(known) || isAddress(known) {

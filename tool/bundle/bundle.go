@@ -5,11 +5,11 @@
 // on any machine.
 //
 // A bundle has sources: the registry, the kernel, EC2 and so on (see sources.go). Each source has a deadline, and a
-// share of the bundle's size. If a source cannot be read, or is larger than its share, the manifest says so. A missing
-// source is never a failure. So a bundle of a broken node has all sources that still work.
+// share of the bundle's size. A source that cannot be read, or is larger than its share, is never a failure: the
+// manifest says so. So a bundle of a broken node has all sources that still work.
 //
-// The code selects and filters the data that may leave the node (see allow.go). Some fields have texts that other
-// programs or people may have written. In these texts, the bundle keeps only words that cannot be a secret.
+// The code in allow.go selects and filters the data that may leave the node. In texts of other programs or people, it
+// keeps only words that cannot be a secret.
 package bundle
 
 import (
@@ -86,7 +86,6 @@ func (b *Bundle) Source(name string) Source {
 }
 
 // Review makes doctor's checks on the data of the bundle. It returns the findings, and the checks that cannot be made.
-// If the data lacks a necessary part, Review makes no check.
 func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 	if why := b.missingSource(); why != "" {
 		none := doctor.Report{Checked: []string{}, Findings: []doctor.Finding{}}
@@ -100,9 +99,8 @@ func (b *Bundle) Review(ctx context.Context) (doctor.Report, []doctor.Unmade) {
 	return doctor.Review(ctx, r)
 }
 
-// missingSource names a source that every check needs, if the source is missing or cut. If there is no such source,
-// missingSource returns "". The checks work if the node has no conflist. But if the bundle has only some of the node's
-// conflists, the checks would be wrong.
+// missingSource names a source that every check needs, if it is missing or cut, or else returns "". The checks work
+// without a conflist, but would be wrong with only some of the node's conflists.
 func (b *Bundle) missingSource() string {
 	for name, has := range map[string]bool{sourceRegistry: b.State != nil, sourceKernel: b.Kernel != nil} {
 		if !has {

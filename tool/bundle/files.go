@@ -21,8 +21,7 @@ type network struct {
 }
 
 // readConflists reads the conflists, and keeps only their documented keys (see [conf.List.Documented]). The returned
-// [finish] also adds the names and tags of the conflists to the allowance, so that later readings keep these names and
-// tags.
+// [finish] adds the names and tags of the conflists to the allowance for later readings.
 func (g *gathering) readConflists(context.Context) (finish, error) {
 	return func() (any, error) {
 		all := []network{}
@@ -80,8 +79,7 @@ func (w *allowance) allowNames(s *registry.State) {
 	w.allowWords(s.Instance.ID, s.Instance.Type, s.Instance.Zone)
 }
 
-// A registryFile is the text of a registry. If the bundle lacks room, the text loses free addresses first, and then
-// leases.
+// A registryFile is the text of a registry. If the bundle lacks room, the text loses free addresses, and then leases.
 type registryFile struct{ state *registry.State }
 
 // MarshalJSON writes the state in the format of the registry's file.
@@ -100,7 +98,7 @@ func (r *registryFile) Cut() bool {
 	return len(free)+len(leased) > 0
 }
 
-// readLeaseLog reads the end of the lease log. The registry or a conflist names the file of the lease log.
+// readLeaseLog reads the end of the lease log, whose file the registry or a conflist names.
 func (g *gathering) readLeaseLog(context.Context) (finish, error) {
 	file := ""
 	if g.state != nil {

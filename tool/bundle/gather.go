@@ -37,7 +37,7 @@ const readme = `A support bundle of cni-ipvlan-vpc-k8s: what a node shows of its
 manifest.json lists the other files, the missing parts, and the reasons.
 `
 
-// Gather reads all sources of this node and writes a bundle. Gather fails only if it cannot write the bundle, or if a
+// Gather reads all sources of this node and writes a bundle. It fails only if it cannot write the bundle, or if a
 // signal ends the command.
 func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, error) {
 	g := &gathering{allow: newAllowance(), binDir: binDir, lists: conf.Load(config), asked: &doctor.Answers{}}
@@ -71,9 +71,8 @@ func Gather(ctx context.Context, w io.Writer, config, binDir string) (Manifest, 
 	return m, writeArchive(w, m, files)
 }
 
-// readSource makes one reading. If the reading does not end before its deadline, readSource goes on without the
-// reading. readSource cuts the data to the reading's share of the bundle. It returns the entry for the manifest, and
-// the text of the source's file.
+// readSource makes one reading, and cuts the data to the reading's share of the bundle. If the reading misses its
+// deadline, readSource goes on without it. It returns the entry for the manifest, and the text of the source's file.
 func (g *gathering) readSource(ctx context.Context, r reading) (s Source, text []byte) {
 	defer cli.Working("read the source " + r.name)()
 	began := time.Now()
@@ -96,8 +95,8 @@ func (g *gathering) readSource(ctx context.Context, r reading) (s Source, text [
 	return s, text
 }
 
-// callWithin calls the function f, which may hang in the kernel. The parameter deadline is a duration. If f runs
-// longer, callWithin does not wait for f, and returns an error.
+// callWithin calls the function f, which may hang in the kernel. After the deadline, callWithin no longer waits for f,
+// and returns an error.
 func callWithin[T any](ctx context.Context, deadline time.Duration, f func(context.Context) (T, error)) (T, error) {
 	type answer struct {
 		v   T
@@ -127,9 +126,8 @@ func callWithin[T any](ctx context.Context, deadline time.Duration, f func(conte
 // data.
 type cutter interface{ Cut() bool }
 
-// fittingJSON returns the JSON of a value. The parameter share is a number of bytes. If the compressed JSON is larger,
-// fittingJSON cuts the value until the JSON fits. If fittingJSON has cut the value, the result "why" says how much is
-// left. If not, "why" is empty.
+// fittingJSON returns the JSON of a value. The argument share is a number of bytes. While the compressed JSON is
+// larger, fittingJSON cuts the value. The result "why" then says how much is left.
 func fittingJSON(v any, share int) (text []byte, why string, err error) {
 	whole := 0
 	for {

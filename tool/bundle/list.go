@@ -5,8 +5,8 @@ package bundle
 
 import "encoding/json"
 
-// A list loses items if the bundle has too little room for all of them. If keepsEnd is true, the list loses its first
-// items. If keepsEnd is false, it loses its last items.
+// A list loses items if the bundle has too little room for all of them: its first items if keepsEnd is true, or else
+// its last items.
 type list[T any] struct {
 	items    []T
 	keepsEnd bool

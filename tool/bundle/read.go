@@ -17,8 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// Limits for the sizes and the number of the files in an archive. Without limits, the archive of an attacker could fill
-// the memory.
+// Limits for the files in an archive, so that the archive of an attacker cannot fill the memory.
 const (
 	mostFile  = 64 << 20
 	mostFiles = 256 << 20
@@ -28,7 +27,7 @@ const (
 // ErrNone means that a file is no bundle.
 var ErrNone = errors.New("the file is no support bundle")
 
-// Read reads a bundle. If the file of a source is damaged, Read returns the data of the other sources, and an error. If
+// Read reads a bundle. If the file of a source is damaged, Read returns an error and the data of the other sources. If
 // the archive or its manifest is damaged, Read returns only an error. Read writes no file, and opens none.
 func Read(r io.Reader) (*Bundle, error) {
 	files, err := unpack(r)

@@ -23,13 +23,13 @@ const (
 	sourceKernel    = "kernel"
 )
 
-// A finish is the second part of a reading. It returns the part of the data that may leave the node. A finish may
-// change the gathering, because the gathering waits for the end of each finish, and so both never run at once.
+// A finish is the second part of a reading. It returns the data that may leave the node, and may change the gathering,
+// which waits for it.
 type finish func() (any, error)
 
-// A reading reads one source. If a reading misses its deadline, the gathering goes on while the reading may still run.
-// So a reading must not change the gathering. The finish of a reading returns a value, and the gathering writes this
-// value into the source's file as JSON. The finish returns nil if another reading stores the source.
+// A reading reads one source. It must not change the gathering, because it may still run after its deadline, while the
+// gathering goes on. The gathering writes the value of its finish into the source's file as JSON. The value is nil if
+// another reading stores the source.
 type reading struct {
 	name, file string
 	deadline   time.Duration
@@ -37,12 +37,12 @@ type reading struct {
 	read       func(*gathering, context.Context) (finish, error)
 }
 
-// readings are all readings, in the order in which they are made. The order matters: a reading adds names to the
-// allowance, and later readings keep these names in texts. A bundle has room for all shares and the manifest together.
+// readings are all readings in their order. A reading adds names to the allowance, which later readings keep in texts.
+// A bundle has room for all shares and the manifest together.
 var readings = []reading{
 	{sourceConflists, "conflists.json", 5 * time.Second, 60_000, (*gathering).readConflists},
-	// The kernel is read before the registry, because an ADD makes the lease before the links. So each link that the
-	// kernel has shown has its lease in the registry, unless the pod was deleted meanwhile.
+	// The kernel is read before the registry, because an ADD makes the lease before the links. So the registry has the
+	// lease of each link, unless the pod was deleted meanwhile.
 	{sourceKernel, "kernel.json", 10 * time.Second, 0, (*gathering).readKernel},
 	{sourceRegistry, "registry.json", 5 * time.Second, 350_000, (*gathering).readRegistry},
 	{"lease log", "leaselog.json", 5 * time.Second, 250_000, (*gathering).readLeaseLog},
@@ -137,7 +137,7 @@ func (g *gathering) readObserved(ctx context.Context) (finish, error) {
 	if err := g.openError(); err != nil {
 		return nil, err
 	}
-	// EC2 gets less time than the reading's deadline, because Observe reads the kernel after it has asked EC2.
+	// Less than the reading's deadline, because Observe reads the kernel after it has asked EC2.
 	const asking = 15 * time.Second
 	ctx, cancel := context.WithTimeout(ctx, asking)
 	defer cancel()

@@ -16,8 +16,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A kind is a state of an address in the page's picture of addresses (the map). Each kind has a colour, a letter and a
-// shape.
+// A kind is a state of an address in the page's map of addresses, with its colour, letter and shape.
 type kind struct{ Class, Letter, Name, Means string }
 
 var kinds = []kind{
@@ -61,8 +60,7 @@ type kindCount struct {
 	N int
 }
 
-// eniMaps returns the ENIs, sorted by card and device index. If addresses are on no ENI, the last element has these
-// addresses.
+// eniMaps returns the ENIs, sorted by card and device index. A last element has the addresses that are on no ENI.
 func eniMaps(b *bundle.Bundle, held []view.Holding, d difference) (all []eni) {
 	links := map[string]string{}
 	if b.Observed != nil {

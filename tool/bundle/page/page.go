@@ -2,9 +2,8 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package page explains a support bundle: as findings, and as one page of HTML that needs no script, no network and no
-// other file. The page shows the findings first. Then it shows the ENIs and addresses of the node, and its pods with
-// their paths. At its end, the page shows where registry, kernel, metadata and EC2 disagree, and when leases began and
-// ended.
+// other file. After the findings, the page shows the ENIs, the addresses, and the pods with their paths. Then it shows
+// where the sources disagree, and when leases began and ended.
 package page
 
 import (
@@ -35,16 +34,16 @@ var pageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page").Parse(pageHTML))
 })
 
-// A Review has the findings of doctor's checks on the data of a bundle. It also has findings of the doctor that ran on
-// the node, because some checks need more than this data.
+// A Review has the findings of doctor's checks on the data of a bundle. It also has findings that the doctor on the
+// node made, because some checks need more than this data.
 type Review struct {
 	doctor.Report
 	Node   []doctor.Finding `json:"node_findings"` // findings that the data of the bundle does not show
 	Unmade []doctor.Unmade  `json:"unmade"`
 }
 
-// ReviewOf repeats doctor's checks, this time on the data of a bundle. The bundle also has the findings of the doctor
-// that ran on the node. ReviewOf adds those of them that the repeated checks did not find.
+// ReviewOf makes doctor's checks on the data of a bundle. It adds the findings that only the doctor on the node has
+// made.
 func ReviewOf(ctx context.Context, b *bundle.Bundle) Review {
 	report, unmade := b.Review(ctx)
 	r := Review{Report: report, Node: []doctor.Finding{}, Unmade: append(unmade, b.Unmade...)}
@@ -111,8 +110,7 @@ type page struct {
 	Kernel           []fold
 }
 
-// A group has the findings of one check and one severity. The page shows the severity by a letter and by a
-// colour.
+// A group has the findings of one check and one severity.
 type group struct {
 	Severity, Letter, Check, About string
 	First, More                    []finding
@@ -320,8 +318,7 @@ func podLines(b *bundle.Bundle, netns string) (lines []string) {
 	return lines
 }
 
-// pairsOf returns the node's ends of veth pairs. The key in the result has the container and the interface, which the
-// alias of the end names.
+// pairsOf returns the node's ends of veth pairs. The keys have the container and the interface from the end's alias.
 func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
 	pairs := map[string]nl.Link{}
 	if s == nil {
@@ -335,8 +332,8 @@ func pairsOf(s *doctor.Snapshot) map[string]nl.Link {
 	return pairs
 }
 
-// packetPaths returns the paths of a pod's packets. The result vpcPath is the path to the VPC. The result nodePath is
-// the path to the node, Services and the internet. If the pod has only one path, nodePath is nil.
+// packetPaths returns the path of a pod's packets to the VPC, and their path to the node, Services and the internet. If
+// the pod has only one path, nodePath is nil.
 func packetPaths(s *registry.State, l registry.Lease, pair nl.Link) (vpcPath, nodePath []string) {
 	e := s.ENIs[l.ENI]
 	link := cmp.Or(e.Link, "its link")

@@ -134,8 +134,7 @@ func registryEvents(s *registry.State) (all []event) {
 	return all
 }
 
-// journalEvents returns the warnings about EC2 in the journal. The registry keeps no refusals that ended long ago, so
-// the page can show these refusals only from the journal.
+// journalEvents returns the warnings about EC2 in the journal. The registry does not keep refusals that ended long ago.
 func journalEvents(journal []bundle.Entry) (all []event) {
 	const warning = "4" // the level of a warning in syslog
 	for _, e := range journal {
@@ -186,9 +185,8 @@ func (t *timeline) drawPicture(b *bundle.Bundle, all []event) {
 	}
 }
 
-// leaseCounts returns the number of leases after each event. leaseCounts cannot count from the first event, because the
-// log may lack its first lines. So leaseCounts takes the number of leases in the registry, which is the number after
-// the last event, and counts back from there.
+// leaseCounts returns the number of leases after each event. The log may lack its first lines, so leaseCounts begins
+// with the leases in the registry, and counts back from the last event.
 func leaseCounts(b *bundle.Bundle, all []event) []int {
 	n := 0
 	if b.State != nil {
