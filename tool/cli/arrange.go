@@ -10,11 +10,10 @@ import (
 	urfave "github.com/urfave/cli/v2"
 )
 
-// Arrange returns a command line in the order that the library urfave/cli needs: first the command, then its flags,
-// then its arguments. People also type flags before the command, or after the arguments. After the word "--", all words
-// are arguments. args[0] is the name of the program.
+// Arrange returns a command line in the order that the library urfave/cli needs: the command, its flags, its arguments.
+// People may type flags in any place. After the word "--", all words are arguments. args[0] is the name of the program.
 func Arrange(app *App, args []string) []string {
-	// The second condition means that a shell asks how to complete a line, so the order of the words must stay.
+	// The second condition: a shell asks how to complete a line, so the order of the words must stay.
 	if len(args) < 2 || slices.Contains(args, "--generate-bash-completion") {
 		return args
 	}
@@ -26,9 +25,8 @@ func Arrange(app *App, args []string) []string {
 	return slices.Concat([]string{args[0], args[begin]}, flags, rest)
 }
 
-// commandOf returns the command that the command line names, and the index of this command in args. It returns nil if
-// an argument comes before the command. A word after a flag does not count as an argument, because it may be the value
-// of the flag.
+// commandOf returns the command that the command line names, and its index in args. It returns nil if an argument comes
+// before the command. A word after a flag may be the flag's value, so it does not count as an argument.
 func commandOf(app *App, args []string) (int, *Command) {
 	for i := 1; i < len(args); i++ {
 		if strings.HasPrefix(args[i], "-") {
@@ -44,8 +42,8 @@ func commandOf(app *App, args []string) (int, *Command) {
 	return 0, nil
 }
 
-// splitFlags separates the flags, with their values, from the arguments. It treats an unknown flag like a flag without
-// a value. The library then returns an error about this flag.
+// splitFlags separates the flags, with their values, from the arguments. An unknown flag counts as a flag without a
+// value, about which the library then returns an error.
 func splitFlags(known []Flag, args []string) (flags, rest []string) {
 	for i := 0; i < len(args); i++ {
 		word := args[i]

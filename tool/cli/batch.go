@@ -11,8 +11,7 @@ func BatchFlag() Flag {
 		Usage: "ask for `N` addresses; 0: as many as the ENI can have"}
 }
 
-// Batch returns the value of BatchFlag. If the value is 0, Batch returns a number that is larger than the limit of any
-// ENI.
+// Batch returns the value of BatchFlag. For 0, it returns a number that is larger than the limit of any ENI.
 func Batch(c *Context) (int, error) {
 	switch n := c.Int("ip_batch_size"); {
 	case n < 0:

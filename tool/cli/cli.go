@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package cli has the code that all commands of the tool share: flags and arguments, output as text or JSON, messages
-// and exit codes. On a terminal, it shows the progress of a command. Package cli exports the types of the library
-// urfave/cli under their own names, so that no other package imports this library.
+// Package cli has the code that all commands of the tool share: flags and arguments, output as text or JSON, messages,
+// progress and exit codes. It exports the types of the library urfave/cli, so that no other package imports this
+// library.
 package cli
 
 import (
@@ -45,8 +45,7 @@ type (
 // NewStringSlice returns the default of a StringSliceFlag.
 func NewStringSlice(words ...string) *StringSlice { return urfave.NewStringSlice(words...) }
 
-// Program is the name under which the program is installed. The constant alias is the name of a symbolic link to the
-// program.
+// Program is the name of the installed program, and alias the name of a symbolic link to it.
 const (
 	Program = "cni-ipvlan-vpc-k8s-tool"
 	alias   = "cni-tool"
@@ -55,8 +54,8 @@ const (
 // Name is the name by which the program was called. Help, messages and hints use it.
 var Name = programName(os.Args[0])
 
-// programName returns the name of the symbolic link if the program was called by this name. For any other name,
-// programName returns Program, because tests execute the program under a third name.
+// programName returns alias if the program was called by this name, and otherwise Program. Tests call the program by a
+// third name.
 func programName(arg0 string) string {
 	if filepath.Base(arg0) == alias {
 		return alias
@@ -64,8 +63,7 @@ func programName(arg0 string) string {
 	return Program
 }
 
-// Patience is how long a command may take. It is so long because EC2 may throttle an account for a minute, and a new
-// link may need seconds to appear.
+// Patience is how long a command may take. EC2 may throttle an account for a minute.
 const Patience = 2 * time.Minute
 
 // Complete completes a command: it adds the flag --output, a time limit, and a check of the arguments. A command
@@ -82,7 +80,7 @@ func Complete(c *Command) {
 }
 
 // CompleteEndless is like Complete, but adds no time limit. It is for commands that limit their time themselves, or
-// that work until a signal.
+// work until a signal.
 func CompleteEndless(c *Command) {
 	c.HideHelpCommand = true
 	c.OnUsageError = Misused
@@ -102,15 +100,14 @@ func CompleteEndless(c *Command) {
 	}
 }
 
-// JSON returns the last paragraph of a command's description. The paragraph lists the fields of the command's answer
-// with --output json. If the list begins with [], the answer is a list of objects. If not, the answer is one object.
-// If the value of a field has fields of its own, braces after the field contain their names. A field keeps its name and
-// type from release to release, but a release may add fields. The tests compare these names with the answers in the
-// transcripts of tool/testdata. Times have the form of RFC 3339, in UTC.
+// JSON returns the last paragraph of a command's description: the fields of the command's answer with --output json. If
+// the list begins with [], the answer is a list of objects. The fields of a field are in braces after it. A field keeps
+// its name and type from release to release. The tests compare these names with the transcripts of tool/testdata. Times
+// have the form of RFC 3339, in UTC.
 func JSON(fields string) string { return "\n\nWith --output json: " + fields }
 
 // checkArgs refuses arguments that the command would ignore, and unknown formats in --output. If hasOwnOutput is true,
-// the command has a flag --output of its own, so this flag may have other values.
+// the command's own flag --output may have any value.
 func checkArgs(c *Context, hasOwnOutput bool) error {
 	if f := c.String("output"); !hasOwnOutput && f != "text" && f != "json" {
 		return Misuse(c, "--output %q: want text or json", f)
@@ -121,8 +118,7 @@ func checkArgs(c *Context, hasOwnOutput bool) error {
 	return nil
 }
 
-// unknownFlag and invalidValue match the library's errors about flags. The library takes the texts of these errors from
-// package flag.
+// unknownFlag and invalidValue match the library's errors about flags, whose texts come from package flag.
 var (
 	unknownFlag  = regexp.MustCompile(`^flag provided but not defined: -+(.*)$`)
 	invalidValue = regexp.MustCompile(`^invalid value "(.*)" for flag -+(\S+): .*$`)

@@ -15,9 +15,8 @@ import (
 )
 
 // WriteFile writes a file that a person has named. It follows symlinks, and replaces a regular file as ReplaceFile
-// does. If path is a device or a pipe, WriteFile writes the data into the device or pipe. If path leads to an open file
-// of a process, as /dev/stdout does, WriteFile writes into that file. The caller must hold a lock
-// that excludes other writers of the file (see [atomicfile.Replace]).
+// does. Into a device, a pipe, or an open file of a process (as at /dev/stdout), it writes the data. The caller must
+// hold a lock that excludes other writers of the file (see [atomicfile.Replace]).
 func WriteFile(path string, data []byte, mode fs.FileMode) error {
 	// Stat fails if the kernel forbids this process to follow a symlink: see protected_symlinks in proc_sys_fs(5).
 	fi, err := os.Stat(path)
@@ -32,8 +31,7 @@ func WriteFile(path string, data []byte, mode fs.FileMode) error {
 }
 
 // resolveLinks follows the symlinks at path. It returns a path that is no symlink, and reports whether a program may
-// create or replace a file there. In /proc, no program may create or replace a file, because the links in /proc lead to
-// open files and not to paths.
+// create or replace a file there. In /proc, no program may, because its links lead to open files and not to paths.
 func resolveLinks(path string) (to string, ok bool) {
 	const most = 40 // as in path_resolution(7)
 	for range most {

@@ -5,8 +5,7 @@ package cli
 
 import "strings"
 
-// Nearest returns the known word that is most similar to a mistaken word, or "" if no known word is similar. If several
-// words are equally similar, Nearest returns the first of them.
+// Nearest returns the first of the known words that are most similar to a mistaken word, or "" if none is similar.
 func Nearest(word string, known []string) string {
 	const similar = 0.6
 	best, most := "", 0.0

@@ -16,12 +16,11 @@ import (
 	"time"
 )
 
-// UnreadByNetworkd returns the first file that the running systemd-networkd has not read. systemd-networkd reads
-// networkd.conf(5) only when it starts, so it has not read a file that was written later. UnreadByNetworkd returns ""
-// if systemd-networkd has read all files, or if no systemd-networkd runs in the network namespace of this process.
+// UnreadByNetworkd returns the first of the files that was written after the start of the running systemd-networkd.
+// systemd-networkd reads networkd.conf(5) only when it starts. If it has read all files, or does not run in this
+// network namespace, the result is "".
 //
-// UnreadByNetworkd compares the change time of a file (inode(7)). The modification time would be wrong, because package
-// managers set it to an earlier time.
+// The change time of a file counts (inode(7)), because package managers set the modification time to an earlier time.
 func UnreadByNetworkd(files []string) (string, error) {
 	started, err := networkdStart()
 	if err != nil || started.IsZero() {
@@ -41,9 +40,8 @@ func UnreadByNetworkd(files []string) (string, error) {
 	return "", nil
 }
 
-// isBetween reports whether a file was written after a process had started, but not after now. A change time after now
-// shows that the clock was wrong when the file was written, so isBetween returns false. If it returned true, the file
-// would count as unread even after a new start of the process.
+// isBetween reports whether a file was written after a process had started, but not after now. A later change time
+// shows that the clock was wrong. Such a file would count as unread even after a new start of the process.
 func isBetween(written, started, now time.Time) bool {
 	return written.After(started) && !written.After(now)
 }
@@ -81,8 +79,8 @@ func startOf(dir string) (time.Time, error) {
 	if err = errors.Join(err, err2); err != nil {
 		return time.Time{}, err
 	}
-	// The field starttime has the time at which the process started, in units of 1/100 second (proc_pid_stat(5)). The
-	// constant field is its index in the slice fields, which begins after the name of the program.
+	// The field starttime has the start of the process, in units of 1/100 second since the boot (proc_pid_stat(5)). Its
+	// index in fields is 19, because fields begins after the name of the program.
 	const field, perSecond = 19, 100
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	up, _, _ := strings.Cut(string(uptime), " ")

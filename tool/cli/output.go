@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/internal/excerpt"
 )
 
-// Answer writes v as JSON if the command line asks for JSON. If not, Answer calls the function in the parameter "text",
-// which writes the answer as text. In this text, Answer escapes the characters that are not printable.
+// Answer writes v as JSON if the command line asks for JSON, and otherwise the text that the function "text" writes. In
+// this text, it escapes characters that are not printable.
 func Answer(c *Context, v any, text func(w io.Writer)) error {
 	var b bytes.Buffer
 	if c.String("output") == "json" {
@@ -37,8 +37,8 @@ func Answer(c *Context, v any, text func(w io.Writer)) error {
 	return nil
 }
 
-// Table answers with rows, which are structs. Each field is a column. The heading of a column is the tag "head" of its
-// field, or else the field's JSON name. A field with the tag head:"-" is only in the JSON.
+// Table answers with rows, which are structs with a field for each column. The heading is the field's tag "head", or
+// else its JSON name. A field with the tag head:"-" is only in the JSON.
 func Table[Row any](c *Context, rows []Row) error {
 	if rows == nil {
 		rows = []Row{} // [], not null
@@ -77,8 +77,7 @@ func heading(f reflect.StructField) string {
 	return f.Tag.Get("json")
 }
 
-// Cell returns the text of a value in a table. If an ENI has no CIDR, the value is an invalid CIDR, and the text is
-// empty.
+// Cell returns the text of a value in a table. For an invalid CIDR, which means that there is none, the text is empty.
 func Cell(v any) string {
 	// Most cells are strings. Sprint would be slow for them.
 	text, ok := v.(string)

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A terminal is where the tool writes its messages: the standard error of this process, which may also be a file or a
-// pipe. The tool writes a line for each change in EC2. On a screen, the tool also writes a status line below these
-// lines, which says what the command waits for. The next line that the tool writes replaces the status line.
+// A terminal is where the tool writes its messages: the standard error of this process. The tool writes a line for each
+// change in EC2. If standard error is a screen, a status line below says what the command waits for. The next line
+// replaces it.
 type terminal struct {
 	w      io.Writer
 	screen bool // w is a screen, and not a file or a pipe
@@ -54,8 +54,8 @@ func (t *terminal) showStatus(text string) {
 	t.shown = text != ""
 }
 
-// Working shows what the command does at present, and since when. It shows this until the caller calls the returned
-// function. If standard error is not a screen, Working shows nothing.
+// Working shows what the command does at present, and since when, until the caller calls stop. If standard error is not
+// a screen, it shows nothing.
 func Working(what string) (stop func()) {
 	m, ok := slog.Default().Handler().(messageHandler)
 	if !ok {

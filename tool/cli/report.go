@@ -74,9 +74,8 @@ func Report(w io.Writer, err error) int {
 	return 1
 }
 
-// exitCoder looks for an error that sets the exit status of the tool. It returns the first such error in the chain of
-// err, or nil. exitCoder ignores an exec.ExitError. This error has the same methods, but the exit status in it is that
-// of another program.
+// exitCoder returns the first error in the chain of err that sets the exit status of the tool, or nil. It ignores an
+// exec.ExitError, which has the exit status of another program.
 func exitCoder(err error) urfave.ExitCoder {
 	exit, _ := errors.AsType[urfave.ExitCoder](err)
 	if _, ofProgram := exit.(*exec.ExitError); ofProgram {
@@ -99,14 +98,13 @@ func hintOf(err error) string {
 // of other programs.
 func writeLine(w io.Writer, text string) { fmt.Fprintf(w, "%s: %s\n", Name, excerpt.Lines(text)) }
 
-// A messageHandler is a slog.Handler that writes messages in the format of Report. The messages have no time. A person
-// on a terminal does not need the time, and the journal adds it.
+// A messageHandler is a slog.Handler that writes messages in the format of Report, without the time.
 type messageHandler struct {
 	t     *terminal
 	attrs []slog.Attr
 }
 
-// Enabled reports whether a message has the level Info or more. Messages of lower levels do not help an operator.
+// Enabled reports whether a message has the level Info or more.
 func (m messageHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelInfo }
 
 // WithAttrs returns a handler that adds the attributes.
