@@ -113,8 +113,7 @@ func (r *review) positions() map[string]int {
 	return at
 }
 
-// reviewBesideAll reports our other plugins in a chain with TypeAll, because TypeAll also does the work of these
-// plugins.
+// reviewBesideAll reports our other plugins in a chain with TypeAll, which also does their work.
 func (r *review) reviewBesideAll(at map[string]int) {
 	for _, typ := range partedTypes {
 		if i, ok := at[typ]; ok {
@@ -125,8 +124,7 @@ func (r *review) reviewBesideAll(at map[string]int) {
 	}
 }
 
-// reviewOrder reviews the order of our plugins in a chain without TypeAll: each plugin needs the result of the plugin
-// before it.
+// reviewOrder reviews the order of our plugins in a chain without TypeAll: each needs the result of the one before.
 func (r *review) reviewOrder(at map[string]int) {
 	last := -1
 	for i, m := range r.Plugins {
@@ -138,8 +136,8 @@ func (r *review) reviewOrder(at map[string]int) {
 	}
 }
 
-// reviewFurther compares the configurations of threePlugins. Pods may ask for more interfaces than one. For these
-// further interfaces, the three configurations must not contradict each other.
+// reviewFurther compares what the configurations of threePlugins say about further interfaces of a pod. They must not
+// contradict each other.
 func (r *review) reviewFurther(at map[string]int) {
 	type part struct {
 		Requests           []any  `json:"requests"`
@@ -168,8 +166,8 @@ func (r *review) reviewFurther(at map[string]int) {
 	}
 }
 
-// reviewHooks reviews whether the plugins after TypeIPVlan work with the mode of the ipvlan slave. A plugin cannot
-// review this itself, because each plugin sees only its own configuration.
+// reviewHooks reviews whether the plugins after TypeIPVlan work with the mode of the ipvlan slave. A plugin itself sees
+// only its own configuration.
 func (r *review) reviewHooks(at map[string]int) {
 	i, ok := at[TypeIPVlan]
 	var slave struct{ Mode string }
@@ -186,8 +184,8 @@ func (r *review) reviewHooks(at map[string]int) {
 	r.reportLines(r.nameOf(i), chain.Unhooked(slave.Mode, &pair, len(out.Egresses)))
 }
 
-// reviewPair reviews the keys of our plugin at position i, which makes the veth pair. It also reviews other plugins
-// that can disturb the pair.
+// reviewPair reviews the keys of our plugin at position i, which makes the veth pair, and other plugins that can
+// disturb the pair.
 func (r *review) reviewPair(i int) {
 	const podLink = "eth0" // CNI_IFNAME of all Kubernetes runtimes
 	var c ptp.Config
@@ -243,10 +241,9 @@ func (r *review) reviewTuning(i int) {
 	}
 }
 
-// reviewPortmap reviews whether the reference plugin "portmap" sets one of the bits of our nodePortMark. The parameter
-// mark is the value of nodePortMark. If both use the same bit, pods of the node do not reach the hostPorts of other
-// pods. The defaults have this fault: the iptables backend of portmap sets bit 13 (0x2000), and nodePortMark is 0x2000.
-// The nftables backend sets no bit.
+// reviewPortmap reviews whether the reference plugin "portmap" sets a bit of mark, which is our nodePortMark. Then pods
+// of the node do not reach the hostPorts of other pods. The defaults have this fault: the iptables backend of portmap
+// sets bit 13 (0x2000), and nodePortMark is 0x2000. The nftables backend sets no bit.
 func (r *review) reviewPortmap(i int, mark uint32) {
 	var c struct {
 		Backend     string `json:"backend"`
@@ -265,8 +262,8 @@ func (r *review) reviewPortmap(i int, mark uint32) {
 // podAnnotations is the capability by which runtimes pass the pod's annotations to a plugin.
 const podAnnotations = "io.kubernetes.cri.pod-annotations"
 
-// reviewEgress reviews whether the runtime passes the annotations of pods to the plugin egress, if the configuration
-// lets pods choose an egress. Pods choose an egress by an annotation.
+// reviewEgress reviews whether the plugin egress gets the annotations of pods, if pods may choose an egress. They do so
+// by an annotation.
 func (r *review) reviewEgress(where string, i int, c *egress.Config) {
 	annotated := r.Plugins[i].Capabilities[podAnnotations]
 	routers := map[string]string{}
@@ -319,9 +316,8 @@ func (r *review) reviewGateways(where string, c *egress.Config, p ptp.Config) {
 	}
 }
 
-// whyByENI returns why packets from pods to a Service leave by the pods' ENI. If pods send these packets to the node,
-// whyByENI returns "". The parameter a is the address of the Service. whyByENI assumes that hostCidrs does not contain
-// this address.
+// whyByENI returns why packets from pods to a Service leave by the pods' ENI, or "" if pods send them to the node. The
+// Service has the address a, which is not in hostCidrs.
 func whyByENI(a netip.Addr, p ptp.Config, routed []netip.Prefix) string {
 	i := indexContaining(routed, a)
 	switch {

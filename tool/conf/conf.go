@@ -2,16 +2,15 @@
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
 // Package conf reads network configuration lists. [Load] reads the conflists at a path once, and finds our plugins in
-// them. All questions about the conflists are methods of [Conflists]. Each plugin decodes its configuration into a Go
-// type. These types define the keys and the allowed values.
+// them. All questions about the conflists are methods of [Conflists]. The keys and their values are defined by the
+// types into which the plugins decode their configurations.
 //
-// Most methods treat mistakes in the same way. A method returns an answer and an error. The answer is about the
-// networks without a mistake. The error has the mistakes of the other networks. A file that Load cannot parse may
-// belong to another program. So the error has this file only if our plugins are in no other file. [Conflists.Unread]
-// returns an error for each file that Load cannot parse.
+// Most methods return an answer about the networks without a mistake, and an error with the mistakes of the others. A
+// file that Load cannot parse may belong to another program, so the error has it only if our plugins are in no other
+// file. [Conflists.Unread] has the errors of all files that Load cannot parse.
 //
-// [Conflists.Whole] is an exception. Whole must answer for all networks, because an answer without one of our networks
-// would be wrong. So if Load cannot parse a file, or a network has a mistake, Whole returns no answer.
+// [Conflists.Whole] is an exception: it returns no answer if a file cannot be parsed or a network has a mistake,
+// because an answer without one of our networks would be wrong.
 package conf
 
 import (
@@ -128,8 +127,8 @@ func (m *Member) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// neededPrograms returns the program that a runtime executes for the member. If this program executes GrowProgram,
-// neededPrograms also returns GrowProgram.
+// neededPrograms returns the program that a runtime executes for the member, and GrowProgram if this program executes
+// it.
 func (m Member) neededPrograms() []string {
 	if m.Type == TypeAll || m.Type == TypeIPAM {
 		return []string{m.Type, GrowProgram}
@@ -137,12 +136,12 @@ func (m Member) neededPrograms() []string {
 	return []string{m.Type}
 }
 
-// Plugin returns the configuration of our plugin of this type, or nil. If the list has several of them, the first one
-// counts. A configuration of TypeAll counts, too, because it has the keys of all our plugins.
+// Plugin returns the first configuration in the list of our plugin of this type, or nil. A configuration of TypeAll
+// counts, too, because it has the keys of all our plugins.
 func (c List) Plugin(typ string) json.RawMessage { return c.member(typ).Raw }
 
-// member returns the same configuration as Plugin, but with its type and capabilities. If Plugin would return nil,
-// member returns the zero Member.
+// member returns the same configuration as Plugin, but with its type and capabilities. If there is none, it returns the
+// zero Member.
 func (c List) member(typ string) Member {
 	i := slices.IndexFunc(c.Plugins, func(m Member) bool { return m.Type == typ || m.Type == TypeAll })
 	if i < 0 {
@@ -164,10 +163,9 @@ func isRead(name string) bool {
 // ErrNone means that no conflist has a plugin of ours that gives addresses to pods.
 var ErrNone = errors.New("no conflist with the plugin " + TypeAll + " or " + TypeIPAM)
 
-// Absent reports whether an error of [Conflists.All] means that there is no configuration. If the error means that Load
-// cannot read a configuration, Absent returns false.
+// Absent reports whether an error of [Conflists.All] means that there is no configuration, and not that Load cannot
+// read one.
 func Absent(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ErrNone) }
 
-// PoolName returns the name of a pool for people. In the registry, the default pool has an
-// empty name.
+// PoolName returns the name of a pool for people. In the registry, the default pool has an empty name.
 func PoolName(pool string) string { return cmp.Or(pool, lease.DefaultPool) }

@@ -11,13 +11,11 @@ import (
 // Withheld replaces a value that must not leave the node.
 const Withheld = "[withheld]"
 
-// privateKeys are keys of our plugins. The values of these keys belong to an operator or to a pod, and no check needs
-// these values.
+// privateKeys are keys of our plugins with values of an operator or a pod that no check needs.
 var privateKeys = map[string]bool{"eniTags": true, "runtimeConfig": true, "args": true, "prevResult": true, "dns": true}
 
-// Documented returns the part of a list that may leave the node. For one of our plugins, this part has the documented
-// keys of the plugin's configuration, but no key whose value has a wrong type. For another plugin, this part has only
-// the type of the plugin. This part also has the plugins of drop-ins.
+// Documented returns the part of a list that may leave the node. Of our plugins, this is the documented keys whose
+// values have the right type. Of other plugins, it is only the type. The plugins of drop-ins are included.
 func (c List) Documented() (json.RawMessage, error) {
 	plugins := []map[string]any{}
 	for _, m := range c.Plugins {
@@ -41,9 +39,8 @@ func (m Member) documentedKeys() map[string]any {
 	return all
 }
 
-// addDocumented copies documented values of an object into a map. A value is documented if the struct type t has a
-// field for the value's key, and the value has the type of this field. If the key is one of privateKeys, addDocumented
-// writes [Withheld] in place of each text in the value.
+// addDocumented copies documented values of an object into a map: the struct type t has a field for the key, and the
+// value has the type of the field. For privateKeys, it writes [Withheld] in place of each text in the value.
 func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {
@@ -68,8 +65,7 @@ func addDocumented(to map[string]any, object json.RawMessage, t reflect.Type) {
 	}
 }
 
-// withholdValues expects a JSON object whose values are texts. It returns an object with the same keys, in which each
-// value is Withheld. If it gets anything else, it returns nil.
+// withholdValues returns a JSON object of texts with Withheld in place of each text. For anything else, it returns nil.
 func withholdValues(value json.RawMessage) any {
 	var tags map[string]string
 	if json.Unmarshal(value, &tags) != nil {

@@ -21,8 +21,7 @@ type NetworkEgress struct {
 	Asks map[string]bool // the capabilities that the egress plugin declares
 }
 
-// Egress returns the egresses of all networks, also of networks in which another plugin gives pods their addresses. It
-// leaves out networks without an egress.
+// Egress returns the egresses of all networks that have one, even if another plugin gives the pods their addresses.
 func (c *Conflists) Egress() ([]NetworkEgress, error) {
 	if len(c.Ours()) == 0 && len(c.egresses) == 0 && c.egressesFailed == nil {
 		return nil, c.noneError()

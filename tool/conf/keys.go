@@ -14,8 +14,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Installed is a key of a list. Its value names the plugins of other projects that were in the list when the tool
-// installed the list. If the list now has a further plugin of another project, another program has added that plugin.
+// Installed is a key of a list. Its value names the plugins of other projects that install has written into the list.
+// Another program has added any further plugin of another project.
 const Installed = "cni-ipvlan-vpc-k8s/installed"
 
 // listKeys are the keys of a list (CNI specification 1.1.0, section 1, "Configuration format"). Other methods review
@@ -31,8 +31,8 @@ type listKeys struct {
 	Installed    any `json:"cni-ipvlan-vpc-k8s/installed"` // [Installed]
 }
 
-// memberKeys are the keys that every plugin's configuration may have. The runtime sets runtimeConfig and prevResult.
-// But a file may also have these two keys, because example conflists have them, too.
+// memberKeys are the keys that every plugin's configuration may have. The runtime sets runtimeConfig and prevResult,
+// but example conflists have them, too.
 type memberKeys struct {
 	CNIVersion    any `json:"cniVersion"`
 	Name          any `json:"name"`
@@ -43,8 +43,8 @@ type memberKeys struct {
 	PrevResult    any `json:"prevResult"`
 }
 
-// reviewKeys reports unknown keys of an object, and of the objects in it. A key is known if one of the struct types has
-// a field for the key. If several struct types have this field, the last of them defines the type of the key's value.
+// reviewKeys reports unknown keys of an object, and of the objects in it. A known key has a field in one of the struct
+// types. The last type with this field defines the type of the value.
 func (r *review) reviewKeys(where string, object json.RawMessage, types ...reflect.Type) {
 	var values map[string]json.RawMessage
 	if json.Unmarshal(object, &values) != nil {
@@ -93,7 +93,7 @@ func (r *review) reviewNested(where string, value json.RawMessage, t reflect.Typ
 
 func join(where, key string) string { return strings.TrimPrefix(where+": "+key, ": ") }
 
-// jsonFields returns the keys of an object that is decoded into a struct type, with the types of their values.
+// jsonFields returns the JSON keys of a struct type, with the types of their values.
 func jsonFields(t reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
 	for _, f := range reflect.VisibleFields(t) {
@@ -105,8 +105,8 @@ func jsonFields(t reflect.Type) map[string]reflect.Type {
 	return fields
 }
 
-// suggestion returns the end of the text about an unknown key. This end asks the author whether the most similar known
-// key was meant. If no known key is similar, suggestion returns "".
+// suggestion returns the end of the text about an unknown key: a question with the most similar known key, or "" if
+// none is similar.
 func suggestion(key string, known map[string]reflect.Type) string {
 	best := cli.Nearest(key, slices.Sorted(maps.Keys(known)))
 	if best == "" {

@@ -96,8 +96,7 @@ func (c *Conflists) configPaths() (paths []string, err error) {
 	return paths, nil
 }
 
-// Beside returns all conflists of a directory. If c.Path is a directory, Beside returns c. If c.Path is a file, Beside
-// loads the file's directory.
+// Beside returns all conflists of the directory c.Path, or of the directory of the file c.Path.
 func (c *Conflists) Beside() *Conflists {
 	if c.IsDir {
 		return c
@@ -119,8 +118,7 @@ func (c *Conflists) Ours() []List {
 	return slices.DeleteFunc(c.allLists(), func(l List) bool { return l.Plugin(TypeIPAM) == nil })
 }
 
-// Networked returns our networks. But if c.Path is a file that has no network of ours, Networked returns all networks
-// of the file.
+// Networked returns our networks. If c.Path is a file without a network of ours, it returns all networks of the file.
 func (c *Conflists) Networked() []List {
 	if ours := c.Ours(); len(ours) > 0 || c.IsDir {
 		return ours
@@ -128,16 +126,16 @@ func (c *Conflists) Networked() []List {
 	return c.allLists()
 }
 
-// OurFiles returns the files that have a network of ours. But if c.Path is a file, OurFiles returns this file even if
-// it has no network of ours. A command can then show the mistakes in the file.
+// OurFiles returns the files that have a network of ours. If c.Path is a file, it returns this file in any case, so
+// that a command can show the mistakes in it.
 func (c *Conflists) OurFiles() []File {
 	return slices.DeleteFunc(slices.Clone(c.Files), func(f File) bool {
 		return c.IsDir && !slices.ContainsFunc(f.Lists, func(l List) bool { return l.Plugin(TypeIPAM) != nil })
 	})
 }
 
-// All returns our networks without a mistake. The error has the mistakes of our other networks, or says that no network
-// is ours.
+// All returns our networks without a mistake. The error has the mistakes of the others, or says that no network is
+// ours.
 func (c *Conflists) All() (all []List, failed error) {
 	ours := c.Ours()
 	for _, l := range ours {
@@ -201,7 +199,7 @@ func (f *File) add(list List, err error) {
 	}
 }
 
-// delegatesOf returns the networks that a file of Multus has. delegatesOf returns nil if the file is no file of Multus.
+// delegatesOf returns the networks in a file of Multus, or nil if the file is no file of Multus.
 func delegatesOf(b []byte) []json.RawMessage {
 	var c struct {
 		Type      string            `json:"type"`
@@ -232,8 +230,8 @@ func parseList(path string, b []byte) (List, error) {
 	return c, nil
 }
 
-// Cached reads a list from the text that a runtime keeps in its cache after an ADD. The text already has the plugins of
-// the drop-ins. The parameter origin is the path from which the runtime has read the list.
+// Cached reads a list from the text that a runtime keeps after an ADD, which already has the plugins of the drop-ins.
+// The runtime has read the list from the path origin.
 func Cached(origin string, text []byte) (List, error) {
 	c := List{File: origin}
 	err := json.Unmarshal(text, &c)
@@ -259,8 +257,7 @@ func (c *List) decodeIPAM() {
 	c.IPAM = config
 }
 
-// singlePlugin returns the plugin if the text is the configuration of one plugin. If the text is a list, or has no
-// valid plugin, singlePlugin returns nil.
+// singlePlugin returns the plugin if the text is the configuration of one valid plugin, and otherwise nil.
 func singlePlugin(b []byte) *Member {
 	var m Member
 	var list struct {

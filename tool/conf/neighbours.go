@@ -13,10 +13,9 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// reviewNeighbours compares the file with the other files in its directory, because networks can conflict. Two networks
-// with the same name share their leases. The node has one setting of masquerading and one lease log for all networks.
-// Networks may also use the node's ENIs in ways that conflict (see reviewENIUse). reviewNeighbours leaves out the file
-// that the reviewed file will replace.
+// reviewNeighbours compares the file with the other files in its directory, except those that it will replace. Networks
+// with the same name share their leases, and all networks share the node's masquerading, its lease log and its ENIs
+// (see reviewENIUse).
 func (r *review) reviewNeighbours() {
 	r.decodeIPAM()
 	for _, f := range r.siblings.Files {
@@ -31,8 +30,8 @@ func (r *review) reviewNeighbours() {
 	}
 }
 
-// reviewNeighbour compares the list with a list of another file. If a delegate of Multus has the name of the list, this
-// is no mistake, because the delegate is a copy of the list.
+// reviewNeighbour compares the list with a list of another file. A delegate of Multus may have the name of the list,
+// because it is a copy of the list.
 func (r *review) reviewNeighbour(f string, other List) {
 	if other.Plugin(TypeIPAM) != nil && other.Name == r.Name && !other.Delegate {
 		r.report("", "name: %s has the network %q, too, so a DEL of one network also ends an attachment to the other",
@@ -63,8 +62,8 @@ func (r *review) reviewNeighbour(f string, other List) {
 	}
 }
 
-// reviewENIUse compares how the list and another list use ENIs. Earlier releases allowed lists that differ in this use,
-// and the plugins accept these lists. So the mistakes that reviewENIUse reports do not stop an installation.
+// reviewENIUse compares how the list and another list use ENIs. The plugins accept lists that differ, as earlier
+// releases did. So these mistakes do not stop an installation.
 func (r *review) reviewENIUse(f string, other List) {
 	if r.IPAM == nil || other.IPAM == nil {
 		return
@@ -85,15 +84,15 @@ func (r *review) reviewENIUse(f string, other List) {
 }
 
 // replaces reports whether a program will probably rename the file newName to oldName. For example,
-// 10-pods.conflist.new and .10-pods.conflist.swp replace 10-pods.conflist. If newName has an ending that runtimes read,
-// replaces returns false, because runtimes then read both files.
+// 10-pods.conflist.new and .10-pods.conflist.swp replace 10-pods.conflist. A name with an ending that runtimes read
+// does not, because runtimes then read both files.
 func replaces(newName, oldName string) bool {
 	target := strings.TrimPrefix(strings.TrimSuffix(newName, filepath.Ext(newName)), ".")
 	return !isRead(newName) && (target == oldName || target == strings.TrimSuffix(oldName, filepath.Ext(oldName)))
 }
 
-// logOf returns the settings of a list's lease log. If a setting is missing in the list, the result has the default.
-// logOf returns the zero value if the list has no lease log, or if ipam's configuration has a mistake.
+// logOf returns the settings of a list's lease log, with defaults. It returns the zero value if there is no log, or if
+// ipam's configuration has a mistake.
 func logOf(c List) registry.LeaseLog {
 	if c.IPAM == nil {
 		return registry.LeaseLog{}

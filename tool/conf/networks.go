@@ -23,9 +23,8 @@ type Network struct {
 	Limits bool            // its pods get the bandwidth limits of their annotations
 }
 
-// Networks returns the networks with our veth pairs. If two networks have the same name, only the first one counts. If
-// the directory of the conflists does not exist, Networks returns no error. Without the directory, no runtime calls our
-// plugins, so no pod is ours.
+// Networks returns the networks with our veth pairs. Of networks with the same name, only the first counts. If the
+// directory of the conflists does not exist, there is no network, and no error.
 func (c *Conflists) Networks() ([]Network, error) {
 	if errors.Is(c.Unlisted, fs.ErrNotExist) && !isRead(c.Path) {
 		return nil, nil
@@ -39,7 +38,7 @@ func networksOf(lists []List) (all []Network, failed error) {
 		if l.Plugin(TypePTP) == nil || seen[l.Name] {
 			continue
 		}
-		// Mark the name even if the list has a mistake, because a later list of this name is an older version of it.
+		// Mark the name even if the list has a mistake: a later list of this name is an older version.
 		seen[l.Name] = true
 		n, err := NetworkOf(l)
 		if err != nil {

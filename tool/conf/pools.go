@@ -16,8 +16,8 @@ import (
 // MostAddTimeout is the largest value that the key addTimeout may have.
 const MostAddTimeout = registry.MostWait
 
-// Whole returns the policies of the pools of all networks. Whole returns nil if there is no network, if a network has a
-// mistake, or if Load cannot parse a file. In these cases, a command cannot know all pools.
+// Whole returns the policies of the pools of all networks. It returns nil if a command cannot know all pools: there is
+// no network, a network has a mistake, or Load cannot parse a file.
 func (c *Conflists) Whole() []lease.Policy {
 	if _, err := c.All(); err != nil || c.Unread() != nil {
 		return nil
@@ -25,9 +25,9 @@ func (c *Conflists) Whole() []lease.Policy {
 	return c.policies
 }
 
-// Common returns one policy for registry-gc and other commands that work for all networks at once (see [lease.Common]).
-// The policy is empty if no network is ours. If a network has a mistake, Common returns an error, because then a
-// command cannot know what it may change in EC2.
+// Common returns one policy for commands that work for all networks at once, such as registry-gc (see [lease.Common]).
+// If no network is ours, the policy is empty. If a network has a mistake, Common returns an error, because the command
+// cannot know what it may change in EC2.
 func (c *Conflists) Common() (lease.Policy, error) {
 	all, err := c.All()
 	if Absent(err) {
@@ -43,9 +43,9 @@ func (c *Conflists) Common() (lease.Policy, error) {
 	return lease.Common(first...), nil
 }
 
-// Wanted returns how many free IPv4 addresses each pool should have. The keys of the result are the names of pools that
-// the registry knows. Wanted leaves out pools that are no longer configured. If c does not know all pools (see Whole),
-// Wanted returns the warm.min that the last ADD has noted in the registry.
+// Wanted returns how many free IPv4 addresses each pool should have, by the pool's name in the registry. It leaves out
+// pools that are no longer configured. If c does not know all pools (see Whole), Wanted returns the warm.min in the
+// registry, from the last ADD.
 func (c *Conflists) Wanted(s *registry.State) map[string]int {
 	noted, wanted := map[string]int{}, map[string]int{}
 	for pool, w := range s.Warm {
@@ -63,9 +63,8 @@ func (c *Conflists) Wanted(s *registry.State) map[string]int {
 	return wanted
 }
 
-// Pools returns, for each pool, the policy for filling the pool. If networks share a pool, Pools returns the policy of
-// the first network, but with the largest warm.min and the largest warm.max of all these networks. A run of registry-gc
-// uses the same two values to decide how many free addresses it keeps.
+// Pools returns, for each pool, the policy for filling the pool. If networks share a pool, this is the policy of the
+// first, with the largest warm.min and warm.max of all. A run of registry-gc keeps free addresses by the same values.
 func (c *Conflists) Pools() (pools []lease.Policy) {
 	for _, p := range c.policies {
 		i := slices.IndexFunc(pools, func(q lease.Policy) bool { return q.Pool == p.Pool })
@@ -98,8 +97,8 @@ func (c *Conflists) PoliciesOf(network string) []lease.Policy {
 	return ours[i].IPAM.Policies()
 }
 
-// LowestIndex returns the lowest interfaceIndex of all pools. No pod gets an address of an ENI with a lower device
-// index. If [Conflists.All] returns an error, LowestIndex returns this error.
+// LowestIndex returns the lowest interfaceIndex of all pools: pods get no addresses of ENIs with a lower device index.
+// It returns the error of [Conflists.All], if there is one.
 func (c *Conflists) LowestIndex() (int, error) {
 	if _, err := c.All(); err != nil {
 		return 0, err
@@ -109,9 +108,9 @@ func (c *Conflists) LowestIndex() (int, error) {
 	}).MinIndex, nil
 }
 
-// MostENIs returns how many ENIs the instance may have, within the limits of the instance type and of the networks'
-// maxENIs. A network can have no more ENIs than are attached, unless its key provision is "full". MostENIs returns 0 if
-// the registry does not know the type's limits yet.
+// MostENIs returns how many ENIs the instance may have, by its type and by the networks' maxENIs. Without the provision
+// "full", a network can have no more than are attached. If the registry does not know the type's limits yet, the result
+// is 0.
 func (c *Conflists) MostENIs(s *registry.State) int {
 	most := 0
 	for _, p := range c.Whole() {
@@ -124,16 +123,16 @@ func (c *Conflists) MostENIs(s *registry.State) int {
 	return min(cmp.Or(most, s.Instance.ENIs), s.Instance.ENIs)
 }
 
-// Assigns reports whether the node asks EC2 for addresses. The node does not ask if the key provision is "none" in all
-// networks. If c does not know all networks, Assigns returns true.
+// Assigns reports whether the node asks EC2 for addresses: not if the provision is "none" in all networks. If c does
+// not know all networks, the result is true.
 func (c *Conflists) Assigns() bool {
 	all := c.Whole()
 	return len(all) == 0 ||
 		slices.ContainsFunc(all, func(p lease.Policy) bool { return p.Provision != lease.ProvisionNone })
 }
 
-// Misfit says why no pod gets an address of the ENI e, which an operator or another program has attached. Misfit
-// returns "" if pods of a network get these addresses, or if there is no configuration.
+// Misfit returns why no pod gets an address of the ENI e, which an operator or another program has attached. It returns
+// "" if pods get these addresses, or if there is no configuration.
 func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	for _, p := range c.policies {
 		if p.Pool != e.Pool {
@@ -148,15 +147,14 @@ func (c *Conflists) Misfit(e registry.ENI) (why string) {
 	return why
 }
 
-// Unclear is about an ENI that an operator or another program has attached. If pods of a network get no addresses of
-// the ENI, and the tags of the ENI's subnet are the only reason, Unclear returns true.
+// Unclear reports whether the tags of an ENI's subnet are the only reason why a pool gets no addresses of the ENI. An
+// operator or another program has attached the ENI.
 func (c *Conflists) Unclear(e registry.ENI) bool {
 	return slices.ContainsFunc(c.policies, func(p lease.Policy) bool { return p.Pool == e.Pool && p.Unclear(e) })
 }
 
-// ReuseWait returns how long the addresses of a pool cool. If networks share the pool, the longest time counts. A
-// derived pool has the time of the pool from which it is derived. If no configuration has the pool, ReuseWait returns
-// the default.
+// ReuseWait returns how long the addresses of a pool cool: the longest time of the networks that share the pool, or the
+// default if no configuration has the pool. A derived pool has the time of the pool from which it is derived.
 func (c *Conflists) ReuseWait(pool string) time.Duration {
 	if from, ok := lease.Derived(pool); ok {
 		pool = from

@@ -17,7 +17,7 @@ import (
 )
 
 // reviewDataPaths reviews whether the list has the plugins that the data paths of the pools need, and whether these
-// plugins fit the data paths. A plugin cannot review this itself, because each plugin sees only its own configuration.
+// plugins fit the data paths. A plugin itself sees only its own configuration.
 func (r *review) reviewDataPaths(at map[string]int) {
 	var ipam lease.Config
 	var pair ptp.Config
@@ -44,9 +44,8 @@ func (r *review) reviewDataPaths(at map[string]int) {
 	r.reportLines(r.nameOf(i), chain.Routed(&ipam, &pair, len(out.Egresses)))
 }
 
-// reviewRouted reviews plugins and keys that do not work with routed pods, and a key that works only with routed pods.
-// The parameter i is the position of our plugin that has the pools. The parameter k is the position of our plugin that
-// makes pairs.
+// reviewRouted reviews plugins and keys that do not work with routed pods, and a key that works only with them. The
+// pools are in our plugin at position i, and our plugin at position k makes the pairs.
 func (r *review) reviewRouted(i, k int) {
 	var ipam lease.Config
 	var pair ptp.Config
@@ -100,8 +99,7 @@ func (r *review) reviewMTU(ipam *lease.Config) {
 	}
 }
 
-// reviewBesideRouted reviews which other plugins can disturb routed pods. pairType is the type of our plugin that makes
-// the pairs.
+// reviewBesideRouted reviews which plugins other than pairType, which makes the pairs, can disturb routed pods.
 func (r *review) reviewBesideRouted(pairType string) {
 	for i, m := range r.Plugins {
 		var c struct {

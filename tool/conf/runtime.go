@@ -15,9 +15,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/plugin"
 )
 
-// This file has the rules by which runtimes parse a list (libcni, NetworkConfFromBytes). If one value has the wrong
-// type, runtimes refuse the whole list, even if the value is in the configuration of another project's plugin. A test
-// compares these rules with libcni.
+// This file has the rules by which runtimes parse a list (libcni, NetworkConfFromBytes). For one value of the wrong
+// type, even in the configuration of another project's plugin, runtimes refuse the whole list. A test compares these
+// rules with libcni.
 
 // reviewTypes reviews the values that a runtime parses before it calls a plugin.
 func (r *review) reviewTypes(b []byte, object map[string]json.RawMessage) {
@@ -50,8 +50,8 @@ func (r *review) reviewTypes(b []byte, object map[string]json.RawMessage) {
 	}
 }
 
-// isBoolean reports whether a runtime reads the value as true or false. A runtime also accepts the texts "true" and
-// "false", in capital or small letters.
+// isBoolean reports whether a runtime reads the value as true or false. The texts "true" and "false" count, too, in
+// capital or small letters.
 func isBoolean(value json.RawMessage) bool {
 	var b *bool
 	var s string
@@ -109,8 +109,7 @@ func (r *review) readMembers(plugins json.RawMessage) {
 	}
 }
 
-// reviewRepeatedKeys looks for keys that an object has twice. Runtimes use the last value of such a key, but people
-// read the first value.
+// reviewRepeatedKeys looks for keys that an object has twice. Runtimes use the last value, but people read the first.
 func (r *review) reviewRepeatedKeys(b []byte) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	r.findRepeatedKeys(d, nil)

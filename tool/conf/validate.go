@@ -29,7 +29,7 @@ type Mistake struct {
 	Where string `json:"where"` // the plugin; "" for the list itself
 	Text  string `json:"mistake"`
 
-	// Tolerated means that the network works in most cases. So the command install warns of the mistake, and goes on.
+	// Tolerated means that the network works in most cases, so the command install only warns of the mistake.
 	Tolerated bool `json:"-"`
 	// Against is the path of the file that File contradicts; "" if the mistake is in File alone.
 	Against string `json:"-"`
@@ -76,7 +76,7 @@ func (r *review) reportLines(where string, err error) {
 	}
 }
 
-// reportTolerated adds a mistake of the list. The command install warns of this mistake, but still installs.
+// reportTolerated adds a mistake of the list of which the command install only warns.
 func (r *review) reportTolerated(format string, args ...any) {
 	r.add(Mistake{File: r.file, Text: fmt.Sprintf(format, args...), Tolerated: true})
 }
@@ -88,16 +88,14 @@ func (r *review) add(m Mistake) {
 	}
 }
 
-// Mistakes lists the mistakes in a file. The parameter siblings has all files of the file's directory, because they may
-// contradict the file. If no runtime reads the directory, siblings is nil. Mistakes returns an error if Load cannot
-// read the file, or the directory.
+// Mistakes lists the mistakes in a file. It also compares the file with siblings, which are all files of its directory,
+// or nil if no runtime reads the directory. It returns an error if Load cannot read the file or the directory.
 func (f File) Mistakes(binDir string, siblings *Conflists) ([]Mistake, error) {
 	return (&review{file: f.Path, siblings: siblings}).readAndReview(f.text, binDir, f.unread)
 }
 
-// MistakesIn lists the mistakes in the text of a file that is not written yet (see also [File.Mistakes]). The programs
-// in comingPrograms count as installed, because they will be in binDir before the file is written. The file will
-// replace the files at replacedPaths.
+// MistakesIn lists the mistakes in the text of a file that is not written yet (see also [File.Mistakes]). The file will
+// replace the files at replacedPaths. The programs in comingPrograms will be in binDir before that.
 func MistakesIn(
 	file string, b []byte, binDir string, replacedPaths []string, comingPrograms ...string,
 ) ([]Mistake, error) {
@@ -182,8 +180,7 @@ func (r *review) nameOf(i int) string {
 	return where
 }
 
-// configs are the types into which our plugins decode their configurations. Only these types define which keys exist
-// and which values are right. There is no second list of keys.
+// configs are the types into which our plugins decode their configurations. They alone define the keys and the values.
 var configs = map[string]func() validator{
 	TypeAll:    func() validator { return &chain.Config{} },
 	TypeIPAM:   func() validator { return &lease.Config{} },
