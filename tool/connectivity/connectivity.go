@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package connectivity makes pods, sends packets on each path of pods, and says where a packet has stopped. It makes
-// two pods on this node. Like a container runtime, it calls the plugins of a conflist for them. The network namespaces
-// of these pods have no names in the file system, so the namespaces end with this process, even if it is killed. If
-// this process is killed, it calls no DEL, so leases and routing rules stay. Later, a run of registry-gc or a CNI GC
-// removes these leases and rules.
+// Package connectivity makes pods, sends packets on each path of pods, and says where a packet has stopped. Like a
+// container runtime, it calls the plugins of a conflist for two pods on this node. Their network namespaces have no
+// names in the file system, so they end with this process. If the process is killed, leases and routing rules stay
+// until a run of registry-gc or a CNI GC removes them.
 //
-// The test first sends the packets of each path, and does not observe them. Only if a path fails, the test sends the
-// packets again, and observes them in two ways. It opens taps at links (see [nl.Tap]), to see which links the packets
-// pass. It also makes netfilter report which rules drop packets. Taps and reports are only about the addresses of this
-// test, and end with the process.
+// If a path fails, the test sends its packets again, and observes them. It opens taps at links (see [nl.Tap]), and
+// makes netfilter report which rules drop packets. Both are only about the addresses of this test, and end with the
+// process.
 package connectivity
 
 import (
@@ -37,10 +35,9 @@ const Least = 30 * time.Second
 // pathTimeout is how long a path may take.
 const pathTimeout = 2 * time.Second
 
-// Each of these functions returns a time limit for one part of a test. A test makes two ADDs, asks the other node,
-// tries the paths, and makes two DELs. All parts together take less than [Test.Within]. The limits nextUntil and
-// lookUntil count from the start of the test. After nextUntil, the second ADD does not begin. At lookUntil, each
-// unfinished ADD or path fails.
+// Each of these functions returns a time limit for one part of a test: two ADDs, a question to the other node, the
+// paths, and two DELs. All parts together take less than [Test.Within]. Two limits count from the start of the test:
+// after nextUntil, the second ADD does not begin, and at lookUntil, unfinished ADDs and paths fail.
 
 func (t Test) addWithin() time.Duration { return t.Within * 9 / 30 } // for each ADD
 func (t Test) nextUntil() time.Duration { return t.Within * 6 / 30 }
@@ -119,8 +116,8 @@ func (r Report) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s, %d fail, in %.1f s\n", cli.Count(len(r.Paths), "path"), r.Failed, r.Took/1000)
 }
 
-// Run makes the pods, tries all paths, and removes the pods. If a path fails, Run returns no error. An error is about
-// the test itself.
+// Run makes the pods, tries all paths, and removes the pods. A path that fails is no error: an error is about the test
+// itself.
 func (t Test) Run(ctx context.Context) (r Report, err error) {
 	start := time.Now()
 	whole, cancel := context.WithDeadline(ctx, start.Add(t.lookUntil()))
@@ -233,8 +230,8 @@ func (s *scene) deletePods() (failed error) {
 
 func (s *scene) close() error { return errors.Join(s.deletePods(), s.cni.close(), s.node.Close()) }
 
-// tryAll tries all paths at once. A path that works may fail because the machine is busy, so tryAll tries each failed
-// path a second time. If a path fails again, tryAll finds out why. It does this for one path after the other.
+// tryAll tries all paths at once. It tries a failed path a second time, because it may have failed only because the
+// machine is busy. If a path fails again, tryAll finds out why, for one path after the other.
 func (s *scene) tryAll(ctx context.Context, all []path) []Row {
 	rows := make([]Row, len(all))
 	for again := range 2 {

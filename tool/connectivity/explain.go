@@ -34,8 +34,8 @@ type sighting struct {
 	ns *nl.NS
 }
 
-// explainFailure sends the packets of a failed path again, and completes the path's row. The row then says where the
-// packets stop, and why. If the packets arrive now, the row says that the path works.
+// explainFailure sends the packets of a failed path again, and records in the path's row where they stop, and why. If
+// the packets arrive now, the row says that the path works.
 func (s *scene) explainFailure(ctx context.Context, p path, row Row) Row {
 	if ctx.Err() != nil {
 		row.Stopped = "there was no time to find out where the packet stopped"
@@ -97,8 +97,7 @@ func (s *scene) tryWithTaps(ctx context.Context, p path) (f finding, err error) 
 	return f, nil
 }
 
-// checkOnce calls CHECK for a pod once, and returns the error of CHECK. If CHECK did not end in time, checkOnce returns
-// nil.
+// checkOnce calls CHECK for a pod once, and returns its error, or nil if CHECK did not end in time.
 func (s *scene) checkOnce(ctx context.Context, p *pod) error {
 	if p == nil {
 		return nil
@@ -155,9 +154,8 @@ func (s *scene) presentLinks(links []string) []string {
 	return slices.DeleteFunc(links, func(l string) bool { _, err := s.node.LinkByName(l); return err != nil })
 }
 
-// furthestSighting returns the sighting that is furthest on the path: to the receiver, and then back to the sender. The
-// furthest sighting need not be the last one, because the sender may have repeated a packet just before the taps were
-// closed.
+// furthestSighting returns the sighting that is furthest on the path to the receiver and back. This need not be the
+// last one, because the sender may have repeated a packet just before the taps were closed.
 func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
 	for _, seen := range f.sightings {
 		if !any || s.progressOf(f, seen) >= s.progressOf(f, l) {
@@ -167,11 +165,9 @@ func (s *scene) furthestSighting(f finding) (l sighting, any bool) {
 	return l, any
 }
 
-// progressOf returns a number for the place of a sighting. The number is higher if the place is further on the path.
-// The order of the places is: out of a pod, into the node, out of the node, into a pod. For the answer, the same four
-// places follow, in the same order. If a pod sends a packet to a Service, the node may send the packet back into this
-// pod, before the packet leaves through the pod's ENI. This arrival in the pod gets the number of "into the node",
-// because the packet is not yet at its destination.
+// progressOf returns a number that is higher if the sighting is further on the path: out of a pod, into the node, out
+// of the node, into a pod, and then the same four places for the answer. The node may send a pod's packet to a Service
+// back into this pod. This arrival counts as "into the node", because the packet is not yet at its destination.
 func (s *scene) progressOf(f finding, l sighting) (steps int) {
 	switch node := l.ns == s.node; {
 	case node && !l.Out, !node && !l.Out && f.isRequest(l) && l.ns == f.from:

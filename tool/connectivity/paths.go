@@ -105,11 +105,10 @@ func (s *scene) nearPaths(f nl.Family) (all []path) {
 	return all
 }
 
-// kubeletPort is the port of the kubelet. The test connects to this port of the node. If no kubelet listens there, the
-// node refuses the connection, which also shows that the packets arrive.
+// kubeletPort is the port of the kubelet, to which the test connects. A refusal also shows that the packets arrive.
 const kubeletPort = 10250
 
-// acceptRefusal returns nil for a refusal, because a refusal shows that the packets have arrived.
+// acceptRefusal returns nil for a refusal, and all other errors unchanged.
 func acceptRefusal(err error) error {
 	if errors.Is(err, errRefused) {
 		return nil
@@ -117,8 +116,8 @@ func acceptRefusal(err error) error {
 	return err
 }
 
-// toServer returns a path to a pod of this test. The parameter "from" is the pod that sends. If "from" is nil, the node
-// sends. The test tries the path with small packets and with large packets.
+// toServer returns a path to a pod of this test, with small and with large packets. The sender is the pod "from", or
+// the node if "from" is nil.
 func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 	sender := s.node
 	if from != nil {
@@ -134,10 +133,9 @@ func (s *scene) toServer(name string, f nl.Family, from, to *pod) path {
 const groupsAdvice = "the security groups of the ENIs at both ends, and the network ACLs and route tables of their " +
 	"subnets, must allow the packets"
 
-// callSmallAndLarge calls a server twice: first with little data, and then with much data. Each call has its own
-// timeout. If the calls shared one timeout, a slow first call would leave no time for the second, and this would look
-// like a loss of large packets. A connection begins with small packets. So if the second call gets no connection, large
-// packets are not the cause.
+// callSmallAndLarge calls a server twice: with little data, and then with much data. Each call has its own timeout, so
+// that a slow first call does not look like a loss of large packets. If the second call gets no connection, large
+// packets are not the cause, because a connection begins with small packets.
 func callSmallAndLarge(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	if _, err := callServer(ctx, n, to, call{Size: smallCall}); err != nil {
 		return connError(err)
@@ -172,10 +170,9 @@ func (s *scene) nodeAddr(f nl.Family) netip.Addr {
 var metadataAddrs = map[nl.Family]netip.AddrPort{nl.IPv4: netip.MustParseAddrPort("169.254.169.254:80"),
 	nl.IPv6: netip.MustParseAddrPort("[fd00:ec2::254]:80")}
 
-// metadataPaths returns two paths to the metadata service: from the node and from a pod. The plugins need the path from
-// the node. On most instances, the metadata service has no IPv6 endpoint. So for IPv6, metadataPaths returns no path
-// from the node, and the path from a pod only if the configuration blocks it. In this case, the test tries whether the
-// configuration really blocks the path.
+// metadataPaths returns the paths to the metadata service from the node, which the plugins need, and from a pod. Most
+// instances have no IPv6 endpoint. So for IPv6, there is only the path from a pod, and only if the configuration blocks
+// it: the test tries whether it is really blocked.
 func (s *scene) metadataPaths(f nl.Family) (all []path) {
 	to, a := metadataAddrs[f], s.pods[0]
 	if f == nl.IPv4 {
@@ -252,10 +249,9 @@ func (s *scene) servicePaths(f nl.Family) []path {
 	return all
 }
 
-// serviceFamily returns the first family of the cluster's Services. In a cluster with both families, the API server's
-// Service has only this family. The DNS server's Service also has only this family, unless its manifest asks for both.
-// If the DNS server is not known, or if the pods do not have its family, serviceFamily returns a family that Services
-// and pods have.
+// serviceFamily returns the first family of the cluster's Services. The API server's Service has only this family, and
+// so has that of the DNS server, unless its manifest asks for both. If the DNS server is not known, or the pods lack
+// its family, serviceFamily returns a family that Services and pods have.
 func (s *scene) serviceFamily() nl.Family {
 	a := s.pods[0]
 	if s.DNS.IsValid() && a.addr(nl.FamilyOf(s.DNS)).IsValid() {
@@ -270,8 +266,8 @@ func (s *scene) serviceFamily() nl.Family {
 	return families[0]
 }
 
-// apiServer returns the address and port of the API server's Service if the Service has an address of the family. This
-// Service has the lowest ClusterIP, because Kubernetes gives it the first address of the range for Services.
+// apiServer returns the address and port of the API server's Service, if it has an address of the family. Kubernetes
+// gives this Service the lowest ClusterIP.
 func (s *scene) apiServer(f nl.Family) netip.AddrPort {
 	addrs, err := s.node.ClusterIPs(f)
 	if err != nil || len(addrs) == 0 || f != s.serviceFamily() {

@@ -39,8 +39,8 @@ func (t Test) Serve(ctx context.Context, ready func(Report) error) (err error) {
 	return nil
 }
 
-// askPeer asks the other node, on which connectivity-test --serve runs. The answer has the addresses and the port of
-// the other node's pod. askPeer asks at most three times, and stores the answer or the error in s.
+// askPeer asks the other node, on which connectivity-test --serve runs, for the addresses and the port of its pod. It
+// asks at most three times, and stores the answer or the error in s.
 func (s *scene) askPeer() {
 	if !s.Peer.IsValid() {
 		return
@@ -82,8 +82,8 @@ func (s *scene) peerPaths(f nl.Family) (all []path) {
 	return all
 }
 
-// askCallBack asks the other node's pod to call the pod p of this node. If the other pod gets no answer from p,
-// askCallBack returns an error.
+// askCallBack asks the other node's pod to call the pod p of this node, and returns an error if that pod gets no
+// answer.
 func askCallBack(ctx context.Context, p *pod, to netip.AddrPort) error {
 	a, err := callServer(ctx, p.ns, to, call{Size: smallCall, Back: p.server.port()})
 	if err != nil {

@@ -23,8 +23,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// A pod is a network namespace that the plugins have connected. In this namespace, a server of this process answers
-// calls.
+// A pod is a network namespace that the plugins have connected, and in which a server of this process answers calls.
 type pod struct {
 	name     string
 	ns       *nl.NS
@@ -76,8 +75,8 @@ func (t Test) addTimeout() time.Duration {
 	return min(t.addWithin()-3*time.Second, conf.MostAddTimeout)
 }
 
-// hastyConflist returns the conflist of the test, with a short addTimeout. So an ADD that waits for an address returns
-// an error before this program would kill the ADD.
+// hastyConflist returns the conflist of the test with a short addTimeout, so that a waiting ADD returns an error before
+// this program kills it.
 func (t Test) hastyConflist() ([]byte, error) {
 	l := t.Network.List
 	plugins := make([]json.RawMessage, len(l.Plugins))
@@ -100,9 +99,9 @@ func (t Test) hastyConflist() ([]byte, error) {
 		"plugins": plugins, "loadOnlyInlinedPlugins": true})
 }
 
-// newMemoryFS makes a file system in memory. The file system is mounted nowhere, and ends with the process. libcni
-// stores the results of the ADDs in this file system. If libcni stored the results in /var/lib/cni, they would stay
-// after this process was killed. The command repair would then treat these results as results of a real pod.
+// newMemoryFS makes a file system in memory, which is mounted nowhere and ends with the process. libcni stores the
+// results of the ADDs there. In /var/lib/cni, results would stay if this process was killed, and the command repair
+// would treat them as those of a real pod.
 func newMemoryFS() (int, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -171,7 +170,7 @@ func (p *pod) readResult(result types.Result, node *nl.NS) error {
 	for _, ip := range r.IPs {
 		a, _ := netip.AddrFromSlice(ip.Address.IP)
 		if i := ip.Interface; i != nil && *i < len(r.Interfaces) && r.Interfaces[*i].Sandbox == "" {
-			// The node has this address, and not the pod. The node asks for the VPC router with this address (ARP).
+			// The node has this address, and asks for the VPC router with it (ARP).
 			continue
 		}
 		p.addrs = append(p.addrs, a.Unmap())

@@ -72,7 +72,7 @@ func requestHTTP(ctx context.Context, n *nl.NS, to netip.AddrPort) error {
 	return nil
 }
 
-// lookUpName asks a DNS server for a name. If the server answers that the name does not exist, this is also a success.
+// lookUpName asks a DNS server for a name. The answer that the name does not exist is also a success.
 func lookUpName(ctx context.Context, n *nl.NS, server netip.AddrPort, name string) error {
 	r := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return dial(ctx, n, network, server)
@@ -84,8 +84,8 @@ func lookUpName(ctx context.Context, n *nl.NS, server netip.AddrPort, name strin
 	return connError(err)
 }
 
-// resolveNeighbor makes the kernel ask a router for its MAC address, and waits for the answer. To make the kernel ask,
-// resolveNeighbor sends a datagram to the router, at a port that no router uses.
+// resolveNeighbor makes the kernel ask a router for its MAC address, and waits for the answer. For this, it sends a
+// datagram to a port that no router uses.
 func resolveNeighbor(ctx context.Context, n *nl.NS, a netip.Addr) error {
 	const discard = 9
 	to := netip.AddrPortFrom(a, discard)

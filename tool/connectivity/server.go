@@ -18,8 +18,8 @@ import (
 )
 
 // A server answers calls in a namespace. A caller connects, sends a line of JSON (see [call]), and then as many bytes
-// as this line says. The server answers with a line of JSON (see [answer]). A caller can ask the server to call back.
-// The server changes nothing. If it calls back, it calls only the address from which the caller has called.
+// as the line says. The server answers with a line of JSON (see [answer]). If a caller asks it to call back, it calls
+// only the caller's address.
 type server struct {
 	ns *nl.NS
 	// The server reports the addresses of this pod, and calls back from this pod. nil: the server does neither.
@@ -114,8 +114,7 @@ func (s *server) answerCall(c *net.TCPConn) error {
 	return json.NewEncoder(c).Encode(a)
 }
 
-// The numbers of bytes of a small call and of a large call. A large call has so many bytes that its packets are as
-// large as the links allow.
+// The numbers of bytes of a small call and of a large call, whose packets are as large as the links allow.
 const (
 	smallCall = 16
 	largeCall = 1 << 16

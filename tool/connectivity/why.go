@@ -116,9 +116,8 @@ func (s *scene) whyKept(f finding, l sighting) (cause, do string) {
 	return "", ""
 }
 
-// blockingSysctl returns a sysctl that forbids the node to forward packets from a link, because the sysctl's value is
-// 0. For IPv4, there is a sysctl of the node and a sysctl of the link. For IPv6, there is only a sysctl of the node. If
-// no sysctl is 0, the key of the result is empty.
+// blockingSysctl returns a sysctl with the value 0 that forbids the node to forward packets from a link. For IPv4, the
+// node and the link have such a sysctl. For IPv6, only the node has one. If none is 0, the key of the result is empty.
 func (s *scene) blockingSysctl(f nl.Family, link string) nl.Sysctl {
 	keys := []string{"net/ipv4/ip_forward", "net/ipv4/conf/" + link + "/forwarding"}
 	if f == nl.IPv6 {
@@ -142,8 +141,8 @@ func (s *scene) whyOutside(f finding) (cause, do string) {
 	return "the packet is lost outside of this node's kernel", cmp.Or(f.advice, groupsAdvice)
 }
 
-// downLink looks at the links that a path needs: the host interface, and the link of each pod's ENI. It returns the
-// first of these links that is down, or "".
+// downLink returns the first link that is down of those that a path needs: the host interface, and the links of the
+// pods' ENIs. If none is down, it returns "".
 func (s *scene) downLink(f finding) string {
 	links := []string{s.Network.Pair.HostInterface}
 	for _, p := range []*pod{f.pod, f.target} {
@@ -160,9 +159,8 @@ func (s *scene) downLink(f finding) string {
 }
 
 // unassignedCause returns a cause if a pod of the path has an address that no ENI of this instance has. EC2's
-// source/destination check then drops the pod's packets. unassignedCause asks metadata first. If metadata lacks the
-// address, unassignedCause also asks EC2, because metadata may lack a new address for minutes. If metadata does not
-// answer, or there is no such pod, the result is "".
+// source/destination check then drops the pod's packets. Metadata may lack a new address for minutes, so
+// unassignedCause then also asks EC2. If metadata does not answer, or there is no such pod, the result is "".
 func (s *scene) unassignedCause(f finding) string {
 	enis, err := s.enis()
 	if err != nil {
