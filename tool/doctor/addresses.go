@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// checkAddresses looks for addresses of pods on the node's own links. If the node has the address of a pod, the node
-// answers instead of the pod. For example, amazon-ec2-net-utils, DHCP and cloud-init add addresses of pods to the node.
+// checkAddresses looks for addresses of pods on the node's own links, with which the node answers instead of the pod.
+// For example, amazon-ec2-net-utils, DHCP and cloud-init add such addresses.
 func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 	own, err := p.kernel.Addrs("")
 	if err != nil {
@@ -36,9 +36,8 @@ func (p *Node) checkAddresses(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// addrFix returns a fix that removes a single address (/32, /128) from the node. If the kernel has the address with a
-// subnet, addrFix returns nil, and an operator must remove the address. The reason is a rule of the kernel: if an
-// operator or a fix removes the first address of a subnet, the kernel also removes all other addresses of this subnet.
+// addrFix returns a fix that removes a single address (/32, /128) from the node. For an address with a subnet, it
+// returns nil: with the first address of a subnet, the kernel also removes the other addresses of this subnet.
 func (p *Node) addrFix(a nl.Addr) func(context.Context) (string, error) {
 	if !a.Prefix.IsSingleIP() {
 		return nil

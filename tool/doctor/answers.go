@@ -15,10 +15,9 @@ import (
 )
 
 // checkAnswers checks that the node's answers to pods leave by the pods' veths. The source of an answer is an address
-// of a link that a network's configuration has as hostInterface. For each of these addresses and each pod, the check
-// asks the kernel for a route from the address to the pod. The route must be by the pod's veth. On a node with several
-// ENIs, programs such as cloud-init and amazon-ec2-net-utils add rules for packets from these addresses. The rules lead
-// to a table without routes to the pods.
+// of a hostInterface. The check asks the kernel for a route from each of these addresses to each pod. On a node with
+// several ENIs, programs such as cloud-init and amazon-ec2-net-utils add rules for packets from these addresses, which
+// lead to a table without routes to the pods.
 func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	rules, err := p.kernel.Rules()
 	if err != nil {
@@ -52,9 +51,9 @@ func (p *Node) checkAnswers(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// missingMainRules returns a finding for each family that has rules, but no rule that leads all packets to the main
-// table. The kernel makes this rule once, and "ip rule flush" deletes it. A family without any rule gets no finding,
-// because the kernel itself may lack the family.
+// missingMainRules returns a finding for each family that has rules, but none that leads all packets to the main table.
+// The kernel makes this rule once, and "ip rule flush" deletes it. The kernel may lack a family that has no rule at
+// all.
 func (p *Node) missingMainRules(rules []nl.Rule) (found []Finding) {
 	for _, f := range nl.Families {
 		var some, leads bool
@@ -77,8 +76,8 @@ func (p *Node) missingMainRules(rules []nl.Rule) (found []Finding) {
 // prefMain is the priority of the kernel's own rule for the main table.
 const prefMain = 32766
 
-// podRoutes returns the node's routes to the addresses of its pods. It leaves out routes to addresses that the node
-// itself has, because checkAddresses reports these addresses.
+// podRoutes returns the node's routes to its pods. checkAddresses reports addresses that the node itself has, so
+// podRoutes leaves these out.
 func (p *Node) podRoutes() ([]nl.Route, error) {
 	links, err := p.kernel.Links()
 	if err != nil {
@@ -101,8 +100,8 @@ func (p *Node) podRoutes() ([]nl.Route, error) {
 	}), err
 }
 
-// firstStray looks, for each pod, at the kernel's route from nodeAddr to the pod. It returns a finding about the first
-// pod whose route has another link than the pod's veth. If there is no such pod, firstStray returns nil.
+// firstStray returns a finding about the first pod to which the kernel's route from nodeAddr does not use the pod's
+// veth, or nil if there is no such pod.
 func (p *Node) firstStray(nodeAddr netip.Addr, pods []nl.Route, rules []nl.Rule) ([]Finding, error) {
 	for _, r := range pods {
 		if pod := r.Dst.Addr(); pod.Is6() == nodeAddr.Is6() && !nodeAddr.IsLinkLocalUnicast() {
@@ -118,8 +117,8 @@ func (p *Node) firstStray(nodeAddr netip.Addr, pods []nl.Route, rules []nl.Rule)
 	return nil, nil
 }
 
-// strayFinding returns the finding that the node's packets from nodeAddr to a pod leave by the link dev, and not by the
-// pod's veth. The parameter r is the node's route to the pod.
+// strayFinding returns the finding that packets from nodeAddr to a pod leave by the link dev. r is the node's route to
+// the pod.
 func (p *Node) strayFinding(nodeAddr netip.Addr, dev string, r nl.Route, rules []nl.Rule) Finding {
 	ip, bits := "ip", 31
 	if nodeAddr.Is6() {
@@ -149,8 +148,8 @@ func (p *Node) strayFinding(nodeAddr netip.Addr, dev string, r nl.Route, rules [
 	return a
 }
 
-// catchingRule returns the first rule of another program that matches the node's packets from nodeAddr. It ignores
-// rules that come after the rule for the main table.
+// catchingRule returns the first rule of another program that matches the node's packets from nodeAddr and comes before
+// the rule for the main table.
 func catchingRule(nodeAddr netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 	for _, r := range rules {
 		if r.Family != nl.FamilyOf(nodeAddr) || r.Pref == 0 || r.Pref >= prefMain ||
@@ -164,9 +163,9 @@ func catchingRule(nodeAddr netip.Addr, rules []nl.Rule) (nl.Rule, bool) {
 	return nl.Rule{}, false
 }
 
-// checksSource reports whether the kernel checks the source of packets that arrive by the link dev. There is a sysctl
-// for all links and one for each link, and the stricter value counts (ip-sysctl, rp_filter). A pod's veth has no
-// address. For such a link, the kernel drops the same packets with the value "loose" as with the value "strict".
+// checksSource reports whether the kernel checks the source of packets that arrive by the link dev, which is a pod's
+// veth. Of the sysctl for all links and that of the link, the stricter value counts (ip-sysctl, rp_filter). "loose" is
+// as bad as "strict", because the veth has no address.
 func (p *Node) checksSource(dev string) bool {
 	return slices.ContainsFunc([]string{"all", dev}, func(link string) bool {
 		v, err := p.kernel.Sysctl("net/ipv4/conf/" + link + "/rp_filter")

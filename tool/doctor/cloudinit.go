@@ -25,9 +25,9 @@ const (
 const cloudInitConf = "updates:\n  network:\n    when: [boot-new-instance]\ndatasource:\n  Ec2:\n    " +
 	"apply_full_imds_network_config: false\n"
 
-// checkCloudInit checks that cloud-init does not configure the ENIs of pods. At the first boot, cloud-init configures
-// all ENIs that the instance then has, if apply_full_imds_network_config is true. If hotplug is on, cloud-init
-// configures each ENI that is attached later. See cloud-init, "Events and updates" and "Amazon EC2".
+// checkCloudInit checks that cloud-init does not configure the ENIs of pods (cloud-init, "Events and updates" and
+// "Amazon EC2"). With apply_full_imds_network_config, it configures all ENIs at the first boot. With hotplug, it
+// configures each ENI that is attached later.
 func (p *Node) checkCloudInit(context.Context) ([]Finding, error) {
 	if !p.hasFile(cloudConfig) || p.hasFile("/etc/cloud/cloud-init.disabled") {
 		return nil, nil
@@ -96,9 +96,8 @@ func readCloudSettings(files ...string) (c cloudSettings, _ error) {
 	return c, nil
 }
 
-// addFile adds the settings in the text of one file. It does not parse YAML. For each line, it only finds out the
-// top-level key above the line. Under the key "updates", addFile only looks for words, so the lists under this key may
-// have any form that YAML allows.
+// addFile adds the settings in the text of one file. It does not parse YAML, but finds the top-level key above each
+// line. Under the key "updates", it only looks for words, because YAML allows several forms of a list.
 func (c *cloudSettings) addFile(text string) {
 	top, updates, said := "", "", false
 	for line := range strings.Lines(text) {

@@ -46,9 +46,9 @@ func (p *Node) checkCloudSetup(ctx context.Context) ([]Finding, error) {
 			", which systemd reads at its next daemon-reload. The rules stay until the node reboots")}}, nil
 }
 
-// assignedValue returns the value of an environment variable after systemd has read one file of a unit. The parameter
-// "text" is the text of this file. The parameter "earlier" has the value that previous files of the unit have assigned.
-// The last assignment counts, and an empty assignment removes all previous ones (systemd.exec(5)).
+// assignedValue returns the value of an environment variable after systemd has read the text of one file of a unit. The
+// argument "earlier" is the value from previous files. The last assignment counts, and an empty one removes all
+// previous ones (systemd.exec(5)).
 func assignedValue(text, name, earlier string) string {
 	for line := range strings.Lines(text) {
 		set, ok := strings.CutPrefix(strings.TrimSpace(line), "Environment=")

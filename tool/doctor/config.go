@@ -15,8 +15,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkConfig finds the mistakes in the conflists, as validate does. A runtime reads the file whose name sorts first.
-// So checkConfig also finds a file whose name sorts before our conflist.
+// checkConfig finds the mistakes in the conflists, as validate does. It also finds a file whose name sorts before our
+// conflist, because a runtime reads the first file.
 func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 	if p.file == "" {
 		return p.withoutConflist(), nil
@@ -53,8 +53,8 @@ func (p *Node) checkConfig(context.Context) ([]Finding, error) {
 }
 
 // secondConflist returns a finding if CRI-O's directory has another file beside ours, and CRI-O's configuration names
-// no network. In this case, CRI-O uses the first file of the directory. If CRI-O starts when the other file is the
-// first one, CRI-O believes that the running pods of our network have ended, and sends a DEL for each of them.
+// no network. If CRI-O starts while the other file is the first, it believes that the running pods of our network have
+// ended, and sends a DEL for each of them.
 func (p *Node) secondConflist(files []conf.File) []Finding {
 	_, err := os.Stat(p.pathOf("/etc/crio"))
 	others := slices.DeleteFunc(slices.Clone(files), func(f conf.File) bool { return f.Path == p.file })
@@ -80,8 +80,7 @@ func (p *Node) namesNetwork() bool {
 	})
 }
 
-// withoutConflist returns findings that say why there is no conflist of ours: doctor cannot read a file, or no file has
-// our plugins.
+// withoutConflist returns findings that say why there is no conflist of ours.
 func (p *Node) withoutConflist() (found []Finding) {
 	for _, f := range p.conflists.Files {
 		if f.Failed != nil {

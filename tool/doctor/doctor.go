@@ -104,9 +104,9 @@ func (c Check) AsksEC2() bool { return c.scope == ofEC2 }
 
 // Checks returns all checks of a node, or all checks of an image.
 //
-// Do not give a Check to a generic function, because the tool would become 29 MB larger. The linker then keeps all
-// methods of all types to which a Check refers, and one of these types is the AWS SDK's client. (If a type is a type
-// argument, the linker assumes that the program calls all methods of the type through an interface.)
+// Do not give a Check to a generic function: the tool would become 29 MB larger. For a type argument, the linker
+// assumes that any method of the type may be called through an interface. A Check refers to the AWS SDK's client, so
+// the linker would keep all methods of the client.
 func Checks(image bool) (all []Check) {
 	for _, c := range checks {
 		if c.scope == ofFiles || !image {
@@ -138,9 +138,8 @@ type Node struct {
 	unreached bool // a finding says that this node does not reach EC2
 }
 
-// Open reads the data that several checks need. If the parameter root is empty, Open reads from this node. If not, Open
-// reads from the image whose root directory is root. If there is no conflist, or the registry cannot be read, Open
-// returns no error, because the checks report these faults.
+// Open reads the data that several checks need: from this node, or from the image with the root directory root if root
+// is not empty. A missing conflist or an unreadable registry is no error, because the checks report it.
 func Open(root, config, binDir string) (*Node, error) {
 	n := &Node{root: root}
 	n.binDir, n.conflists = n.pathOf(binDir), conf.Load(n.pathOf(config))
@@ -164,7 +163,7 @@ func Open(root, config, binDir string) (*Node, error) {
 	return n, nil
 }
 
-// A pool is the configuration of one pool of addresses (a policy), with the name of the pool's network.
+// A pool is the policy of one pool, with the name of the pool's network.
 type pool struct {
 	lease.Policy
 	network string
@@ -198,8 +197,8 @@ type Report struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Examine makes the checks. If fix is true, Examine also makes the changes that can do no harm. The error is about the
-// changes that failed.
+// Examine makes the checks. If fix is true, it also makes the changes that can do no harm. The error is about failed
+// changes.
 func (p *Node) Examine(ctx context.Context, checks []Check, fix bool) (Report, error) {
 	var failed error
 	r := reportOf(checks, func(c Check) (found []Finding, made bool) {
@@ -235,9 +234,9 @@ func reportOf(checks []Check, makeCheck func(Check) (found []Finding, made bool)
 	return r
 }
 
-// notMade returns the finding that a check could not be made. This finding is a warning, with two exceptions. If EC2
-// refuses the credentials, the severity is error, because pods that need EC2 then fail. If the node does not reach EC2,
-// these pods fail, too, but only the first finding has the severity error.
+// notMade returns the finding that a check could not be made: a warning, or an error if pods that need EC2 will fail.
+// This is the case if EC2 refuses the credentials, or if the node does not reach EC2. Of several findings that EC2 is
+// not reached, only the first is an error.
 func (p *Node) notMade(c Check, err error) Finding {
 	f := Finding{Severity: warning, About: c.Name, Means: "this check could not be made: " + err.Error(),
 		Do: "correct this error, then run the check again: " + cli.Name + " doctor --check " + c.Name}
@@ -315,6 +314,6 @@ func (r Report) Print(w io.Writer) {
 	}
 }
 
-// fewChecks is the maximum number of checks that Print names if there are no findings. If there were more checks, Print
-// writes only their number, so that the answer of a healthy node is short.
+// fewChecks is the maximum number of checks that Print names if there are no findings. If there were more, Print writes
+// only their number.
 const fewChecks = 10

@@ -55,8 +55,7 @@ func (p *Node) checkEgress(ctx context.Context) ([]Finding, error) {
 	return slices.Concat(found, lost, outdatedFindings(outdated), more), errors.Join(unread, err)
 }
 
-// egressOutdated returns the pods whose egress differs from the configuration. The keys of the map are the paths of the
-// pods' namespaces.
+// egressOutdated returns the pods whose egress differs from the configuration, by the paths of their namespaces.
 func egressOutdated(networks []conf.NetworkEgress) (map[string]repair.Outdated, error) {
 	host, err := nl.Node()
 	if err != nil {
@@ -102,8 +101,8 @@ func egressFix(o repair.Outdated) func(context.Context) (string, error) {
 }
 
 // egressLost returns a finding for each pod whose egress has lost an object. If repair can put the object back, the
-// finding has a fix. In this case, egressLost deletes the pod from the map outdated, so that doctor reports the pod
-// only once. The parameter ports has the UDP port of each network.
+// finding has a fix, and egressLost deletes the pod from outdated, so that doctor reports the pod only once. The map
+// ports has the UDP port of each network.
 func (p *Node) egressLost(ports map[string]int, outdated map[string]repair.Outdated) (found []Finding, failed error) {
 	seen := map[registry.Key]bool{} // a pod has a lease for each address
 	for _, l := range p.state.Leases.All() {
@@ -137,10 +136,9 @@ func lostEgress(pod string, err error) Finding {
 			"Pods of an earlier release have fewer objects, so doctor reports them, too"}
 }
 
-// egressKernel tries to make a tunnel of each family that the gateways have. If the kernel makes no tunnel of a family,
-// egressKernel returns a finding. A tunnel needs kernel modules. If doctor is not permitted to load a module, the
-// finding is only a note, because the runtime may have the permission. Doctor lacks the permission, for example, in a
-// unit of systemd.
+// egressKernel returns a finding for each family of the gateways for which the kernel makes no tunnel. A tunnel needs
+// kernel modules. In a unit of systemd, for example, doctor is not permitted to load them. The finding is then only a
+// note, because the runtime may have the permission.
 func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	for _, f := range nl.Families {
 		if !slices.ContainsFunc(networks, func(n conf.NetworkEgress) bool {
@@ -167,9 +165,9 @@ func egressKernel(networks []conf.NetworkEgress) (found []Finding) {
 	return found
 }
 
-// refusingGateways sends a datagram to each gateway of an egress, and returns a finding for each gateway that refuses
-// the datagram. If a gateway's Service has no endpoint, kube-proxy's rules refuse the datagram at once. A router
-// accepts the datagram, but does not answer, because the datagram contains no packet to forward.
+// refusingGateways sends a datagram to each gateway of an egress, and returns a finding for each one that refuses it.
+// If a gateway's Service has no endpoint, kube-proxy's rules refuse the datagram at once. A router does not answer,
+// because the datagram contains no packet to forward.
 func refusingGateways(ctx context.Context, name string, e egress.Egress, port int) (found []Finding) {
 	for _, gw := range e.Gateways {
 		err := exchangeDatagram(ctx, net.Dialer{}, net.JoinHostPort(gw, fmt.Sprint(port)), 500*time.Millisecond)
@@ -184,8 +182,7 @@ func refusingGateways(ctx context.Context, name string, e egress.Egress, port in
 	return found
 }
 
-// exchangeDatagram sends a datagram, and waits for an answer. If the other host refuses the datagram, or no answer
-// comes within the timeout, exchangeDatagram returns an error.
+// exchangeDatagram sends a datagram, and waits for an answer. A refusal, or no answer within the timeout, is an error.
 func exchangeDatagram(ctx context.Context, d net.Dialer, to string, timeout time.Duration) error {
 	c, err := d.DialContext(ctx, "udp", to)
 	if err != nil {
@@ -202,8 +199,8 @@ func exchangeDatagram(ctx context.Context, d net.Dialer, to string, timeout time
 	return err
 }
 
-// egressPods checks, for each client of this node and each gateway, that a router answers the client. It also checks
-// that the destinations answer this node's routers.
+// egressPods checks that a router answers each client of this node at each gateway, and that destinations answer this
+// node's routers.
 func (p *Node) egressPods(ctx context.Context, ports map[string]int) (found []Finding, err error) {
 	pods, err := view.EgressPods(p.state)
 	for _, pod := range pods {
@@ -246,8 +243,8 @@ func onePerGateway(routes []nl.Route) (first []nl.Route) {
 	return first
 }
 
-// silentRouter returns the finding that the clients of a router get no answers. It also reports whether this is true.
-// The report is false if the pod is no router, if an answer has come, or if the router has forwarded few packets.
+// silentRouter returns the finding that the clients of a router get no answers, and reports whether this is so: the
+// router has forwarded enough packets, and no answer has come.
 func silentRouter(p view.EgressPod) (Finding, bool) {
 	const enough = 20
 	lost := p.Role == egress.Router && p.Forwarded > enough && p.Answered == 0
@@ -269,8 +266,7 @@ func unansweredFinding(client string, r nl.Route, port int) Finding {
 }
 
 // routerAnswers sends a packet into the tunnel, and reports whether a router answers. The packet has the lowest hop
-// limit, so the router must not forward it. The router reports the exceeded hop limit with an ICMP message, which comes
-// back through the tunnel.
+// limit, so the router must send back an ICMP message, and must not forward the packet.
 func routerAnswers(ctx context.Context, client *nl.NS, s egress.State, r nl.Route) (answers bool) {
 	const port = "33434" // of traceroute(8)
 	to, err := tunnelledAddr(client, s, r)
@@ -296,8 +292,8 @@ func routerAnswers(ctx context.Context, client *nl.NS, s egress.State, r nl.Rout
 var unusedAddrs = []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1"),
 	netip.MustParseAddr("3fff::1")}
 
-// tunnelledAddr returns an address to which the client sends packets by the tunnel. The address is in the destination
-// of the route r. If tunnelledAddr finds no address, it returns the zero address.
+// tunnelledAddr returns an address within the destination of the route r to which the client sends packets by the
+// tunnel, or the zero address if it finds none.
 func tunnelledAddr(client *nl.NS, s egress.State, r nl.Route) (netip.Addr, error) {
 	first := r.Dst.Addr()
 	for _, to := range append([]netip.Addr{first.Next(), first}, unusedAddrs...) {

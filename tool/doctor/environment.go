@@ -20,8 +20,7 @@ import (
 // environmentFile is the file with variables that the units of the tool read (EnvironmentFile=).
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
-// runtimeNames are the names in /proc of the programs that execute CNI plugins. The list has no entry for k3s, because
-// k3s starts a containerd of its own, and this process has the name containerd.
+// runtimeNames are the names in /proc of the programs that execute CNI plugins. k3s starts a containerd of its own.
 var runtimeNames = []string{"containerd", "crio", "cri-dockerd"}
 
 // A process is a container runtime of this node.
@@ -29,8 +28,8 @@ type process struct{ program, dir string } // dir: in /proc
 
 func (p process) String() string { return p.program + ", process " + filepath.Base(p.dir) }
 
-// runtimeProcesses returns the processes that execute CNI plugins. It leaves out runtimes in other PID namespaces:
-// these runtimes run in containers, and do not execute the plugins of this node.
+// runtimeProcesses returns the processes that execute CNI plugins of this node. Runtimes in other PID namespaces run in
+// containers, and do not execute them.
 func runtimeProcesses() ([]process, error) {
 	ours, err := os.Readlink("/proc/self/ns/pid")
 	if err != nil {
@@ -73,8 +72,8 @@ func runtimePlaces() ([]place, error) {
 	return found, err
 }
 
-// environmentOf makes an environment from assignments of the form NAME=VALUE. If a name has two assignments, the last
-// one counts, because systemd has the same rule.
+// environmentOf makes an environment from assignments of the form NAME=VALUE. Of two assignments to a name, the last
+// counts, as in systemd.
 func environmentOf(assignments []string) aws.Environment {
 	values := map[string]string{}
 	for _, a := range assignments {
@@ -105,9 +104,8 @@ func (p *Node) unitPlaces(ctx context.Context) []place {
 	return found
 }
 
-// unitVariables returns the variables of a unit. The parameter "shown" has the output of systemctl show for the unit.
-// The variables of the unit's environment files come last, because they override the unit's other variables
-// (systemd.exec(5), EnvironmentFile=).
+// unitVariables returns the variables of a unit. The argument "shown" is the output of systemctl show. The variables of
+// environment files come last, because they override the unit's other variables (systemd.exec(5), EnvironmentFile=).
 func unitVariables(shown string, read func(string) ([]byte, error)) (all []string) {
 	var files []string
 	for line := range strings.Lines(shown) {

@@ -14,9 +14,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkFirewall looks for chains of other programs that may drop packets that the node forwards for pods. Docker,
-// firewalld and hardened images make these chains. The check does not evaluate the rules in these chains. A rule may
-// depend on any property of a packet, and the check does not know all properties of the packets of pods.
+// checkFirewall looks for chains of other programs that may drop packets that the node forwards for pods, such as those
+// of Docker, firewalld and hardened images. It does not evaluate the rules in these chains, because they may depend on
+// any property of a packet.
 func (p *Node) checkFirewall(context.Context) ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	if len(networks) == 0 {
@@ -81,9 +81,8 @@ func (p *Node) droppingSources(c nl.DroppingChain) []Finding {
 	return nil
 }
 
-// isAccepted reports whether the upstream plugin "firewall" makes an nft chain accept the packets of all pods. For each
-// pod's address, this plugin adds rules to the chain "filter FORWARD". So the chain accepts the packets of all pods
-// only if the conflist of each network has the plugin.
+// isAccepted reports whether the upstream plugin "firewall" makes a chain accept the packets of all pods. The plugin
+// adds rules for each pod's address to the chain "filter FORWARD", but only for networks whose conflist has the plugin.
 func isAccepted(chain string, networks []conf.Network) bool {
 	return strings.HasSuffix(chain, " filter FORWARD") &&
 		!slices.ContainsFunc(networks, func(n conf.Network) bool { return !n.Chains("firewall") })
@@ -108,11 +107,10 @@ func droppingFinding(c nl.DroppingChain, family string) Finding {
 	return f
 }
 
-// sourceCheckFinding returns the finding about a chain that checks the sources of packets. An ipvlan pod sends a
-// request to a Service, and a backend of the Service answers. The answer comes to the pod through the ENI, with the
-// backend's address as its source. Only the node can replace this address by the Service's address. So the pod sends
-// the answer to the node through the pod's veth. The node's route to the backend uses another link than this veth, so
-// the chain drops the answer.
+// sourceCheckFinding returns the finding about a chain that checks the sources of packets. If an ipvlan pod sends a
+// request to a Service, the answer comes through the ENI, from the address of a backend. The pod sends the answer to
+// the node through its veth, because only the node can replace this address by the Service's. The node's route to the
+// backend does not use this veth, so the chain drops the answer.
 func sourceCheckFinding(c nl.DroppingChain, family string) Finding {
 	return Finding{Severity: warning, About: "nft chain " + c.Name,
 		Means: "the chain drops packets if the node has no route to their source by the link on which they arrive. " +
@@ -134,8 +132,7 @@ func (p *Node) podFamilies() []nl.Family {
 	return slices.DeleteFunc(slices.Clone(nl.Families), func(f nl.Family) bool { return !slices.Contains(has, f) })
 }
 
-// legacyTables returns a finding for each table "filter" of iptables-legacy, because the check cannot read these
-// tables.
+// legacyTables returns a finding for each table "filter" of iptables-legacy, which the check cannot read.
 func (p *Node) legacyTables() []Finding {
 	var found []Finding
 	for _, family := range p.podFamilies() {

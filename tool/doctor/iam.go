@@ -73,8 +73,8 @@ func (p *Node) checkIAM(ctx context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// policyCommand returns the command that prints a complete policy for nodes in a region. If untagged is true, pods may
-// also use ENIs without our tags.
+// policyCommand returns the command that prints a complete policy for nodes in a region. If untagged is true, the
+// policy also covers ENIs without our tags.
 func policyCommand(region string, untagged bool) string {
 	command := cli.Name + " iam-policy"
 	if untagged {
@@ -140,8 +140,7 @@ func (p *Node) findTargets(ctx context.Context, n iam.Needs, self aws.Instance) 
 		case slices.ContainsFunc(pools, func(q lease.Policy) bool { return q.Requestable(e.Tags) }):
 			on.requested = aws.Target{ENI: e.ID, Attachment: e.Attachment, Instance: self.ID}
 		case known.Serving && !known.Foreign && on.ENI == "":
-			// This is the boot ENI, or an ENI that the node has not created. The node does not delete or detach this
-			// ENI, and only assigns and unassigns its addresses.
+			// This is the boot ENI, or an ENI of another creator: the node only assigns and unassigns its addresses.
 			on.ENI = e.ID
 			on.untagged = e.MAC != self.MAC
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/nl"
 )
 
-// checkKernel tries the features of the kernel that pods need. It works before the plugins are installed. If a
-// configuration needs further features, the plugins check them in STATUS.
+// checkKernel tries the features of the kernel that pods need, even before the plugins are installed. The plugins
+// check further features in STATUS.
 func (p *Node) checkKernel(context.Context) ([]Finding, error) {
 	var found []Finding
 	if err := (nl.IPVlan{}).Supported(p.pool.Host); err != nil {
@@ -44,8 +44,7 @@ func (p *Node) poolsByPath() (veth, ipvlan []string) {
 	return veth, ipvlan
 }
 
-// servedText is for a kernel without ipvlan. It says which pools work with this kernel, and which pools do not work. If
-// no pool works, servedText returns "".
+// servedText says which pools work with a kernel without ipvlan, and which do not. If none works, it returns "".
 func servedText(veth, ipvlan []string) string {
 	if len(veth) == 0 {
 		return ""

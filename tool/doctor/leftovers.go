@@ -28,10 +28,10 @@ func (p *Node) checkLeftovers(context.Context) ([]Finding, error) {
 	return append(found, lost...), err
 }
 
-// stillLeft calls leftBehind again, with the present registry. It returns only the findings that both calls have,
-// because pods start and end while leftBehind reads, so a finding of one call may be wrong. If a pod has started after
-// the registry was read, the present registry has its lease, because an ADD makes the lease before the veth. If a pod
-// has ended while the kernel listed the rules and the links, the second call does not find its objects.
+// stillLeft calls leftBehind again, with the present registry, and returns only the findings of both calls. Pods start
+// and end while leftBehind reads, so a finding of one call may be wrong. The present registry has the lease of a pod
+// that has just started, because an ADD makes the lease before the veth. The second call finds no objects of a pod that
+// has just ended.
 func (p *Node) stillLeft(found []Finding) ([]Finding, error) {
 	if len(found) == 0 {
 		return nil, nil
@@ -75,17 +75,15 @@ func (p *Node) leftBehind(s *registry.State) ([]Finding, error) {
 	return found, nil
 }
 
-// removeDetached is a fix that deletes the rules of all pairs that are gone. removeDetached first reads the rules and
-// the links again.
+// removeDetached is a fix that deletes the rules of all pairs that are gone at the time of the fix.
 func (p *Node) removeDetached(context.Context) (string, error) {
 	_, err := ptp.RemoveDetached(p.pool.Host)
 	return "deleted", err
 }
 
-// strayVeth returns the attachment of a link if the link is one of our veths, and its attachment has no lease. In other
-// cases, strayVeth returns "". The link's alias names the attachment: our name, the network, the container and the
-// interface. If a process has rebuilt a lost registry, a lease may lack its container. Then the link may belong to this
-// lease, so strayVeth returns "".
+// strayVeth returns the attachment of one of our veths if the attachment has no lease, and otherwise "". The link's
+// alias names our name, the network, the container and the interface. In a rebuilt registry, a lease may lack its
+// container. The link may then belong to this lease, so strayVeth returns "".
 func strayVeth(s *registry.State, l nl.Link) string {
 	words := strings.Fields(l.Alias)
 	if !nl.IsPair(l.Group) || l.Kind != "veth" || len(words) < 4 {

@@ -18,8 +18,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/repair"
 )
 
-// checkLinks checks the links of the ENIs that serve pods. checkLinks compares the MTU of these links with the MTU of
-// the boot ENI, and with the MTU that a configuration gives to pods.
+// checkLinks checks the links of the ENIs that serve pods. It compares their MTU with that of the boot ENI, and with
+// the MTU that a configuration gives to pods.
 func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 	links, err := p.kernel.Links()
 	if err != nil {
@@ -68,8 +68,7 @@ func (p *Node) checkLinks(context.Context) ([]Finding, error) {
 	return slices.Concat(found, p.checkSettings(byMAC, pods), unguarded, slaves), errors.Join(err, err2, err3)
 }
 
-// checkSettings looks for changes that a pod made to the link of an ENI while the pod had the whole ENI. It returns a
-// finding for each link that still has changes of a pod.
+// checkSettings returns a finding for each link that still has the changes of a pod that had the whole ENI.
 func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (found []Finding) {
 	for _, id := range slices.Sorted(maps.Keys(p.state.ENIs)) {
 		e := p.state.ENIs[id]
@@ -92,8 +91,7 @@ func (p *Node) checkSettings(byMAC map[string]nl.Link, pods map[string]bool) (fo
 }
 
 // checkGuards finds the links of ENIs that have lost their guard (see [nl.Guard]). Without a guard, pods on the link
-// can send packets directly to the node. No security group filters these packets, and the pods can choose any source
-// address.
+// can send packets directly to the node, past all security groups, and with any source address.
 func (p *Node) checkGuards() (found []Finding, err error) {
 	lost, err := repair.Unguarded(p.pool.Host, p.state)
 	for _, g := range lost {
@@ -149,9 +147,8 @@ func (p *Node) poolMTUs() map[string]int {
 	return all
 }
 
-// checkFamilies checks that the boot ENI's link has an address of each family that pods must have. If one of these
-// addresses is missing, each ADD fails. The plugin's STATUS does not find this fault if the link has an address of
-// another family.
+// checkFamilies checks that the boot ENI's link has an address of each family that pods must have. Without one, each
+// ADD fails. The plugin's STATUS does not find this fault if the link has an address of another family.
 func (p *Node) checkFamilies() ([]Finding, error) {
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
 	var found []Finding
@@ -180,8 +177,8 @@ func (p *Node) checkFamilies() ([]Finding, error) {
 	return found, nil
 }
 
-// checkUnshared returns nl.ErrShared if another link uses the link l. A record of a node does not show which links use
-// a link, so checkUnshared returns nl.ErrShared for each link of a record.
+// checkUnshared returns nl.ErrShared if another link uses the link l. For a record of a node, it always does, because a
+// record does not show which links use a link.
 func (p *Node) checkUnshared(l nl.Link) error {
 	if p.pool == nil {
 		return nl.ErrShared
@@ -189,13 +186,13 @@ func (p *Node) checkUnshared(l nl.Link) error {
 	return p.pool.Host.Unshared(l)
 }
 
-// vpcMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An ADD copies the boot ENI's
-// MTU to the ENIs of pods, but not if this MTU is larger than vpcMTU.
+// vpcMTU is the MTU inside a VPC (EC2 user guide, "Network MTU for your EC2 instance"). An ADD gives the boot ENI's MTU
+// to the ENIs of pods, unless it is larger than vpcMTU.
 const vpcMTU = 9001
 
-// checkLink checks the link of an ENI. The parameter bootMTU is the MTU of the boot ENI. The parameter podMTU is the
-// MTU that a conflist gives to pods of this ENI. The parameter used is false if no pod uses the link. In this case, the
-// link may be down without a fault: it is down after a pod has returned the whole ENI, and the next ADD brings it up.
+// checkLink checks the link of an ENI. bootMTU is the MTU of the boot ENI, and podMTU the MTU that a conflist gives to
+// pods of this ENI. The link may be down if no pod uses it (used is false): after a pod has returned the whole ENI, the
+// next ADD brings it up.
 func (p *Node) checkLink(eni string, l nl.Link, bootMTU, podMTU int, used bool) (found []Finding) {
 	add := func(means, do string, fix func(context.Context) (string, error)) {
 		found = append(found, Finding{Severity: severe, About: l.Name + " (" + eni + ")", Means: means,

@@ -19,9 +19,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// lostObjects looks for lost objects that all pods of the node share, and for lost objects of each running pod.
-// lostObjects leaves out the sysctls, which checkSysctls checks. If a configuration cannot be read, checkConfig reports
-// that.
+// lostObjects looks for lost objects that all pods of the node share, and for lost objects of each running pod. It
+// leaves out the sysctls that checkSysctls checks.
 func (p *Node) lostObjects() ([]Finding, error) {
 	networks, _ := p.conflists.Networks()
 	var found []Finding
@@ -107,8 +106,8 @@ func (p *Node) acceptsRouters(link string) bool {
 	return accepts == "2" || accepts == "1" && forwards == "0"
 }
 
-// unknownPod returns the finding about a pod that neither the registry nor the runtime knows, and whose routes the node
-// has lost. The parameter l is the node's end of the pod's pair.
+// unknownPod returns the finding about a pod without routes that neither the registry nor the runtime knows. l is the
+// node's end of the pod's pair.
 func unknownPod(l nl.Link) Finding {
 	return Finding{Severity: severe, About: l.Name + " (" + l.Alias + ")",
 		Means: "the node has lost its routes to this pod, and repair cannot put them back. Neither the registry nor " +
@@ -125,8 +124,7 @@ func wiringText(w nl.Wiring) string {
 	return strings.Join(all, "; ")
 }
 
-// oneLine returns the text of an error in one line, even if the text has several lines. oneLine leaves out the text of
-// fs.ErrNotExist if another text comes before it.
+// oneLine returns the text of an error in one line, without the text of fs.ErrNotExist after another text.
 func oneLine(err error) string {
 	text := strings.ReplaceAll(err.Error(), ": "+fs.ErrNotExist.Error(), "")
 	return strings.Join(strings.Fields(strings.ReplaceAll(text, "\n", "; ")), " ")
@@ -226,8 +224,8 @@ func (p *Node) lostFinding(n conf.Network, s nl.Step) Finding {
 	return a
 }
 
-// routeConsequence says what happens because the node has lost the route r to a pod. If another finding already says
-// that the node has lost objects of this pod, doctor does not show this text.
+// routeConsequence returns what happens because the node has lost the route r to a pod. Doctor shows this only if no
+// other finding is about lost objects of the pod.
 func (p *Node) routeConsequence(r nl.Route) string {
 	spare := nl.Route{Dst: r.Dst, Dev: r.Dev, Metric: ptp.SpareMetric}
 	if r.Dst.Addr().Is4() && spare.Check(p.pool.Host) == nil {
@@ -238,9 +236,8 @@ func (p *Node) routeConsequence(r nl.Route) string {
 		"Services and the internet"
 }
 
-// networkFix returns the fix for one lost object of a network: the object in the step s. The fix puts back all lost
-// objects of the network. If the kernel then has the object of s, the fix returns no error, even if other objects are
-// still lost, because these objects have findings of their own.
+// networkFix returns the fix for the lost object of a network in the step s. It puts back all lost objects of the
+// network, but fails only if the object of s stays lost, because the others have findings of their own.
 func (p *Node) networkFix(n conf.Network, s nl.Step) func(context.Context) (string, error) {
 	return func(context.Context) (string, error) {
 		_, err := ptp.Repair(p.pool.Host, n.Name, n.Pair)

@@ -9,8 +9,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// Metrics returns, for each check, the numbers of errors and warnings that are not fixed. It also returns the time of
-// the checks. For a check without findings, Metrics returns zeros, because an alert ends only when its number is zero.
+// Metrics returns, for each check, the numbers of errors and warnings that are not fixed, and the time of the checks.
+// It also returns zeros, because an alert ends only when its number is zero.
 func (r Report) Metrics(now time.Time) []view.Metric {
 	left := map[[2]string]int{}
 	for _, f := range r.Findings {

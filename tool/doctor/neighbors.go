@@ -54,7 +54,7 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 			Means: fmt.Sprintf("the limit for all pods together is %d neighbours, but %d pods may need %d. Above the "+
 				"limit, connections fail at random (in dmesg: neighbour table overflow)", limit, pods, want)}, want
 		if entries := p.neighborCount(family); entries > limit*9/10 {
-			// The table is nearly full even with the present limit. This limit may be higher than the value in want.
+			// The table is nearly full with the present limit, which may be higher than want.
 			to = max(want, 2*limit)
 			a.Severity, a.Means = severe, fmt.Sprintf("the table has %d neighbours, and its limit is %d. At the "+
 				"limit, connections fail at random", entries, limit)
@@ -69,8 +69,8 @@ func (p *Node) checkNeighbors(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// neighborCount returns how many entries the neighbour table of a family has, or 0 if the kernel does not show the
-// number. The kernel shows the number only in the first network namespace.
+// neighborCount returns how many entries the neighbour table of a family has, or 0 if the kernel does not show this.
+// The kernel shows it only in the first network namespace.
 func neighborCount(family string) int {
 	name := map[string]string{"ipv4": "arp_cache", "ipv6": "ndisc_cache"}[family]
 	text, err := os.ReadFile("/proc/net/stat/" + name)
@@ -80,8 +80,8 @@ func neighborCount(family string) int {
 	return entryCount(string(text))
 }
 
-// entryCount reads the number of a table's entries from the text of the table's statistics. After the headings, the
-// text has a line for each CPU. Each line begins with the number of all entries, in hexadecimal.
+// entryCount reads the number of a table's entries from its statistics: headings, and a line for each CPU. Each line
+// begins with the number of all entries, in hexadecimal.
 func entryCount(stat string) int {
 	_, lines, _ := strings.Cut(stat, "\n")
 	first, _, _ := strings.Cut(lines, " ")
@@ -89,8 +89,8 @@ func entryCount(stat string) int {
 	return int(n)
 }
 
-// limitFix returns a fix that raises the limits of the neighbour tables of both families, now and after a boot. The fix
-// does not lower a limit that is already higher.
+// limitFix returns a fix that raises the limits of the neighbour tables of both families, now and after a boot. It does
+// not lower a limit.
 func (p *Node) limitFix(limit int) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		var w nl.Wiring

@@ -12,8 +12,7 @@ import (
 // linksRun is the directory that cni-links.service creates when it runs.
 const linksRun = "/run/cni-ipvlan-vpc-k8s-links"
 
-// netUtilsConf is a drop-in for a unit of amazon-ec2-net-utils. With netUtilsConf, systemd does not start the unit for
-// the ENIs of pods.
+// netUtilsConf is a drop-in with which systemd does not start a unit of amazon-ec2-net-utils for the ENIs of pods.
 const netUtilsConf = "[Unit]\nConditionPathExists=|!" + linksRun + "\nConditionPathExists=|" + linksRun + "/%i\n"
 
 // checkNetUtils checks that amazon-ec2-net-utils does not configure the ENIs of pods.

@@ -23,12 +23,12 @@ const networkdConf = "[Network]\nManageForeignRoutes=no\nManageForeignRoutingPol
 // networkdDropIn is the file that gets networkdConf.
 const networkdDropIn = "/etc/systemd/networkd.conf.d/cni-ipvlan-vpc-k8s.conf"
 
-// foreignKeys has settings of networkdConf. By default, each setting makes systemd-networkd remove objects of other
-// programs, and only the value "no" prevents this. The map's value says which objects.
+// foreignKeys has the settings of networkdConf. Unless the value is "no", as it is not by default, systemd-networkd
+// removes objects of other programs: those that the map's value names.
 var foreignKeys = map[string]string{"ManageForeignRoutes": "routes", "ManageForeignRoutingPolicyRules": "rules"}
 
-// checkNetworkd reads how systemd-networkd treats routes and rules that other programs have made (networkd.conf(5)). By
-// default, systemd-networkd removes these routes and rules when it starts, or when it configures a link again.
+// checkNetworkd checks that systemd-networkd does not remove routes and rules of other programs (networkd.conf(5)). By
+// default, it does this when it starts, or when it configures a link again.
 func (p *Node) checkNetworkd(ctx context.Context) ([]Finding, error) {
 	_, err := os.Stat(p.pathOf("/run/systemd/netif/links"))
 	if err != nil && !p.isActive(ctx, "systemd-networkd.service") {
@@ -76,7 +76,7 @@ func (s networkdSetting) isLater() bool {
 		filepath.Base(s.file) > filepath.Base(networkdDropIn)
 }
 
-// networkdSettings returns the settings of systemd-networkd by key. It also returns the files with one of foreignKeys.
+// networkdSettings returns the settings of systemd-networkd by key, and the files that have one of foreignKeys.
 func (p *Node) networkdSettings() (settings map[string]networkdSetting, deciding []string, err error) {
 	files := p.dropIns("systemd", "networkd.conf.d")
 	if main, ok := p.lookUp("systemd", "networkd.conf"); ok {
@@ -123,8 +123,8 @@ func (p *Node) networkdRemovalError() error {
 	return nil
 }
 
-// networkdRestart is the command that makes a running systemd-networkd read its settings. When systemd-networkd starts
-// with our settings, routes and rules of pods stay.
+// networkdRestart is the command that makes a running systemd-networkd read its settings. With our settings, routes and
+// rules of pods stay.
 const networkdRestart = "systemctl try-restart systemd-networkd.service"
 
 // unreadSettings returns a finding about the first file that was written after the start of systemd-networkd.
@@ -142,9 +142,9 @@ func unreadSettings(files []string) ([]Finding, error) {
 		}}}, nil
 }
 
-// networkdFix returns a fix that writes our settings for systemd-networkd, and makes a running systemd-networkd read
-// these settings. If a file overrides our settings, the fix returns an error, and does not restart systemd-networkd.
-// Several findings share this fix, so the fix does its work only at the first call.
+// networkdFix returns a fix that writes our settings for systemd-networkd, and restarts a running systemd-networkd. If
+// a file overrides our settings, the fix returns an error, and restarts nothing. Several findings share the fix, so it
+// works only at the first call.
 func (p *Node) networkdFix(ctx context.Context) func() (string, error) {
 	write := p.fileFix(networkdDropIn, networkdConf, "")
 	return sync.OnceValues(func() (string, error) {

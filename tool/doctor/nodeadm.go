@@ -9,8 +9,7 @@ import "context"
 const nodeadmUnit = "udev-net-manager@.service"
 
 // checkNodeadm checks that nodeadm does not configure the ENIs of pods. Before the node joins its cluster, nodeadm
-// makes systemd-networkd configure all ENIs that are attached, so also the ENIs of pods
-// (awslabs/amazon-eks-ami, nodeadm/cmd/nodeadm-internal/udev).
+// makes systemd-networkd configure all attached ENIs (awslabs/amazon-eks-ami, nodeadm/cmd/nodeadm-internal/udev).
 func (p *Node) checkNodeadm(context.Context) ([]Finding, error) {
 	if _, installed := p.lookUp("systemd/system", nodeadmUnit); !installed {
 		return nil, nil

@@ -28,8 +28,8 @@ import (
 // modulePath is the Go module of our programs. Go records it in each program.
 const modulePath = "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s"
 
-// checkPlugins checks that the plugins are installed, and that all programs are of one release. Then it asks the
-// plugins of the chain for their STATUS (CNI specification 1.1.0), as a runtime does.
+// checkPlugins checks that the plugins are installed and that all programs are of one release. Then it asks the plugins
+// for their STATUS (CNI specification 1.1.0), as a runtime does.
 func (p *Node) checkPlugins(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	versions := map[string]string{cli.Program: release.Version()}

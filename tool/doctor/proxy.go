@@ -19,9 +19,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// checkProxy looks for Services that pods do not reach. The cause can be the mode of kube-proxy, or the pods' routes.
-// It also looks for Services whose packets do not enter the tunnel of an egress, although they should (see
-// pastTunnels).
+// checkProxy looks for Services that pods do not reach because of the mode of kube-proxy or the pods' routes. It also
+// looks for Services whose packets should enter the tunnel of an egress, but do not (see pastTunnels).
 func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	found, failed = p.checkIPVS()
 	networks, _ := p.conflists.Networks() // checkConfig reports mistakes in networks
@@ -35,11 +34,10 @@ func (p *Node) checkProxy(context.Context) (found []Finding, failed error) {
 	return append(found, past...), errors.Join(failed, err)
 }
 
-// checkIPVS looks for the link that kube-proxy makes in IPVS mode. The node has a routing rule for packets that come
-// from a pod's veth: such a packet goes back into the pod, which sends it by its ENI. But IPVS rewrites a packet, and
-// then routes it as if the node had sent it, so this rule does not match. If the backend is a pod of the same node, the
-// node sends the packet to the backend by the backend's veth. But the backend answers by its ENI, so the answer does
-// not reach the node's IPVS.
+// checkIPVS looks for the link that kube-proxy makes in IPVS mode. By a routing rule, a packet from a pod's veth goes
+// back into the pod, which sends it by its ENI. But IPVS routes a rewritten packet as if the node had sent it, so the
+// rule does not match. If the backend is a pod of this node, it gets the packet by its veth, but answers by its ENI. So
+// the answer does not reach the node's IPVS.
 func (p *Node) checkIPVS() ([]Finding, error) {
 	const link = "kube-ipvs0"
 	_, err := p.kernel.LinkByName(link)
@@ -53,8 +51,8 @@ func (p *Node) checkIPVS() ([]Finding, error) {
 			"already, run: ip link del " + link}}, err
 }
 
-// servicesByENI looks for Services to which the pods of a network send packets by the pods' ENIs. The VPC does not know
-// Services, so no host answers.
+// servicesByENI looks for Services to which the pods of a network send packets by their ENIs. The VPC does not know
+// Services.
 func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	if n.IPAM == nil {
 		// Another plugin gives the addresses. Or ipam's configuration has a mistake, which checkConfig reports.
@@ -86,9 +84,8 @@ func (p *Node) servicesByENI(n conf.Network) (found []Finding, err error) {
 	return found, nil
 }
 
-// pastTunnels looks for Services with an endpoint that is a destination of an egress. A client's packet to such a
-// Service goes to the node, which changes the ClusterIP to the endpoint's address. The node then sends the packet
-// without the tunnel, because only the client has the tunnel.
+// pastTunnels looks for Services with an endpoint that is a destination of an egress. The node changes the ClusterIP of
+// a client's packet to the endpoint's address. Only the client has the tunnel, so the node sends the packet without it.
 func (p *Node) pastTunnels() (found []Finding, err error) {
 	networks, _ := p.conflists.Egress() // checkConfig reports mistakes in networks
 	if len(networks) == 0 {
@@ -150,8 +147,7 @@ func (p *Node) eniDestinations(policy lease.Policy, pair ptp.Config) []netip.Pre
 	return append(all, netip.MustParsePrefix("::/0"))
 }
 
-// narrowestPrefix returns the longest prefix that contains the address. If no prefix contains the address,
-// narrowestPrefix returns an invalid prefix, with -1 bits.
+// narrowestPrefix returns the longest prefix that contains the address, or an invalid prefix, with -1 bits.
 func narrowestPrefix(prefixes []netip.Prefix, a netip.Addr) (longest netip.Prefix) {
 	for _, p := range prefixes {
 		if p.Contains(a) && p.Bits() > longest.Bits() {

@@ -19,8 +19,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// A Record is the state of a node at one moment. A check finds the same faults in a Record as on the node. The
-// exceptions are the checks in onNode and partOnNode.
+// A Record is the state of a node at one moment. Except for the checks in onNode and partOnNode, a check finds the same
+// faults in a Record as on the node.
 type Record struct {
 	Made      time.Time
 	State     *registry.State
@@ -87,8 +87,8 @@ func Review(ctx context.Context, r Record) (Report, []Unmade) {
 	return report, unmade
 }
 
-// runSafely makes a check on the data of a record. A record may have data that no real node has, and this data may make
-// a check panic. runSafely turns a panic into an error.
+// runSafely makes a check on the data of a record. Data that no real node has may make the check panic, which runSafely
+// turns into an error.
 func (p *Node) runSafely(ctx context.Context, c Check) (found []Finding, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -101,8 +101,8 @@ func (p *Node) runSafely(ctx context.Context, c Check) (found []Finding, err err
 // ErrSenseless means that a check has failed because of data that no node has.
 var ErrSenseless = errors.New("the data makes no sense")
 
-// Record makes the checks store the data that they read, because [Review] needs this data. The checks store data of the
-// kernel in the snapshot s. They store answers of EC2 and metadata in the parameter a. The node must have a pool.
+// Record makes the checks store the data that they read, for [Review]: answers of the kernel in s, and answers of EC2
+// and metadata in a. The node must have a pool.
 func (p *Node) Record(s *Snapshot, a *Answers) {
 	p.kernel = recorder{liveKernel{p.pool.Host}, s}
 	p.cloud = a.recordingCloud(p.cloud)
@@ -111,7 +111,7 @@ func (p *Node) Record(s *Snapshot, a *Answers) {
 // Pool returns the pool of the node, or nil.
 func (p *Node) Pool() *ipam.Pool { return p.pool }
 
-// Missing compares two reports. It returns the findings that the parameter other has, but r does not have.
+// Missing returns the findings of the report other that r does not have.
 func (r *Report) Missing(other Report) (added []Finding) {
 	for _, f := range other.Findings {
 		same := func(o Finding) bool { return o.Check == f.Check && o.About == f.About && o.Severity == f.Severity }
@@ -122,9 +122,8 @@ func (r *Report) Missing(other Report) (added []Finding) {
 	return added
 }
 
-// A cloud has a function for each question that the checks ask EC2 or the metadata service. A record keeps the answers
-// to these questions. A cloud is a struct of functions and not an interface. If an interface held the AWS SDK's client,
-// the linker would keep all methods of the client (see [Checks]).
+// A cloud has a function for each question that the checks ask EC2 or metadata. It is no interface: if an interface
+// held the AWS SDK's client, the linker would keep all methods of the client (see [Checks]).
 type cloud struct {
 	instance func(context.Context) (aws.Instance, error)
 	attached func(ctx context.Context, instance string) ([]aws.ENI, error)
@@ -145,8 +144,8 @@ func cloudOf(c *aws.Client) cloud {
 	}
 }
 
-// ExamineEach makes all checks. The timeout of each check is perCheck. The deadline of the context is the deadline of
-// all checks together. ExamineEach does not wait for a check that does not end in time.
+// ExamineEach makes all checks, each within perCheck, and together within the deadline of the context. It does not wait
+// for a check that does not end in time.
 func (p *Node) ExamineEach(ctx context.Context, perCheck time.Duration) (Report, []Unmade) {
 	unmade := []Unmade{}
 	r := reportOf(checks, func(c Check) (found []Finding, made bool) {
@@ -159,8 +158,7 @@ func (p *Node) ExamineEach(ctx context.Context, perCheck time.Duration) (Report,
 	return r, unmade
 }
 
-// makeWithin makes a check, and reports whether the check has ended in time. If the check fails, the failure is a
-// finding.
+// makeWithin makes a check, and reports whether it has ended in time. If the check fails, the failure is a finding.
 func (p *Node) makeWithin(ctx context.Context, c Check, time time.Duration) (found []Finding, ended bool) {
 	ctx, cancel := context.WithTimeout(ctx, time)
 	defer cancel()

@@ -60,9 +60,8 @@ func (p *Node) checkRefusals(context.Context) ([]Finding, error) {
 }
 
 // failureFinding returns the finding about the last failed ADD of a network and pool. The failure stays in the registry
-// until a later ADD of this network and pool succeeds. But if a subnet is full, the failure stays at least until the
-// time in the failure's field Until. When a failure is older than [registry.MostWait], any ADD removes it. If the pool
-// has free addresses again, the next ADD will succeed, so the finding is only a note.
+// until a later ADD of this pool succeeds, but for a full subnet at least until the failure's Until. After
+// [registry.MostWait], any ADD removes it. If the pool has free addresses again, the finding is only a note.
 func (p *Node) failureFinding(concern string, now time.Time) Finding {
 	f := p.state.Failures[concern]
 	network, pool, _ := strings.Cut(concern, "/")

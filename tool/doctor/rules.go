@@ -15,7 +15,7 @@ import (
 )
 
 // checkRules looks for rules of other programs that match packets from addresses of pods. Such a rule leads the packets
-// to a table that has no routes to Services and to other pods of the node, so the pod does not reach them.
+// to a table without routes to Services and to other pods of the node.
 func (p *Node) checkRules(context.Context) ([]Finding, error) {
 	rules, err := p.kernel.Rules()
 	if err != nil {
@@ -45,8 +45,8 @@ func (p *Node) checkRules(context.Context) ([]Finding, error) {
 	return found, nil
 }
 
-// podAddrs returns the addresses that pods have, and the addresses that pods can get. Pods can get the addresses of the
-// ENIs that serve pods, except the addresses of the node itself.
+// podAddrs returns the addresses that pods have, and those that pods can get: the addresses of ENIs that serve pods,
+// but not those of the node itself.
 func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 	pods := map[netip.Addr]view.Holding{}
 	for _, h := range view.Tally(p.state, p.conflists.ReuseWait, p.now()) {
@@ -60,8 +60,8 @@ func (p *Node) podAddrs() map[netip.Addr]view.Holding {
 // fromPodPref is the preference of the rule that amazon-vpc-cni-k8s makes for each of its pods.
 const fromPodPref = 1536
 
-// isNeeded reports whether a running pod needs the rule r. Only a pod with a network of amazon-vpc-cni-k8s needs such a
-// rule. While this pod runs, the node has a route to the pod, and none of our plugins has made this route.
+// isNeeded reports whether a running pod needs the rule r. Only a pod of amazon-vpc-cni-k8s does. While it runs, the
+// node has a route to it that none of our plugins has made.
 func isNeeded(r nl.Rule, routes []nl.Route) bool {
 	return r.Pref == fromPodPref && slices.ContainsFunc(routes, func(to nl.Route) bool {
 		return to.Dst == r.From && to.Protocol != nl.RouteProtocol

@@ -11,13 +11,13 @@ import (
 	"strconv"
 )
 
-// fixedPatches has the first patch release without the fault containerd#12923. The key is the major and minor release
-// of containerd. With this fault, a pod may end without a DEL. This happens if containerd is killed after the pod's
-// ADD, but before containerd has recorded the ADD. Later minor releases never had the fault.
+// fixedPatches has the first patch release without the fault containerd#12923, by the major and minor release of
+// containerd. If containerd with this fault is killed before it has recorded an ADD, the pod may end without a DEL.
+// Later minor releases never had the fault.
 var fixedPatches = map[[2]int]int{{1, 7}: 31, {2, 0}: 10, {2, 1}: 7, {2, 2}: 2}
 
-// checkRuntime looks for a runtime that may end a pod without a DEL. checkRuntime executes the containerd in PATH. It
-// does not execute the program of a running process, because any user can start a process with the name containerd.
+// checkRuntime looks for a runtime that may end a pod without a DEL. It executes the containerd in PATH, and not the
+// program of a running process, because any user can start a process with the name containerd.
 func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 	all, err := runtimeProcesses()
 	if err != nil || !slices.ContainsFunc(all, func(r process) bool { return r.program == "containerd" }) {
@@ -39,8 +39,8 @@ func (p *Node) checkRuntime(ctx context.Context) ([]Finding, error) {
 		Do: "keep cni-gc.timer, or install containerd 1.7.31, 2.0.10, 2.1.7, 2.2.2, 2.3.0 or a later release"}}, nil
 }
 
-// faultyRelease reads a release from containerd's answer to --version. It returns the release if this release may end a
-// pod without a DEL. If not, it returns "".
+// faultyRelease returns the release in containerd's answer to --version if this release may end a pod without a DEL,
+// and otherwise "".
 func faultyRelease(answer string) string {
 	m := regexp.MustCompile(`\bv?(\d+)\.(\d+)\.(\d+)`).FindStringSubmatch(answer)
 	if m == nil {

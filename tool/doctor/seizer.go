@@ -11,8 +11,7 @@ type seizer struct {
 	means string
 }
 
-// hotplugRules are rules of udev. cni-links.service writes these rules, so that seizers do not configure the ENIs of
-// pods.
+// hotplugRules are rules of udev by which seizers do not configure the ENIs of pods. cni-links.service writes them.
 const hotplugRules = "/run/udev/rules.d/99-zz-cni-ipvlan-vpc-k8s.rules"
 
 // seizerFindings returns a finding if nothing keeps a seizer off the ENIs of pods.

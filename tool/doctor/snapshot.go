@@ -125,8 +125,7 @@ var errNotAsked = errors.New("the bundle does not have this answer of the node's
 // Links lists the links.
 func (s *Snapshot) Links() ([]nl.Link, error) { return s.Link, s.listError(listLinks) }
 
-// LinkByName finds a link. The parameter name is the link's own name, or another name that a check on the node has
-// used.
+// LinkByName finds a link by its own name, or by another name that a check on the node has used.
 func (s *Snapshot) LinkByName(name string) (nl.Link, error) {
 	if err := s.listError(listLinks); err != nil {
 		return nl.Link{}, err
@@ -140,8 +139,7 @@ func (s *Snapshot) LinkByName(name string) (nl.Link, error) {
 	return nl.Link{}, fmt.Errorf("link %s: %w", name, fs.ErrNotExist)
 }
 
-// ownName returns a link's own name. A link may also have alternative names, and a check on the node may have asked for
-// the link by an alternative name.
+// ownName returns a link's own name. A check on the node may have asked for the link by an alternative name.
 func (s *Snapshot) ownName(name string) string {
 	if own := s.Names[name]; own != "" {
 		return own
@@ -230,8 +228,8 @@ type recorder struct {
 	snapshot *Snapshot
 }
 
-// recordAnswer records an answer. fs.ErrNotExist is an answer, too: the kernel has no value. recordAnswer does not
-// record any other error.
+// recordAnswer records an answer. fs.ErrNotExist is an answer, too: the kernel has no value. Other errors are not
+// recorded.
 func (r recorder) recordAnswer(question, value string, err error) {
 	r.snapshot.mu.Lock()
 	defer r.snapshot.mu.Unlock()

@@ -46,9 +46,8 @@ func (p *Node) checkState(context.Context) ([]Finding, error) {
 	return slices.Concat(found, p.checkLock(), p.checkLog()), nil
 }
 
-// checkLock looks for a process that keeps the lock of the registry. A process that changes the registry holds the lock
-// only for milliseconds. So checkLock looks several times within a second. If the same process holds the lock each
-// time, the process is stopped or hangs.
+// checkLock looks for a stopped or hanging process that keeps the lock of the registry: the same process holds the lock
+// each time that checkLock looks within a second. A change of the registry takes only milliseconds.
 func (p *Node) checkLock() []Finding {
 	const looks, between = 5, 200 * time.Millisecond
 	first, held := p.pool.Registry.Holder()
@@ -70,8 +69,8 @@ func (p *Node) checkLock() []Finding {
 			"you may end the process: no address is lost", first.PID)}}
 }
 
-// checkLog looks for lines of the lease log that wait in the registry. checkLog looks twice, because another process
-// may be about to write these lines to the log.
+// checkLog looks for lines of the lease log that wait in the registry. It looks twice, because another process may be
+// about to write these lines.
 func (p *Node) checkLog() []Finding {
 	if p.state.Unwritten() == 0 {
 		return nil

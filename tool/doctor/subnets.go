@@ -16,16 +16,16 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// checkSubnets counts, for each pool, the free IPv4 addresses in all subnets in which the node may create the pool's
-// next ENI. If there are none, or only a few, checkSubnets returns a finding.
+// checkSubnets returns a finding if the subnets for a pool's next ENI together have no free IPv4 addresses, or only a
+// few.
 func (p *Node) checkSubnets(ctx context.Context) ([]Finding, error) {
 	var found []Finding
 	seen := map[string]bool{}
 	for _, pool := range p.poolPolicies() { // if a mistake leaves no pools, checkConfig reports the mistake
 		key := fmt.Sprint(pool.Pool, pool.SubnetTags, pool.Families, pool.Warm) // fmt sorts maps
 		if pool.Provision != lease.ProvisionFull || seen[key] {
-			// If a pool gets no new ENIs, this check does not ask EC2, because the role may lack the permission to list
-			// subnets. If a subnet of this pool is full, EC2 refuses new addresses, and checkRefusals reports that.
+			// Do not ask EC2 for a pool that gets no new ENIs, because the role may lack the permission. If a subnet of
+			// this pool is full, checkRefusals reports that.
 			continue
 		}
 		seen[key] = true

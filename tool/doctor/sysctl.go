@@ -22,9 +22,8 @@ type podSysctl struct {
 	severity, means string
 }
 
-// checkSysctls checks the sysctls that the first ADD has set. If the files of systemd-sysctl or of the program "tuned"
-// have other values, these programs overwrite the sysctls after the ADD. On a node without pods, the next ADD sets the
-// sysctls, so there is no finding.
+// checkSysctls checks the sysctls that the first ADD has set. systemd-sysctl and the program "tuned" overwrite them if
+// their files have other values. On a node without pods, the next ADD sets the sysctls.
 func (p *Node) checkSysctls(context.Context) ([]Finding, error) {
 	if p.state.Leases.Len() == 0 {
 		return nil, nil

@@ -52,8 +52,8 @@ func (p *Node) checkTimers(ctx context.Context) ([]Finding, error) {
 	return slices.Concat(found, p.checkTool(), p.checkRepairs()), nil
 }
 
-// withoutWarm returns the consequences of a missing cni-warm.path. It returns nothing if the configuration does not
-// need this unit. cni-warm.path also starts cni-release.path.
+// withoutWarm returns the consequences of a missing cni-warm.path, or nothing if the configuration does not need this
+// unit. The unit also starts cni-release.path.
 func (p *Node) withoutWarm() (means []string) {
 	if slices.ContainsFunc(p.conflists.Pools(), func(q lease.Policy) bool { return q.Warm.Min > 0 }) {
 		means = append(means, "no process refills the pools to warm.min, so ADDs wait for EC2")
@@ -65,16 +65,16 @@ func (p *Node) withoutWarm() (means []string) {
 	return means
 }
 
-// releasesRequested reports whether the node releases the addresses and ENIs for which pods of the network have asked.
-// If the configuration does not let pods ask for addresses or ENIs, or the provision is "none", the node does not.
+// releasesRequested reports whether the node releases addresses and ENIs for which pods of the network have asked: pods
+// may ask for them, and the provision is not "none".
 func releasesRequested(l conf.List) bool {
 	return l.IPAM.Policies()[0].Provision != lease.ProvisionNone && slices.ContainsFunc(l.IPAM.Permissions,
 		func(r lease.Permission) bool { return r.IPs || len(r.ENIs) > 0 })
 }
 
-// checkTool checks the program that systemd starts for our units. The units name the program without a directory, so
-// systemd looks for it in several directories (systemd.exec(5), ExecSearchPath=). A package installs the tool in
-// /usr/bin. The original project's tool is in /usr/local/bin, and systemd searches this directory before /usr/bin.
+// checkTool checks the program that systemd starts for our units, which name it without a directory (systemd.exec(5),
+// ExecSearchPath=). systemd searches /usr/local/bin, where the original project has its tool, before /usr/bin, where a
+// package installs ours.
 func (p *Node) checkTool() []Finding {
 	for _, dir := range []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"} {
 		file := p.pathOf(filepath.Join(dir, cli.Program))
@@ -96,8 +96,8 @@ func (p *Node) checkTool() []Finding {
 // repairCommand matches the command repair, with either name of the tool.
 var repairCommand = regexp.MustCompile(`\bcni-(ipvlan-vpc-k8s-)?tool repair\b`)
 
-// checkRepairs checks that cni-gc.service runs repair, too. In the original project's README, cni-gc.service does not
-// run repair. If a file from that README is in /etc, it hides the unit of our package.
+// checkRepairs checks that cni-gc.service runs repair, too. The file in the original project's README does not, and in
+// /etc it hides the unit of our package.
 func (p *Node) checkRepairs() []Finding {
 	const unit = "cni-gc.service"
 	file, installed := p.lookUp("systemd/system", unit)

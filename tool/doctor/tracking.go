@@ -14,14 +14,13 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/aws"
 )
 
-// idleEnough is a number of seconds. If security groups forget an idle connection earlier, this is a finding, because
-// programs keep connections that are idle for minutes. Linux sends a keepalive only after two hours (tcp(7)). One hour
-// is our choice.
+// idleEnough is a number of seconds. It is a finding if security groups forget an idle connection earlier, because
+// programs keep connections that are idle for minutes. One hour is our choice: Linux sends a keepalive after two hours
+// (tcp(7)).
 const idleEnough = 3600
 
-// checkTracking looks for ENIs whose security groups soon forget idle TCP connections. The short timeout is the default
-// of the instance type, or a setting of the ENI. If the role does not permit the EC2 call, there is no finding, because
-// checkIAM names the missing permission.
+// checkTracking looks for ENIs whose security groups soon forget idle TCP connections, by the default of the instance
+// type or by a setting of the ENI. If the role does not permit the EC2 call, checkIAM reports that.
 func (p *Node) checkTracking(ctx context.Context) ([]Finding, error) {
 	me, err := p.cloud.instance(ctx)
 	if err != nil {
