@@ -3,11 +3,10 @@
 
 // Package history reads lease logs. The logs show which pod had which address at a time in the past.
 //
-// A log has a line for every begin and every end of a lease. But a program that copies logs may cut a line, damage a
-// line, write a line twice, or change the order of lines. So package history ignores a line that it has read before. It
-// sorts the lines of a node into series, by the numbers of the lines (see series.go). From the lines about an address,
-// the package learns which pod had the address at which time (see walk.go). If a number is missing, a line is lost. For
-// the time around the lost line, the package does not know which pod had an address.
+// A log has a line for every begin and every end of a lease. But a program that copies logs may cut, damage, repeat or
+// reorder lines. So package history ignores repeated lines, and sorts the lines of a node into series, by their numbers
+// (see series.go). From the lines about an address, it learns which pod had the address at which time (see walk.go).
+// Around a missing number, it does not know which pod had an address.
 package history
 
 import (
@@ -26,8 +25,8 @@ type Lease struct {
 	Begin time.Time
 	End   time.Time // zero: the log does not have the end
 
-	// lastShown is not zero only if no line shows the end of the lease. It is the time of the last line that the node
-	// wrote in the same boot.
+	// lastShown is only for a lease without an end. It is the time of the last line that the node wrote in the same
+	// boot.
 	lastShown time.Time
 }
 
@@ -36,8 +35,8 @@ func (l *Lease) covers(from, to time.Time) bool {
 	return l.Begin.Before(to) && (l.End.IsZero() || from.Before(l.End))
 }
 
-// A doubt is a period for which the logs do not show which pod had an address. In this period, a lease may have begun
-// or ended, and the line about it is lost.
+// A doubt is a period for which the logs do not show which pod had an address: a line about the begin or the end of a
+// lease may be lost.
 type doubt struct{ from, to time.Time } // if the field "to" is zero, the doubt has no end
 
 // A tenancy has all that the logs show about one address.
@@ -47,18 +46,18 @@ type tenancy struct {
 	doubts []doubt
 }
 
-// A History has the content of the lease logs of one or many nodes. All these nodes must be in one VPC, or in VPCs
-// whose CIDRs do not overlap, so that no two nodes have the same address.
+// A History has the content of the lease logs of one or many nodes. No two nodes may have the same address: all are in
+// one VPC, or in VPCs whose CIDRs do not overlap.
 type History struct {
 	nodes     []*node
 	hasUnread bool // a file is unreadable, and its lines may be about any address
-	// known has the tenancies of the addresses that callers have asked for. If no line is about an address, its tenancy
-	// is the same as that of all other such addresses. The key of this tenancy is the zero address.
+	// the tenancies of the addresses that callers have asked for. All addresses without a line share one tenancy, whose
+	// key is the zero address
 	known map[netip.Addr]*tenancy
 }
 
-// Keep drops the lines of other instances. It keeps the lines of this instance, and lines that name no instance. The
-// caller must not have asked for an address yet.
+// Keep keeps only the lines of this instance, and lines that name no instance. The caller must not have asked for an
+// address yet.
 func (h *History) Keep(instance string) {
 	h.nodes = slices.DeleteFunc(h.nodes, func(n *node) bool { return n.instance != "" && n.instance != instance })
 }
@@ -96,9 +95,8 @@ func (h *History) newTenancy(a netip.Addr) *tenancy {
 	return t
 }
 
-// endCrashedLeases ends the leases of nodes that have crashed, because a crashed node writes no line about the ends of
-// its leases. If another node gets an address after the last line of the crashed node, the crashed node's lease of this
-// address ends then.
+// endCrashedLeases ends the leases of nodes that have crashed, and so have written no line about the ends. If another
+// node gets the address after the last line of the crashed node, the crashed node's lease ends then.
 func endCrashedLeases(ls []*Lease) {
 	for i, l := range ls {
 		for _, next := range ls[i+1:] {
@@ -113,8 +111,8 @@ func endCrashedLeases(ls []*Lease) {
 // LeasesOf returns the leases of an address, the earliest first.
 func (h *History) LeasesOf(a netip.Addr) []*Lease { return h.tenancyOf(a).leases }
 
-// LeasesBetween returns the leases that an address had in [from, to). There is more than one lease if a second pod got
-// the address in this time, or if the clocks of two nodes differ.
+// LeasesBetween returns the leases that an address had in [from, to). There may be several: one after the other, or at
+// the same time if the clocks of two nodes differ.
 func (h *History) LeasesBetween(a netip.Addr, from, to time.Time) (found []*Lease) {
 	t := h.tenancyOf(a)
 	i, _ := slices.BinarySearchFunc(t.leases, to, func(l *Lease, to time.Time) int { return l.Begin.Compare(to) })
@@ -130,9 +128,8 @@ func (h *History) LeasesBetween(a netip.Addr, from, to time.Time) (found []*Leas
 // At returns the leases that an address had at one moment: none, or one, or more if the clocks of two nodes differ.
 func (h *History) At(a netip.Addr, at time.Time) []*Lease { return h.LeasesBetween(a, at, at.Add(1)) }
 
-// Sure reports whether the logs show all leases of an address in [from, to). The result is false if a lost line may be
-// about another pod that had the address. While one pod has the address, no other pod can have it, so a lost line at
-// this time does not matter.
+// Sure reports whether the logs show all leases of an address in [from, to). It returns false if a lost line may be
+// about another pod with the address. A line that was lost while one pod had the address does not matter.
 func (h *History) Sure(a netip.Addr, from, to time.Time) bool {
 	doubts := h.tenancyOf(a).doubts
 	if h.hasUnread {

@@ -64,8 +64,8 @@ func newReader() *reader {
 		logs: map[string]*fileState{}, fragments: map[string]map[int]netip.Addr{}}
 }
 
-// A fileState is the state of the reader in one file. The reader also has one fileState for each log. In the fileState
-// of a log, the reader uses only the field "nodes".
+// A fileState is the state of the reader in one file. The reader also has one for each log, of which it uses only the
+// field "nodes".
 type fileState struct {
 	nodes         map[string]*node
 	last          map[string]int // the last number of each series
@@ -97,19 +97,17 @@ func (r *reader) newHistory() *History {
 	return h
 }
 
-// readFile reads the lines of a file. The parameter forLines is a function that reads the file. For each line of the
-// file, forLines calls the function that readFile gives to it.
+// readFile reads the lines of a file: forLines calls the given function for each line.
 //
-// In two cases, the number of lost lines is unknown: the reader can read no line of the file, or it cannot assign the
-// damaged lines to one series. In these cases, readFile sets endLost for each node that has a line in this file, or in
-// an earlier file of the same log. If no node has a line in these files, the file may be the log of any node, so
-// readFile sets hasUnread.
+// If no line of the file can be read, or if its damaged lines cannot be assigned to one series, the number of lost
+// lines is unknown. Then readFile sets endLost for each node that has a line in this file or an earlier file of the
+// same log. If there is no such node, the file may be the log of any node, and readFile sets hasUnread.
 func (r *reader) readFile(f logFile, forLines func(line func(number int, text []byte) error) error) {
 	c := newContent()
 	err := forLines(func(number int, text []byte) error {
 		if line, ok := parseLine(text); ok {
-			// Before its first lease, a node may not know its instance. For a line without an instance, the directory
-			// of the file stands for the node.
+			// Before its first lease, a node may not know its instance. Then the directory of the file stands for the
+			// node.
 			r.addLine(c, cmp.Or(line.Instance, filepath.Dir(f.path)), line)
 			return nil
 		}
@@ -145,8 +143,7 @@ func (r *reader) readFile(f logFile, forLines func(line func(number int, text []
 
 var errNoLine = errors.New("it is no line of a lease log")
 
-// addLine adds a line of a node. The parameter id is the node's key in r.nodes. A program that copies logs may send a
-// line twice, so addLine ignores a line that it has added before.
+// addLine adds a line of a node, whose key in r.nodes is id. It ignores a line that it has added before.
 func (r *reader) addLine(c *fileState, id string, line registry.Line) {
 	n := r.nodes[id]
 	if n == nil {
@@ -181,8 +178,8 @@ func (r *reader) addLine(c *fileState, id string, line registry.Line) {
 	s.lines = append(s.lines, line)
 }
 
-// addFragment reads as much as possible of a damaged line. If the line was about the begin or the end of a lease,
-// addFragment keeps the line's address, because perhaps no other file has this line undamaged.
+// addFragment reads as much as possible of a damaged line. If the line was about the begin or the end of a lease, it
+// keeps the line's address, because perhaps no other file has the line undamaged.
 func (r *reader) addFragment(c *fileState, text []byte) {
 	f := parseFragment(text)
 	if f.Series != "" {
@@ -203,9 +200,8 @@ func (r *reader) addFragment(c *fileState, text []byte) {
 	}
 }
 
-// noteTorn adds a function to c.tornNotes if c.hasTorn is true. readFile may call this function after it has read the
-// whole file. The function then records, for the series of the last line (c.line), that a damaged line may follow this
-// line.
+// noteTorn adds a function to c.tornNotes if c.hasTorn is true. The function, which readFile may call after the whole
+// file, records that a damaged line may follow the last line in its series.
 func (r *reader) noteTorn(c *fileState) {
 	if !c.hasTorn || len(c.nodes) == 0 {
 		return
@@ -258,14 +254,12 @@ func newLogFile(path string, first time.Time) logFile {
 	return f
 }
 
-// Rotated reports whether the file at path is an older file of a log. The parameter log is the path of the log's newest
-// file. The older file may be compressed. Callers need Rotated because other programs may keep files with similar names
-// beside the log. An example is a program that copies logs.
+// Rotated reports whether the file at path is an older file, perhaps compressed, of the log whose newest file is at the
+// path "log". Other programs may keep files with similar names beside a log.
 func Rotated(path, log string) bool { return path != log && newLogFile(path, time.Time{}).name == log }
 
-// listFiles returns the log files at the paths, in the order of sortFiles. If a path is a directory, listFiles leaves
-// out files that do not begin like a log. It keeps files that it cannot read, because they may be logs. If a path is a
-// file, this file must be a log.
+// listFiles returns the log files at the paths, in the order of sortFiles. In a directory, it leaves out files that do
+// not begin like a log, but keeps files that it cannot read, because they may be logs. Any other path must be a log.
 func (r *reader) listFiles(paths []string) (files []logFile, err error) {
 	for _, path := range paths {
 		fi, err := os.Stat(path)
@@ -304,8 +298,8 @@ func (r *reader) listFiles(paths []string) (files []logFile, err error) {
 	return sortFiles(files), nil
 }
 
-// sortFiles sorts files by the time at which they were written. The numbers in the names give the order of the files of
-// one log. If a node has several logs, the time of each log's first line gives the order of the logs.
+// sortFiles sorts files by the time at which they were written: the files of one log by the numbers in their names, and
+// several logs by the times of their first lines.
 func sortFiles(files []logFile) []logFile {
 	begun := map[string]time.Time{}
 	for _, f := range files {
@@ -320,8 +314,8 @@ func sortFiles(files []logFile) []logFile {
 	return slices.CompactFunc(files, func(a, b logFile) bool { return a.path == b.path })
 }
 
-// firstLine returns the first line of a log. The result ok reports whether the file is a log. The file counts as a log
-// if it is empty, or if one of its first ten lines is a line of a log.
+// firstLine returns the first line of a log, and reports whether the file is a log: it is empty, or one of its first
+// ten lines is a line of a log.
 func firstLine(path string) (first registry.Line, ok bool, err error) {
 	const few = 10
 	empty, n := true, 0
@@ -354,8 +348,8 @@ func parseLine(text []byte) (line registry.Line, ok bool) {
 // mostLine is the greatest length of a line, in bytes. The reader ignores the rest of a longer line.
 const mostLine = 1 << 20
 
-// eachLine calls f with the number and the text of each line that is not empty, until f returns an error. If a line is
-// longer than mostLine, f gets only its beginning.
+// eachLine calls f with the number and the text of each line that is not empty, until f returns an error. Of a longer
+// line, f gets the first mostLine bytes.
 func eachLine(path string, f func(number int, text []byte) error) error {
 	in, err := Open(path)
 	if err != nil {

@@ -24,8 +24,7 @@ type node struct {
 	lost          bool     // all lines of one of the series in fragmentNames are damaged or lost
 }
 
-// A series has lines of a node. While the node wrote them, its registry, its boot and its clock remained the same. The
-// lines are sorted by number.
+// A series has lines of a node, sorted by number. They are from one registry, one boot and one clock.
 type series struct {
 	name      string
 	old       bool // its lines have no numbers
@@ -38,8 +37,8 @@ type series struct {
 	snapshots []wholeSnapshot
 	lostAddrs map[int]netip.Addr // addresses of damaged lines, by number
 
-	// The highest number that a damaged line may have, or 0. In an old series, tornNumber is never lower than the
-	// number of the last change.
+	// The highest number that a damaged line may have, or 0. In an old series, it is never lower than the number of the
+	// last change.
 	tornNumber   int
 	lastSnapshot int // index of the line with which the last snapshot begins
 }
@@ -51,14 +50,14 @@ type hole struct {
 	from, to time.Time  // the node wrote the lost lines in this period; if "to" is zero, no line follows the hole
 }
 
-// A wholeSnapshot is a snapshot without lost lines: the log has a line for each lease that the snapshot had.
+// A wholeSnapshot is a snapshot that still has a line for each lease.
 type wholeSnapshot struct{ from, to int } // the indices of its first line, and of the first line after it
 
 // maxBootDiff is the greatest difference between the times that two processes compute for the same boot.
 const maxBootDiff = 2 * time.Second
 
-// maxLateness limits how much older a line can be than the line before it. Lines can be in this order because a process
-// first takes the time, and then waits for the lock of the registry.
+// maxLateness limits how much older a line can be than the line before it. A process takes the time before it waits for
+// the lock of the registry.
 const maxLateness = time.Minute
 
 func newSeries(name string) *series {
@@ -68,9 +67,9 @@ func newSeries(name string) *series {
 // isChange reports whether a line begins or ends a lease. Other lines have no number of their own.
 func isChange(l registry.Line) bool { return l.Event == registry.Begin || l.Event == registry.End }
 
-// addOld adds a line that an earlier release wrote, and gives the line a number. In logs of earlier releases, a
-// snapshot can come before the lines of changes that the snapshot already includes. In this case, the snapshot's lines
-// get the number of the last of these changes. So sortLines puts the snapshot after these changes.
+// addOld adds a line that an earlier release wrote, and gives the line a number. In such logs, a snapshot can come
+// before changes that it already includes. Then its lines get the number of the last of these changes, so that
+// sortLines puts the snapshot after them.
 func (n *node) addOld(l registry.Line) {
 	last := n.lastOld()
 	boots := !l.Booted.IsZero() && last.booted.Sub(l.Booted).Abs() > maxBootDiff
@@ -149,9 +148,9 @@ func (n *node) findHoles() {
 	}
 }
 
-// maxTornNumber returns the highest number that a damaged line may have, or 0 if no line is damaged. Some damaged lines
-// still show their number. If a damaged line after the last line does not show its number, this may be the next number.
-// In an old series, the result is never lower than the number of the last change.
+// maxTornNumber returns the highest number that a damaged line may have, or 0 if no line is damaged. A damaged line
+// after the last line may have the next number. In an old series, the result is never lower than the number of the last
+// change.
 func (s *series) maxTornNumber() int {
 	return max(s.tornNumber, slices.Max(append(slices.Collect(maps.Keys(s.lostAddrs)), 0)))
 }
@@ -167,8 +166,8 @@ func numberBefore(l registry.Line) int {
 // changesBefore returns how many changes of the series are lost before the first line that the log still has.
 func (s *series) changesBefore() int { return numberBefore(s.lines[0]) }
 
-// opensWhole reports whether the first snapshot of the series is whole. If so, the snapshot shows all leases. For an
-// old series, the result is always true.
+// opensWhole reports whether the first snapshot of the series shows all leases. For an old series, the result is always
+// true.
 func (s *series) opensWhole() bool {
 	first := slices.IndexFunc(s.lines, func(l registry.Line) bool { return l.Event == registry.Snapshot })
 	return s.old || first >= 0 && len(s.snapshots) > 0 && s.snapshots[0].from == first
@@ -178,14 +177,13 @@ func (s *series) opensWhole() bool {
 func (s *series) firstTime() time.Time { return s.lines[0].Time }
 func (s *series) lastTime() time.Time  { return s.lines[len(s.lines)-1].Time }
 
-// eventOrder returns the rank of a line among lines with the same number. A snapshot comes after the change with its
-// number. For the event Clock and for unknown events, the rank is -1.
+// eventOrder returns the rank of a line among lines with the same number. For Clock and unknown events, it is -1.
 func eventOrder(l registry.Line) int {
 	return slices.Index([]string{registry.Begin, registry.End, registry.Snapshot, registry.Held, registry.Off}, l.Event)
 }
 
-// sortLines sorts the lines. If two different changes have the same number, they contradict each other, and sortLines
-// drops them. For example, a log can have two changes with the same number after a disk was restored.
+// sortLines sorts the lines. It drops different changes with the same number, because they contradict each other. They
+// can be from a disk that was restored.
 func (s *series) sortLines() {
 	slices.SortStableFunc(s.lines, func(a, b registry.Line) int {
 		if a.Number != b.Number || isChange(a) || isChange(b) {
@@ -206,8 +204,7 @@ func (s *series) sortLines() {
 	}
 }
 
-// readSnapshots reads the boot and the name of the previous series from the snapshots. It also finds the whole
-// snapshots.
+// readSnapshots reads the boot, the previous series and the whole snapshots of the series.
 func (s *series) readSnapshots() {
 	for i := 0; i < len(s.lines); i++ {
 		l := s.lines[i]
@@ -228,8 +225,8 @@ func (s *series) readSnapshots() {
 	}
 }
 
-// setClocks converts the times of all series of a boot to the clock of the boot's last series. Without this, the times
-// could not be compared, because the series may have different clocks. setClocks returns the last series of each boot.
+// setClocks converts the times of all series of a boot to the clock of the boot's last series, so that they can be
+// compared. It returns the last series of each boot.
 func (n *node) setClocks() map[string]*series {
 	follows := func(s, l *series) bool {
 		than := cmp.Compare(s.lastTime().Sub(s.booted), l.lastTime().Sub(l.booted))
@@ -251,8 +248,8 @@ func (n *node) setClocks() map[string]*series {
 	return last
 }
 
-// dropUnclear drops a series if its times cannot be compared with the times of other series. There are two reasons: no
-// snapshot of the series' boot is left, or a lost series of the same boot may have had another clock.
+// dropUnclear drops a series whose times cannot be compared with those of other series: no snapshot of its boot is
+// left, or a lost series of the same boot may have had another clock.
 func (n *node) dropUnclear(clocks map[string]*series) {
 	if len(n.series) == 0 {
 		return
@@ -283,13 +280,13 @@ func (s *series) previousName() string {
 }
 
 // latestSeries returns the last series of the node, which no other series follows. If lines are lost, several series
-// may have no series after them. If latestSeries cannot find out which of them is the last one, it returns nil.
+// may have none after them. If latestSeries cannot find out which of them is the last, it returns nil.
 func latestSeries(named map[string]*series, followed map[string]bool, clocks map[string]*series) *series {
 	ends := slices.Collect(maps.Values(clocks))
 	ends = slices.DeleteFunc(ends, func(s *series) bool { return s.old || followed[s.name] })
 	if len(ends) > 1 {
-		// One of the ends reaches back to the node's first series, which has no previous one. The series after this end
-		// is lost, so this end is not the latest.
+		// An end that reaches back to the node's first series, which has no previous one, is not the latest: the series
+		// after it is lost.
 		ends = slices.DeleteFunc(ends, func(s *series) bool {
 			for range named {
 				if before := named[s.previousName()]; before != nil {
@@ -333,14 +330,14 @@ func (s *series) indexLines() {
 	}
 }
 
-// newHole returns the hole before a line. The parameter "at" is the index of this line. The first lost line has the
-// number after+1, and the last has the number "until". The parameter "from" is the time of the line before the hole.
+// newHole returns the hole before the line with the index "at". The lost lines have the numbers from after+1 to
+// "until". The line before the hole has the time "from".
 func (s *series) newHole(at, after, until int, from time.Time) hole {
 	return hole{at: at, addr: s.lostAddr(after, until), from: from.Add(-maxLateness), to: s.lines[at].Time}
 }
 
-// lostAddr returns the address of lost lines. The first lost line has the number after+1, and the last has the number
-// "until". If the fragments do not show the same address for all these lines, lostAddr returns the zero address.
+// lostAddr returns the address of the lost lines with the numbers from after+1 to "until", if the fragments show the
+// same address for all. Otherwise, it returns the zero address.
 func (s *series) lostAddr(after, until int) netip.Addr {
 	a := s.lostAddrs[until]
 	if until-after > len(s.lostAddrs) {
@@ -354,8 +351,8 @@ func (s *series) lostAddr(after, until int) netip.Addr {
 	return a
 }
 
-// addHoleBefore adds a hole to the beginning of s if lines may be lost between the series prev and s. The lines of an
-// old series have no numbers, so they do not show whether lines are lost.
+// addHoleBefore adds a hole to the beginning of s if lines may be lost between the series prev and s. An old series
+// does not show this, because its lines have no numbers.
 func (n *node) addHoleBefore(prev, s *series) {
 	_, number, _ := strings.Cut(s.previous, ".")
 	end, _ := strconv.Atoi(number)

@@ -10,8 +10,8 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/registry"
 )
 
-// A walker finds the leases of one address, and the doubts about this address. For this, it reads the node's snapshots,
-// and the node's lines about the address.
+// A walker finds the leases of one address and the doubts about it, from the node's snapshots and the lines about the
+// address.
 type walker struct {
 	addr   netip.Addr
 	leases []*Lease
@@ -57,8 +57,8 @@ func (n *node) walkAddr(a netip.Addr) ([]*Lease, []doubt) {
 	return w.leases, w.doubts
 }
 
-// enterSeries goes from one series to the next series, s. If the node has booted between the two series, enterSeries
-// ends the current lease, because the boot has ended all leases.
+// enterSeries goes from one series to the next, s. A boot between the two has ended all leases, so enterSeries then
+// ends the current one.
 func (w *walker) enterSeries(before, s *series) {
 	w.endedLease = nil
 	if s.boot == before.boot || s.booted.Sub(before.booted).Abs() <= maxBootDiff {
@@ -76,8 +76,7 @@ func (w *walker) enterSeries(before, s *series) {
 	}
 }
 
-// walkSeries goes through the holes, the snapshots and the lines of a series, in their order. Of the lines, it reads
-// only those about the address.
+// walkSeries goes through the holes, the snapshots and the lines about the address of a series, in their order.
 func (w *walker) walkSeries(s *series) {
 	holes, whole := s.holes, s.snapshots
 	pass := func(at int) { // handles the holes and the snapshots before the line with the index "at"
@@ -151,8 +150,8 @@ func (w *walker) beginLease(l registry.Line) {
 	w.lastLine, w.lastSeen, w.isFresh, w.endedLease = l, l.Time, false, nil
 }
 
-// recordHolder records which lease has the address at a time. The parameter l is a line about this lease, with the time
-// when the lease began. If l is nil, no lease has the address at this time.
+// recordHolder records which lease has the address at a time. l is a line about this lease, with the time when it
+// began, or nil if there is no lease.
 func (w *walker) recordHolder(l *registry.Line, at time.Time) {
 	if same := l != nil && w.cur != nil && w.isCurrent(*l); !same {
 		since := at
@@ -160,8 +159,7 @@ func (w *walker) recordHolder(l *registry.Line, at time.Time) {
 			since = l.Time
 		}
 		switch {
-		// A line without a container shows that the registry was rebuilt. A rebuilt registry does not know the true
-		// begin of the lease.
+		// Without a container, the line is from a rebuilt registry, which does not know the true begin of the lease.
 		case w.curHole != nil && l != nil && (since.Before(w.curHole.to) || w.isFresh && l.Container == ""):
 			w.endInHole(since)
 		case w.curHole != nil:
@@ -182,8 +180,8 @@ func (w *walker) recordHolder(l *registry.Line, at time.Time) {
 	w.curHole, w.lastSeen, w.isFresh = nil, at, false
 }
 
-// isCurrent reports whether a line is about the current lease. For the first lines of a series, isCurrent does not
-// compare the begins of the leases, because the previous series had another registry or another clock.
+// isCurrent reports whether a line is about the current lease. For the first lines of a series, it does not compare the
+// begins, because the previous series had another registry or clock.
 func (w *walker) isCurrent(l registry.Line) bool {
 	if w.isFresh {
 		return w.cur.matches(l) && (w.curHole == nil || l.Container != "")
@@ -219,7 +217,7 @@ func (w *walker) openLease(l registry.Line) {
 	w.leases, w.endedLease = append(w.leases, w.cur), nil
 }
 
-// sameLease reports whether two lines are about the same lease. The time of each line must be the begin of its lease.
+// sameLease reports whether two lines, with the begins of their leases as times, are about the same lease.
 func sameLease(a, b registry.Line) bool { return onlyKey(a) == onlyKey(b) && isNear(a.Time, b.Time) }
 
 // onlyKey returns a line with only those members of l that identify the interface of the pod.
