@@ -47,8 +47,8 @@ type Network struct {
 	Requests []lease.Permission // what pods may ask for
 }
 
-// Pools returns the pools of all networks that have one of the modes. If Needs.Mode is set, every network has this
-// mode.
+// Pools returns the pools of all networks that have one of the modes. If Needs.Mode is set, it is the mode of every
+// network.
 func (n Needs) Pools(modes ...lease.Provision) (all []lease.Policy) {
 	for _, w := range n.Networks {
 		for _, p := range w.Pools {
@@ -93,9 +93,8 @@ func hasFamily(pools []lease.Policy, f lease.Family) bool {
 	return anyPool(pools, func(p lease.Policy) bool { return slices.Contains(p.Families, f) })
 }
 
-// Policy returns the policy that allows the calls of the node. The conditions and resource types of actions are in the
-// Service Authorization Reference, "Actions, resources, and condition keys for Amazon EC2". For an example of
-// conditions with tags for the same actions, see AWS's own policy AmazonEKSNetworkingPolicy.
+// Policy returns the policy that allows the calls of the node. The conditions and resource types are from the Service
+// Authorization Reference, "Actions, resources, and condition keys for Amazon EC2".
 func (n Needs) Policy() Policy {
 	p := Policy{Version: "2012-10-17", Statement: []Permission{}}
 	allow := func(sid string, condition map[string]map[string]string, actions, resources []string) {
@@ -103,7 +102,7 @@ func (n Needs) Policy() Policy {
 			p.Statement = append(p.Statement, Permission{sid, "Allow", prefixed("ec2:", actions), resources, condition})
 		}
 	}
-	// Actions such as DescribeSubnets have no resource, so this statement cannot have a condition on a resource.
+	// Actions such as DescribeSubnets have no resource, so IAM allows no condition on one.
 	allow("Look", nil, n.readActions(), []string{"*"})
 	enis := n.arns("network-interface", "*")
 	own := n.tagCondition(book.TagManaged)
@@ -126,8 +125,7 @@ func (n Needs) Policy() Policy {
 			[]string{"CreateTags"}, enis)
 		allow("OwnENI", own, []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute", "DeleteNetworkInterface"}, enis)
-		// A call of these actions also names an instance. The condition allows a call only if this instance is the one
-		// that makes the call.
+		// A call of these actions also names an instance, which must be the one that makes the call.
 		allow("AtInstance", n.ownInstanceCondition(), []string{"AttachNetworkInterface", "DetachNetworkInterface",
 			"ModifyNetworkInterfaceAttribute"}, n.arns("instance", "*"))
 	}
@@ -140,9 +138,9 @@ func (n Needs) Policy() Policy {
 	return p
 }
 
-// allowRequests allows the additional calls that the node needs for the requests of pods. It allows new ENIs only in
-// subnets and groups that the configuration names. If pods can ask for existing ENIs by tags, it allows the node to
-// attach and detach the ENIs with these tags, and nothing else.
+// allowRequests allows the additional calls that the node needs for the requests of pods: new ENIs in subnets and
+// groups that the configuration names, and the attachment and detachment of ENIs with the tags by which pods can ask
+// for them.
 func (n Needs) allowRequests(
 	allow func(sid string, condition map[string]map[string]string, actions, resources []string),
 ) {
@@ -167,7 +165,7 @@ func (n Needs) allowRequests(
 	}
 }
 
-// takesOver reports whether a pod may ask for an address that an ended instance still has. The node then takes it.
+// takesOver reports whether a pod may ask for an address of an ended instance, which the node then takes.
 func (n Needs) takesOver() bool {
 	return slices.ContainsFunc(n.requests(), func(r request) bool {
 		return r.Takeover && r.mode != lease.ProvisionNone
@@ -199,10 +197,9 @@ func (n Needs) readActions() []string {
 	return actions
 }
 
-// assignActions returns the actions that assign addresses to an ENI and unassign them. IPv6 addresses cost nothing, so
-// the node keeps an IPv6 address as long as its ENI. There is one exception: if a pod has asked for a certain IPv6
-// address, the node unassigns the address after the pod. With the key skipDeallocation, the node unassigns none of its
-// own addresses. But with the key takeover, the node takes an address from an ended instance if a pod asks for it.
+// assignActions returns the actions that assign addresses to an ENI and unassign them. The node keeps IPv6 addresses as
+// long as their ENI, because they cost nothing, except those for which pods have asked. With skipDeallocation, it
+// unassigns none of its own addresses. But with takeover, it takes addresses from ended instances.
 func (n Needs) assignActions() []string {
 	var actions []string
 	pools := n.changingPools()
@@ -226,8 +223,8 @@ func (n Needs) assignActions() []string {
 	return actions
 }
 
-// arns returns the ARNs of the resources with these IDs. The parameter kind is the type of the resources. Without IDs,
-// arns returns one ARN, which matches all resources of the type.
+// arns returns the ARNs of the resources of a kind with these IDs. Without IDs, it returns one ARN that matches all of
+// the kind.
 func (n Needs) arns(kind string, ids ...string) []string {
 	var arns []string
 	for _, id := range slices.Sorted(slices.Values(ids)) {
@@ -239,15 +236,13 @@ func (n Needs) arns(kind string, ids ...string) []string {
 	return arns
 }
 
-// ownInstanceCondition returns a condition: the instance that makes a call is the instance that the call names. So no
-// instance can detach an ENI from another instance. The condition compares two keys. The key ec2:SourceInstanceARN is
-// the instance that makes the call. EC2 knows this instance from the credentials, because the instance gets them from
-// its metadata service. The key ec2:InstanceID is the instance that the call names. EC2 has no such key for
-// DeleteNetworkInterface. There the condition is not needed, because EC2 does not delete an ENI that is attached.
+// ownInstanceCondition returns the condition that the instance that makes a call (ec2:SourceInstanceARN, from its
+// credentials) is the one that the call names (ec2:InstanceID). So no instance can detach an ENI from another.
+// DeleteNetworkInterface has no such key and does not need it, because EC2 does not delete an attached ENI.
 //
-// AWS's own AWSEC2VssSnapshotPolicy has the same condition for calls of an instance (AWS managed policy reference). Two
-// documents describe the keys. One is the IAM user guide, "EC2: Attach or detach volumes to an EC2 instance". The other
-// is the Service Authorization Reference for EC2, where the resource type "instance" lists its condition keys.
+// AWS's own AWSEC2VssSnapshotPolicy has this condition (AWS managed policy reference). For the keys, see the IAM user
+// guide, "EC2: Attach or detach volumes to an EC2 instance", and the Service Authorization Reference for EC2, resource
+// type "instance".
 func (n Needs) ownInstanceCondition() map[string]map[string]string {
 	return map[string]map[string]string{"ArnLike": {"ec2:SourceInstanceARN": n.arns("instance",
 		"${ec2:InstanceID}")[0]}}
@@ -267,8 +262,8 @@ func (n Needs) requestTagsCondition() map[string]map[string]string {
 	return absenceCondition("false", "aws:RequestTag/"+book.TagManaged, "aws:RequestTag/"+book.TagInstance)
 }
 
-// absenceCondition returns a condition about the condition keys that EC2 gives to IAM with a call. If value is "true",
-// the call must have none of these keys. If value is "false", the call must have all of them.
+// absenceCondition returns the condition that a call has none of the condition keys if value is "true", or all of them
+// if value is "false".
 func absenceCondition(value string, keys ...string) map[string]map[string]string {
 	null := map[string]string{}
 	for _, k := range keys {
@@ -277,8 +272,8 @@ func absenceCondition(value string, keys ...string) map[string]map[string]string
 	return map[string]map[string]string{"Null": null}
 }
 
-// tagValuesCondition returns the condition that a resource has the tags. IAM would read ${ in the value of a tag as the
-// begin of a variable. So tagValuesCondition writes ${$}{ in place of it (IAM user guide, "Policy variables").
+// tagValuesCondition returns the condition that a resource has the tags. It writes ${$}{ for ${, which IAM would read
+// as the begin of a variable (IAM user guide, "Policy variables").
 func tagValuesCondition(tags map[string]string) map[string]map[string]string {
 	if len(tags) == 0 {
 		return nil
@@ -290,8 +285,8 @@ func tagValuesCondition(tags map[string]string) map[string]map[string]string {
 	return map[string]map[string]string{"StringEquals": equals}
 }
 
-// distinctPermissions drops a permission if it differs from an earlier permission only in its Sid. There can be such
-// permissions, because several pools may need the same one.
+// distinctPermissions drops permissions that differ from an earlier one only in the Sid. Several pools may need the
+// same permission.
 func distinctPermissions(all []Permission) []Permission {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(p Permission) bool {
@@ -302,8 +297,8 @@ func distinctPermissions(all []Permission) []Permission {
 	})
 }
 
-// sidSuffix returns the last part of a Sid, for the pool or the request with the index i. With this part, all Sids
-// differ. It is a number, because a Sid can have only letters and digits.
+// sidSuffix returns the end of a Sid, for the pool or the request with the index i. It is a number, because a Sid can
+// have only letters and digits.
 func sidSuffix(i int) string {
 	if i == 0 {
 		return ""
@@ -319,8 +314,8 @@ func prefixed(prefix string, words []string) []string {
 	return all
 }
 
-// Actions returns the actions that doctor tries one by one: all actions of the policy except CreateTags. doctor tries
-// CreateTags together with CreateNetworkInterface.
+// Actions returns the actions of the policy that doctor tries one by one: all except CreateTags, which belongs to
+// CreateNetworkInterface.
 func (n Needs) Actions() []string {
 	names := map[string]bool{}
 	for _, s := range n.Policy().Statement {
