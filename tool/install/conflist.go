@@ -32,9 +32,9 @@ func ReadConflist(file string) (*Conflist, error) {
 	return &Conflist{filepath.Base(file), text}, nil
 }
 
-// autoHostInterface matches the key hostInterface of a conflist if its value is "auto". The value "auto" makes one
-// conflist work on several nodes, although the links of their boot ENIs have different names. No link of a boot ENI has
-// the name "auto", because udev and Linux name links by their kind or place.
+// autoHostInterface matches the key hostInterface with the value "auto", with which one conflist works on nodes whose
+// boot ENIs' links have different names. No such link has the name "auto", because udev and Linux name links by their
+// kind or place.
 var autoHostInterface = regexp.MustCompile(`("hostInterface"\s*:\s*)"auto"`)
 
 // WantsHostInterface reports whether the conflist has the hostInterface "auto".
@@ -45,8 +45,8 @@ func (c *Conflist) SetHostInterface(link string) {
 	c.Text = autoHostInterface.ReplaceAll(c.Text, fmt.Appendf(nil, "${1}%q", link))
 }
 
-// otherNames returns the node's files that have the same conflist as c, but another name. Other programs may have added
-// plugins to such a file. The comparison ignores these plugins.
+// otherNames returns the node's files that have the same conflist as c, but another name. The comparison ignores
+// plugins that other programs may have added.
 func (c *Conflist) otherNames(p Place) (old []string) {
 	for _, f := range conf.Load(p.ConfDir).Files {
 		if filepath.Base(f.Path) == c.Name || !slices.ContainsFunc(f.Lists, isOurs) {
@@ -61,9 +61,8 @@ func (c *Conflist) otherNames(p Place) (old []string) {
 	return old
 }
 
-// checkMistakes returns an error with all mistakes of the conflist, except the tolerated mistakes. It only warns of
-// tolerated mistakes, because a node may already have a conflist with a tolerated mistake. With an error, such a node
-// could not get new releases.
+// checkMistakes returns an error with all mistakes of the conflist, except the tolerated ones, of which it only warns.
+// With an error, a node that already has such a conflist could not get new releases.
 func (c *Conflist) checkMistakes(p Place) error {
 	file := filepath.Join(p.ConfDir, c.Name)
 	found, err := conf.MistakesIn(file, c.Text, p.BinDir, c.otherNames(p), pluginPrograms...)
@@ -91,10 +90,9 @@ func (c *Conflist) checkMistakes(p Place) error {
 		cli.Count(count, "mistake")), hint)
 }
 
-// putConflist writes the conflist that the operator has given to install. If the operator has given none, and the node
-// has none of ours, putConflist only warns. If the node has another file with the same conflist, putConflist removes
-// that file after it has written the new one. Because of this order, the runtime has a conflist at every moment, even
-// if this process is killed.
+// putConflist writes the conflist of the operator. If there is none, and the node has none of ours, putConflist only
+// warns. If the node has the same conflist in another file, putConflist then removes that file. So even if this process
+// is killed, the runtime has a conflist at every moment.
 func (i *Installation) putConflist() error {
 	if i.Conflist == nil {
 		if ours, err := i.conflists(); err == nil && len(ours) == 0 {
@@ -146,8 +144,8 @@ func (i *Installation) conflists() (ours []string, err error) {
 	return ours, all.Unlisted
 }
 
-// isOurs reports whether the file of a list is ours, because it has a plugin of ours. It ignores a file that Multus has
-// written. It also ignores a plugin that is not in the list's file, but in a separate file.
+// isOurs reports whether the file of a list is ours, because it has a plugin of ours. A file of Multus does not count,
+// nor does a plugin in a drop-in.
 func isOurs(l conf.List) bool {
 	return !l.Delegate && slices.ContainsFunc(l.Plugins, func(m conf.Member) bool {
 		return m.File == "" && slices.Contains(conf.Types, m.Type)

@@ -19,13 +19,13 @@ import (
 // may have written it.
 const environmentFile = "/etc/cni-ipvlan-vpc-k8s.env"
 
-// environmentHeader is the first line of an environmentFile that install has written. install must not replace or
-// remove an environmentFile without this line.
+// environmentHeader is the first line of an environmentFile of install. Without this line, install must not replace or
+// remove the file.
 const environmentHeader = "# Written by " + cli.Program + " install: its --env names the variables.\n"
 
-// Lookup copies variables of this process into the environment of the units. It leaves out variables with an empty
-// value. It returns an error if a name is invalid, or if a variable is not set. It also returns an error if a value has
-// a line break or a single quotation mark.
+// Lookup copies the named variables of this process into the environment of the units, except those with an empty
+// value. It returns an error for an invalid name, a variable that is not set, and a value with a line break or a single
+// quotation mark.
 func (i *Installation) Lookup(names []string) error {
 	for _, name := range names {
 		value, ok := os.LookupEnv(name)
@@ -44,9 +44,9 @@ func (i *Installation) Lookup(names []string) error {
 	return nil
 }
 
-// putEnvironment writes environmentFile. If the units need no variable, putEnvironment removes a file that an earlier
-// run has written. It keeps a file that an administrator has written, because the runtime may need this file, too. Only
-// root may read the new file, because the file may have secrets. For example, the URL of a proxy can have a password.
+// putEnvironment writes environmentFile, which only root may read, because it may have secrets. If the units need no
+// variable, putEnvironment removes the file of an earlier run. It keeps an administrator's file, because the runtime
+// may need it, too.
 func (i *Installation) putEnvironment() error {
 	if len(i.env) == 0 || !i.Systemd {
 		return i.removeEnvironment()
@@ -63,8 +63,8 @@ func (i *Installation) putEnvironment() error {
 		text: []byte(environmentHeader + strings.Join(i.env, ""))})
 }
 
-// warnOfLacking warns of variables that the units should have, but that an administrator's environmentFile lacks. The
-// parameter text is the content of this file.
+// warnOfLacking warns of variables for the units that an administrator's environmentFile lacks. The argument text is
+// its content.
 func (i *Installation) warnOfLacking(text []byte) {
 	var lacks []string
 	for _, line := range i.env {

@@ -17,8 +17,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// Directories of the container image, and directories of the node. The constants fromBin, fromTool and fromSystemd are
-// directories of the image. The deb and rpm packages have the files in directories of the same names.
+// Directories of the container image (from...), which are also those of the deb and rpm packages, and of the node.
 const (
 	fromBin     = "opt/cni/bin"
 	fromTool    = "usr/bin"
@@ -87,8 +86,8 @@ func (i *Installation) toolFiles() []nodeFile {
 	return files
 }
 
-// putFile writes a file and records the change. If the node already has the same file, putFile does nothing. If Check
-// is set, it only records the change.
+// putFile writes a file and records the change, unless the node has the file already. If Check is set, it only records
+// the change.
 func (i *Installation) putFile(f nodeFile) error {
 	if f.from != "" {
 		text, err := i.Source.ReadFile(f.from)
@@ -152,13 +151,12 @@ func (f nodeFile) putLink() error {
 	return os.Rename(next, f.path)
 }
 
-// unfinishedSuffix is the end of the name of an unfinished file (see package atomicfile). When the unfinished file is
-// complete, the program removes the suffix from its name. In this way, the complete file replaces the old file. A
-// killed run may leave an unfinished file. The next run overwrites it.
+// unfinishedSuffix is the end of the name of an unfinished file (see package atomicfile), until a rename replaces the
+// old file. The next run overwrites an unfinished file of a killed run.
 const unfinishedSuffix = ".new"
 
-// removeFile removes a file. It also removes the unfinished file that a killed run may have left beside the file. It
-// records both changes. If Check is set, it only records them.
+// removeFile removes a file, and an unfinished file of a killed run beside it, and records both changes. If Check is
+// set, it only records them.
 func (i *Installation) removeFile(path string) error {
 	for _, p := range []string{path, path + unfinishedSuffix} {
 		if _, err := os.Lstat(p); errors.Is(err, fs.ErrNotExist) {

@@ -4,14 +4,13 @@
 // Package install installs the suite on a node, and can remove it again. It takes the files from the suite's container
 // image, or from a directory that has the files at the same paths.
 //
-// An installation has this order: programs, then units, then the conflist. When the conflist is there, the runtime
-// reports the node as ready. A removal has the reverse order. Each new file replaces the old file by a rename. So if
-// the runtime starts a program during an installation, it starts either the whole old program or the whole new one. If
-// the node already has the result of a step, the step does nothing. So if a run is killed, the next run does only the
-// remaining work. If two runs begin at the same time, one waits until the other has ended.
+// An installation has this order: programs, units, conflist. With the conflist, the runtime reports the node as ready.
+// A removal has the reverse order. Each new file replaces the old one by a rename, so the runtime never starts half a
+// program. A step whose result is there already does nothing, so the next run after a killed one does the rest. Of two
+// runs at the same time, one waits for the other.
 //
-// All paths are paths of the node: the process enters the node's root directory (chroot(2)) after it has opened the
-// files of the image. So the node's symbolic links lead to the right files.
+// All paths are paths of the node: after the process has opened the files of the image, it enters the node's root
+// directory (chroot(2)), so that symbolic links lead to the node's files.
 package install
 
 import (
@@ -26,16 +25,15 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/conf"
 )
 
-// programPrefix is the beginning of the names of all our programs. It is also the name of the plugin that does the work
-// of all our plugins in one process.
+// programPrefix is the beginning of the names of all our programs, and the name of the plugin that does the work of
+// all.
 const programPrefix = "cni-ipvlan-vpc-k8s"
 
 // pluginPrograms are our plugins in the order of their installation: a plugin comes after the program that it executes.
 var pluginPrograms = []string{conf.GrowProgram, conf.TypeIPAM, conf.TypeIPVlan, conf.TypePTP, conf.TypeEgress,
 	conf.TypeAll}
 
-// A Change is a change of a file that the program has made. If Check is set, it is a change that the program would
-// make.
+// A Change is a change of a file that the program has made, or would make without Check.
 type Change struct {
 	Change string `json:"change"` // create, replace or remove
 	Path   string `json:"path"`   // path on the node
@@ -52,8 +50,7 @@ type Installation struct {
 	changes  []Change
 }
 
-// EnterRoot makes dir the root directory of this process (chroot(2)). From then on, all paths that the process uses are
-// paths of the node.
+// EnterRoot makes dir the root directory of this process (chroot(2)), so that all paths are paths of the node.
 func EnterRoot(dir string) error {
 	if dir == "/" {
 		return nil

@@ -20,14 +20,12 @@ import (
 )
 
 // Other programs put plugins of their own after ours: istio-cni, linkerd-cni and antrea edit the conflist of the node.
-// An installation runs at each restart of the DaemonSet. It keeps the plugins that these programs have added, because a
-// pod without the plugin of a mesh would start outside the mesh.
+// An installation, which runs at each restart of the DaemonSet, keeps these plugins. Otherwise a pod would start
+// outside its mesh.
 //
-// A conflist of ours may itself have plugins of other projects, such as portmap. If our next conflist has no portmap,
-// the installation must remove portmap from the node's file. So the installation must know that portmap came with our
-// conflist, and that no other program has added it. For this, the installed file has the key conf.Installed, which
-// names the plugins of other projects that came with our conflist. The key and the plugins are in one file. So one
-// rename replaces the key and the plugins together, even if the run is killed.
+// A conflist of ours may itself have plugins of other projects, such as portmap. If our next conflist lacks portmap,
+// the installation must remove portmap. So the installed file has the key conf.Installed, which names the plugins of
+// other projects that came with our conflist. One rename replaces the key together with the plugins.
 
 // A foundConflist has the keys of a conflist that this package reads.
 type foundConflist struct {
@@ -35,8 +33,8 @@ type foundConflist struct {
 	Installed []string      `json:"cni-ipvlan-vpc-k8s/installed"` // conf.Installed
 }
 
-// addedPlugins returns the plugins that other programs have added to a conflist of ours. The parameter text is the text
-// of this conflist. If the conflist has no plugin of ours, addedPlugins returns no plugins.
+// addedPlugins returns the plugins that other programs have added to a conflist of ours, whose text is the argument.
+// Without a plugin of ours in it, there are none.
 func addedPlugins(text []byte) (others []conf.Member) {
 	var has foundConflist
 	if json.Unmarshal(text, &has) != nil {
@@ -58,9 +56,8 @@ func pluginTypes(plugins []conf.Member) (types []string) {
 	return types
 }
 
-// textWithAdded returns the text of c with further plugins: those that other programs have added to the node's
-// conflist. The parameter "has" is the text of the node's conflist. If c already has a plugin of a type, textWithAdded
-// adds no second plugin of this type. It also returns the types of the plugins that it has added, in the result "kept".
+// textWithAdded returns the text of c, with the plugins that other programs have added to the node's conflist (the
+// argument "has"). It also returns the types of these plugins. It adds no plugin of a type that c already has.
 func (c *Conflist) textWithAdded(has []byte) (text []byte, kept []string, err error) {
 	var fresh foundConflist
 	if err := json.Unmarshal(c.Text, &fresh); err != nil {
@@ -126,9 +123,8 @@ func pluginEnds(text []byte) (last, end int, err error) {
 	return 0, 0, errors.New("the list has no plugins")
 }
 
-// textFor returns the text that a conflist of the node must have. The parameter target is the path of this conflist. If
-// the file at target already has the same JSON, textFor returns the text of that file, so that the caller does not
-// write a new file. With a new file, the runtime would read the conflist again without need.
+// textFor returns the text that the conflist of the node at the path target must have. If the file there has the same
+// JSON, this is the text of the file, so that the caller writes no new file, which the runtime would read again.
 func (c *Conflist) textFor(target string) ([]byte, error) {
 	has, err := os.ReadFile(target)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -31,8 +31,8 @@ type platform struct {
 	isHere func() bool
 }
 
-// platforms are all platforms that install knows. PlaceOf takes the first platform that fits this node. The last
-// platform fits every node.
+// platforms are all platforms that install knows, in the order in which PlaceOf tries them. The last one fits every
+// node.
 //
 // Sources and reasons:
 //
@@ -44,8 +44,8 @@ type platform struct {
 // On Bottlerocket, /opt/cni and /etc/cni are writable. All other directories in / and /usr are read-only, and /etc is
 // empty after a boot. Bottlerocket allows only its own units in its systemd.
 //
-// On Talos and Bottlerocket, operators use a debug container (kubectl debug node/NODE). So the tool is in the directory
-// of the plugins, because a debug container finds the tool there.
+// On Talos and Bottlerocket, the tool is in the directory of the plugins, where operators find it from a debug
+// container (kubectl debug node/NODE).
 //
 // On Flatcar, /usr is read-only, and /opt/bin is for the administrator.
 //
@@ -76,8 +76,8 @@ func Platforms() []string {
 	return names
 }
 
-// PlaceOf returns the place of the platform that has this name. If name is empty, PlaceOf returns the place of this
-// node's platform. If the node has no systemd, PlaceOf sets the field Systemd of the place to false.
+// PlaceOf returns the place of the platform that has this name, or of this node's platform if name is empty. If the
+// node has no systemd, the place has none, either.
 func PlaceOf(name string) (Place, error) {
 	i := slices.IndexFunc(platforms, func(p platform) bool { return p.Platform == name || name == "" && p.isHere() })
 	if i < 0 {

@@ -18,8 +18,7 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/cli"
 )
 
-// ErrInUse means that pods of the node have addresses from our plugins. The runtime needs the plugins for the DEL of
-// these pods.
+// ErrInUse means that pods of the node have addresses from our plugins, which the runtime needs for their DEL.
 var ErrInUse = errors.New("the node has pods of this network")
 
 // metricsFiles are the files in which our units write metrics, unless an operator has changed the units.
@@ -28,13 +27,12 @@ var metricsFiles = []string{
 	"/var/lib/node_exporter/textfile_collector/cni_ipvlan_vpc_doctor.prom",
 }
 
-// Uninstall removes everything that Install may have installed, the conflist first. It also removes all other conflists
-// that have a plugin of ours. It removes the metrics, because node_exporter would export their last values for ever. It
-// does not remove the state in /run, because the next boot removes this state. Uninstall always returns what it has
-// removed, even with an error.
+// Uninstall removes everything that Install may have installed, and all other conflists with a plugin of ours. It also
+// removes the metrics, because node_exporter would export their last values for ever. It leaves the state in /run. It
+// always returns what it has removed, even with an error.
 //
-// If checkUnused returns an error, Uninstall removes nothing. Uninstall calls checkUnused after it has got the lock,
-// because pods may start while it waits for the lock.
+// If checkUnused returns an error, Uninstall removes nothing. It calls checkUnused under the lock, because pods may
+// start while it waits for the lock.
 func (i *Installation) Uninstall(ctx context.Context, checkUnused func() error) ([]Change, error) {
 	files, err := i.nodeFiles()
 	if err != nil {
@@ -99,10 +97,9 @@ func (i *Installation) enabledLinks(units []nodeFile) (links []nodeFile) {
 	return links
 }
 
-// InUse returns ErrInUse if the registry or the kernel shows that pods of the node have addresses. If InUse cannot read
-// the registry or the kernel, it returns another error, because pods may have addresses. The parameter host is the
-// node's namespace. The caller must open this namespace before it calls EnterRoot, because the new root directory may
-// have no /proc. An ErrInUse comes with a hint for the operator, and lastHint is the last part of this hint.
+// InUse returns ErrInUse if the registry or the kernel shows that pods of the node have addresses, and another error if
+// it cannot read them. The caller must open host, the node's namespace, before it calls EnterRoot, because the new root
+// directory may have no /proc. lastHint is the last part of ErrInUse's hint.
 func InUse(host *nl.NS, lastHint string) error {
 	s, err := cli.ViewRegistry()
 	if err != nil {

@@ -59,8 +59,8 @@ func (i *Installation) unitFiles() ([]nodeFile, error) {
 // programCalls matches the places at which a unit or a script names a program of ours without its directory.
 var programCalls = regexp.MustCompile(`(=-?|\$\()(` + programPrefix + `-(tool|links) |` + programPrefix + `-links\n)`)
 
-// withDirs returns the text of a unit or a script. If systemd does not search ToolDir, withDirs puts this directory
-// before the names of our programs.
+// withDirs puts ToolDir before the names of our programs in the text of a unit or a script, if systemd does not search
+// it.
 func (i *Installation) withDirs(text []byte) []byte {
 	if slices.Contains(systemdPath, i.ToolDir) {
 		return text
@@ -68,12 +68,11 @@ func (i *Installation) withDirs(text []byte) []byte {
 	return programCalls.ReplaceAll(text, []byte("${1}"+i.ToolDir+"/${2}"))
 }
 
-// conflistCommands matches calls of the tool in a unit or a script. It matches only commands that read a conflist.
+// conflistCommands matches calls of the tool's commands that read a conflist, in a unit or a script.
 var conflistCommands = regexp.MustCompile(programPrefix + `-tool (repair|registry-gc|warm|release|metrics|advertise|doctor|eniif --boot --pods)\b`)
 
-// withFlags returns the text of a unit or a script, with additional flags for the tool. To commands of the tool that
-// read a conflist, withFlags adds --config. To the command "doctor", it also adds --bin-dir. It adds no flag for a
-// default directory.
+// withFlags adds --config to the calls that conflistCommands matches, and --bin-dir to calls of doctor. It adds no flag
+// for a default directory.
 func (i *Installation) withFlags(text []byte) []byte {
 	return conflistCommands.ReplaceAllFunc(text, func(call []byte) []byte {
 		flags := ""
@@ -150,8 +149,7 @@ func enableable(units []nodeFile) (names []string) {
 func systemdRuns() bool { return hasPath("/run/systemd/system")() }
 
 // startUnits makes systemd read the units again, starts all enabled units except warmUnit, and makes systemd-networkd
-// read its drop-in. startUnits does this even if this run has changed no file. The reason is that an earlier run may
-// have written the files, and may have been killed before it called startUnits.
+// read its drop-in. It does this even without changed files, because an earlier run may have been killed before it.
 func (i *Installation) startUnits(ctx context.Context) error {
 	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -167,9 +165,8 @@ func (i *Installation) startUnits(ctx context.Context) error {
 	return restartNetworkd(ctx)
 }
 
-// restartNetworkd restarts a running systemd-networkd that has not read our drop-in yet. With the drop-in,
-// systemd-networkd keeps the routes and rules of pods when it starts. If another file overrides the drop-in,
-// restartNetworkd only warns.
+// restartNetworkd restarts a running systemd-networkd that has not read our drop-in yet, which keeps the routes and
+// rules of pods. If another file overrides the drop-in, restartNetworkd only warns.
 func restartNetworkd(ctx context.Context) error {
 	file, err := cli.UnreadByNetworkd([]string{toSystemd + "/networkd.conf.d/" + programPrefix + ".conf"})
 	if err != nil || file == "" {
@@ -183,12 +180,12 @@ func restartNetworkd(ctx context.Context) error {
 	return systemctl(ctx, "try-restart", "systemd-networkd.service")
 }
 
-// warmUnit is the unit that fills the pools. Without a conflist, warmUnit fails, so startUnits does not start it. Only
-// startWarm starts warmUnit, after the installation of the conflist.
+// warmUnit is the unit that fills the pools. It fails without a conflist, so startWarm starts it after the installation
+// of the conflist.
 const warmUnit = "cni-warm.service"
 
-// startWarm starts warmUnit if this unit is enabled. The caller must have installed the conflist. startWarm does not
-// wait until warmUnit ends, because warmUnit may work for minutes while EC2 throttles.
+// startWarm starts warmUnit if it is enabled, after the conflist is installed. It does not wait until warmUnit ends,
+// which may take minutes while EC2 throttles.
 func (i *Installation) startWarm(ctx context.Context) error {
 	if !slices.Contains(i.Enable, warmUnit) || !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -196,8 +193,8 @@ func (i *Installation) startWarm(ctx context.Context) error {
 	return systemctl(ctx, "start", "--no-block", warmUnit)
 }
 
-// stopUnits stops all units of ours that can be enabled. It also stops the services that write metrics. A running
-// service could write its file of metrics again after Uninstall has removed the file.
+// stopUnits stops all units of ours that can be enabled, and the services that write metrics, which could write them
+// again after Uninstall.
 func (i *Installation) stopUnits(ctx context.Context, units []nodeFile) error {
 	if !i.Systemd || i.Check || !systemdRuns() {
 		return nil
@@ -214,8 +211,8 @@ func (i *Installation) stopUnits(ctx context.Context, units []nodeFile) error {
 	return systemctl(ctx, append([]string{"stop"}, installed...)...)
 }
 
-// systemctl runs the node's program systemctl. This process may have changed its root directory. In this case,
-// systemctl does nothing unless SYSTEMD_IGNORE_CHROOT is set.
+// systemctl runs the node's program systemctl. After a chroot, systemctl does nothing unless SYSTEMD_IGNORE_CHROOT is
+// set.
 func systemctl(ctx context.Context, args ...string) error {
 	c := exec.CommandContext(ctx, "systemctl", args...)
 	c.Env = append(os.Environ(), "SYSTEMD_IGNORE_CHROOT=1")
