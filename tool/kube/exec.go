@@ -33,8 +33,7 @@ type execPlugin struct {
 	dir string // directory of the kubeconfig
 }
 
-// An execCredential is a JSON object. The tool writes one to the program that an execPlugin names, and reads one from
-// the output of this program.
+// An execCredential is the JSON object that the program of an execPlugin gets, and the one that it prints.
 type execCredential struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       string      `json:"kind"`

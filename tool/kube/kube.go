@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// Kubeconfigs are the paths at which kubelets have their kubeconfig. The first path is that of kubeadm. The next ones
-// are those of EKS and kOps (one path), Bottlerocket, Talos, k3s, and RKE2, in this order.
+// Kubeconfigs are the paths at which kubelets have their kubeconfig: kubeadm, EKS and kOps (one path), Bottlerocket,
+// Talos, k3s and RKE2, in this order.
 var Kubeconfigs = []string{
 	"/etc/kubernetes/kubelet.conf",
 	"/var/lib/kubelet/kubeconfig",
@@ -53,8 +53,7 @@ type Client struct {
 	node   string // the node that the certificate names, or ""
 }
 
-// Node returns the name of the node in the client's certificate. If the credentials are a token, they name no node, and
-// the result is "".
+// Node returns the name of the node in the client's certificate, or "" if the credentials are a token.
 func (c *Client) Node() string { return c.node }
 
 // A Refusal is an answer of the API server whose status is not 200.
@@ -123,8 +122,8 @@ func (c *Client) patch(ctx context.Context, at *url.URL, body []byte, into any) 
 	return json.Unmarshal(text, into)
 }
 
-// messageOf returns the message of a Status object. If text is no Status object, another server than an API server may
-// have answered, so messageOf returns the beginning of text.
+// messageOf returns the message of a Status object, or the beginning of any other text. Such a text may be from a
+// server that is no API server.
 func messageOf(text []byte) string {
 	const some = 200
 	var status struct{ Message string }

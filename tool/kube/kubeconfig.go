@@ -20,9 +20,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A kubeconfig has the keys of a kubeconfig file (Kubernetes reference, "kubeconfig (v1)"). Some keys are in this type
-// only so that Load can refuse them. If Load ignored these keys, a request would lack credentials, or would go to
-// another server.
+// A kubeconfig has the keys of a kubeconfig file (Kubernetes reference, "kubeconfig (v1)"). Some keys are here only so
+// that Load refuses them. If Load ignored them, a request would lack credentials, or would go to another server.
 type kubeconfig struct {
 	CurrentContext string                     `json:"current-context"`
 	Clusters       []namedEntry[server]       `json:"clusters"`
@@ -30,8 +29,7 @@ type kubeconfig struct {
 	Contexts       []namedEntry[contextEntry] `json:"contexts"`
 }
 
-// A namedEntry is an entry of one of the lists in a kubeconfig. Its value is in the field Cluster, User or Context:
-// each list has its own field.
+// A namedEntry is an entry of one of the lists in a kubeconfig, each of which has another field for the value.
 type namedEntry[T any] struct {
 	Name    string `json:"name"`
 	Cluster T      `json:"cluster"`
@@ -128,8 +126,7 @@ func entry[T any](all []namedEntry[T], kind, name string) (one namedEntry[T], er
 	return all[i], nil
 }
 
-// newClient returns a client that makes requests to the server in the parameter "at". The client uses the credentials
-// of the user in the parameter "as".
+// newClient returns a client of the server "at", with the credentials of the user "as".
 func newClient(ctx context.Context, at server, as user) (*Client, error) {
 	address, err := url.Parse(at.Server)
 	if err != nil || address.Scheme != "https" || address.Host == "" {
@@ -223,8 +220,7 @@ func (u user) certificate() (*tls.Certificate, error) {
 	return keyPair(cert, key)
 }
 
-// dataOrFile returns the parameter data, or the content of the file if data is empty. If data and the file's name are
-// both empty, the result is empty.
+// dataOrFile returns data, or the content of the file if data is empty. Without both, the result is empty.
 func dataOrFile(data []byte, file string) ([]byte, error) {
 	if len(data) > 0 || file == "" {
 		return data, nil
