@@ -23,8 +23,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// Package repair compares a running pod with the objects that its ADD has made. For this, repair needs the inputs of
-// the ADD. The inputs have three sources, the best one first:
+// To compare a running pod with the objects that its ADD has made, repair needs the inputs of the ADD. They have three
+// sources, the best one first:
 //
 //   - The file that the runtime keeps for the DEL (see [lease.KeptOf]). It has the configuration, the annotations and
 //     the answer of this ADD. The runtime writes it after the ADD, so repair can compare even a pod that has just
@@ -35,7 +35,7 @@ import (
 //     a key). The alias names the attachment, and the lease has the namespace and the addresses. If the registry was
 //     rebuilt, and no runtime keeps a file, there is no other source.
 //
-// This package does not ask the pod, because the pod could name the addresses of another pod.
+// This package does not ask the pod, which could name the addresses of another pod.
 
 // settledAfter is the age of a lease after which its ADD has certainly ended: no runtime waits longer (containerd: 4
 // minutes).
@@ -50,10 +50,9 @@ type Attachment struct {
 	unlimited bool
 }
 
-// attachmentsOf lists the attachments of a network, the oldest first. Repairs are made in this order, because pods
-// share objects. The repair of the youngest pod comes last, so the shared objects get the form that the youngest pod's
-// ADD has given them. attachmentsOf also returns the function isUnknown. Its argument is the node's end of a pair, and
-// it returns true if no source knows the pod of this pair.
+// attachmentsOf lists the attachments of a network, the oldest first. Repairs are made in this order, so that objects
+// that pods share get the form that the youngest pod's ADD has given them. The function isUnknown reports whether no
+// source knows the pod of a pair, by the node's end of the pair.
 func attachmentsOf(host *nl.NS, n conf.Network, s *registry.State) (
 	all []Attachment, isUnknown func(nl.Link) bool, failed error,
 ) {
@@ -118,8 +117,8 @@ func attachmentsOf(host *nl.NS, n conf.Network, s *registry.State) (
 // errUnsettled means that the ADD of an attachment may be under way.
 var errUnsettled = errors.New("its ADD may be under way")
 
-// leasesOf returns the leases of a network. The keys of the map are the attachments of the leases. It leaves out leases
-// of further NICs and leases without a container.
+// leasesOf returns the leases of a network by their attachments, without leases of further NICs and leases without a
+// container.
 func leasesOf(network string, s *registry.State) map[registry.Attachment]registry.Lease {
 	all := map[registry.Attachment]registry.Lease{}
 	if s == nil {
@@ -133,9 +132,8 @@ func leasesOf(network string, s *registry.State) map[registry.Attachment]registr
 	return all
 }
 
-// fromKept returns an attachment with the inputs from a runtime's file. The parameter t has the data of this file. If
-// the file lacks a necessary value, the boolean result is false. It is also false if another attachment now has one of
-// the addresses in the file.
+// fromKept returns an attachment with the inputs t from a runtime's file. It returns false if the file lacks a
+// necessary value, or if another attachment now has one of the addresses.
 func fromKept(n conf.Network, t keptADD, l registry.Lease, s *registry.State) (Attachment, bool) {
 	l.NetNS = cmp.Or(l.NetNS, t.NetNS)
 	added := t.addResult()
@@ -162,17 +160,15 @@ func fromKept(n conf.Network, t keptADD, l registry.Lease, s *registry.State) (A
 	return a, true
 }
 
-// isOthers reports whether a lease gives the address to an attachment with another key than the parameter key.
+// isOthers reports whether a lease gives the address to an attachment with another key.
 func isOthers(s *registry.State, a netip.Addr, key registry.Key) bool {
 	l, leased := s.Leases.At(a)
 	return leased && l.ContainerID != "" && l.Key != key
 }
 
-// fromLease returns the attachment of the lease l, whose addresses are addrs. Since the ADD, the VPC may have got more
-// CIDRs, and so the pod may lack their routes. repair must not report these routes as lost. So the attachment's request
-// for the ipvlan plugin has no routes, and repair does not compare the routes that use the pod's link to the VPC. The
-// parameter links has the links of the node. If the pod's pair is one of these links, the link's group shows the pod's
-// data path.
+// fromLease returns the attachment of the lease l with the addresses addrs. Since the ADD, the VPC may have got CIDRs
+// to which the pod has no routes, and repair must not report them as lost. So the attachment's request for the ipvlan
+// plugin has no routes. If the pod's pair is in links, its group shows the pod's data path.
 func fromLease(
 	n conf.Network, l registry.Lease, addrs []netip.Addr, s *registry.State, links []nl.Link,
 ) (Attachment, error) {
@@ -200,9 +196,8 @@ func fromLease(
 	return a, nil
 }
 
-// leaseFromAlias returns a lease with the attachment and the pod that the alias of nearEnd names. The second result is
-// true if nearEnd is the node's end of a pair of the network, and one of nearEnd's names or its MAC address fits the
-// attachment.
+// leaseFromAlias returns a lease with the attachment and the pod in the alias of nearEnd. It reports whether nearEnd is
+// the node's end of a pair of the network, and one of its names or its MAC address fits the attachment.
 func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool) {
 	words := strings.Fields(nearEnd.Alias)
 	if !nl.IsPair(nearEnd.Group) || nearEnd.Kind != "veth" || len(words) < 4 || words[1] != network {
@@ -216,9 +211,8 @@ func leaseFromAlias(nearEnd nl.Link, network string) (l registry.Lease, is bool)
 	return l, is
 }
 
-// A keyless has the leases without a key: they do not name their attachment. A registry that was rebuilt has leases
-// without a key. The keys of the maps are the paths of the leases' namespaces. Leases of a pod's further NICs are not
-// in the maps.
+// A keyless has the leases that do not name their attachment, as in a rebuilt registry, except leases of further NICs.
+// The keys of the maps are the paths of the leases' namespaces.
 type keyless struct {
 	paths nl.Namespaces
 	lease map[string]registry.Lease
@@ -242,9 +236,8 @@ func keylessOf(host *nl.NS, s *registry.State) keyless {
 	return k
 }
 
-// leaseAt returns the lease of a pod, and the lease's addresses. The parameter nearEnd is the node's end of the pod's
-// pair. The other end is in the namespace of the lease. The returned lease has the attachment that the alias of nearEnd
-// names.
+// leaseAt returns the lease and the addresses of the pod whose pair has the node's end nearEnd. The lease gets the
+// attachment in the alias of nearEnd. The other end is in the namespace of the lease.
 func (k keyless) leaseAt(nearEnd nl.Link, network string) (l registry.Lease, addrs []netip.Addr, is bool) {
 	named, is := leaseFromAlias(nearEnd, network)
 	path := k.paths.At(nearEnd)

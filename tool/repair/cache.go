@@ -17,8 +17,7 @@ import (
 // A keptADD is the data that a runtime keeps about an ADD.
 type keptADD struct{ lease.Kept }
 
-// fillConfig adds to config the values that the runtime passed to a plugin. The runtime passes a value for each
-// capability that the plugin declares.
+// fillConfig adds to config the values that the runtime passed to a plugin: one for each capability that it declares.
 func (t keptADD) fillConfig(capabilities map[string]bool, config any) {
 	given := map[string]json.RawMessage{}
 	for name, arg := range t.Args {
@@ -59,8 +58,8 @@ func (t keptADD) addResult() *types100.Result {
 	return added
 }
 
-// networkAtADD returns the network with the configuration that it had at the time of the ADD. If the runtime does not
-// keep this configuration, networkAtADD returns the network with today's configuration, from the parameter "present".
+// networkAtADD returns the network with the configuration that it had at the time of the ADD, or the argument "present"
+// if the runtime does not keep this configuration.
 func (t keptADD) networkAtADD(present conf.Network) conf.Network {
 	list, err := conf.Cached(present.File, t.Config)
 	if err != nil {

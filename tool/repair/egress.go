@@ -20,9 +20,9 @@ import (
 	"github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/tool/view"
 )
 
-// This file changes running clients and routers of egresses, so that they have the present configuration. Only the
-// runtime keeps the inputs of a pod's ADD: its annotations, and the answer of the plugins. If no runtime keeps the
-// inputs, repair does not change the pod.
+// This file gives running clients and routers of egresses the present configuration. It needs the inputs of a pod's
+// ADD: its annotations, and the answer of the plugins. Only the runtime keeps these. Without them, repair does not
+// change the pod.
 
 // An Outdated is a running client or router that differs from the configuration.
 type Outdated struct {
@@ -46,9 +46,8 @@ func (o Outdated) String() string {
 	return o.differs
 }
 
-// OutdatedBy lists the running pods whose egress differs from the configuration of a network. Routers come first in the
-// list, and must change first. A router refuses packets to a destination that the router does not know yet. So if a
-// client got a new destination before its router, the client's packets would be lost.
+// OutdatedBy lists the running pods whose egress differs from the configuration of a network, routers first. A router
+// refuses packets to a destination that it does not know yet, so it must get a new destination before its clients.
 func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
 	s, _ := readRegistry() // if another plugin gives addresses, there is no registry
 	leased := leasesOf(n.List.Name, s)
@@ -79,8 +78,8 @@ func OutdatedBy(host *nl.NS, n conf.NetworkEgress) (all []Outdated) {
 	return all
 }
 
-// comparePod compares the pod with the configuration. If they differ, comparePod gives the differences to the function
-// in the parameter "change". A pod that has ended has no differences.
+// comparePod compares the pod with the configuration, and calls "change" with the differences, if there are any. A pod
+// that has ended has none.
 func (o *Outdated) comparePod(host *nl.NS, change func(*egress.Renewal) error) error {
 	pod, err := host.OpenOther("pod", o.NetNS)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -101,8 +100,8 @@ func (o *Outdated) comparePod(host *nl.NS, change func(*egress.Renewal) error) e
 	return change(x)
 }
 
-// Renew changes the pod's egress to the present configuration. Renew first compares the pod again, because the pod may
-// have ended.
+// Renew changes the pod's egress to the present configuration. It compares the pod again, because the pod may have
+// ended.
 func (o Outdated) Renew(host *nl.NS) (did string, err error) {
 	if err = o.Err; err == nil {
 		o.differs = ""

@@ -13,8 +13,7 @@ import (
 )
 
 // Unguarded lists the links that have slaves in pods and have lost their guard (see [nl.Guard]). Without a guard, the
-// link accepts frames from these pods to the node. Two kinds of pods have no slave, and so do not make a guard
-// necessary. A pod with a whole ENI has the link itself. A routed pod has only its pair.
+// link accepts frames from these pods to the node. Pods with a whole ENI, and routed pods, have no slave.
 func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	links, err1 := host.Links()
 	routes, err2 := host.Routes(nl.RouteFilter{Table: nl.MainTable, Protocol: nl.RouteProtocol})
@@ -34,7 +33,7 @@ func Unguarded(host *nl.NS, s *registry.State) (lost []nl.Guard, err error) {
 	return lost, errors.Join(err1, err2)
 }
 
-// routedAddrs reports, for each address to which the node has a route, whether the route uses the pair of a routed pod.
+// routedAddrs reports, for each address to which the node has a route, whether this is by the pair of a routed pod.
 func routedAddrs(links []nl.Link, routes []nl.Route) map[netip.Addr]bool {
 	pairs, addrs := map[string]bool{}, map[netip.Addr]bool{}
 	for _, l := range links {

@@ -32,9 +32,8 @@ type Loss struct {
 // Owner names the pod.
 func (l Loss) Owner() string { return view.Owner(l.lease) }
 
-// LostBy lists what the running pods of a network have lost. LostBy reads the node's rules and routes once for all
-// pods, and then each pod's namespace. LostBy also finds pairs that have lost their routes, and whose pods no source
-// knows. It returns the node's ends of these pairs in the result "unknown".
+// LostBy lists what the running pods of a network have lost. It reads the node's rules and routes once for all pods.
+// The result unknown has the node's ends of pairs without routes whose pods no source knows.
 func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknown []nl.Link, failed error) {
 	all, isUnknown, failed := attachmentsOf(host, n, s)
 	if isUnknown == nil {
@@ -58,9 +57,9 @@ func LostBy(host *nl.NS, n conf.Network, s *registry.State) (lost []Loss, unknow
 	return lost, unknown, errors.Join(failed, err)
 }
 
-// barePairs finds pairs without routes, and returns the node's ends of those pairs whose pods no source knows. If a pod
-// has started after the caller read the sources, its pair may not have its routes yet. An ADD makes the lease before
-// the pair. So barePairs reads the sources again, and then finds the lease of this pod.
+// barePairs returns the node's ends of pairs without routes whose pods no source knows. The pair of a pod that has just
+// started may not have its routes yet. So barePairs reads the sources again, and finds the lease, which an ADD makes
+// before the pair.
 func barePairs(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.Link, error) {
 	all, err := ptp.Bare(host, n.Name)
 	known := func(l nl.Link) bool { return !unclaimed(l) }
@@ -74,9 +73,8 @@ func barePairs(host *nl.NS, n conf.Network, unclaimed func(nl.Link) bool) ([]nl.
 	return slices.DeleteFunc(all, known), nil
 }
 
-// findLoss returns what the attachment has lost. A pod that has ended has lost nothing. The pod has ended if its
-// namespace is gone. It has also ended if its link to the VPC and its pair are both gone, because a DEL deletes both at
-// once.
+// findLoss returns what the attachment has lost. A pod that has ended has lost nothing: its namespace is gone, or both
+// its link to the VPC and its pair, which a DEL deletes together.
 func (a Attachment) findLoss(host *nl.NS) (l Loss, err error) {
 	l.Attachment = a
 	pod, err := host.OpenOther("pod", a.lease.NetNS)
@@ -113,8 +111,8 @@ func (a Attachment) findLoss(host *nl.NS) (l Loss, err error) {
 	return l, nil
 }
 
-// withoutLink is for a pod without its link to the VPC, and adds this link to the loss l. If the pair is gone, too,
-// withoutLink adds nothing, because the pod has ended.
+// withoutLink adds the missing link to the VPC to the loss l. If the pair is gone, too, the pod has ended, and
+// withoutLink adds nothing.
 func (a Attachment) withoutLink(host, pod *nl.NS, l *Loss, missing error) error {
 	links, err := host.Links()
 	near, is := ptp.NearOf(links, a.pair.Network, a.pair.Attachment)
@@ -136,8 +134,8 @@ func hasOneAddr(pod *nl.NS, link string, added *types100.Result) bool {
 	return slices.ContainsFunc(found, func(f nl.Addr) bool { return slices.Contains(wanted, f.Prefix.Addr()) })
 }
 
-// Pods puts back the objects that the node has lost, if running pods of the network need these objects. It returns what
-// it has put back. If objects in a pod's namespace are lost, Pods only reports them, and does not change the namespace.
+// Pods puts back objects that the node has lost and running pods of the network need, and returns them. It only reports
+// objects that are lost in a pod's namespace.
 func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, failed error) {
 	s, unread := readRegistry()
 	lost, unknown, failed := LostBy(host, n, s)
@@ -160,7 +158,7 @@ func Pods(ctx context.Context, host *nl.NS, n conf.Network) (did []string, faile
 	return did, failed
 }
 
-// Repair puts back the lost objects on the node, and returns them. If the pair is gone, Repair repeats the ADD of the
+// Repair puts back the lost objects on the node, and returns them. If the pair is gone, it repeats the ADD of the
 // pair's plugin.
 func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed error) {
 	pod := l.Owner()
@@ -169,8 +167,7 @@ func (l Loss) Repair(ctx context.Context, host *nl.NS) (did []string, failed err
 			slog.Warn("the runtime does not report the limits of a pod's bandwidth, so the pod's new veth pair has "+
 				"no limits; if the pod needs limits, delete the pod", "pod", pod)
 		}
-		// Remove the rules of the old pair, because the new pair has the same name. The rules would match packets of
-		// the new pair, and lead them to the old table.
+		// The new pair has the same name, so the rules of the old pair would lead its packets to the old table.
 		if _, err := ptp.RemoveDetached(host); err != nil {
 			return nil, err
 		}

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // SPDX-FileCopyrightText: The cni-ipvlan-vpc-k8s authors
 
-// Package repair puts back objects of the pods' network that a node has lost. Some of these objects serve all pods, and
-// others belong to one pod. Package repair also changes the egress of running pods to the present configuration. To
-// find the lost objects, it compares the kernel's objects with the objects that pods need. The conflist, the registry,
-// and the runtime's files for the DEL show which objects pods need. Package repair asks neither EC2 nor the metadata
-// service. It makes the objects from the same wirings as an ADD.
+// Package repair puts back objects of the pods' network that a node has lost, by the same wirings as an ADD. It also
+// changes the egress of running pods to the present configuration. The conflist, the registry, and the runtime's files
+// for the DEL show which objects pods need. Package repair asks neither EC2 nor the metadata service.
 package repair
 
 import (
@@ -19,8 +17,8 @@ import (
 	ptp "github.com/cni-ipvlan-vpc-k8s/cni-ipvlan-vpc-k8s/unnumbered-ptp"
 )
 
-// Node puts back the objects that this node has lost, and returns these objects. It looks at each configured network
-// that has pods on this node. It takes no lock, so it waits for no other process.
+// Node puts back the objects that this node has lost, for each configured network with pods on it, and returns them. It
+// takes no lock, so it waits for no other process.
 func Node(ctx context.Context, conflists *conf.Conflists) ([]string, error) {
 	did := []string{}
 	host, err := nl.Node()
